@@ -105,6 +105,29 @@ def test_start_goes_on_with_an_older_bucket_once_the_note_is_removed() -> None:
     run(scenario)
 
 
+def test_running_controller_ends_once_its_metadata_log_went_back() -> None:
+    """A slot that it wrote behind a hole would be unknown to every start."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start()
+        older = copy_bucket(site)
+        await site.create("lost", 1, **LOCAL)
+        newer = copy_bucket(site)
+        put_back(site, older)
+        await asyncio.wait_for(site.node.ended.wait(), 300)
+        assert any("the bucket went back to an older state" in each for each in site.node.health().problems)
+        await site.stop()
+        await refuse_start(site)
+        put_back(site, newer)
+        await refuse_start(site)  # the controller wrote on before it noticed: that is lost now
+        site.machine.disk.remove(NOTE)
+        await site.start()
+        assert "lost" in site.node.image.topics
+        await site.stop()
+
+    run(scenario)
+
+
 def test_nothing_is_appended_behind_a_later_leader_epoch() -> None:
     """Such records would be taken for rot by the next start, and cut."""
 

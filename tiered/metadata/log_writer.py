@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from tiered.errors import Corrupt, Fenced, Unavailable
+from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.ids import encode_uuid
 from tiered.log_limiter import StateLogLimiter
 from tiered.metadata import layout
@@ -31,7 +31,7 @@ from tiered.metadata.log_reader import (
     verify_cluster,
 )
 from tiered.metrics import Metrics
-from tiered.ports import Clock, ObjectStore, Ok, Rng
+from tiered.ports import Clock, NotFound, ObjectStore, Ok, Rng
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +41,8 @@ SNAPSHOT_SLOTS = 256
 """Entries after which a snapshot is due."""
 VERIFY_INTERVAL_NS = 60_000_000_000
 """Longest time that a writing controller goes without checking that the store still holds its cluster."""
+HOLE_SLOTS_MAX = 900
+"""Most slots that a look for holes covers: one page of a list."""
 _SNAPSHOT_BYTES = 4 << 20
 _BACKOFF_SECONDS = (0.02, 5.0)
 
@@ -78,6 +80,8 @@ class MetadataLog:
         self._snapshot_slot = -1
         self._bytes = 0
         self._next_check = 0
+        self._whole_to = 0
+        """Slot up to which no slot was missing at the last look."""
         self._verified_ns = clock.mono_ns()
         """Time at which the store last proved to hold this cluster."""
 
@@ -124,8 +128,9 @@ class MetadataLog:
         """Becomes controller: writes an epoch above every epoch in the log into the slot after `image` (M2).
 
         Returns the image that ends with that entry. Raises `Fenced` if another candidate took an equal or higher epoch
-        first.
+        first, and `Refused` if the bucket lacks a slot of `image`: nothing is written behind a hole.
         """
+        await self._check_behind(image)
         candidate = new_candidate(image.controller_epoch, image.slot + 1)
         self.takeover_entries = []
         while True:
@@ -158,16 +163,19 @@ class MetadataLog:
     async def check_superseded(self) -> None:
         """Checks that no other controller has written since, with one request per call.
 
-        The calls take turns: the next slot, the boundary (below which that slot may have been deleted), and the cluster
-        of the bucket. Raises `Fenced` if another controller has written: one that was frozen learns it here before its
-        next write. Raises `Unavailable`, `Corrupt`, or `Refused` for another cluster.
+        The calls take turns: the next slot, the boundary (below which that slot may have been deleted), the cluster of
+        the bucket, and all slots since the last look. Raises `Fenced` if another controller has written: one that
+        was frozen learns it here before its next write. Raises `Unavailable`, `Corrupt`, or `Refused` for another
+        cluster and for a bucket that went back.
         """
         slot, check = self.next_slot, self._next_check
-        self._next_check = (check + 1) % 3
+        self._next_check = (check + 1) % 4
         if check == 0:
             await self.check_next_slot()
         elif check == 2:
             await self.verify_cluster()
+        elif check == 3:
+            await self._refuse_hole(slot - 1)
         elif (await read_boundary(self._store))[0].collected >= slot:
             raise Fenced(f"the metadata log was collected beyond slot {slot}, which this controller would write next")
 
@@ -178,6 +186,38 @@ class MetadataLog:
         """
         await verify_cluster(self._store, self.cluster_id)
         self._verified_ns = self._clock.mono_ns()
+
+    async def _check_behind(self, image: Image) -> None:
+        """Refuses to write behind a hole, like `_refuse_hole`, and waits while the bucket is unreachable."""
+        attempt = 0
+        while True:
+            try:
+                return await self._refuse_hole(image.slot)
+            except (Unavailable, Corrupt) as error:
+                attempt = await self._back_off(attempt, layout.slot_key(image.slot), str(error))
+
+    async def _refuse_hole(self, last: int) -> None:
+        """Raises `Refused` if a slot up to `last`, all of which are committed, is gone: the bucket went back.
+
+        Looks at those since the last look. Makes one request if all are there. Raises `Unavailable` and `Corrupt`.
+        """
+        first = max(self._whole_to, last - HOLE_SLOTS_MAX, 0)
+        if first > last:
+            return
+        listed = await self._store.list(layout.LOG_PREFIX, layout.slot_key(first - 1) if first else "")
+        missing = set(range(first, last + 1)).difference(layout.slot_of(each.key) for each in listed)
+        if missing:
+            collected = (await read_boundary(self._store))[0].collected
+            missing = {slot for slot in missing if slot > collected}
+        if not missing:
+            self._whole_to = last
+        elif isinstance(await self._store.get(layout.slot_key(min(missing)), 0, 1), NotFound):  # lists may be old
+            await self.verify_cluster()  # an empty bucket may be a directory that is not mounted
+            raise Refused(
+                Code.INCONSISTENT_CLUSTER_ID,
+                f"the bucket went back to an older state: slot {min(missing)} of its metadata log was committed and is"
+                " gone: stop all brokers, and put the newer state of the bucket back",
+            )
 
     async def check_next_slot(self) -> None:
         """Checks the next slot only, otherwise like `check_superseded`."""
@@ -215,6 +255,7 @@ class MetadataLog:
 
     def _set_position(self, loaded: LoadedMetadata) -> Image:
         self.next_slot = loaded.image.slot + 1
+        self._whole_to = max(loaded.image.slot, 0)
         self._snapshot_slot = loaded.boundary.snapshots[-1].slot if loaded.boundary.snapshots else -1
         self._bytes = loaded.tail_bytes
         return loaded.image

@@ -192,6 +192,86 @@ def test_one_of_two_candidates_becomes_controller() -> None:
     run(scenario())
 
 
+def test_nobody_becomes_controller_behind_a_slot_that_is_gone() -> None:
+    async def scenario() -> None:
+        memory, clock = store()
+        old, _ = await controller(memory, clock, 1)
+        candidate = writer(memory, clock, 2)
+        await candidate.load_or_create_format()
+        await candidate.load()
+        gone = await old.append(topic_created(1))
+        await old.append(topic_created(2))
+        image = await load_image(memory)
+        await memory.delete([layout.slot_key(gone)])
+        with pytest.raises(Refused, match=f"went back to an older state: slot {gone} of its metadata log"):
+            await candidate.take_over(image, 2, "i2")
+        assert len(await memory.list(layout.LOG_PREFIX)) == 2, "nothing was written"
+
+    run(scenario())
+
+
+def test_damaged_last_slot_keeps_nobody_from_becoming_controller() -> None:
+    async def scenario() -> None:
+        memory, clock = store()
+        old, image = await controller(memory, clock, 1)
+        slot = await old.append(topic_created(1))
+        image = await load_image(memory)
+        await memory.put(layout.slot_key(slot), b"rot")
+        assert (await writer(memory, clock, 2).take_over(image, 2, "i2")).slot == slot + 1
+
+    run(scenario())
+
+
+def test_nobody_becomes_controller_in_an_empty_store() -> None:
+    """It may be a directory that is not mounted any more."""
+
+    async def scenario() -> None:
+        memory, clock = store()
+        _, image = await controller(memory, clock, 1)
+        candidate = writer(MemoryStore(clock), clock, 2)
+        standing = asyncio.ensure_future(candidate.take_over(image, 2, "i2"))
+        while not candidate.last_error:
+            await asyncio.sleep(0)
+        assert layout.FORMAT_KEY in candidate.last_error
+        standing.cancel()
+        await asyncio.wait([standing])
+
+    run(scenario())
+
+
+def test_controller_that_writes_on_notices_a_hole_in_its_log() -> None:
+    async def scenario() -> None:
+        memory, clock = store()
+        log, _ = await controller(memory, clock, 1)
+        gone = await log.append(topic_created(1))
+        await memory.delete([layout.slot_key(gone)])
+        await log.append(topic_created(2))
+        with pytest.raises(Refused, match=f"went back to an older state: slot {gone} of its metadata log"):
+            for _ in range(4):
+                await log.check_superseded()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("stale_lists", [False, True])
+def test_controller_takes_no_collected_slot_for_a_hole(stale_lists: bool) -> None:
+    async def scenario() -> None:
+        memory, clock = store()
+        faults = Faults([], random.Random(1))
+        log, image = await controller(FaultyStore(memory, faults, clock), clock, 1)
+        if stale_lists:
+            faults.rules.append(FaultRule(FaultKind.STALE_LIST))
+        for number in range(40):
+            changes = topic_created(number)
+            image = image.apply(changes, await log.append(changes))
+            if number % 7 == 0:
+                await log.write_snapshot(image)
+            await log.check_superseded()
+        await log.take_over(image, 1, "i1")
+
+    run(scenario())
+
+
 def test_abandoned_candidacy_ends_at_once() -> None:
     async def scenario() -> None:
         memory, clock = store()
