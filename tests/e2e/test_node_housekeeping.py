@@ -11,8 +11,12 @@ from tests.e2e.site import QUICK, SimBrokerRig, batch, fill, numbers, read_value
 from tests.sim.harness.disk import Op
 from tests.unit.hot.test_transactions_in_log import data, marker
 from tiered.broker import housekeeping
+from tiered.errors import Refused
+from tiered.hot.producer_state import IDLE_MS
 from tiered.records.batch import encode_batch
 from tiered.replication.leader_replica import LeaderReplica
+
+DAY_MS = 86_400_000
 
 
 async def create_hot_topic(site: SimBrokerRig, partitions: int = 1, **more: str) -> LeaderReplica:
@@ -97,6 +101,36 @@ def test_idle_producers_expire_by_the_clock_of_the_broker() -> None:
         await asyncio.sleep(70)
         assert len(again_led.log.producers) == 0
         await site.stop()
+
+    run(scenario)
+
+
+def test_retry_is_known_though_the_wall_clock_jumped() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start()
+        replica = await create_hot_topic(site)
+        await replica.append(make_producer_batch(1, 0))
+        site.machine.clock.jump(2 * DAY_MS)
+        await asyncio.sleep(5)
+        again = await replica.append(make_producer_batch(1, 0))
+        assert again.is_duplicate and replica.log.end_offset == 1
+
+    run(scenario)
+
+
+def test_new_producer_gets_room_after_a_clock_that_was_ahead_was_set_right() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(replace(QUICK, tiered_producer_ids_max_per_partition=2))
+        replica = await create_hot_topic(site)
+        site.machine.clock.jump(365 * DAY_MS)
+        for producer in (1, 2):
+            await replica.append(make_producer_batch(producer, 0))
+        site.machine.clock.jump(-365 * DAY_MS)
+        with pytest.raises(Refused, match="none was idle for ten minutes"):
+            await replica.append(make_producer_batch(3, 0))
+        await asyncio.sleep(IDLE_MS / 1000)
+        await replica.append(make_producer_batch(3, 0))
+        assert replica.log.producers.get(1) is None
 
     run(scenario)
 

@@ -157,7 +157,7 @@ class Housekeeping:
         idle_ms = self._view.settings.producer_id_expiration_ms
         if self._hosted_replicas.log_store.producer_limits.is_nearly_full:
             idle_ms = min(idle_ms, IDLE_MS)
-        replica.log.producers.remove_expired(now_ms, idle_ms)
+        replica.log.producers.remove_expired(self._clock.mono_ns() // 1_000_000, idle_ms)
         max_age_ms: int | None = None
         if isinstance(replica, FollowerReplica) and replica.config.remote_storage_enable:
             max_age_ms = self._view.settings.tiered_upload_max_lag_ms  # for a leader replica, tiering does this

@@ -23,8 +23,8 @@ LATE_GRACE_MS = 5 * 60_000
 
 
 class LateTransaction(NamedTuple):
-    """The oldest open transaction of a partition: its first offset is the last stable offset. `transactional_id` is ""
-    if this broker does not coordinate it."""
+    """The oldest open transaction of a partition: its first offset is the last stable offset. `since_ms` is of the wall
+    clock. `transactional_id` is "" if this broker does not coordinate it."""
 
     tp: TopicPartition
     producer_id: int
@@ -56,8 +56,9 @@ class LateTransactions:
 
     def find(self) -> list[LateTransaction]:
         """Returns the late transaction of each led partition that has one, the oldest first."""
+        ahead_ms = self._clock.wall_ms() - self._mono_ms()
         scanned = (
-            LateTransaction(replica.tp, each.producer_id, each.txn_first_offset, each.txn_began_ms)
+            LateTransaction(replica.tp, each.producer_id, each.txn_first_offset, each.txn_began_ms + ahead_ms)
             for replica, each in self._scan()
         )
         found = sorted(scanned, key=lambda late: late.since_ms)
@@ -73,11 +74,14 @@ class LateTransactions:
     def is_unchanged(self, found: OpenTransaction) -> bool:
         """True if `find_open` would return this transaction again."""
         replica = self._replicas.find_leader(found.tp)
-        oldest = replica.log.producers.find_oldest_txn(self._clock.wall_ms()) if replica is not None else None
+        oldest = replica.log.producers.find_oldest_txn(self._mono_ms()) if replica is not None else None
         return replica is not None and oldest is not None and _describe(replica, oldest) == found
 
+    def _mono_ms(self) -> int:
+        return self._clock.mono_ns() // 1_000_000
+
     def _scan(self) -> Iterator[tuple[LeaderReplica, ProducerStateEntry]]:
-        now_ms = self._clock.wall_ms()
+        now_ms = self._mono_ms()
         late_before_ms = now_ms - self._view.settings.transaction_max_timeout_ms - LATE_GRACE_MS
         for replica in self._replicas.list_leaders():
             oldest = replica.log.producers.find_oldest_txn(now_ms)

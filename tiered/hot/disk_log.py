@@ -409,8 +409,9 @@ class DiskLog:
             data, base, leader_epoch, config, now_ms, check_each_record, from_coordinator=from_coordinator
         )
         append_time = now_ms if config.message_timestamp_type == "LogAppendTime" else -1
+        seen_ms = self._clock.mono_ns() // 1_000_000
         if batches[0].producer_id >= 0 or len(batches) > 1:
-            duplicates = writer.producers.find_duplicates(batches, now_ms, guard, from_coordinator=from_coordinator)
+            duplicates = writer.producers.find_duplicates(batches, seen_ms, guard, from_coordinator=from_coordinator)
             if duplicates:
                 if len(duplicates) == len(batches):
                     stamp = duplicates[-1].timestamp if append_time >= 0 else -1
@@ -420,7 +421,7 @@ class DiskLog:
                 base = duplicates[0].base_offset
         if len(data) > config.segment_bytes:
             raise Refused(Code.RECORD_LIST_TOO_LARGE, f"{len(data)} bytes, segment.bytes is {config.segment_bytes}")
-        self._write(data, batches, now_ms)
+        self._write(data, batches, now_ms, seen_ms)
         return LogAppendInfo(base, writer.end_offset - 1, append_time, False)
 
     def append_as_follower(
@@ -444,21 +445,26 @@ class DiskLog:
                     raise Refused(Code.CORRUPT_MESSAGE, why)
                 self._mark_compacted()
             offset = batch.last_offset + 1
+        seen_ms = self._clock.mono_ns() // 1_000_000
         if len(data) <= self.config.segment_bytes:
-            self._write(data, walked.batches, now_ms)
+            self._write(data, walked.batches, now_ms, seen_ms)
             return
         view = memoryview(data)
         for batch in walked.batches:  # they come from a larger segment; each batch alone fits into a segment
-            self._write(view[batch.position : batch.position + batch.size], [batch._replace(position=0)], now_ms)
+            alone = view[batch.position : batch.position + batch.size]
+            self._write(alone, [batch._replace(position=0)], now_ms, seen_ms)
 
-    def _write(self, data: bytearray | memoryview | bytes, batches: Sequence[WalkedBatch], now_ms: int) -> None:
+    def _write(
+        self, data: bytearray | memoryview | bytes, batches: Sequence[WalkedBatch], now_ms: int, seen_ms: int
+    ) -> None:
+        """Writes batches. `seen_ms` is the time for the producers, by the monotonic clock."""
         config, writer = self.config, self._writer
         if self._group_flush.write_failure:
             raise Refused(Code.KAFKA_STORAGE_ERROR, self._group_flush.write_failure)
         try:
-            if len(batches) == 1 and writer.write_fast(data, batches[0], config, now_ms):
+            if len(batches) == 1 and writer.write_fast(data, batches[0], config, seen_ms):
                 return
-            writer.write(data, batches, config, now_ms)
+            writer.write(data, batches, config, now_ms, seen_ms)
         except Unavailable as error:
             raise self._storage_error(error) from None
         if writer.is_behind():

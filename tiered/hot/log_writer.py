@@ -205,10 +205,17 @@ class LogWriter:
     # -- growing ------------------------------------------------------------------------------------------------------
 
     def write(
-        self, data: bytearray | memoryview | bytes, batches: Sequence[WalkedBatch], config: TopicConfig, now_ms: int
+        self,
+        data: bytearray | memoryview | bytes,
+        batches: Sequence[WalkedBatch],
+        config: TopicConfig,
+        now_ms: int,
+        seen_ms: int,
     ) -> None:
-        """Appends batches that begin at the log end. Raises `Unavailable` if the disk refuses: then nothing was
-        written."""
+        """Appends batches that begin at the log end. `seen_ms` is the monotonic time for the producers.
+
+        Raises `Unavailable` if the disk refuses: then nothing was written.
+        """
         self._confirm_owner()
         active = self.active
         if (
@@ -231,13 +238,13 @@ class LogWriter:
             builder.add_batch(position, batch.size, batch.last_offset, batch.max_timestamp)
             position += batch.size
             if batch.producer_id >= 0:
-                self._update_producer(batch, data, now_ms)
+                self._update_producer(batch, data, seen_ms)
         self.end_offset = self.producers.end_offset = active.next_offset = batches[-1].last_offset + 1
         active.max_timestamp, active.max_timestamp_offset = builder.max_timestamp, builder.max_timestamp_offset
         self._update_fast_limit(config)
 
     def write_fast(
-        self, data: bytearray | memoryview | bytes, batch: WalkedBatch, config: TopicConfig, now_ms: int
+        self, data: bytearray | memoryview | bytes, batch: WalkedBatch, config: TopicConfig, seen_ms: int
     ) -> bool:
         """Appends one batch of records while nothing else is due. Returns False if `write` is needed instead."""
         active, builder, last_offset = self.active, self.builder, batch.last_offset
@@ -253,7 +260,7 @@ class LogWriter:
         active.size = self.files.log_file(active.base_offset).append((data,))
         builder.add_batch(position, batch.size, last_offset, batch.max_timestamp)
         if batch.producer_id >= 0:
-            self.producers.apply(batch, now_ms)
+            self.producers.apply(batch, seen_ms)
         self.end_offset = self.producers.end_offset = active.next_offset = last_offset + 1
         active.max_timestamp, active.max_timestamp_offset = builder.max_timestamp, builder.max_timestamp_offset
         if builder.unindexed_bytes == batch.size:  # an entry was written
@@ -300,13 +307,13 @@ class LogWriter:
         """
         self._epochs_due |= self.epochs.assign(epoch, start)
 
-    def _update_producer(self, batch: WalkedBatch, data: bytearray | memoryview | bytes, now_ms: int) -> None:
+    def _update_producer(self, batch: WalkedBatch, data: bytearray | memoryview | bytes, seen_ms: int) -> None:
         if not batch.attributes & CONTROL:
-            self.producers.apply(batch, now_ms)
+            self.producers.apply(batch, seen_ms)
             return
         marker = memoryview(data)[batch.position : batch.position + batch.size]
         try:
-            aborted = self.producers.end_transaction(batch, marker, now_ms)
+            aborted = self.producers.end_transaction(batch, marker, seen_ms)
         except Corrupt as error:  # it ends nothing: nobody gets the records of its transaction
             log.error("marker cannot be read directory=%s error=%s", self.files.directory, error)
             return

@@ -7,7 +7,8 @@ offset of the first try. Snapshots have Kafka's `.snapshot` format, version 1, w
 The number of producer ids is bounded, because clients may invent ids. If there is no room for a new id, a leader
 forgets the producer that wrote longest ago, provided that it wrote nothing for `IDLE_MS`. Otherwise the leader refuses
 the new producer: a retry of a forgotten producer would be written twice. Followers, and a broker that loads its logs,
-cannot refuse. They keep the producers that wrote last, and so does the leader.
+cannot refuse. They keep the producers that wrote last, and so does the leader. All times are of the monotonic clock:
+somebody may set the wall clock.
 
 A keyed id stands for an idempotency key of HTTP. It writes one batch, whose epoch and first sequence are a hash of the
 request. The batch in the log is the proof that the key was used. The keyed id of a transaction writes as any other
@@ -83,9 +84,9 @@ class ProducerStateEntry:
     coordinator_epoch: int = -1
     txn_first_offset: int = -1
     last_seen_ms: int = field(default=UNSEEN, compare=False)
-    """When the producer last wrote, by the broker's clock."""
+    """When the producer last wrote, by the monotonic clock."""
     txn_began_ms: int = field(default=UNSEEN, compare=False)
-    """When the open transaction began here, by the broker's clock."""
+    """When the open transaction began here, by the monotonic clock."""
     marker_end: int = field(default=-1, compare=False)
     """End offset of the last marker. -1 if no marker is known, or if only a snapshot knows of it."""
 
@@ -632,7 +633,7 @@ class ProducerStates:
     def remove_expired(self, now_ms: int, idle_ms: int) -> None:
         """Forgets producers that wrote nothing for `idle_ms` and have no open transaction.
 
-        The broker's clock counts, not the record timestamps as in Kafka: a producer that replays old records is not
+        The monotonic clock counts, not the record timestamps as in Kafka: a producer that replays old records is not
         forgotten between two tries. For producers that this process has not seen write, the time counts from the first
         call.
         """

@@ -393,7 +393,7 @@ class LeaderReplica:
         """Raises `Refused` if `append_now` would refuse records of this transaction from a coordinator of this
         broker."""
         self._check_takes_appends(ACKS_ALL)
-        self.log.producers.check_transaction(producer_id, epoch, guard, self._clock.wall_ms())
+        self.log.producers.check_transaction(producer_id, epoch, guard, self._clock.mono_ns() // 1_000_000)
 
     def end_verification(self, guard: VerificationGuard) -> None:
         """Gives back a guard, used or not."""
