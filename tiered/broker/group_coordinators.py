@@ -11,6 +11,7 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -20,7 +21,7 @@ from tiered.controller.channel import RequestChannel
 from tiered.controller.member_view import MemberView
 from tiered.coordinator.host import CoordinatorHost, HostPorts, VerifyPartition
 from tiered.coordinator.partition import CoordinatorPartition
-from tiered.coordinator.runtime import FindExpiryMs
+from tiered.coordinator.runtime import CoordinatorRuntime, FindExpiryMs
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
 from tiered.errors import Code, Refused
 from tiered.groups.limits import GroupSettings
@@ -59,6 +60,11 @@ SLICE_OFFSETS = 500
 """Offsets that one turn compares with the cluster, or a few more."""
 ANY_EPOCH = 1 << 31
 """Later than every leader epoch."""
+
+NewLosses = Mapping[PartitionId, Sequence[Loss]]
+"""The losses that an image has, and the image before has not."""
+FindLimit = Callable[[str, int, OffsetValue], OffsetLimit | None]
+"""See `OffsetCorrections`."""
 
 
 class GroupObserver:
@@ -115,8 +121,9 @@ class GroupCoordinators:
         self._rng = ports.rng.stream("groups")
         self._replicas = ports.replicas
         self._view = ports.view
-        self._new_losses: dict[PartitionId, Loss] = {}
-        """Losses that the loaded shards have not been compared with yet."""
+        self._new_losses: dict[LeaderReplica, list[NewLosses]] = {}
+        """Losses that became known while a partition of groups was led, and that its log holds no lowered offsets for
+        yet."""
         self._loss_entered = asyncio.Event()
         self._long_marker = asyncio.Lock()
         """Held by the marker of many offsets that waits for its turn of the event loop."""
@@ -258,6 +265,7 @@ class GroupCoordinators:
 
     def on_resign(self, replica: LeaderReplica) -> None:
         """Ends the coordinator of a partition."""
+        self._new_losses.pop(replica, None)
         self.host.on_resign(replica)
 
     def on_topics_deleted(self, names: Iterable[str]) -> None:
@@ -274,9 +282,13 @@ class GroupCoordinators:
         if deleted:
             self.host.defer(TopicsDeleted(tuple(sorted(old.topics_by_id[each].name for each in deleted))))
         if new.losses != old.losses:
-            for partition_id, losses in new.losses.items():
-                if losses != old.losses.get(partition_id):
-                    self._new_losses[partition_id] = losses[-1]
+            known = old.losses
+            found = {
+                at: [each for each in losses if each not in known.get(at, ())] for at, losses in new.losses.items()
+            }
+            for led in self.host.led_partitions.values():
+                if led.replica.led_since_slot <= old.slot:  # else its groups were not there before the losses
+                    self._new_losses.setdefault(led.replica, []).append(found)
             self._loss_entered.set()
 
     # -- shards -------------------------------------------------------------------------------------------------------
@@ -310,31 +322,25 @@ class GroupCoordinators:
     ) -> Sequence[Request]:
         """Compares the committed offsets of a loaded shard with the cluster, in slices (R5).
 
-        Where a part is lost, the older offsets in the snapshot before make consumers read records again.
+        Where a part is lost, the older offsets in the snapshot before make consumers read records again. The
+        comparison is repeated until no loss has come meanwhile.
         """
         if shard.log_state.skipped_records:
             log.error(
                 "records of groups cannot be read, the next snapshot lacks them partition=%s count=%d",
                 partition.replica.tp, shard.log_state.skipped_records,
             )  # fmt: skip
+        while True:
+            losses, new_losses = self._view.image.losses, tuple(self._new_losses.get(partition.replica, ()))
+            find_limit = self._limits_at_load(losses, new_losses, partition.written_before_slot)
+            found = [request async for requests in self._correct(shard, find_limit) for request in requests]
+            is_newest = len(new_losses) == len(self._new_losses.get(partition.replica, ()))
+            if is_newest and losses == self._view.image.losses:
+                if new_losses:  # they are done with once the log has the corrections
+                    self._loss_entered.set()
+                return found
 
-        def find_limit(topic: str, number: int, written: OffsetValue) -> OffsetLimit | None:
-            topic_id = self._find_topic_id(topic)
-            if not topic_id or (written.topic_id and written.topic_id != topic_id):
-                return NO_TOPIC
-            losses = self._view.image.losses.get(PartitionId(topic_id, number), ())
-            tp = TopicPartition(topic, number)
-            here = self._find_limit_here(tp, topic_id, written, partition.written_before_slot)
-            return here or _find_limit_of(losses, written.leader_epoch)
-
-        found: list[Request] = []
-        async for requests in self._correct(shard, find_limit):
-            found += requests
-        return found
-
-    async def _correct(
-        self, shard: GroupShard, find_limit: Callable[[str, int, OffsetValue], OffsetLimit | None]
-    ) -> AsyncIterator[Sequence[Request]]:
+    async def _correct(self, shard: GroupShard, find_limit: FindLimit) -> AsyncIterator[Sequence[Request]]:
         """Yields the corrections of one slice of the offsets after the other, with a turn for others in between."""
         corrections, looked_at = OffsetCorrections(shard.log_state, find_limit), 0
         log_state = shard.log_state
@@ -349,6 +355,43 @@ class GroupCoordinators:
     def _find_topic_id(self, topic: str) -> TopicId:
         found = self._view.image.topics.get(topic)
         return found.topic_id if found is not None else TopicId("")
+
+    def _limits_at_load(
+        self, losses: NewLosses, new_losses: Sequence[NewLosses], written_before_slot: int
+    ) -> FindLimit:
+        """Returns the function that finds the limits of offsets that were loaded. All of them were written before the
+        new losses became known."""
+        find_new = self._limits_of(new_losses)
+
+        def find_limit(topic: str, partition: int, written: OffsetValue) -> OffsetLimit | None:
+            topic_id = self._find_topic_id(topic)
+            if not topic_id or (written.topic_id and written.topic_id != topic_id):
+                return NO_TOPIC
+            found = losses.get(PartitionId(topic_id, partition), ())
+            here = self._find_limit_here(TopicPartition(topic, partition), topic_id, written, written_before_slot)
+            limits = here, _find_limit_of(found, written.leader_epoch, here), find_new(topic, partition, written)
+            return min(filter(None, limits), default=None)
+
+        return find_limit
+
+    def _limits_of(self, new_losses: Sequence[NewLosses]) -> FindLimit:
+        """Returns the function that finds the limits of offsets of loaded groups.
+
+        An offset without a leader epoch may be one of a new record, committed just before this broker knew of the loss.
+        It is lowered too: a consumer that reads a few records again loses nothing.
+        """
+
+        def find_limit(topic: str, partition: int, written: OffsetValue) -> OffsetLimit | None:
+            topic_id = self._find_topic_id(topic)
+            at = PartitionId(topic_id, partition)
+            found = [loss for losses in new_losses for loss in losses.get(at, ())]
+            if not found or (written.topic_id and written.topic_id != topic_id):
+                return None
+            here = self._find_limit_here(TopicPartition(topic, partition), topic_id, written, 0)
+            limits = here, _find_limit_of(found, max(written.leader_epoch, 0), here)
+            return min(filter(None, limits), default=None)
+
+        return find_limit
 
     def _find_limit_here(
         self, tp: TopicPartition, topic_id: TopicId, written: OffsetValue, written_before_slot: int
@@ -371,29 +414,21 @@ class GroupCoordinators:
         while True:
             await self._loss_entered.wait()
             self._loss_entered.clear()
-            losses, self._new_losses = self._new_losses, {}
-            await self._lower_offsets(losses)
+            for led in list(self.host.led_partitions.values()):
+                if led.coordinator is not None:
+                    await self._lower_offsets(led.coordinator)
 
-    async def _lower_offsets(self, losses: Mapping[PartitionId, Loss]) -> None:
-        """Lowers the offsets of records that are lost.
-
-        An offset without a leader epoch may be one of a new record, committed just before this broker knew of the loss.
-        It is lowered too: a consumer that reads a few records again loses nothing.
-        """
-
-        def find_limit(topic: str, partition: int, written: OffsetValue) -> OffsetLimit | None:
-            topic_id = self._find_topic_id(topic)
-            loss = losses.get(PartitionId(topic_id, partition))
-            if loss is None or (written.topic_id and written.topic_id != topic_id):
-                return None
-            here = self._find_limit_here(TopicPartition(topic, partition), topic_id, written, 0)
-            return here or _find_limit_of((loss,), max(written.leader_epoch, 0))
-
-        for led in list(self.host.led_partitions.values()):
-            if led.coordinator is not None:
-                async for requests in self._correct(led.coordinator.shard, find_limit):
-                    for request in requests:
-                        led.coordinator.submit_unawaited(request)
+    async def _lower_offsets(self, coordinator: CoordinatorRuntime[GroupShard, Request, Reply]) -> None:
+        """Lowers the offsets of records that are lost. If the log refuses that, the next load does it."""
+        new_losses = self._new_losses.get(coordinator.replica, [])
+        known = tuple(new_losses)
+        if known:
+            async for requests in self._correct(coordinator.shard, self._limits_of(known)):
+                for request in requests:
+                    coordinator.submit_unawaited(request)
+            with suppress(Refused):
+                coordinator.flush()
+                del new_losses[: len(known)]
 
     # -- running ------------------------------------------------------------------------------------------------------
 
@@ -416,10 +451,12 @@ class GroupCoordinators:
         return {(state,): count for state, count in states.items()}
 
 
-def _find_limit_of(losses: Iterable[Loss], leader_epoch: int) -> OffsetLimit | None:
+def _find_limit_of(losses: Iterable[Loss], leader_epoch: int, here: OffsetLimit | None) -> OffsetLimit | None:
     """Returns the limit of an offset that was committed with this leader epoch, by the losses in the metadata log.
 
-    A loss from 0 on sets none: mostly the controller did not know the end of the log that leads.
+    A loss from 0 on sets none: mostly the controller did not know the end of the log that leads. Nor does the loss
+    since which this broker leads: `here` is the limit then.
     """
-    later = (each for each in losses if each.leader_epoch > leader_epoch >= 0 and each.from_offset)
+    until = here.leader_epoch if here is not None else ANY_EPOCH
+    later = (each for each in losses if until > each.leader_epoch > leader_epoch >= 0 and each.from_offset)
     return min((OffsetLimit(each.from_offset, each.leader_epoch) for each in later), default=None)

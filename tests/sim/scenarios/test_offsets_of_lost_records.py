@@ -12,22 +12,26 @@ from tests.sim.groups import GROUP_SETTINGS, fetch_committed, snapshots, wait_gr
 from tests.sim.harness.machine import SimMachine
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tiered.broker.broker import Broker
+from tiered.broker.group_coordinators import SLICE_OFFSETS
 from tiered.broker.group_snapshots import GROUP_SNAPSHOTS
 from tiered.cold.layout import manifest_key
 from tiered.controller.requests import CreateTopic, ElectLeaders
 from tiered.coordinator.routing import partition_of
 from tiered.errors import Code, Refused
+from tiered.groups.records import OffsetValue, offset_record
 from tiered.groups.requests import (
     CommitOffsets,
     CommitOffsetsReply,
     FetchOffsets,
     FetchOffsetsReply,
+    LostOffset,
+    LowerOffsets,
     PartitionOffset,
 )
 from tiered.hot.checkpoints import BOOT_MARK
 from tiered.ids import PartitionId, TopicPartition
-from tiered.metadata.changes import NO_LEADER
-from tiered.metadata.image import PartitionImage
+from tiered.metadata.changes import NO_LEADER, LossReported
+from tiered.metadata.image import Image, PartitionImage
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.object_store.faulty import FaultKind, FaultRule
 
@@ -111,6 +115,155 @@ def test_offset_of_the_new_records_stays_when_the_groups_are_loaded_anew() -> No
     run(scenario)
 
 
+def test_offset_is_cut_back_to_the_earlier_of_two_losses_at_a_load() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
+        replica = await site.create("t", segment_bytes="1048576", retention_ms="-1")
+        await fill(replica, SYNCED)
+        size = replica.log.size_bytes
+        await fill(replica, WRITTEN - SYNCED)
+        await commit_at(site.node, G, WRITTEN, 0)
+        await site.wait_until(lambda: snapshots(site, partition_of(G, 2)) != [])
+        for lost in range(2):
+            for each in snapshots(site, partition_of(G, 2)):
+                site.machine.faults.rules.append(FaultRule(FaultKind.DELAY, ("get",), key=each.key, seconds=10))
+            await site.crash(site.machine.kill)
+            lose_tail(site.machine, size)
+            await site.start(GROUP_SETTINGS)
+            replica = site.node.leader_replica("t", 0)
+            assert len(site.node.image.losses[replica.partition_id]) == lost + 1
+            await fill(replica, 2)
+            size = replica.log.size_bytes
+            await fill(replica, WRITTEN)
+            assert site.node.group_coordinators.host.count_loading()
+        await wait_groups_loaded(site)
+        assert await fetch_committed(site, G) == SYNCED
+        await site.stop()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("images", [1, 2])
+def test_offset_is_cut_back_by_both_losses_that_come_at_once(images: int) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
+        replica = await site.create("t", segment_bytes="1048576", retention_ms="-1")
+        await fill(replica, 40)
+        await commit_at(site.node, G, 25, 0)
+        await commit_at(site.node, "later", 35, 1)
+        old, groups = site.node.image, site.node.group_coordinators
+        first = old.apply([LossReported(replica.topic_id, 0, 1, 10, 1)], None)
+        second = first.apply([LossReported(replica.topic_id, 0, 2, 30, 2)], None)
+        if images == 2:
+            groups.on_image(old, first)
+        groups.on_image(first if images == 2 else old, second)
+        await asyncio.sleep(1)
+        assert (await fetch_committed(site, G), await fetch_committed(site, "later")) == (10, 30)
+        await site.stop()
+
+    run(scenario)
+
+
+def test_loss_that_was_known_before_cuts_back_no_later_offset() -> None:
+    """The client commits no leader epoch, and the first loss is not acknowledged."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
+        replica = await site.create("t", segment_bytes="1048576", retention_ms="-1")
+        await fill(replica, 40)
+        await commit_at(site.node, G, SYNCED)
+        old, groups = site.node.image, site.node.group_coordinators
+        first = old.apply([LossReported(replica.topic_id, 0, 1, 10, 1)], None)
+        groups.on_image(old, first)
+        await asyncio.sleep(1)
+        await commit_at(site.node, G, 35)
+        groups.on_image(first, first.apply([LossReported(replica.topic_id, 0, 2, 30, 2)], None))
+        await asyncio.sleep(1)
+        assert await fetch_committed(site, G) == 30
+        await site.stop()
+
+    run(scenario)
+
+
+def test_offset_after_a_loss_is_not_cut_back_at_the_next_start() -> None:
+    """The client commits no leader epoch, and the loss is not acknowledged."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
+        replica = await site.create("t", segment_bytes="1048576", retention_ms="-1")
+        await fill(replica, SYNCED)
+        size = replica.log.size_bytes
+        await fill(replica, WRITTEN - SYNCED)
+        await commit_at(site.node, "other", SYNCED)
+        await site.crash(site.machine.kill)
+        lose_tail(site.machine, size)
+        await site.start(GROUP_SETTINGS)
+        await wait_groups_loaded(site)
+        await fill(site.node.leader_replica("t", 0), WRITTEN)
+        await commit_at(site.node, G, WRITTEN)
+        for _ in range(2):
+            await site.stop()
+            await site.start(GROUP_SETTINGS)
+            await wait_groups_loaded(site)
+            await asyncio.sleep(1)
+            assert await fetch_committed(site, G) == WRITTEN and site.node.image.losses
+        site.node.group_coordinators.on_image(Image(), site.node.image)
+        await asyncio.sleep(1)
+        assert await fetch_committed(site, G) == WRITTEN, "groups that this image gives the broker, with the loss"
+        await site.stop()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("epoch", [-1, 0])
+def test_load_goes_by_a_loss_that_comes_between_two_of_its_turns(epoch: int) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
+        replica = await site.create("t", segment_bytes="1048576", retention_ms="-1")
+        await fill(replica, WRITTEN)
+        await commit_at(site.node, G, SYNCED)
+        groups, old = site.node.group_coordinators, site.node.image
+        shard, value = groups.make_shard(), OffsetValue(WRITTEN, epoch, "", 0)
+        for name in ("a", "b"):
+            shard.apply([offset_record(name, "t", each, value) for each in range(SLICE_OFFSETS + 1)])
+        led = groups.host.led_partitions[0]
+        led.coordinator = None
+        found = asyncio.ensure_future(groups.find_corrections(shard, led))
+        await asyncio.sleep(0)
+        groups.on_image(old, old.apply([LossReported(replica.topic_id, 0, 1, SYNCED, 1)], None))
+        lost = [LostOffset(name, "t", 0, SYNCED, 1) for name in ("a", "b")]
+        assert [request for request in await found if isinstance(request, LowerOffsets)] == [
+            LowerOffsets((each,)) for each in lost
+        ]
+        await site.stop()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("epoch", [-1, 0])
+def test_offset_is_cut_back_though_the_log_refuses_that_first(epoch: int) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(GROUP_SETTINGS)
+        replica = await site.create("t", segment_bytes="1048576", retention_ms="-1")
+        await fill(replica, WRITTEN)
+        groups = site.node.group_coordinators
+        names = [name for name in map("g{}".format, range(20)) if partition_of(name, 2) == 0][:2]
+        offsets = tuple(PartitionOffset("t", each, WRITTEN, epoch) for each in range(SLICE_OFFSETS + 1))
+        for name in names:
+            await groups.submit(name, CommitOffsets(name, offsets))
+        old, led = site.node.image, groups.host.led_partitions[0]
+        capacity, site.machine.disk.capacity = site.machine.disk.capacity, 1
+        groups.on_image(old, old.apply([LossReported(replica.topic_id, 0, 1, SYNCED, 1)], None))
+        await site.wait_until(lambda: led.coordinator is None)
+        site.machine.disk.capacity = capacity
+        await asyncio.sleep(SECONDS)
+        await wait_groups_loaded(site)
+        assert [await fetch_committed(site, name) for name in names] == [SYNCED, SYNCED]
+        await site.stop()
+
+    run(scenario)
+
+
 class Lost:
     """A cluster whose coordinator is broker `home`. The only replica of the topic is on `away`, which loses records."""
 
@@ -166,6 +319,31 @@ def test_offset_is_cut_back_when_another_broker_reports_a_loss() -> None:
         await asyncio.sleep(5)
         assert await committed(node, G) == (WRITTEN, epoch)
         assert await committed(node, "h") == (SYNCED - 1, 0)
+
+    run_scenario(scenario)
+
+
+@pytest.mark.parametrize("epoch", [-1, 0])
+def test_offset_is_cut_back_though_the_loss_comes_during_the_load(epoch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The load has compared the offsets with the cluster, and writes a snapshot before it is served."""
+    monkeypatch.setitem(BIG, "remote.storage.enable", "false")
+
+    async def scenario(three: ThreeBrokers) -> None:
+        lost = Lost(three)
+        await lost.create()
+        home = lost.home
+        await commit_at(home.node, G, WRITTEN, epoch)
+        await three.wait_until(lambda: any(map(GROUP_SNAPSHOTS.parse_key, three.bucket.objects)), 2 * SECONDS)
+        await asyncio.sleep(SECONDS)  # the new start of the log is in its checkpoint
+        await home.kill()
+        slow = FaultRule(FaultKind.DELAY, ("put",), key=GROUP_SNAPSHOTS.prefix, times=1, seconds=20)
+        home.machine.faults.rules.append(slow)
+        await home.start()
+        await three.wait_until(lambda: slow.times == 0, SECONDS)
+        await lost.lose_records()
+        await three.wait_until(lambda: bool(home.node.image.losses), SECONDS)
+        assert home.node.group_coordinators.host.count_loading()
+        assert await committed(home.node, G) == (SYNCED, -1)
 
     run_scenario(scenario)
 
