@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from tests.e2e.site import SimBrokerRig, fill, numbers, read_values, run
+from tests.e2e.site import QUICK, SimBrokerRig, fill, numbers, read_values, run
 from tests.sim.harness.loop import SimLoop
 from tiered.broker import metadata_position
 from tiered.broker.data_directory import ROOT
@@ -100,6 +101,39 @@ def test_start_goes_on_with_an_older_bucket_once_the_note_is_removed() -> None:
         assert sorted(site.node.image.topics) == ["old"]
         await site.stop()
         await site.start()
+        await site.stop()
+
+    run(scenario)
+
+
+def test_uploads_of_a_manifest_that_went_back_pause_with_a_problem() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(QUICK)
+        replica = await site.create("t", 1, segment_bytes="4096", retention_ms="-1", local_retention_bytes="32768")
+        await fill(replica, 20)
+        await site.wait_until(lambda: replica.cold_end_offset >= 12)
+        older = copy_bucket(site)
+        await fill(replica, 40, 20)
+        await site.wait_until(lambda: replica.cold_end_offset >= 50)
+        newer = copy_bucket(site)
+        put_back(site, older)
+        put, uploads = site.bucket.memory.put, 0
+
+        async def count(key: str, *args: Any, **kwargs: Any) -> Any:
+            nonlocal uploads
+            uploads += key.startswith("data/")
+            assert uploads < 200, "uploads without a pause"
+            return await put(key, *args, **kwargs)
+
+        site.bucket.memory.put = count  # type: ignore[method-assign]
+        await fill(replica, 12, 60)
+        await asyncio.sleep(60)
+        assert uploads < 100
+        assert any("the manifest has sequence" in each for each in site.node.health().problems)
+        put_back(site, newer)
+        await site.wait_until(lambda: replica.cold_end_offset >= 68)
+        assert not any("the manifest has sequence" in each for each in site.node.health().problems)
+        assert await read_values(replica, 0) == numbers(0, 72)
         await site.stop()
 
     run(scenario)

@@ -83,6 +83,8 @@ class ManifestStore:
         self._undecided: set[PartitionId] = set()
         self._written: dict[PartitionId, tuple[Manifest, str]] = {}
         """The newest manifest that this store wrote, with its version, until another write may have replaced it."""
+        self._newest_sequences: dict[PartitionId, int] = {}
+        """The highest sequence that a change found or wrote: a manifest never goes back."""
         self._keys_in_flight: dict[PartitionId, set[str]] = {}
         self._may_have_orphans: set[PartitionId] = set()
         self._submanifests: OrderedDict[str, tuple[ManifestNode, ...]] = OrderedDict()
@@ -224,6 +226,7 @@ class ManifestStore:
                     self._undecided.discard(partition_id)  # an earlier put fails: the version in the bucket has changed
                     self._changes.inc(1, "fenced")
                     raise Fenced(f"{partition_id}: leader epoch {epoch} is below {old.leader_epoch} of the manifest")
+                self._refuse_older(partition_id, old)
                 if old is None and await self._has_objects(partition_id):
                     continue
                 base = old or Manifest(topic, partition_id.topic_id, partition_id.partition)
@@ -238,7 +241,21 @@ class ManifestStore:
                     self.mark_orphans(partition_id)
                 self._changes.inc(1, "lost" if written is None else "made")
                 if written is not None:
+                    self._newest_sequences[partition_id] = written.sequence
                     return written
+
+    def _refuse_older(self, partition_id: PartitionId, found: Manifest | None) -> None:
+        """Raises `Corrupt` if an earlier change knew a newer manifest. A change of the older one would do again what is
+        done, and the caller, who knows better, would ask for it without end."""
+        sequence, newest = found.sequence if found is not None else 0, self._newest_sequences.get(partition_id, 0)
+        if sequence < newest:
+            raise Corrupt(
+                f"the bucket went back to an older state: the manifest has sequence {sequence}, and had {newest}: put"
+                " the newer one back",
+                where=manifest_key(partition_id),
+            )
+        if sequence:
+            self._newest_sequences[partition_id] = sequence
 
     async def _has_objects(self, partition_id: PartitionId) -> bool:
         """True if another broker has just written a manifest.
@@ -291,6 +308,7 @@ class ManifestStore:
         self._locks.pop(partition_id, None)
         self._undecided.discard(partition_id)
         self._written.pop(partition_id, None)
+        self._newest_sequences.pop(partition_id, None)
         self._keys_in_flight.pop(partition_id, None)
 
     async def _compare_and_swap(
