@@ -156,8 +156,8 @@ class Observer:
         return mark_clean
 
     def _write(self, original: Any) -> Any:
-        def write(log: DiskLog, data: Any, batches: Any, now_ms: int) -> None:
-            original(log, data, batches, now_ms)
+        def write(log: DiskLog, data: Any, batches: Any, *times: int) -> None:
+            original(log, data, batches, *times)
             if may_be_marked_clean(log._files.disk):
                 self._model.report(
                     "R1", f"b{acting_node()} writes to {log.name}, and a power cut brings its clean mark back"

@@ -71,8 +71,8 @@ class OffsetsChecker:
         return classmethod(open)
 
     def _write(self, original: Any) -> Any:
-        def write(log: DiskLog, data: Any, batches: Any, now_ms: int) -> None:
-            original(log, data, batches, now_ms)
+        def write(log: DiskLog, data: Any, batches: Any, *times: int) -> None:
+            original(log, data, batches, *times)
             held = self._batches_by_log.get(log)
             if held is not None:
                 for each in batches:
