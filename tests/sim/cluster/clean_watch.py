@@ -63,9 +63,11 @@ class CleanWatch:
     def _begin(self, original: Any) -> Any:
         def begin(
             cleaning: LogCleaning, writer: LogWriter, swap: SegmentSwap, config: TopicConfig, found: CleanableRange,
-            resources: CleanerResources, now_ms: int, *, keeps_tombstones: bool,
+            resources: CleanerResources, now_ms: int, wall_ms: int, *, keeps_tombstones: bool,
         ) -> None:  # fmt: skip
-            original(cleaning, writer, swap, config, found, resources, now_ms, keeps_tombstones=keeps_tombstones)
+            original(
+                cleaning, writer, swap, config, found, resources, now_ms, wall_ms, keeps_tombstones=keeps_tombstones
+            )
             judged = self._find(writer)
             is_tiered = judged is not None and judged.cold_end > 0  # older records of any key may be in the bucket
             self._cleans[id(swap)] = RunningClean(swap, config, now_ms, is_tiered, found.first_dirty)
