@@ -611,7 +611,7 @@ FIRST_SEEDS = {
     "local_delete_first": 0,
     "duplicate_after_failover": 0,
     "below_cold_end": 16,
-    "no_epochs": 34,
+    "no_epochs": 7,
     "sequences_lost": 0,
     "rot_is_whole": 0,
     "nobody_joins": 0,
