@@ -29,6 +29,7 @@ from tests.sim.scenarios import (
     test_follower_node,
     test_losses,
     test_nearest,
+    test_offsets_of_lost_records,
     test_sim_rot,
     test_start_behind_a_cut,
 )
@@ -127,6 +128,10 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     11402388: (
         "a leader that was cut off was answered a deletion by the manifest alone, which its successor had read before",
         test_deleted_records.test_deletion_below_min_insync_replicas_is_not_acknowledged,
+    ),
+    18502113: (
+        "offsets went back to the oldest of five losses, because the image had merged two of them",
+        test_offsets_of_lost_records.test_losses_that_the_image_merges_are_no_new_loss,
     ),
     18500283: (
         "a power cut took the topic id of a log but no record, and the next topic of the name had these records",
