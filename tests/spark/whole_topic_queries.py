@@ -137,7 +137,7 @@ def check_query(count: Callable[[], Counted], site: Site) -> bool:
     try:
         rows = count()
     except (Refused, PySparkException) as refused:
-        if "expired" in str(refused) or "are not all in the log" in str(refused):
+        if any(words in str(refused) for words in ("expired", "are not all in the log", " is not in ")):
             return False
         raise
     high = list(site.sent)
