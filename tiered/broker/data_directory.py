@@ -270,8 +270,7 @@ class DataDirectory:
         """
         strays: list[str] = []
         earlier: set[TopicPartition] = set()
-        names = self._disk.list(ROOT)
-        for name in names:
+        for name in self._disk.list(ROOT):
             if name.endswith(DELETE_SUFFIX):
                 strays.append(name)
                 continue
@@ -389,16 +388,17 @@ class DataDirectory:
 
         Deletes only the files as long as the checkpoints may have lines of the log: the disk may be full.
         """
-        due = [entry for entry in self._pending_deletions if entry[0] <= now_ms]
-        if due and self._renames != self._renames_saved:
+        if self.must_save_offsets(now_ms):
             await self._disk.sync_dir(ROOT)  # else a power cut could give a directory without files its old name back
-            for _, name in due:
+            for name in [name for due_ms, name in self._pending_deletions if due_ms <= now_ms]:
                 await self._empty(name)
             return False
-        for entry in due[:1]:
-            await self._disk.discard(f"{ROOT}/{entry[1]}")
-            self._pending_deletions.remove(entry)
-        return bool(due)
+        entry = next((each for each in self._pending_deletions if each[0] <= now_ms), None)
+        if entry is None:
+            return False
+        await self._disk.discard(f"{ROOT}/{entry[1]}")
+        self._pending_deletions.remove(entry)
+        return True
 
     def _check_owner(self, text: str, cluster_id: str, node_id: int) -> str:
         rows = dict(_parse_properties(text.splitlines()))

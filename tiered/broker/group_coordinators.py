@@ -282,9 +282,12 @@ class GroupCoordinators:
         if deleted:
             self.host.defer(TopicsDeleted(tuple(sorted(old.topics_by_id[each].name for each in deleted))))
         if new.losses != old.losses:
-            known = old.losses
-            found = {at: find_new_losses(known.get(at, ()), losses) for at, losses in new.losses.items()}
-            for led in self.host.led_partitions.values():
+            found = {
+                at: fresh
+                for at, losses in new.losses.items()
+                if losses != old.losses.get(at) and (fresh := find_new_losses(old.losses.get(at, ()), losses))
+            }
+            for led in self.host.led_partitions.values() if found else ():
                 if led.replica.led_since_slot <= old.slot:  # else its groups were not there before the losses
                     self._new_losses.setdefault(led.replica, []).append(found)
             self._loss_entered.set()
@@ -453,17 +456,12 @@ def find_new_losses(known: Sequence[Loss], losses: Sequence[Loss]) -> Sequence[L
     """Returns the losses of a partition that its image before has not. The image merges the oldest of too many losses
     (`add_loss`): what is merged of known ones is no new loss."""
     found = [each for each in losses if each not in known]
-    if (
-        found
-        and known
-        and found[0] == losses[0]
-        and known[0].leader_epoch not in {each.leader_epoch for each in losses}
-    ):
-        merged = [each for each in known if each.leader_epoch <= found[0].leader_epoch]
-        is_whole = merged[-1:] and merged[-1].leader_epoch == found[0].leader_epoch
-        if is_whole and found[0].from_offset == min(each.from_offset for each in merged):
-            return found[1:]
-    return found
+    oldest_stays = not known or any(each.leader_epoch == known[0].leader_epoch for each in losses)
+    if not found or found[0] != losses[0] or oldest_stays:
+        return found
+    merged = [each for each in known if each.leader_epoch <= found[0].leader_epoch]
+    is_known = bool(merged) and found[0][:2] == (merged[-1].leader_epoch, min(each.from_offset for each in merged))
+    return found[1:] if is_known else found
 
 
 def _find_limit_of(losses: Iterable[Loss], leader_epoch: int, here: OffsetLimit | None) -> OffsetLimit | None:
