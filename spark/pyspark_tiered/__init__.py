@@ -38,6 +38,7 @@ May import: clients, offline
   table_report  summary, history and differences of tables
 ~ last_verify   the result of the last verify, in the table's folder
   orphans       the files that loads left behind and no version names
+  folder_url    the one URL of a warehouse's folder, for Hadoop and this package
 ~ log_folder    the files of a table, each created at most once
   history       changes that others made to a table between two loads
 ~ verify        the proof that a table holds every loaded record once

@@ -9,6 +9,7 @@ from contextlib import aclosing, closing
 from pathlib import Path
 from typing import NamedTuple
 
+from pyspark_tiered.log_folder import open_table_bucket
 from pyspark_tiered.offsets import Bound, BoundKind
 from pyspark_tiered.plan import ColdPartition, ColdTopic, Split
 from tiered.cold.layout import topic_prefix
@@ -17,11 +18,9 @@ from tiered.cold.stream import ColdBatches
 from tiered.errors import Code, Refused
 from tiered.ids import PartitionId, TopicId
 from tiered.metadata.image import TopicImage
-from tiered.object_store.url import open_store
 from tiered.offline.bucket import Bucket, open_bucket
 from tiered.offline.committed import find_undecided_offset, read_committed_batches
 from tiered.records.model import WalkedBatch
-from tiered.system.clock import SystemClock, SystemRng
 
 DELTA_LOG = "_delta_log"
 """Folder of a table with its commits."""
@@ -216,7 +215,7 @@ def check_table(topic: str, url: str) -> None:
     if url.startswith("file:"):
         found = any(Path(url.removeprefix("file:"), DELTA_LOG).glob("*"))
     elif url.startswith("s3a:"):
-        found = asyncio.run(_has_objects(url, f"{DELTA_LOG}/"))
+        found = asyncio.run(_has_log(url))
     else:
         return
     if not found:
@@ -228,10 +227,10 @@ def never_loaded(topic: str, url: str) -> Refused:
     return Refused(Code.INVALID_REQUEST, f"{topic} was never loaded: there is no table at {url}")
 
 
-async def _has_objects(url: str, prefix: str) -> bool:
-    store = open_store(url, SystemClock(), SystemRng(), create=False)
+async def _has_log(url: str) -> bool:
+    store, prefix = open_table_bucket(url)
     try:
-        return bool(await store.list(prefix, limit=1))
+        return bool(await store.list(f"{prefix}{DELTA_LOG}/", limit=1))
     finally:
         await store.close()
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from pyspark_tiered.bucket import BatchReader
-from pyspark_tiered.log_folder import make_folder, refuse_unwritable, upload_file
+from pyspark_tiered.log_folder import make_folder, open_table_bucket, refuse_unwritable, upload_file
 from pyspark_tiered.plan import Split
 from pyspark_tiered.recent_rows import FILE_BYTES_MAX, RecentRows
 from pyspark_tiered.row_hash import table_schema
@@ -36,11 +36,9 @@ from pyspark_tiered.table_form import (
     Stop,
 )
 from tiered.errors import Corrupt
-from tiered.object_store.url import open_store
 from tiered.offline.committed import FalseTransactionIndex
 from tiered.records.batch import decode_records
 from tiered.records.model import WalkedBatch
-from tiered.system.clock import SystemClock, SystemRng
 
 if TYPE_CHECKING:
     import pyarrow
@@ -290,9 +288,9 @@ def upload(table_url: str, scratch: str, name: str) -> None:
     """Uploads a file of the folder `scratch` into the table's folder, by a store that is open meanwhile."""
 
     async def run() -> None:
-        store = open_store(table_url, SystemClock(), SystemRng())
+        store, prefix = open_table_bucket(table_url)
         try:
-            await upload_file(store, "", scratch, name)
+            await upload_file(store, prefix, scratch, name)
         finally:
             await store.close()
 

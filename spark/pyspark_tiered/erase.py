@@ -23,9 +23,10 @@ from pyspark_tiered.delta_log import TableSnapshot
 from pyspark_tiered.delta_rewrite import TableRewrite, snapshot_after
 from pyspark_tiered.erasures import RANGES_MAX, Erasure, join_ranges, read_erasures, write_erasure
 from pyspark_tiered.failures import first_line, translate_failure
+from pyspark_tiered.folder_url import spark_url
 from pyspark_tiered.plan import ColdTopic
 from pyspark_tiered.repair import fault_ranges
-from pyspark_tiered.session import session, spark_url
+from pyspark_tiered.session import session
 from pyspark_tiered.table_form import Advance, Range
 from pyspark_tiered.typed.erase import read_value_bounds, remove_erased_values
 from tiered.errors import Code, Refused, Unavailable

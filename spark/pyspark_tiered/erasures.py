@@ -6,22 +6,17 @@ Names that begin with an underscore are left alone by Delta: VACUUM, RESTORE and
 
 from __future__ import annotations
 
-import asyncio
 import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import NamedTuple
-from urllib.parse import quote
 
 from pyspark_tiered.gaps import Gap
 from pyspark_tiered.log_folder import BucketConnection, open_folder
 from pyspark_tiered.sums import OffsetRange
 from pyspark_tiered.table_form import Range
 from tiered.errors import Code, Corrupt, Refused, Unavailable
-from tiered.object_store.url import open_store
-from tiered.ports import Ok
-from tiered.system.clock import SystemClock, SystemRng
 
 ERASED = "erased"
 """The reason for a gap whose rows were erased."""
@@ -72,17 +67,11 @@ def decode_erasure(data: bytes, where: str) -> Erasure:
 def write_erasure(table_url: str, erasure: Erasure, name: str) -> None:
     """Writes the object. Raises `Unavailable`."""
 
-    async def run() -> None:
-        root = f"file://{quote(table_url.removeprefix('file:'))}" if table_url.startswith("file:") else table_url
-        store = open_store(f"{root}/{FOLDER}", SystemClock(), SystemRng(), create=True)
+    with closing(open_folder(table_url)) as folder:
         try:
-            result = await store.put(name, erasure.encode())
-        finally:
-            await store.close()
-        if not isinstance(result, Ok):
-            raise Unavailable(f"{name} was not stored in {table_url}: {result!r}")
-
-    asyncio.run(run())
+            folder.replace(f"{FOLDER}/{name}", erasure.encode())
+        except OSError as failure:
+            raise Unavailable(f"{name} was not stored in {table_url}: {failure}") from failure
 
 
 class ErasureReader:

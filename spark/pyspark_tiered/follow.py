@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from pyspark_tiered.bucket import ColdTopicReader
 from pyspark_tiered.failures import foreign_failures
+from pyspark_tiered.folder_url import spark_url
 from pyspark_tiered.load import IDLE_INTERVALS_MAX, LoadEngine, LoadOptions, LoadProgress, TopicLoader, stop_error
-from pyspark_tiered.session import spark_url
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.metrics import Metrics
 

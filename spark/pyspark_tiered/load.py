@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 from pyspark_tiered import orphans
 from pyspark_tiered.bucket import ColdTopicReader
 from pyspark_tiered.failures import foreign_failures
+from pyspark_tiered.folder_url import spark_url
 from pyspark_tiered.log_folder import BucketConnection
 from pyspark_tiered.plan import Split
 from pyspark_tiered.rounds import (
@@ -28,7 +29,6 @@ from pyspark_tiered.rounds import (
     next_round,
     select_committable,
 )
-from pyspark_tiered.session import spark_url
 from pyspark_tiered.table_form import ConversionResult, Stop
 from pyspark_tiered.topic_table import TopicTable
 from pyspark_tiered.typed.form import ValueRules

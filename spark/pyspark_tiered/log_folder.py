@@ -18,8 +18,9 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import BinaryIO, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
+from pyspark_tiered.folder_url import bucket_prefix
 from pyspark_tiered.orphans import StoredFile
 from tiered.errors import Code, Refused, Unavailable
 from tiered.metrics import Metrics
@@ -248,12 +249,11 @@ class BucketFolder(TableFolder):
 
     def __init__(self, url: str, shared: BucketConnection | None = None) -> None:
         super().__init__(url)
-        parts = urlsplit(url)
+        bucket, self._prefix = bucket_prefix(url)
         self._shared = shared
-        self._connection = shared or BucketConnection(f"{parts.scheme}://{parts.netloc}")
+        self._connection = shared or BucketConnection(f"s3a://{bucket}")
         self._store = MeteredStore(self._connection.store, SystemClock(), Metrics())
         """The store of the connection. The requests of this table are counted apart."""
-        self._prefix = f"{unquote(parts.path).strip('/')}/"
 
     def list_names(self, folder: str, after: str = "") -> list[str]:
         return list(self.list_versions(folder, after))
@@ -365,6 +365,12 @@ class BucketFolder(TableFolder):
 
     def _run(self, call: Coroutine[object, object, T]) -> T:
         return self._connection.run(call)
+
+
+def open_table_bucket(url: str) -> tuple[ObjectStore, str]:
+    """Opens the bucket of a table. Returns it, and the beginning of the table's keys in it."""
+    bucket, prefix = bucket_prefix(url)
+    return open_store(f"s3a://{bucket}", SystemClock(), SystemRng()), prefix
 
 
 async def upload_file(store: ObjectStore, prefix: str, scratch: str, name: str) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from pyspark_tiered.bucket import BatchReader
+from pyspark_tiered.folder_url import bucket_prefix
 from pyspark_tiered.log_folder import BucketConnection, upload_file
 from pyspark_tiered.native_table import NativeTable
 from pyspark_tiered.recent_rows import RecentRows
@@ -52,10 +53,9 @@ class NativeEngine:
 
     def connect(self, url: str) -> BucketConnection | None:
         """Returns the connection to the bucket of a table; None for a table in a directory."""
-        parts = urlsplit(url)
-        if parts.scheme not in ("s3", "s3a"):
+        if urlsplit(url).scheme not in ("s3", "s3a"):
             return None
-        root = f"{parts.scheme}://{parts.netloc}"
+        root = f"s3a://{bucket_prefix(url)[0]}"
         if root not in self._connections:
             self._connections[root] = BucketConnection(root)
         return self._connections[root]
@@ -63,8 +63,7 @@ class NativeEngine:
     def _upload(self, table_url: str, scratch: str, name: str) -> None:
         connection = self.connect(table_url)
         assert connection is not None
-        prefix = f"{unquote(urlsplit(table_url).path).strip('/')}/"
-        connection.run(upload_file(connection.store, prefix, scratch, name))
+        connection.run(upload_file(connection.store, bucket_prefix(table_url)[1], scratch, name))
 
     def run_tasks(self, what: str, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
         """Runs tasks one after the other, and returns their results."""

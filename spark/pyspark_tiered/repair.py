@@ -33,9 +33,10 @@ from pyspark_tiered.delta_log import TableSnapshot
 from pyspark_tiered.delta_rewrite import TableRewrite, snapshot_after
 from pyspark_tiered.erasures import explain_erased, join_ranges, read_erasures
 from pyspark_tiered.failures import translate_failure
+from pyspark_tiered.folder_url import spark_url
 from pyspark_tiered.gaps import Gap
 from pyspark_tiered.plan import ColdPartition, ColdTopic, Split, cleaned_ranges, splits
-from pyspark_tiered.session import session, spark_url
+from pyspark_tiered.session import session
 from pyspark_tiered.spark_engine import convert_files
 from pyspark_tiered.sums import find_holes
 from pyspark_tiered.table_form import Advance, LoadedFile, Range

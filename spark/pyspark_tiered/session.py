@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 import tiered
 from pyspark_tiered import jars
@@ -65,16 +64,6 @@ def session(
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
-
-
-def spark_url(place: str) -> str:
-    """Returns a folder's URL for Hadoop: `s3a://bucket/prefix`, or `file:` and the absolute path."""
-    parts = urlsplit(place)
-    if parts.scheme in ("s3", "s3a"):
-        return f"s3a://{parts.netloc}{parts.path.rstrip('/')}"
-    if parts.scheme in ("", "file"):
-        return f"file:{Path(unquote(parts.path) if parts.scheme else place).absolute()}"
-    return place.rstrip("/")
 
 
 def s3a_settings(environment: Mapping[str, str]) -> dict[str, str]:

@@ -17,15 +17,14 @@ from urllib.parse import unquote
 
 from pyspark_tiered.bucket import read_batches
 from pyspark_tiered.delta_log import TableFile
+from pyspark_tiered.log_folder import open_table_bucket
 from pyspark_tiered.plan import Split
 from pyspark_tiered.row_hash import hash_columns, table_schema
 from pyspark_tiered.rows import arrow_batches, constant_int_column
 from pyspark_tiered.sums import PartSums, RowSummer
 from pyspark_tiered.table_form import Range
 from tiered.errors import Corrupt
-from tiered.object_store.url import open_store
 from tiered.ports import NotFound
-from tiered.system.clock import SystemClock, SystemRng
 
 if TYPE_CHECKING:
     import pyarrow
@@ -140,12 +139,12 @@ def _row_groups(file: pyarrow.parquet.ParquetFile, names: Sequence[str]) -> Iter
 
 
 async def _download(table_url: str, name: str, size: int, copy: Path) -> None:
-    store = open_store(table_url, SystemClock(), SystemRng(), create=False)
+    store, prefix = open_table_bucket(table_url)
     try:
         with copy.open("wb") as out:
             at = 0
             while at < size:
-                found = await store.get(name, at, min(DOWNLOAD_BYTES, size - at))
+                found = await store.get(prefix + name, at, min(DOWNLOAD_BYTES, size - at))
                 if isinstance(found, NotFound) or not found.data:
                     raise Corrupt("the table names this file, and it is not there", where=f"{table_url}/{name}")
                 out.write(found.data)

@@ -21,10 +21,11 @@ from pyspark_tiered.delta_commit import DeltaTable
 from pyspark_tiered.delta_log import TableSnapshot
 from pyspark_tiered.erasures import explain_erased, join_ranges, read_erasures
 from pyspark_tiered.failures import translate_failure
+from pyspark_tiered.folder_url import spark_url
 from pyspark_tiered.gaps import PRESENT, Gap, explain_from_log, explain_gap, undecided_gaps
 from pyspark_tiered.last_verify import LastVerify, write_last_verify
 from pyspark_tiered.plan import ColdTopic, cleaned_ranges
-from pyspark_tiered.session import session, spark_url
+from pyspark_tiered.session import session
 from pyspark_tiered.spark_engine import SparkEngine
 from pyspark_tiered.sums import OffsetRange, find_holes
 from pyspark_tiered.typed.summing import Ranges

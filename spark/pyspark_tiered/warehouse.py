@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from pyspark_tiered.delta_state import TableState
+from pyspark_tiered.folder_url import bucket_prefix, spark_url
 from pyspark_tiered.log_folder import LOG, SharedConnection, open_folder
-from pyspark_tiered.session import spark_url
 from pyspark_tiered.table_log import TableLog, explain_access
 from tiered.errors import Code, Refused
 
@@ -23,16 +23,17 @@ class Warehouse:
     def __init__(self, place: str) -> None:
         self.url = spark_url(place)
         self._logs: dict[str, TableLog] = {}
-        parts = urlsplit(self.url)
+        scheme = urlsplit(self.url).scheme
         self.connection: SharedConnection | None = None
         """The connection to the bucket; None for a directory."""
-        self.prefix = f"{unquote(parts.path).strip('/')}/".lstrip("/")
+        self.prefix = ""
         """The prefix of the tables' keys in the bucket."""
-        if parts.scheme == "file":
+        if scheme == "file":
             if not Path(self.url.removeprefix("file:")).is_dir():
                 raise Refused(Code.INVALID_REQUEST, f"there is no warehouse at {self.url}")
-        elif parts.scheme in ("s3", "s3a"):
-            self.connection = SharedConnection(f"{parts.scheme}://{parts.netloc}")
+        elif scheme in ("s3", "s3a"):
+            bucket, self.prefix = bucket_prefix(self.url)
+            self.connection = SharedConnection(f"s3a://{bucket}")
         else:
             raise Refused(Code.INVALID_REQUEST, f"a warehouse is a directory or an s3:// URL, not {place}")
 

@@ -15,10 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
+from pyspark_tiered.folder_url import spark_url
 from pyspark_tiered.load import LoadEngine, LoadProgress, load
 from pyspark_tiered.native_engine import NativeEngine
 from pyspark_tiered.native_table import NativeTable
-from pyspark_tiered.session import session, spark_url
+from pyspark_tiered.session import session
 from pyspark_tiered.spark_engine import SparkEngine
 from pyspark_tiered.verify import verify
 from tests.fakes3 import s3_moto

@@ -10,12 +10,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pyspark_tiered.erase import erase
+from pyspark_tiered.folder_url import spark_url
 from pyspark_tiered.joining import FILES_MIN
 from pyspark_tiered.load import LoadOptions, load
 from pyspark_tiered.log_folder import LOG
 from pyspark_tiered.native_engine import NativeEngine
 from pyspark_tiered.native_table import NativeTable
-from pyspark_tiered.session import spark_url
 from pyspark_tiered.typed.change import FieldChanger
 from pyspark_tiered.typed.form import ValueRules
 from pyspark_tiered.typed.verify import ValueFault

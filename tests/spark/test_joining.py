@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from pyspark_tiered import history
 from pyspark_tiered.convert import read_rows
+from pyspark_tiered.folder_url import spark_url
 from pyspark_tiered.joining import (
     FILES_MIN,
     FREE_BYTES,
@@ -27,7 +28,6 @@ from pyspark_tiered.native_engine import NativeEngine
 from pyspark_tiered.native_table import NativeTable
 from pyspark_tiered.recent_rows import RecentRows
 from pyspark_tiered.row_hash import table_schema
-from pyspark_tiered.session import spark_url
 from tests.spark import filling
 from tests.spark.engine_race import read_offsets
 from tiered.errors import Corrupt

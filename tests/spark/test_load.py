@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from pyspark_tiered.delta_commit import DeltaTable
+from pyspark_tiered.folder_url import spark_url
 from pyspark_tiered.gaps import Gap
 from pyspark_tiered.load import LoadOptions, LoadProgress, load
-from pyspark_tiered.session import spark_url
 from pyspark_tiered.sql import sql
 from pyspark_tiered.table_form import Advance
 from pyspark_tiered.verify import verify

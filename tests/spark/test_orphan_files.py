@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_tiered.folder_url import spark_url
 from pyspark_tiered.load import load
 from pyspark_tiered.log_folder import LOG
 from pyspark_tiered.native_engine import NativeEngine
 from pyspark_tiered.native_table import NativeTable
 from pyspark_tiered.orphans import COMMITTED_WITHIN_MS, HOUR_MS, NAMED_FOR_MS, ORPHAN_MS, StoredFile, choose_orphans
-from pyspark_tiered.session import spark_url
 from tests.spark import filling
 from tests.spark.engine_race import read_offsets
 from tiered.ids import PartitionId

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from pyspark_tiered import jars, table_form
 from pyspark_tiered.compare import KEPT_ONCE
+from pyspark_tiered.folder_url import spark_url
 from pyspark_tiered.log_tail import ReadableLog, cut_log, newer_ranges
 from pyspark_tiered.offsets import EARLIEST, LATEST, Bound, BoundKind, bounds
 from pyspark_tiered.plan import MIB, SPLIT_BYTES_MAX, SPLIT_BYTES_MIN, ColdPartition, ColdTopic, splits
@@ -29,7 +30,7 @@ from pyspark_tiered.rounds import (
     next_round,
     select_committable,
 )
-from pyspark_tiered.session import s3a_settings, spark_url
+from pyspark_tiered.session import s3a_settings
 from pyspark_tiered.table_form import Advance, ConversionResult, FileRun, LoadedFile, SplitOutcome, Stop
 from tiered.cold.manifest import SegmentEntry
 from tiered.errors import Refused

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from pyspark_tiered.folder_url import spark_url
 from pyspark_tiered.last_verify import PATH, LastVerify, decode_last_verify, encode_last_verify, write_last_verify
 from pyspark_tiered.load import LoadOptions, load
 from pyspark_tiered.log_folder import LOG, open_folder
 from pyspark_tiered.native_engine import NativeEngine
-from pyspark_tiered.session import spark_url
 from pyspark_tiered.table_log import TableLog
 from pyspark_tiered.typed.form import ValueRules
 from tests.spark import filling

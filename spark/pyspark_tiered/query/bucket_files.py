@@ -45,10 +45,7 @@ class BucketFiles(AbstractFileSystem):  # type: ignore[misc]
 
     def note_sizes(self, root: str, state: TableState) -> None:
         """Notes the files of a table, which may be opened from now on. Reads the ends of the first new ones at once."""
-        found = {
-            self._strip_protocol(f"{root}/{delta_state.file_path(add, root)}"): int(add["size"])
-            for add in state.files.values()
-        }
+        found = {_key(f"{root}/{delta_state.file_path(add, root)}"): int(add["size"]) for add in state.files.values()}
         new = [key for key in found if key not in self.sizes]
         self.sizes |= found
         self._connection.run(self._read_tails(new[:TAILS_MAX]))
@@ -78,14 +75,14 @@ class BucketFiles(AbstractFileSystem):  # type: ignore[misc]
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         """Returns name and size of a file."""
-        key = self._strip_protocol(path)
+        key = _key(path)
         if key not in self.sizes:
             raise FileNotFoundError(path)
         return {"name": key, "size": self.sizes[key], "type": "file"}
 
     def exists(self, path: str, **_: Any) -> bool:
         """True for the files of opened tables."""
-        return self._strip_protocol(path) in self.sizes
+        return _key(path) in self.sizes
 
     def glob(self, path: str, **_: Any) -> list[str]:
         """Returns the path itself: names of a table's files are no patterns."""
@@ -98,7 +95,12 @@ class BucketFiles(AbstractFileSystem):  # type: ignore[misc]
     def _open(self, path: str, mode: str = "rb", *_: Any, **__: Any) -> Any:
         if mode != "rb":
             raise PermissionError(f"{path} cannot be written")
-        return _BucketFile(self, path, int(self.info(path)["size"]))
+        return _BucketFile(self, _key(path), int(self.info(path)["size"]))
+
+
+def _key(path: str) -> str:
+    """Returns the key of a file. No key begins with a slash, also at the root of a bucket."""
+    return str(BucketFiles._strip_protocol(path)).lstrip("/")
 
 
 class _BucketFile(io.RawIOBase):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from pyspark_tiered.bucket import ColdTopicReader, never_loaded
 from pyspark_tiered.erasures import ErasureReader, join_ranges
-from pyspark_tiered.session import spark_url
+from pyspark_tiered.folder_url import spark_url
 from pyspark_tiered.sums import is_inside
 from pyspark_tiered.table_form import Range
 from pyspark_tiered.typed import form
