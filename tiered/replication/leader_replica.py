@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tiered.cold.manifest import Manifest
-from tiered.compaction.cleanable_range import DELETE, CleanableRange
+from tiered.compaction.cleanable_range import DELETE, CleanableRange, is_compacted
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog, LogAppendInfo
@@ -629,9 +629,10 @@ class LeaderReplica:
                 Code.OFFSET_OUT_OF_RANGE,
                 f"offset {before} of {self.tp} is beyond the high watermark {self.high_watermark}",
             )
-        if DELETE not in self.config.cleanup_policy:
+        if is_compacted(self.config) and DELETE not in self.config.cleanup_policy:
             raise Refused(
-                Code.POLICY_VIOLATION, f"records of {self.tp} are not deleted: its cleanup.policy is without delete"
+                Code.POLICY_VIOLATION,
+                f"records of {self.tp} are not deleted: its cleanup.policy is compact without delete",
             )
         self._require_controller_contact()
         manifest = self.manifest

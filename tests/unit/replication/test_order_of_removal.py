@@ -196,3 +196,22 @@ def test_leader_after_takeover_serves_no_deleted_records() -> None:
         assert replica.log_start_offset == replica.log.start_offset == 20
 
     rig.run(scenario)
+
+
+@pytest.mark.parametrize("policy", [(), ("delete",), ("delete", "compact"), ("compact",)])
+def test_records_are_deleted_unless_the_policy_is_compact_alone(policy: tuple[str, ...]) -> None:
+    """A topic without a policy keeps records for ever: nothing else shortens it."""
+    config = TopicConfig(segment_bytes=2000, index_interval_bytes=200, cleanup_policy=policy)
+    rig = ReplicationRig(config=config)
+
+    async def scenario() -> None:
+        replica = await rig.brokers[1].lead(0, [1])
+        fill(replica)
+        if policy == ("compact",):
+            with pytest.raises(Refused) as refused:
+                await replica.delete_records(30)
+            assert refused.value.code is Code.POLICY_VIOLATION and "compact without delete" in refused.value.why
+        else:
+            assert await replica.delete_records(30) == replica.log_start_offset == 30
+
+    rig.run(scenario)
