@@ -419,8 +419,6 @@ class DiskLog:
                 data = memoryview(data)[batches[len(duplicates)].position :]
                 batches = assign_offsets(data, base, leader_epoch)
                 base = duplicates[0].base_offset
-        if len(data) > config.segment_bytes:
-            raise Refused(Code.RECORD_LIST_TOO_LARGE, f"{len(data)} bytes, segment.bytes is {config.segment_bytes}")
         self._write(data, batches, now_ms, seen_ms)
         return LogAppendInfo(base, writer.end_offset - 1, append_time, False)
 
@@ -450,7 +448,7 @@ class DiskLog:
             self._write(data, walked.batches, now_ms, seen_ms)
             return
         view = memoryview(data)
-        for batch in walked.batches:  # they come from a larger segment; each batch alone fits into a segment
+        for batch in walked.batches:  # they come from a larger segment; a larger batch gets a segment of its own
             alone = view[batch.position : batch.position + batch.size]
             self._write(alone, [batch._replace(position=0)], now_ms, seen_ms)
 

@@ -644,10 +644,18 @@ def test_directory_of_another_topic_is_refused() -> None:
     run_scenario(scenario)
 
 
-def test_request_larger_than_a_segment_is_refused() -> None:
+def test_request_larger_than_a_segment_gets_a_segment_of_its_own() -> None:
+    """Clients drop the records of a batch that a topic is too small for, and batches grow while a broker is away."""
+
     async def scenario(on: SimDisk) -> None:
         log = await open_log(on)
-        assert refusal(lambda: append(log, batch(0, size=800) + batch(1, size=800))) is Code.RECORD_LIST_TOO_LARGE
+        large = batch(0, size=800) + batch(1, size=800)
+        for data in (batch(0, size=80), large, batch(0, size=1800), batch(0, size=80)):
+            append(log, data)
+        assert [(each.base_offset, each.next_offset) for each in log.closed_segments()] == [(0, 1), (1, 3), (3, 4)]
+        assert (log.active_view.base_offset, log.end_offset) == (4, 5)
+        again = await open_log(on.after_kill())
+        assert again.end_offset == 5 and again.segment_count == 4
 
     run_scenario(scenario)
 
