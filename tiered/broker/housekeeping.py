@@ -159,7 +159,7 @@ class Housekeeping:
             idle_ms = min(idle_ms, IDLE_MS)
         replica.log.producers.remove_expired(self._clock.mono_ns() // 1_000_000, idle_ms)
         max_age_ms: int | None = None
-        if isinstance(replica, FollowerReplica) and replica.config.remote_storage_enable:
+        if isinstance(replica, FollowerReplica) and replica.config.copies_to_bucket:
             max_age_ms = self._view.settings.tiered_upload_max_lag_ms  # for a leader replica, tiering does this
         if is_compacted(replica.config):
             # The active segment is never cleaned, so a record in it cannot be cleaned in time.

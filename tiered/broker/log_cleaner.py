@@ -162,7 +162,7 @@ class LogCleaner:
         """
         if not is_compacted(replica.config):
             raise Refused(Code.INVALID_CONFIG, "it is not compacted: its cleanup.policy is without compact")
-        if isinstance(replica, FollowerReplica) and replica.config.remote_storage_enable:
+        if isinstance(replica, FollowerReplica) and replica.config.copies_to_bucket:
             return
         if replica.log.active_view.size:
             replica.roll()
@@ -194,7 +194,7 @@ class LogCleaner:
         end = self._requested.get(replica, -1)
         if end < 0:
             return False
-        if not replica.config.remote_storage_enable:
+        if not replica.config.copies_to_bucket:
             return min(replica.log.flushed_offset, replica.high_watermark) >= end
         known = self._cold_ranges.get(replica) if isinstance(replica, LeaderReplica) else None
         return known is not None and known.cold_end_offset >= end
@@ -229,7 +229,7 @@ class LogCleaner:
         """
         if not self._may_clean(replica):
             return None
-        if not replica.config.remote_storage_enable:
+        if not replica.config.copies_to_bucket:
             return None if replica.log.write_failure else self._find_on_disk(replica, self._retention_clock.now_ms())
         known = self._cold_ranges.get(replica) if isinstance(replica, LeaderReplica) else None
         return known.found if known is not None else None
@@ -395,7 +395,7 @@ class LogCleaner:
         replica = leader or self._hosted_replicas.find_follower(tp)
         if replica is None or not is_compacted(replica.config):
             return False
-        return leader is not None or not replica.config.remote_storage_enable
+        return leader is not None or not replica.config.copies_to_bucket
 
     def _resources_while(self, is_cleaned: Callable[[], bool]) -> CleanerResources:
         """Returns the resources of a clean that ends once its log is not to be cleaned there any more."""
@@ -430,8 +430,8 @@ class LogCleaner:
 
 
 def _is_cleaned_in_bucket(replica: LeaderReplica) -> bool:
-    return is_compacted(replica.config) and replica.config.remote_storage_enable and not replica.is_stopped
+    return is_compacted(replica.config) and replica.config.copies_to_bucket and not replica.is_stopped
 
 
 def _is_cleaned_on_disk(replica: Replica) -> bool:
-    return is_compacted(replica.config) and not replica.config.remote_storage_enable and not replica.is_stopped
+    return is_compacted(replica.config) and not replica.config.copies_to_bucket and not replica.is_stopped

@@ -89,7 +89,7 @@ class Tiering:
         If other brokers have the segment too, it waits for the next interval. One change of the manifest then names
         several segments, which saves a request for each.
         """
-        replicated = replica.config.remote_storage_enable and len(replica.state.isr) > 1
+        replicated = replica.config.copies_to_bucket and len(replica.state.isr) > 1
         if not replicated or replica.unified_log.waiting_bytes >= TOGETHER_BYTES:
             self.wake(replica)
 
@@ -201,7 +201,7 @@ class Tiering:
         now_ms = self._clock.wall_ms()
         lags: dict[str, float] = {}
         for replica in self._led_partitions.list_leaders():
-            if replica.config.remote_storage_enable:
+            if replica.config.copies_to_bucket:
                 since_ms = replica.unified_log.upload_lag_since_ms
                 lag = 0.0 if since_ms is None else max(0, now_ms - since_ms) / 1000
                 lags[replica.topic] = max(lag, lags.get(replica.topic, 0.0))
@@ -352,7 +352,8 @@ class Tiering:
         """Applies retention to the local log.
 
         Records that are cold are deleted by local retention, others by total retention only. For the latter the
-        manifest has the new log start before a file is deleted.
+        manifest has the new log start before a file is deleted. A topic that gives up its tier begins where the disk
+        does.
         """
         tiered = replica.config.remote_storage_enable
         plan = retention.plan_retention(
@@ -365,14 +366,17 @@ class Tiering:
             cold_end=replica.cold_end_offset if tiered else None,
             cold_bytes_known=replica.manifest is not None and not replica.takeover_pending,
         )
-        if plan.log_start > replica.log_start_offset:
+        log_start = plan.log_start
+        if replica.config.deletes_cold:
+            log_start = max(log_start, min(replica.log.local_start_offset, replica.last_stable_offset))
+        if log_start > replica.log_start_offset:
             if replica.manifest is not None or replica.takeover_pending:
                 manifest = await replica.take_over_manifest()
-                moved = await replica.cold.collector.advance_start(manifest, replica.leader_epoch, plan.log_start)
+                moved = await replica.cold.collector.advance_start(manifest, replica.leader_epoch, log_start)
                 replica.unified_log.update_manifest(moved)
                 if replica.is_stopped:
                     return
-            replica.log.advance_start(plan.log_start)
+            replica.log.advance_start(log_start)
         await replica.log.drop_local_below(plan.drop_below)
         if plan.roll_active and not replica.is_stopped:
             replica.roll()

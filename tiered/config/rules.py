@@ -37,6 +37,8 @@ class TopicValues(Protocol):
     @property
     def retention_bytes(self) -> int: ...
     @property
+    def remote_storage_enable(self) -> bool: ...
+    @property
     def local_retention_ms(self) -> int: ...
     @property
     def local_retention_bytes(self) -> int: ...
@@ -108,14 +110,15 @@ class BrokerValues(Protocol):
 def check_topic(config: TopicValues, table: Mapping[str, SettingRow]) -> None:
     """Checks rules between topic settings, and the form of the lists of throttled replicas.
 
-    A local copy cannot be kept longer than the record itself (Kafka's rule).
+    A local copy cannot be kept longer than the record itself (Kafka's rule). Without tiering there are no local copies,
+    and the settings of local retention mean nothing.
     """
     pairs = (
         ("retention.ms", config.retention_ms, "local.retention.ms", config.local_retention_ms),
         ("retention.bytes", config.retention_bytes, "local.retention.bytes", config.local_retention_bytes),
     )
     for name, total, local_name, local in pairs:
-        if total >= 0 and (local > total or local == -1):
+        if config.remote_storage_enable and total >= 0 and (local > total or local == -1):
             raise table[local_name].refuse(str(local), f"it must not exceed {name}={total}")
     if config.max_compaction_lag_ms < config.min_compaction_lag_ms:
         why = f"it must not be less than min.compaction.lag.ms={config.min_compaction_lag_ms}"

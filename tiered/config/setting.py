@@ -2,13 +2,18 @@
 
 A settings table is a frozen dataclass whose fields are made by `setting(...)`. A field's name is Kafka's dotted name
 with underscores for dots: code uses `config.retention_ms`, people use `retention.ms`.
+
+Text is read as Kafka reads it, and each value has one text, its normal form. Requests, files and flags all go through
+`SettingRow.parse`. The metadata keeps the normal form, and replies show it.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from decimal import Decimal
 from typing import Any, TypeVar
 
 from tiered.errors import Code, Refused
@@ -21,6 +26,14 @@ VALUE_BYTES_MAX = 32_767
 """Limit on the bytes of a value that is set while brokers run, as in Kafka: the metadata log keeps it as text."""
 QUOTED_MAX = 200
 """Limit on the characters of a name or value in an error message."""
+_BLANKS = "".join(map(chr, range(0x21)))
+"""The characters that Java's `trim` cuts off a value."""
+_WORD_BLANKS = " \t\n\x0b\f\r"
+"""The characters that Kafka cuts off each word of a list."""
+_INTEGER = re.compile(r"[+-]?\d+")
+_DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?")
+_PLAIN_DECIMALS = (1e-3, 1e7)
+"""The numbers that Java writes without an exponent."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +48,10 @@ class SettingRow:
     choices: tuple[str, ...] = ()
     unsupported: Mapping[str, str] = field(default_factory=dict)
     """Values that are well-formed but not built yet, with the reason."""
+    without_effect: Mapping[str, str] = field(default_factory=dict)
+    """Values that are kept and shown and change nothing, with the reason."""
+    skips_blank_words: bool = False
+    """True for a list with words that may be empty, as in Kafka: they are left out."""
     topic_name: str = ""
     """The topic setting of which this broker setting is the default; "" if there is none."""
     dynamic: bool = False
@@ -69,12 +86,9 @@ class SettingRow:
 
         Raises `Refused` (INVALID_CONFIG) with the setting, the value and what is allowed.
         """
-        text = text.strip()
+        text = text.strip(_BLANKS)
         if isinstance(self.default, tuple):
-            parts = tuple(part.strip() for part in text.split(",") if part.strip())
-            for part in parts:
-                self._check_choice(part, text)
-            return parts
+            return self._parse_list(text)
         if isinstance(self.default, bool):
             if text.lower() not in TRUE_FALSE:
                 raise self.refuse(text)
@@ -87,6 +101,27 @@ class SettingRow:
         self._check_choice(text, text)
         return text
 
+    def normalize(self, text: str) -> str:
+        """Returns the normal form of `text`, as it is stored. Raises `Refused` like `parse`."""
+        value = self.parse(text)
+        return value.reveal() if isinstance(value, Secret) else text_of(value)
+
+    def normalize_stored(self, text: str) -> str:
+        """Returns the normal form of a text that the metadata has.
+
+        Earlier releases stored the text as it was typed, and read it as Python does: `1_000`, `compact,`.
+        A text that has no value is returned as it is.
+        """
+        text = text.strip()
+        try:
+            if isinstance(self.default, tuple):
+                text = ",".join(word for word in map(str.strip, text.split(",")) if word)
+            elif isinstance(self.default, int | float) and not isinstance(self.default, bool):
+                text = str(type(self.default)(text))
+            return self.normalize(text)
+        except (ValueError, Refused):
+            return text
+
     def refuse(self, value: str, why: str = "") -> Refused:
         """Returns the error for a value: the setting, the value, and the reason or what is allowed."""
         shown = HIDDEN if self.secret else shorten(value)
@@ -94,13 +129,27 @@ class SettingRow:
 
     def _parse_number(self, text: str) -> int | float:
         assert self.low is not None and self.high is not None, self.name
+        is_integer = isinstance(self.default, int)
+        if not (_INTEGER if is_integer else _DECIMAL).fullmatch(text):
+            raise self.refuse(text)
         try:
-            number = int(text) if isinstance(self.default, int) else float(text)
-        except ValueError:
+            number = int(text) if is_integer else float(text.rstrip("fFdD"))
+        except ValueError:  # more digits than Python reads
             raise self.refuse(text) from None
         if not self.low <= number <= self.high:
             raise self.refuse(text)
         return number
+
+    def _parse_list(self, text: str) -> tuple[str, ...]:
+        """Returns the words, each once. An empty text is an empty list, and no word of another is empty."""
+        words = [word.strip(_WORD_BLANKS) for word in text.split(",")] if text else []
+        if self.skips_blank_words:
+            words = [word for word in words if word]
+        if "" in words:
+            raise self.refuse(text, "no word between its commas may be empty")
+        for word in words:
+            self._check_choice(word, text)
+        return tuple(dict.fromkeys(words))
 
     def _check_choice(self, word: str, whole: str) -> None:
         if word in self.unsupported:
@@ -116,6 +165,8 @@ def setting(
     high: float | None = None,
     choices: tuple[str, ...] = (),
     unsupported: Mapping[str, str] | None = None,
+    without_effect: Mapping[str, str] | None = None,
+    skips_blank_words: bool = False,
     topic_name: str = "",
     dynamic: bool = False,
 ) -> T:
@@ -124,8 +175,9 @@ def setting(
     Its type is that of the value, because that is what reading the field gives.
     """
     row = SettingRow(
-        "", default, sentence, low, high, choices, unsupported or {}, topic_name, dynamic or bool(topic_name)
-    )
+        "", default, sentence, low, high, choices, unsupported or {}, without_effect or {}, skips_blank_words,
+        topic_name, dynamic or bool(topic_name),
+    )  # fmt: skip
     field_: T = field(default=default, metadata={"row": row})
     return field_
 
@@ -168,10 +220,32 @@ def check_lengths(values: Mapping[str, str | None]) -> None:
             )
 
 
+def split_words(text: str) -> tuple[str, ...]:
+    """Returns the words to append to a list, or to remove from it, as Kafka splits them: empty ones at the end do not
+    count, and an empty text is one empty word."""
+    words = [word.strip(_WORD_BLANKS) for word in text.split(",")]
+    while len(words) > 1 and not words[-1]:
+        words.pop()
+    return tuple(words) if words != [""] or "," not in text else ()
+
+
 def text_of(value: Value) -> str:
-    """Returns a value as text, as in a file or a reply. A secret is hidden."""
+    """Returns a value as text, as in a file or a reply: the normal form. A secret is hidden."""
     if isinstance(value, Secret):
         return HIDDEN if value else ""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, float):
+        return _decimal_text(value)
     return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _decimal_text(number: float) -> str:
+    """Returns a number as Java writes it, such as 0.5 or 1.0E-5."""
+    smallest, end = _PLAIN_DECIMALS
+    if number == 0 or smallest <= abs(number) < end:
+        return repr(number)
+    sign, digits, exponent = Decimal(repr(number)).as_tuple()
+    assert isinstance(exponent, int), "no limit of a setting is infinite"
+    shown = "".join(map(str, digits)).rstrip("0")
+    return f"{'-' * sign}{shown[0]}.{shown[1:] or '0'}E{exponent + len(digits) - 1}"

@@ -29,6 +29,7 @@ from tiered.security.secret import Secret
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
+LONG_MIN = -(2**63)
 DAY_MS = 24 * HOUR_MS
 MIB = 1 << 20
 GIB = 1 << 30
@@ -38,7 +39,7 @@ SCRAM_MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 SASL_MECHANISMS = (*SCRAM_MECHANISMS, sasl_plain.MECHANISM)
 """The mechanisms that the command line knows too."""
 
-NO_TIERING_SWITCH = "it is not built yet; remote.storage.enable=false ends copying and keeps the objects in the bucket"
+NO_PREALLOCATION = "segment files grow as they are written"
 NO_BUCKET_FLUSH = "flush to the bucket is not built yet; ack gives an fsync on disk before the reply"
 
 
@@ -63,7 +64,9 @@ class TopicConfig:
     retention_ms: int = setting(
         7 * DAY_MS, "Age at which a record may be deleted, on disk and in the bucket; -1 keeps all.", -1, LONG_MAX
     )
-    retention_bytes: int = setting(-1, "Largest size of a partition, local and cold; -1 keeps all.", -1, LONG_MAX)
+    retention_bytes: int = setting(
+        -1, "Largest size of a partition, local and cold; -1 and less keep all.", LONG_MIN, LONG_MAX
+    )
     remote_storage_enable: bool = setting(True, "Closed segments are copied to the bucket.")
     local_retention_ms: int = setting(
         -2, "Age at which a local copy may be deleted once it is in the bucket; -2 follows retention.ms.", -2, LONG_MAX
@@ -71,12 +74,16 @@ class TopicConfig:
     local_retention_bytes: int = setting(
         -2, "Most local bytes kept of segments that are in the bucket; -2 follows retention.bytes.", -2, LONG_MAX
     )
-    segment_bytes: int = setting(GIB, "Size at which a segment is closed.", 1024, INT_MAX)
+    segment_bytes: int = setting(
+        GIB, "Size at which a segment is closed. A larger batch gets a segment of its own.", 1024, INT_MAX
+    )
     segment_ms: int = setting(7 * DAY_MS, "Age at which a segment is closed.", 1, LONG_MAX)
     segment_jitter_ms: int = setting(
         0, "Largest random reduction of segment.ms, so that segments do not all roll at once.", 0, LONG_MAX
     )
-    segment_index_bytes: int = setting(10 * MIB, "Size of an index at which its segment is closed.", 64, INT_MAX)
+    segment_index_bytes: int = setting(
+        10 * MIB, "Size of an index at which its segment is closed; less than 64 count as 64.", 4, INT_MAX
+    )
     index_interval_bytes: int = setting(
         4096, "Bytes of log between two index entries; more than 65536 count as 65536.", 0, INT_MAX
     )
@@ -117,26 +124,37 @@ class TopicConfig:
     max_compaction_lag_ms: int = setting(
         LONG_MAX, "Age from which on a record makes its log due for a clean.", 1, LONG_MAX
     )
-    # Settings that tools set and show. Their effect either does not exist here, or is refused.
     preallocate: bool = setting(
         False,
         "Segment files take their whole size at once.",
-        unsupported={"true": "segment files grow as they are written"},
+        without_effect={"true": NO_PREALLOCATION},
     )
     leader_replication_throttled_replicas: tuple[str, ...] = setting(
-        (), "PARTITION:BROKER, ... or `*`: leaders that throttle followers which are not in sync (KIP-73)."
+        (),
+        "PARTITION:BROKER, ... or `*`: leaders that throttle followers which are not in sync (KIP-73).",
+        skips_blank_words=True,
     )
     follower_replication_throttled_replicas: tuple[str, ...] = setting(
-        (), "PARTITION:BROKER, ... or `*`: followers that are throttled while they are not in sync (KIP-73)."
+        (),
+        "PARTITION:BROKER, ... or `*`: followers that are throttled while they are not in sync (KIP-73).",
+        skips_blank_words=True,
     )
     remote_log_copy_disable: bool = setting(
-        False, "Stops copying segments to the bucket.", unsupported={"true": NO_TIERING_SWITCH}
+        False, "No more segments are copied to the bucket; the topic is read from there as before."
     )
     remote_log_delete_on_disable: bool = setting(
-        False,
-        "Deletes a topic's objects in the bucket when tiering is switched off.",
-        unsupported={"true": NO_TIERING_SWITCH},
+        False, "With remote.storage.enable=false: records that only the bucket has are deleted."
     )
+
+    @property
+    def copies_to_bucket(self) -> bool:
+        """True if closed segments are copied to the bucket."""
+        return self.remote_storage_enable and not self.remote_log_copy_disable
+
+    @property
+    def deletes_cold(self) -> bool:
+        """True if the topic gives up what only the bucket has."""
+        return self.remote_log_delete_on_disable and not self.remote_storage_enable
 
     @classmethod
     def from_strings(cls, given: Mapping[str, str], defaults: TopicConfig | None = None) -> TopicConfig:
@@ -163,6 +181,7 @@ def _default_of(topic_name: str) -> Any:
         row.high,
         row.choices,
         row.unsupported,
+        row.without_effect,
         topic_name=topic_name,
     )
 
@@ -209,7 +228,9 @@ class Settings:
         "Addresses for clients, NAME://HOST:PORT, ...; else the listener's own address.",
     )
     listener_security_protocol_map: tuple[str, ...] = setting(
-        (), "NAME:PROTOCOL, ...: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL; else that of this name, or PLAINTEXT."
+        (),
+        "NAME:PROTOCOL, ...: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL; else that of this name, or PLAINTEXT.",
+        skips_blank_words=True,
     )
     controller_listener_names: tuple[str, ...] = setting(
         (), "Names in `listeners` that stand for Kafka's controllers; they are not opened."
@@ -497,7 +518,10 @@ class Settings:
         dynamic=True,
     )
     max_connections_per_ip_overrides: tuple[str, ...] = setting(
-        (), "Addresses with a maximum of their own, on the Kafka port and over HTTP: `10.0.0.7:20,::1:5`.", dynamic=True
+        (),
+        "Addresses with a maximum of their own, on the Kafka port and over HTTP: `10.0.0.7:20,::1:5`.",
+        skips_blank_words=True,
+        dynamic=True,
     )
     max_connection_creation_rate: int = setting(1_000, "Most new connections per second.", 1, INT_MAX, dynamic=True)
     quota_window_num: int = setting(11, "Samples over which the rates of client quotas are measured.", 1, 100)

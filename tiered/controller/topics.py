@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tiered.config.setting import check_lengths
 from tiered.config.settings import Settings, TopicConfig, topic_rows
 from tiered.controller import leaders, partition_transitions, requests
 from tiered.controller.decision import ControllerResult
@@ -20,7 +19,7 @@ from tiered.errors import Code, Refused
 from tiered.ids import TopicId
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import Change
-from tiered.metadata.effective_config import apply_edits, broker_settings
+from tiered.metadata.effective_config import apply_edits, broker_settings, normalize_edits
 from tiered.metadata.image import DeletedTopic, Image, TopicImage
 from tiered.metadata.internal_topics import check_changeable, check_configs, internal_topic_configs
 from tiered.metadata.topic_names import INTERNAL, TopicNames, check_name
@@ -75,9 +74,9 @@ class Topics:
         if request.name in names:
             raise Refused(Code.TOPIC_ALREADY_EXISTS, f"Topic {request.name!r} already exists.")
         names.check_collision(request.name)
-        configs = {**request.configs, **internal_topic_configs(request.name, self.settings)}
+        given = {**request.configs, **internal_topic_configs(request.name, self.settings)}
+        configs = {name: text for name, text in normalize_edits(given, topic_rows()).items() if text is not None}
         if configs:
-            check_lengths(configs)
             TopicConfig.from_strings(configs, defaults=defaults)
         assignments = self._assignments(request, number)
         if not self._is_default_internal(request.name, len(assignments)):

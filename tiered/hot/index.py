@@ -18,6 +18,8 @@ OFFSET_ENTRY = struct.Struct(">ii")
 TIME_ENTRY = struct.Struct(">qi")
 RELATIVE_MAX = 2**31 - 1
 """Limit on the offsets and on the bytes of a segment."""
+FULL_BYTES_MIN = 64
+"""Least size at which an index is full, whatever a topic sets."""
 INTERVAL_MAX = 64 << 10
 """Limit on the interval in effect, whatever a topic sets. A look-up walks the batch headers between two entries, on the
 event loop, so the interval bounds the look-up."""
@@ -76,7 +78,9 @@ class IndexBuilder:
         self._add_time_entry()
 
     def is_full(self, index_bytes: int) -> bool:
-        """True if either index has reached `index_bytes`. Room for one time entry is reserved for `finish`."""
+        """True if either index has reached `index_bytes`. Room for one time entry is reserved for `finish`. A smaller
+        limit than `FULL_BYTES_MIN` would close segments without a record."""
+        index_bytes = max(index_bytes, FULL_BYTES_MIN)
         return (
             len(self.offsets) >= index_bytes // OFFSET_ENTRY.size * OFFSET_ENTRY.size
             or len(self.times) >= (index_bytes // TIME_ENTRY.size - 1) * TIME_ENTRY.size

@@ -15,6 +15,7 @@ May import: config, object_store, security, quotas
   topic_names       the rules for topic names
   features          features of the cluster, and their levels (KIP-584)
   internal_topics   the rules for internal topics
+  stored_configs    settings in the metadata log, in their normal form
   effective_config  settings in force, after all cluster-wide and broker overrides
   dynamic_config    the settings of one broker, at its start and in force (KIP-226)
   config_sources    every source of a setting's value, the strongest first

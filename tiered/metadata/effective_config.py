@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tiered.config.listener_overrides import PREFIX, has_listener, is_dynamic, override_row
+from tiered.config.listener_overrides import PREFIX, has_listener
 from tiered.config.setting import SettingRow, check_lengths, shorten, unknown_setting
 from tiered.config.settings import Settings, TopicConfig, broker_rows
 from tiered.errors import Code, Refused
 from tiered.metadata.changes import ALL_BROKERS, ListEdit
 from tiered.metadata.image import Image, TopicImage
+from tiered.metadata.stored_configs import find_row
 from tiered.security.secret import HIDDEN
 
 MIN_ISR = "min.insync.replicas"
@@ -87,10 +88,10 @@ def apply_edits(
     replace: bool,
 ) -> dict[str, str | None]:
     """Returns what `edits` change, given the `current` own settings and those `in_force`: values to set, None for the
-    default.
+    default. New values have their normal form.
 
     With `replace`, settings in `current` that `edits` do not name return to the default. Raises `Refused` if words are
-    added to a setting that is no list, or if a value is too long.
+    added to a setting that is no list, and what `normalize_edits` raises.
     """
     changed: dict[str, str | None] = dict.fromkeys(current) if replace else {}
     for name, edit in edits.items():
@@ -106,14 +107,27 @@ def apply_edits(
             changed[name] = ",".join(dict.fromkeys([*words, *edit.added]))
         else:
             changed[name] = edit
-    check_lengths(changed)
-    return changed
+    return normalize_edits(changed, table)
+
+
+def normalize_edits(edits: Mapping[str, str | None], table: Mapping[str, SettingRow]) -> dict[str, str | None]:
+    """Returns new values in their normal form, as the metadata log keeps them; None stands for the default.
+
+    Raises `Refused` for a value that is too long, or that its setting does not take. Unknown names stay as they are.
+    """
+    check_lengths(edits)
+    normal = dict(edits)
+    for name, text in edits.items():
+        row = find_row(name, table)
+        if row is not None and text is not None:
+            normal[name] = row.normalize(text)
+    return normal
 
 
 def check_dynamic(configs: Mapping[str, str | None]) -> None:
     """Refuses settings that cannot be changed while a broker runs."""
     for key, value in configs.items():
-        row = override_row(key, broker_rows()) if is_dynamic(key) else broker_rows().get(key)
+        row = find_row(key, broker_rows())
         if row is None:
             raise Refused(Code.INVALID_CONFIG, f"{shorten(key)}: unknown broker setting")
         if not row.dynamic:

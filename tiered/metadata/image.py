@@ -20,6 +20,7 @@ from tiered.errors import Code, Corrupt, Refused
 from tiered.ids import UNKNOWN_END, PartitionId, TopicId
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import NO_LEADER, Change, freeze
+from tiered.metadata.stored_configs import normalize_broker_configs, normalize_topic_configs
 from tiered.quotas.entity import QuotaEntity
 from tiered.security.acls import Acl, acl_from_texts
 from tiered.security.broker_secrets import BrokerSecret, add_secret
@@ -291,10 +292,11 @@ class _ImageBuilder:
                 self._mutable_partitions(change.topic_id).extend(self._new_partitions(change.assignments))
             case kinds.TopicConfigChanged():
                 topic = self._find_topic(change.topic_id)
-                self._put_topic(replace(topic, configs=_merge_configs(topic.configs, change.configs)))
+                configs = normalize_topic_configs(_merge_configs(topic.configs, change.configs))
+                self._put_topic(replace(topic, configs=configs))
             case kinds.BrokerConfigChanged():
                 old = self.broker_configs.get(change.node_id, {})
-                self.broker_configs[change.node_id] = _merge_configs(old, change.configs)
+                self.broker_configs[change.node_id] = normalize_broker_configs(_merge_configs(old, change.configs))
             case kinds.LossReported():
                 self._report_loss(change)
             case kinds.StoredEndsNoted():
@@ -385,10 +387,8 @@ class _ImageBuilder:
     def _create_topic(self, change: kinds.TopicCreated) -> None:
         if change.name in self.topics:
             raise Corrupt(f"topic {change.name} is created twice")
-        partitions = self._new_partitions(change.assignments)
-        self._put_topic(
-            TopicImage(change.name, change.topic_id, partitions, change.configs, change.at_ms, change.wanted)
-        )
+        partitions, configs = self._new_partitions(change.assignments), normalize_topic_configs(change.configs)
+        self._put_topic(TopicImage(change.name, change.topic_id, partitions, configs, change.at_ms, change.wanted))
 
     def _new_partitions(self, assignments: Iterable[tuple[int, ...]]) -> tuple[PartitionImage, ...]:
         assignments = tuple(assignments)
@@ -540,7 +540,13 @@ def to_json(image: Image) -> dict[str, Any]:
 def from_json(body: dict[str, Any]) -> Image:
     """Returns the image of a snapshot's body. Raises KeyError, TypeError or AttributeError if it has another shape."""
     topics = [
-        TopicImage(**{**topic, "partitions": tuple(_partition_from_json(each) for each in topic["partitions"])})
+        TopicImage(
+            **topic
+            | {
+                "partitions": tuple(_partition_from_json(each) for each in topic["partitions"]),
+                "configs": normalize_topic_configs(topic["configs"]),
+            }
+        )
         for topic in body["topics"]
     ]
     counts = Counter(node for topic in topics for each in topic.partitions for node in each.replicas)
@@ -552,7 +558,7 @@ def from_json(body: dict[str, Any]) -> Image:
         {broker["node_id"]: BrokerImage(**broker) for broker in body["brokers"]},
         {topic.name: topic for topic in topics},
         {topic.topic_id: topic for topic in topics},
-        {each["node_id"]: each["configs"] for each in body["broker_configs"]},
+        {each["node_id"]: normalize_broker_configs(each["configs"]) for each in body["broker_configs"]},
         {topic["topic_id"]: DeletedTopic(**topic) for topic in body["deleted"]},
         body.get("next_producer_id", 0),
         {

@@ -50,7 +50,7 @@ def describe_compaction(replica: LeaderReplica) -> CompactionFacts | None:
     log, manifest = replica.log, replica.manifest
     if not log.may_have_gaps:
         return None
-    if not replica.config.remote_storage_enable:
+    if not replica.config.copies_to_bucket:
         found = log.find_cleanable(replica.high_watermark)
         return CompactionFacts(False, log.compaction or CompactionState(), found)
     last = CompactionState()

@@ -81,7 +81,7 @@ class UnifiedLog:
         return sum(segment.size for segment in self._segments_to_upload())
 
     def _segments_to_upload(self) -> list[SegmentView]:
-        if not self.config.remote_storage_enable:
+        if not self.config.copies_to_bucket:
             return []
         return [segment for segment in self.hot.closed_segments() if segment.next_offset > self.cold_end_offset]
 
@@ -90,6 +90,6 @@ class UnifiedLog:
         """When the oldest record that should be in the bucket and is not was written here; None if there is no such
         record."""
         first = max(self.cold_end_offset, self.log_start_offset)
-        if not self.config.remote_storage_enable or first >= self.hot.end_offset:
+        if not self.config.copies_to_bucket or first >= self.hot.end_offset:
             return None
         return self.hot.segment_created_ms(first)

@@ -93,6 +93,13 @@ def test_local_retention_may_not_exceed_total_retention(given: dict[str, str]) -
     assert "must not exceed retention." in refusal(given)
 
 
+def test_local_retention_means_nothing_without_tiering() -> None:
+    """Kafka takes such a topic too, and a copy of it must not lose its settings."""
+    given = {"retention.ms": "1000", "local.retention.ms": "-1", "local.retention.bytes": "5", "retention.bytes": "1"}
+    assert "must not exceed retention." in refusal(given)
+    TopicConfig.from_strings(given | {"remote.storage.enable": "false"})
+
+
 def test_local_retention_may_be_shorter_equal_or_follow() -> None:
     for local in ("-2", "0", "1000"):
         TopicConfig.from_strings({"retention.ms": "1000", "local.retention.ms": local})
@@ -174,8 +181,11 @@ def test_settings_as_text_parse_to_equal_settings() -> None:
     [
         ("min.cleanable.dirty.ratio", "0.25", "1.5"),
         ("min.cleanable.dirty.ratio", "1", "much"),
-        ("preallocate", "false", "true"),
-        ("remote.log.copy.disable", "FALSE", "True"),
+        ("preallocate", "true", "often"),
+        ("remote.log.copy.disable", "TRUE", "1"),
+        ("remote.log.delete.on.disable", "True", "1"),
+        ("segment.index.bytes", "4", "3"),
+        ("retention.bytes", "-5", "few"),
         ("compression.lz4.level", "12", "18"),
         ("leader.replication.throttled.replicas", "0:1,1:2", None),
         ("max.compaction.lag.ms", "5", "0"),

@@ -164,6 +164,34 @@ def test_settings_change_and_return_to_the_default() -> None:
     assert shard.decide(requests.AlterTopicConfigs("t", {"segment.ms": "5"}), 1000).changes == ()
 
 
+def test_settings_are_stored_as_values_and_not_as_typed() -> None:
+    shard = controller(1)
+    typed = {"retention.ms": " +5 ", "preallocate": "TRUE", "cleanup.policy": "compact , delete,compact"}
+    created = decide(shard, requests.CreateTopic("t", configs=typed))
+    assert isinstance(created, TopicImage)
+    assert created.configs == {"retention.ms": "5", "preallocate": "true", "cleanup.policy": "compact,delete"}
+    edits: dict[str, str | ListEdit | None] = {"retention.ms": None, "cleanup.policy": ListEdit(removed=("delete",))}
+    edits["min.cleanable.dirty.ratio"] = ".50"
+    decision = shard.decide(requests.AlterTopicConfigs("t", edits), 1000)
+    normal = {"min.cleanable.dirty.ratio": "0.5", "cleanup.policy": "compact", "retention.ms": None}
+    assert decision.changes == (TopicConfigChanged(created.topic_id, normal),)
+    for text in ("1_000", "\u00a05"):
+        assert refusal(shard, requests.CreateTopic("u", configs={"retention.ms": text})) is Code.INVALID_CONFIG
+        assert refusal(shard, requests.AlterTopicConfigs("t", {"retention.ms": text})) is Code.INVALID_CONFIG
+        assert refusal(shard, requests.AlterBrokerConfigs(1, {"log.retention.ms": text})) is Code.INVALID_CONFIG
+    for added in (("",), ("", "delete")):
+        refused = requests.AlterTopicConfigs("t", {"cleanup.policy": ListEdit(added=added)})
+        assert refusal(shard, refused) is Code.INVALID_CONFIG
+
+
+def test_settings_of_brokers_are_stored_as_values_and_not_as_typed() -> None:
+    shard = controller(1)
+    typed = {"log.cleaner.threads": " +2 ", "listener.name.plaintext.max.connections": "+9", "log.level": " debug "}
+    normal = {"log.cleaner.threads": "2", "listener.name.plaintext.max.connections": "9", "log.level": "debug"}
+    decision = shard.decide(requests.AlterBrokerConfigs(1, typed), 1000)
+    assert decision.changes == (BrokerConfigChanged(1, normal),)
+
+
 def test_default_that_contradicts_an_existing_topic_is_refused() -> None:
     shard = controller(1)
     decide(shard, requests.CreateTopic("t", configs={"local.retention.bytes": "5000"}))

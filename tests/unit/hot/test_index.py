@@ -53,10 +53,16 @@ def test_time_index_of_a_closed_segment_has_the_greatest_timestamp() -> None:
 
 
 def test_index_is_full_one_time_entry_early() -> None:
-    builder, _ = build_indexes([(600, 1, 1), (600, 1, 2), (600, 1, 3)])
-    assert len(builder.times) == 24
-    assert builder.is_full(36)
-    assert not builder.is_full(48)
+    builder, _ = build_indexes([(600, 1, at) for at in range(1, 7)])
+    assert (len(builder.times), len(builder.offsets)) == (60, 40)
+    assert builder.is_full(72)
+    assert not builder.is_full(84)
+
+
+def test_smallest_index_is_not_full_without_entries() -> None:
+    """A topic may set 4 bytes, as in Kafka: each batch would otherwise close a segment without a record."""
+    builder, _ = build_indexes([(600, 1, 1)])
+    assert not builder.is_full(4)
 
 
 def test_index_has_an_entry_every_64_kib_with_any_interval() -> None:

@@ -153,6 +153,24 @@ def test_snapshot_from_before_acknowledged_losses_is_read() -> None:
     )
 
 
+def test_typed_text_of_earlier_releases_is_shown_as_its_value() -> None:
+    """The log and its snapshots keep what earlier releases wrote; nobody has to set the values again."""
+    changes: list[Change] = [
+        kinds.TopicCreated("t", FLIGHTS, ((7,),), {"retention.ms": " 5_000 ", "cleanup.policy": "compact,"}, 0),
+        kinds.TopicConfigChanged(FLIGHTS, {"preallocate": "FALSE", "made.up": " 1 "}),
+        kinds.BrokerConfigChanged(7, {"log.cleaner.threads": "+2", "listener.name.plaintext.max.connections": "+9"}),
+    ]
+    shown = {"retention.ms": "5000", "cleanup.policy": "compact", "preallocate": "false", "made.up": " 1 "}
+    of_broker = {"log.cleaner.threads": "2", "listener.name.plaintext.max.connections": "9"}
+    image = Image().apply(changes)
+    body = images.to_json(image)
+    body["topics"][0]["configs"] = {"retention.ms": " 5_000 ", "cleanup.policy": "compact,"}
+    body["topics"][0]["configs"] |= {"preallocate": "FALSE", "made.up": " 1 "}
+    body["broker_configs"][0]["configs"] = of_broker | {"log.cleaner.threads": "0_2"}
+    for each in (image, images.from_json(body)):
+        assert dict(each.topics["t"].configs) == shown and dict(each.broker_configs[7]) == of_broker
+
+
 def test_image_is_immutable() -> None:
     before = Image().apply(ONE_OF_EACH, 3)
     copy = Image().apply(ONE_OF_EACH, 3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+from tiered.config.setting import split_words
 from tiered.errors import Code, Refused
 from tiered.metadata.changes import ListEdit
 from tiered_api.kafka.protocol.messages.incremental_alter_configs import (
@@ -49,7 +50,7 @@ def _edits(resource: AlterConfigsResource) -> Edits:
             continue
         if config.value is None:
             raise Refused(Code.INVALID_REQUEST, f"{config.name}: a value is missing")
-        words = tuple(word.strip() for word in config.value.split(",") if word.strip())
+        words = split_words(config.value)
         match config.config_operation:
             case ConfigOperation.SET:
                 edits[config.name] = config.value
