@@ -68,13 +68,16 @@ class FakeS3(S3Server):
     requests: Counter[str] = field(default_factory=Counter)
     log: list[tuple[str, str]] = field(default_factory=list)
     late: dict[asyncio.Task[None], None] = field(default_factory=dict)
+    on_request: Callable[[], None] | None = None
+    """Is called before each request is judged."""
 
     def mend(self) -> None:
         """Removes all faults and all state but the objects."""
         self.faults.clear()
         self.requests.clear()
         self.log.clear()
-        self.rules.ignore_conditions = self.rules.sparse_listings = self.rules.whole_checksums = False
+        self.on_request = None
+        self.rules.reset()
         self.first_byte_seconds = self.bytes_per_second = 0.0
 
     # -- one request --------------------------------------------------------------------------------------------------
@@ -84,6 +87,8 @@ class FakeS3(S3Server):
         verb = "LIST" if request.method == "GET" and not key else request.method
         self.requests[verb] += 1
         self.log.append((verb, key))
+        if self.on_request is not None:
+            self.on_request()
         fault = next((rule for rule in self.faults if rule.hits(verb, key, self.random.random)), None)
         body = await _body(request)
         if fault and fault.kind is FaultKind.FLIPPED and body:

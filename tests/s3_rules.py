@@ -44,6 +44,12 @@ class S3Rules:
     """Behave like a store that returns pages with few or no keys, and continues the listing."""
     whole_checksums: bool = False
     """Behave like a store that sends the checksum of the whole object with a range (gofakes3 1.2)."""
+    deletes_need_md5: bool = False
+    """Behave like a store that refuses DeleteObjects without a Content-MD5, and any newer checksum."""
+    puts_need_checksum: bool = False
+    """Behave like a bucket with a default retention (Object Lock)."""
+    access_keys: frozenset[str] | None = None
+    """The access keys that the store knows; None means all."""
 
     def answer(self, request: web.Request, bucket: str, key: str, body: bytes, stale_seconds: float) -> web.Response:
         """Returns the reply; a listing leaves out objects that are younger than `stale_seconds`."""
@@ -54,9 +60,13 @@ class S3Rules:
         objects = self.buckets.get(bucket)
         if objects is None:
             return error_reply(404, "NoSuchBucket")
+        if refusal := self._refuse_login(request):
+            return refusal
         signed = request.headers.get("x-amz-content-sha256", "")
         if len(signed) == 64 and signed != hashlib.sha256(body).hexdigest():
             return error_reply(400, "XAmzContentSHA256Mismatch")
+        if refusal := self._refuse_checksum(request, key, body):
+            return refusal
         match request.method:
             case "GET" if not key:
                 return _listing(objects, bucket, query, stale_seconds, self.sparse_listings)
@@ -85,6 +95,31 @@ class S3Rules:
                 objects.pop(key, None)
                 return web.Response(status=204)
         return error_reply(405, "MethodNotAllowed")
+
+    def reset(self) -> None:
+        """Makes the store an ordinary one again. Its objects stay."""
+        ordinary = S3Rules(self.buckets, self.uploads)
+        self.__dict__.update(ordinary.__dict__)
+
+    def _refuse_login(self, request: web.Request) -> web.Response | None:
+        if self.access_keys is None:
+            return None
+        _, _, credential = request.headers.get("Authorization", "").partition("Credential=")
+        return None if credential.partition("/")[0] in self.access_keys else error_reply(403, "InvalidAccessKeyId")
+
+    def _refuse_checksum(self, request: web.Request, key: str, body: bytes) -> web.Response | None:
+        md5 = request.headers.get("Content-MD5", "")
+        newer = any(name.lower().startswith("x-amz-checksum") for name in request.headers)
+        if md5 and md5 != base64.b64encode(hashlib.md5(body).digest()).decode():
+            return error_reply(400, "BadDigest")
+        if self.deletes_need_md5 and request.method == "POST" and "delete" in request.query:
+            if newer:
+                return error_reply(501, "NotImplemented")
+            return None if md5 else error_reply(400, "MissingContentMD5")
+        if self.puts_need_checksum and request.method == "PUT" and key and not md5 and not newer:
+            why = "Content-MD5 OR x-amz-checksum- HTTP header is required for Put Object requests"
+            return error_reply(400, "InvalidRequest", why)
+        return None
 
     def _put(self, objects: dict[str, Stored], key: str, body: bytes, headers: Any) -> web.Response:
         if refusal := self._refusal(objects.get(key), headers):
@@ -208,8 +243,8 @@ def _xml(text: str) -> web.Response:
     return web.Response(body=b'<?xml version="1.0" encoding="UTF-8"?>' + text.encode(), content_type="application/xml")
 
 
-def error_reply(status: int, code: str) -> web.Response:
-    response = _xml(f"<Error><Code>{code}</Code><Message>{code}</Message></Error>")
+def error_reply(status: int, code: str, why: str = "") -> web.Response:
+    response = _xml(f"<Error><Code>{code}</Code><Message>{why or code}</Message></Error>")
     response.set_status(status)
     return response
 

@@ -193,12 +193,14 @@ class Refused(Exception):
 class Unavailable(Exception):
     """A port (object store, disk or network) cannot do what was requested now. The caller may try again unless
     `final`. `refused` means that nothing was requested or done: wrong credentials or permissions, a bucket that does
-    not exist, nothing that accepts connections."""
+    not exist, nothing that accepts connections. `needs_restart` means that only another process can succeed: the
+    refused credentials come from the environment."""
 
-    def __init__(self, why: str, *, final: bool = False, refused: bool = False) -> None:
+    def __init__(self, why: str, *, final: bool = False, refused: bool = False, needs_restart: bool = False) -> None:
         super().__init__(why)
         self.final = final
         self.refused = refused
+        self.needs_restart = needs_restart
 
 
 class Corrupt(Exception):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.key_rotation import rotate_keys
 from tests.contract.stores import KINDS, StoreCase, store_case
 from tests.fakes3 import FakeS3, S3Server, s3_fake, s3_moto
 
@@ -36,11 +37,16 @@ def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     kind: str = request.param
     environment = {}
     if kind.startswith("s3-"):
-        server: S3Server = request.getfixturevalue(kind.removeprefix("s3-") + "_server")
+        server: S3Server = request.getfixturevalue("moto_server" if kind == "s3-moto" else "fake_server")
         environment = server.environment
         if isinstance(server, FakeS3):
-            server.rules.sparse_listings = True
             request.addfinalizer(server.mend)
+            server.rules.sparse_listings = True
+            server.rules.deletes_need_md5 = server.rules.puts_need_checksum = kind == "s3-strict"
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
+    if kind == "s3-rotating":
+        assert isinstance(server, FakeS3)
+        monkeypatch.setattr("tiered.object_store.s3_clients.LOOK_SECONDS", 0)
+        rotate_keys(server, tmp_path / "credentials", monkeypatch)
     return store_case(kind, request.node.name, tmp_path)

@@ -53,7 +53,8 @@ class StoreCase:
         return result
 
 
-KINDS = ["memory", "directory", "encrypted", "faulty", "simulated", "s3-fake", "s3-moto"]
+KINDS = ["memory", "directory", "encrypted", "faulty", "simulated", "s3-fake", "s3-strict", "s3-rotating", "s3-moto"]
+"""`s3-strict` wants checksums. `s3-rotating` replaces its access key every few requests."""
 
 
 def store_case(kind: str, name: str, folder: Path) -> StoreCase:
@@ -76,5 +77,5 @@ def store_case(kind: str, name: str, folder: Path) -> StoreCase:
         return StoreCase(kind, lambda: SimBucket(loop).store(faults, sim_clock), 200, loop.run)
     prefix = SimRng(name).stream("prefix").getrandbits(64)
     return StoreCase(
-        kind, lambda: open_store(f"s3://{BUCKET}/{prefix:x}/deep", clock, rng), 4 if kind == "s3-fake" else 2
+        kind, lambda: open_store(f"s3://{BUCKET}/{prefix:x}/deep", clock, rng), 2 if kind == "s3-moto" else 4
     )

@@ -332,6 +332,9 @@ def test_refusing_bucket_is_not_reported_as_unreachable() -> None:
         node = await site.start()
         node.store.outage = Outage(0, "AccessDenied", refused=True)
         assert node.health().problems[0].startswith("store refuses requests since 1970")
+        assert node.health().ok, "a restart would not help"
+        node.store.outage = Outage(0, "InvalidAccessKeyId", refused=True, needs_restart=True)
+        assert not node.health().ok
         await site.stop()
 
     run(scenario)

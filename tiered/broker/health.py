@@ -1,7 +1,8 @@
 """The health report of one broker: if it serves, its problems, and since when it has them.
 
 A broker that serves is `ok`. A degraded broker (a full disk, an unreachable bucket) still serves what it can. It is
-`ok` too and names its problems, because a restart would not help. A broker that failed is not `ok`.
+`ok` too and names its problems, because a restart would not help. A broker that failed is not `ok`. A broker whose
+credentials come from the environment is not `ok` while the store refuses them: only a restart gives it new ones.
 """
 
 from __future__ import annotations
@@ -133,7 +134,8 @@ def assess_health(
         "disk_dead_since_ms": disk.dead.since_ms if disk.dead else None,
         "possible_loss": {str(tp): loss._asdict() for tp, loss in lost.items()},
     }
-    return Health(started and not failure and disk.dead is None, problems, details, own)
+    needs_restart = outage is not None and outage.needs_restart
+    return Health(started and not failure and disk.dead is None and not needs_restart, problems, details, own)
 
 
 def _describe_not_serving(failure: str, *, waits_for_store: bool, started: bool) -> Iterator[str]:

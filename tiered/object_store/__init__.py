@@ -3,7 +3,9 @@
 May import: records, system
 
 ~ s3           the ObjectStore port on S3 and compatible stores, through boto3
-~ s3_session   sessions of boto3 that cost little
+~ s3_clients   the clients of a store on S3, made anew when its credentials change
+  s3_refusals  decisions about a store's refusals: an old login, a missing checksum
+~ s3_session   sessions of boto3 that cost little, and the endpoint that was set
 ~ directory    the ObjectStore port on a directory that several processes share
 ~ memory       the ObjectStore port in memory, the model for the other stores
 ~ faulty       a wrapper that injects errors, lost replies, delays and damage

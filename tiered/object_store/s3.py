@@ -1,13 +1,13 @@
 """The ObjectStore port on S3 and compatible stores, through boto3.
 
-There are two clients. The one for conditional puts never retries by itself: a retry after a lost reply would turn its
-own success into a 412. It is made at the first such put, because many stores are only read. The other one retries.
-There are three thread pools: uploads and ranged reads cannot starve metadata, and reads that hang cannot starve
-conditional puts. Endpoint, region and credentials come from the usual AWS sources.
+The client for conditional puts never retries by itself (`s3_clients.py`). There are three thread pools: uploads and
+ranged reads cannot starve metadata, and reads that hang cannot starve conditional puts.
 
-botocore's own checksums are off. Our CRC-32C covers all bytes that are read. The SHA-256 in the signature covers all
-bytes that are sent, so the store refuses bytes that changed in transit. Some stores send the checksum of the whole
-object with a range.
+botocore's own checksums are off: some stores refuse the trailer that carries them, and some send the checksum of the
+whole object with a range. Our CRC-32C covers all bytes that are read. The SHA-256 in the signature covers all bytes
+that are sent, so the store refuses bytes that changed in transit. Puts and deletes also carry a Content-MD5, which
+every S3 has known from its first day. Some stores refuse deletes without it, and a bucket with a default retention
+refuses puts. Uploads carry it after the first such refusal.
 
 A conditional put raises `Unavailable` only if the store refused it and nothing was written. Every unclear outcome is
 `Unknown`.
@@ -16,13 +16,12 @@ A conditional put raises `Unavailable` only if the store refused it and nothing 
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import logging
-import os
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
     ChecksumError,
@@ -35,7 +34,8 @@ from botocore.exceptions import ConnectionError as BotoConnectionError
 from botocore.parsers import ResponseParserError
 
 from tiered.errors import Code, Refused, Unavailable, first_cause
-from tiered.object_store.s3_session import open_session
+from tiered.object_store.s3_clients import S3Clients
+from tiered.object_store.s3_refusals import is_login_refusal, may_lack_checksum
 from tiered.object_store.upload_body import BodyWindow, UploadBody
 from tiered.ports import (
     Buffer,
@@ -71,6 +71,7 @@ READ_TRIES = 4
 BACKOFF_SECONDS = 0.1
 DELETE_KEYS = 1000
 LIST_KEYS = 1000
+HASHED_BYTES = 1 << 20
 EMPTY_PAGES_MAX = 1000
 """Limit on consecutive pages without a key: after it a list fails."""
 MALFORMED_REPLY = (ResponseParserError, KeyError, ValueError)
@@ -101,13 +102,11 @@ class S3Store:
         self._random = rng.stream("s3-backoff")
         self._part_bytes = part_bytes
         self._single_put_bytes = min(SINGLE_PUT_BYTES, part_bytes * 8)
+        self._uploads_need_md5 = False
         try:
-            self._session = open_session()
-            self._retry_client = self._session.client("s3", config=_config(5, 5, 30, META_WORKERS + BULK_WORKERS))
+            self._clients = S3Clients(self.url, clock, META_WORKERS + BULK_WORKERS, CONDITIONAL_WORKERS)
         except (BotoCoreError, ValueError) as error:  # an endpoint that is not a URL, or a missing profile
             raise Refused(Code.INVALID_CONFIG, f"cannot use the store {self.url}: {_describe(error)}") from None
-        self._no_retry_client: Any = None
-        self._making_client = threading.Lock()
         self._conditional = ThreadPool("s3-conditional", CONDITIONAL_WORKERS)
         self._meta = ThreadPool("s3-meta", META_WORKERS)
         self._bulk = ThreadPool("s3-bulk", BULK_WORKERS)
@@ -128,17 +127,17 @@ class S3Store:
         raise Unavailable(f"get failed store={self.url} key={key} error=the body breaks off: {why}")
 
     async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
-        arguments: dict[str, Any] = self._object_arguments(key) | {"Body": bytes(data)}
+        body = bytes(data)
+        arguments: dict[str, Any] = self._object_arguments(key) | {"Body": body, "ContentMD5": _md5(body)}
         if if_absent:
             arguments["IfNoneMatch"] = "*"
         if if_match is not None:
             arguments["IfMatch"] = if_match
         if if_absent or if_match is not None:
             workers, seconds = self._conditional, CONDITIONAL_SECONDS
-            return await self._run_put(key, workers, seconds, lambda: self._put_once(arguments))
-        return await self._run_put(
-            key, self._meta, SECONDS, lambda: Ok(self._retry_client.put_object(**arguments)["ETag"])
-        )
+            send = self._clients.call_once
+            return await self._run_put(key, workers, seconds, lambda: self._put(send, arguments))
+        return await self._run_put(key, self._meta, SECONDS, lambda: self._put(self._clients.call, arguments))
 
     async def upload(self, key: str, parts: Sequence[Buffer | FileSlice]) -> PutResult:
         whole = UploadBody(parts)
@@ -173,9 +172,7 @@ class S3Store:
     async def close(self) -> None:
         for workers in (self._conditional, self._meta, self._bulk):
             workers.close()
-        if self._no_retry_client is not None:
-            self._no_retry_client.close()
-        self._retry_client.close()
+        self._clients.close()
 
     # -- outcomes -----------------------------------------------------------------------------------------------------
 
@@ -187,7 +184,7 @@ class S3Store:
         except TimeoutError:
             raise Unavailable(f"{verb} failed store={self.url} key={key} error=deadline") from None
         except (BotoCoreError, ClientError, *MALFORMED_REPLY) as error:
-            raise _unavailable(f"{verb} failed store={self.url} key={key}", error) from None
+            raise self._unavailable(f"{verb} failed store={self.url} key={key}", error) from None
 
     async def _run_put(self, key: str, workers: ThreadPool, seconds: float, call: Callable[[], PutResult]) -> PutResult:
         """Runs a put in a thread. Only a definite reply decides: any put that may be applied is `Unknown`."""
@@ -204,11 +201,21 @@ class S3Store:
                 case 404 if _code(error) == "NoSuchKey":  # some stores say so when `if_match` finds nothing
                     return ConditionFailed()
                 case 400 | 401 | 403 | 404 | 405 | 501:
-                    raise _unavailable(f"put failed store={self.url} key={key}", error) from None
+                    raise self._unavailable(f"put failed store={self.url} key={key}", error) from None
                 case _:
                     return Unknown(_describe(error))
         except (BotoCoreError, *MALFORMED_REPLY) as error:
             return Unknown(_describe(error))
+
+    def _unavailable(self, what: str, error: Exception) -> Unavailable:
+        status = _status(error) if isinstance(error, ClientError) else 0
+        why = f"{what} error={_describe(error)}"
+        needs_restart = is_login_refusal(status, _code(error)) and self._clients.has_fixed_login
+        if needs_restart:
+            why += " (the credentials come from the environment: restart the process with new ones)"
+        return Unavailable(
+            why, final=status in (405, 501), refused=_is_refusal(error, status), needs_restart=needs_restart
+        )
 
     # -- in the threads -----------------------------------------------------------------------------------------------
 
@@ -218,7 +225,7 @@ class S3Store:
         if ranged:
             arguments["Range"] = f"bytes={start}-{'' if length is None else start + length - 1}"
         try:
-            response = self._retry_client.get_object(**arguments)
+            response = self._clients.call(lambda client: client.get_object(**arguments))
         except ClientError as error:
             if _code(error) == "NoSuchKey":
                 return NotFound()
@@ -241,29 +248,39 @@ class S3Store:
 
     def _head_object(self, key: str) -> GetResult | NotFound:
         try:
-            response = self._retry_client.head_object(**self._object_arguments(key))
+            response = self._clients.call(lambda client: client.head_object(**self._object_arguments(key)))
         except ClientError as error:
             if _status(error) == 404:
                 return NotFound()
             raise
         return GetResult(b"", response["ContentLength"], response["ETag"])
 
-    def _put_once(self, arguments: dict[str, Any]) -> PutResult:
-        with self._making_client:
-            if self._no_retry_client is None:
-                self._no_retry_client = self._session.client("s3", config=_config(1, 2, 5, CONDITIONAL_WORKERS))
-        return Ok(self._no_retry_client.put_object(**arguments)["ETag"])
+    def _put(self, call: Callable[[Callable[[Any], Any]], Any], arguments: dict[str, Any]) -> PutResult:
+        return Ok(call(lambda client: client.put_object(**arguments))["ETag"])
 
     def _put_body(self, key: str, body: BodyWindow) -> PutResult:
-        return Ok(
-            self._retry_client.put_object(**self._object_arguments(key), Body=body, ContentLength=len(body))["ETag"]
-        )
+        return Ok(self._send_body(lambda client, more: client.put_object(**self._object_arguments(key), **more), body))
+
+    def _send_body(self, send: Callable[[Any, dict[str, Any]], Any], body: BodyWindow) -> str:
+        """Sends a large body and returns its ETag. It carries its MD5 only if the store has refused one without."""
+        arguments = {"Body": body, "ContentLength": len(body)}
+        if not self._uploads_need_md5:
+            try:
+                return str(self._clients.call(lambda client: send(client, arguments))["ETag"])
+            except ClientError as error:
+                if not may_lack_checksum(_status(error), _code(error), str(error)):
+                    raise
+        digest = {"ContentMD5": _md5_of_body(body)}
+        etag = str(self._clients.call(lambda client: send(client, arguments | digest))["ETag"])
+        if not self._uploads_need_md5:
+            self._uploads_need_md5 = True
+            log.info("store wants Content-MD5 with uploads, they have it from now on store=%s", self.url)
+        return etag
 
     def _list_page(self, prefix: str, after: str, token: str, limit: int) -> Page:
         where = {"ContinuationToken": token} if token else {"StartAfter": self._prefix + after} if after else {}
-        response = self._retry_client.list_objects_v2(
-            Bucket=self._bucket, Prefix=self._prefix + prefix, MaxKeys=limit, **where
-        )
+        arguments = {"Bucket": self._bucket, "Prefix": self._prefix + prefix, "MaxKeys": limit, **where}
+        response = self._clients.call(lambda client: client.list_objects_v2(**arguments))
         if "Name" not in response and "IsTruncated" not in response:
             raise ValueError("the listing names no bucket")
         skip = len(self._prefix)
@@ -282,7 +299,8 @@ class S3Store:
 
     def _delete(self, keys: Sequence[str]) -> None:
         names = [{"Key": self._prefix + key} for key in keys]
-        response = self._retry_client.delete_objects(Bucket=self._bucket, Delete={"Objects": names, "Quiet": True})
+        wanted = {"Objects": names, "Quiet": True}
+        response = self._clients.call(lambda client: client.delete_objects(Bucket=self._bucket, Delete=wanted))
         if errors := response.get("Errors"):
             raise Unavailable(f"delete failed store={self.url} keys={len(errors)} error={errors[0].get('Message')}")
 
@@ -292,8 +310,9 @@ class S3Store:
         """Uploads a few parts at once, each streamed from its file. Aborts an upload that it does not complete."""
         name = self._object_arguments(key)
         created = await self._request(
-            "upload", key, self._bulk, SECONDS, lambda: self._retry_client.create_multipart_upload(**name)
-        )
+            "upload", key, self._bulk, SECONDS,
+            lambda: self._clients.call(lambda client: client.create_multipart_upload(**name)),
+        )  # fmt: skip
         name["UploadId"] = created["UploadId"]
         is_complete = False
         try:
@@ -335,13 +354,15 @@ class S3Store:
         return tags
 
     def _send_part(self, name: dict[str, Any], index: int, body: BodyWindow) -> str:
-        response = self._retry_client.upload_part(**name, PartNumber=index + 1, Body=body, ContentLength=len(body))
-        return str(response["ETag"])
+        part = name | {"PartNumber": index + 1}
+        return self._send_body(lambda client, more: client.upload_part(**part, **more), body)
 
     async def _complete(self, key: str, name: dict[str, Any], tags: PartTags, size: int) -> PutResult:
+        arguments = name | {"MultipartUpload": {"Parts": tags}}
+
         def complete() -> PutResult:
             try:
-                return Ok(self._retry_client.complete_multipart_upload(**name, MultipartUpload={"Parts": tags})["ETag"])
+                return Ok(self._clients.call(lambda client: client.complete_multipart_upload(**arguments))["ETag"])
             except ClientError as error:
                 if _code(error) != "NoSuchUpload":
                     raise
@@ -355,8 +376,9 @@ class S3Store:
     async def _abort(self, key: str, name: dict[str, Any]) -> None:
         try:
             await self._request(
-                "abort", key, self._meta, SECONDS, lambda: self._retry_client.abort_multipart_upload(**name)
-            )
+                "abort", key, self._meta, SECONDS,
+                lambda: self._clients.call(lambda client: client.abort_multipart_upload(**name)),
+            )  # fmt: skip
         except Unavailable as error:
             log.warning(
                 "multipart upload was not aborted, the bucket's lifecycle rule has to remove it error=%s", error
@@ -364,20 +386,6 @@ class S3Store:
 
     def _object_arguments(self, key: str) -> dict[str, Any]:
         return {"Bucket": self._bucket, "Key": self._prefix + key}
-
-
-def _config(attempts: int, connect_seconds: int, read_seconds: int, connections: int) -> Config:
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    return Config(
-        retries={"total_max_attempts": attempts, "mode": "standard"},
-        connect_timeout=connect_seconds,
-        read_timeout=read_seconds,
-        max_pool_connections=connections,
-        tcp_keepalive=True,
-        request_checksum_calculation="when_required",
-        response_checksum_validation="when_required",
-        s3={"addressing_style": "path" if endpoint else "auto", "payload_signing_enabled": True},
-    )
 
 
 def _bulk_seconds(size: int) -> float:
@@ -388,21 +396,29 @@ def _status(error: ClientError) -> int:
     return int(error.response["ResponseMetadata"].get("HTTPStatusCode", 0))
 
 
-def _code(error: ClientError) -> str:
-    return str(error.response.get("Error", {}).get("Code", ""))
+def _code(error: Exception) -> str:
+    """Returns the code of a store's error; "" if another error has none."""
+    return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
+
+
+def _md5(data: bytes) -> str:
+    return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
+
+
+def _md5_of_body(body: BodyWindow) -> str:
+    """Returns the MD5 of a body, which is read from its begin to its end and left at its begin."""
+    digest = hashlib.md5(usedforsecurity=False)
+    body.seek(0)
+    while chunk := body.read(HASHED_BYTES):
+        digest.update(chunk)
+    body.seek(0)
+    return base64.b64encode(digest.digest()).decode()
 
 
 def _describe(error: Exception) -> str:
     """Describes an error in one line, for logs."""
     text = " ".join(str(error).split())
     return f"the reply is not from an object store: {text}" if isinstance(error, MALFORMED_REPLY) else text
-
-
-def _unavailable(what: str, error: Exception) -> Unavailable:
-    status = _status(error) if isinstance(error, ClientError) else 0
-    return Unavailable(
-        f"{what} error={_describe(error)}", final=status in (405, 501), refused=_is_refusal(error, status)
-    )
 
 
 def _is_refusal(error: Exception, status: int) -> bool:

@@ -16,12 +16,35 @@ import botocore.session
 import orjson
 from botocore.loaders import JSONFileLoader, Loader
 
+ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+
 
 def open_session() -> Any:
-    """Returns a new session of boto3. Raises botocore's errors for settings that it cannot use."""
+    """Returns a new session of boto3. Raises botocore's errors for settings that it cannot use.
+
+    `AWS_REGION` goes before `AWS_DEFAULT_REGION` and the files, as in the command line and the other libraries of AWS.
+    botocore itself does not know it.
+    """
     session = botocore.session.get_session()
+    if region := os.environ.get("AWS_REGION"):
+        session.set_config_variable("region", region)
     session.register_component("data_loader", _shared_loader(session.get_config_variable("data_path")))
     return boto3.session.Session(botocore_session=session)
+
+
+def find_endpoint(session: Any) -> str:
+    """Returns the endpoint of S3 that was set, in botocore's order: the variables, the `services` section of the
+    profile in the config file, the profile. "" means that of AWS."""
+    core = session._session
+    if str(core.get_config_variable("ignore_configured_endpoint_urls")).lower() == "true":
+        return ""
+    for name in ENDPOINT_VARIABLES:
+        if endpoint := os.environ.get(name):
+            return endpoint
+    profile = core.get_scoped_config()
+    services = core.full_config.get("services", {}).get(profile.get("services"), {})
+    of_s3 = services.get("s3", {}) if isinstance(services, dict) else {}
+    return str((of_s3.get("endpoint_url") if isinstance(of_s3, dict) else "") or profile.get("endpoint_url") or "")
 
 
 class _Files(JSONFileLoader):  # type: ignore[misc]
