@@ -37,8 +37,9 @@ from pyspark_tiered.table_form import (
 )
 from tiered.errors import Corrupt
 from tiered.offline.committed import FalseTransactionIndex
-from tiered.records.batch import decode_records
-from tiered.records.model import WalkedBatch
+from tiered.records.batch import decode_header
+from tiered.records.model import OBJECTS_MAX, WalkedBatch
+from tiered.records.pieces import read_records
 
 if TYPE_CHECKING:
     import pyarrow
@@ -217,7 +218,7 @@ class SplitReader:
             next(batch.position for batch in found if batch.base_offset <= offset <= batch.last_offset)
             - found[0].position
         )
-        return next(record.timestamp for record in decode_records(data, at) if record.offset == offset)
+        return read_records(data, at, decode_header(data, at), offset, 1, OBJECTS_MAX)[0][0].timestamp
 
     def _object_key(self, offset: int) -> str:
         return next((entry.key for entry in self._split.entries if offset < entry.next_offset), "")

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tiered.errors import Corrupt
 from tiered.records.arrow import record_batch
-from tiered.records.batch import open_sections
-from tiered.records.model import RecordSection, WalkedBatch
+from tiered.records.batch import decode_header
+from tiered.records.model import CONTROL, RecordSection, WalkedBatch
+from tiered.records.pieces import open_pieces
 
 if TYPE_CHECKING:
     import pyarrow
@@ -101,26 +102,42 @@ def _decode_group(
     data: memoryview, group: list[WalkedBatch], bounds: tuple[int, int], columns: Sequence[str]
 ) -> Iterator[DecodedRows]:
     """Decodes a group in one step, or in as many as keep the decompressed bytes within `DECOMPRESSED_BYTES_MAX`."""
-    opened: list[tuple[WalkedBatch, list[RecordSection]]] = []
+    opened: list[_Opened] = []
     room = DECOMPRESSED_BYTES_MAX
-    for batch in group:
+    pieces = (piece for batch in group for piece in _open_batch(data, batch))
+    while True:
         try:
-            found = open_sections(data, [batch])
+            piece = next(pieces, None)
         except Corrupt:
             yield from _decode_opened(opened, bounds, columns)
             raise
-        size = sum(len(payload) for payload, *_ in found)
+        if piece is None:
+            break
+        size = len(piece.section[0]) if piece.section else 0
         if size > room and opened:
             yield from _decode_opened(opened, bounds, columns)
             opened, room = [], DECOMPRESSED_BYTES_MAX
         room -= size
-        opened.append((batch, found))
+        opened.append(piece)
     yield from _decode_opened(opened, bounds, columns)
 
 
-def _decode_opened(
-    opened: Sequence[tuple[WalkedBatch, list[RecordSection]]], bounds: tuple[int, int], columns: Sequence[str]
-) -> Iterator[DecodedRows]:
+class _Opened(NamedTuple):
+    """Decompressed records of a batch, all of them or a piece, and the offset after them. A control batch has none."""
+
+    next_offset: int
+    section: RecordSection | None
+
+
+def _open_batch(data: memoryview, batch: WalkedBatch) -> Iterator[_Opened]:
+    if batch.attributes & CONTROL:
+        yield _Opened(batch.last_offset + 1, None)
+        return
+    for piece in open_pieces(data, batch.position, decode_header(data, batch.position)):
+        yield _Opened(piece.last_offset + 1, piece.section)
+
+
+def _decode_opened(opened: Sequence[_Opened], bounds: tuple[int, int], columns: Sequence[str]) -> Iterator[DecodedRows]:
     """Decodes decompressed batches in one step.
 
     If one of them does not parse, decodes them one by one, so that those before it are not lost.
@@ -128,14 +145,14 @@ def _decode_opened(
     if not opened:
         return
     try:
-        rows = record_batch([section for _, found in opened for section in found], columns, *bounds)
+        rows = record_batch([each.section for each in opened if each.section is not None], columns, *bounds)
     except Corrupt:
         if len(opened) == 1:
             raise
         for each in opened:
             yield from _decode_opened([each], bounds, columns)
         return
-    yield DecodedRows(opened[-1][0].last_offset + 1, _null_out_of_range(rows))
+    yield DecodedRows(opened[-1].next_offset, _null_out_of_range(rows))
 
 
 def _null_out_of_range(rows: pyarrow.RecordBatch) -> pyarrow.RecordBatch:

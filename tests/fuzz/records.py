@@ -54,6 +54,8 @@ def check_sections(rng: Random, payload: bytes) -> None:
     offset, timestamp, bound = rng.choice(EDGES), rng.choice(EDGES), rng.choice(EDGES)
     count = rng.choice((1, 1, 2, 3, 3, 4, rng.choice(EDGES)))
     compare_implementations("check_records", payload, count)
+    compare_implementations("check_records", payload, count, 1)
+    compare_implementations("split_records", payload, count, rng.choice((0, 1, 5)), rng.choice((-1, 0, 4)))
     rows = compare_implementations(
         "rows", payload, offset, timestamp, rng.choice((-1, -1, 77)), count, rng.choice((0, 3, 1000))
     )
@@ -105,11 +107,11 @@ def check_compaction(rng: Random, log: bytes) -> None:
     """Puts the keys of batches into a table, takes out what it supersedes, and takes the log for rows of keys."""
     from_offset, keys_max, upper = rng.choice(EDGES), rng.choice((1, 2, 9)), rng.choice(EDGES)
     now_ms, horizon_ms = rng.choice(EDGES), rng.choice(EDGES)
-    one, kept = rng.random() < 0.3, array("q", sorted(rng.sample(EDGES, 2)))
+    one, kept = rng.choice((0, 0, 1, 2)), array("q", sorted(rng.sample(EDGES, 2)))
     results = []
     for module, data in ((native, copy_exactly(log)), (pure_compact, memoryview(log))):
         table = bytearray(16 * pure_compact.SLOT_BYTES)
-        put = module.put_keys(table, SEED, 0, keys_max, -1, data, 0, len(data), from_offset, one)
+        put = module.put_keys(table, SEED, 0, keys_max, -1, data, 0, len(data), from_offset, bool(one))
         results.append(
             (
                 put,
@@ -117,7 +119,7 @@ def check_compaction(rng: Random, log: bytes) -> None:
                     table, SEED, put.latest_offset, data, 0, len(data), kept.tobytes(), upper, now_ms, horizon_ms, one
                 ),
                 result_or_error(lambda: module.pack_keys(table, 0)),  # noqa: B023
-                module.match_keys(table, put.keys, keys_max, data[: len(data) // 20 * 20], 7, one),
+                module.match_keys(table, put.keys, keys_max, data[: len(data) // 20 * 20], 7, bool(one)),
                 bytes(table),
             )
         )

@@ -10,10 +10,12 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pytest
+
 from tests.e2e.kafka_site import RawClient
 from tests.hostile.target import AttackedBroker, attacked_broker, scale
 from tiered.errors import Code
-from tiered.records.batch import encode_batch
+from tiered.records.batch import decode_header, encode_batch
 from tiered.records.model import CRC_AT, CRC_FROM, Codec
 from tiered.records.native import crc32c
 from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig
@@ -178,6 +180,70 @@ def test_record_of_many_headers_does_not_become_objects(tmp_path: Path) -> None:
             for _ in range(scale(2, 5)):
                 found = await asyncio.gather(read(to, path), read(to, path), read(to, path, "text/event-stream"))
                 assert all(size < 1 << 26 for _, size in found)
+
+    with attacked_broker(tmp_path / "data") as to:
+        asyncio.run(scenario(to))
+
+
+def make_lines(codec: Codec, count: int, size: int = 2000) -> bytearray:
+    """Returns equal lines in one batch, each a millisecond later than the one before."""
+    line, first = b"x" * size, now_ms() - count
+    return bytearray(encode_batch([(first + number, None, line, ()) for number in range(count)], codec=codec))
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_batch_that_compresses_well_is_read_in_little_memory(codec: Codec, tmp_path: Path) -> None:
+    """200 MiB of a monotonous log are a batch of some hundred kilobytes, which Kafka takes."""
+    count = 100_000
+    made = make_lines(codec, count)
+    last_ms = decode_header(made).max_timestamp
+
+    async def scenario(to: AttackedBroker) -> None:
+        sized = [CreatableTopicConfig("max.message.bytes", "20000000")]
+        await to.create(CreatableTopic("t", 1, 1, configs=sized if codec in (Codec.SNAPPY, Codec.LZ4) else []))
+        async with to.attack(f"200 MiB of lines in {codec.name}", memory=250):
+            client = await to.client()
+            assert await produce(client, "t", (0, made)) == [0]
+            for offset in (0, count // 2, count - 1):
+                path = f"/topics/t/partitions/0/records?offset={offset}&max_bytes=100000"
+                one, two = await asyncio.gather(read(to, path), read(to, path))
+                assert one == two and one[0] == 200 and one[1] > 500
+            status, body = await asyncio.to_thread(
+                to.served.ask, "GET", f"/topics/t/partitions/0/records?offset={count - 3}"
+            )
+            assert status == 200 and [each["offset"] for each in body["records"]] == [count - 3, count - 2, count - 1]
+            wanted = ListOffsetsPartition(0, -1, last_ms - 10)
+            answer = await client.ask(
+                ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", [wanted])]), 5, ListOffsetsResponse
+            )
+            assert (answer.topics[0].partitions[0].error_code, answer.topics[0].partitions[0].offset) == (0, count - 11)
+
+    with attacked_broker(tmp_path / "data") as to:
+        asyncio.run(scenario(to))
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+def test_bombs_within_the_limit_of_a_message_take_little_memory(codec: Codec, tmp_path: Path) -> None:
+    """A record of 16 MiB is the most that is opened at once, and becomes 96 MB of JSON in each of three replies."""
+    count = {Codec.GZIP: 60, Codec.LZ4: 15, Codec.ZSTD: scale(60, 130)}[codec]
+    now = now_ms()
+    bomb = bytearray(
+        encode_batch([(now + number, None, bytes(16_000_000), ()) for number in range(count)], codec=codec)
+    )
+
+    async def scenario(to: AttackedBroker) -> None:
+        await to.create(CreatableTopic("t", 1, 1))
+        client = await to.client()
+        async with to.attack(f"a bomb of {codec.name}", memory=700):
+            assert await produce(client, "t", (0, bomb)) == [0]
+            for _ in range(scale(1, 5)):
+                path = f"/topics/t/partitions/0/records?offset={count - 1}"
+                found = await asyncio.gather(read(to, path), read(to, path), read(to, path))
+                assert all(status == 200 and size >= 16_000_000 for status, size in found)
+                wanted = ListOffsetsPartition(0, -1, now + count - 1)
+                request = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", [wanted])])
+                answer = await client.ask(request, 5, ListOffsetsResponse)
+                assert answer.topics[0].partitions[0].error_code == 0
 
     with attacked_broker(tmp_path / "data") as to:
         asyncio.run(scenario(to))

@@ -35,6 +35,7 @@ from tests.spark import filling
 from tests.spark.engine_race import read_offsets
 from tiered.errors import Refused, Unavailable
 from tiered.ids import PartitionId
+from tiered.records.model import Codec
 from tiered.thread_pool import WAITING_MAX
 from tiered_api.cli.main import main
 
@@ -120,6 +121,24 @@ def test_loads_around_a_clean_have_each_record_that_was_there_once(tmp_path: Pat
     gaps = [Gap(0, 5, 113, EMPTY), Gap(0, 120, 200, EMPTY)]
     explained = [Gap(0, 5, 113, COMPACTED), Gap(0, 120, 123, PRESENT), Gap(0, 123, 200, EMPTY)]
     assert explain_from_log(store, cold, gaps, 10) == explained
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_batches_that_compress_well_are_loaded_and_cleaned(codec: Codec, tmp_path: Path) -> None:
+    """Each has 100 MiB of lines, and a few hundred kilobytes in the bucket."""
+    store, tables, later_tables = (f"file://{tmp_path}/{name}" for name in ("store", "tables", "later"))
+    line = b"x" * 5000
+    rows = [(filling.BASE_MS + i, b"k%d" % (i % 7), line, ()) for i in range(42_000)]
+    filling.create_topic(store, "t", TOPIC, 1)
+    made = filling.segments(rows, rows_per_batch=21_000, batches_per_segment=1, codec=codec)
+    filling.upload(store, "t", PartitionId(TOPIC, 0), list(made))
+    assert load(store, "t", tables, engine=NativeEngine()).rows == 42_000
+    cleaned = filling.clean(store, "t", PartitionId(TOPIC, 0))
+    assert cleaned.clean_to == 42_000 and sum(each.record_count for each in cleaned.entries) == 7
+    assert load(store, "t", later_tables, engine=NativeEngine()).rows == 7
+    table = NativeTable(f"{spark_url(later_tables)}/t", "t", TOPIC)
+    assert read_offsets(table) == {0: list(range(41_993, 42_000))}
+    table.close()
 
 
 @pytest.mark.java

@@ -60,3 +60,20 @@ def test_rows_before_an_unparsable_batch_are_returned_once(codec: Codec, bad: in
     found, _, why = offsets_of(b"".join(batches))
     assert found == [*range(bad)]
     assert why
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+def test_batch_that_compresses_well_is_decoded_in_pieces(codec: Codec) -> None:
+    lines = [(number, None, b"x" * 5000, ()) for number in range(20_000)]
+    data = encode_batch(lines, codec=codec) + encode_batch(lines[:3], base_offset=20_000)
+    assert len(data) < 1 << 20
+    found, groups, why = offsets_of(data)
+    assert (found, why) == ([*range(20_003)], "")
+    assert len(groups) > 5 and max(groups) * 5000 < DECOMPRESSED_BYTES_MAX + MIB
+
+
+def test_rows_before_a_damaged_piece_are_returned_once() -> None:
+    data = bytearray(encode_batch([(number, None, b"x" * 5000, ()) for number in range(20_000)], codec=Codec.LZ4))
+    data[-100:] = bytes(100)
+    found, _, why = offsets_of(bytes(data))
+    assert found == [*range(len(found))] and 10_000 < len(found) < 20_000 and "lz4" in why

@@ -9,7 +9,7 @@ I26.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -17,8 +17,8 @@ from tiered.compaction.transactions import CleanedTransactions, MarkerKind
 from tiered.errors import Corrupt
 from tiered.ports import Buffer
 from tiered.records import native
-from tiered.records.batch import decode_header, decode_records, decompress_payload, decompressed_max
-from tiered.records.compression import compress
+from tiered.records.batch import decode_header, decode_records
+from tiered.records.compression import compress, compress_pieces
 from tiered.records.key_offset_map import KeyOffsetMap
 from tiered.records.marker import decode_marker
 from tiered.records.model import (
@@ -32,7 +32,8 @@ from tiered.records.model import (
     BatchHeader,
     WalkedBatch,
 )
-from tiered.records.pure_compact import FULL, SPECIAL, empty_batch, has_offset, rebuild_batch
+from tiered.records.pieces import Piece, open_pieces
+from tiered.records.pure_compact import FULL, PIECE_WITH_HORIZON, SPECIAL, empty_batch, has_offset, rebuild_batch
 
 SHORT = "short"
 HORIZON_MAX = 2**62
@@ -138,11 +139,12 @@ def put_batches(
         if head.is_control:
             transactions.is_marker_needless(head, marker_kind(data, at, head))
         elif not transactions.is_aborted(head):
-            put = key_map.put_batches(*_open_batch(data, at, head), from_offset, one=True)
-            if put.why == FULL:
-                return at, True
-            if put.why:
-                raise Corrupt(put.why, position=at)
+            for piece in open_pieces(data, at, head):
+                put = key_map.put_batches(*_rebuild_piece(data, at, head, piece), from_offset, one=True)
+                if put.why == FULL:
+                    return at, True
+                if put.why:
+                    raise Corrupt(put.why, position=at)
         if head.last_offset >= from_offset:
             key_map.cover(head.last_offset)
         at += head.size
@@ -214,14 +216,14 @@ def marker_kind(data: Buffer, at: int, head: BatchHeader) -> MarkerKind:
     return MarkerKind.COMMIT if marker.commit else MarkerKind.ABORT
 
 
-def _open_batch(data: Buffer, at: int, head: BatchHeader) -> tuple[Buffer, int, int]:
-    """Returns the batch at `at` without compression: (buffer, start, end)."""
+def _rebuild_piece(data: Buffer, at: int, head: BatchHeader, piece: Piece) -> tuple[Buffer, int, int]:
+    """Returns a piece of the batch at `at` as a batch without compression: (buffer, start, end)."""
     if not head.codec:
         return data, at, at + head.size
-    body = decompress_payload(data, at, head)
+    body, *_, count = piece.section
     opened = rebuild_batch(
-        data, at, body, count=head.count, attributes=head.attributes & ~CODEC_MASK,
-        base_timestamp=head.base_timestamp, max_timestamp=head.max_timestamp,
+        data, at, body, count=count, attributes=head.attributes & ~CODEC_MASK, base_timestamp=head.base_timestamp,
+        max_timestamp=head.max_timestamp, last_offset_delta=piece.last_offset - head.base_offset,
     )  # fmt: skip
     return opened, 0, len(opened)
 
@@ -230,9 +232,12 @@ def _clean_special(
     key_map: KeyOffsetMap, data: Buffer, at: int, head: BatchHeader, rules: CleanRules
 ) -> tuple[Buffer, int]:
     """Returns (a compressed or transactional batch without what goes, records that stayed)."""
-    opened, start, end = _open_batch(data, at, head)
+    pieces = open_pieces(data, at, head)
+    piece = next(pieces, None)
+    if piece is None or not piece.is_last:
+        return _clean_large(key_map, data, at, head, rules)
     step = native.filter_batches(
-        key_map.table, key_map.seed, key_map.latest_offset, opened, start, end,
+        key_map.table, key_map.seed, key_map.latest_offset, *_rebuild_piece(data, at, head, piece),
         rules.kept_offsets, rules.upper_bound, rules.now_ms, rules.horizon_ms, True,
     )  # fmt: skip
     if step.why:
@@ -242,12 +247,65 @@ def _clean_special(
     cleaned = decode_header(step.data)
     if cleaned.count == head.count and cleaned.attributes & DELETE_HORIZON == head.attributes & DELETE_HORIZON:
         return memoryview(data)[at : at + head.size], head.count
-    body = compress(head.codec, memoryview(step.data)[HEADER_BYTES:])
-    if len(step.data) - HEADER_BYTES > decompressed_max(len(body)):  # readers would refuse to open it
-        return step.data, step.records_kept
     return rebuild_batch(
-        step.data, 0, body, count=cleaned.count, attributes=cleaned.attributes | head.codec,
-        base_timestamp=cleaned.base_timestamp, max_timestamp=cleaned.max_timestamp,
+        step.data, 0, compress(head.codec, memoryview(step.data)[HEADER_BYTES:]), count=cleaned.count,
+        attributes=cleaned.attributes | head.codec, base_timestamp=cleaned.base_timestamp,
+        max_timestamp=cleaned.max_timestamp,
+    ), cleaned.count  # fmt: skip
+
+
+class _CleanedPieces:
+    """The pieces of a batch without what goes, one at a time, and the header that follows from them."""
+
+    def __init__(self, key_map: KeyOffsetMap, data: Buffer, at: int, head: BatchHeader, rules: CleanRules) -> None:
+        self._key_map, self._data, self._at, self._head, self._rules = key_map, data, at, head, rules
+        self.count = 0
+        self.max_timestamp = head.max_timestamp if head.is_log_append_time else -(1 << 63)
+        self.has_new_horizon = False
+
+    def bodies(self, gets_horizon: bool) -> Iterator[Buffer]:
+        """Yields the records that stay. Ends at the first piece that needs a delete horizon: all pieces need it then,
+        and `gets_horizon` gives it to them."""
+        head, key_map, rules = self._head, self._key_map, self._rules
+        # A tombstone above the end of the map keeps its batch from a horizon, and may be in a later piece.
+        now_ms = rules.now_ms if head.last_offset <= key_map.latest_offset else -1
+        for piece in open_pieces(self._data, self._at, head):
+            step = native.filter_batches(
+                key_map.table, key_map.seed, key_map.latest_offset,
+                *_rebuild_piece(self._data, self._at, head, piece),
+                b"", -1, now_ms, rules.horizon_ms, PIECE_WITH_HORIZON if gets_horizon else True,
+            )  # fmt: skip
+            if step.why:
+                raise Corrupt(step.why, position=self._at)
+            if not step.records_kept:
+                continue
+            cleaned = decode_header(step.data)
+            if (cleaned.attributes & ~head.attributes & DELETE_HORIZON) and not gets_horizon:
+                self.has_new_horizon = True
+                return
+            self.count += cleaned.count
+            if not head.is_log_append_time:
+                self.max_timestamp = max(self.max_timestamp, cleaned.max_timestamp)
+            yield memoryview(step.data)[HEADER_BYTES:]
+
+
+def _clean_large(
+    key_map: KeyOffsetMap, data: Buffer, at: int, head: BatchHeader, rules: CleanRules
+) -> tuple[Buffer, int]:
+    """Returns (a batch that is opened in pieces, without what goes; records that stayed)."""
+    cleaned = _CleanedPieces(key_map, data, at, head, rules)
+    body = compress_pieces(head.codec, cleaned.bodies(gets_horizon=False))
+    gets_horizon = cleaned.has_new_horizon
+    if gets_horizon:
+        cleaned = _CleanedPieces(key_map, data, at, head, rules)
+        body = compress_pieces(head.codec, cleaned.bodies(gets_horizon=True))
+    if not cleaned.count:
+        return (empty_batch(data, at) if _must_stay(head, rules) else b""), 0
+    if cleaned.count == head.count and not gets_horizon:
+        return memoryview(data)[at : at + head.size], head.count
+    return rebuild_batch(
+        data, at, body, count=cleaned.count, attributes=head.attributes | (DELETE_HORIZON if gets_horizon else 0),
+        base_timestamp=rules.horizon_ms if gets_horizon else head.base_timestamp, max_timestamp=cleaned.max_timestamp,
     ), cleaned.count  # fmt: skip
 
 

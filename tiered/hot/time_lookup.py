@@ -19,13 +19,19 @@ from tiered.fair_slots import FairSlots
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.segment_index import CandidateBatch, HeaderBudget
 from tiered.records.batch import decode_header, first_at_or_after
+from tiered.records.compression import TooLarge
 from tiered.records.model import HEADER_BYTES
 from tiered.thread_pool import ThreadPool
 
 WASTED_BATCHES_MAX = 4
 INLINE_BYTES = 1 << 20
 INLINE_COMPRESSED_BYTES = 1 << 10
-"""Size limits of a batch that is opened on the event loop, in a millisecond or two. A thread opens a larger one."""
+INLINE_OPENED_BYTES = 1 << 20
+"""Size limits of a batch that is opened on the event loop, in a millisecond or two: of any batch, and of a compressed
+one before and after. A thread opens a larger one."""
+OPENED_BYTES_MAX = 256 << 20
+"""Decompressed bytes of a batch in which a look-up searches. A thread takes half a second for them, in little memory.
+"""
 WAITING_MAX = 2_000
 """Limit on the look-ups that wait for the thread: some megabytes."""
 
@@ -54,18 +60,22 @@ class TimeLookups:
         unopened = max(candidate.base_offset, start), candidate.max_timestamp
         if candidate.read is None or not self._wasted_left:
             return unopened
-        work = partial(_open_batch, candidate, timestamp, start)
         try:
-            if _is_small(candidate):
-                found = work()
-            else:
-                async with _slots.take(self.owner, self.part):
-                    found = await _workers.run(work)
+            found = await self._open(candidate, timestamp, start)
         except Corrupt:  # the compressed bytes cannot be opened: the client that reads them has to handle that
             return unopened
         if found is None:
             self._wasted_left -= 1
         return found
+
+    async def _open(self, candidate: CandidateBatch, timestamp: int, start: int) -> tuple[int, int] | None:
+        if _is_small(candidate):
+            try:
+                return _open_batch(candidate, timestamp, start, INLINE_OPENED_BYTES)
+            except TooLarge:
+                pass
+        async with _slots.take(self.owner, self.part):
+            return await _workers.run(partial(_open_batch, candidate, timestamp, start, OPENED_BYTES_MAX))
 
 
 def _is_small(candidate: CandidateBatch) -> bool:
@@ -75,13 +85,13 @@ def _is_small(candidate: CandidateBatch) -> bool:
     return candidate.size <= INLINE_COMPRESSED_BYTES or not decode_header(candidate.read(HEADER_BYTES)).codec
 
 
-def _open_batch(candidate: CandidateBatch, timestamp: int, start: int) -> tuple[int, int] | None:
+def _open_batch(candidate: CandidateBatch, timestamp: int, start: int, max_bytes: int) -> tuple[int, int] | None:
     """Reads and opens the batch. `Corrupt` if the batch is no longer at its place in the log."""
     assert candidate.read is not None
     data = candidate.read(candidate.size)
     if len(data) < candidate.size or decode_header(data).base_offset != candidate.base_offset:
         raise Corrupt("the batch of a look-up by time is gone")
-    return first_at_or_after(data, 0, timestamp, start)
+    return first_at_or_after(data, 0, timestamp, start, max_bytes=max_bytes)
 
 
 async def offset_for_timestamp(log: DiskLog, timestamp: int, lookups: TimeLookups) -> tuple[int, int, int] | None:

@@ -12,7 +12,7 @@ from typing import NamedTuple, NoReturn
 from tiered.compaction.cleanable_range import COMPACT
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Corrupt, Refused
-from tiered.records.batch import RATIO_MAX, check_batch, decompressed_max, open_section, set_append_time, stamp
+from tiered.records.batch import check_batch, open_section, set_append_time, stamp
 from tiered.records.model import (
     APPEND_TIME,
     BAD_RECORDS,
@@ -26,7 +26,8 @@ from tiered.records.model import (
     codec_of,
 )
 from tiered.records.native import find_keyless, fit, walk
-from tiered.records.opened_size import decompressed_size
+from tiered.records.opened_size import stated_size
+from tiered.records.pieces import BATCH_BYTES_MAX
 
 _FORBIDDEN = APPEND_TIME | CONTROL | DELETE_HORIZON
 _NO_TIMESTAMP = -1
@@ -83,7 +84,7 @@ def validate_batches(
         if config.message_timestamp_type == "CreateTime":
             _check_times(batch, config, now_ms)
         if batch.attributes & CODEC_MASK:
-            _check_decompressed_size(data, batch)
+            _check_stated_size(data, batch)
     if check_each_record:
         _check_all_records(data, batches)
     if COMPACT in config.cleanup_policy:
@@ -115,7 +116,7 @@ def _validate_single(
     if batch is not None:
         _check_times(batch, config, now_ms)
         if batch.attributes & CODEC_MASK:
-            _check_decompressed_size(data, batch)
+            _check_stated_size(data, batch)
     return batch
 
 
@@ -151,17 +152,13 @@ def _check_times(batch: WalkedBatch, config: TopicConfig, now_ms: int) -> None:
         _refuse(Code.INVALID_TIMESTAMP, batch, f"timestamp {oldest} is behind the broker's {now_ms}, {most}")
 
 
-def _check_decompressed_size(data: bytearray | memoryview, batch: WalkedBatch) -> None:
-    """Refuses a batch if the headers of its codec say that it would exceed the decompressed limit of readers."""
+def _check_stated_size(data: bytearray | memoryview, batch: WalkedBatch) -> None:
+    """Refuses a batch if the headers of its codec state more bytes than readers open."""
     compressed = memoryview(data)[batch.position + HEADER_BYTES : batch.position + batch.size]
-    limit = decompressed_max(len(compressed))
-    if decompressed_size(codec_of(batch.attributes), compressed, limit) > limit:
-        _refuse(
-            Code.INVALID_RECORD,
-            batch,
-            f"{len(compressed)} compressed bytes become more than {limit}: a batch may become 1 MiB, or {RATIO_MAX}"
-            " times its compressed size, and 64 MiB at most",
-        )
+    stated = stated_size(codec_of(batch.attributes), compressed)
+    if stated > BATCH_BYTES_MAX:
+        why = f"the records state {stated} bytes without compression, and a batch has at most {BATCH_BYTES_MAX}"
+        _refuse(Code.INVALID_RECORD, batch, why)
 
 
 def _check_all_records(data: bytearray | memoryview, batches: Sequence[WalkedBatch]) -> None:

@@ -7,7 +7,7 @@ Every length that is read is compared with the bytes that are there before memor
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
 
 from tiered.errors import Corrupt
@@ -16,8 +16,6 @@ from tiered.records import native
 from tiered.records.compression import compress, decompress
 from tiered.records.model import (
     APPEND_TIME,
-    CODEC_MASK,
-    CONTROL,
     CRC_AT,
     CRC_FROM,
     HEADER,
@@ -30,13 +28,11 @@ from tiered.records.model import (
     ProducerRecord,
     Record,
     RecordSection,
-    WalkedBatch,
-    codec_of,
 )
+from tiered.records.pieces import BATCH_BYTES_MAX, WHOLE_BYTES_MAX, open_pieces, whole_max
 
 __all__ = [
     "HEADER_BYTES",
-    "MAX_DECOMPRESSED",
     "BatchHeader",
     "Codec",
     "Record",
@@ -44,22 +40,13 @@ __all__ = [
     "encode_batch",
     "first_at_or_after",
     "decode_header",
-    "decompressed_max",
     "decompress_payload",
     "decode_records",
     "open_section",
-    "open_sections",
     "set_append_time",
     "stamp",
 ]
 
-MAX_DECOMPRESSED = 64 << 20
-"""Limit on the decompressed bytes of one batch: without it a small produce request could take all memory."""
-RATIO_MAX, RATIO_FROM = 100, 1 << 20
-"""Above `RATIO_FROM` bytes the records of a batch decompress to at most `RATIO_MAX` times their compressed size.
-
-A client that makes the broker work must send at least a hundredth of those bytes.
-"""
 MAX_TIMESTAMP = (1 << 63) - 1
 
 _OFFSET = struct.Struct(">q")
@@ -141,22 +128,17 @@ def encode_batch(
     return b"".join((_FRONT.pack(base_offset, length, leader_epoch, MAGIC, crc), rest, body))
 
 
-def decompressed_max(size: int, max_bytes: int = MAX_DECOMPRESSED) -> int:
-    """Returns the limit on the decompressed bytes of a section of `size` compressed bytes."""
-    return min(max_bytes, max(RATIO_FROM, RATIO_MAX * size))
-
-
-def decompress_payload(buf: Buffer, at: int, head: BatchHeader, *, max_bytes: int = MAX_DECOMPRESSED) -> Buffer:
+def decompress_payload(buf: Buffer, at: int, head: BatchHeader, *, max_bytes: int = WHOLE_BYTES_MAX) -> Buffer:
     """Returns the uncompressed record section of the batch at `at` with header `head`: a view, or decompressed
     bytes."""
     raw = memoryview(buf)[at + HEADER_BYTES : at + head.size]
     if len(raw) != head.size - HEADER_BYTES:
         raise Corrupt("batch is short", position=at)
     codec = head.codec
-    return decompress(codec, raw, decompressed_max(len(raw), max_bytes)) if codec else raw
+    return decompress(codec, raw, whole_max(len(raw), max_bytes)) if codec else raw
 
 
-def open_section(buf: Buffer, at: int = 0, *, max_bytes: int = MAX_DECOMPRESSED) -> RecordSection:
+def open_section(buf: Buffer, at: int = 0, *, max_bytes: int = WHOLE_BYTES_MAX) -> RecordSection:
     """Returns the decompressed section of the batch at `at`, as `native.rows` and `native.arrow` take it."""
     head = decode_header(buf, at)
     append_time = head.max_timestamp if head.is_log_append_time else -1
@@ -169,25 +151,7 @@ def open_section(buf: Buffer, at: int = 0, *, max_bytes: int = MAX_DECOMPRESSED)
     )
 
 
-def open_sections(
-    buf: Buffer, batches: Iterable[WalkedBatch], *, max_bytes: int = MAX_DECOMPRESSED
-) -> list[RecordSection]:
-    """Returns the decompressed sections of walked batches in `buf`. Leaves out control batches, which have no user
-    records."""
-    view = memoryview(buf)
-    out: list[RecordSection] = []
-    for batch in batches:
-        if batch.attributes & CONTROL:
-            continue
-        body: Buffer = view[batch.position + HEADER_BYTES : batch.position + batch.size]
-        if batch.attributes & CODEC_MASK:
-            body = decompress(codec_of(batch.attributes), body, decompressed_max(len(body), max_bytes))
-        append_time = batch.max_timestamp if batch.attributes & APPEND_TIME else -1
-        out.append((body, batch.base_offset, batch.base_timestamp, append_time, batch.count))
-    return out
-
-
-def decode_records(buf: Buffer, at: int = 0, *, max_bytes: int = MAX_DECOMPRESSED) -> list[Record]:
+def decode_records(buf: Buffer, at: int = 0, *, max_bytes: int = WHOLE_BYTES_MAX) -> list[Record]:
     """Decodes the records of the batch at `at`. Does not check the CRC again. Raises `Corrupt` if a record is
     malformed."""
     head = decode_header(buf, at)
@@ -197,7 +161,7 @@ def decode_records(buf: Buffer, at: int = 0, *, max_bytes: int = MAX_DECOMPRESSE
     return out
 
 
-def check_batch(buf: Buffer, at: int = 0, *, max_bytes: int = MAX_DECOMPRESSED) -> BatchHeader:
+def check_batch(buf: Buffer, at: int = 0, *, max_bytes: int = BATCH_BYTES_MAX) -> BatchHeader:
     """Decodes every record of a produced batch and checks it, but not its CRC.
 
     The number of records is that of the header, and each is well-formed. Offset deltas have no gap, and the latest
@@ -206,32 +170,40 @@ def check_batch(buf: Buffer, at: int = 0, *, max_bytes: int = MAX_DECOMPRESSED) 
     head = decode_header(buf, at)
     if head.count != head.last_offset_delta + 1:
         raise Corrupt(f"{head.count} records, but last offset delta {head.last_offset_delta}", position=at)
-    body = decompress_payload(buf, at, head, max_bytes=max_bytes)
-    native.check_records(body, head.count)
-    if not head.is_log_append_time and not _is_latest(body, head):
+    is_latest = head.is_log_append_time
+    for piece in open_pieces(buf, at, head, max_bytes=max_bytes):
+        native.check_records(piece.section[0], piece.section[4], piece.first)
+        is_latest = is_latest or _has_latest(piece.section, head)
+    if not is_latest:
         raise Corrupt(f"max timestamp {head.max_timestamp} is not that of its records", position=at)
     return head
 
 
-def _is_latest(body: Buffer, head: BatchHeader) -> bool:
-    """True if a record has the header's latest timestamp and none has a later one."""
-    base, latest = head.base_timestamp, head.max_timestamp
-    if native.first_at_or_after(body, 0, base, latest, head.count) is None:
-        return False
-    return latest == MAX_TIMESTAMP or native.first_at_or_after(body, 0, base, latest + 1, head.count) is None
+def _has_latest(section: RecordSection, head: BatchHeader) -> bool:
+    """True if a record has the header's latest timestamp. Raises `Corrupt` if one has a later one."""
+    body, base_offset, base, _, count = section
+    latest = head.max_timestamp
+    if latest < MAX_TIMESTAMP and native.first_at_or_after(body, base_offset, base, latest + 1, count) is not None:
+        raise Corrupt(f"max timestamp {latest} is not that of its records")
+    return native.first_at_or_after(body, base_offset, base, latest, count) is not None
 
 
 def first_at_or_after(
-    buf: Buffer, at: int, timestamp: int, start: int = 0, *, max_bytes: int = MAX_DECOMPRESSED
+    buf: Buffer, at: int, timestamp: int, start: int = 0, *, max_bytes: int = BATCH_BYTES_MAX
 ) -> tuple[int, int] | None:
     """Returns (offset, timestamp) of the batch's first record from offset `start` on that is not earlier than
     `timestamp`.
 
-    The batch is at `at`. Returns None if there is no such record.
+    The batch is at `at`. Returns None if there is no such record. Raises `Corrupt` if more than `max_bytes` would have
+    to be decompressed.
     """
     head = decode_header(buf, at)
     if head.is_log_append_time:
         found = head.count > 0 and head.max_timestamp >= timestamp and head.last_offset >= start
         return (max(head.base_offset, start), head.max_timestamp) if found else None
-    body = decompress_payload(buf, at, head, max_bytes=max_bytes)
-    return native.first_at_or_after(body, head.base_offset, head.base_timestamp, timestamp, head.count, start)
+    for piece in open_pieces(buf, at, head, max_bytes=max_bytes):
+        body, base_offset, base_timestamp, _, count = piece.section
+        place = native.first_at_or_after(body, base_offset, base_timestamp, timestamp, count, start)
+        if place is not None:
+            return place
+    return None

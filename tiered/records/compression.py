@@ -1,4 +1,4 @@
-"""The five codecs of record batches behind two functions. Decompression is bounded before memory is allocated.
+"""The five codecs of record batches: whole, or in pieces. Decompression is bounded before memory is allocated.
 
 Contexts are expensive to create, and threads must not share them (zstandard then reports corrupt data). Therefore each
 thread has its own.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 import threading
 import zlib
+from collections.abc import Iterable, Iterator
 
 import cramjam
 import lz4.frame
@@ -28,10 +29,16 @@ SNAPPY_RATIO = 64
 PIECE_BYTES = 1 << 20
 GZIP_SLICE = 1 << 16
 """Limit on the bytes after a gzip member that are copied."""
+INPUT_SLICE = 1 << 16
+"""Compressed bytes that a decompressor gets at a time: it copies those that it does not use yet."""
 GZIP_MEMBERS_MAX = 1_000
 """Limit on gzip members. Clients write one. An empty member takes 20 bytes and a pass of its own."""
 ZSTD_GUESS = 16
 """Kafka's clients do not write the content size: the first try allows zstd this many times the compressed size."""
+
+
+class TooLarge(Corrupt):
+    """Data that decompresses to more bytes than the caller allows."""
 
 
 class _Contexts(threading.local):
@@ -76,15 +83,64 @@ def decompress(codec: Codec, data: Buffer, max_bytes: int) -> bytes:
             return _decompress_snappy(memoryview(data), max_bytes)
         if codec is Codec.GZIP:
             return _decompress_gzip(data, max_bytes)
-    except (zstandard.ZstdError, zlib.error, RuntimeError, cramjam.DecompressionError, EOFError) as error:
+    except _ERRORS as error:
         raise Corrupt(f"{codec.name.lower()}: {error}") from None
     if len(data) > max_bytes:
         raise _too_large(codec, max_bytes)
     return bytes(data)
 
 
-def _too_large(codec: Codec, max_bytes: int) -> Corrupt:
-    return Corrupt(f"{codec.name.lower()}: decompresses to more than {max_bytes} bytes")
+def decompress_pieces(codec: Codec, data: Buffer, block_max: int) -> Iterator[Buffer]:
+    """Decompresses `data` in pieces of at most `PIECE_BYTES`; those of snappy are its blocks, of up to `block_max`.
+
+    The pieces have no end of their own: the caller counts them. Raises `Corrupt` as `decompress` does. zstd that is
+    incomplete only ends early.
+    """
+    view = memoryview(data)
+    try:
+        if codec is Codec.ZSTD:
+            yield from _zstd_pieces(view)
+        elif codec is Codec.LZ4:
+            yield from _lz4_pieces(view)
+        elif codec is Codec.SNAPPY:
+            yield from (_decompress_snappy_block(block, block_max, block_max) for block in _snappy_blocks(view))
+        elif codec is Codec.GZIP:
+            yield from _gzip_pieces(view)
+        else:
+            yield view
+    except _ERRORS as error:
+        raise Corrupt(f"{codec.name.lower()}: {error}") from None
+
+
+def compress_pieces(codec: Codec, pieces: Iterable[Buffer]) -> bytes:
+    """Compresses the pieces one after the other, in the form of `compress`."""
+    out: list[bytes] = []
+    if codec is Codec.ZSTD:
+        zstd = zstandard.ZstdCompressor().compressobj()
+        out += [zstd.compress(piece) for piece in pieces]
+        out.append(zstd.flush())
+    elif codec is Codec.LZ4:
+        with lz4.frame.LZ4FrameCompressor(block_linked=False) as frame:
+            out.append(frame.begin())
+            out += [frame.compress(piece) for piece in pieces]
+            out.append(frame.flush())
+    elif codec is Codec.SNAPPY:
+        out.append(XERIAL_HEADER)
+        out += [_compress_snappy(memoryview(piece))[len(XERIAL_HEADER) :] for piece in pieces]
+    elif codec is Codec.GZIP:
+        gzip = zlib.compressobj(wbits=GZIP_WINDOW)
+        out += [gzip.compress(piece) for piece in pieces]
+        out.append(gzip.flush())
+    else:
+        out += [bytes(piece) for piece in pieces]
+    return b"".join(out)
+
+
+_ERRORS = (zstandard.ZstdError, zlib.error, RuntimeError, cramjam.DecompressionError, EOFError)
+
+
+def _too_large(codec: Codec, max_bytes: int) -> TooLarge:
+    return TooLarge(f"{codec.name.lower()}: decompresses to more than {max_bytes} bytes")
 
 
 def _decompress_zstd(data: Buffer, max_bytes: int) -> bytes:
@@ -103,6 +159,48 @@ def _decompress_zstd(data: Buffer, max_bytes: int) -> bytes:
             if output_max >= max_bytes:
                 raise
             output_max = min(max_bytes, output_max * 8)
+
+
+def _zstd_pieces(view: memoryview) -> Iterator[bytes]:
+    with _contexts.decompressor.stream_reader(view) as reader:
+        while piece := reader.read(PIECE_BYTES):
+            yield piece
+
+
+def _lz4_pieces(view: memoryview) -> Iterator[bytes]:
+    decompressor = lz4.frame.LZ4FrameDecompressor()
+    at = 0
+    while not decompressor.eof:
+        part: Buffer = b""
+        if decompressor.needs_input:
+            part = view[at : at + INPUT_SLICE]
+            if not part:
+                raise Corrupt("lz4: frame is cut short")
+            at += len(part)
+        if piece := decompressor.decompress(part, max_length=PIECE_BYTES):
+            yield piece
+    if at < len(view) or decompressor.unused_data:
+        raise Corrupt("lz4: bytes after the frame")
+
+
+def _gzip_pieces(view: memoryview) -> Iterator[bytes]:
+    at = 0
+    for _ in range(GZIP_MEMBERS_MAX):
+        member = zlib.decompressobj(GZIP_WINDOW)
+        while not member.eof:
+            part: Buffer = member.unconsumed_tail
+            if not part:
+                part = view[at : at + INPUT_SLICE]
+                at += len(part)
+            piece = member.decompress(part, PIECE_BYTES)
+            if piece:
+                yield piece
+            elif not part and not member.eof:
+                raise Corrupt("gzip: stream is cut short")
+        at -= len(member.unused_data)
+        if at == len(view):
+            return
+    raise Corrupt(f"gzip: more than {GZIP_MEMBERS_MAX} members")
 
 
 def _decompress_lz4(data: Buffer, max_bytes: int) -> bytes:
@@ -156,10 +254,19 @@ def _compress_snappy(view: memoryview) -> bytes:
 
 
 def _decompress_snappy(view: memoryview, max_bytes: int) -> bytes:
-    if bytes(view[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
-        return _decompress_snappy_block(view, max_bytes, max_bytes)
     out: list[bytes] = []
     left = max_bytes
+    for block in _snappy_blocks(view):
+        out.append(_decompress_snappy_block(block, left, max_bytes))
+        left -= len(out[-1])
+    return out[0] if len(out) == 1 else b"".join(out)
+
+
+def _snappy_blocks(view: memoryview) -> Iterator[memoryview]:
+    """Yields the blocks of raw snappy."""
+    if bytes(view[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
+        yield view
+        return
     at = len(XERIAL_HEADER)
     if len(view) < at:
         raise Corrupt("snappy: header is cut short")
@@ -168,9 +275,7 @@ def _decompress_snappy(view: memoryview, max_bytes: int) -> bytes:
         at = start + int.from_bytes(view[at:start], "big")
         if at > len(view):
             raise Corrupt("snappy: block is cut short")
-        out.append(_decompress_snappy_block(view[start:at], left, max_bytes))
-        left -= len(out[-1])
-    return b"".join(out)
+        yield view[start:at]
 
 
 def _decompress_snappy_block(view: memoryview, left: int, max_bytes: int) -> bytes:

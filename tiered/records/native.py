@@ -31,6 +31,7 @@ try:
         put_keys,
         rows,
         some_rows,
+        split_records,
         walk,
     )
 
@@ -49,6 +50,7 @@ except ImportError:
         outside,
         rows,
         some_rows,
+        split_records,
         walk,
     )
     from tiered.records.pure_compact import filter_batches, find_keyless, match_keys, pack_keys, put_keys
@@ -74,5 +76,6 @@ __all__ = [
     "put_keys",
     "rows",
     "some_rows",
+    "split_records",
     "walk",
 ]

@@ -55,6 +55,7 @@ __all__ = [
     "outside",
     "rows",
     "some_rows",
+    "split_records",
     "walk",
 ]
 
@@ -220,7 +221,7 @@ class SectionReader:
         self.number = 0
         self.count = count
         self._dense = dense
-        self._last_delta = -1
+        self.last_delta = -1
 
     def next_record(self) -> Parsed | None:
         if self.number == self.count:
@@ -230,11 +231,11 @@ class SectionReader:
         try:
             parsed, self.position = _parse_record(self.data, self.position, len(self.data))
             delta = parsed[1]
-            if delta != self.number if self._dense else delta <= self._last_delta:
+            if delta != self.number if self._dense else delta <= self.last_delta:
                 raise _RecordError("is out of order")
         except (_RecordError, varint.BadVarint) as fault:
             raise Corrupt(f"record {self.number} {fault}") from None
-        self._last_delta = delta
+        self.last_delta = delta
         self.number += 1
         return parsed
 
@@ -260,12 +261,39 @@ class SectionReader:
         return tuple((data[k[0] : k[1]].decode("utf-8", "replace"), self.bytes(v)) for k, v in parsed[4])
 
 
-def check_records(payload: Buffer, count: int) -> None:
-    """Raises `Corrupt` unless an uncompressed section is exactly `count` well-formed records with offset deltas 0, 1, 2
-    ..."""
+def check_records(payload: Buffer, count: int, first: int = 0) -> None:
+    """Raises `Corrupt` unless an uncompressed section is exactly `count` well-formed records with offset deltas
+    `first`, `first` + 1 ..."""
     section = SectionReader(payload, count, dense=True)
+    section.number, section.count = first, first + count
     while section.next_record() is not None:
         pass
+
+
+def split_records(payload: Buffer, count: int, first: int, last_delta: int, /) -> tuple[int, int, int, int]:
+    """Walks over the whole records that an uncompressed section begins with, up to `count` of the batch.
+
+    `first` records of the batch come before them, the last of them with the offset delta `last_delta`. Returns (whole
+    records, their bytes, the offset delta of the last one, the bytes that the next record takes). The last number is 0
+    if there is no next record, or if its length is cut short. Raises `Corrupt` if a record is malformed.
+    """
+    section, data = SectionReader(payload, 0), bytes(payload)
+    section.number, section.count, section.last_delta = first, count, last_delta
+    wanted = 0
+    while section.number < count:
+        try:
+            length, at = varint.read(data, section.position, len(data))
+        except varint.BadVarint as fault:
+            if str(fault) == varint.ENDS_EARLY:
+                break
+            raise Corrupt(f"record {section.number} {fault}") from None
+        if length < 0:
+            raise Corrupt(f"record {section.number} has a bad length")
+        if length > len(data) - at:
+            wanted = at - section.position + length
+            break
+        section.next_record()
+    return section.number - first, section.position, section.last_delta, wanted
 
 
 def rows(

@@ -36,6 +36,8 @@ KEY_ROW_BYTES = 20
 SPECIAL = "special"
 """The reason to stop before a batch that C does not decide: compressed, transactional or control."""
 FULL = "full"
+PIECE_WITH_HORIZON = 2
+"""The value of `one` for a piece of a batch that gets a delete horizon, whatever the piece itself holds."""
 _SPECIAL = CODEC_MASK | CONTROL | TRANSACTIONAL
 _HASH = struct.Struct("=QQ")
 _OFFSET = struct.Struct("=Q")
@@ -142,7 +144,7 @@ def filter_batches(
     last_next_offset: int,
     now_ms: int,
     horizon_ms: int,
-    one: bool,
+    one: int,
 ) -> FilterResult:
     """Returns the plain batches of `data[start:end]` without the records that `table` supersedes.
 
@@ -150,17 +152,17 @@ def filter_batches(
     whose delete horizon has passed at `now_ms`. `horizon_ms` is the horizon of tombstones that have none yet. They get
     none with a negative `now_ms`, or if their batch has one above `latest_offset`: older records of its key stay. A
     batch without a record left stays as a header, if it ends at `last_next_offset` or at one of `kept_offsets`: sorted
-    native int64. Stops as `put_keys` does, without FULL.
+    native int64. Stops as `put_keys` does, without FULL. `one` may be PIECE_WITH_HORIZON, too.
     """
     whole, slots = memoryview(data), memoryview(table)
     out = bytearray()
     at, batches, read, kept = start, 0, 0, 0
     while at < end:
-        batch, why = _next_batch(whole, at, end, one)
+        batch, why = _next_batch(whole, at, end, bool(one))
         if batch is None:
             return FilterResult(bytes(out), at, batches, read, kept, why)
         try:
-            cleaned, stayed = _filter_batch(whole, batch, slots, seed, latest_offset, now_ms, horizon_ms)
+            cleaned, stayed = _filter_batch(whole, batch, slots, seed, latest_offset, now_ms, horizon_ms, one)
         except Corrupt as error:
             return FilterResult(bytes(out), at, batches, read, kept, error.why)
         if not stayed and (batch.last_offset + 1 == last_next_offset or has_offset(kept_offsets, batch.last_offset)):
@@ -239,6 +241,7 @@ def _filter_batch(
     latest_offset: int,
     now_ms: int,
     horizon_ms: int,
+    one: int,
 ) -> tuple[Buffer, int]:
     """Returns (the batch with the records that stay, their number)."""
     has_horizon = bool(batch.attributes & DELETE_HORIZON)
@@ -262,7 +265,9 @@ def _filter_batch(
         stay.append((section.number - 1, start, position, parsed[0]))
     if not stay:
         return b"", 0
-    needs_horizon = 0 <= last_tombstone <= latest_offset and not has_horizon and now_ms >= 0
+    needs_horizon = one == PIECE_WITH_HORIZON or (
+        0 <= last_tombstone <= latest_offset and not has_horizon and now_ms >= 0
+    )
     if len(stay) == batch.count and not needs_horizon:
         return whole[batch.position : batch.position + batch.size], len(stay)
     base_timestamp = horizon_ms if needs_horizon else batch.base_timestamp
@@ -307,14 +312,17 @@ def rebuild_batch(
     attributes: int,
     base_timestamp: int,
     max_timestamp: int,
+    last_offset_delta: int | None = None,
 ) -> bytearray:
-    """Returns the batch at `at` with another body and the fields that follow from it. Offsets and sequences stay."""
+    """Returns the batch at `at` with another body and the fields that follow from it. Offsets and sequences stay, but
+    for another `last_offset_delta`."""
     (base_offset, _, epoch, magic, _, _, last_delta, _, _, producer_id, producer_epoch, sequence, _) = (
         HEADER.unpack_from(data, at)
     )
     out = bytearray(HEADER_BYTES)
     HEADER.pack_into(
-        out, 0, base_offset, HEADER_BYTES - LENGTH_FROM + len(body), epoch, magic, 0, attributes, last_delta,
+        out, 0, base_offset, HEADER_BYTES - LENGTH_FROM + len(body), epoch, magic, 0, attributes,
+        last_delta if last_offset_delta is None else last_offset_delta,
         base_timestamp, max_timestamp, producer_id, producer_epoch, sequence, count,
     )  # fmt: skip
     out += body

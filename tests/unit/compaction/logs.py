@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 from tiered.compaction.batch_filter import CleanRules, LastRecord, clean_batches, put_batches
 from tiered.compaction.transactions import CleanedTransactions
-from tiered.records.batch import decode_header, decode_records, encode_batch
+from tiered.records.batch import decode_header, encode_batch
 from tiered.records.key_offset_map import KeyOffsetMap
 from tiered.records.marker import TransactionMarker, encode_marker
 from tiered.records.model import BatchHeader, Codec, Record
+from tiered.records.pieces import iterate_records
 
 NOW = 1_700_000_000_000
 RETENTION = 60_000
@@ -137,7 +138,7 @@ def records(data: bytes) -> list[Record]:
     found: list[Record] = []
     at = 0
     for head in headers(data):
-        found += () if head.is_control else decode_records(data, at)
+        found += () if head.is_control else iterate_records(data, at, head)
         at += head.size
     return found
 

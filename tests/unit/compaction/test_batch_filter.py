@@ -11,11 +11,21 @@ from hypothesis import strategies as st
 from tests.unit.compaction.logs import NOW, RETENTION, Cleaned, Log, clean, facts, headers, position_of, records
 from tiered.compaction.batch_filter import forget_horizons
 from tiered.errors import Corrupt
+from tiered.records import compression, pieces
 from tiered.records.batch import decode_records
 from tiered.records.model import DELETE_HORIZON, Codec
 from tiered.records.native import walk
+from tiered.records.pieces import RECORD_BYTES_MAX, iterate_records
 
 CODECS = list(Codec)
+
+
+def open_in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets every compressed batch be opened in pieces of a few records."""
+    monkeypatch.setattr(pieces, "RATIO_FROM", 1)
+    monkeypatch.setattr(pieces, "RATIO_MAX", 0)
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 60)
+    monkeypatch.setattr(compression, "PIECE_BYTES", 60)
 
 
 def cleaned(log: Log, **changes: object) -> Cleaned:
@@ -268,11 +278,11 @@ def test_compressed_batch_that_cannot_be_opened_ends_the_clean() -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
-def test_compressed_batch_that_expands_too_far_ends_the_clean(codec: Codec) -> None:
+def test_record_that_is_too_large_to_open_ends_the_clean(codec: Codec) -> None:
     log = Log()
-    log.add((b"a", bytes(20 << 20)), codec=codec)
+    log.add((b"a", bytes(RECORD_BYTES_MAX)), (b"a", bytes(1 << 20)), codec=codec)
     log.add((b"a", b"2"))
-    with pytest.raises(Corrupt, match=r"more than [0-9]+ bytes"):
+    with pytest.raises(Corrupt, match=r"record 0 takes 16777[0-9]+ bytes"):
         cleaned(log)
 
 
@@ -285,13 +295,34 @@ def test_keys_of_one_mib_that_differ_in_their_last_byte_are_different_keys(codec
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])
-def test_batch_that_would_compress_beyond_the_limit_of_readers_stays_plain(codec: Codec) -> None:
-    log = Log()
-    log.add((b"a", b"x" * (3 << 20)), (b"b", random.Random(1).randbytes(100_000)), codec=codec)
-    log.add((b"b", b"2"))
+def test_batch_that_compresses_well_is_cleaned_in_pieces(codec: Codec) -> None:
+    """Its size without compression is far above what is opened whole, but for snappy."""
+    log, line = Log(), b"x" * 1000
+    log.add(*((b"%d" % (number % 7), line) for number in range(20_000)), codec=codec)
+    log.add((b"6", b"2"))
     first = cleaned(log)
-    assert [each[:2] for each in facts(first.data)] == [(0, b"a"), (2, b"b")]
+    assert len(log.data) < 2 << 20
+    last = {number % 7: number for number in range(20_000) if number % 7 != 6}
+    expected = sorted((offset, b"%d" % key, line) for key, offset in last.items())
+    assert facts(first.data) == [*expected, (20_000, b"6", b"2")]
+    assert headers(first.data)[0].codec == codec
     assert clean(first.data, log.end).data == first.data
+
+
+@pytest.mark.parametrize("codec", CODECS[1:])
+def test_tombstone_in_one_piece_gives_the_whole_batch_a_horizon(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+    open_in_small_pieces(monkeypatch)
+    log = Log()
+    log.add((b"a", b"1"), *((b"%d" % number, b"v" * 50) for number in range(20)), (b"b", None), codec=codec)
+    log.add((b"a", b"2"))
+    out = cleaned(log)
+    first = headers(out.data)[0]
+    assert first.codec == codec and first.attributes & DELETE_HORIZON and first.base_timestamp == NOW + RETENTION
+    assert (first.base_offset, first.last_offset, first.count) == (0, 21, 21)
+    assert [each.timestamp for each in records(out.data)] == [NOW + number for number in range(1, 23)]
+    assert first.max_timestamp == NOW + 21
+    later = clean(out.data, log.end, first_dirty=log.end, now_ms=NOW + RETENTION)
+    assert [each.offset for each in records(later.data)] == [*range(1, 21), 22]
 
 
 def test_one_key_in_very_many_records_takes_the_memory_of_one() -> None:
@@ -396,6 +427,21 @@ class Reference:
 def test_any_history_is_cleaned_as_a_naive_cleaner_does(
     batches: list[tuple[list[tuple[bytes | None, bytes | None]], int, str, Codec]], memory: int, piece: int | None
 ) -> None:
+    check_any_history(batches, memory, piece)
+
+
+@given(st.lists(BATCHES, max_size=14), st.sampled_from([4 * 24, 1 << 12]), st.sampled_from([None, 150]))
+def test_any_history_is_cleaned_in_small_pieces_as_a_naive_cleaner_does(
+    batches: list[tuple[list[tuple[bytes | None, bytes | None]], int, str, Codec]], memory: int, piece: int | None
+) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        open_in_small_pieces(patched)
+        check_any_history(batches, memory, piece)
+
+
+def check_any_history(
+    batches: list[tuple[list[tuple[bytes | None, bytes | None]], int, str, Codec]], memory: int, piece: int | None
+) -> None:
     """The cleans go on until all is clean, then once more after the horizon."""
     history = Reference()
     for pairs, producer, kind, codec in batches:
@@ -441,6 +487,6 @@ def _read_committed(data: bytes, aborted: object) -> list[tuple[int, bytes | Non
     at = 0
     for head in headers(data):
         if not listed.has_batch(head) and not head.is_control:
-            out += [(each.offset, each.key, each.value) for each in decode_records(data, at)]
+            out += [(each.offset, each.key, each.value) for each in iterate_records(data, at, head)]
         at += head.size
     return out

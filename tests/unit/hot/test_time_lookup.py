@@ -137,7 +137,7 @@ def test_records_of_a_batch_below_the_log_start_are_not_found() -> None:
 def test_large_batch_is_opened_in_a_thread() -> None:
     seen: list[str] = []
 
-    def note(data: bytes, *args: int) -> tuple[int, int] | None:
+    def note(data: bytes, *args: int, **limits: int) -> tuple[int, int] | None:
         seen.append(threading.current_thread().name)
         return None
 
@@ -152,12 +152,31 @@ def test_large_batch_is_opened_in_a_thread() -> None:
     run_scenario(scenario)
 
 
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+def test_small_batch_that_becomes_large_is_opened_in_a_thread(codec: Codec) -> None:
+    """A kilobyte of zstd may become tens of megabytes, and would stop the event loop for as long as that takes."""
+    seen: list[str] = []
+
+    def note(data: bytes, *args: int, **limits: int) -> tuple[int, int] | None:
+        seen.append(threading.current_thread().name)
+        return first_at_or_after(data, *args, **limits)
+
+    async def scenario(log: DiskLog) -> None:
+        line = bytes(15_000)
+        append(log, bytearray(encode_batch([(NOW + number, None, line, ()) for number in range(100)], codec=codec)))
+        with patch.object(time_lookup, "first_at_or_after", note):
+            assert await offset_for_timestamp(log, NOW + 99, TimeLookups()) == (99, NOW + 99, 0)
+        assert seen[-1] == "tiered-time-lookup"
+
+    run_scenario(scenario)
+
+
 def test_waiting_lookup_keeps_no_batch_in_memory_and_addresses_take_turns() -> None:
     noise = random.Random(1).randbytes(3_000)
     went_on, served = threading.Event(), []
     reads: list[int] = []
 
-    def note(data: bytes, *args: int) -> tuple[int, int] | None:
+    def note(data: bytes, *args: int, **limits: int) -> tuple[int, int] | None:
         assert went_on.wait(30)
         served.append(int.from_bytes(data[:8], "big"))
         return 0, NOW

@@ -136,14 +136,20 @@ def test_single_pass_and_full_validation_agree(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
-def test_batch_that_expands_a_hundredfold_is_refused_above_a_mebibyte(codec: Codec) -> None:
-    """No reader would open such a batch. A follower takes it if the leader's log has it (`append_as_follower`)."""
-
-    def packed(size: int) -> bytearray:
-        return bytearray(encode_batch([(NOW, None, bytes(size), ())], codec=codec))
-
+def test_batch_that_compresses_well_is_taken(codec: Codec) -> None:
+    """A topic that is compacted has to see each key in the turn of the request, and opens no more than a bound."""
+    packed = bytearray(encode_batch([(NOW, b"k", bytes(1 << 16), ())] * 200, codec=codec))
+    assert len(packed) * 100 < 200 << 16
     for kind in ("CreateTime", "LogAppendTime"):
-        assert len(validate_batches(packed(1_000_000), 0, 0, config(message_timestamp_type=kind), NOW, False)) == 1
-        assert refusal(packed(8 << 20), message_timestamp_type=kind) is Code.INVALID_RECORD
-    two = packed(1000) + packed(8 << 20)
-    assert refusal(two) is Code.INVALID_RECORD
+        assert len(validate_batches(bytearray(packed), 0, 0, config(message_timestamp_type=kind), NOW, False)) == 1
+    assert len(validate_batches(bytearray(packed), 0, 0, config(), NOW, True)) == 1
+    assert len(validate_batches(packed + packed, 0, 0, config(), NOW, False)) == 2
+    assert refusal(packed, cleanup_policy=("compact",)) is Code.INVALID_RECORD
+
+
+def test_batch_that_states_more_than_any_reader_opens_is_refused() -> None:
+    stated = bytearray(encode_batch([(NOW, None, b"v", ())], codec=Codec.GZIP))
+    stated[-4:] = struct.pack("<I", 1 << 31)
+    stated[17:21] = struct.pack(">I", crc32c(memoryview(stated)[21:]))
+    for kind in ("CreateTime", "LogAppendTime"):
+        assert refusal(stated, message_timestamp_type=kind) is Code.INVALID_RECORD

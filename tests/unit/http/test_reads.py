@@ -8,7 +8,8 @@ import tracemalloc
 import pytest
 
 from tiered.errors import Corrupt
-from tiered.records.batch import MAX_DECOMPRESSED, Codec, encode_batch
+from tiered.records.batch import Codec, encode_batch
+from tiered.records.pieces import WHOLE_BYTES_MAX
 from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.partitions.reads import OBJECTS_MAX, decode_batches, decode_memory, max_decoded_size
 from tiered_api.http.partitions.records import BATCHES_MAX, count_batches
@@ -30,7 +31,7 @@ def test_effort_is_the_size_up_to_the_limit_of_a_batch() -> None:
     assert max_decoded_size(PLAIN) == len(PLAIN)
     assert max_decoded_size(b"no batch at all") == len(b"no batch at all")
     bomb = encode_batch([(0, None, bytes(1 << 20), ())], codec=Codec.ZSTD) * 100
-    assert decode_memory(bomb) == MAX_DECOMPRESSED
+    assert decode_memory(bomb) == WHOLE_BYTES_MAX
 
 
 def test_many_small_batches_are_measured_in_bounded_memory() -> None:

@@ -130,6 +130,9 @@ def test_hostile_sections_fail_alike(
     payload: bytes, count: int, base_offset: int, base_timestamp: int, append_time: int
 ) -> None:
     both("check_records", payload, count)
+    both("check_records", payload, count, 1)
+    both("split_records", payload, count, 0, -1)
+    both("split_records", payload, count, 1, 0)
     both("rows", payload, base_offset, base_timestamp, append_time, count)
     both("first_at_or_after", payload, base_offset, base_timestamp, 1000, count)
     after = min(base_offset, 2**62) + 1

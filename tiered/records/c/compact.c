@@ -390,8 +390,9 @@ static void finish_batch(Filter *filter, size_t mark, int64_t attributes, int64_
     big_put(p + 17, 4, crc32c_extend(0, p + CRC_FROM, size - CRC_FROM));
 }
 
-/* Appends what stays of the batch at p. Returns -1 with `why` set, or without memory. */
-static int filter_batch(Filter *filter, const uint8_t *p, int64_t size) {
+/* Appends what stays of the batch at p. `gets_horizon`: another piece of the batch has a tombstone that needs it. Returns
+ * -1 with `why` set, or without memory. */
+static int filter_batch(Filter *filter, const uint8_t *p, int64_t size, int gets_horizon) {
     size_t mark = filter->out.used;
     int64_t attributes = big(p + 21, 2), count = big(p + 57, 4), base_timestamp = big(p + 27, 8);
     int64_t max_timestamp = big(p + 35, 8), last_offset = big(p, 8) + big(p + 23, 4);
@@ -399,7 +400,7 @@ static int filter_batch(Filter *filter, const uint8_t *p, int64_t size) {
     Stay stay;
     if (out_put(&filter->out, p, HEADER_BYTES) < 0 || copy_records(filter, p, size, 0, &stay) < 0) goto failed;
     int has_tombstone = stay.last_tombstone >= 0 && stay.last_tombstone <= filter->latest_offset;
-    if (has_tombstone && !(attributes & DELETE_HORIZON) && filter->now_ms >= 0) {
+    if (gets_horizon || (has_tombstone && !(attributes & DELETE_HORIZON) && filter->now_ms >= 0)) {
         moves = 1;
         filter->out.used = mark + HEADER_BYTES;
         if (copy_records(filter, p, size, 1, &stay) < 0) goto failed;
@@ -426,11 +427,14 @@ failed:
     return -1;
 }
 
+/* A value of `one`, as in pure_compact.py. */
+#define PIECE_WITH_HORIZON 2
+
 static void filter_run(Filter *filter, const uint8_t *data, Py_ssize_t end, int one) {
     while (filter->at < end) {
         const uint8_t *p = data + filter->at;
         int64_t size = batch_next(p, end - filter->at, one, filter->why);
-        if (size == 0 || filter_batch(filter, p, size) < 0) return;
+        if (size == 0 || filter_batch(filter, p, size, one == PIECE_WITH_HORIZON) < 0) return;
         filter->at += (Py_ssize_t)size;
         if (one) return;
     }
@@ -443,7 +447,7 @@ PyObject *native_filter_batches(PyObject *self, PyObject *args) {
     int one;
     PyObject *result = NULL;
     (void)self;
-    if (!PyArg_ParseTuple(args, "y*y*Ly*nny*LLLp", &slots, &seed, &filter.latest_offset, &data, &filter.at, &end, &kept,
+    if (!PyArg_ParseTuple(args, "y*y*Ly*nny*LLLi", &slots, &seed, &filter.latest_offset, &data, &filter.at, &end, &kept,
                           &filter.last_next_offset, &filter.now_ms, &filter.horizon_ms, &one))
         return NULL;
     if (table_open(&filter.table, &slots, &seed) < 0 || !range_fits(&data, filter.at, end)) goto done;

@@ -1,4 +1,4 @@
-/* Records of one section as Python objects: check_records, rows, some_rows, first_at_or_after, outside. */
+/* Records of one section as Python objects: check_records, split_records, rows, some_rows, first_at_or_after, outside. */
 #include "record.h"
 
 #include <stdio.h>
@@ -44,13 +44,17 @@ static int check_all(Section *section) {
 }
 
 PyObject *native_check_records(PyObject *self, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"payload", "count", NULL};
+    static char *names[] = {"payload", "count", "first", NULL};
     Py_buffer payload;
-    long long count;
+    long long count, first = 0;
     Section section;
     (void)self;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y*L", names, &payload, &count)) return NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y*L|L", names, &payload, &count, &first)) return NULL;
     int outcome = section_open(&section, payload.buf, payload.len, count, 1);
+    if (outcome == 0) {
+        section.number = first;
+        section.count += first;
+    }
     if (outcome == 0 && payload.len < RELEASE_RECORD_BYTES) {
         outcome = check_all(&section);
     } else if (outcome == 0) {
@@ -61,6 +65,49 @@ PyObject *native_check_records(PyObject *self, PyObject *args, PyObject *kwargs)
     PyBuffer_Release(&payload);
     if (outcome < 0) return section_raise(&section);
     return Py_NewRef(Py_None);
+}
+
+/* Walks over the whole records in the bytes that are there. Returns 0 with the bytes that the next record takes, or 0
+ * of them if its length is cut short; -1 with `fault` set. */
+static int split(Section *section, int64_t *wanted) {
+    Parsed parsed;
+    *wanted = 0;
+    while (section->number < section->count) {
+        const uint8_t *at = section->at;
+        int32_t length;
+        section->fault = varint32(&at, section->end, &length);
+        if (section->fault == ENDS_EARLY) break;
+        if (section->fault == FINE && length < 0) section->fault = BAD_LENGTH;
+        if (section->fault != FINE) return -1;
+        if (length > section->end - at) {
+            *wanted = (at - section->at) + (int64_t)length;
+            break;
+        }
+        if (section_next(section, &parsed) < 0) return -1;
+    }
+    section->fault = FINE;
+    return 0;
+}
+
+PyObject *native_split_records(PyObject *self, PyObject *args) {
+    Py_buffer payload;
+    long long count, first, last_delta;
+    int64_t wanted = 0;
+    Section section;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*LLL", &payload, &count, &first, &last_delta)) return NULL;
+    section_open(&section, payload.buf, payload.len, 0, 0);
+    section.number = first;
+    section.count = count;
+    section.last_delta = last_delta;
+    int outcome;
+    Py_BEGIN_ALLOW_THREADS
+    outcome = split(&section, &wanted);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&payload);
+    if (outcome < 0) return section_raise(&section);
+    return Py_BuildValue("LnLL", (long long)(section.number - first), (Py_ssize_t)(section.at - section.start),
+                         (long long)section.last_delta, (long long)wanted);
 }
 
 /* Puts a new reference into a tuple under construction. Returns -1 if it is NULL. */

@@ -11,8 +11,9 @@ from tiered.ids import PartitionId
 from tiered.metadata.image import TopicImage
 from tiered.offline.bucket import Bucket, open_bucket
 from tiered.offline.committed import find_undecided_offset, read_committed_batches
-from tiered.records.batch import decode_records
+from tiered.records.batch import decode_header
 from tiered.records.model import CONTROL, Record
+from tiered.records.pieces import iterate_records
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.internal_rows import is_internal, print_folded
 from tiered_api.cli.output import Row, print_json, text_or_base64
@@ -130,7 +131,8 @@ async def _records(
         origin = piece.batches[0].position
         for batch in piece.batches:
             if not batch.attributes & CONTROL:
-                for record in decode_records(piece.data, batch.position - origin):
+                at = batch.position - origin
+                for record in iterate_records(piece.data, at, decode_header(piece.data, at)):
                     if record.offset >= start:
                         yield record
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiered.errors import Corrupt, Unavailable
-from tiered.records.batch import decode_records
+from tiered.records.batch import decode_header
 from tiered.records.native import walk
+from tiered.records.pieces import iterate_records
 from tiered_api.cli.demo.broker import DemoBroker
 from tiered_api.cli.demo.flights import Departure
 from tiered_api.cli.demo.stream import RecordNumbers
@@ -83,7 +84,7 @@ async def _replay_partition(
         if found.why or not found.batches:
             raise Corrupt(f"{topic}-{partition} at offset {offset}: {found.why or 'no batch'}")
         for batch in found.batches:
-            for record in decode_records(data, batch.position):
+            for record in iterate_records(data, batch.position, decode_header(data, batch.position)):
                 expected = sent[numbers[record.offset]] if record.offset < len(numbers) else None
                 if expected is None or (record.key, record.timestamp, record.value) != expected:
                     raise Corrupt(f"{topic}-{partition} offset {record.offset} holds {record}, not {expected}")

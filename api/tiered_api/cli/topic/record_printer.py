@@ -36,7 +36,7 @@ class Printer:
     def print(self, fetched: FetchedBatch, end: int | None) -> int:
         """Prints the records of a batch below `end`. Returns the offset after the last one that was handled."""
         out = []
-        position = fetched.header.next_offset
+        position = fetched.next_offset
         for record in fetched.records:
             if self.is_done or (end is not None and record.offset >= end):
                 position = record.offset

@@ -10,9 +10,11 @@ from tiered.errors import Code, Corrupt, Refused
 from tiered.hot.time_lookup import TimeLookups
 from tiered.ports import FileSlice
 from tiered.records.aborted import AbortedTransaction, AbortedTransactions
-from tiered.records.batch import MAX_DECOMPRESSED, decode_header, decompressed_max, open_section
-from tiered.records.model import CODEC_MASK, CRC_FROM, BatchHeader, Record
-from tiered.records.native import crc32c, some_rows, walk
+from tiered.records.batch import decode_header
+from tiered.records.model import CODEC_MASK, CRC_FROM, HEADER_BYTES, BatchHeader, Record, codec_of
+from tiered.records.native import crc32c, walk
+from tiered.records.opened_size import stated_size
+from tiered.records.pieces import RECORD_BYTES, RECORD_BYTES_MAX, WHOLE_BYTES_MAX, read_records, whole_max
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.read_result import ReadResult
 from tiered_api.http.exchange.errors import OFFSET_OUT_OF_RANGE, HttpError
@@ -251,7 +253,11 @@ def decode_batches(
             at += head.size
             continue
         rows, ended = _rows(data, at, head, offset, room, objects)
-        size = head.size if not head.codec else sum(len(row.key or b"") + len(row.value or b"") + 32 for row in rows)
+        size = (
+            head.size
+            if not head.codec
+            else sum(len(row.key or b"") + len(row.value or b"") + RECORD_BYTES for row in rows)
+        )
         if at and size > room:
             return
         yield DecodedBatch(head.leader_epoch, head.next_offset if ended else rows[-1].offset + 1, rows)
@@ -266,23 +272,29 @@ def _rows(data: bytes, at: int, head: BatchHeader, offset: int, room: int, objec
     if head.is_control:
         return [], True
     try:
-        return some_rows(*open_section(data, at), offset, room, objects)
+        return read_records(data, at, head, offset, room, objects)
     except Corrupt as error:
         raise Corrupt(f"{error.why}; a raw read gives the batch as it is", position=at) from None
 
 
 def max_decoded_size(data: bytes | bytearray) -> int:
-    """Returns how many bytes `data` becomes at most when its batches are decompressed."""
-    became, at = 0, 0
+    """Returns how many bytes of `data` are in memory at most when its batches are opened one after the other, and read
+    to their end."""
+    whole, became, at = memoryview(data), 0, 0
     while batches := walk(data, at, check_crc=False, max_batches=WALK_BATCHES).batches:
         for batch in batches:
-            became += min(batch.size * RATIOS[batch.attributes & CODEC_MASK], decompressed_max(batch.size))
+            size = whole_max(batch.size)
+            if RATIOS[batch.attributes & CODEC_MASK] > 1:
+                records = whole[batch.position + HEADER_BYTES : batch.position + batch.size]
+                if stated_size(codec_of(batch.attributes), records) > size:  # opened in pieces
+                    size = RECORD_BYTES_MAX
+            became += min(batch.size * RATIOS[batch.attributes & CODEC_MASK], size)
         at = batches[-1].position + batches[-1].size
     return max(len(data), became)
 
 
 def decode_memory(data: bytes | bytearray) -> int:
-    """Returns the memory that rendering `data` takes: records as Python objects, and one decompressed batch at a time.
-    The length of the response is known only later. The objects of one rendering, some 40 MB at most, are not counted,
-    because only worker threads render."""
-    return max(len(data) * DECODED_PER_BYTE, min(max_decoded_size(data), MAX_DECOMPRESSED))
+    """Returns the memory that rendering `data` takes: records as Python objects, and one decompressed batch or piece at
+    a time. The length of the response is known only later. The objects of one rendering, some 40 MB at most, are not
+    counted, because only worker threads render."""
+    return max(len(data) * DECODED_PER_BYTE, min(max_decoded_size(data), WHOLE_BYTES_MAX))

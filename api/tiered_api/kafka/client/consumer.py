@@ -11,7 +11,8 @@ from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered.records import native
 from tiered.records.batch import decode_header, decode_records
-from tiered.records.model import CONTROL, TRANSACTIONAL, BatchHeader, Record
+from tiered.records.model import CONTROL, OBJECTS_MAX, TRANSACTIONAL, BatchHeader, Record
+from tiered.records.pieces import read_records
 from tiered_api.kafka.client.client import (
     BACKOFF_FIRST_SECONDS,
     BACKOFF_MAX_SECONDS,
@@ -37,7 +38,9 @@ ABORT = 0
 HELD_BACK_NS = 5_000_000_000
 """Time for which an open transaction holds a partition back before that is reported."""
 DECODED_MAX = 200_000
-"""Most records and headers that one fetch of a partition returns; it ends with a whole batch."""
+"""Most records and headers that one fetch of a partition returns, before those of its last batch."""
+BATCH_BYTES = 64 << 20
+"""Most bytes of records that are decoded at once of a batch."""
 
 
 class FetchedBatch(NamedTuple):
@@ -46,6 +49,8 @@ class FetchedBatch(NamedTuple):
     tp: TopicPartition
     header: BatchHeader
     records: list[Record]
+    next_offset: int
+    """Offset after these records: that after the batch, unless the rest of it is fetched again."""
     log_start_offset: int
     last_stable_offset: int
     high_watermark: int
@@ -314,6 +319,7 @@ class KafkaConsumer:
             if batch.last_offset < position.offset:
                 continue
             start, position.offset = position.offset, batch.last_offset + 1
+            head, is_whole = decode_header(got.records, batch.position), True
             if batch.attributes & CONTROL:
                 found = decode_records(got.records, batch.position)
                 if found and _is_abort(found[0]):
@@ -323,13 +329,13 @@ class KafkaConsumer:
             elif batch.attributes & TRANSACTIONAL and batch.producer_id in position.aborted_producers:
                 continue
             else:
-                found = decode_records(got.records, batch.position)
-            if start > batch.base_offset:
-                found = [record for record in found if record.offset >= start]
-            head = decode_header(got.records, batch.position)
-            out.append(FetchedBatch(tp, head, found, got.log_start_offset, got.last_stable_offset, got.high_watermark))
+                found, is_whole = read_records(got.records, batch.position, head, start, BATCH_BYTES, OBJECTS_MAX)
+                if not is_whole:
+                    position.offset = found[-1].offset + 1
+            ends = got.log_start_offset, got.last_stable_offset, got.high_watermark
+            out.append(FetchedBatch(tp, head, found, position.offset, *ends))
             objects += len(found) + sum(len(record.headers) for record in found)
-            if objects > DECODED_MAX:  # the rest is fetched again
+            if objects > DECODED_MAX or not is_whole:  # the rest is fetched again
                 break
         return out
 

@@ -1,0 +1,146 @@
+"""The records of one batch in pieces, so that a batch that compresses well takes little memory.
+
+A batch that stays within its usual bound is opened whole, in one piece. Any other is decompressed bit by bit, up to
+`BATCH_BYTES_MAX`. A piece has whole records. One record takes up to `RECORD_BYTES_MAX`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tiered.errors import Corrupt
+from tiered.ports import Buffer
+from tiered.records import native
+from tiered.records.compression import PIECE_BYTES, TooLarge, decompress, decompress_pieces
+from tiered.records.model import HEADER_BYTES, BatchHeader, Codec, Record, RecordSection
+from tiered.records.opened_size import zstd_size_max
+
+WHOLE_BYTES_MAX = 64 << 20
+"""Most decompressed bytes of a batch that is opened whole."""
+RATIO_MAX, RATIO_FROM = 100, 1 << 20
+"""Above `RATIO_FROM` bytes a batch is opened whole if it becomes at most `RATIO_MAX` times its compressed size.
+
+A client that makes the broker take memory must send at least a hundredth of those bytes.
+"""
+BATCH_BYTES_MAX = (1 << 31) - 1
+"""Limit on the decompressed bytes of a batch. Kafka's clients can build no larger one: they count in 32 bits."""
+RECORD_BYTES_MAX = 16 << 20
+"""Limit on a record of a batch that is opened in pieces, and on a block of snappy there."""
+ITERATED_BYTES = 4 << 20
+"""Decompressed bytes whose records are objects at a time."""
+RECORD_BYTES = 32
+"""Bytes of a record beside its key and value, as `read_records` counts them."""
+
+
+class Piece(NamedTuple):
+    """Consecutive records of a batch, as `native.rows` and `native.arrow` take them."""
+
+    section: RecordSection
+    first: int
+    """Records of the batch before these."""
+    last_offset: int
+    """Offset of the last of these records. The batch's last one in the last piece, whose records may be gone."""
+    is_last: bool
+
+
+def whole_max(size: int, max_bytes: int = WHOLE_BYTES_MAX) -> int:
+    """Returns the most decompressed bytes of a batch of `size` compressed bytes that is opened whole."""
+    return min(max_bytes, max(RATIO_FROM, RATIO_MAX * size))
+
+
+def open_pieces(
+    buf: Buffer, at: int, head: BatchHeader, *, max_bytes: int = BATCH_BYTES_MAX, max_whole: int = WHOLE_BYTES_MAX
+) -> Iterator[Piece]:
+    """Yields the records of the batch at `at` with header `head`, in order: the whole batch if it becomes no more than
+    `max_whole` bytes.
+
+    Raises `Corrupt` if it cannot be opened, or would become more than `max_bytes`. The pieces before that are good.
+    """
+    raw: Buffer = memoryview(buf)[at + HEADER_BYTES : at + head.size]
+    if len(raw) != head.size - HEADER_BYTES:
+        raise Corrupt("batch is short", position=at)
+    append_time = head.max_timestamp if head.is_log_append_time else -1
+    payload = _open_whole(raw, head, min(max_bytes, whole_max(len(raw), max_whole)))
+    if payload is not None:
+        yield Piece(
+            (payload, head.base_offset, head.base_timestamp, append_time, head.count), 0, head.last_offset, True
+        )
+        return
+    parts = decompress_pieces(head.codec, raw, RECORD_BYTES_MAX)
+    waiting: list[Buffer] = []
+    size = opened = done = 0
+    last_delta, threshold = -1, PIECE_BYTES
+    while done < head.count:
+        part = next(parts, None)
+        if part is not None:
+            waiting.append(part)
+            size, opened = size + len(part), opened + len(part)
+            if opened > max_bytes:
+                raise TooLarge(f"{head.codec.name.lower()}: decompresses to more than {max_bytes} bytes", position=at)
+            if size < threshold:
+                continue
+        data = memoryview(b"".join(waiting))
+        count, end, last_delta, wanted = native.split_records(data, head.count, done, last_delta)
+        is_last = done + count == head.count
+        if is_last and end < size:
+            raise Corrupt("bytes after the last record", position=at)
+        if count:
+            section = data[:end], head.base_offset, head.base_timestamp, append_time, count
+            last_offset = head.last_offset if is_last else head.base_offset + last_delta
+            yield Piece(section, done, last_offset, is_last)
+        if wanted > RECORD_BYTES_MAX:
+            why = f"record {done + count} takes {wanted} bytes, and no more than {RECORD_BYTES_MAX} are opened at once"
+            raise TooLarge(why, position=at)
+        if part is None and not is_last:
+            raise Corrupt(f"record {done + count} ends early", position=at)
+        done += count
+        waiting, size, threshold = [data[end:]], size - end, max(wanted, PIECE_BYTES)
+    if next(parts, None):
+        raise Corrupt("bytes after the last record", position=at)
+
+
+def read_records(
+    buf: Buffer, at: int, head: BatchHeader, start: int, size: int, objects: int
+) -> tuple[list[Record], bool]:
+    """Returns (records, True if these are all) of the batch at `at` from offset `start` on, as `native.some_rows`.
+
+    Records before one that cannot be opened are returned first. Raises `Corrupt` if that is the first one.
+    """
+    out: list[Record] = []
+    try:
+        for piece in open_pieces(buf, at, head):
+            if piece.last_offset < start:
+                continue
+            found, is_whole = native.some_rows(*piece.section, start, size, objects)
+            out += found
+            size -= sum(len(each.key or b"") + len(each.value or b"") + RECORD_BYTES for each in found)
+            objects -= sum(1 + len(each.headers) for each in found)
+            if not is_whole or (not piece.is_last and (size <= 0 or objects <= 0)):
+                return out, False
+    except Corrupt:
+        if not out:
+            raise
+        return out, False
+    return out, True
+
+
+def iterate_records(buf: Buffer, at: int, head: BatchHeader) -> Iterator[Record]:
+    """Yields the records of the batch at `at`, with few of them in memory."""
+    for piece in open_pieces(buf, at, head, max_whole=ITERATED_BYTES):
+        yield from native.rows(*piece.section)
+
+
+def _open_whole(raw: Buffer, head: BatchHeader, max_bytes: int) -> Buffer | None:
+    """Returns the uncompressed records, or None if they take more than `max_bytes` bytes."""
+    codec = head.codec
+    if not codec:
+        return raw
+    try:
+        return decompress(codec, raw, max_bytes)
+    except TooLarge:
+        return None
+    except Corrupt:  # zstd without a stated size gives one error for both
+        if codec is Codec.ZSTD and zstd_size_max(raw, max_bytes) > max_bytes:
+            return None
+        raise
