@@ -38,6 +38,8 @@ class S3Rules:
 
     buckets: dict[str, dict[str, Stored]] = field(default_factory=lambda: {BUCKET: {}})
     uploads: dict[str, dict[int, bytes]] = field(default_factory=dict)
+    begun: dict[str, tuple[str, str, float]] = field(default_factory=dict)
+    """Bucket, key and time (seconds) of the begin of each unfinished upload."""
     ignore_conditions: bool = False
     """Behave like a store that replies 200 and overwrites."""
     sparse_listings: bool = False
@@ -68,6 +70,8 @@ class S3Rules:
         if refusal := self._refuse_checksum(request, key, body):
             return refusal
         match request.method:
+            case "GET" if not key and "uploads" in query:
+                return self._list_uploads(bucket, query)
             case "GET" if not key:
                 return _listing(objects, bucket, query, stale_seconds, self.sparse_listings)
             case "HEAD" if not key:
@@ -79,6 +83,7 @@ class S3Rules:
             case "POST" if "uploads" in query:
                 upload = uuid.uuid4().hex
                 self.uploads[upload] = {}
+                self.begun[upload] = (bucket, key, time.time())
                 return _xml(
                     f"<InitiateMultipartUploadResult><UploadId>{upload}</UploadId></InitiateMultipartUploadResult>"
                 )
@@ -87,8 +92,9 @@ class S3Rules:
             case "POST" if "uploadId" in query:
                 return self._complete(objects, key, query["uploadId"], body, request.headers)
             case "DELETE" if "uploadId" in query:
-                self.uploads.pop(query["uploadId"], None)
-                return web.Response(status=204)
+                self.begun.pop(query["uploadId"], None)
+                known = self.uploads.pop(query["uploadId"], None) is not None
+                return web.Response(status=204) if known else error_reply(404, "NoSuchUpload")
             case "PUT":
                 return self._put(objects, key, body, request.headers)
             case "DELETE":
@@ -98,7 +104,7 @@ class S3Rules:
 
     def reset(self) -> None:
         """Makes the store an ordinary one again. Its objects stay."""
-        ordinary = S3Rules(self.buckets, self.uploads)
+        ordinary = S3Rules(self.buckets, self.uploads, self.begun)
         self.__dict__.update(ordinary.__dict__)
 
     def _refuse_login(self, request: web.Request) -> web.Response | None:
@@ -144,6 +150,24 @@ class S3Rules:
         self.uploads[upload][number] = body
         return web.Response(headers={"ETag": f'"{hashlib.md5(body).hexdigest()}"'})
 
+    def _list_uploads(self, bucket: str, query: Any) -> web.Response:
+        marker, limit = (query.get("key-marker", ""), query.get("upload-id-marker", "")), int(query["max-uploads"])
+        listed = sorted(
+            (key, upload, begun)
+            for upload, (of, key, begun) in self.begun.items()
+            if of == bucket and key.startswith(query.get("prefix", "")) and (key, upload) > marker
+        )
+        page = listed[:limit]
+        more = len(listed) > limit
+        next_marker = f"<NextKeyMarker>{escape(page[-1][0])}</NextKeyMarker>" if more else ""
+        next_marker += f"<NextUploadIdMarker>{page[-1][1]}</NextUploadIdMarker>" if more else ""
+        entries = "".join(
+            f"<Upload><Key>{escape(key)}</Key><UploadId>{upload}</UploadId><Initiated>{_iso(begun)}</Initiated></Upload>"
+            for key, upload, begun in page
+        )
+        truncated = f"<IsTruncated>{str(more).lower()}</IsTruncated>"
+        return _xml(f"<ListMultipartUploadsResult>{truncated}{next_marker}{entries}</ListMultipartUploadsResult>")
+
     def _complete(self, objects: dict[str, Stored], key: str, upload: str, body: bytes, headers: Any) -> web.Response:
         parts = self.uploads.get(upload)
         if parts is None:
@@ -160,7 +184,7 @@ class S3Rules:
         whole = b"".join(parts[number] for number in numbers)
         etag = f'"{hashlib.md5(whole).hexdigest()}-{len(numbers)}"'
         objects[key] = Stored(whole, etag, time.time(), {})
-        del self.uploads[upload]
+        del self.uploads[upload], self.begun[upload]
         return _xml(f"<CompleteMultipartUploadResult><ETag>{etag}</ETag></CompleteMultipartUploadResult>")
 
     def _refusal(self, found: Stored | None, headers: Any) -> web.Response | None:

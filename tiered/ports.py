@@ -192,6 +192,10 @@ class ObjectStore(Protocol):
     async def delete(self, keys: Sequence[str]) -> None:
         """Deletes objects; absent keys are no error."""
 
+    async def end_old_uploads(self, prefix: str) -> int:
+        """Ends uploads under `prefix` that began more than a day ago, by the clock of the store, and returns how many:
+        their processes were killed. The work of one call is bounded. A store that refuses this keeps them."""
+
     async def close(self) -> None: ...
 
 

@@ -32,6 +32,8 @@ from tiered.system.local_disk import LocalDisk
 
 LOG = "_delta_log"
 READ_BYTES = 8 << 20
+IN_PARTS_BYTES = 512 << 20
+"""Size from which the store on S3 uploads a file in parts."""
 LIST_KEYS = 1000
 READS_AT_ONCE = 8
 """Files of a bucket that are read at the same time: commits are small, and each request waits."""
@@ -374,9 +376,14 @@ def open_table_bucket(url: str) -> tuple[ObjectStore, str]:
 
 
 async def upload_file(store: ObjectStore, prefix: str, scratch: str, name: str) -> None:
-    """Uploads a file of the folder `scratch` below a prefix of an open store."""
+    """Uploads a file of the folder `scratch` below a prefix of an open store.
+
+    A large file goes in parts. So do those of loaders that were killed, whose parts are then ended.
+    """
     file = LocalDisk(scratch).open(name, write=False)
     try:
+        if file.size() >= IN_PARTS_BYTES:
+            await store.end_old_uploads(prefix)
         result = await store.upload(prefix + name, [FileSlice(file, 0, file.size())])
     finally:
         file.close()

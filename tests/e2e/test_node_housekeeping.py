@@ -24,6 +24,19 @@ async def create_hot_topic(site: SimBrokerRig, partitions: int = 1, **more: str)
     return await site.create("t", partitions, remote_storage_enable="false", retention_ms="-1", **more)
 
 
+def test_controller_looks_for_uploads_of_killed_processes_each_hour() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start()
+        store = site.bucket.memory
+        await site.wait_until(lambda: store.looks_for_old_uploads >= 1, 4000)
+        before = store.looks_for_old_uploads
+        await asyncio.sleep(3 * 3600)
+        assert store.looks_for_old_uploads == before + 3
+        await site.stop()
+
+    run(scenario)
+
+
 def test_periodic_fsync_on_a_full_disk_does_not_end_the_broker() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()

@@ -219,7 +219,9 @@ class Broker:
         self.log_cleaner = LogCleaner(
             self.view, self.world, self.hosted_replicas, self.disk, self._clean_throttle, self.retention_clock, metrics
         )
-        self._object_deletion = ObjectDeletion(self.view, channel, self.cluster, self.cold_tier.collector, world.clock)
+        self._object_deletion = ObjectDeletion(
+            self.view, channel, self.cluster, self.cold_tier.collector, self.store, world.clock
+        )
         self._store_watch = StoreWatch(self.store, self.cluster, world.clock)
         self._failure = ""
         metrics.gauge("tiered_metadata_waiting_changes", "Changes of metadata that wait for the bucket.").set_function(

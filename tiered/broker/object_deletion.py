@@ -1,4 +1,5 @@
-"""Timed deletion in the bucket: expired segments of this broker's partitions, and as controller deleted topics.
+"""Timed deletion in the bucket: expired segments of this broker's partitions, and as controller deleted topics and the
+uploads of killed processes.
 
 An object goes only after the delay that a setting names. Objects that no manifest names are swept by `tiering`.
 """
@@ -17,12 +18,14 @@ from tiered.controller.requests import ForgetTopic
 from tiered.errors import Refused, Unavailable
 from tiered.ids import TopicId
 from tiered.metadata.image import DeletedTopic
-from tiered.ports import Clock
+from tiered.ports import Clock, ObjectStore
 
 log = logging.getLogger(__name__)
 
 COLLECT_SECONDS = 30.0
 """Pause between two looks for objects whose delay is over."""
+UPLOADS_SECONDS = 3600.0
+"""Pause between two looks for uploads that nobody completes, which are at least a day old."""
 
 
 class ObjectDeletion:
@@ -34,21 +37,24 @@ class ObjectDeletion:
         channel: RequestChannel,
         local_controller: LocalController,
         collector: Collector,
+        store: ObjectStore,
         clock: Clock,
     ) -> None:
         self._view = view
         self._channel = channel
         self._local_controller = local_controller
         self._collector = collector
+        self._store = store
         self._clock = clock
         self._empty_since_ms: dict[TopicId, int] = {}
         """By deleted topic: since when the bucket has no object of it."""
 
     async def run(self) -> None:
-        """Runs both loops until it is cancelled."""
+        """Runs all loops until it is cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._run_every(COLLECT_SECONDS, self.delete_expired_objects))
             group.create_task(self._run_every(COLLECT_SECONDS, self.delete_topic_objects))
+            group.create_task(self._run_every(UPLOADS_SECONDS, self.end_old_uploads))
 
     async def _run_every(self, seconds: float, step: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -61,6 +67,11 @@ class ObjectDeletion:
     async def delete_expired_objects(self) -> None:
         """Deletes expired objects after their delay."""
         await self._collector.delete_expired()
+
+    async def end_old_uploads(self) -> None:
+        """Ends uploads that killed processes left under the prefix of the cluster, if this broker is the controller."""
+        if self._local_controller.is_controller:
+            await self._store.end_old_uploads("")
 
     async def delete_topic_objects(self) -> None:
         """Deletes the objects of deleted topics after `tiered.topic.delete.delay.ms`, if this broker is the controller.

@@ -110,6 +110,10 @@ class DirectoryStore:
             path = self._path(key)
             await self._request(self._small, "delete", key, lambda: self._delete(path))  # noqa: B023
 
+    async def end_old_uploads(self, prefix: str) -> int:
+        """Deletes temporary files of all keys: their names do not tell the key."""
+        return await self._request(self._small, "list", prefix, self._delete_abandoned)
+
     async def close(self) -> None:
         self._small.close()
         self._bulk.close()
@@ -251,14 +255,18 @@ class DirectoryStore:
                     FILE_MODE,
                 )
 
-    def _delete_abandoned(self) -> None:
-        """Deletes temporary files that ended processes left. A limit of one day spares the slowest running process."""
+    def _delete_abandoned(self) -> int:
+        """Deletes temporary files that ended processes left, and returns how many. A limit of one day spares the
+        slowest running process."""
         oldest_ms = self._clock.wall_ms() - TEMPORARY_MS
+        count = 0
         with os.scandir(os.path.join(self.root, ".tmp")) as entries:
             for entry in entries:
                 with contextlib.suppress(FileNotFoundError):
                     if entry.stat().st_mtime_ns // 1_000_000 < oldest_ms:
                         os.unlink(entry.path)
+                        count += 1
+        return count
 
     @contextlib.contextmanager
     def _lock(self, path: str) -> Iterator[None]:

@@ -226,6 +226,9 @@ class EncryptedStore:
             self._opened.pop(key, None)
         await self._inner.delete(keys)
 
+    async def end_old_uploads(self, prefix: str) -> int:
+        return await self._inner.end_old_uploads(prefix)
+
     async def close(self) -> None:
         self._threads.close()
         await self._inner.close()

@@ -221,6 +221,12 @@ class FaultyStore:
         if fault and fault.kind in NO_REPLY:
             raise await self._no_reply("delete", keys[0] if keys else "", fault)
 
+    async def end_old_uploads(self, prefix: str) -> int:
+        fault = await self._begin("list", prefix)
+        if fault and fault.kind in NO_REPLY:
+            raise await self._no_reply("list", prefix, fault)
+        return await self.inner.end_old_uploads(prefix)
+
     async def close(self) -> None:
         await self._apply_late_writes()
         await self.inner.close()

@@ -66,5 +66,8 @@ class MemoryStore:
             if self._objects.pop(key, None) is not None:
                 del self._keys[bisect.bisect_left(self._keys, key)]
 
+    async def end_old_uploads(self, prefix: str) -> int:
+        return 0
+
     async def close(self) -> None:
         """Does nothing: the objects live as long as the store."""

@@ -101,6 +101,14 @@ class MeteredStore:
             raise self._record_failure("delete", error) from None
         self._record_reply("delete", "ok", 0)
 
+    async def end_old_uploads(self, prefix: str) -> int:
+        try:
+            ended = await self._inner.end_old_uploads(prefix)
+        except Unavailable as error:
+            raise self._record_failure("list", error) from None
+        self._record_reply("list", "ok", 0)
+        return ended
+
     async def close(self) -> None:
         await self._inner.close()
 

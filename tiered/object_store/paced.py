@@ -44,5 +44,9 @@ class PacedStore:
         await self._take_turn("delete")
         await self._inner.delete(keys)
 
+    async def end_old_uploads(self, prefix: str) -> int:
+        await self._take_turn("list")
+        return await self._inner.end_old_uploads(prefix)
+
     async def close(self) -> None:
         await self._inner.close()

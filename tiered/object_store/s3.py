@@ -20,6 +20,7 @@ import base64
 import hashlib
 import logging
 from collections.abc import Callable, Sequence
+from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple, TypeVar
 
 from botocore.exceptions import (
@@ -72,6 +73,10 @@ BACKOFF_SECONDS = 0.1
 DELETE_KEYS = 1000
 LIST_KEYS = 1000
 HASHED_BYTES = 1 << 20
+OLD_UPLOAD_SECONDS = 24 * 3600
+UPLOAD_PAGES = 5
+ABORTS_MAX = 100
+"""Limit on the uploads that one call ends."""
 EMPTY_PAGES_MAX = 1000
 """Limit on consecutive pages without a key: after it a list fails."""
 MALFORMED_REPLY = (ResponseParserError, KeyError, ValueError)
@@ -91,6 +96,13 @@ class Page(NamedTuple):
     next_token: str
 
 
+class UploadPage(NamedTuple):
+    """A part of the list of uploads: those that are old, and the arguments for the next page, empty at the end."""
+
+    old: Sequence[dict[str, str]]
+    next_marker: dict[str, str]
+
+
 class S3Store:
     """Objects below `prefix` of a bucket."""
 
@@ -103,6 +115,7 @@ class S3Store:
         self._part_bytes = part_bytes
         self._single_put_bytes = min(SINGLE_PUT_BYTES, part_bytes * 8)
         self._uploads_need_md5 = False
+        self._own_uploads: set[str] = set()
         try:
             self._clients = S3Clients(self.url, clock, META_WORKERS + BULK_WORKERS, CONDITIONAL_WORKERS)
         except (BotoCoreError, ValueError) as error:  # an endpoint that is not a URL, or a missing profile
@@ -168,6 +181,33 @@ class S3Store:
         for at in range(0, len(keys), DELETE_KEYS):
             some = keys[at : at + DELETE_KEYS]
             await self._request("delete", some[0], self._meta, SECONDS, lambda: self._delete(some))  # noqa: B023
+
+    async def end_old_uploads(self, prefix: str) -> int:
+        ended = 0
+        marker: dict[str, str] = {}
+        for _ in range(UPLOAD_PAGES):
+            try:
+                page = await self._request(
+                    "list uploads", prefix, self._meta, SECONDS,
+                    lambda: self._list_uploads(prefix, marker),  # noqa: B023
+                )  # fmt: skip
+                for upload in page.old[: ABORTS_MAX - ended]:
+                    await self._request(
+                        "abort", upload["Key"], self._meta, SECONDS,
+                        lambda: self._abort_upload(upload),  # noqa: B023
+                    )  # fmt: skip
+                    ended += 1
+            except Unavailable as error:
+                if not error.refused and not error.final:
+                    raise
+                log.info("uploads that were killed stay, the bucket's lifecycle rule has to end them error=%s", error)
+                break
+            if not page.next_marker or ended >= ABORTS_MAX:
+                break
+            marker = page.next_marker
+        if ended:
+            log.info("uploads of killed processes were ended store=%s prefix=%s uploads=%d", self.url, prefix, ended)
+        return ended
 
     async def close(self) -> None:
         for workers in (self._conditional, self._meta, self._bulk):
@@ -304,6 +344,28 @@ class S3Store:
         if errors := response.get("Errors"):
             raise Unavailable(f"delete failed store={self.url} keys={len(errors)} error={errors[0].get('Message')}")
 
+    def _list_uploads(self, prefix: str, marker: dict[str, str]) -> UploadPage:
+        arguments = {"Bucket": self._bucket, "Prefix": self._prefix + prefix, "MaxUploads": LIST_KEYS, **marker}
+        reply = self._clients.call(lambda client: client.list_multipart_uploads(**arguments))
+        now = parsedate_to_datetime(reply["ResponseMetadata"]["HTTPHeaders"]["date"])
+        old = [
+            {"Key": upload["Key"], "UploadId": upload["UploadId"]}
+            for upload in reply.get("Uploads", [])
+            if (now - upload["Initiated"]).total_seconds() > OLD_UPLOAD_SECONDS
+            and upload["UploadId"] not in self._own_uploads
+        ]
+        is_last = not reply.get("IsTruncated") or not reply.get("NextKeyMarker")
+        names = {"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"}
+        return UploadPage(old, {} if is_last else {name: reply[of] for name, of in names.items() if reply.get(of)})
+
+    def _abort_upload(self, upload: dict[str, str]) -> None:
+        """Aborts an upload. An absent one is no error: another process has aborted it."""
+        try:
+            self._clients.call(lambda client: client.abort_multipart_upload(Bucket=self._bucket, **upload))
+        except ClientError as error:
+            if _code(error) != "NoSuchUpload":
+                raise
+
     # -- multipart ----------------------------------------------------------------------------------------------------
 
     async def _upload_in_parts(self, key: str, whole: UploadBody) -> PutResult:
@@ -314,6 +376,7 @@ class S3Store:
             lambda: self._clients.call(lambda client: client.create_multipart_upload(**name)),
         )  # fmt: skip
         name["UploadId"] = created["UploadId"]
+        self._own_uploads.add(created["UploadId"])
         is_complete = False
         try:
             tags = await self._send_parts(key, name, whole)
@@ -321,8 +384,11 @@ class S3Store:
             is_complete = isinstance(result, Ok)
             return result
         finally:
-            if not is_complete:
-                await self._abort(key, name)
+            try:
+                if not is_complete:
+                    await self._abort(key, name)
+            finally:
+                self._own_uploads.discard(created["UploadId"])
 
     async def _send_parts(self, key: str, name: dict[str, Any], whole: UploadBody) -> PartTags:
         size = max(self._part_bytes, -(-whole.size // PARTS_MAX))

@@ -67,6 +67,7 @@ class RecordingStore(MemoryStore):
         self.on_delete: Callable[[Sequence[str]], None] = lambda keys: None
         """Callback before each delete takes effect."""
         self.requests = 0
+        self.looks_for_old_uploads = 0
         self.decrypt: Callable[[str, bytes], bytes] | None = None
         """Returns the content of an encrypted object, by its key and the stored bytes."""
         self.contents: dict[str, StoredObject] = {}
@@ -86,6 +87,11 @@ class RecordingStore(MemoryStore):
         await super().delete(keys)
         for key in keys:
             self.contents.pop(key, None)
+
+    async def end_old_uploads(self, prefix: str) -> int:
+        self.requests += 1
+        self.looks_for_old_uploads += prefix == ""
+        return await super().end_old_uploads(prefix)
 
     async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
         self.requests += 1
