@@ -31,6 +31,7 @@ May import: clients, offline
 ~ native_table  a topic's table without a JVM: snapshots and commits
   delta_state   the state of a table from the actions of Delta's log
   deletion_vectors  the rows of a file that are deleted
+  log_cleanup   the files of Delta's log that its retention no longer needs
   checkpoint    checkpoints of Delta's log as Parquet
   joining       the small files of a table that are worth joining
 ~ table_log     Delta's log of a table for readers, without a JVM

@@ -27,7 +27,14 @@ RETENTION = "delta.deletedFileRetentionDuration"
 TOMBSTONE_MS = 7 * 24 * 3600 * 1000
 """Time for which a checkpoint keeps the names of removed files. VACUUM of any engine needs them that long."""
 
+V2_CHECKPOINT = "v2Checkpoint"
+LOG_FEATURES = (V2_CHECKPOINT, "catalogManaged", "catalogOwned-preview", "redirectReaderWriter-preview")
+"""Features that keep a part of the table's state where this reader does not look."""
+
 _COMMIT = re.compile(r"(\d{20})\.json")
+_V2_CHECKPOINT = re.compile(
+    r"(\d{20})\.checkpoint\.[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\.(?:json|parquet)"
+)
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
 
 
@@ -54,6 +61,11 @@ def newest_checkpoint(names: Iterable[str]) -> tuple[int, list[str]]:
             parts.setdefault((int(found[1]), int(found[3] or 1)), []).append(name)
     whole = [(version, sorted(files)) for (version, count), files in parts.items() if len(files) == count]
     return max(whole, default=(-1, []))
+
+
+def newest_v2_checkpoint(names: Iterable[str]) -> int:
+    """Returns the version of the newest checkpoint under a name that only `v2Checkpoint` gives; -1 if there is none."""
+    return max((int(found[1]) for name in names if (found := _V2_CHECKPOINT.fullmatch(name))), default=-1)
 
 
 class TableState:
@@ -162,6 +174,23 @@ def parse_actions(text: str, where: str) -> list[Json]:
     if not all(isinstance(action, dict) for action in found):
         raise Corrupt("commit of a table has a line that is no object", where=where)
     return found
+
+
+def check_log_features(state: TableState, url: str) -> None:
+    """Raises `Refused` if the log alone does not say what is in the table."""
+    named = {*(state.protocol.get("readerFeatures") or ()), *(state.protocol.get("writerFeatures") or ())}
+    for feature in LOG_FEATURES:
+        if feature in named:
+            raise refuse_log(url, feature)
+
+
+def refuse_log(url: str, feature: str, more: str = "") -> Refused:
+    """Returns the error for a table whose log only Spark reads, because of a feature."""
+    return Refused(
+        Code.INVALID_REQUEST,
+        f"the table at {url} needs reader version 3 with {feature}{more}, whose log only Spark reads: "
+        "use `--engine spark`",
+    )
 
 
 def file_extents(add: Mapping[str, Any]) -> list[FileExtent]:

@@ -62,6 +62,10 @@ class TableFolder(ABC):
     def list_versions(self, folder: str, after: str = "") -> dict[str, str]:
         """Returns what `list_names` does, and for each name the version: another file of that name has another one."""
 
+    @abstractmethod
+    def list_files(self, folder: str) -> Iterator[StoredFile]:
+        """Yields the files right in a folder, in order of their names. Reads no further than it is asked."""
+
     def list_and_read(self, folder: str, after: str, name: str) -> tuple[dict[str, str], bytes | None]:
         """Returns what `list_versions` does. A bucket is asked for the file `name` of the folder too, at the same time:
         its bytes come with the list that has this version of it."""
@@ -132,6 +136,11 @@ class DirectoryFolder(TableFolder):
                 found[name] = _version(self._root / folder / name)
         return found
 
+    def list_files(self, folder: str) -> Iterator[StoredFile]:
+        for name in self.list_names(folder):
+            with suppress(FileNotFoundError):
+                yield StoredFile(name, (self._root / folder / name).stat().st_mtime_ns // 1_000_000)
+
     def read(self, path: str) -> bytes | None:
         try:
             return (self._root / path).read_bytes()
@@ -167,7 +176,9 @@ class DirectoryFolder(TableFolder):
 
     def delete(self, paths: Sequence[str]) -> None:
         for path in paths:
-            (self._root / path).unlink(missing_ok=True)
+            target = self._root / path
+            target.unlink(missing_ok=True)
+            (target.parent / f".{target.name}.crc").unlink(missing_ok=True)  # Hadoop's, beside a file that it wrote
 
     def list_data_files(self) -> Iterator[StoredFile]:
         with os.scandir(self._root) as entries:
@@ -288,6 +299,16 @@ class BucketFolder(TableFolder):
             last = page[-1].key
             if len(page) < LIST_KEYS:  # a list of S3 is short at its end only
                 return found
+
+    def list_files(self, folder: str) -> Iterator[StoredFile]:
+        prefix = last = f"{self._prefix}{folder}/"
+        while page := self._run(self._store.list(prefix, last, LIST_KEYS)):
+            for each in page:
+                if "/" not in (name := each.key.removeprefix(prefix)):
+                    yield StoredFile(name, each.modified_ms)
+            last = page[-1].key
+            if len(page) < LIST_KEYS:
+                return
 
     def read(self, path: str) -> bytes | None:
         got = self._run(self._store.get(self._prefix + path))

@@ -12,9 +12,10 @@ import logging
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from pyspark_tiered import delta_state, history, joining, orphans, table_form
+from pyspark_tiered import delta_state, history, joining, log_cleanup, orphans, table_form
 from pyspark_tiered.checkpoint import encode_checkpoint
 from pyspark_tiered.delta_state import TableState
 from pyspark_tiered.history import FileExtent
@@ -224,7 +225,7 @@ class NativeTable(TopicTable):
             return read_rows(local, joining.ROWS_BYTES_MAX // 2)
 
     def remove_orphans(self, now_ms: int | None = None) -> int:
-        now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+        now_ms = self._stored_ms() if now_ms is None else now_ms
         if not orphans.is_due(self.orphans_looked_for_ms, now_ms) or not self._state.keeps_removed_files():
             return 0
         self.orphans_looked_for_ms = now_ms
@@ -277,17 +278,40 @@ class NativeTable(TopicTable):
             self._write_checkpoint()
         return True
 
+    def _stored_ms(self) -> int:
+        """Returns the time of the newest commit by the clock of the store; 0 if its file is gone.
+
+        The clock that gave the files their times says how old they are: that of this process may be days ahead.
+        """
+        return self.folder.modified_ms(f"{LOG}/{delta_state.commit_name(self._state.version)}") or 0
+
     def _write_checkpoint(self) -> None:
-        """Writes a checkpoint. The table is whole without it, so a failure is a warning."""
-        version, now_ms = self._state.version, time.time_ns() // 1_000_000
-        self._state.drop_old_tombstones(now_ms)
-        data, count = encode_checkpoint(self._state.actions(now_ms))
-        pointer = json.dumps({"version": version, "size": count}).encode()
+        """Writes a checkpoint, and cleans the log. The table is whole without it, so a failure is a warning."""
+        version = self._state.version
         try:
+            now_ms = self._stored_ms()
+            self._state.drop_old_tombstones(now_ms)
+            data, count = encode_checkpoint(self._state.actions(now_ms))
             self.folder.replace(f"{LOG}/{delta_state.checkpoint_name(version)}", data)
-            self.folder.replace(LAST_CHECKPOINT, pointer)
+            self.folder.replace(LAST_CHECKPOINT, json.dumps({"version": version, "size": count}).encode())
+            self._clean_log(now_ms)
         except (Unavailable, OSError) as failure:
-            log.warning("checkpoint was not written table=%s version=%d why=%s", self.url, version, failure)
+            log.warning(
+                "checkpoint was not written, or the log not cleaned table=%s version=%d why=%s",
+                self.url,
+                version,
+                failure,
+            )
+
+    def _clean_log(self, now_ms: int) -> None:
+        """Deletes the files of the log that its retention no longer needs. One page of a list shows if there is one."""
+        before_ms = log_cleanup.cutoff_ms(self._state.properties(), now_ms)
+        if before_ms is None:
+            return
+        listed = islice(self.folder.list_files(LOG), log_cleanup.LISTED_MAX)
+        if expired := log_cleanup.choose_expired(listed, before_ms):
+            self.folder.delete([f"{LOG}/{name}" for name in expired])
+            log.info("old files of a table's log were deleted table=%s files=%d", self.url, len(expired))
 
     def _read_on(self) -> None:
         """Reads the commits that are new. Raises `Refused` for another topic's table, or one that this engine cannot

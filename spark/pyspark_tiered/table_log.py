@@ -6,10 +6,11 @@ Memory grows with the number of files in the table, and not with its rows.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from pyspark_tiered import delta_state
+from pyspark_tiered import delta_state, log_cleanup
 from pyspark_tiered.checkpoint import decode_checkpoint
 from pyspark_tiered.delta_state import TableState
 from pyspark_tiered.log_folder import LOG, TableFolder
@@ -18,6 +19,9 @@ from tiered.errors import Code, Corrupt, Refused, Unavailable
 RECENT_COMMITS = 20
 """Commits whose lines are kept: the check before a load reads those since the last mark, mostly one."""
 LAST_CHECKPOINT = f"{LOG}/_last_checkpoint"
+IN_COMMIT_TIMES = "delta.enableInCommitTimestamps"
+IN_COMMIT_SINCE = "delta.inCommitTimestampEnablementVersion", "delta.inCommitTimestampEnablementTimestamp"
+"""Properties of the first version that has its time in its commit."""
 
 
 class TableLog:
@@ -31,7 +35,11 @@ class TableLog:
         """Version -> lines of the commits that were read last."""
         self._newest = ""
         """Version of the file of the newest commit that is known."""
+        self._hinted = 0
+        """Version that the hint named at the last full read; 0 without a hint."""
         self.times_forgotten = 0
+        self.was_read = False
+        """False if the last read was refused or failed, so that nobody knows what the table holds."""
 
     @property
     def url(self) -> str:
@@ -43,6 +51,7 @@ class TableLog:
 
         Raises `Corrupt`, `Unavailable`, and `Refused` without permission.
         """
+        self.was_read = False
         with explain_access(self.url):
             known = self.state.version
             held: Mapping[str, bytes] = {}
@@ -50,8 +59,10 @@ class TableLog:
                 files = self.folder.list_versions(LOG, delta_state.commit_name(known - 1))
             else:
                 files, held = self._list_first()
-            if known >= 0 and files.get(delta_state.commit_name(known)) != self._newest:
-                # Delta has deleted the commit, and a checkpoint holds what it did; or the table was made anew.
+            if known >= 0 and (
+                files.get(delta_state.commit_name(known)) != self._newest or _missing_commit(files, known) is not None
+            ):
+                # A log cleanup has deleted the commit, and a checkpoint holds what it did; or the table was made anew.
                 self.forget()
                 files, held = self._list_first()
             names = list(files)
@@ -60,6 +71,14 @@ class TableLog:
                 self._newest = files.get(delta_state.commit_name(self.state.version), "")
             for version, text in self._new_commits(names, self.state.version):
                 self.apply(version, text, files[delta_state.commit_name(version)])
+            delta_state.check_log_features(self.state, self.url)
+            if self.state.version < 0 and self._hinted:
+                raise Corrupt(
+                    f"the log has neither a commit nor a checkpoint, and its `_last_checkpoint` names version "
+                    f"{self._hinted}: move the folder of the table away, and load again",
+                    where=f"{self.url}/{LOG}",
+                )
+        self.was_read = True
         return self.state
 
     def apply(self, version: int, text: str, file_version: str) -> None:
@@ -96,6 +115,7 @@ class TableLog:
             state = self._read_checkpoint(_up_to(names, version))
             for number, text in self._new_commits(_up_to(names, version), state.version):
                 state.apply(number, delta_state.parse_actions(text, f"{self.url} version {number}"))
+            delta_state.check_log_features(state, self.url)
             return state
 
     def versions(self) -> list[int]:
@@ -104,29 +124,40 @@ class TableLog:
             return delta_state.commit_versions(self._names(""))
 
     def find_version(self, at_ms: int) -> int:
-        """Returns the newest version whose commit is not later than a time. Reads a few commits: their times grow.
+        """Returns the newest version whose commit is not later than a time, as Delta does.
 
-        A commit without a time has that of its file. Raises `Refused` if the log does not reach back so far.
+        The time of a commit is that of its file. A time that is not after the one before is made to grow. Commits of a
+        table with in-commit timestamps have these. Raises `Refused` if the log does not reach back so far.
         """
-        versions = self.versions()
-        low, high = 0, len(versions)
-        while low < high:
-            middle = (low + high) // 2
-            if self._commit_time(versions[middle]) <= at_ms:
-                low = middle + 1
-            else:
-                high = middle
-        if low == 0:
-            raise Refused(Code.INVALID_REQUEST, f"the log of the table at {self.url} does not reach back to that time")
-        return versions[low - 1]
-
-    def _commit_time(self, version: int) -> int:
-        text = self.read_commit(version) or ""
-        for action in delta_state.parse_actions(text, f"{self.url} version {version}"):
-            if (at := (action.get("commitInfo") or {}).get("timestamp")) is not None:
-                return int(at)
+        properties = self.read().properties()
         with explain_access(self.url):
-            return self.folder.modified_ms(f"{LOG}/{delta_state.commit_name(version)}") or 0
+            times = log_cleanup.growing_times(self.folder.list_files(LOG))
+        if properties.get(IN_COMMIT_TIMES, "").lower() == "true":
+            first, since_ms = (int(properties.get(name, 0)) for name in IN_COMMIT_SINCE)
+            times = [each for each in times if (each[0] >= first) == (at_ms >= since_ms)]
+            if at_ms >= since_ms:
+                return self._find_in_commit_time([version for version, _ in times], at_ms)
+        found = [version for version, time_ms in times if time_ms <= at_ms]
+        if not found:
+            raise self._too_early()
+        return found[-1]
+
+    def _find_in_commit_time(self, versions: Sequence[int], at_ms: int) -> int:
+        """Returns the newest version with a time in its commit that is not later. Such times grow: it reads a few."""
+        count = bisect_right(versions, at_ms, key=self._in_commit_time)
+        if count == 0:
+            raise self._too_early()
+        return versions[count - 1]
+
+    def _in_commit_time(self, version: int) -> int:
+        text = self.read_commit(version) or ""
+        actions = delta_state.parse_actions(text, f"{self.url} version {version}")
+        return next(
+            (int(each["commitInfo"].get("inCommitTimestamp", 0)) for each in actions if "commitInfo" in each), 0
+        )
+
+    def _too_early(self) -> Refused:
+        return Refused(Code.INVALID_REQUEST, f"the log of the table at {self.url} does not reach back to that time")
 
     def read_commit(self, version: int) -> str | None:
         """Returns the lines of a commit; None if its file is not there."""
@@ -141,21 +172,27 @@ class TableLog:
 
     def _new_commits(self, names: Sequence[str], known: int) -> Iterator[tuple[int, str]]:
         """Yields version and lines of each commit above a known version. Raises `Corrupt` if one is missing."""
+        if (missing := _missing_commit(names, known)) is not None:
+            raise Corrupt(f"commit {missing} of the table is missing", where=f"{self.url}/{LOG}")
         numbers = [number for number in delta_state.commit_versions(names) if number > known]
         found = self.folder.read_each([f"{LOG}/{delta_state.commit_name(number)}" for number in numbers])
         for number, data in zip(numbers, found, strict=True):
-            known += 1
-            if number != known or data is None:
-                raise Corrupt(f"commit {known} of the table is missing", where=f"{self.url}/{LOG}")
+            if data is None:
+                raise Unavailable(f"commit {number} of {self.url} was deleted while it was read")
             yield number, data.decode()
 
     def _read_checkpoint(self, names: Sequence[str], held: Mapping[str, bytes] | None = None) -> TableState:
         """Returns the table at its newest checkpoint; version -1 if there is none. `held` has files that were read."""
         state = TableState()
         checkpoint, parts = delta_state.newest_checkpoint(names)
+        if (version := delta_state.newest_v2_checkpoint(names)) >= max(checkpoint, 0):
+            raise delta_state.refuse_log(
+                self.url, delta_state.V2_CHECKPOINT, f", with a checkpoint of version {version}"
+            )
         for name in parts:
             data = (held or {}).get(name) or self._read_part(name)
             state.apply(checkpoint, decode_checkpoint(data, f"{self.url}/{LOG}/{name}"))
+        delta_state.check_log_features(state, self.url)  # a checkpoint may name the files of a table elsewhere
         return state
 
     def _read_part(self, name: str) -> bytes:
@@ -167,18 +204,30 @@ class TableLog:
     def _list_first(self) -> tuple[dict[str, str], dict[str, bytes]]:
         """Returns the files of the log from a recent checkpoint on, so that the list is short. Without one, all files.
 
-        Also returns the bytes of that checkpoint, if they came with the list.
+        A hint that names no checkpoint of the log is ignored. Also returns the bytes of that checkpoint, if they came
+        with the list.
         """
-        data = self.folder.read(LAST_CHECKPOINT)
-        try:
-            version = 0 if data is None else int(json.loads(data)["version"])
-        except (ValueError, KeyError, TypeError):
-            version = 0
-        if not version:
-            return self.folder.list_versions(LOG), {}
-        name = delta_state.checkpoint_name(version)
-        files, found = self.folder.list_and_read(LOG, delta_state.commit_name(version - 1), name)
-        return files, {} if found is None else {name: found}
+        self._hinted = version = _hinted_version(self.folder.read(LAST_CHECKPOINT))
+        if version:
+            name = delta_state.checkpoint_name(version)
+            files, found = self.folder.list_and_read(LOG, delta_state.commit_name(version - 1), name)
+            if max(delta_state.newest_checkpoint(files)[0], delta_state.newest_v2_checkpoint(files)) >= 0:
+                return files, {} if found is None else {name: found}
+        return self.folder.list_versions(LOG), {}
+
+
+def _hinted_version(data: bytes | None) -> int:
+    """Returns the version of the newest checkpoint by the log's own hint; 0 without a hint that can be read."""
+    try:
+        return 0 if data is None else max(int(json.loads(data)["version"]), 0)
+    except (ValueError, KeyError, TypeError, OverflowError):
+        return 0
+
+
+def _missing_commit(names: Iterable[str], known: int) -> int | None:
+    """Returns the first commit above a known version that is missing below a later one; None if none is."""
+    numbers = [number for number in delta_state.commit_versions(names) if number > known]
+    return next((want for want, number in enumerate(numbers, known + 1) if want != number), None)
 
 
 @contextmanager

@@ -416,6 +416,9 @@ def test_file_is_created_once(place: Callable[[str], str]) -> None:
     paths = [f"_delta_log/{number}" for number in range(READS_AT_ONCE + 2)]
     for path in paths[1:]:
         folder.create(path, path.encode())
+    listed = list(folder.list_files(LOG))
+    assert [each.name for each in listed] == sorted(path.rpartition("/")[2] for path in [*paths[1:], "/a"])
+    assert listed[-1].modified_ms == folder.modified_ms(f"{LOG}/a")
     assert list(folder.read_each(paths)) == [None, *(path.encode() for path in paths[1:])], "in order"
     assert time.time() * 1000 - 600_000 < (folder.modified_ms("_delta_log/a") or 0) < time.time() * 1000 + 600_000
     folder.create("_delta_log/bc", b"")

@@ -73,11 +73,14 @@ class RecordTable(NativeTable):
         return self._is_mine
 
     def is_there(self) -> bool:
-        """True if there is a table of this topic. Another topic, or another program, may have a table of that name."""
+        """True if there is a table of this topic. Another topic, or another program, may have a table of that name.
+
+        Raises `Refused` for a log that this package does not read: it may be that of this topic.
+        """
         try:
             self.snapshot()
         except Refused:
-            if self.holds_topic:
+            if self.holds_topic or not self._log.was_read:
                 raise
             return False
         return self.exists

@@ -8,11 +8,11 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from tiered.errors import Code, Refused
+from tiered.errors import Code, Corrupt, Refused
 from tiered_api.cli.client_properties import OPTION
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.lake.commands import describe_missing_native, find_login, report_missing
-from tiered_api.cli.output import format_size, print_json, print_lines, print_rows
+from tiered_api.cli.output import format_size, print_error, print_json, print_lines, print_rows
 
 if TYPE_CHECKING:
     from pyspark_tiered.last_verify import LastVerify
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 LISTED_PARTITIONS = 4
 """Partitions whose offsets a line of text names."""
 LS_COLUMNS = ("table", "kind", "rows", "files", "size", "version", "loaded", "newest_record", "lag", "dead", "verified")
+FACTS = (
+    *("table", "kind", "topic", "topic_id", "version", "rows", "files", "bytes", "loaded_ms", "newest_ms", "lag"),
+    *("dead_letters", "verified", "partitions"),
+)
+"""Names of the facts of a table."""
 HISTORY_COLUMNS = ("version", "time", "operation", "rows", "files_added", "files_removed", "offsets")
 
 Ends = Callable[[str, str], Mapping[int, int] | None]
@@ -29,17 +34,24 @@ Ends = Callable[[str, str], Mapping[int, int] | None]
 
 
 def ls(args: Namespace) -> int:
-    """Lists the tables of a warehouse."""
+    """Lists the tables of a warehouse. A table that cannot be read hides no other one: its row says so."""
     if lack := describe_missing_native():
         return report_missing(lack)
     rows = []
+    code = Exit.OK
     with _open(args) as (warehouse, read_ends):
         shown = None if read_ends is None else _allowed_ends(read_ends)
         for name in warehouse.names():
-            rows.append(_ls_row(_facts(warehouse, name, shown), args.format))
+            try:
+                facts = _facts(warehouse, name, shown)
+            except (Refused, Corrupt) as fault:
+                print_error(f"{name}: {fault}")
+                facts = dict.fromkeys(FACTS) | {"table": name, "kind": "unreadable", "why": str(fault)}
+                code = Exit.FAILED if isinstance(fault, Corrupt) else code
+            rows.append(_ls_row(facts, args.format))
             warehouse.forget(name)
     print_rows(rows, args.format, LS_COLUMNS)
-    return Exit.OK
+    return code
 
 
 def describe(args: Namespace) -> int:
@@ -188,12 +200,9 @@ def _allowed_ends(read_ends: Ends) -> Ends:
 def _facts(warehouse: Warehouse, name: str, read_ends: Ends | None) -> dict[str, Any]:
     """Returns what is known of a table, as one JSON object."""
     from pyspark_tiered.last_verify import read_last_verify
-    from pyspark_tiered.table_report import count_rows, summarize
-    from pyspark_tiered.typed.form import DEAD_SUFFIX
+    from pyspark_tiered.table_report import summarize
 
     found = summarize(name, warehouse.read(name))
-    has_letters = found.kind in ("raw", "typed")
-    letters = warehouse.find(f"{found.topic}{DEAD_SUFFIX}") if has_letters else None
     ends = read_ends(found.topic, found.topic_id) if read_ends is not None and found.topic else None
     verified = read_last_verify(warehouse.log(name).folder)
     return {
@@ -208,10 +217,29 @@ def _facts(warehouse: Warehouse, name: str, read_ends: Ends | None) -> dict[str,
         "loaded_ms": found.loaded_ms,
         "newest_ms": found.newest_ms,
         "lag": None if ends is None else sum(max(end - found.offsets.get(each, 0), 0) for each, end in ends.items()),
-        "dead_letters": None if letters is None else count_rows(letters),
+        "dead_letters": _count_dead_letters(warehouse, found),
         "verified": _verify_facts(verified),
         "partitions": _partitions(found, ends),
     }
+
+
+def _count_dead_letters(warehouse: Warehouse, found: TableSummary) -> int | None:
+    """Returns the number of dead letters of a table's topic; None if it has none, or their table cannot be read.
+
+    A table of that name may be another topic's: its properties say whose letters it has.
+    """
+    from pyspark_tiered.table_report import count_rows
+    from pyspark_tiered.typed.form import DEAD_OF, DEAD_SUFFIX
+
+    if found.kind not in ("raw", "typed"):
+        return None
+    try:
+        letters = warehouse.find(f"{found.topic}{DEAD_SUFFIX}")
+    except (Refused, Corrupt):
+        return None  # the list has a row for it, with the reason
+    if letters is None or letters.properties().get(DEAD_OF) != found.topic or letters.held_topic()[0] != found.topic_id:
+        return None
+    return count_rows(letters)
 
 
 def _partitions(found: TableSummary, ends: Mapping[int, int] | None) -> list[dict[str, Any]]:
@@ -238,7 +266,7 @@ def _ls_row(facts: dict[str, Any], form: str) -> dict[str, Any]:
         "kind": facts["kind"],
         "rows": facts["rows"],
         "files": facts["files"],
-        "size": format_size(facts["bytes"]),
+        "size": None if facts["bytes"] is None else format_size(facts["bytes"]),
         "version": facts["version"],
         "loaded": _time(facts["loaded_ms"]),
         "newest_record": _time(facts["newest_ms"]),
