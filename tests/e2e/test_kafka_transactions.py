@@ -363,7 +363,10 @@ def test_partition_that_does_not_exist_refuses_all_of_the_request(tmp_path: Path
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_brokers_add_and_verify_partitions_of_many_transactions(tmp_path: Path, version: int) -> None:
+@pytest.mark.parametrize("is_broker", [True, False])
+def test_partitions_of_many_transactions_are_added_and_verified(tmp_path: Path, version: int, is_broker: bool) -> None:
+    """Brokers send their credential. Anyone may without an authorizer, as in Kafka: @platformatic/kafka sends v5."""
+
     async def scenario(site: KafkaBroker) -> None:
         await site.create("a", 2)
         client = await site.client()
@@ -376,9 +379,11 @@ def test_brokers_add_and_verify_partitions_of_many_transactions(tmp_path: Path, 
             )
             for each, verify_only in zip(producers, (False, False, True), strict=True)
         ]
-        stranger = await client.ask(AddPartitionsToTxnRequest(asked), version, AddPartitionsToTxnResponse)
+        stranger = await client.ask(
+            AddPartitionsToTxnRequest(asked, credential=b"wrong"), version, AddPartitionsToTxnResponse
+        )
         assert (stranger.error_code, stranger.results_by_transaction) == (Code.CLUSTER_AUTHORIZATION_FAILED.number, [])
-        request = AddPartitionsToTxnRequest(asked, credential=site.node.credential)
+        request = AddPartitionsToTxnRequest(asked, credential=site.node.credential if is_broker else b"")
         for expected in ([Code.NONE, Code.NONE, Code.TRANSACTION_ABORTABLE],) * 2:
             got = await client.ask(request, version, AddPartitionsToTxnResponse)
             assert [each.transactional_id for each in got.results_by_transaction] == ["t", "u", "v"]
@@ -388,6 +393,13 @@ def test_brokers_add_and_verify_partitions_of_many_transactions(tmp_path: Path, 
         got = await client.ask(request, version, AddPartitionsToTxnResponse)
         codes = [_only_code(each.topic_results) for each in got.results_by_transaction]
         assert codes == [Code.NONE, Code.PRODUCER_FENCED, Code.TRANSACTION_ABORTABLE]
+        asked[1].topics.append(AddPartitionsToTxnTopic("none", [0]))
+        got = await client.ask(request, version, AddPartitionsToTxnResponse)
+        refused = [
+            each.results_by_partition[0].partition_error_code for each in got.results_by_transaction[1].topic_results
+        ]
+        assert refused == [Code.OPERATION_NOT_ATTEMPTED.number, Code.UNKNOWN_TOPIC_OR_PARTITION.number]
+        assert _only_code(got.results_by_transaction[0].topic_results) is Code.NONE
 
     run_transactions(tmp_path, scenario)
 

@@ -22,7 +22,11 @@ from tiered.security.principal import Caller, Principal
 from tiered.system.clock import SystemClock
 from tiered_api.kafka.protocol.apis import ALL_APIS, Api
 from tiered_api.kafka.protocol.codec import decode, encode
-from tiered_api.kafka.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from tiered_api.kafka.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
 from tiered_api.kafka.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from tiered_api.kafka.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from tiered_api.kafka.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
@@ -293,6 +297,18 @@ def test_partitions_beside_a_refused_topic_do_not_join_a_transaction() -> None:
         for each in response.results_by_topic_v3_and_below
     }
     assert codes == {"hidden": [29], "t": [Code.OPERATION_NOT_ATTEMPTED.number]}
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_partitions_of_many_transactions_need_a_right_on_the_cluster(version: int) -> None:
+    request = AddPartitionsToTxnRequest([AddPartitionsToTxnTransaction("x", 1, 0, False, [])])
+    writes = [Need(Operation.WRITE, each) for each in (ResourceType.TRANSACTIONAL_ID, ResourceType.TOPIC)]
+    refused = response_of(check_add_partitions(make_rights(*writes), request, version))
+    assert (refused.error_code, refused.results_by_transaction) == (Code.CLUSTER_AUTHORIZATION_FAILED.number, [])
+    acts = make_rights(Need(Operation.CLUSTER_ACTION, ResourceType.CLUSTER))
+    assert run_without_pause(check_add_partitions(acts, request, version)) is ALLOWED
+    request.credential = b"credential"
+    assert run_without_pause(check_add_partitions(make_rights(), request, version)) is ALLOWED
 
 
 def test_list_for_a_broker_is_not_filtered() -> None:

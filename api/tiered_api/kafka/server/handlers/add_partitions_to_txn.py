@@ -2,13 +2,13 @@
 
 Clients send v0-3, with one transaction. v2+ knows PRODUCER_FENCED. Brokers send v4+ to each other, with many
 transactions (KIP-890): to add partitions for a producer of transaction version 2, or to verify that they were added.
-One partition that does not exist refuses all of its transaction, the others with OPERATION_NOT_ATTEMPTED.
+Some clients send v4+ too, and may if they have a right on the cluster. One partition that does not exist refuses all of its transaction, the others with OPERATION_NOT_ATTEMPTED.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from tiered.errors import Code
 from tiered.ids import TopicPartition
@@ -23,6 +23,7 @@ from tiered_api.kafka.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
 )
+from tiered_api.kafka.server.exchange.bounded_tasks import CONCURRENCY, run_bounded
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.inter_broker_auth import check_credential
 from tiered_api.kafka.server.exchange.transaction_requests import (
@@ -35,6 +36,8 @@ from tiered_api.kafka.server.exchange.transaction_requests import (
 FENCED_FROM, BATCHED_FROM = 2, 4
 BETWEEN_TURNS = 500
 """Partitions between two pauses in which other requests run."""
+
+TIMEOUT_MS = 30_000
 
 Codes = Mapping[TopicPartition, Code]
 
@@ -83,17 +86,28 @@ def _code_of(reply: CodeReply | Code, version: int) -> Code:
 
 async def _handle_batched(context: KafkaContext, call: Call[AddPartitionsToTxnRequest]) -> AddPartitionsToTxnResponse:
     request = call.request
-    refused = check_credential(context, call, request.credential)
-    if refused is not None:
-        context.refusals.record("stranger", call.client_host, refused.why)
-        return AddPartitionsToTxnResponse(error_code=refused.code.number)
-    codes = await asyncio.gather(*(_add_or_verify(context, each) for each in request.transactions))
+    if request.credential:
+        refused = check_credential(context, call, request.credential)
+        if refused is not None:
+            context.refusals.record("stranger", call.client_host, refused.why)
+            return AddPartitionsToTxnResponse(error_code=refused.code.number)
+    codes = await run_bounded(
+        [partial(_add_or_verify, context, each) for each in request.transactions],
+        TIMEOUT_MS,
+        lambda number: _all_late(request.transactions[number]),
+        context.turns,
+        concurrency=len(request.transactions) if request.credential else CONCURRENCY,
+    )
     return AddPartitionsToTxnResponse(
         results_by_transaction=[
             AddPartitionsToTxnResult(each.transactional_id, await _results_in_turns(context, each.topics, found))
             for each, found in zip(request.transactions, codes, strict=True)
         ]
     )
+
+
+def _all_late(requested: AddPartitionsToTxnTransaction) -> Codes:
+    return dict.fromkeys(_partitions_of(requested.topics), Code.COORDINATOR_NOT_AVAILABLE)
 
 
 async def _add_or_verify(context: KafkaContext, requested: AddPartitionsToTxnTransaction) -> Codes:

@@ -296,9 +296,12 @@ async def check_init_producer_id(
 async def check_add_partitions(
     rights: Rights, request: add_partitions_to_txn.AddPartitionsToTxnRequest, version: int
 ) -> Verdict:
-    """WRITE on the transactional id and on each topic. From v4 on only brokers send it, with their credential."""
+    """WRITE on the transactional id and on each topic. From v4 on CLUSTER_ACTION on the cluster; brokers send their
+    credential instead, which the handler checks."""
     if version >= BATCHED_FROM:
-        return ALLOWED
+        if request.credential or rights.on_cluster(Operation.CLUSTER_ACTION):
+            return ALLOWED
+        return Verdict(add_partitions_to_txn.AddPartitionsToTxnResponse(error_code=CLUSTER_REFUSED))
     topics = request.v3_and_below_topics
 
     def may_write(topic: add_partitions_to_txn.AddPartitionsToTxnTopic) -> bool:

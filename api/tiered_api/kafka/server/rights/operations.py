@@ -151,7 +151,9 @@ API_RULES: dict[str, Rule] = {
     ),
     "OffsetForLeaderEpoch": Rule((_topic(_DESCRIBE),), topics.check_leader_epochs),
     "AddPartitionsToTxn": Rule(
-        (_transactional_id(_WRITE), _topic(_WRITE)), groups.check_add_partitions, f"from version 4 on {CREDENTIAL}"
+        (_transactional_id(_WRITE), _topic(_WRITE)),
+        groups.check_add_partitions,
+        "from version 4 on CLUSTER_ACTION on CLUSTER; brokers send their credential instead",
     ),
     "AddOffsetsToTxn": Rule((_transactional_id(_WRITE), _group(_READ)), groups.check_add_offsets),
     "EndTxn": Rule((_transactional_id(_WRITE),), groups.check_end_txn),
