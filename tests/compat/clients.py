@@ -98,21 +98,33 @@ def _python(driver: str) -> Callable[[], list[str]]:
     return lambda: [sys.executable, "-m", f"tests.compat.drivers.{driver}"]
 
 
-@functools.cache
-def _kafkajs() -> list[str]:
-    source = DRIVERS / "kafkajs"
-    files = [source / "package.json", source / "package-lock.json"]
+def _npm(name: str, sources: list[Path]) -> Path:
+    """Returns a folder with the packages of `package.json` and its lock, and with the other sources."""
 
     def install(folder: Path) -> None:
-        for file in files:
+        for file in sources:
             shutil.copy(file, folder)
         command = ["npm", "ci", "--silent", "--no-audit", "--no-fund", "--ignore-scripts"]
         done = subprocess.run(command, cwd=folder, timeout=FETCH_SECONDS, capture_output=True, text=True)
         if done.returncode != 0:
-            raise RuntimeError(f"npm cannot install KafkaJS: {done.stderr.strip()[-200:]}")
+            raise RuntimeError(f"npm cannot install {name}: {done.stderr.strip()[-200:]}")
 
-    folder = make_once(_cache("kafkajs", *files), install)
+    return make_once(_cache(name, *sources), install)
+
+
+@functools.cache
+def _kafkajs() -> list[str]:
+    source = DRIVERS / "kafkajs"
+    folder = _npm("kafkajs", [source / "package.json", source / "package-lock.json"])
     return ["env", f"NODE_PATH={folder / 'node_modules'}", "node", str(source / "driver.js")]
+
+
+@functools.cache
+def _platformatic() -> list[str]:
+    """An ECMAScript module finds packages only beside itself."""
+    names = ("package.json", "package-lock.json", "driver.mjs")
+    folder = _npm("platformatic", [DRIVERS / "platformatic" / name for name in names])
+    return ["node", str(folder / "driver.mjs")]
 
 
 @functools.cache
@@ -186,6 +198,15 @@ KINDS = (
         assignors=("round-robin",),
         needs=("go",),
         only="transactions",
+    ),
+    ClientKind(
+        "platformatic",
+        _platformatic,
+        frozenset({"broker's way of transactions"}),
+        codecs=("none",),
+        assignors=("round-robin",),
+        needs=("node", "npm"),
+        only="broker's way of transactions",
     ),
     ClientKind("java-4.2", lambda: _java(PEER_POM / "pom.xml"), JAVA, java=True),
     ClientKind("java-2.8", lambda: _java(DRIVERS / "java" / "pom.xml"), JAVA, java=True),

@@ -60,6 +60,38 @@ def test_committed_transactions_are_read_whole_and_aborted_ones_not_at_all(
     assert [each for each in committed[places[1]] if each in plain] == plain
 
 
+@pytest.mark.parametrize("kind", kinds("broker's way of transactions"))
+def test_client_that_adds_partitions_as_brokers_do_has_transactions(
+    kind: ClientKind, clients: Clients, admin: DriverClient, name: str
+) -> None:
+    """@platformatic/kafka sends AddPartitionsToTxn 5. Another client reads: its own takes in what several transactions
+    of a producer aborted, and after another producer of its id it cannot begin, on Kafka too."""
+    source, target = f"{name}-in", f"{name}-out"
+    admin.ask("create", topic=source)
+    admin.ask("create", topic=target, partitions=2)
+    send_plain(admin, source, *(f"{number}" for number in range(10)))
+    places = [(target, 0), (target, 1)]
+    client = clients(kind)
+    producer = TransactionalProducer(client, name)
+    client.records.clear()
+    client.ask("open", group=name, isolation=COMMITTED)
+    client.ask("subscribe", topics=[source])
+    client.wait_for(10)
+    wanted: list[bytes] = []
+    for position, end in ((4, "commit"), (7, "abort"), (6, "commit"), (9, "abort")):
+        producer.begin()
+        for _, partition in places:
+            producer.send(target, f"{end} to {position}", partition=partition)
+        producer.send_offsets((source, 0, position))
+        client.ask(f"txn_{end}", producer=producer.handle)
+        wanted += [f"{end} to {position}".encode()] if end == "commit" else []
+    send_ends(admin, places)
+    reader = KINDS[0]
+    assert read(clients(reader), reader, f"{name}-2", places, COMMITTED) == dict.fromkeys(places, wanted)
+    assert client.ask("committed", partitions=[[source, 0]]) == [[source, 0, 6, ""]]
+    client.ask("leave")
+
+
 @pytest.mark.parametrize("kind", kinds("transactions", few=True))
 def test_open_transaction_holds_back_later_records_of_its_partition_only(
     kind: ClientKind, clients: Clients, admin: DriverClient, name: str

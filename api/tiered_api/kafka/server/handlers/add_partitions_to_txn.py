@@ -2,7 +2,8 @@
 
 Clients send v0-3, with one transaction. v2+ knows PRODUCER_FENCED. Brokers send v4+ to each other, with many
 transactions (KIP-890): to add partitions for a producer of transaction version 2, or to verify that they were added.
-Some clients send v4+ too, and may if they have a right on the cluster. One partition that does not exist refuses all of its transaction, the others with OPERATION_NOT_ATTEMPTED.
+Some clients send v4+ too, and may if they have a right on the cluster. One partition that does not exist refuses all of
+its transaction, the others with OPERATION_NOT_ATTEMPTED.
 """
 
 from __future__ import annotations
