@@ -233,7 +233,12 @@ def _lake(commands: Commands) -> None:
     )
     tail = sql.add_mutually_exclusive_group()
     tail.add_argument("--store", metavar="URL", help="tables end with the newer records of this bucket")
-    tail.add_argument("--bootstrap", metavar="HOST:PORT", help="tables end with the newer records of a broker, by HTTP")
+    tail.add_argument(
+        "--bootstrap",
+        "--bootstrap-server",
+        metavar="HOST:PORT",
+        help="tables end with the newer records of a broker, by HTTP",
+    )
     sql.add_argument("--command-config", metavar="FILE", help=COMMAND_CONFIG_HELP)
     load.add_argument(
         "--interval", metavar="S", type=number_within(1, 3600), default=10, help="seconds between looks of --follow"
@@ -294,7 +299,10 @@ def _table(commands: Commands) -> None:
             "--store", metavar="URL", help=f"show the lag behind the records in this bucket: {STORE_HELP}"
         )
         ends.add_argument(
-            "--bootstrap", metavar="HOST:PORT", help="show the lag behind the newest records, from a broker's HTTP"
+            "--bootstrap",
+            "--bootstrap-server",
+            metavar="HOST:PORT",
+            help="show the lag behind the newest records, from a broker's HTTP",
         )
         verb.add_argument("--command-config", metavar="FILE", help=COMMAND_CONFIG_HELP)
     for verb in (ls, describe, history, diff):

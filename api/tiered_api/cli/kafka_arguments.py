@@ -51,6 +51,7 @@ def add_kafka_commands(commands: Commands) -> None:
 def _add_connection_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--brokers",
+        "--bootstrap-server",
         metavar="HOST:PORT[,...]",
         help="bootstrap brokers (default $TIERED_BROKERS, else 127.0.0.1:9092)",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn, TypeAlias
 
@@ -15,6 +16,8 @@ EXIT_CODES_HELP = (
 INT16_MAX, INT32_MAX, INT64_MAX = 2**15 - 1, 2**31 - 1, 2**63 - 1
 """The largest numbers of the protocol's fields."""
 DIGITS_MAX = 100
+PARSER = "parser_of_command"
+"""The name under which parsed arguments have the parser of their command."""
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 
@@ -27,10 +30,28 @@ class Command(NamedTuple):
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that reports an error in one line, as all our errors are reported."""
+    """A parser that reports an error in one line, as all our errors are reported. For an unknown option it names the
+    option of the command that is most alike."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"tiered: {message} (see {self.prog} --help)\n")
+
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> argparse.Namespace:
+        """Returns the arguments of a command line. Ends the process if it has unknown ones."""
+        parsed, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            command: Parser = getattr(parsed, PARSER, self)
+            command.error(command.describe_unknown(unknown))
+        return parsed
+
+    def describe_unknown(self, unknown: Sequence[str]) -> str:
+        """Returns the error for arguments that the command does not have, with the options that are most alike."""
+        options = [word.partition("=")[0] for word in unknown if word.startswith("--")]
+        alike = [difflib.get_close_matches(option, self._option_string_actions, n=1)[:1] for option in options]
+        near = " or ".join(dict.fromkeys(each[0] for each in alike if each))
+        return f"unrecognized arguments: {' '.join(unknown)}" + (f"; did you mean {near}?" if near else "")
 
 
 def add_command(
@@ -41,7 +62,7 @@ def add_command(
     made = commands.add_parser(
         name, help=help, description=said.replace("%", "%%"), epilog=EXIT_CODES_HELP, aliases=list(aliases)
     )
-    made.set_defaults(command=command)
+    made.set_defaults(command=command, **{PARSER: made})
     return made
 
 

@@ -54,6 +54,33 @@ def test_number_out_of_its_range_is_a_bad_argument(words: str, why: str, capsys:
     assert ended.value.code == Exit.USAGE and said.startswith("tiered: ") and why in said and said.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (
+            "topic create t --topic-confg a=b",
+            "arguments: --topic-confg a=b; did you mean --topic-config? (see tiered topic",
+        ),
+        ("serve --datadir=x", "arguments: --datadir=x; did you mean --data-dir? (see tiered serve --help)"),
+        ("topic list --borkers x --fromat json", "did you mean --brokers or --format?"),
+        ("topic list --xyz -q", "arguments: --xyz -q (see tiered topic list --help)"),
+    ],
+)
+def test_unknown_option_is_told_with_the_most_alike(words: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args(words.split())
+    said = capsys.readouterr().err
+    assert ended.value.code == Exit.USAGE and why in said and said.count("\n") == 1
+
+
+def test_brokers_have_the_name_that_kafkas_tools_give_them() -> None:
+    for verb in (["topic", "list"], ["group", "list"], ["cluster", "info"], ["user", "list"], ["acl", "list"]):
+        for option in ("--brokers", "--bootstrap-server"):
+            assert parser().parse_args([*verb, option, "h:1"]).brokers == "h:1"
+    for option in ("--bootstrap", "--bootstrap-server"):
+        assert parser().parse_args(["sql", "SELECT 1", option, "h:1"]).bootstrap == "h:1"
+
+
 def test_bounds_of_ranges_are_accepted() -> None:
     made = parser().parse_args(["topic", "create", "t", "-r", "32767", "-p", "-1"])
     assert (made.replicas, made.partitions) == (32767, -1)
