@@ -108,10 +108,8 @@ def test_settings_page_equals_the_tables() -> None:
 
 
 SAID_ONCE = {
-    "preallocate": "only one value is allowed",
-    "log.preallocate": "only one value is allowed",
-    "remote.log.copy.disable": "only one value is allowed",
-    "remote.log.delete.on.disable": "only one value is allowed",
+    "preallocate": "its sentence says that it is kept without effect",
+    "log.preallocate": "brokers warn of it, and of topics with it",
     "replica.alter.log.dirs.io.max.bytes.per.second": "its sentence says that it has no effect",
 }
 """Settings that no code reads, with the reason for which they mislead nobody."""

@@ -101,6 +101,22 @@ def test_describe_shows_settings_with_their_source_and_the_watermarks(cluster: C
     assert f"NAME        {topic}\n" in text and "PARTITIONS\n=" not in text
 
 
+def test_settings_that_do_not_survive_a_move_are_told(tmp_path: Path) -> None:
+    with start_cluster("ours", tmp_path) as cluster:
+        kept = cluster.create_topic(preallocate="TRUE")
+        [shown] = cluster.rows("topic", "describe", kept)
+        assert [(row["key"], row["value"]) for row in shown["without_effect"]] == [("preallocate", "true")]
+        assert "\n\nWITHOUT EFFECT\n==============\nKEY " in cluster.run("topic", "describe", kept)
+        assert cluster.rows("topic", "check-settings", "--to", "kafka") == []
+        assert [row["effect"] for row in cluster.rows("topic", "check-settings", "--to", "tiered")] == ["none"]
+        topic = cluster.create_topic(flush="ack", segment_bytes="65536", remote_storage_enable="true")
+        rows = cluster.rows("topic", "check-settings", "--to", "kafka", code=1)
+        assert {row["topic"] for row in rows} == {topic} and {row["effect"] for row in rows} == {"refused"}
+        assert sorted(row["setting"] for row in rows) == ["flush", "remote.storage.enable", "segment.bytes"]
+        assert cluster.rows("topic", "check-settings", kept, "--to", "kafka") == []
+        assert "UNKNOWN_TOPIC" in cluster.run("topic", "check-settings", "never-there", "--to", "kafka", code=1)
+
+
 def test_compacted_topic_is_cleaned_when_asked_for(tmp_path: Path) -> None:
     with start_cluster("ours", tmp_path) as cluster:
         topic = cluster.create_topic(cleanup_policy="compact", min_cleanable_dirty_ratio="1")

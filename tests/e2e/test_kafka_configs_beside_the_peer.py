@@ -17,6 +17,7 @@ from tests.e2e.serving import ServeProcess
 from tests.peer.kafka import Peer
 from tests.peer.setting_texts import NO_BREAK_SPACE, OURS, TEXTS, SettingText
 from tests.peer.wire import Wire
+from tiered.config.portability import check_for_kafka
 from tiered.errors import Code
 from tiered_api.kafka.protocol.messages import alter_configs
 from tiered_api.kafka.protocol.messages.create_topics import (
@@ -212,6 +213,24 @@ def test_unknown_setting_of_a_topic_is_refused(broker: str, both: dict[str, Wire
     shown_values(wire, {"known": ("retention.ms", "604800000")})
     assert alter(wire, TOPIC, "known", ("foo.bar", SET, "1")) == refused
     assert alter(wire, TOPIC, "known", ("foo.bar", DELETE, None)) == 0
+
+
+def test_settings_that_kafka_refuses_are_known(both: dict[str, Wire]) -> None:
+    """MirrorMaker would copy a topic to Kafka without any of its settings, and say so once."""
+    topics: dict[str, dict[str, str]] = {
+        "flush": {"flush": "none"},
+        "small": {"segment.bytes": "1048575"},
+        "level": {"compression.gzip.level": "0"},
+        "tiered": {"remote.storage.enable": "true"},
+        "compacted": {"remote.storage.enable": "true", POLICY: "compact"},
+        "off": {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"},
+        "local": {"local.retention.ms": "1000", "local.retention.bytes": "1000", "segment.bytes": "1048576"},
+        "no-copies": {"remote.log.copy.disable": "true", "preallocate": "true", "segment.index.bytes": "4"},
+    }
+    codes = create(both["Kafka"], {f"back-{name}": configs for name, configs in topics.items()})
+    known = {name: bool([*check_for_kafka(configs)]) for name, configs in topics.items()}
+    assert {name.removeprefix("back-"): bool(code) for name, code in codes.items()} == known
+    assert set(create(both["ours"], {f"back-{name}": configs for name, configs in topics.items()}).values()) == {0}
 
 
 @pytest.mark.parametrize("broker", ["Kafka", "ours"])

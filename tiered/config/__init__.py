@@ -4,6 +4,7 @@ May import: security
 
   setting        one setting as a row of a table, with parsing and refusal
   settings       the tables of topic settings and of broker settings
+  portability    settings that do not survive a move between Kafka and here
   rules          rules between several settings, and forms of list values
   kafka_aliases  Kafka's setting names, mapped to the names used here
   listener_overrides  settings of single listeners

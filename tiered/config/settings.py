@@ -126,7 +126,7 @@ class TopicConfig:
     )
     preallocate: bool = setting(
         False,
-        "Segment files take their whole size at once.",
+        "Kept without effect: segment files grow as they are written.",
         without_effect={"true": NO_PREALLOCATION},
     )
     leader_replication_throttled_replicas: tuple[str, ...] = setting(

@@ -134,6 +134,13 @@ def _topic(verbs: Commands) -> None:
     )
     describe.add_argument("-a", "--print-all", dest="all", action="store_true", help="summary, settings and partitions")
     _add_regex_option(describe, "topics")
+    check = add_verb(
+        verbs, "check-settings", "find settings of topics that do not survive a move between Kafka and tiered",
+        "topic.portability", "check_settings",
+    )  # fmt: skip
+    check.add_argument("topics", metavar="TOPIC", nargs="*", help="(default: all topics)")
+    check.add_argument("--to", choices=("tiered", "kafka"), required=True, help="where the topics are to be copied")
+    _add_regex_option(check, "topics")
     storage = add_verb(
         verbs, "describe-storage", "show which offsets are local and which are in the bucket",
         "topic.describe", "describe_storage",

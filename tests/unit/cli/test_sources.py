@@ -51,6 +51,14 @@ def test_kafkas_own_file_loads_unchanged(tmp_path: Path) -> None:
     assert f"num.io.threads=8 has no effect: network and requests share one loop ({file})" in warnings
 
 
+def test_value_without_effect_loads_with_a_warning(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("log.preallocate=TRUE\n")
+    made, [warning] = load_settings(str(file), {}, [], {})
+    assert made.log_preallocate and warning.startswith("log.preallocate=TRUE has no effect: segment files grow")
+    assert load_settings(None, {}, ["log.preallocate=false"], {})[1] == []
+
+
 def test_file_of_kafka_3_loads_too(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("broker.id=0\nzookeeper.connect=localhost:2181\nzookeeper.connection.timeout.ms=18000\n")

@@ -59,7 +59,17 @@ def load_settings(
         f"{name}={text} has no effect: {WITHOUT_EFFECT[name]} ({place})"
         for name, (text, place) in given.items()
         if name in WITHOUT_EFFECT
+    ] + [
+        f"{name}={text} has no effect: {why} ({place})"
+        for name, (text, place) in given.items()
+        if (why := _find_reason(name, text))
     ] + [f"{name} has no effect: {OWN_LOGIN} ({place})" for name, (_, place) in given.items() if has_no_effect(name)]
+
+
+def _find_reason(name: str, text: str) -> str:
+    """Returns why a value of a setting is kept without effect; "" if it has an effect."""
+    row = broker_rows().get(name)
+    return row.without_effect.get(row.normalize(text), "") if row is not None and row.without_effect else ""
 
 
 def environment_variable(name: str) -> str:

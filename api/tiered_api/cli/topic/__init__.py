@@ -4,6 +4,7 @@ May import: as cli
 
 ~ topics          create, list, delete, alter, add-partitions
 ~ describe        describe, describe-storage, trim
+~ portability     check-settings: settings that do not survive a move between Kafka and tiered
 ~ compact         compact: a clean now
 ~ compaction      what cleans did in partitions, and what is dirty
 ~ produce         records from standard input into topics

@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tiered.config.settings import topic_rows
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered_api.cli.configs import TOPIC, config_rows, describe_configs
@@ -38,6 +39,8 @@ from tiered_api.kafka.protocol.messages.describe_log_dirs import DescribeLogDirs
 from tiered_api.kafka.protocol.messages.metadata import MetadataResponseTopic
 from tiered_api.kafka.protocol.schema import Message
 
+OWN_SETTING = "flush"
+"""A setting of topics that Kafka does not have."""
 TO_HIGH_WATERMARK = -1
 """The offset of DeleteRecords that means: everything."""
 
@@ -121,6 +124,8 @@ async def _describe(args: Namespace) -> dict[str, dict[str, Any] | Refused]:
                 shown["summary"] = _summary(topic)
             if not only or args.configs:
                 shown["configs"] = configs[name]
+                if idle := settings_without_effect(configs[name]):
+                    shown["without_effect"] = idle
             if name in compaction:
                 shown["compaction"] = compaction[name]
             if with_partitions:
@@ -136,6 +141,20 @@ async def topic_configs(client: KafkaClient, names: list[str]) -> dict[str, list
         if each.error_code:
             raise to_refused(each.error_code, f"settings of {each.resource_name}", each.error_message)
     return {each.resource_name: config_rows(each.configs) for each in got}
+
+
+def settings_without_effect(rows: Iterable[Row]) -> list[Row]:
+    """Returns the settings of a topic that our brokers keep and do not carry out, with the reasons. Empty for brokers
+    that are not ours: their topics have no setting of our own."""
+    texts = {row["key"]: row["value"] for row in rows}
+    if OWN_SETTING not in texts:
+        return []
+    known = topic_rows()
+    return [
+        {"key": name, "value": text, "why": known[name].without_effect[text]}
+        for name, text in texts.items()
+        if name in known and text in known[name].without_effect
+    ]
 
 
 async def _compaction(client: KafkaClient, configs: Mapping[str, list[Row]]) -> dict[str, list[Row]]:
@@ -201,7 +220,7 @@ def _print_sections(topic: Mapping[str, Any]) -> None:
     """Prints each part under its heading; a single part needs none."""
     for number, (heading, content) in enumerate(topic.items()):
         if len(topic) > 1:
-            print_lines([*([""] if number else []), heading.upper(), "=" * len(heading)])
+            print_lines([*([""] if number else []), heading.upper().replace("_", " "), "=" * len(heading)])
         if heading == "summary":
             width = max(len(name) for name in content) + 2
             print_lines(f"{name.upper().replace('_', '-'):<{width}}{value}" for name, value in content.items())
