@@ -246,6 +246,14 @@ def first_cause(error: BaseException) -> BaseException:
     return error
 
 
+def first_line(failure: BaseException) -> str:
+    """Returns the message of an error of another package, without the stack trace that Java's have: the first line that
+    is not empty."""
+    java = getattr(failure, "java_exception", None)
+    text = str(java.toString()) if java is not None else str(failure)
+    return text.strip().partition("\n")[0] or type(failure).__name__
+
+
 def public_message(cause: BaseException) -> str:
     """Returns the text that clients may read about the error that ended the broker. Errors of this project have such a
     text, a bug has none."""

@@ -40,6 +40,7 @@ May import: clients, offline
 ~ last_verify   the result of the last verify, in the table's folder
   orphans       the files that loads left behind and no version names
   folder_url    the one URL of a warehouse's folder, for Hadoop and this package
+~ folder_check  a look at a warehouse before Java starts
 ~ log_folder    the files of a table, each created at most once
   history       changes that others made to a table between two loads
 ~ verify        the proof that a table holds every loaded record once

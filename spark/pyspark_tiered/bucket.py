@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Generator, Mapping
-from contextlib import aclosing, closing
+from contextlib import AbstractAsyncContextManager, aclosing, closing
 from pathlib import Path
 from typing import NamedTuple
 
@@ -146,13 +146,22 @@ def _digest(versions: Mapping[int, str]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()[:32]
 
 
+def _open_on_loop(opened: AbstractAsyncContextManager[Bucket]) -> tuple[asyncio.AbstractEventLoop, Bucket]:
+    """Opens a bucket on an event loop of its own, which is closed if that fails."""
+    loop = asyncio.new_event_loop()  # not asyncio.run: its handling of Ctrl-C formats every result as text
+    try:
+        return loop, loop.run_until_complete(opened.__aenter__())
+    except BaseException:
+        loop.close()
+        raise
+
+
 class ColdTopicReader:
     """`ColdTopics` of a store for plain, blocking code. It has its own event loop."""
 
     def __init__(self, url: str) -> None:
-        self._loop = asyncio.new_event_loop()
         self._opened = open_bucket(url)
-        self._bucket = self._loop.run_until_complete(self._opened.__aenter__())
+        self._loop, self._bucket = _open_on_loop(self._opened)
         self._topics = ColdTopics(self._bucket)
 
     def topic_id(self, name: str, *, refresh: bool = True) -> TopicId:
@@ -256,10 +265,9 @@ class BatchReader:
     """Batches of splits from one open bucket, for plain, blocking code. Every CRC is checked."""
 
     def __init__(self, url: str, *, read_committed: bool = True) -> None:
-        self._loop = asyncio.new_event_loop()  # not asyncio.run: its handling of Ctrl-C formats every result as text
         self._opened = open_bucket(url, read_ahead_bytes=TASK_READ_AHEAD_BYTES)
         self._read_committed = read_committed
-        self._bucket = self._loop.run_until_complete(self._opened.__aenter__())
+        self._loop, self._bucket = _open_on_loop(self._opened)
 
     def __enter__(self) -> BatchReader:
         return self

@@ -68,6 +68,21 @@ def newest_v2_checkpoint(names: Iterable[str]) -> int:
     return max((int(found[1]) for name in names if (found := _V2_CHECKPOINT.fullmatch(name))), default=-1)
 
 
+SHAPES: dict[str, dict[str, tuple[type, bool]]] = {
+    "add": {"path": (str, True), "deletionVector": (dict, False)},
+    "remove": {"path": (str, True), "deletionVector": (dict, False)},
+    "txn": {"appId": (str, True), "version": (int, True)},
+    "metaData": {"configuration": (dict, False), "schemaString": (str, False), "partitionColumns": (list, False)},
+    "protocol": {
+        "minReaderVersion": (int, True),
+        "minWriterVersion": (int, True),
+        "readerFeatures": (list, False),
+        "writerFeatures": (list, False),
+    },
+}
+"""By action: its fields with their types, and if each is needed."""
+
+
 class TableState:
     """A table at one version. Version -1: there is no table."""
 
@@ -173,7 +188,24 @@ def parse_actions(text: str, where: str) -> list[Json]:
         raise Corrupt(f"commit of a table is no JSON: {fault}", where=where) from None
     if not all(isinstance(action, dict) for action in found):
         raise Corrupt("commit of a table has a line that is no object", where=where)
+    for action in found:
+        _check_shape(action, where)
     return found
+
+
+def _check_shape(action: Json, where: str) -> None:
+    """Raises `Corrupt` if an action has another form than Delta's protocol gives it, as far as it is read here."""
+    for name, fields in SHAPES.items():
+        if (body := action.get(name)) is None:
+            continue
+        if not isinstance(body, dict):
+            raise Corrupt(f"commit of a table has an action {name} that is no object", where=where)
+        for field, (kind, is_needed) in fields.items():
+            value = body.get(field)
+            if value is None and not is_needed:
+                continue
+            if not isinstance(value, kind):
+                raise Corrupt(f"commit of a table has an action {name} with a wrong {field}: {value!r}", where=where)
 
 
 def check_log_features(state: TableState, url: str) -> None:

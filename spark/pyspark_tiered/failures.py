@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tiered.errors import Corrupt, Unavailable
+from tiered.errors import first_line as first_line  # for the modules that handle failures here
 
 CAUSES = ("tiered.errors.", "pyarrow.", "OSError", "MemoryError", "ModuleNotFoundError")
 """Starts of the last line of a task's traceback, if that line names the cause."""
@@ -23,10 +24,3 @@ def foreign_failures() -> tuple[type[Exception], ...]:
     import pyarrow as pa
 
     return OSError, pa.ArrowException
-
-
-def first_line(failure: BaseException) -> str:
-    """Returns Java's message without its stack trace: the first line that is not empty."""
-    java = getattr(failure, "java_exception", None)
-    text = str(java.toString()) if java is not None else str(failure)
-    return text.strip().partition("\n")[0] or type(failure).__name__

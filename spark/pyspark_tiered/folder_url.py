@@ -20,7 +20,10 @@ def spark_url(place: str) -> str:
 
     All forms of one folder give the same URL. Raises `Refused` for a form that could mean another folder.
     """
-    scheme = urlsplit(place).scheme
+    try:
+        scheme = urlsplit(place).scheme
+    except ValueError as error:
+        raise Refused(Code.INVALID_REQUEST, f"{place!r} is no URL: {error}; {FORMS}") from None
     if scheme in ("s3", "s3a"):
         bucket, _, path = _after_scheme(place).partition("/")
         names = [name for name in _decode(place, path).split("/") if name]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pyspark_tiered import table_form
@@ -112,8 +113,10 @@ class BucketTail(LogTail):
     """The records in the bucket."""
 
     def __init__(self, store: str) -> None:
-        self._topics = ColdTopicReader(store)
-        self._records = BatchReader(store)
+        with ExitStack() as failing:
+            self._topics = failing.enter_context(closing(ColdTopicReader(store)))
+            self._records = BatchReader(store)
+            failing.pop_all()
         self._seen: dict[str, ColdTopic] = {}
 
     def look(self, topic: str, topic_id: str = "", reached: Mapping[int, int] = NOTHING) -> ReadableLog:

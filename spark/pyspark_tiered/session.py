@@ -66,18 +66,19 @@ def session(
     return spark
 
 
-def s3a_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns S3A's settings for the environment variables that botocore reads by itself."""
+def s3a_settings() -> dict[str, str]:
+    """Returns S3A's settings for the variables and files that boto3 reads by itself."""
+    from tiered.object_store.s3_session import find_endpoint, open_session
+
+    aws = open_session()
     settings = {
         "spark.hadoop.fs.s3a.aws.credentials.provider": (
             "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
         ),
         "spark.hadoop.fs.s3a.input.stream.type": "classic",
-        "spark.hadoop.fs.s3a.endpoint.region": (
-            environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or "us-east-1"
-        ),
+        "spark.hadoop.fs.s3a.endpoint.region": aws.region_name or "us-east-1",
     }
-    if endpoint := environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL"):
+    if endpoint := find_endpoint(aws):
         settings["spark.hadoop.fs.s3a.endpoint"] = endpoint
         settings["spark.hadoop.fs.s3a.path.style.access"] = "true"
         settings["spark.hadoop.fs.s3a.connection.ssl.enabled"] = str(endpoint.startswith("https")).lower()
@@ -85,7 +86,7 @@ def s3a_settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _table_settings() -> dict[str, str]:
-    settings = {**DELTA, **LOG_STORES, **SMALL_TABLES, **s3a_settings(os.environ)}
+    settings = {**DELTA, **LOG_STORES, **SMALL_TABLES, **s3a_settings()}
     return settings | {"spark.sql.session.timeZone": "UTC"}
 
 

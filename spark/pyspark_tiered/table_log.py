@@ -165,7 +165,7 @@ class TableLog:
             return self.recent[version]
         with explain_access(self.url):
             data = self.folder.read(f"{LOG}/{delta_state.commit_name(version)}")
-        return None if data is None else data.decode()
+        return None if data is None else self._decode(version, data)
 
     def _names(self, after: str) -> list[str]:
         return self.folder.list_names(LOG, after)
@@ -179,7 +179,14 @@ class TableLog:
         for number, data in zip(numbers, found, strict=True):
             if data is None:
                 raise Unavailable(f"commit {number} of {self.url} was deleted while it was read")
-            yield number, data.decode()
+            yield number, self._decode(number, data)
+
+    def _decode(self, version: int, data: bytes) -> str:
+        try:
+            return data.decode()
+        except UnicodeDecodeError as fault:
+            where = f"{self.url}/{LOG}/{delta_state.commit_name(version)}"
+            raise Corrupt(f"commit of a table is no text: {fault.reason}", where=where, position=fault.start) from None
 
     def _read_checkpoint(self, names: Sequence[str], held: Mapping[str, bytes] | None = None) -> TableState:
         """Returns the table at its newest checkpoint; version -1 if there is none. `held` has files that were read."""

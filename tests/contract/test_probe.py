@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -142,6 +143,38 @@ def test_probe_waits_with_the_error_of_a_failed_range_read(fake: FakeS3, monkeyp
         with pytest.raises(Unavailable, match=r"get failed .* error=the body breaks off: .") as caught:
             await probe_at_restart(store, "k", b"held", SystemRng())
         assert not caught.value.refused
+        await store.close()
+
+    asyncio.run(body())
+
+
+REFUSALS = {
+    "deletes": HttpFault(FaultKind.ERROR, ("POST",), status=403),
+    "reads": HttpFault(FaultKind.ERROR, ("GET",), status=403),
+    "listings": HttpFault(FaultKind.ERROR, ("LIST",), status=403),
+    "conditional puts": HttpFault(FaultKind.ERROR, ("PUT",), status=403),
+    "uploads": HttpFault(FaultKind.ERROR, ("PUT",), status=403, skip=2),
+}
+
+
+@pytest.mark.parametrize("requests", REFUSALS)
+def test_refusal_names_the_requests_that_a_start_needs(
+    fake: FakeS3, requests: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in fake.environment.items():
+        monkeypatch.setenv(name, value)
+
+    async def body() -> None:
+        store = open_store(f"s3://{BUCKET}/refuses", SystemClock(), SystemRng())
+        await store.put("k", b"held")
+        fake.faults.append(replace(REFUSALS[requests]))
+        told = f"start failed because {requests} are refused below s3://bucket/refuses: .*AccessDenied"
+        with pytest.raises(Unavailable, match=told) as caught:
+            if requests == "uploads":
+                await probe_at_restart(store, "k", b"held", SystemRng())
+            else:
+                await probe(store, SystemRng())
+        assert caught.value.refused
         await store.close()
 
     asyncio.run(body())

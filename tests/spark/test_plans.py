@@ -337,8 +337,27 @@ def test_urls_are_translated_for_spark(tmp_path: Path, monkeypatch: pytest.Monke
     assert spark_url("s3://bucket/prefix/") == "s3a://bucket/prefix"
     assert spark_url("file:///a%20b") == "file:/a b"
     assert spark_url("warehouse") == f"file:{tmp_path}/warehouse"
-    settings = s3a_settings({"AWS_ENDPOINT_URL": "http://x:1", "AWS_REGION": "eu-west-1"})
+
+
+@pytest.mark.parametrize("place", ["variables", "services", "profile"])
+def test_settings_of_s3_come_from_variables_and_files(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    texts = {
+        "variables": "",
+        "services": "region = eu-west-1\nservices = ours\n[services ours]\ns3 =\n  endpoint_url = http://x:1\n",
+        "profile": "region = eu-west-1\nendpoint_url = http://x:1\n",
+    }
+    (tmp_path / "config").write_text("[default]\n" + texts[place])
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    if place == "variables":
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://x:1")
+        monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    settings = s3a_settings()
     assert settings["spark.hadoop.fs.s3a.endpoint"] == "http://x:1"
+    assert settings["spark.hadoop.fs.s3a.path.style.access"] == "true"
     assert settings["spark.hadoop.fs.s3a.connection.ssl.enabled"] == "false"
     assert settings["spark.hadoop.fs.s3a.endpoint.region"] == "eu-west-1"
 

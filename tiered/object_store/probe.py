@@ -10,10 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from tiered.errors import Code, Refused, Unavailable
-from tiered.ports import Conflict, GetResult, NotFound, ObjectStore, Ok, PutResult, Rng, Unknown
+from tiered.ports import (
+    Buffer,
+    Conflict,
+    FileSlice,
+    GetResult,
+    ListedObject,
+    NotFound,
+    ObjectStore,
+    Ok,
+    PutResult,
+    Rng,
+    Unknown,
+)
 
 RACERS = 8
 TRIES = 4
@@ -34,6 +46,7 @@ async def probe(store: ObjectStore, rng: Rng) -> None:
     undecided outcome (a timeout, a 409) the check is repeated with a new key.
     """
     random = rng.stream("probe")
+    store = _NamedVerbs(store)
     for check in (_check_create, _check_swap, _check_create_race, _check_swap_race, _check_range, _check_list):
         for _ in range(TRIES):
             key = f"{FOLDER}/{random.getrandbits(64):016x}"
@@ -50,6 +63,7 @@ async def probe_at_restart(store: ObjectStore, key: str, body: bytes, rng: Rng) 
     applies them has changed nothing. An upload of a new object must succeed: a broker without write permission would
     lead, and never move cold records off its disk. A part of the new object is read back.
     """
+    store = _NamedVerbs(store)
     checks: tuple[tuple[Callable[[], Awaitable[PutResult]], str], ...] = (
         (lambda: store.put(key, body, if_absent=True), OVERWRITES),
         (lambda: store.put(key, body, if_match=NO_VERSION), REPLACES),
@@ -66,6 +80,52 @@ async def probe_at_restart(store: ObjectStore, key: str, body: bytes, rng: Rng) 
 
     own = f"{FOLDER}/{rng.stream('probe').getrandbits(64):016x}"
     await _check_and_delete(store, own, _check_range)
+
+
+class _NamedVerbs:
+    """A store whose refusals say which requests a start needs."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.url = inner.url
+        self._inner = inner
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
+        with self._naming("reads"):
+            return await self._inner.get(key, start, length)
+
+    async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
+        with self._naming("conditional puts" if if_absent or if_match is not None else "puts"):
+            return await self._inner.put(key, data, if_absent=if_absent, if_match=if_match)
+
+    async def upload(self, key: str, parts: Sequence[Buffer | FileSlice]) -> PutResult:
+        with self._naming("uploads"):
+            return await self._inner.upload(key, parts)
+
+    async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[ListedObject]:
+        with self._naming("listings"):
+            return await self._inner.list(prefix, after, limit)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        with self._naming("deletes"):
+            await self._inner.delete(keys)
+
+    async def end_old_uploads(self, prefix: str) -> int:
+        return await self._inner.end_old_uploads(prefix)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    @contextlib.contextmanager
+    def _naming(self, requests: str) -> Iterator[None]:
+        try:
+            yield
+        except Unavailable as error:
+            if not error.refused and not error.final:
+                raise
+            why = f"start failed because {requests} are refused below {self.url}: {error}"
+            raise Unavailable(
+                why, final=error.final, refused=error.refused, needs_restart=error.needs_restart
+            ) from None
 
 
 async def _check_and_delete(store: ObjectStore, key: str, check: Callable[[ObjectStore, str], Awaitable[bool]]) -> bool:

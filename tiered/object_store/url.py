@@ -43,7 +43,10 @@ def _split_keys(url: str) -> tuple[str, str]:
 
 
 def _open_plain(url: str, clock: Clock, rng: Rng, *, create: bool) -> ObjectStore:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise Refused(Code.INVALID_CONFIG, f"store {url!r} is no URL: {error}; use {FORMS}") from None
     if parts.fragment:
         raise Refused(Code.INVALID_CONFIG, f"store {url!r} has a fragment; use {FORMS}")
     if parts.scheme == "file":

@@ -9,7 +9,7 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
+from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable, first_line
 from tiered_api.cli.arguments import parser
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import discard_output, print_error
@@ -19,6 +19,15 @@ from tiered_api.kafka.protocol.primitives import Malformed
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors that the file of our output may raise."""
 
+FOREIGN = (
+    ("py4j.protocol", "Py4JError"),
+    ("pyspark.errors", "PySparkException"),
+    ("pyarrow", "ArrowException"),
+    ("duckdb", "Error"),
+    ("botocore.exceptions", "BotoCoreError"),
+    ("botocore.exceptions", "ClientError"),
+)
+"""Errors of other packages that no command has translated: their first line says what happened."""
 UNKNOWN_NAMES = (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID)
 """Retriable for a client, which may know more than a broker; a name that a person typed does not come by itself."""
 
@@ -41,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"the request cannot be made: {error}", Exit.USAGE)
     except (Corrupt, Fenced) as fault:
         return _fail(str(fault), Exit.FAILED)
+    except _foreign_failures() as failure:
+        return _fail(f"the command failed: {first_line(failure)}", Exit.UNAVAILABLE)
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except BrokenPipeError:
@@ -63,6 +74,11 @@ def _load_command(command: Command) -> Callable[[Namespace], int]:
     finally:
         gc.enable()
     return function
+
+
+def _foreign_failures() -> tuple[type[BaseException], ...]:
+    """Returns the errors of the packages that read tables and buckets, as far as they are loaded."""
+    return tuple(getattr(sys.modules[module], name) for module, name in FOREIGN if module in sys.modules)
 
 
 def _fail(why: str, code: Exit) -> int:

@@ -117,7 +117,12 @@ class SqlSession:
     def __init__(self, warehouse: str, tail: LogTail | None = None) -> None:
         """`tail` has the newest records of the topics, which the rows of a raw table then end with. The session closes
         it."""
-        self._warehouse = Warehouse(warehouse)
+        try:
+            self._warehouse = Warehouse(warehouse)
+        except BaseException:
+            if tail is not None:
+                tail.close()
+            raise
         self._tail = tail
         self._filled: dict[str, _FilledTail] = {}
         self._accounted: dict[str, tuple[int, Mapping[str, Any]]] = {}

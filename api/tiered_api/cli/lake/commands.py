@@ -71,7 +71,7 @@ def load(args: Namespace) -> int:
         gc.set_threshold(GC_THRESHOLD)
         engine = NativeEngine()
     else:
-        silence_spark_logs()
+        prepare_spark(args.warehouse)
     if args.metrics_port is not None and args.topics is None:
         raise Refused(Code.INVALID_REQUEST, "--metrics-port needs --topics")
     if args.topics is not None:
@@ -157,7 +157,7 @@ def verify(args: Namespace) -> int:
         return report_missing(lack)
     from pyspark_tiered.verify import verify as run
 
-    silence_spark_logs()
+    prepare_spark(args.warehouse)
     found = run(args.store, args.topic, args.warehouse)
     if args.format == "json":
         print_json(_to_json(found))
@@ -179,7 +179,7 @@ def erase(args: Namespace) -> int:
         else:
             print_lines([erased_line(progress)])
 
-    silence_spark_logs()
+    prepare_spark(args.warehouse)
     run(args.store, args.topic, args.warehouse, args.where, args.reason, print_progress)
     return Exit.OK
 
@@ -357,8 +357,12 @@ def _values_to_json(found: ValuesVerifyResult) -> dict[str, Any]:
     }
 
 
-def silence_spark_logs() -> None:
-    """Stops PySpark from logging tracebacks of errors that it raises anyway."""
+def prepare_spark(warehouse: str) -> None:
+    """Looks at the warehouse before Java starts, and stops PySpark from logging tracebacks of errors that it raises
+    anyway."""
+    from pyspark_tiered.folder_check import check_warehouse
+
+    check_warehouse(warehouse)
     from pyspark.logger import PySparkLogger
 
     log_to_stderr("critical", logging.CRITICAL)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tiered.errors import Code, Refused
 from tiered_api.cli.client_properties import OPTION
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.lake.commands import describe_missing, find_login, report_missing, silence_spark_logs
+from tiered_api.cli.lake.commands import describe_missing, find_login, prepare_spark, report_missing
 from tiered_api.cli.output import print_error
 
 if TYPE_CHECKING:
@@ -78,6 +78,6 @@ def _run_spark(args: Namespace) -> int:
     from pyspark_tiered.query.output import render
     from pyspark_tiered.sql import sql as run
 
-    silence_spark_logs()
+    prepare_spark(args.warehouse)
     print(render(run(args.warehouse, args.query), args.format))
     return Exit.OK
