@@ -82,6 +82,20 @@ def test_configs_tool_shows_and_changes_settings(
 
 
 @THOROUGH
+def test_quorum_tool_shows_the_controller_and_its_log(run: Run, admin: DriverClient, name: str) -> None:
+    (number,) = admin.ask("brokers")
+    before = run("metadata-quorum", "describe", "--status")
+    status = dict(line.split(":", 1) for line in before.splitlines() if ":" in line)
+    assert status["LeaderId"].strip() == number and f'"id": {number}' in status["CurrentVoters"]
+    assert int(status["MaxFollowerLag"]) == 0 and status["CurrentObservers"].strip() == "[]"
+    admin.ask("create", topic=name)
+    title, *rows = run("metadata-quorum", "describe", "--replication").splitlines()
+    assert title.split()[:4] == ["NodeId", "DirectoryId", "LogEndOffset", "Lag"]
+    ((node, _, end, lag, _, _, role),) = (row.split() for row in rows)
+    assert (node, lag, role) == (number, "0", "Leader") and int(end) > int(status["HighWatermark"])
+
+
+@THOROUGH
 def test_groups_tool_shows_lag_and_resets_offsets(run: Run, admin: DriverClient, name: str) -> None:
     admin.ask("create", topic=name, partitions=2)
     admin.send(name, [ClientRecord(b"%d" % number, partition=number % 2) for number in range(20)])

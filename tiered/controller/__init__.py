@@ -12,6 +12,7 @@ May import: metadata
   leaders                decisions about leaders and ISRs over all partitions concerned
   features               decisions about levels of features (KIP-584)
   acls                   decisions about ACLs
+  quorum                 the controller and the brokers that follow it, as Kafka's tools show them
   broker_secrets         the decision about a new secret of brokers
   delegation_tokens      decisions about delegation tokens (KIP-48)
   client_quotas          decisions about client quotas (KIP-546)

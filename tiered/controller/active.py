@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Coroutine, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tiered.controller.balancer import Balancer
@@ -22,6 +23,8 @@ from tiered.controller.preferred_leaders import PreferredLeaders
 from tiered.controller.requests import (
     ElectLeaders,
     FenceBroker,
+    Quorum,
+    QuorumObserver,
     Reassign,
     RemoveExpiredTokens,
     Request,
@@ -156,7 +159,7 @@ class ActiveController:
         now_ns, connection_lost, self.was_followed = self._clock.mono_ns(), True, True
         known = self._view.image.brokers.get(metadata_fetch.node_id)
         if not self.heartbeats.begin_fetch(
-            metadata_fetch.node_id, metadata_fetch.incarnation, metadata_fetch.applied, now_ns
+            metadata_fetch.node_id, metadata_fetch.incarnation, metadata_fetch.applied, now_ns, self._view.image.slot
         ):
             self._wake.set()
         progress, self.applied_progress = self.applied_progress, asyncio.Event()
@@ -182,6 +185,20 @@ class ActiveController:
     async def decide(self, request: Request, timeout: float) -> Any:
         """Returns the controller's reply after its changes are committed. Raises `Refused` like `Runtime.submit`."""
         return await self.runtime.submit(request, timeout)
+
+    def add_progress(self, quorum: Quorum) -> Quorum:
+        """Adds what the observers have applied, and the times of their fetches."""
+        now_ns = self._clock.mono_ns()
+
+        def wall_ms(at_ns: int) -> int:
+            return quorum.now_ms - (now_ns - at_ns) // 1_000_000 if at_ns >= 0 else -1
+
+        observers = []
+        for each in quorum.observers:
+            progress = self.heartbeats.fetch_progress(each.node_id)
+            times = wall_ms(progress.fetched_ns), wall_ms(progress.caught_up_ns)
+            observers.append(QuorumObserver(each.node_id, progress.applied_slot, *times))
+        return replace(quorum, slot=self._view.image.slot, observers=tuple(observers))
 
     async def wait_until_applied(self, slot: int) -> None:
         """Returns once every broker with a session has applied `slot`, or after one second at most.

@@ -26,6 +26,7 @@ from tiered.controller import (
     scram_credentials,
 )
 from tiered.controller.decision import ControllerResult
+from tiered.controller.quorum import describe_quorum
 from tiered.controller.requests import Request
 from tiered.controller.topics import Topics
 from tiered.errors import Refused
@@ -129,6 +130,8 @@ class Controller:
                 return delegation_tokens.expire_token(image, request, now_ms)
             case requests.RemoveExpiredTokens():
                 return delegation_tokens.remove_expired(image, now_ms)
+            case requests.DescribeQuorum():
+                return ControllerResult((), describe_quorum(image, now_ms))
             case _:
                 return self._decide_topic_request(request, now_ms)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 PROBE_AFTER_NS = 300_000_000
 """Time without a fetch in progress after which a broker may be gone: brokers fetch again right after a reply."""
@@ -41,6 +42,28 @@ class UnreachableBrokers:
         return True
 
 
+class FetchProgress(NamedTuple):
+    """The slot that a broker has applied, the time of its last fetch, and that of the last one that had all entries of
+    its time; -1 if unknown. `log_slot` is the last entry at the last fetch."""
+
+    applied_slot: int = -1
+    fetched_ns: int = -1
+    caught_up_ns: int = -1
+    log_slot: int = -1
+
+    def advance(self, applied_slot: int, log_slot: int, now_ns: int) -> FetchProgress:
+        """Returns the progress after another fetch, as Kafka's leader counts it."""
+        caught_up_ns = self.caught_up_ns
+        if applied_slot >= log_slot:
+            caught_up_ns = now_ns
+        elif self.fetched_ns >= 0 and applied_slot >= self.log_slot:
+            caught_up_ns = max(caught_up_ns, self.fetched_ns)
+        return FetchProgress(max(self.applied_slot, applied_slot), now_ns, caught_up_ns, log_slot)
+
+
+NO_PROGRESS = FetchProgress()
+
+
 @dataclass(slots=True)
 class _Session:
     incarnation: str
@@ -49,6 +72,7 @@ class _Session:
     """Fetches of the broker that wait for the next entry."""
     applied_slot: int = -1
     probed_ns: int = 0
+    fetch: FetchProgress = NO_PROGRESS
 
 
 class BrokerHeartbeats:
@@ -76,8 +100,8 @@ class BrokerHeartbeats:
         if session is not None and not session.fetches_in_flight:
             session.contact_ns = min(session.contact_ns, now_ns - silent_ns)
 
-    def begin_fetch(self, node_id: int, incarnation: str, applied_slot: int, now_ns: int) -> bool:
-        """Records the start of a fetch.
+    def begin_fetch(self, node_id: int, incarnation: str, applied_slot: int, now_ns: int, log_slot: int = -1) -> bool:
+        """Records the start of a fetch from a log whose last entry is `log_slot`.
 
         Returns True if the incarnation is tracked; the caller must then call `end_fetch`.
         """
@@ -87,6 +111,7 @@ class BrokerHeartbeats:
         session.contact_ns = now_ns
         session.fetches_in_flight += 1
         session.applied_slot = max(session.applied_slot, applied_slot)
+        session.fetch = session.fetch.advance(applied_slot, log_slot, now_ns)
         return True
 
     def end_fetch(self, node_id: int, incarnation: str, now_ns: int, *, connection_lost: bool = False) -> None:
@@ -128,6 +153,11 @@ class BrokerHeartbeats:
         """Returns the incarnation of a broker that is tracked."""
         session = self._sessions.get(node_id)
         return session.incarnation if session is not None else None
+
+    def fetch_progress(self, node_id: int) -> FetchProgress:
+        """Returns the progress of a broker through the log; unknown if it is not tracked."""
+        session = self._sessions.get(node_id)
+        return session.fetch if session is not None else NO_PROGRESS
 
     def is_applied_by_all(self, slot: int) -> bool:
         """True if every tracked broker has applied the log up to `slot`."""

@@ -17,7 +17,7 @@ from tiered.controller.channel import ControllerChannel
 from tiered.controller.controller import Controller
 from tiered.controller.member_view import MemberView
 from tiered.controller.request_codec import decode_request, encode_reply
-from tiered.controller.requests import AnnounceBroker, CreatePartitions, CreateTopic, CreateTopics, Request
+from tiered.controller.requests import AnnounceBroker, CreatePartitions, CreateTopic, CreateTopics, Quorum, Request
 from tiered.controller.standby import StandbyController
 from tiered.errors import Code, Fenced, Refused, Unavailable
 from tiered.ids import TopicId
@@ -131,7 +131,7 @@ class ClusterMember:
         reply = await active.decide(request, timeout)
         if isinstance(request, CreateTopic | CreateTopics | CreatePartitions):
             await active.wait_until_applied(self.view.image.slot)
-        return reply
+        return active.add_progress(reply) if isinstance(reply, Quorum) else reply
 
     async def _check_reachable(self, request: AnnounceBroker) -> None:
         """Raises `Refused` (BROKER_NOT_AVAILABLE) if the controller cannot connect to the broker that announces itself.

@@ -46,7 +46,18 @@ _NESTED = (
     ScramCredentialSet,
     requests.QuotaAlteration,
 )
-_REPLIES = (TopicImage, PartitionImage, Loss, End, DeletedTopic, ProducerIdsAllocated, AclRemoved, DelegationTokenSet)
+_REPLIES = (
+    TopicImage,
+    PartitionImage,
+    Loss,
+    End,
+    DeletedTopic,
+    ProducerIdsAllocated,
+    AclRemoved,
+    DelegationTokenSet,
+    requests.QuorumObserver,
+    requests.Quorum,
+)
 KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Request), *_NESTED, *_REPLIES)}
 
 

@@ -438,6 +438,33 @@ class RemoveExpiredTokens:
     """-> the number of delegation tokens that expired and are removed. More may be left if there are many."""
 
 
+@dataclass(frozen=True, slots=True)
+class QuorumObserver:
+    """A broker that follows the metadata log. It has applied `slot`; -1 if nothing is known. The times are of the
+    controller's wall clock, or -1: of the last fetch, and of the last one that had all entries of its time."""
+
+    node_id: int
+    slot: int = -1
+    fetched_ms: int = -1
+    caught_up_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """The controller, the last slot of its metadata log, and the live brokers that follow it."""
+
+    controller: int
+    controller_epoch: int
+    slot: int
+    now_ms: int
+    observers: tuple[QuorumObserver, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeQuorum:
+    """-> Quorum. Changes nothing."""
+
+
 Request = (
     CreateTopic
     | CreateTopics
@@ -473,4 +500,5 @@ Request = (
     | RenewDelegationToken
     | ExpireDelegationToken
     | RemoveExpiredTokens
+    | DescribeQuorum
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tiered.controller.heartbeats import PROBE_AFTER_NS, BrokerHeartbeats, UnreachableBrokers
+from tiered.controller.heartbeats import NO_PROGRESS, PROBE_AFTER_NS, BrokerHeartbeats, UnreachableBrokers
 from tiered.metadata.candidacy import (
     RANK_DELAY_MS,
     RETRY_MS,
@@ -46,6 +46,21 @@ def test_delivered_reply_is_contact_and_a_broken_connection_is_none() -> None:
     heartbeats.begin_fetch(2, "i2", 7, 0)
     heartbeats.end_fetch(2, "i2", TIMEOUT - 1, connection_lost=True)
     assert heartbeats.expired_sessions(TIMEOUT) == [(2, "i2")]
+
+
+def test_progress_of_a_broker_is_that_of_its_fetches() -> None:
+    heartbeats = sessions()
+    assert heartbeats.fetch_progress(1) == heartbeats.fetch_progress(9) == NO_PROGRESS
+    heartbeats.begin_fetch(1, "i1", 5, 10, 5)
+    assert heartbeats.fetch_progress(1)[:3] == (5, 10, 10)
+    heartbeats.begin_fetch(1, "i1", 6, 20, 8)
+    assert heartbeats.fetch_progress(1)[:3] == (6, 20, 10), "it had all entries of the fetch before, at its time"
+    heartbeats.begin_fetch(1, "i1", 8, 30, 9)
+    assert heartbeats.fetch_progress(1)[:3] == (8, 30, 20)
+    heartbeats.begin_fetch(1, "i1", 8, 40, 9)
+    assert heartbeats.fetch_progress(1)[:3] == (8, 40, 20), "it lacks an entry that was there at the last fetch"
+    heartbeats.begin_fetch(1, "i1", 9, 50, 9)
+    assert heartbeats.fetch_progress(1)[:3] == (9, 50, 50)
 
 
 def test_fetch_of_another_incarnation_is_no_contact() -> None:

@@ -77,6 +77,7 @@ def test_recordings_have_nearly_every_api() -> None:
         "AlterUserScramCredentials",
         "DescribeDelegationToken",
         "DescribeProducers",
+        "DescribeQuorum",
         "DescribeTransactions",
         "ElectLeaders",
         "EndTxn",

@@ -123,6 +123,7 @@ _TABLE = (
     Api(49, "AlterClientQuotas", 0, 1, 1, max_request_bytes=256 << 10),
     Api(50, "DescribeUserScramCredentials", 0, 0, 0),
     Api(51, "AlterUserScramCredentials", 0, 0, 0, max_request_bytes=64 << 10),
+    Api(55, "DescribeQuorum", 0, 2, 0),
     Api(57, "UpdateFeatures", 0, 2, 0),
     Api(60, "DescribeCluster", 0, 2, 0),
     Api(61, "DescribeProducers", 0, 0, 0),

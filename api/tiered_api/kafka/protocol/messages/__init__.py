@@ -26,6 +26,7 @@ May import: kafka.protocol
   describe_groups                DescribeGroups (API key 15)
   describe_log_dirs              DescribeLogDirs (API key 35)
   describe_producers             DescribeProducers (API key 61)
+  describe_quorum                DescribeQuorum (API key 55)
   describe_topic_partitions      DescribeTopicPartitions (API key 75)
   describe_transactions          DescribeTransactions (API key 65)
   describe_user_scram_credentials  DescribeUserScramCredentials (API key 50)

@@ -25,6 +25,7 @@ May import: as kafka.server
 ~ describe_groups                DescribeGroups (15): state and members of groups
 ~ describe_log_dirs              DescribeLogDirs (35): size of each partition on disk
 ~ describe_producers             DescribeProducers (61): producer state of partitions (KIP-664)
+~ describe_quorum                DescribeQuorum (55): the controller, and the brokers that follow it (KIP-595)
 ~ describe_topic_partitions      DescribeTopicPartitions (75): topics in pages, with ELR (KIP-966)
 ~ describe_transactions          DescribeTransactions (65): the state of transactional ids (KIP-664)
 ~ describe_user_scram_credentials  DescribeUserScramCredentials (50): mechanisms of users (KIP-554)

@@ -18,6 +18,7 @@ from tiered_api.kafka.protocol.messages import (
     describe_acls,
     describe_client_quotas,
     describe_log_dirs,
+    describe_quorum,
     describe_user_scram_credentials,
     heartbeat,
     leave_group,
@@ -222,6 +223,9 @@ API_RULES: dict[str, Rule] = {
         (),
         cluster.check_describe_cluster,
         "nothing; its operations and the health of the broker need DESCRIBE on CLUSTER",
+    ),
+    "DescribeQuorum": Rule(
+        (_cluster(_DESCRIBE),), cluster.check_cluster(_DESCRIBE, describe_quorum.DescribeQuorumResponse)
     ),
     "DescribeProducers": Rule((_topic(_READ),), topics.check_describe_producers),
     "UnregisterBroker": Rule(
