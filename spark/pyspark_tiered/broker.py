@@ -99,7 +99,7 @@ class BrokerClient:
         return LiveTopic(topic, TopicId(topic_ids.pop()), tuple(found))
 
     def offset(self, topic: LiveTopic, partition: LivePartition, bound: Bound) -> int:
-        """Returns the offset that a bound means. A timestamp after the last record means the end."""
+        """Returns the offset that a bound means. A timestamp after the last record means the end, or is refused."""
         match bound.kind:
             case BoundKind.EARLIEST:
                 return partition.start
@@ -115,7 +115,9 @@ class BrokerClient:
                 found = self._json(_records_path(topic.name, partition.partition, query))
                 # Without a record the batch is the end of a transaction, which has no row: the bound is after it.
                 offset = found["records"][0]["offset"] if found["records"] else found["next_offset"]
-                return int(min(offset, partition.end))
+                if offset < partition.end:
+                    return int(offset)
+                return bound.take_end(topic.name, partition.partition, partition.end)
 
     def batches(self, split: LiveSplit) -> Iterator[tuple[memoryview, list[WalkedBatch]]]:
         """Yields whole batches from the one that holds the start to the one that holds the end, some MiB at a time.

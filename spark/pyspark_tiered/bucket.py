@@ -245,7 +245,8 @@ async def _has_log(url: str) -> bool:
 
 
 async def bound_offset(bucket: Bucket, topic: ColdTopic, number: int, bound: Bound) -> int:
-    """Returns the offset that a bound means. A timestamp after the last readable record means the readable end."""
+    """Returns the offset that a bound means. A timestamp after the last readable record means the readable end, or is
+    refused."""
     partition = topic.partitions[number]
     match bound.kind:
         case BoundKind.EARLIEST:
@@ -258,7 +259,7 @@ async def bound_offset(bucket: Bucket, topic: ColdTopic, number: int, bound: Bou
             partition_id = PartitionId(topic.topic_id, number)
             found = await bucket.reader.offset_for_timestamp(partition_id, bound.value)
             end = partition.readable_end_offset
-            return end if found is None else min(found[0], end)
+            return found[0] if found is not None and found[0] < end else bound.take_end(topic.name, number, end)
 
 
 class BatchReader:

@@ -4,6 +4,8 @@
     startingOffsetsByTimestamp / endingOffsetsByTimestamp  {"topic": {"0": 1000, "1": 2000}}   (milliseconds)
     startingTimestamp / endingTimestamp                    1000                                (all partitions)
 
+    startingOffsetsByTimestampStrategy                     error | latest: no record has that time or a later one
+
 In JSON -2 is the earliest offset, -1 the latest. A timestamp wins over offsets, a common one over one by partition.
 
 The option `cut` is for this package alone: it names a topic by its id, and wins over all others.
@@ -29,10 +31,25 @@ class BoundKind(Enum):
 
 
 class Bound(NamedTuple):
-    """One end of a partition's range: an offset, or the first record at or after a timestamp in milliseconds."""
+    """One end of a partition's range: an offset, or the first record at or after a timestamp in milliseconds.
+
+    `needs_match` refuses a timestamp that no record has or follows. Without it the bound is then the end.
+    """
 
     kind: BoundKind
     value: int = 0
+    needs_match: bool = False
+
+    def take_end(self, topic: str, partition: int, end: int) -> int:
+        """Returns the end of a partition for a timestamp after all its records. Raises `Refused` if it needs a
+        match."""
+        if self.needs_match:
+            raise Refused(
+                Code.INVALID_REQUEST,
+                f"no record of {topic}-{partition} has timestamp {self.value} or a later one: choose an earlier start, "
+                f"or {STRATEGY_NAME}=latest to read what comes later",
+            )
+        return end
 
 
 class Cut(NamedTuple):
@@ -60,6 +77,8 @@ class Cut(NamedTuple):
 
 
 CUT = "cut"
+STRATEGY_NAME = "startingOffsetsByTimestampStrategy"
+STRATEGIES = ("error", "latest")
 
 EARLIEST, LATEST = Bound(BoundKind.EARLIEST), Bound(BoundKind.LATEST)
 _JSON_EARLIEST, _JSON_LATEST = -2, -1
@@ -72,13 +91,15 @@ def bounds(
 
     `end` is "starting" or "ending"; `options` has lower-case names. Raises `Refused`.
     """
+    needs_match = end == "starting" and options.get(STRATEGY_NAME.lower(), STRATEGIES[0]).lower() == STRATEGIES[0]
     common = options.get(f"{end}timestamp")
     if common is not None:
-        return dict.fromkeys(partitions, Bound(BoundKind.TIMESTAMP, _number(f"{end}Timestamp", common)))
+        bound = Bound(BoundKind.TIMESTAMP, _number(f"{end}Timestamp", common), needs_match)
+        return dict.fromkeys(partitions, bound)
     by_time = options.get(f"{end}offsetsbytimestamp")
     if by_time is not None:
         given = _per_partition(f"{end}OffsetsByTimestamp", by_time, topic, partitions)
-        return {partition: Bound(BoundKind.TIMESTAMP, value) for partition, value in given.items()}
+        return {partition: Bound(BoundKind.TIMESTAMP, value, needs_match) for partition, value in given.items()}
     text = options.get(f"{end}offsets")
     if text is None:
         return dict.fromkeys(partitions, default)
@@ -86,6 +107,17 @@ def bounds(
         return dict.fromkeys(partitions, EARLIEST if text.strip().lower() == "earliest" else LATEST)
     given = _per_partition(f"{end}Offsets", text, topic, partitions)
     return {partition: _offset(f"{end}Offsets", value) for partition, value in given.items()}
+
+
+def check_order(topic: str, starts: Mapping[int, Bound], ends: Mapping[int, Bound]) -> None:
+    """Raises `Refused` if a partition starts at a later offset or timestamp than it ends at."""
+    for partition, start in starts.items():
+        end = ends[partition]
+        if start.kind is end.kind and start.kind in (BoundKind.OFFSET, BoundKind.TIMESTAMP) and start.value > end.value:
+            raise Refused(
+                Code.INVALID_REQUEST,
+                f"{topic}-{partition} starts at {start.kind.value} {start.value}, after its end at {end.value}",
+            )
 
 
 def parse_cut(text: str) -> Cut:

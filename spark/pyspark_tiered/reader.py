@@ -70,7 +70,9 @@ class TieredReader(DataSourceReader):
         """Returns start and end of each partition by the options."""
         options, topic = self._options, self._options["topic"]
         starts = offsets.bounds(options, "starting", topic, numbers, offsets.EARLIEST)
-        return starts, offsets.bounds(options, "ending", topic, numbers, offsets.LATEST)
+        ends = offsets.bounds(options, "ending", topic, numbers, offsets.LATEST)
+        offsets.check_order(topic, starts, ends)
+        return starts, ends
 
     async def _plan_cold(self, tasks: int, bytes_each: int | None) -> list[Split]:
         async with open_bucket(self._options["store"]) as bucket:

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 )
 
 from pyspark_tiered.login import COMMAND_CONFIG, is_login_option, resolve_login_options
-from pyspark_tiered.offsets import CUT
+from pyspark_tiered.offsets import CUT, STRATEGIES, STRATEGY_NAME
 from pyspark_tiered.reader import READ_COMMITTED, TieredReader
 from pyspark_tiered.stream import TieredStreamReader
 from tiered.errors import Code, Refused
@@ -37,12 +37,25 @@ COMMON_OPTIONS = (
     "startingOffsets",
     "startingOffsetsByTimestamp",
     "startingTimestamp",
+    STRATEGY_NAME,
     "splitBytes",
     "kafka.isolation.level",
     COMMAND_CONFIG,
 )
 BATCH_OPTIONS = (*COMMON_OPTIONS, "endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", CUT)
 STREAM_OPTIONS = (*COMMON_OPTIONS, "maxOffsetsPerTrigger", "maxBytesPerTrigger", "failOnDataLoss")
+KAFKA_HINTS = {
+    "kafka.bootstrap.servers": "here it is `bootstrap`, HOST:PORT of a broker's HTTP",
+    "subscribe": "here it is `topic`, the name of one topic",
+    "subscribepattern": "name one `topic`, and union the frames of several",
+    "assign": "name a `topic`; startingOffsets and endingOffsets leave partitions out",
+    "minpartitions": "`splitBytes` makes more tasks",
+    "maxrecordsperpartition": "`splitBytes` makes more tasks",
+    "includeheaders": "`headers` is always a column",
+    "kafka.group.id": "reads belong to no consumer group, leave it out",
+    "groupidprefix": "reads belong to no consumer group, leave it out",
+}
+"""By option of Spark's Kafka source, in lower case: how it is said here."""
 NUMBER_OPTIONS = {
     "splitBytes": "bytes",
     "maxOffsetsPerTrigger": "offsets",
@@ -89,8 +102,7 @@ def check_options(options: Mapping[str, str], names: Sequence[str] = BATCH_OPTIO
     given = {name.lower(): value for name, value in options.items()}
     of_login = {name: value for name, value in given.items() if is_login_option(name)}
     if unknown := sorted(set(given) - set(known) - set(of_login)):
-        shown = ", ".join(name for name in names if name != CUT)
-        raise Refused(Code.INVALID_REQUEST, f"unknown option {unknown[0]!r}; there are {shown}, and kafka.*")
+        raise Refused(Code.INVALID_REQUEST, _describe_unknown(unknown[0], names))
     if "topic" not in given:
         raise Refused(Code.INVALID_REQUEST, "the option 'topic' is missing")
     if ("store" in given) == ("bootstrap" in given):
@@ -103,6 +115,9 @@ def check_options(options: Mapping[str, str], names: Sequence[str] = BATCH_OPTIO
             raise Refused(Code.INVALID_REQUEST, f"{name} must be a number of {unit}, not {value!r}")
     if given.get("failondataloss", "true").lower() not in ("true", "false"):
         raise Refused(Code.INVALID_REQUEST, f"failOnDataLoss must be true or false, not {given['failondataloss']!r}")
+    strategy = given.get(STRATEGY_NAME.lower(), STRATEGIES[0]).lower()
+    if strategy not in STRATEGIES:
+        raise Refused(Code.INVALID_REQUEST, f"{STRATEGY_NAME} must be {' or '.join(STRATEGIES)}, not {strategy!r}")
     isolation = given.get("kafka.isolation.level", ISOLATION_LEVELS[0])
     if isolation not in ISOLATION_LEVELS:
         raise Refused(
@@ -110,6 +125,17 @@ def check_options(options: Mapping[str, str], names: Sequence[str] = BATCH_OPTIO
         )
     of_source = {name: value for name, value in given.items() if name not in of_login}
     return {**of_source, **resolve_login_options(of_login)}
+
+
+def _describe_unknown(name: str, names: Sequence[str]) -> str:
+    """Returns the error for an option that a source does not have: the way out for one of Spark's Kafka source."""
+    if hint := KAFKA_HINTS.get(name):
+        return f"unknown option {name!r}: {hint}"
+    if name in {other.lower() for other in (*BATCH_OPTIONS, *STREAM_OPTIONS)}:
+        return f"unknown option {name!r}: it is for {'batch queries' if 'ending' in name else 'streams'} only"
+    shown = ", ".join(known for known in names if known != CUT)
+    more = "kafka.* only for TLS, the login and kafka.isolation.level"
+    return f"unknown option {name!r}; there are {shown}, and {more}"
 
 
 def pick_columns(schema: StructType) -> tuple[str, ...]:

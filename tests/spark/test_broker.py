@@ -53,7 +53,8 @@ def test_reads_are_bounded_by_offset_and_by_time(spark: SparkSession, topic: Ser
     from_50 = read(spark, topic, startingOffsets=json.dumps({TOPIC: {"0": 50}}), endingOffsets="latest")
     assert from_50.selectExpr("min(offset)", "count(*)").collect() == [(50, COUNT - 50)]
     newest = read(spark, topic).selectExpr("max(unix_millis(timestamp))").collect()[0][0]
-    assert read(spark, topic, startingTimestamp=newest + 1).count() == 0
+    late = {"startingTimestamp": newest + 1, "startingOffsetsByTimestampStrategy": "latest"}
+    assert read(spark, topic, **late).count() == 0
     assert read(spark, topic, startingTimestamp=0).count() == COUNT
 
 

@@ -313,4 +313,7 @@ def test_bound_before_the_end_of_a_transaction_loses_nothing(tmp_path: Path) -> 
         assert read() == [0, 2]
         assert read(endingTimestamp=str(now - 5_000)) == [0]
         assert read(startingTimestamp=str(now - 5_000)) == [2]
-        assert read(startingTimestamp=str(now + 20_000)) == []
+        late = {"startingTimestamp": str(now + 20_000)}
+        with pytest.raises(Refused, match=f"no record of {TOPIC}-0 has timestamp {now + 20_000} or a later one"):
+            read(**late)
+        assert read(**late, startingOffsetsByTimestampStrategy="latest") == []

@@ -18,7 +18,7 @@ from pyspark_tiered import jars, table_form
 from pyspark_tiered.compare import KEPT_ONCE
 from pyspark_tiered.folder_url import spark_url
 from pyspark_tiered.log_tail import ReadableLog, cut_log, newer_ranges
-from pyspark_tiered.offsets import EARLIEST, LATEST, Bound, BoundKind, bounds
+from pyspark_tiered.offsets import EARLIEST, LATEST, Bound, BoundKind, bounds, check_order
 from pyspark_tiered.plan import MIB, SPLIT_BYTES_MAX, SPLIT_BYTES_MIN, ColdPartition, ColdTopic, splits
 from pyspark_tiered.repair import FaultyRange, is_kept_once, leave_lost_records, split_at_log_starts
 from pyspark_tiered.rounds import (
@@ -31,6 +31,7 @@ from pyspark_tiered.rounds import (
     select_committable,
 )
 from pyspark_tiered.session import s3a_settings
+from pyspark_tiered.source import STREAM_OPTIONS, check_options
 from pyspark_tiered.table_form import Advance, ConversionResult, FileRun, LoadedFile, SplitOutcome, Stop
 from tiered.cold.manifest import SegmentEntry
 from tiered.errors import Refused
@@ -280,7 +281,36 @@ def test_offset_options_as_in_sparks_kafka_source() -> None:
     assert bounds({}, "ending", "t", [0], LATEST) == {0: LATEST}
     assert bounds({"endingoffsets": "latest"}, "ending", "t", [0], LATEST) == {0: LATEST}
     both = {"startingtimestamp": "7", "startingoffsets": "earliest"}
-    assert bounds(both, "starting", "t", [0, 1], EARLIEST) == dict.fromkeys([0, 1], Bound(BoundKind.TIMESTAMP, 7))
+    at_7 = Bound(BoundKind.TIMESTAMP, 7, needs_match=True)
+    assert bounds(both, "starting", "t", [0, 1], EARLIEST) == dict.fromkeys([0, 1], at_7)
+    both["startingoffsetsbytimestampstrategy"] = "LATEST"
+    assert bounds(both, "starting", "t", [0, 1], EARLIEST) == dict.fromkeys([0, 1], at_7._replace(needs_match=False))
+    assert bounds({"endingtimestamp": "7"}, "ending", "t", [0], LATEST) == {0: at_7._replace(needs_match=False)}
+
+
+@pytest.mark.parametrize("kind", [BoundKind.OFFSET, BoundKind.TIMESTAMP])
+def test_start_after_the_end_is_refused(kind: BoundKind) -> None:
+    check_order("t", {0: Bound(kind, 5), 1: EARLIEST}, {0: Bound(kind, 5), 1: LATEST})
+    other = BoundKind.TIMESTAMP if kind is BoundKind.OFFSET else BoundKind.OFFSET
+    check_order("t", {0: Bound(kind, 9)}, {0: Bound(other, 5)})
+    with pytest.raises(Refused, match=f"t-1 starts at {kind.value} 6, after its end at 5"):
+        check_order("t", {0: EARLIEST, 1: Bound(kind, 6)}, {0: LATEST, 1: Bound(kind, 5)})
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("kafka.bootstrap.servers", "here it is `bootstrap`, HOST:PORT of a broker's HTTP"),
+        ("subscribe", "here it is `topic`"),
+        ("kafka.group.id", "no consumer group"),
+        ("endingTimestamp", "it is for batch queries only"),
+        ("kafka.linger.ms", "kafka.[*] only for TLS, the login"),
+        ("start", "there are store, bootstrap, topic"),
+    ],
+)
+def test_unknown_option_names_the_way_out(option: str, words: str) -> None:
+    with pytest.raises(Refused, match=f"unknown option '{option.lower()}'.*{words}"):
+        check_options({"topic": "t", "store": "memory://", option: "x"}, STREAM_OPTIONS)
 
 
 @pytest.mark.parametrize(

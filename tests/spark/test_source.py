@@ -92,12 +92,16 @@ def test_a_users_schema_picks_columns_in_its_order(spark: SparkSession, store: s
             [(0, 1990, 1994), (1, 1990, 1994)],
         ),
         (
-            {"startingOffsetsByTimestamp": json.dumps({"t": {"0": NEVER_MS, "1": filling.BASE_MS + 1999}})},
+            {
+                "startingOffsetsByTimestamp": json.dumps({"t": {"0": NEVER_MS, "1": filling.BASE_MS + 1999}}),
+                "startingOffsetsByTimestampStrategy": "latest",
+            },
             [(1, 1999, 1999)],
         ),
-        ({"startingTimestamp": NEVER_MS}, []),
+        ({"startingTimestamp": NEVER_MS, "startingOffsetsByTimestampStrategy": "latest"}, []),
+        ({"startingTimestamp": filling.BASE_MS, "endingTimestamp": NEVER_MS}, [(0, 0, 1999), (1, 0, 1999)]),
     ],
-    ids=["offsets", "timestamps", "timestamps by partition", "nothing"],
+    ids=["offsets", "timestamps", "timestamps by partition", "nothing", "end after all"],
 )
 def test_reads_stay_within_their_bounds(
     spark: SparkSession, store: str, options: dict[str, str | int], expected: list[tuple[int, int, int]]
@@ -114,8 +118,10 @@ def test_reads_stay_within_their_bounds(
         ({"startingOffset": "earliest"}, "unknown option"),
         ({"endingOffsets": '{"t": {"0": 5000, "1": -1}}'}, "not all in the bucket"),
         ({"store": "file:///nowhere/at/all"}, "no cluster|nowhere"),
+        ({"startingTimestamp": NEVER_MS}, "no record of t-0 has timestamp"),
+        ({"startingTimestamp": 7, "endingTimestamp": 6}, "starts at timestamp 7, after its end at 6"),
     ],
-    ids=["topic", "option", "offset", "store"],
+    ids=["topic", "option", "offset", "store", "start without a match", "start after the end"],
 )
 def test_unreadable_source_is_refused_with_a_reason(
     spark: SparkSession, store: str, options: dict[str, str | int], words: str
