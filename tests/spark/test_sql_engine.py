@@ -178,6 +178,9 @@ def test_only_named_tables_are_opened(session: SqlSession, monkeypatch: pytest.M
     [
         ("SELECT * FROM order", "syntax"),
         ('SELECT * FROM "orders.us"', "there is orders.eu"),
+        ('SELECT * FROM "ORDERS.EU"', "there is no table ORDERS.EU in .*; there is orders.eu"),
+        ("SELECT date_format(timestamp, 'y') FROM `orders.eu`", "SQL of DuckDB.*--engine spark"),
+        ("SELECT collect_list(value) FROM `orders.eu`", "collect_list.*--engine spark"),
         ("SELECT * FROM orders.eu", 'with a dot into quotes, "orders.eu"'),
         ('SELECT * FROM "../store"', "the name of a table is that of a topic"),
         ("SELECT * FROM '/etc/passwd'", "the name of a table"),

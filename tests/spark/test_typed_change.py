@@ -205,17 +205,20 @@ def test_notice_of_a_drift_names_the_command_that_makes_rows(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     site = Site(tmp_path)
-    site.write(encode({"a b": [{"n": 1}]}, {"a b": [{"n": "x"}]}, {"a b": [{"n": "y"}], "c": True}))
+    site.write([*encode({"a b": [{"n": 1}]}), b"[]", *encode({"a b": [{"n": "x"}]}, {"a b": [{"n": "y"}], "c": True})])
     site.load()
     (notice,) = [
         each.getMessage() for each in caplog.records if each.name == typed_load.__name__ and "dead" in each.msg
     ]
+    assert " first=partition 0, offset 1: " in notice
+    letter = notice.split(" also=")[1].split(" rule=")[0]
+    assert letter.startswith("partition 0, offset 2: a b[].n is text"), "the letter that the rule is for"
     words = shlex.split(notice.split(" rule=")[1])
     assert words[:6] == ["tiered", "table", "change", "t", "a b[].n", "--move-to"]
     assert main(words[1:]) == 0
     capsys.readouterr()
     assert replay_dead(site.store, "t", site.warehouse).rows == 2
-    assert (site.verify().ok, site.verify().dead) == (True, 0)
+    assert (site.verify().ok, site.verify().dead) == (True, 1)
 
 
 def test_commands_name_a_rule_and_replay(site: Site, capsys: pytest.CaptureFixture[str]) -> None:

@@ -405,8 +405,9 @@ class SqlSession:
         except Refused as refused:
             if "/" in name or self._warehouse.find(name) is not None:
                 raise
-            near = get_close_matches(name, islice(self._warehouse.names(), SUGGESTIONS_OF), 1)
-            raise _refuse(refused.why + (f"; there is {near[0]}" if near else "")) from None
+            names = {each.lower(): each for each in islice(self._warehouse.names(), SUGGESTIONS_OF)}
+            near = get_close_matches(name.lower(), names, 1)
+            raise _refuse(refused.why + (f"; there is {names[near[0]]}" if near else "")) from None
 
     def _to_error(self, failure: Exception) -> BaseException:
         """Returns an error of DuckDB in our words, or the one of the bucket that caused it."""
@@ -480,6 +481,8 @@ def _to_error(failure: Exception) -> BaseException:
         return _refuse(f"the query needs more memory than {MEMORY}: {why}")
     if isinstance(failure, duckdb.IOException):
         return Unavailable(f"a file of a table cannot be read: {why}")
+    if "unction with name" in why or why.startswith("No function matches"):
+        why += " This is the SQL of DuckDB: functions that only Spark has need --engine spark."
     return _refuse(why)
 
 

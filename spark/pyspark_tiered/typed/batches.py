@@ -35,13 +35,14 @@ class SortedValues(NamedTuple):
     """The values of a batch. `rows` is a struct column of those that fit, of the type `select_columns(schema)`.
 
     `dead` are the places and reasons of the others, in order. `mistyped` is a field of one of them that has another
-    type than its column; empty if there is none.
+    type than its column; empty if there is none. `mistyped_at` is its place.
     """
 
     rows: pyarrow.StructArray
     dead: tuple[tuple[int, str], ...]
     schema: StructOf
     mistyped: Path = ()
+    mistyped_at: int = -1
 
 
 def sort_values(
@@ -60,7 +61,7 @@ def sort_values(
     target = select_columns(sorter.schema)
     parts = [shape(array, kind, target) for array, kind in sorter.parts]
     rows = pa.concat_arrays(parts) if parts else pa.array([], column_type(target))
-    return SortedValues(rows, tuple(sorted(sorter.dead)), sorter.schema, sorter.mistyped)
+    return SortedValues(rows, tuple(sorted(sorter.dead)), sorter.schema, sorter.mistyped, sorter.mistyped_at)
 
 
 def _cut(columns: Sequence[pyarrow.Array]) -> list[tuple[int, int]]:
@@ -88,6 +89,7 @@ class _Sorter:
         self.parts: list[tuple[pyarrow.Array, StructOf]] = []
         self.dead: list[tuple[int, str]] = []
         self.mistyped: Path = ()
+        self.mistyped_at = -1
         self._values = values
         self._changes = changes
         self._keys = keys
@@ -138,7 +140,8 @@ class _Sorter:
                 self.schema = evolve(self.schema, value)
             except Unfit as why:
                 dead.append((at, str(why)))
-                self.mistyped = self.mistyped or why.field
+                if why.field and not self.mistyped:
+                    self.mistyped, self.mistyped_at = why.field, at
             else:
                 kept.append(value)
         self.dead += dead

@@ -68,7 +68,8 @@ class TypedFile(NamedTuple):
 class ValuesResult(NamedTuple):
     """Result of converting splits. `schema` takes the values of all rows.
 
-    `reasons` are those of some dead letters. `mistyped` is a field of one of them with another type than its column.
+    `reasons` are those of some dead letters. `mistyped` is a field of one with another type than its column, and
+    `mistyped_reason` the reason of that one.
     `has_late_letters`: another load took one of them for a row.
     """
 
@@ -78,6 +79,7 @@ class ValuesResult(NamedTuple):
     schema: StructOf
     reasons: tuple[str, ...]
     mistyped: Path
+    mistyped_reason: str
     has_late_letters: bool
     requests: Mapping[str, int]
 
@@ -112,6 +114,7 @@ def _convert(reader: BatchReader, task: ValuesTask, unusable: Mapping[int, Split
     outcomes: list[SplitOutcome] = []
     reasons: list[str] = []
     mistyped: Path = ()
+    mistyped_reason = ""
     has_late = False
     with typed, dead:
         for split in task.splits:
@@ -128,13 +131,17 @@ def _convert(reader: BatchReader, task: ValuesTask, unusable: Mapping[int, Split
                 with collection_paused():
                     found = sort_values(kept.column("value"), schema, task.changes, kept.column("key"))
                 schema = found.schema
-                mistyped = mistyped or found.mistyped
                 fits, unfit = _split_rows(kept, [at for at, _ in found.dead])
                 typed.add(typed_batch(fits, split.partition, found.rows, schema), select_columns(schema))
                 dead.add(dead_batch(unfit, split.partition, [why for _, why in found.dead]), StructOf())
                 has_late |= bool(found.dead) and unfit.column("offset")[0].as_py() < decided.end
+                dead_rows = zip(found.dead, unfit.column("offset"), strict=True)
+                if found.mistyped and not mistyped:
+                    mistyped = found.mistyped
+                    why, offset = next((why, offset) for (at, why), offset in dead_rows if at == found.mistyped_at)
+                    mistyped_reason = _describe_letter(split.partition, offset.as_py(), why)
                 reasons += [
-                    f"partition {split.partition}, offset {offset.as_py()}: {why}"
+                    _describe_letter(split.partition, offset.as_py(), why)
                     for (_, why), offset in zip(found.dead, unfit.column("offset")[:REASONS_MAX], strict=False)
                 ][: REASONS_MAX - len(reasons)]
             outcomes.append(rows.outcome())
@@ -151,9 +158,14 @@ def _convert(reader: BatchReader, task: ValuesTask, unusable: Mapping[int, Split
         schema,
         tuple(reasons),
         mistyped,
+        mistyped_reason,
         has_late,
         dict(requests),
     )
+
+
+def _describe_letter(partition: int, offset: int, why: str) -> str:
+    return f"partition {partition}, offset {offset}: {why}"
 
 
 def _drop_dead(batch: pyarrow.RecordBatch, decided: Decided) -> pyarrow.RecordBatch:

@@ -243,15 +243,17 @@ class ValuesLoader:
         return True
 
     def _log_dead_letters(self, results: Sequence[ValuesResult]) -> None:
-        """Logs one notice for all dead letters of a load, with the command that makes rows of such ones."""
+        """Logs one notice for all dead letters of a load: the first one, and one that a rule makes a row of, with the
+        command for it."""
         reason = next((reason for each in results for reason in each.reasons), "")
         if not reason or self._has_logged:
             return
         self._has_logged = True
-        fields = (strip_items(each.mistyped) for each in results)
-        mistyped = next((field for field in fields if field not in _WITHOUT_RULES), ())
+        fields = ((strip_items(each.mistyped), each.mistyped_reason) for each in results)
+        mistyped, of_rule = next(((field, why) for field, why in fields if field not in _WITHOUT_RULES), ((), ""))
         if mistyped:
-            reason += f" rule={self._suggest_rule(mistyped)}"
+            also = "" if of_rule == reason else f" also={of_rule}"
+            reason += f"{also} rule={self._suggest_rule(mistyped)}"
         log.warning(
             "values do not fit and became dead letters topic=%s table=%s%s first=%s",
             self._topic,

@@ -19,6 +19,7 @@ import orjson
 
 from pyspark_tiered.typed.changes import FieldRule, apply_changes
 from pyspark_tiered.typed.evolve import Unfit
+from pyspark_tiered.typed.json_text import describe_prefix
 from pyspark_tiered.typed.kinds import ColumnType, Field, ListOf, MapOf, Scalar, StructOf, Variant, key_part, value_part
 from pyspark_tiered.typed.names import KEY, KEY_COLUMN, VALUE
 
@@ -112,7 +113,7 @@ def _load_objects(values: Sequence[bytes | None], unfit: dict[int, str]) -> Cell
         try:
             value = {} if data is None else orjson.loads(data)
         except orjson.JSONDecodeError as fault:
-            unfit[row] = f"not JSON: {fault}"
+            unfit[row] = f"not JSON: {fault}{describe_prefix(data or b'')}"
         if type(value) is not dict:
             unfit[row], value = "not an object", {}
         found.append(value)
@@ -127,7 +128,8 @@ def _load_wrapped(values: Sequence[bytes | None], name: str, unfit: dict[int, st
         try:
             value = None if data is None else orjson.loads(data)
         except orjson.JSONDecodeError as fault:
-            unfit[row] = f"{'key: ' if name == KEY else ''}not JSON: {fault}"
+            front = describe_prefix(data or b"")
+            unfit[row] = f"{'key: ' if name == KEY else ''}not JSON: {fault}{front}"
         found.append({name: value})
     return found
 
