@@ -213,6 +213,35 @@ def test_topic_with_the_name_of_the_wildcard_can_be_used_and_deleted(tmp_path: P
     run(tmp_path, scenario)
 
 
+def test_setting_is_stored_as_its_value(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        typed = [
+            {"name": "retention.ms", "value": " +5000 "},
+            {"name": "min.cleanable.dirty.ratio", "value": 0.25},
+            {"name": "preallocate", "value": True},
+            {"name": "cleanup.policy", "value": "compact , delete"},
+        ]
+        created = await site.ask("POST", f"{site.cluster}/topics", {"topic_name": "t", "configs": typed})
+        assert created.status == 201
+        configs, shown = (
+            f"{site.cluster}/topics/t/configs",
+            {"retention.ms": "5000", "cleanup.policy": "compact,delete"},
+        )
+        for name, text in (shown | {"min.cleanable.dirty.ratio": "0.25", "preallocate": "true"}).items():
+            assert (await site.get(f"{configs}/{name}")).json["value"] == text
+        for value, status in (("1_000", 400), ("+6", 204), (1e-5, 400)):
+            assert (await site.ask("PUT", f"{configs}/retention.ms", {"value": value})).status == status
+        data = [{"name": "min.cleanable.dirty.ratio", "value": 1e-5}]
+        assert (await site.ask("POST", f"{configs}:alter", {"data": data})).status == 204
+        assert (await site.get(f"{configs}/retention.ms")).json["value"] == "6"
+        assert (await site.get(f"{configs}/min.cleanable.dirty.ratio")).json["value"] == "1.0E-5"
+        threads = f"{site.cluster}/brokers/1/configs/log.cleaner.threads"
+        assert (await site.ask("PUT", threads, {"value": " +2 "})).status == 204
+        assert (await site.get(threads)).json["value"] == "2"
+
+    run(tmp_path, scenario)
+
+
 def test_record_is_reported_with_partition_and_offset(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t", 6)

@@ -116,7 +116,7 @@ def config_text(value: Any) -> str:
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int):
+    if isinstance(value, int | float):
         return str(value)
     raise HttpError(422, "a config value has to be a string, a number or a boolean")
 
