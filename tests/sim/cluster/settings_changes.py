@@ -54,8 +54,8 @@ TOPIC_EDITS: Mapping[str, tuple[Edit, ...]] = {
         {"local.retention.ms": "3000"},
     ),
     "tiering": (
-        {"remote.storage.enable": "true"},
-        {"remote.storage.enable": "true"},
+        {"remote.storage.enable": "true", "remote.log.copy.disable": None},
+        {"remote.storage.enable": "true", "remote.log.copy.disable": "true"},
         {"remote.storage.enable": "false"},
     ),
     "unclean": (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.peer.setting_texts import OURS, TEXTS, SettingText
 from tiered.config.setting import SettingRow, split_words, text_of
@@ -11,22 +13,45 @@ from tiered.errors import Code, Refused
 from tiered.security.secret import Secret
 
 
-@pytest.mark.parametrize("given", [*TEXTS, *OURS], ids=lambda given: f"{given.name}={given.text[:40]!r}")
-def test_text_has_the_normal_form_that_kafka_shows(given: SettingText) -> None:
-    row = topic_rows().get(given.name)
-    if given.shown is None:
+@pytest.mark.parametrize("each", [*TEXTS, *OURS], ids=lambda each: f"{each.name}={each.text[:40]!r}")
+def test_text_has_the_normal_form_that_kafka_shows(each: SettingText) -> None:
+    row = topic_rows().get(each.name)
+    if each.shown is None:
         with pytest.raises(Refused) as refused:
-            TopicConfig.from_strings({given.name: given.text})
+            TopicConfig.from_strings({each.name: each.text})
         assert refused.value.code is Code.INVALID_CONFIG
     else:
-        assert row is not None and row.normalize(given.text) == given.shown
-        assert TopicConfig.from_strings({given.name: given.text}).to_strings()[given.name] == given.shown
+        assert row is not None and row.normalize(each.text) == each.shown
+        assert TopicConfig.from_strings({each.name: each.text}).to_strings()[each.name] == each.shown
 
 
 def test_normal_form_of_each_default_is_itself() -> None:
     for row in (*topic_rows().values(), *broker_rows().values()):
         if not row.secret:
             assert row.normalize(text_of(row.default)) == text_of(row.default), row.name
+
+
+ROWS = [*topic_rows().values(), *broker_rows().values()]
+TEXT_OF_ANY_KIND = st.one_of(
+    st.text("+-_0123456789.eEfdxX, \u00a0\u0665", max_size=12),
+    st.text("+-0123456789", min_size=1, max_size=20),
+    st.floats().map(repr),
+    st.integers(-(2**70), 2**70).map(str),
+    st.lists(st.sampled_from(["delete", "compact", " delete", "", "0:1", "*", "true", "None"]), max_size=4).map(
+        ",".join
+    ),
+)
+
+
+@given(st.sampled_from(ROWS), TEXT_OF_ANY_KIND)
+def test_normal_form_is_stable_and_has_the_same_value(row: SettingRow, text: str) -> None:
+    """A value that a broker stores is stored again unchanged by whoever copies it, and by a later start."""
+    try:
+        normal = row.normalize(text)
+    except Refused:
+        return
+    assert row.parse(normal) == row.parse(text)
+    assert row.normalize(normal) == row.normalize_stored(normal) == row.normalize_stored(text) == normal
 
 
 def test_secret_is_normalized_and_not_hidden() -> None:
