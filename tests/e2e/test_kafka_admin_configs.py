@@ -118,6 +118,52 @@ def test_broker_shows_its_settings_under_kafkas_names(tmp_path: Path) -> None:
     run(tmp_path, scenario, num_partitions=7)
 
 
+def test_settings_of_kafka_without_effect_end_as_there(tmp_path: Path) -> None:
+    """Kafka changes some while it runs, reads others at start only, and takes the reset of any."""
+    name = "sasl.kerberos.min.time.before.relogin"
+
+    async def scenario(site: KafkaBroker) -> None:
+        client = await site.client()
+
+        async def change(node: str, *edits: tuple[str, int, str | None], only: bool = False) -> tuple[int, str]:
+            code, why = await change_configs(client, BROKER, node, *edits, only=only)
+            return code, why or ""
+
+        assert await change("1", (name, SET, "58000"), only=True) == (0, "")
+        assert (await describe_configs(client, BROKER, "1", name)).configs == []
+        assert await change("1", (name, SET, "58000"), ("num.io.threads", SET, "4")) == (0, "")
+        shown = await describe_one(client, BROKER, "1", name)
+        assert (shown.value, shown.read_only, shown.is_sensitive) == ("58000", False, False)
+        own = ConfigSource.DYNAMIC_BROKER_CONFIG
+        assert synonyms_of(shown) == [(name, "58000", own), (name, "60000", DEFAULT)]
+        assert await change("", ("num.io.threads", SET, "5")) == (0, "")
+        assert synonyms_of(await describe_one(client, BROKER, "1", "num.io.threads")) == [
+            ("num.io.threads", "4", own), ("num.io.threads", "5", ALL_BROKERS), ("num.io.threads", "8", DEFAULT),
+        ]  # fmt: skip
+        invalid = Code.INVALID_REQUEST.number
+        refused = [
+            (await change(node, (key, SET, value)), word)
+            for node, key, value, word in (
+                ("", name, "58000", "one broker only"),
+                ("1", name, "abc", "must be an integer"),
+                ("1", "num.io.threads", "0", "from 1"),
+                ("1", "replica.socket.timeout.ms", "1", "at start only"),
+                ("1", "create.topic.policy.class.name", "a.B", "at start only"),
+                ("1", "principal.builder.class", "a.B", "DefaultKafkaPrincipalBuilder"),
+                ("1", "ssl.protocol", "TLSv1.2", "TLSv1.3"),
+                ("1", "sasl.jaas.config", "secret", "for one listener"),
+                ("1", "no.such.name", "1", "unknown broker setting"),
+            )
+        ]
+        assert all(code == invalid and word in why for (code, why), word in refused), refused
+        for key in (name, "replica.socket.timeout.ms", "sasl.jaas.config"):
+            assert await change("1", (key, DELETE, None)) == (0, "")
+        assert (await describe_configs(client, BROKER, "1", name)).configs == []
+        assert site.node.settings.to_strings() == site.node.startup_settings.to_strings()
+
+    run(tmp_path, scenario)
+
+
 def test_list_cannot_grow_beyond_the_limit_of_a_value(tmp_path: Path) -> None:
     """The metadata log keeps every value."""
 

@@ -6,6 +6,7 @@ May import: security
   settings       the tables of topic settings and of broker settings
   portability    settings that do not survive a move between Kafka and here
   rules          rules between several settings, and forms of list values
+  unserved       Kafka's settings of brokers that have no effect here
   kafka_aliases  Kafka's setting names, mapped to the names used here
   listener_overrides  settings of single listeners
   ip_overrides   addresses with a limit of connections of their own

@@ -7,7 +7,7 @@ values come from (files, options, environment).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -22,6 +22,7 @@ from tiered.config.listener_overrides import (
 )
 from tiered.config.listeners import BUILT, PLAINTEXT, Endpoint
 from tiered.config.setting import SettingRow, Value, rows, setting, setting_fields, text_of, unknown_setting
+from tiered.config.unserved import is_known_to_kafka
 from tiered.errors import Code, Refused
 from tiered.security import sasl_plain
 from tiered.security.sasl_oauthbearer import MECHANISM as OAUTHBEARER
@@ -650,6 +651,8 @@ class Settings:
 
     listener_overrides: tuple[ListenerOverride, ...] = ()
     """Settings of single listeners, which `for_listener` applies."""
+    given: frozenset[str] = field(default=frozenset(), compare=False)
+    """Names of the settings that the broker was started with, also those that have their default value."""
 
     @classmethod
     def from_strings(cls, given: Mapping[str, str], defaults: Settings | None = None) -> Settings:
@@ -658,9 +661,8 @@ class Settings:
         Raises `Refused` (INVALID_CONFIG) with the setting, the value and what is allowed.
         """
         of_broker, of_listeners = split_overrides(given)
-        settings = replace(
-            defaults or cls(), **_parse_values(broker_rows(), resolve_aliases(of_broker, broker_rows()), "broker")
-        )
+        values = _parse_values(broker_rows(), resolve_aliases(of_broker, broker_rows()), "broker")
+        settings = replace(defaults or cls(given=frozenset(name.replace("_", ".") for name in values)), **values)
         overrides = parse_overrides(of_listeners, broker_rows())
         settings = replace(settings, listener_overrides=(*settings.listener_overrides, *overrides))
         settings = replace(settings, inter_broker_listener_name=settings.inter_broker_listener_name.upper())
@@ -785,6 +787,13 @@ def unknown_topic_setting(name: str) -> Refused:
     return unknown_setting(name, topic_rows(), "topic")
 
 
+def unknown_broker_setting(name: str) -> Refused:
+    """Returns the error for a name that no setting of brokers has. It tells settings of Kafka from unknown ones."""
+    if is_known_to_kafka(name):
+        return Refused(Code.INVALID_CONFIG, f"{name}: it is a setting of Kafka that has no effect here: leave it out")
+    return unknown_setting(name, broker_rows(), "broker")
+
+
 def parse_address(text: str, name: str) -> tuple[str, int]:
     """Returns the parts of `HOST:PORT`; IPv6 hosts are in brackets.
 
@@ -800,7 +809,7 @@ def _parse_values(table: Mapping[str, SettingRow], given: Mapping[str, str], kin
     parsed: dict[str, Value] = {}
     for name, text in given.items():
         if name not in table:
-            raise unknown_topic_setting(name) if kind == "topic" else unknown_setting(name, table, kind)
+            raise unknown_topic_setting(name) if kind == "topic" else unknown_broker_setting(name)
         parsed[name.replace(".", "_")] = table[name].parse(text)
     return parsed
 

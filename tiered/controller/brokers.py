@@ -10,7 +10,9 @@ from dataclasses import replace
 from tiered.config.exposure import check_exposure
 from tiered.config.listener_overrides import has_listener, is_dynamic
 from tiered.config.rules import check_addresses
+from tiered.config.setting import text_of
 from tiered.config.settings import Settings, TopicConfig, broker_rows
+from tiered.config.unserved import CHANGEABLE, is_known_to_kafka, is_of_one_broker
 from tiered.controller import leaders, partition_transitions, requests
 from tiered.controller.decision import ControllerResult
 from tiered.controller.leaders import UNCLEAN, PartitionContexts
@@ -22,6 +24,7 @@ from tiered.metadata import delta
 from tiered.metadata.changes import ALL_BROKERS, Change
 from tiered.metadata.effective_config import MIN_ISR, apply_edits, broker_settings, check_dynamic, topic_config
 from tiered.metadata.image import CORDONED, BrokerImage, End, Image, PartitionImage, TopicImage
+from tiered.metadata.stored_configs import stored_rows
 
 
 def register(image: Image, settings: Settings, request: requests.RegisterBroker, now_ms: int) -> ControllerResult[None]:
@@ -134,8 +137,17 @@ def alter_configs(
         raise Refused(Code.BROKER_ID_NOT_REGISTERED, f"there is no broker {request.node_id}")
     before = broker_settings(image, settings, request.node_id)
     current = image.broker_configs.get(request.node_id, {})
-    edits = apply_edits(request.configs, current, before.to_strings(), broker_rows(), replace=request.replace)
+    unserved = {name: text_of(row.default) for name, row in CHANGEABLE.items()}
+    in_force = {**unserved, **current, **before.to_strings()}
+    edits = apply_edits(request.configs, current, in_force, stored_rows(), replace=request.replace)
+    edits = {  # Kafka takes the reset of any setting, and there is nothing to reset
+        name: value
+        for name, value in edits.items()
+        if value is not None or name in current or not is_known_to_kafka(name)
+    }
     check_dynamic(edits)
+    if request.node_id == ALL_BROKERS and (alone := [name for name in edits if is_of_one_broker(name)]):
+        raise Refused(Code.INVALID_CONFIG, f"{alone[0]}: it can be set for one broker only")
     listeners = {each.name for each in settings.effective_listeners()}
     for name, value in edits.items():
         if value is not None and is_dynamic(name) and not has_listener(name, listeners):

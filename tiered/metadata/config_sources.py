@@ -14,9 +14,11 @@ from typing import NamedTuple
 from tiered.config.listener_overrides import PREFIX, is_dynamic, override_row
 from tiered.config.setting import SettingRow, text_of
 from tiered.config.settings import Settings, broker_rows, topic_rows
+from tiered.config.unserved import CHANGEABLE
 from tiered.metadata.changes import ALL_BROKERS
 from tiered.metadata.effective_config import MIN_ISR
 from tiered.metadata.image import Image, TopicImage
+from tiered.metadata.stored_configs import stored_rows
 
 
 class ConfigSource(IntEnum):
@@ -111,6 +113,8 @@ def _build_broker_entries(layers: Sequence[ConfigLayer]) -> list[ConfigEntry]:
     of_listeners = {name for layer in layers for name in layer.values if is_dynamic(name)}
     table = broker_rows()
     shown = {**table, **{name: override_row(name, table) for name in of_listeners}}
+    changed = [layer.values for layer in layers if layer.source != ConfigSource.DEFAULT_CONFIG]
+    shown |= {name: row for name, row in CHANGEABLE.items() if any(name in values for values in changed)}
     return _build_entries(shown, layers, is_topic=False)
 
 
@@ -126,7 +130,7 @@ def _dynamic_layers(image: Image, node_id: int) -> list[ConfigLayer]:
 
 def _broker_layers(image: Image, started_with: Settings, node_id: int) -> list[ConfigLayer]:
     """Returns the sources of broker settings, the strongest first."""
-    defaults = {name: text_of(row.default) for name, row in broker_rows().items()}
+    defaults = {name: text_of(row.default) for name, row in stored_rows().items()}
     given, own = {}, dict[str, str]()
     if node_id == started_with.node_id:
         given = started_with.to_strings()
@@ -134,10 +138,11 @@ def _broker_layers(image: Image, started_with: Settings, node_id: int) -> list[C
             f"{PREFIX}{each.listener.lower()}.{each.name}": text_of(each.value)
             for each in started_with.listener_overrides
         }
-    static = {name: value for name, value in given.items() if value != defaults[name]}
+    static = {name: value for name, value in given.items() if value != defaults[name] or name in started_with.given}
+    static |= _derived_listeners(image, started_with, node_id, static)
     static.pop(MIN_ISR, None)  # set for a topic or for all brokers only
     static |= own
-    same = {name: name for name in (*broker_rows(), *own)}
+    same = {name: name for name in (*stored_rows(), *own)}
     if not started_with.remote_log_storage_system_enable:
         static["log.remote.storage.enable"] = "false"
     return [
@@ -145,6 +150,18 @@ def _broker_layers(image: Image, started_with: Settings, node_id: int) -> list[C
         ConfigLayer(ConfigSource.STATIC_BROKER_CONFIG, static, same),
         ConfigLayer(ConfigSource.DEFAULT_CONFIG, defaults, same),
     ]
+
+
+def _derived_listeners(image: Image, started_with: Settings, node_id: int, static: Mapping[str, str]) -> dict[str, str]:
+    """Returns the listeners that follow from other settings of the start, in Kafka's form: clients look for them."""
+    is_own, known, derived = node_id == started_with.node_id, image.brokers.get(node_id), {}
+    if is_own and not static.get("listeners") and "kafka" in static:
+        places = ((each.name, each.address) for each in started_with.effective_listeners())
+        derived["listeners"] = ",".join(f"{name}://{place}" for name, place in places)
+    is_given = not is_own or not static.keys().isdisjoint(("kafka", "listeners"))
+    if is_given and not static.get("advertised.listeners") and known is not None:
+        derived["advertised.listeners"] = ",".join(f"{name}://{place}" for name, place in known.listeners.items())
+    return {name: text for name, text in derived.items() if text}
 
 
 def _build_entries(

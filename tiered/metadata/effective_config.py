@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from tiered.config.listener_overrides import PREFIX, has_listener
 from tiered.config.setting import SettingRow, check_lengths, shorten, unknown_setting
 from tiered.config.settings import Settings, TopicConfig, broker_rows
+from tiered.config.unserved import CHANGEABLE, ONLY_OF_LISTENERS, is_known_to_kafka
 from tiered.errors import Code, Refused
 from tiered.metadata.changes import ALL_BROKERS, ListEdit
 from tiered.metadata.image import Image, TopicImage
-from tiered.metadata.stored_configs import find_row
+from tiered.metadata.stored_configs import find_row, stored_rows
 from tiered.security.secret import HIDDEN
 
 MIN_ISR = "min.insync.replicas"
@@ -47,6 +48,7 @@ def overrides(image: Image, own: Settings, node_id: int) -> dict[str, str]:
         given = {
             name: text for name, text in given.items() if not name.startswith(PREFIX) or has_listener(name, listeners)
         }
+    given = {name: text for name, text in given.items() if name not in CHANGEABLE}
     if own.min_insync_replicas != cluster_min_isr(image):
         given[MIN_ISR] = str(cluster_min_isr(image))
     return given
@@ -127,7 +129,13 @@ def normalize_edits(edits: Mapping[str, str | None], table: Mapping[str, Setting
 def check_dynamic(configs: Mapping[str, str | None]) -> None:
     """Refuses settings that cannot be changed while a broker runs."""
     for key, value in configs.items():
-        row = find_row(key, broker_rows())
+        row = find_row(key, stored_rows())
+        if key == ONLY_OF_LISTENERS:
+            why = "set it for one listener, listener.name.NAME.MECHANISM.sasl.jaas.config"
+            raise Refused(Code.INVALID_CONFIG, f"{key}: it has no effect here: {why}")
+        if row is None and is_known_to_kafka(key):
+            why = "it is a setting of Kafka that brokers read at start only, and has no effect here"
+            raise Refused(Code.INVALID_CONFIG, f"{key}: {why}")
         if row is None:
             raise Refused(Code.INVALID_CONFIG, f"{shorten(key)}: unknown broker setting")
         if not row.dynamic:

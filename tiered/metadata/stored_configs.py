@@ -7,11 +7,19 @@ each broker shows and compares the same text.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from tiered.config.listener_overrides import is_dynamic, override_row
 from tiered.config.setting import SettingRow
 from tiered.config.settings import broker_rows, topic_rows
+from tiered.config.unserved import CHANGEABLE
+
+
+@cache
+def stored_rows() -> dict[str, SettingRow]:
+    """Returns the rows of the settings that the metadata may have of a broker: ours, and those of Kafka without effect
+    here."""
+    return {**CHANGEABLE, **broker_rows()}
 
 
 def find_row(name: str, table: Mapping[str, SettingRow]) -> SettingRow | None:
@@ -36,7 +44,7 @@ def _of_topic(name: str, text: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _of_broker(name: str, text: str) -> str:
-    return _normalize(find_row(name, broker_rows()), text)
+    return _normalize(find_row(name, stored_rows()), text)
 
 
 def _normalize(row: SettingRow | None, text: str) -> str:

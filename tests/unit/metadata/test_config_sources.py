@@ -17,7 +17,7 @@ from tiered.metadata.config_sources import (
     topic_config_entries,
 )
 from tiered.metadata.effective_config import broker_settings, overridden_settings, topic_config
-from tiered.metadata.image import Image, PartitionImage, TopicImage
+from tiered.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
 from tiered.security.secret import Secret
 
 STARTED = replace(Settings(), node_id=1, log_retention_ms=5, num_partitions=3)
@@ -45,6 +45,35 @@ def test_narrowest_source_comes_first() -> None:
         "of others it knows less"
     )
     assert [each.row.name for each in cluster_config_entries(IMAGE)] == ["log.retention.ms", "log.roll.ms"]
+
+
+def test_setting_that_was_given_is_static_even_with_its_default_value() -> None:
+    started = Settings.from_strings({"num.partitions": "1", "log.retention.hours": "168", "log.roll.ms": "5"})
+    found = {each.row.name: each.source for each in broker_config_entries(Image(), started, 1)}
+    static = {name for name, source in found.items() if source is ConfigSource.STATIC_BROKER_CONFIG}
+    assert static == {"num.partitions", "log.retention.ms", "log.roll.ms"}
+    again = Settings.from_strings({"log.roll.ms": "6"}, defaults=started)
+    assert again.given == started.given, "what changes later was not given at the start"
+    of_topic = {each.row.name: each.source for each in topic_config_entries(Image(), started, topic())}
+    assert of_topic["retention.ms"] is ConfigSource.STATIC_BROKER_CONFIG
+
+
+def test_listeners_that_follow_from_a_flag_are_static() -> None:
+    started = Settings.from_strings({"node.id": "1", "kafka": "127.0.0.1:0"})
+    registered = BrokerImage(1, "i", "d", "", "", True, 0, {"PLAINTEXT": "127.0.0.1:4567"})
+    image = Image(brokers={1: registered, 2: replace(registered, node_id=2)})
+    for settings, node in ((started, 1), (started, 2), (Settings(), 2)):
+        entries = broker_config_entries(image, settings, node)
+        assert trail(entries, "advertised.listeners")[0] == ("advertised.listeners", "PLAINTEXT://127.0.0.1:4567", 4)
+    assert trail(broker_config_entries(image, started, 1), "listeners")[0] == (
+        "listeners",
+        "PLAINTEXT://127.0.0.1:0",
+        4,
+    )
+    given = Settings.from_strings({"advertised.listeners": "PLAINTEXT://other:1"})
+    assert trail(broker_config_entries(image, given, 1), "advertised.listeners")[0][1] == "PLAINTEXT://other:1"
+    unset = broker_config_entries(image, Settings(node_id=1), 1)
+    assert trail(unset, "advertised.listeners") == [("advertised.listeners", "", 5)]
 
 
 def test_secret_has_no_value() -> None:

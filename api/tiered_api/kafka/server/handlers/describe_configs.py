@@ -13,7 +13,6 @@ from collections.abc import Iterable
 
 from tiered.config.kafka_aliases import SAME_MEANING
 from tiered.config.setting import SettingRow
-from tiered.config.settings import broker_rows
 from tiered.errors import Code, Refused
 from tiered.metadata.changes import ALL_BROKERS
 from tiered.metadata.config_sources import (
@@ -23,6 +22,7 @@ from tiered.metadata.config_sources import (
     broker_config_entries,
     cluster_config_entries,
 )
+from tiered.metadata.stored_configs import stored_rows
 from tiered.metadata.topic_names import check_name
 from tiered_api.kafka.protocol.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -106,7 +106,7 @@ class _Describer:
             synonyms = [
                 DescribeConfigsSynonym(other, value, source)
                 for other, value, source in shown.synonyms
-                if self._synonyms and (source != ConfigSource.DEFAULT_CONFIG or other in broker_rows())
+                if self._synonyms and (source != ConfigSource.DEFAULT_CONFIG or other in stored_rows())
             ]
             result = DescribeConfigsResourceResult(
                 name,
