@@ -164,10 +164,6 @@ class Manifest:
             return None
         return find_node(self.nodes, offset)
 
-    def find_node_by_time(self, timestamp: int) -> ManifestNode | None:
-        """Returns the first node with a record at or after `timestamp` (milliseconds)."""
-        return find_node_by_time(self.nodes, timestamp)
-
     def adopt_epoch(self, leader_epoch: int) -> Manifest:
         """Returns the manifest taken over by the leader of `leader_epoch`, or this one if it already is."""
         return self if leader_epoch == self.leader_epoch else replace(self, leader_epoch=leader_epoch)
@@ -318,11 +314,6 @@ def find_node(nodes: Sequence[ManifestNode], offset: int) -> ManifestNode | None
         else:
             high = middle
     return nodes[low] if low < len(nodes) and nodes[low].base_offset <= offset else None
-
-
-def find_node_by_time(nodes: Sequence[ManifestNode], timestamp: int) -> ManifestNode | None:
-    """Returns the first node of an ordered run that has a record at or after `timestamp`."""
-    return next((node for node in nodes if node.max_timestamp >= timestamp), None)
 
 
 def epoch_at(entry: SegmentEntry, offset: int) -> int:

@@ -31,7 +31,6 @@ from tiered.cold.manifest import (
     UnwrittenSubmanifest,
     check_change,
     find_node,
-    find_node_by_time,
     matches_ref,
 )
 from tiered.cold.manifest_codec import decode, decode_submanifest, encode, encode_submanifest
@@ -152,14 +151,31 @@ class ManifestStore:
             node = find_node(await self.read_submanifest(node), offset)
         return node
 
-    async def find_segment_by_time(self, manifest: Manifest, timestamp: int) -> SegmentEntry | None:
-        """Returns the first live segment with a record at or after `timestamp` (milliseconds)."""
-        node = manifest.find_node_by_time(timestamp)
-        while isinstance(node, SubmanifestRef):
-            children = await self.read_submanifest(node)
-            alive = [child for child in children if child.next_offset > manifest.log_start_offset]
-            node = find_node_by_time(alive, timestamp)
-        return node
+    async def list_segments_by_time(
+        self, manifest: Manifest, timestamp: int, start: int = 0
+    ) -> AsyncIterator[SegmentEntry]:
+        """Yields the live segments that end above `start` and name a timestamp of at least `timestamp` (milliseconds),
+        oldest first.
+
+        A segment may have no such record at or above the log start: the figures count deleted records of a segment, and
+        those of a node in a sub-manifest count deleted segments.
+        """
+        async for node in self._walk_nodes(manifest.nodes, max(start, manifest.log_start_offset), timestamp):
+            if isinstance(node, SegmentEntry):
+                yield node
+
+    async def list_nodes_by_time(self, manifest: Manifest, end: int, before: int) -> AsyncIterator[ManifestNode]:
+        """Yields the live nodes that begin below offset `end`, oldest first: nodes that name no timestamp of `before`
+        (milliseconds) or later, and in place of each other node the segments in it."""
+        stack = list(reversed(manifest.nodes))
+        while stack:
+            node = stack.pop()
+            if node.next_offset <= manifest.log_start_offset or node.base_offset >= end:
+                continue
+            if isinstance(node, SubmanifestRef) and node.max_timestamp >= before:
+                stack += reversed(await self.read_submanifest(node))
+            else:
+                yield node
 
     async def list_segments(self, manifest: Manifest, start: int = 0) -> AsyncIterator[SegmentEntry]:
         """Yields all live segments that end above `start`, oldest first."""
@@ -184,12 +200,14 @@ class ManifestStore:
         async for node in self._walk_nodes(manifest.nodes, manifest.log_start_offset):
             yield node.key
 
-    async def _walk_nodes(self, nodes: Iterable[ManifestNode], start: int) -> AsyncIterator[ManifestNode]:
+    async def _walk_nodes(
+        self, nodes: Iterable[ManifestNode], start: int, timestamp: int | None = None
+    ) -> AsyncIterator[ManifestNode]:
         for node in nodes:
-            if node.next_offset > start:
+            if node.next_offset > start and (timestamp is None or node.max_timestamp >= timestamp):
                 yield node
                 if isinstance(node, SubmanifestRef):
-                    async for child in self._walk_nodes(await self.read_submanifest(node), start):
+                    async for child in self._walk_nodes(await self.read_submanifest(node), start, timestamp):
                         yield child
 
     # -- changing -----------------------------------------------------------------------------------------------------

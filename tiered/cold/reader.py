@@ -30,7 +30,7 @@ from tiered.hot.aborted_txns import MAX_OFFSET, decode_aborted_txns, find_in_ent
 from tiered.hot.checkpoints import parse_lineage
 from tiered.hot.index import lookup_offset, lookup_timestamp
 from tiered.hot.segment_index import CandidateBatch
-from tiered.hot.time_lookup import TimeLookups
+from tiered.hot.time_lookup import NO_TIMESTAMP, TimeLookups
 from tiered.ids import PartitionId
 from tiered.log_limiter import LogLimiter
 from tiered.metrics import Metrics
@@ -255,10 +255,12 @@ class ColdReader:
         partition_id: PartitionId,
         timestamp: int,
         *,
+        start: int = 0,
         manifest: Manifest | None = None,
         lookups: TimeLookups | None = None,
     ) -> tuple[int, int, int] | None:
-        """Returns (offset, timestamp, leader epoch) of the first cold record at or after `timestamp` (ms), or None.
+        """Returns (offset, timestamp, leader epoch) of the first cold record at or after `timestamp` (ms), from offset
+        `start` on, or None.
 
         The result is exact unless too many batch headers are false (`hot/time_lookup.py`). Raises `Unavailable` and
         `Corrupt`. After a failure it pauses as `read` does.
@@ -267,26 +269,71 @@ class ColdReader:
         async with self._lookup_slots.take(lookups.owner, lookups.part):
             with self._with_backoff(partition_id, TIME_LOOKUPS, manifest):
                 try:
-                    return await self._find_by_time(partition_id, timestamp, manifest, lookups)
+                    return await self._find_by_time(partition_id, timestamp, start, manifest, lookups)
                 except ObjectMissing as error:
-                    start = manifest.log_start_offset if manifest is not None else 0
-                    newer = await self.find_newer_manifest(partition_id, start, error)
-                return await self._find_by_time(partition_id, timestamp, newer, lookups)
+                    newer = await self._load_newer_manifest(partition_id, error)
+                return await self._find_by_time(partition_id, timestamp, start, newer, lookups)
 
     async def _find_by_time(
-        self, partition_id: PartitionId, timestamp: int, manifest: Manifest | None, lookups: TimeLookups
+        self, partition_id: PartitionId, timestamp: int, start: int, manifest: Manifest | None, lookups: TimeLookups
     ) -> tuple[int, int, int] | None:
         manifest = manifest or await self._manifests.load(partition_id)
-        entry = await self._manifests.find_segment_by_time(manifest, timestamp) if manifest is not None else None
-        if manifest is None or entry is None:
+        if manifest is None:
             return None
-        sections = await self.read_sections(entry)
-        begin = entry.base_offset + lookup_timestamp(sections.time_index, timestamp) + 1
-        stream = await self._open_stream(partition_id, manifest, max(begin, manifest.log_start_offset))
-        try:
-            return await _find_in_stream(stream, timestamp, manifest.log_start_offset, lookups)
-        finally:
-            stream.close()
+        start, bytes_left = max(start, manifest.log_start_offset), LOOKUP_BYTES
+        async for entry in self._manifests.list_segments_by_time(manifest, timestamp, start):
+            sections = await self.read_sections(entry)
+            begin = max(start, entry.base_offset + lookup_timestamp(sections.time_index, timestamp) + 1)
+            if begin >= entry.next_offset:
+                continue
+            stream = await self._open_stream(partition_id, manifest, begin, end=entry.next_offset)
+            try:
+                found, bytes_left = await _find_in_stream(stream, timestamp, start, lookups, bytes_left)
+            finally:
+                stream.close()
+            if found is not None:
+                return found
+        return None
+
+    async def find_max_timestamp(
+        self, partition_id: PartitionId, manifest: Manifest, end: int, before: int, lookups: TimeLookups
+    ) -> int:
+        """Returns a bound on the timestamps of cold records below offset `end`, which are all earlier than `before`
+        (ms); -1 if there are none.
+
+        A segment is bounded by its figures if they are below `before`. Otherwise its batches are read, up to
+        `LOOKUP_BYTES`. Raises `Unavailable` and `Corrupt`.
+        """
+        async with self._lookup_slots.take(lookups.owner, lookups.part):
+            with self._with_backoff(partition_id, TIME_LOOKUPS, manifest):
+                try:
+                    return await self._find_max_timestamp(manifest, end, before, lookups)
+                except ObjectMissing as error:
+                    newer = await self._load_newer_manifest(partition_id, error)
+                return -1 if newer is None else await self._find_max_timestamp(newer, end, before, lookups)
+
+    async def _find_max_timestamp(self, manifest: Manifest, end: int, before: int, lookups: TimeLookups) -> int:
+        newest, bytes_left = NO_TIMESTAMP, LOOKUP_BYTES
+        async for node in self._manifests.list_nodes_by_time(manifest, end, before):
+            if node.max_timestamp < before:
+                newest = max(newest, node.max_timestamp)
+                continue
+            start = max(manifest.log_start_offset, node.base_offset)
+            stream = await self._open_stream(manifest.partition_id, manifest, start, end=node.next_offset)
+            try:
+                while bytes_left > 0 and (piece := await stream.next_batches(MIB)) is not None:
+                    bytes_left -= len(piece.data)
+                    for number, batch in enumerate(piece.batches):
+                        if batch.last_offset < start or batch.base_offset >= end or not batch.count:
+                            continue
+                        named = batch.max_timestamp
+                        if named >= before:
+                            named = await lookups.find_newest_in_batch(_candidate_of(piece, number), before, start)
+                        newest = max(newest, named)
+                    await asyncio.sleep(0)  # a chunk in the cache comes at once, and others are served between pieces
+            finally:
+                stream.close()
+        return newest
 
     async def read_sections(self, entry: SegmentEntry) -> SegmentSections:
         """Returns the sections after the log of a segment, checked against their CRCs. One get, then from the cache.
@@ -436,14 +483,21 @@ class ColdReader:
         Raises `Refused` with OFFSET_OUT_OF_RANGE if no manifest names the offset any more. Raises `ObjectMissing` if
         the manifest in the bucket still names the object: then it is lost.
         """
-        manifest = await self._manifests.load(partition_id)
+        manifest = await self._load_newer_manifest(partition_id, error)
         if manifest is None or manifest.find_node(offset) is None:
             raise _out_of_range(partition_id, offset) from None
+        return manifest
+
+    async def _load_newer_manifest(self, partition_id: PartitionId, error: ObjectMissing) -> Manifest | None:
+        """Returns the manifest in the bucket, or None if there is none. Raises `error` if it names the missing
+        object."""
+        manifest = await self._manifests.load(partition_id)
         name = parse_key(error.where)
-        at = max(name.base_offset, manifest.log_start_offset) if name is not None else offset
-        entry = await self._manifests.find_segment(manifest, at)
-        if entry is not None and entry.key == error.where:
-            raise error
+        if manifest is not None and name is not None:
+            at = max(name.base_offset, manifest.log_start_offset)
+            entry = await self._manifests.find_segment(manifest, at)
+            if entry is not None and entry.key == error.where:
+                raise error
         return manifest
 
     # -- gets ---------------------------------------------------------------------------------------------------------
@@ -488,16 +542,17 @@ def _cut_before(piece: ColdBatches, stop: int) -> ColdBatches:
 
 
 async def _find_in_stream(
-    stream: ColdStream, timestamp: int, start: int, lookups: TimeLookups
-) -> tuple[int, int, int] | None:
-    """Returns the first record of a stream with a timestamp >= `timestamp` and an offset >= `start`, or None.
+    stream: ColdStream, timestamp: int, start: int, lookups: TimeLookups, bytes_left: int
+) -> tuple[tuple[int, int, int] | None, int]:
+    """Returns the first record of a stream with a timestamp >= `timestamp` and an offset >= `start`, or None, and the
+    rest of `bytes_left`.
 
-    After `LOOKUP_BYTES`, or when the headers of the request are used up, it returns the first offset of the batch that
-    it has reached.
+    When the bytes or the headers of the request are used up, it returns the first offset of the batch that it has
+    reached.
     """
-    bytes_left, headers_left = LOOKUP_BYTES, lookups.headers.begin_step()
+    headers_left = lookups.headers.begin_step()
     while (piece := await stream.next_batches(MIB)) is not None:
-        for batch in piece.batches:
+        for number, batch in enumerate(piece.batches):
             bytes_left -= batch.size
             headers_left -= 1
             may_open = bytes_left > 0 and headers_left > 0
@@ -505,16 +560,24 @@ async def _find_in_stream(
             if batch.last_offset < start or (is_early and may_open):
                 continue
             lookups.headers.end_step(headers_left)
-            at = batch.position - piece.batches[0].position
-            read = partial(_take_first, memoryview(piece.data)[at : at + batch.size]) if may_open else None
-            candidate = CandidateBatch(batch.base_offset, batch.last_offset, batch.max_timestamp, batch.size, read)
+            candidate = _candidate_of(piece, number)
+            if not may_open:
+                candidate = candidate._replace(read=None)
             found = await lookups.find_in_batch(candidate, timestamp, start)
             if found is not None:
-                return (*found, batch.leader_epoch)
+                return (*found, batch.leader_epoch), bytes_left
             headers_left = lookups.headers.begin_step()
         await asyncio.sleep(0)  # a chunk in the cache comes at once, and others are served between two pieces
     lookups.headers.end_step(headers_left)
-    return None
+    return None, bytes_left
+
+
+def _candidate_of(piece: ColdBatches, number: int) -> CandidateBatch:
+    """Returns a batch of a piece as look-ups by time open it."""
+    batch = piece.batches[number]
+    at = batch.position - piece.batches[0].position
+    read = partial(_take_first, memoryview(piece.data)[at : at + batch.size])
+    return CandidateBatch(batch.base_offset, batch.last_offset, batch.max_timestamp, batch.size, read)
 
 
 def _take_first(data: memoryview, size: int) -> memoryview:

@@ -525,6 +525,13 @@ class DiskLog:
         """
         return self._index.find_batch_by_time(self._writer.segments, timestamp, offset, headers)
 
+    def bound_timestamps(
+        self, start: int, end: int, before: int, headers: HeaderBudget
+    ) -> tuple[int, list[CandidateBatch]]:
+        """Returns a bound on the timestamps of the records in `[start, end)` that are earlier than `before` (ms), and
+        the batches that may have later ones."""
+        return self._index.bound_timestamps(self._writer.segments, start, end, before, headers)
+
     @property
     def max_timestamp(self) -> int:
         """Returns the greatest timestamp in any batch header, or -1 if there is none."""

@@ -148,6 +148,36 @@ class SegmentIndex:
         headers.end_step(left)
         return None
 
+    def bound_timestamps(
+        self, segments: Sequence[Segment], start: int, end: int, before: int, headers: HeaderBudget
+    ) -> tuple[int, list[CandidateBatch]]:
+        """Returns a bound on the timestamps of the records in `[start, end)` that are earlier than `before`, and the
+        batches that name a later one: their records are to be read.
+
+        A segment is bounded by its greatest timestamp if that is below `before`. Otherwise its headers are read, as
+        long as `headers` last.
+        """
+        newest, unsure, left = -1, list[CandidateBatch](), headers.begin_step()
+        for segment in segments:
+            if segment.next_offset <= start or segment.base_offset >= end:
+                continue
+            if segment.max_timestamp < before:
+                newest = max(newest, segment.max_timestamp)
+                continue
+            position = self.find_position(segment, max(start, segment.base_offset))
+            for batch in self._files.walk_positions(segment.base_offset, position, segment.size):
+                left -= 1
+                if left <= 0 or batch.base_offset >= end:
+                    break
+                if batch.max_timestamp < before:
+                    newest = max(newest, batch.max_timestamp if batch.size > HEADER_BYTES else -1)
+                elif batch.size > HEADER_BYTES:
+                    read = partial(self._files.log_file(segment.base_offset).pread, batch.position)
+                    found = (batch.base_offset, batch.last_offset, batch.max_timestamp, batch.size)
+                    unsure.append(CandidateBatch(*found, read))
+        headers.end_step(left)
+        return newest, unsure
+
     def _map_verified(self, segment: Segment) -> tuple[Buffer, Buffer]:
         if segment.index_checksums is not None:
             offsets, times = self._map(segment.base_offset)

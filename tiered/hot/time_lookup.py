@@ -12,12 +12,15 @@ Addresses take turns, and the connections of an address do.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple, TypeVar
 
 from tiered.errors import Corrupt
 from tiered.fair_slots import FairSlots
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.segment_index import CandidateBatch, HeaderBudget
+from tiered.ports import Buffer
 from tiered.records.batch import decode_header, first_at_or_after
 from tiered.records.compression import TooLarge
 from tiered.records.model import HEADER_BYTES
@@ -34,6 +37,10 @@ OPENED_BYTES_MAX = 256 << 20
 """
 WAITING_MAX = 2_000
 """Limit on the look-ups that wait for the thread: some megabytes."""
+
+NO_TIMESTAMP = -1
+
+T = TypeVar("T")
 
 _workers = ThreadPool("time-lookup", 1)
 _slots = FairSlots(1, WAITING_MAX)
@@ -68,14 +75,31 @@ class TimeLookups:
             self._wasted_left -= 1
         return found
 
+    async def find_newest_in_batch(self, candidate: CandidateBatch, before: int, start: int) -> int:
+        """Returns the greatest timestamp below `before` of the batch's records from offset `start` on.
+
+        Returns `NO_TIMESTAMP` if there is none, and for a batch that is not opened or cannot be opened.
+        """
+        if candidate.read is None or not self._wasted_left:
+            return NO_TIMESTAMP
+        self._wasted_left -= 1
+        try:
+            return await self._run(candidate, partial(_newest_in_batch, candidate, before, start))
+        except Corrupt:
+            return NO_TIMESTAMP
+
     async def _open(self, candidate: CandidateBatch, timestamp: int, start: int) -> tuple[int, int] | None:
+        return await self._run(candidate, partial(_open_batch, candidate, timestamp, start))
+
+    async def _run(self, candidate: CandidateBatch, search: Callable[[int], T]) -> T:
+        """Calls `search` with the limit on the decompressed bytes, here or in the thread."""
         if _is_small(candidate):
             try:
-                return _open_batch(candidate, timestamp, start, INLINE_OPENED_BYTES)
+                return search(INLINE_OPENED_BYTES)
             except TooLarge:
                 pass
         async with _slots.take(self.owner, self.part):
-            return await _workers.run(partial(_open_batch, candidate, timestamp, start, OPENED_BYTES_MAX))
+            return await _workers.run(partial(search, OPENED_BYTES_MAX))
 
 
 def _is_small(candidate: CandidateBatch) -> bool:
@@ -87,23 +111,64 @@ def _is_small(candidate: CandidateBatch) -> bool:
 
 def _open_batch(candidate: CandidateBatch, timestamp: int, start: int, max_bytes: int) -> tuple[int, int] | None:
     """Reads and opens the batch. `Corrupt` if the batch is no longer at its place in the log."""
+    return first_at_or_after(_read_batch(candidate), 0, timestamp, start, max_bytes=max_bytes)
+
+
+def _newest_in_batch(candidate: CandidateBatch, before: int, start: int, max_bytes: int) -> int:
+    """Returns the greatest timestamp below `before` of the batch's records from offset `start` on, by bisection."""
+    data = _read_batch(candidate)
+    newest, low, high = NO_TIMESTAMP, 0, before - 1
+    while low <= high:
+        middle = (low + high) // 2
+        found = first_at_or_after(data, 0, middle, start, max_bytes=max_bytes)
+        if found is None or found[1] >= before:
+            high = middle - 1
+        else:
+            newest, low = found[1], found[1] + 1
+    return newest
+
+
+def _read_batch(candidate: CandidateBatch) -> Buffer:
     assert candidate.read is not None
     data = candidate.read(candidate.size)
     if len(data) < candidate.size or decode_header(data).base_offset != candidate.base_offset:
         raise Corrupt("the batch of a look-up by time is gone")
-    return first_at_or_after(data, 0, timestamp, start, max_bytes=max_bytes)
+    return data
 
 
-async def offset_for_timestamp(log: DiskLog, timestamp: int, lookups: TimeLookups) -> tuple[int, int, int] | None:
-    """Returns (offset, timestamp, leader epoch) of the first record of a local log that is not earlier than `timestamp`
-    (ms).
+class TimeSearch(NamedTuple):
+    """The result of a search by time in one tier. `found` is (offset, timestamp, leader epoch) or None. No record below
+    `end` is late enough."""
 
-    Returns None if there is none.
+    found: tuple[int, int, int] | None
+    end: int
+
+
+async def search_log(log: DiskLog, timestamp: int, start: int, lookups: TimeLookups) -> TimeSearch:
+    """Searches a local log for the first record that is not earlier than `timestamp` (ms), from offset `start` on.
+
+    It ends early if the log drops records from there on while a thread opens a batch: they are in the bucket then.
     """
-    start = log.start_offset
+    start = max(start, log.local_start_offset)
     while (candidate := log.find_batch_by_time(timestamp, start, lookups.headers)) is not None:
+        epoch = log.epochs.epoch_at(max(candidate.base_offset, start))
         found = await lookups.find_in_batch(candidate, timestamp, start)
-        if found is not None:
-            return (*found, log.epochs.epoch_at(found[0]))
-        start = candidate.last_offset + 1
-    return None
+        if found is not None and found[0] >= log.start_offset:
+            return TimeSearch((*found, epoch), found[0])
+        start = max(candidate.last_offset + 1 if found is None else start, log.start_offset)
+        if start < log.local_start_offset:
+            return TimeSearch(None, start)
+    return TimeSearch(None, log.end_offset)
+
+
+async def find_max_timestamp(log: DiskLog, end: int, before: int, lookups: TimeLookups) -> int:
+    """Returns a bound on the timestamps of a local log's records below offset `end`, which are all earlier than
+    `before` (ms).
+
+    Returns `NO_TIMESTAMP` if there are none.
+    """
+    start = log.local_start_offset
+    newest, unsure = log.bound_timestamps(start, end, before, lookups.headers)
+    for candidate in unsure:
+        newest = max(newest, await lookups.find_newest_in_batch(candidate, before, start))
+    return newest

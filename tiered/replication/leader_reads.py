@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from tiered.errors import Code, Corrupt, Refused
-from tiered.hot.time_lookup import TimeLookups, offset_for_timestamp
+from tiered.hot.time_lookup import TimeLookups, TimeSearch, search_log
 from tiered.ports import FileSlice
 from tiered.replication.leader_state import LeaderState
 from tiered.replication.purgatory import ProgressListener, ProgressListeners, Purgatory
@@ -244,16 +244,29 @@ class LeaderReads:
         None if there is none. A request that looks up several timestamps passes the same `lookups` for all of them.
         Raises the reason if this broker stops leading the partition."""
         lookups, log = lookups or TimeLookups(), self.unified_log
-        if log.log_start_offset < log.hot.local_start_offset:
-            found = await log.cold.reader.offset_for_timestamp(
-                log.partition_id, timestamp, manifest=log.manifest, lookups=lookups
-            )
+        start = log.log_start_offset
+        while True:
+            found, end = await self._search_by_time(timestamp, start, lookups)
             self.check_not_stopped()
-            if found is not None and found[0] < log.hot.local_start_offset:
+            if found is None and end >= log.hot.end_offset:
+                return None
+            if found is not None and found[0] >= log.log_start_offset:
                 return found
-        local = await offset_for_timestamp(log.hot, timestamp, lookups)
-        self.check_not_stopped()
-        return local
+            start = max(end, log.log_start_offset)  # records were deleted or moved to the bucket meanwhile
+
+    async def _search_by_time(self, timestamp: int, start: int, lookups: TimeLookups) -> TimeSearch:
+        """Searches the tier that has `start`. Its records may move to the other tier while the search waits."""
+        log, hot, manifest = self.unified_log, self._hot, self.unified_log.manifest
+        if start >= hot.local_start_offset or manifest is None:
+            return await search_log(hot, timestamp, start, lookups)
+        found = await log.cold.reader.offset_for_timestamp(
+            log.partition_id, timestamp, start=start, manifest=manifest, lookups=lookups
+        )
+        if found is not None and found[0] < hot.local_start_offset:
+            return TimeSearch(found, found[0])
+        # Records that are in both tiers are read from the disk, where a clean may have left others.
+        end = min(manifest.cold_end_offset, hot.local_start_offset)
+        return TimeSearch(None, end if end > start else hot.local_start_offset)
 
 
 def _load(data: RecordBytes) -> bytes:

@@ -6,11 +6,12 @@ than the local log, costs reads from the bucket.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
 from typing import NamedTuple
 
 from tiered.cold.manifest import epoch_at
-from tiered.hot.time_lookup import TimeLookups, offset_for_timestamp
+from tiered.hot.time_lookup import NO_TIMESTAMP, TimeLookups, find_max_timestamp
 from tiered.ids import NO_EPOCH
 from tiered.replication.leader_replica import LeaderReplica
 
@@ -35,15 +36,18 @@ class TimestampAndOffset(NamedTuple):
     leader_epoch: int
 
 
+LATER_THAN_ALL = 1 << 63
 OFFSET_NOT_FOUND = TimestampAndOffset(-1, -1, NO_EPOCH)
 
 
-async def find_by_spec(replica: LeaderReplica, spec: OffsetSpec, end: int, lookups: TimeLookups) -> TimestampAndOffset:
-    """Returns the offset of that name. `end` is the end of what the client may see; `lookups` are shared by one
-    request. Raises `Unavailable` and `Corrupt` from the bucket."""
+async def find_by_spec(
+    replica: LeaderReplica, spec: OffsetSpec, end: Callable[[], int], lookups: TimeLookups
+) -> TimestampAndOffset:
+    """Returns the offset of that name. `end` returns the end of what the client may see, which a look-up that waits
+    reads at its end; `lookups` are shared by one request. Raises `Unavailable` and `Corrupt` from the bucket."""
     match spec:
         case OffsetSpec.LATEST:
-            return TimestampAndOffset(end, -1, replica.leader_epoch)
+            return TimestampAndOffset(end(), -1, replica.leader_epoch)
         case OffsetSpec.EARLIEST:
             return await _with_epoch(replica, replica.log_start_offset)
         case OffsetSpec.EARLIEST_LOCAL:
@@ -56,15 +60,16 @@ async def find_by_spec(replica: LeaderReplica, spec: OffsetSpec, end: int, looku
                 return OFFSET_NOT_FOUND
             return await _with_epoch(replica, max(replica.cold_end_offset, replica.log_start_offset))
         case OffsetSpec.MAX_TIMESTAMP:
-            return await _find_max_timestamp(replica, lookups)
+            return await _find_max_timestamp(replica, end, lookups)
 
 
 async def find_by_timestamp(
-    replica: LeaderReplica, timestamp: int, end: int, lookups: TimeLookups
+    replica: LeaderReplica, timestamp: int, end: Callable[[], int], lookups: TimeLookups
 ) -> TimestampAndOffset:
-    """Returns the first record below `end` at or after `timestamp` (ms)."""
+    """Returns the first record at or after `timestamp` (ms), if it is below the `end` of what the client may see when
+    the look-up ends. A new leader may learn during the look-up that older records are committed."""
     found = await replica.reads.offset_for_timestamp(timestamp, lookups)
-    return TimestampAndOffset(*found) if found is not None and found[0] < end else OFFSET_NOT_FOUND
+    return TimestampAndOffset(*found) if found is not None and found[0] < end() else OFFSET_NOT_FOUND
 
 
 async def end_offset_for_epoch(replica: LeaderReplica, epoch: int) -> tuple[int, int]:
@@ -83,32 +88,48 @@ async def end_offset_for_epoch(replica: LeaderReplica, epoch: int) -> tuple[int,
 
 
 async def _cold_end_offset_for_epoch(replica: LeaderReplica, epoch: int) -> tuple[int, int]:
-    """Searches the lineages of the cold segments, oldest first, then that of the local log."""
-    best = NO_EPOCH
+    """Searches the lineages of the cold segments, oldest first, then that of the local log as it was before the
+    wait for the bucket: a deletion takes old epochs away."""
+    best, lineage, end = NO_EPOCH, replica.log.epochs.lineage, replica.log.end_offset
     if replica.manifest is not None:
         async for entry in replica.cold.manifests.list_segments(replica.manifest):
             for wrote_epoch, start in entry.lineage:
                 if wrote_epoch > epoch:
                     return (best, start) if best != NO_EPOCH else (epoch, start)
                 best = wrote_epoch
-    later = [start for wrote_under, start in replica.log.epochs.lineage if wrote_under > epoch]
-    end = later[0] if later else replica.log.end_offset
+    later = [start for wrote_under, start in lineage if wrote_under > epoch]
+    end = later[0] if later else end
     return (best, end) if best != NO_EPOCH else (epoch, end)
 
 
-async def _find_max_timestamp(replica: LeaderReplica, lookups: TimeLookups) -> TimestampAndOffset:
-    """Returns the first record with the greatest timestamp."""
-    hot = replica.log.max_timestamp
-    found = await offset_for_timestamp(replica.log, hot, lookups) if hot >= 0 else None
-    manifest = replica.manifest
-    if manifest is not None and manifest.nodes:
-        newest = max(node.max_timestamp for node in manifest.nodes)
-        if newest >= 0 and (found is None or newest >= found[1]):
-            cold = await replica.cold.reader.offset_for_timestamp(
-                replica.partition_id, newest, manifest=manifest, lookups=lookups
-            )
-            found = cold if cold is not None else found
-    return TimestampAndOffset(*found) if found is not None else OFFSET_NOT_FOUND
+async def _find_max_timestamp(
+    replica: LeaderReplica, end: Callable[[], int], lookups: TimeLookups
+) -> TimestampAndOffset:
+    """Returns the first record with the greatest timestamp below the `end` of what the client may see.
+
+    The figures of segments bound that timestamp. They count deleted records and those above the `end`. A bound that no
+    record has is followed by the next lower one.
+    """
+    before = LATER_THAN_ALL
+    while (newest := await _bound_timestamps(replica, end(), before, lookups)) > NO_TIMESTAMP:
+        found = await replica.reads.offset_for_timestamp(newest, lookups)
+        if found is not None and found[0] < end():
+            return TimestampAndOffset(*found)
+        before = newest
+    return OFFSET_NOT_FOUND
+
+
+async def _bound_timestamps(replica: LeaderReplica, end: int, before: int, lookups: TimeLookups) -> int:
+    """Returns a bound on the timestamps of the records below `end`, which are all earlier than `before`. Both tiers are
+    those of one moment."""
+    manifest, local_start = replica.manifest, replica.local_start_offset
+    newest = await find_max_timestamp(replica.log, end, before, lookups)
+    if manifest is None or manifest.log_start_offset >= local_start:
+        return newest
+    if all(node.max_timestamp < before for node in manifest.nodes):
+        return max(newest, *(node.max_timestamp for node in manifest.nodes))
+    cold = await replica.cold.reader.find_max_timestamp(replica.partition_id, manifest, local_start, before, lookups)
+    return max(newest, cold)
 
 
 async def _with_epoch(replica: LeaderReplica, offset: int) -> TimestampAndOffset:

@@ -56,13 +56,6 @@ def test_epoch_of_an_offset_comes_from_the_lineage() -> None:
     assert [epoch_at(one, offset) for offset in (10, 14, 15, 19)] == [3, 3, 5, 5]
 
 
-def test_time_lookup_finds_the_first_segment_even_out_of_order() -> None:
-    made = manifest(entry(0, 10, newest=500), entry(10, 20, newest=300), entry(20, 30, newest=900))
-    assert [made.find_node_by_time(t) for t in (0, 300, 500)] == [made.nodes[0]] * 3
-    assert made.find_node_by_time(501) == made.nodes[2]
-    assert made.find_node_by_time(901) is None
-
-
 def test_add_moves_the_cold_end_and_a_repeated_add_changes_nothing() -> None:
     more = FOUR.add(entry(40, 50))
     assert (more.cold_end_offset, more.cold_bytes, more.segment_count) == (50, 500, 5)

@@ -11,6 +11,7 @@ from tests.sim.harness.disk import SimDisk
 from tiered.config.settings import TopicConfig
 from tiered.hot.disk_log import DiskLog, LogAppendInfo
 from tiered.hot.producer_state import ProducerLimits
+from tiered.hot.time_lookup import TimeLookups, search_log
 from tiered.metrics import Metrics
 from tiered.ports import Disk
 from tiered.records.batch import decode_records, encode_batch
@@ -125,3 +126,8 @@ def offsets(data: bytes) -> Sequence[int]:
 
 def disk(seed: int = 0) -> SimDisk:
     return SimDisk(random.Random(seed))
+
+
+async def offset_for_timestamp(log: DiskLog, timestamp: int, lookups: TimeLookups) -> tuple[int, int, int] | None:
+    """Returns (offset, timestamp, leader epoch) of the first record of a local log that is late enough."""
+    return (await search_log(log, timestamp, 0, lookups)).found

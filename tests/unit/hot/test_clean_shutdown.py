@@ -20,6 +20,7 @@ from tests.unit.hot.fixtures import (
     batch,
     config,
     disk,
+    offset_for_timestamp,
     open_log,
     read_all,
 )
@@ -27,7 +28,7 @@ from tiered.errors import Corrupt
 from tiered.hot import checkpoints
 from tiered.hot.clean_shutdown import CleanLogEntry, encode, encode_log, parse
 from tiered.hot.disk_log import DiskLog
-from tiered.hot.time_lookup import TimeLookups, offset_for_timestamp
+from tiered.hot.time_lookup import TimeLookups
 from tiered.ids import TopicPartition
 from tiered.metrics import Metrics
 from tiered.records.native import crc32c, walk

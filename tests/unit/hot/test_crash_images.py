@@ -12,10 +12,21 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.sim.harness.disk import Op, SimDisk
-from tests.unit.hot.fixtures import DIRECTORY, NOW, TOPIC_ID, append, batch, disk, offsets, open_log, read_all
+from tests.unit.hot.fixtures import (
+    DIRECTORY,
+    NOW,
+    TOPIC_ID,
+    append,
+    batch,
+    disk,
+    offset_for_timestamp,
+    offsets,
+    open_log,
+    read_all,
+)
 from tiered.hot import checkpoints
 from tiered.hot.disk_log import DiskLog
-from tiered.hot.time_lookup import TimeLookups, offset_for_timestamp
+from tiered.hot.time_lookup import TimeLookups
 from tiered.hot.unsynced_truncations import NO_PLAN
 from tiered.records.native import walk
 

@@ -9,11 +9,23 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.sim.harness.disk import DiskFault, SimDisk
-from tests.unit.hot.fixtures import DIRECTORY, NOW, FixedClock, append, batch, config, disk, offsets, open_log, read_all
+from tests.unit.hot.fixtures import (
+    DIRECTORY,
+    NOW,
+    FixedClock,
+    append,
+    batch,
+    config,
+    disk,
+    offset_for_timestamp,
+    offsets,
+    open_log,
+    read_all,
+)
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog, LogAppendInfo
 from tiered.hot.producer_state import ProducerLimits, ProducerStates
-from tiered.hot.time_lookup import TimeLookups, offset_for_timestamp
+from tiered.hot.time_lookup import TimeLookups
 from tiered.records.native import walk
 
 

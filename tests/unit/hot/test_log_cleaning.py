@@ -11,13 +11,23 @@ import pytest
 
 from tests.sim.harness.disk import DiskFault, SimDisk
 from tests.unit.hot.cleaning import clean, facts, put, read_all, resources, run_inline, served
-from tests.unit.hot.fixtures import DIRECTORY, NOW, FixedClock, append, batch, config, disk, open_log
+from tests.unit.hot.fixtures import (
+    DIRECTORY,
+    NOW,
+    FixedClock,
+    append,
+    batch,
+    config,
+    disk,
+    offset_for_timestamp,
+    open_log,
+)
 from tests.unit.hot.transactions import TransactionWriter
 from tiered.config.settings import TopicConfig
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.log_cleaning import LogChanged
-from tiered.hot.time_lookup import TimeLookups, offset_for_timestamp
+from tiered.hot.time_lookup import TimeLookups
 from tiered.records.batch import decode_header, encode_batch, stamp
 from tiered.records.model import Codec
 from tiered.records.native import walk

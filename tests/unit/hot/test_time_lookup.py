@@ -13,12 +13,12 @@ from unittest.mock import patch
 import pytest
 
 from tests.sim.harness.disk import SimDisk, SimFile
-from tests.unit.hot.fixtures import NOW, append, batch, config, disk, open_log
+from tests.unit.hot.fixtures import NOW, append, batch, config, disk, offset_for_timestamp, open_log
 from tiered.errors import Code, Refused
 from tiered.fair_slots import FairSlots
 from tiered.hot import segment_files, segment_index, time_lookup
 from tiered.hot.disk_log import DiskLog
-from tiered.hot.time_lookup import WASTED_BATCHES_MAX, TimeLookups, offset_for_timestamp
+from tiered.hot.time_lookup import WASTED_BATCHES_MAX, TimeLookups, search_log
 from tiered.records.batch import encode_batch, first_at_or_after
 from tiered.records.model import CRC_AT, CRC_FROM, HEADER_BYTES, Codec
 from tiered.records.native import crc32c
@@ -213,5 +213,24 @@ def test_excess_lookup_is_refused_with_a_code_that_clients_retry(monkeypatch: py
         with pytest.raises(Refused) as caught:
             await offset_for_timestamp(log, NOW, TimeLookups("a"))
         assert caught.value.code is Code.REQUEST_TIMED_OUT and caught.value.code.retriable
+
+    run_scenario(scenario)
+
+
+def test_records_that_are_dropped_during_a_look_up_are_not_passed_over() -> None:
+    noise = random.Random(1).randbytes(2_000)
+
+    async def scenario(log: DiskLog) -> None:
+        append(log, bytearray(encode_batch([(NOW + late, None, noise, ()) for late in (90, 1)], codec=Codec.ZSTD)))
+        for late in (2, 60):
+            append(log, bytearray(compressed_batch(late)))
+        log.roll()
+        append(log, bytearray(compressed_batch(70)))
+        log.advance_start(1)
+        async with time_lookup._slots.take("other"):
+            look_up = asyncio.create_task(search_log(log, NOW + 50, 0, TimeLookups("a")))
+            await asyncio.sleep(0)
+            assert await log.drop_local_below(4) == 1
+        assert await look_up == (None, 2)
 
     run_scenario(scenario)

@@ -178,10 +178,10 @@ def test_uncommitted_record_is_not_found_by_timestamp() -> None:
             append_batch(replica, number)
         fetch_as_follower(replica, 2)
         assert (
-            await offset_lookup.find_by_timestamp(replica, NOW + 1, replica.high_watermark, TimeLookups())
+            await offset_lookup.find_by_timestamp(replica, NOW + 1, lambda: replica.high_watermark, TimeLookups())
         ).offset == 1
         assert (
-            await offset_lookup.find_by_timestamp(replica, NOW + 2, replica.high_watermark, TimeLookups())
+            await offset_lookup.find_by_timestamp(replica, NOW + 2, lambda: replica.high_watermark, TimeLookups())
             == offset_lookup.OFFSET_NOT_FOUND
         )
 

@@ -100,11 +100,7 @@ async def _look_up_offset(
         replica = find_leader_replica(context, topic, number, requested.current_leader_epoch)
         if has_id(topic_id) and topic_id != replica.topic_id:
             raise Refused(Code.UNKNOWN_TOPIC_ID, f"{replica.tp} is of topic {replica.topic_id}, not {topic_id}")
-        end = replica.high_watermark
-        if call.request.replica_id != CONSUMER:
-            end = replica.log.end_offset
-        elif call.request.isolation_level == READ_COMMITTED:
-            end = replica.last_stable_offset
+        end = partial(_end_offset, call.request, replica)
         if name is None:
             found = await find_by_timestamp(replica, requested.timestamp, end, lookups)
         else:
@@ -128,6 +124,13 @@ async def _refuse(
     lookups: TimeLookups,
 ) -> ListOffsetsPartitionResponse:
     return ListOffsetsPartitionResponse(number, Code.CLUSTER_AUTHORIZATION_FAILED.number)
+
+
+def _end_offset(request: ListOffsetsRequest, replica: LeaderReplica) -> int:
+    """Returns the end of what the sender may see now."""
+    if request.replica_id != CONSUMER:
+        return replica.log.end_offset
+    return replica.last_stable_offset if request.isolation_level == READ_COMMITTED else replica.high_watermark
 
 
 def _check_epoch_committed(replica: LeaderReplica, version: int) -> None:
