@@ -14,7 +14,7 @@ from tests.sim.scenarios.three import SESSION, SimBroker, ThreeBrokers, run_scen
 from tiered.controller.requests import CreateTopic, DeleteTopic
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
-from tiered.records.batch import decode_records
+from tiered.records.batch import decode_records, encode_batch
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.limits import HttpLimits
 from tiered_api.http.exchange.remote_brokers import LeaderNotFound
@@ -83,6 +83,20 @@ def test_partition_of_another_broker_is_written_and_read() -> None:
         with pytest.raises(Refused) as caught:
             await reader.remote_partition.read(9, 100)
         assert caught.value.code is Code.OFFSET_OUT_OF_RANGE
+
+    run_with_reader(lambda controller, one, other: [one], scenario)
+
+
+def test_time_before_1970_skips_no_record_of_another_broker() -> None:
+    async def scenario(three: ThreeBrokers, reader: RemoteReader, held: list[SimBroker]) -> None:
+        for timestamp in (-9, -4, 5):
+            await reader.remote_partition.append(
+                bytearray(encode_batch([(timestamp, b"k", b"v", ())])), timeout_ms=15_000
+            )
+        leader = held[0].node.hosted_replicas.find_leader(AT)
+        assert leader is not None and await leader.reads.offset_for_timestamp(-5) == (1, -4, 0)
+        found = await reader.remote_partition.offset_for_timestamp(-5)
+        assert found is not None and found[0] <= 1
 
     run_with_reader(lambda controller, one, other: [one], scenario)
 

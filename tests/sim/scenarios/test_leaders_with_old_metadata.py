@@ -19,7 +19,7 @@ from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.limits import HttpLimits
 from tiered_api.http.group_lags import GroupLags
 from tiered_api.http.groups import fetch_end_offsets
-from tiered_api.http.partitions.remote_partition import RemotePartition
+from tiered_api.http.partitions.remote_partition import RemotePartition, fetch_bounds
 
 NEW = 8
 
@@ -73,6 +73,28 @@ def test_rest_consumer_from_the_end_reads_all_records_of_a_second_topic() -> Non
         for number in range(NEW):
             await new.append(batch([b"new-%d" % number]), acks=ACKS_ALL)
         assert await consumer.resolve_position(AT, remote) == 0
+        await context.close()
+
+    run_recreated(scenario)
+
+
+def test_offset_of_the_first_topic_is_no_position_in_the_second() -> None:
+    async def scenario(again: RecreatedTopic) -> None:
+        context = http_context(again)
+        catalog = TopicCatalog(context.broker, PatternCache(context.run_job, context.clock))
+        config = ConsumerConfig(reset="earliest", auto_commit=False)
+        consumer = ConsumerInstance(context, catalog, "g", "c", config, Caller(ANONYMOUS, "far"))
+        consumer.assign([AT])
+        first = consumer.open_partition(AT)
+        end = (await fetch_bounds(first))[1]
+        assert end == OLD
+        await again.recreate_without_slow()
+        new = await again.reconnect_slow()
+        for number in range(NEW):
+            await new.append(batch([b"new-%d" % number]), acks=ACKS_ALL)
+        consumer.seek(AT, first.topic_id, end)
+        assert consumer.open_partition(AT).topic_id == again.new_id
+        assert consumer.find_read_topic_id(AT) == first.topic_id
         await context.close()
 
     run_recreated(scenario)

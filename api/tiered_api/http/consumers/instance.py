@@ -279,8 +279,10 @@ class ConsumerInstance:
         if version == self.assignment_version:
             self._positions[tp] = ConsumerPosition(source.topic_id, start)
 
-    def seek(self, tp: TopicPartition, offset: int) -> None:
-        self._positions[tp] = ConsumerPosition(self.find_topic_id(tp), offset)
+    def seek(self, tp: TopicPartition, topic_id: TopicId, offset: int) -> None:
+        """Moves the position to an offset of the topic `topic_id`. If another topic has its name by now, the next read
+        ignores the position."""
+        self._positions[tp] = ConsumerPosition(topic_id, offset)
 
     def mark_read(self, positions: Mapping[TopicPartition, ConsumerPosition], last: TopicPartition | None) -> None:
         """Moves the positions past delivered records; `last` is the partition of the last record."""

@@ -106,8 +106,9 @@ async def _start_offset(request: HttpRequest, source: AnyPartition, read_committ
         moment = request.query_integer(
             "timestamp", 0, MIN_TIMESTAMP, MAX_TIMESTAMP, "a number of milliseconds since 1970"
         )
+        end = (await fetch_bounds(source, read_committed))[1]  # records that come during the look-up count
         found = await offset_for_timestamp(source, moment, TimeLookups(request.peer, request.connection_name))
-        return (await fetch_bounds(source, read_committed))[1] if found is None else found[0]
+        return end if found is None else found[0]
     match parameters.get("offset", "earliest"):
         case "earliest":
             return (await fetch_bounds(source))[0]

@@ -107,10 +107,13 @@ class RemotePartition:
     async def offset_for_timestamp(
         self, timestamp: int, lookups: TimeLookups | None = None
     ) -> tuple[int, int, int] | None:
-        """Returns the same as `LeaderReads.offset_for_timestamp`, but with the offset only."""
+        """Returns the same as `LeaderReads.offset_for_timestamp`, but with the offset only.
+
+        No request can name a time before 1970: such a time means the log start, so that no record is skipped.
+        """
 
         async def there(leader: Leader) -> tuple[int, int, int] | None:
-            offset = await self._list_offset(leader, max(timestamp, 0))
+            offset = await self._list_offset(leader, timestamp if timestamp >= 0 else EARLIEST)
             return (offset, -1, -1) if offset >= 0 else None
 
         return await self._call_leader(lambda here: here.reads.offset_for_timestamp(timestamp, lookups), there)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -18,7 +18,7 @@ from aiohttp import web
 
 from tiered.groups.requests import NO_OFFSET, PartitionOffset
 from tiered.hot.time_lookup import TimeLookups
-from tiered.ids import TopicPartition
+from tiered.ids import TopicId, TopicPartition
 from tiered.security.acls import Operation, ResourceType
 from tiered_api.http.consumers.coordinator_calls import find_coordinator, retry_while_loading
 from tiered_api.http.consumers.instance import (
@@ -301,23 +301,31 @@ async def seek(request: HttpRequest) -> web.StreamResponse:
     if not {"offsets", "timestamps"} & body.keys():
         raise HttpError(422, "offsets or timestamps have to be given")
     async with instance.use():
-        targets = (
-            [(tp, _offset(row, "offset")) for tp, row in _parse_rows(body, "offsets")] if "offsets" in body else []
-        )
+        targets = [
+            (tp, instance.find_topic_id(tp), _offset(row, "offset"))
+            for tp, row in (_parse_rows(body, "offsets") if "offsets" in body else [])
+        ]
         lookups = TimeLookups(request.peer, request.connection_name)
         for tp, row in _parse_rows(body, "timestamps") if "timestamps" in body else []:
             instance.check_assigned(tp)
             request.require(Operation.READ, ResourceType.TOPIC, tp.topic)
             source = instance.open_partition(tp)
+            end = (await fetch_bounds(source, instance.config.read_committed))[1]  # records that come later count
             found = await offset_for_timestamp(source, _parse_timestamp(row), lookups)
-            end = (await fetch_bounds(source, instance.config.read_committed))[1]
-            targets.append((tp, found[0] if found is not None else end))
-        for tp, _ in targets:
-            instance.check_assigned(tp)
-            request.require(Operation.READ, ResourceType.TOPIC, tp.topic)
-        for tp, offset in targets:
-            instance.seek(tp, offset)
+            targets.append((tp, source.topic_id, found[0] if found is not None else end))
+        _seek_to_offsets(request, instance, targets)
     return _no_content()
+
+
+def _seek_to_offsets(
+    request: HttpRequest, instance: ConsumerInstance, targets: Sequence[tuple[TopicPartition, TopicId, int]]
+) -> None:
+    """Moves the positions to offsets of these topics. The assignment and the rights may have changed meanwhile."""
+    for tp, _, _ in targets:
+        instance.check_assigned(tp)
+        request.require(Operation.READ, ResourceType.TOPIC, tp.topic)
+    for tp, topic_id, offset in targets:
+        instance.seek(tp, topic_id, offset)
 
 
 async def seek_to_beginning(request: HttpRequest) -> web.StreamResponse:
@@ -338,9 +346,12 @@ async def _seek_to(request: HttpRequest, which: int) -> web.StreamResponse:
         for tp in partitions:
             instance.check_assigned(tp)
             request.require(Operation.READ, ResourceType.TOPIC, tp.topic)
+        targets = []
         for tp in partitions:
-            bounds = await fetch_bounds(instance.open_partition(tp), instance.config.read_committed)
-            instance.seek(tp, bounds[which])
+            source = instance.open_partition(tp)
+            bounds = await fetch_bounds(source, instance.config.read_committed)
+            targets.append((tp, source.topic_id, bounds[which]))
+        _seek_to_offsets(request, instance, targets)
     return _no_content()
 
 
