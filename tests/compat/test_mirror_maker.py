@@ -26,7 +26,10 @@ from tests.peer.kafka import jars
 pytestmark = [
     pytest.mark.java,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(not ALL or CHOICE == "peer", reason="make compat runs it: MirrorMaker, which starts four times"),
+    pytest.mark.skipif(
+        not ALL or CHOICE in ("secure", "peer"),
+        reason="make compat runs it once, between both brokers: MirrorMaker, which starts four times",
+    ),
 ]
 MIRROR_MAKER = "org.apache.kafka.connect.mirror.MirrorMaker"
 kafka_admin = pytest.importorskip("confluent_kafka.admin")
