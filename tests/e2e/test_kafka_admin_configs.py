@@ -98,6 +98,8 @@ def test_broker_shows_its_settings_under_kafkas_names(tmp_path: Path) -> None:
         shown = {each.name: each for each in result.configs}
         assert set(broker_rows()) | {"broker.id", "log.dirs", "log.dir"} == shown.keys()
         assert {"num.partitions", "default.replication.factor", "auto.create.topics.enable"} <= shown.keys()
+        passwords = {name for name, each in shown.items() if each.config_type == 9}
+        assert passwords == {name for name, row in broker_rows().items() if row.secret} != set()
         assert shown["log.dirs"].value == str(tmp_path) and shown["broker.id"].value == "1"
         partitions = shown["num.partitions"]
         assert (partitions.value, partitions.config_source, partitions.read_only) == ("7", STATIC, True)

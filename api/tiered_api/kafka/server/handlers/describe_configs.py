@@ -38,7 +38,7 @@ from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 BETWEEN_YIELDS = 100
 """Resources between two pauses in which other requests run."""
 INT_MAX = 2**31 - 1
-LIST, LONG, INT = 7, 5, 3
+PASSWORD, LIST, LONG, INT = 9, 7, 5, 3
 TYPES = {"boolean": 1, "text": 2, "number": 6, "list": LIST}
 
 
@@ -132,6 +132,8 @@ def _by_shown_name(shown: Iterable[ConfigEntry], kind: int) -> Iterable[tuple[st
 
 def config_type_of(row: SettingRow) -> int:
     """Returns Kafka's number for the type of a setting."""
+    if row.secret:
+        return PASSWORD
     if row.type_name == "integer":
         return INT if row.high is not None and row.high <= INT_MAX else LONG
     return TYPES[row.type_name]
