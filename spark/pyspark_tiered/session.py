@@ -20,6 +20,9 @@ LOG_STORES = {
     "spark.delta.logStore.file.impl": "tiered.delta.LinkedFileLogStore",
 }
 
+CREDENTIALS = "tiered.s3.CurrentCredentialsProvider"
+"""The default credentials of AWS, read again when their files change."""
+
 DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -72,9 +75,7 @@ def s3a_settings() -> dict[str, str]:
 
     aws = open_session()
     settings = {
-        "spark.hadoop.fs.s3a.aws.credentials.provider": (
-            "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
-        ),
+        "spark.hadoop.fs.s3a.aws.credentials.provider": CREDENTIALS,
         "spark.hadoop.fs.s3a.input.stream.type": "classic",
         "spark.hadoop.fs.s3a.endpoint.region": aws.region_name or "us-east-1",
     }
@@ -98,7 +99,7 @@ def _submitted_settings() -> dict[str, str]:
     SparkContext._ensure_initialized()
     jvm: Any = SparkContext._jvm
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    for name in (DELTA["spark.sql.extensions"], *LOG_STORES.values()):
+    for name in (DELTA["spark.sql.extensions"], *LOG_STORES.values(), CREDENTIALS):
         try:
             loader.loadClass(name)
         except Py4JJavaError:

@@ -1,0 +1,51 @@
+"""A session of Spark goes on with a key that was replaced in the file of credentials."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import boto3
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.contract.key_rotation import write_key
+from tests.fakes3 import BUCKET, s3_fake
+from tests.spark.driver import INTERPRETED
+
+PROGRAM = f"""
+from pyspark_tiered.session import session
+spark = session(master="local[1]")
+for _ in range(2):
+    print("rows", spark.read.text("s3a://{BUCKET}/words/k").count(), flush=True)
+    input()
+"""
+
+
+@pytest.mark.java
+@pytest.mark.timeout(200)
+def test_session_takes_a_key_that_was_replaced(spark: SparkSession, tmp_path: Path) -> None:
+    """The session of these tests is not used: its fixture builds the jars, or skips the test."""
+    keys = tmp_path / "credentials"
+    write_key(keys, "OLD")
+    with s3_fake() as fake:
+        client = boto3.client("s3", endpoint_url=fake.endpoint, region_name="us-east-1")
+        client.put_object(Bucket=BUCKET, Key="words/k", Body=b"one\ntwo\n")
+        fake.rules.access_keys = frozenset(["OLD"])
+        settings = " ".join(f"--conf {key}={value}" for key, value in INTERPRETED.items())
+        environment = {**os.environ, **fake.environment, "PYSPARK_SUBMIT_ARGS": f"{settings} pyspark-shell"}
+        environment["AWS_SHARED_CREDENTIALS_FILE"] = str(keys)
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            del environment[name]
+        with subprocess.Popen(
+            [sys.executable, "-c", PROGRAM],
+            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        ) as program:  # fmt: skip
+            assert program.stdin is not None and program.stdout is not None
+            assert program.stdout.readline() == "rows 2\n"
+            write_key(keys, "NEW")
+            fake.rules.access_keys = frozenset(["NEW"])
+            rest, _ = program.communicate("\n\n", timeout=100)
+        assert (rest, program.returncode) == ("rows 2\n", 0)
