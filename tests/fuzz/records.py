@@ -91,16 +91,17 @@ def check_batches(rng: Random, log: bytes) -> None:
             compare_implementations(
                 "walk", each, start, end, check_crc=checked, max_batches=most, records=rng.random() < 0.5
             )
-        check_fit(each, rng.choice((0, 7, -1, 2**63 - 1)), rng.choice((0, 100, 1 << 20)))
+        bounds = rng.choice((0, 1_000)), rng.choice((0, 2_000, 2**63 - 1)), rng.choice((0, 2_000, 2**63 - 1))
+        check_fit(each, rng.choice((0, 7, -1, 2**63 - 1)), rng.choice((0, 100, 1 << 20)), bounds)
         check_decompression(rng, each)
         check_compaction(rng, each)
 
 
-def check_fit(log: bytes, base_offset: int, most: int) -> None:
+def check_fit(log: bytes, base_offset: int, most: int, bounds: tuple[int, int, int]) -> None:
     """Checks `fit`, which writes into its input."""
     fast, plain = copy_exactly(log), bytearray(log)
-    said = result_or_error(lambda: native.fit(fast, base_offset, 5, most))
-    assert said == result_or_error(lambda: pure.fit(plain, base_offset, 5, most)) and bytes(fast) == plain
+    said = result_or_error(lambda: native.fit(fast, base_offset, 5, most, *bounds))
+    assert said == result_or_error(lambda: pure.fit(plain, base_offset, 5, most, *bounds)) and bytes(fast) == plain
 
 
 def check_compaction(rng: Random, log: bytes) -> None:

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
 from tiered.compaction.cleanable_range import COMPACT
-from tiered.config.settings import TopicConfig
+from tiered.config.kafka_aliases import HOUR_MS
+from tiered.config.settings import LONG_MAX, TopicConfig
 from tiered.errors import Code, Corrupt, Refused
-from tiered.records.batch import check_batch, open_section, set_append_time, stamp
+from tiered.ports import Buffer
+from tiered.records.batch import check_batch, open_section, read_times, set_append_time, set_max_timestamp, stamp
 from tiered.records.model import (
     APPEND_TIME,
     BAD_RECORDS,
@@ -20,18 +22,29 @@ from tiered.records.model import (
     CONTROL,
     DELETE_HORIZON,
     HEADER_BYTES,
+    NO_TIMESTAMP,
     TRANSACTIONAL,
     Codec,
     WalkedBatch,
     codec_of,
 )
-from tiered.records.native import find_keyless, fit, walk
+from tiered.records.native import find_keyless, fit, time_range, walk
 from tiered.records.opened_size import stated_size
 from tiered.records.pieces import BATCH_BYTES_MAX
 
 _FORBIDDEN = APPEND_TIME | CONTROL | DELETE_HORIZON
-_NO_TIMESTAMP = -1
 NO_KEY = "has no key, which a compacted topic needs"
+
+
+class TimestampBounds(NamedTuple):
+    """The timestamps that the records of a batch may have: from `low` to `high`.
+
+    `is_narrow`: the topic sets a bound below Kafka's default. Then each compressed batch is opened to keep it.
+    """
+
+    low: int
+    high: int
+    is_narrow: bool
 
 
 class LogAppendInfo(NamedTuple):
@@ -72,6 +85,8 @@ def validate_batches(
     if walked.why:
         raise _walk_error(data, walked.end, walked.why)
     batches = walked.batches
+    is_compacted, is_create_time = COMPACT in config.cleanup_policy, config.message_timestamp_type == "CreateTime"
+    bounds, is_changed = timestamp_bounds(config, now_ms), False
     for batch in batches:
         if (
             batch.attributes & _FORBIDDEN
@@ -81,19 +96,28 @@ def validate_batches(
             or batch.attributes & (CODEC_MASK | TRANSACTIONAL)
         ):
             _check_shape(batch, config, from_coordinator)
-        if config.message_timestamp_type == "CreateTime":
-            _check_times(batch, config, now_ms)
         if batch.attributes & CODEC_MASK:
             _check_stated_size(data, batch)
-    if check_each_record:
-        _check_all_records(data, batches)
-    if COMPACT in config.cleanup_policy:
-        _check_keys(data, batches)
-    if config.message_timestamp_type == "LogAppendTime":
-        for batch in batches:
+        times = _check_all_records(data, batch) if check_each_record else None
+        if is_compacted or (is_create_time and times is None and _needs_times(batch, bounds)):
+            body = _open_records(data, batch, is_needed=is_compacted or _is_header_false(batch))
+            if body is not None:
+                times = _read_times(batch, body)
+                if is_compacted:
+                    _check_keys(batch, body)
+        if not is_create_time:
             set_append_time(data, batch.position, now_ms)
-        return assign_offsets(data, next_offset, leader_epoch)
-    return batches if len(batches) == 1 else assign_offsets(data, next_offset, leader_epoch)
+            is_changed = True
+        elif (newest := _check_times(batch, times, bounds, config, now_ms)) != batch.max_timestamp:
+            set_max_timestamp(data, batch.position, newest)
+            is_changed = True
+    return batches if len(batches) == 1 and not is_changed else assign_offsets(data, next_offset, leader_epoch)
+
+
+def timestamp_bounds(config: TopicConfig, now_ms: int) -> TimestampBounds:
+    """Returns the timestamps that a topic takes at `now_ms`."""
+    before, after = config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
+    return TimestampBounds(now_ms - before, min(now_ms + after, LONG_MAX), before < LONG_MAX or after < HOUR_MS)
 
 
 def assign_offsets(data: bytearray | memoryview, next_offset: int, leader_epoch: int) -> Sequence[WalkedBatch]:
@@ -112,11 +136,12 @@ def _validate_single(
     others."""
     if config.message_timestamp_type != "CreateTime" or COMPACT in config.cleanup_policy:
         return None
-    batch = fit(data, next_offset, leader_epoch, config.max_message_bytes)
-    if batch is not None:
-        _check_times(batch, config, now_ms)
-        if batch.attributes & CODEC_MASK:
-            _check_stated_size(data, batch)
+    before, after = config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
+    batch = fit(data, next_offset, leader_epoch, config.max_message_bytes, now_ms, before, after)
+    if batch is not None and batch.attributes & CODEC_MASK:
+        if timestamp_bounds(config, now_ms).is_narrow:
+            return None
+        _check_stated_size(data, batch)
     return batch
 
 
@@ -141,15 +166,62 @@ def _check_shape(batch: WalkedBatch, config: TopicConfig, from_coordinator: bool
         _refuse(Code.INVALID_RECORD, batch, "a transactional batch needs a producer id")
 
 
-def _check_times(batch: WalkedBatch, config: TopicConfig, now_ms: int) -> None:
-    newest = batch.max_timestamp
-    if newest > now_ms + config.message_timestamp_after_max_ms:
+def _needs_times(batch: WalkedBatch, bounds: TimestampBounds) -> bool:
+    """True if the timestamps of the records are to be read, and not those of the header.
+
+    A compressed batch is opened only if its header is false or out of bounds, or if a bound is narrow.
+    """
+    if batch.attributes & CONTROL:
+        return False
+    return (
+        not batch.attributes & CODEC_MASK
+        or bounds.is_narrow
+        or _is_header_false(batch)
+        or batch.max_timestamp > bounds.high
+        or NO_TIMESTAMP != batch.base_timestamp < bounds.low
+    )
+
+
+def _is_header_false(batch: WalkedBatch) -> bool:
+    """True if the header leaves the greatest timestamp unset, or has one below that of the first record."""
+    return batch.max_timestamp < max(batch.base_timestamp, 0)
+
+
+def _check_times(
+    batch: WalkedBatch, times: tuple[int, int, int] | None, bounds: TimestampBounds, config: TopicConfig, now_ms: int
+) -> int:
+    """Returns the greatest timestamp of the records, by `times` as `read_times` gives them. The header counts if they
+    are None."""
+    oldest, newest, beyond = times or (batch.base_timestamp, batch.max_timestamp, -1)
+    if beyond >= 0:
+        _refuse(Code.INVALID_TIMESTAMP, batch, f"record {beyond} has a timestamp beyond 64 bits")
+    if newest > bounds.high:
         most = f"message.timestamp.after.max.ms is {config.message_timestamp_after_max_ms}"
         _refuse(Code.INVALID_TIMESTAMP, batch, f"timestamp {newest} is ahead of the broker's {now_ms}, {most}")
-    oldest = batch.base_timestamp
-    if oldest != _NO_TIMESTAMP and oldest < now_ms - config.message_timestamp_before_max_ms:
+    if NO_TIMESTAMP != oldest < bounds.low:
         most = f"message.timestamp.before.max.ms is {config.message_timestamp_before_max_ms}"
         _refuse(Code.INVALID_TIMESTAMP, batch, f"timestamp {oldest} is behind the broker's {now_ms}, {most}")
+    return newest
+
+
+def _read_times(batch: WalkedBatch, body: Buffer) -> tuple[int, int, int]:
+    try:
+        return time_range(body, batch.base_timestamp, batch.count)
+    except Corrupt as error:
+        _refuse(Code.INVALID_RECORD, batch, str(error))
+
+
+def _open_records(data: bytearray | memoryview, batch: WalkedBatch, is_needed: bool) -> Buffer | None:
+    """Returns the uncompressed records of a batch, and None for a control batch. Refuses one that cannot be opened, or
+    returns None if the records are not needed: then the header counts."""
+    if batch.attributes & CONTROL:
+        return None
+    try:
+        return open_section(data, batch.position)[0]
+    except Corrupt as error:
+        if not is_needed:
+            return None
+        _refuse(Code.INVALID_RECORD, batch, str(error))
 
 
 def _check_stated_size(data: bytearray | memoryview, batch: WalkedBatch) -> None:
@@ -161,26 +233,22 @@ def _check_stated_size(data: bytearray | memoryview, batch: WalkedBatch) -> None
         _refuse(Code.INVALID_RECORD, batch, why)
 
 
-def _check_all_records(data: bytearray | memoryview, batches: Sequence[WalkedBatch]) -> None:
-    for batch in batches:
-        try:
-            check_batch(data, batch.position)
-        except Corrupt as error:
-            _refuse(Code.INVALID_RECORD, batch, str(error))
+def _check_all_records(data: bytearray | memoryview, batch: WalkedBatch) -> tuple[int, int, int]:
+    try:
+        check_batch(data, batch.position)
+        return read_times(data, batch.position)
+    except Corrupt as error:
+        _refuse(Code.INVALID_RECORD, batch, str(error))
 
 
-def _check_keys(data: bytearray | memoryview, batches: Sequence[WalkedBatch]) -> None:
+def _check_keys(batch: WalkedBatch, body: Buffer) -> None:
     """Refuses a record without a key: in a compacted topic nobody could read it for long."""
-    for batch in batches:
-        if batch.attributes & CONTROL:
-            continue
-        try:
-            body, *_ = open_section(data, batch.position)
-            keyless = find_keyless(body, batch.count, 1)
-        except Corrupt as error:
-            _refuse(Code.INVALID_RECORD, batch, str(error))
-        if keyless:
-            _refuse(Code.INVALID_RECORD, batch, f"record {keyless[0]} {NO_KEY}")
+    try:
+        keyless = find_keyless(body, batch.count, 1)
+    except Corrupt as error:
+        _refuse(Code.INVALID_RECORD, batch, str(error))
+    if keyless:
+        _refuse(Code.INVALID_RECORD, batch, f"record {keyless[0]} {NO_KEY}")
 
 
 def _walk_error(data: bytearray | memoryview, end: int, why: str) -> Refused:

@@ -22,7 +22,9 @@ from tiered.records.model import (
     HEADER_BYTES,
     LENGTH_FROM,
     MAGIC,
+    MAX_TIMESTAMP_AT,
     MIN_LENGTH,
+    NO_TIMESTAMP,
     BatchHeader,
     Codec,
     ProducerRecord,
@@ -43,11 +45,11 @@ __all__ = [
     "decompress_payload",
     "decode_records",
     "open_section",
+    "read_times",
     "set_append_time",
+    "set_max_timestamp",
     "stamp",
 ]
-
-MAX_TIMESTAMP = (1 << 63) - 1
 
 _OFFSET = struct.Struct(">q")
 _EPOCH = struct.Struct(">i")
@@ -92,7 +94,14 @@ def set_append_time(buf: bytearray | memoryview, at: int, now_ms: int) -> None:
     if len(whole) < head.size:
         raise Corrupt("batch is short", position=at)
     struct.pack_into(">h", whole, CRC_FROM, head.attributes | APPEND_TIME)
-    _OFFSET.pack_into(whole, 35, now_ms)
+    _OFFSET.pack_into(whole, MAX_TIMESTAMP_AT, now_ms)
+    _CRC.pack_into(whole, CRC_AT, native.crc32c(whole[CRC_FROM:]))
+
+
+def set_max_timestamp(buf: bytearray | memoryview, at: int, max_timestamp: int) -> None:
+    """Sets max timestamp and CRC of the whole batch at `at` in place."""
+    whole = memoryview(buf)[at : at + decode_header(buf, at).size]
+    _OFFSET.pack_into(whole, MAX_TIMESTAMP_AT, max_timestamp)
     _CRC.pack_into(whole, CRC_AT, native.crc32c(whole[CRC_FROM:]))
 
 
@@ -164,28 +173,31 @@ def decode_records(buf: Buffer, at: int = 0, *, max_bytes: int = WHOLE_BYTES_MAX
 def check_batch(buf: Buffer, at: int = 0, *, max_bytes: int = BATCH_BYTES_MAX) -> BatchHeader:
     """Decodes every record of a produced batch and checks it, but not its CRC.
 
-    The number of records is that of the header, and each is well-formed. Offset deltas have no gap, and the latest
-    timestamp is that of the header. Raises `Corrupt` with the fault.
+    The number of records is that of the header, and each is well-formed. Offset deltas have no gap. Timestamps are
+    not compared with the header. Raises `Corrupt` with the fault.
     """
     head = decode_header(buf, at)
     if head.count != head.last_offset_delta + 1:
         raise Corrupt(f"{head.count} records, but last offset delta {head.last_offset_delta}", position=at)
-    is_latest = head.is_log_append_time
     for piece in open_pieces(buf, at, head, max_bytes=max_bytes):
         native.check_records(piece.section[0], piece.section[4], piece.first)
-        is_latest = is_latest or _has_latest(piece.section, head)
-    if not is_latest:
-        raise Corrupt(f"max timestamp {head.max_timestamp} is not that of its records", position=at)
     return head
 
 
-def _has_latest(section: RecordSection, head: BatchHeader) -> bool:
-    """True if a record has the header's latest timestamp. Raises `Corrupt` if one has a later one."""
-    body, base_offset, base, _, count = section
-    latest = head.max_timestamp
-    if latest < MAX_TIMESTAMP and native.first_at_or_after(body, base_offset, base, latest + 1, count) is not None:
-        raise Corrupt(f"max timestamp {latest} is not that of its records")
-    return native.first_at_or_after(body, base_offset, base, latest, count) is not None
+def read_times(buf: Buffer, at: int = 0, *, max_bytes: int = BATCH_BYTES_MAX) -> tuple[int, int, int]:
+    """Returns (oldest timestamp, newest timestamp, number of the first one beyond 64 bits) of the records of a batch.
+
+    The values are those of `native.time_range`. Raises `Corrupt` if the batch cannot be opened within `max_bytes`.
+    """
+    head = decode_header(buf, at)
+    oldest, newest, beyond = NO_TIMESTAMP, NO_TIMESTAMP, -1
+    for piece in open_pieces(buf, at, head, max_bytes=max_bytes):
+        body, _, base_timestamp, _, count = piece.section
+        low, high, wrong = native.time_range(body, base_timestamp, count)
+        oldest = low if oldest == NO_TIMESTAMP else min(oldest, low) if low != NO_TIMESTAMP else oldest
+        newest = max(newest, high)
+        beyond = piece.first + wrong if beyond < 0 <= wrong else beyond
+    return oldest, newest, beyond
 
 
 def first_at_or_after(

@@ -25,6 +25,8 @@ CRC_FROM = 21
 """The CRC-32C covers everything from the attributes on, so that a broker may set offset and leader epoch freely."""
 ATTRIBUTES_END = 23
 """The last byte of the attributes, which has all that are in use, is before this position."""
+BASE_TIMESTAMP_AT, MAX_TIMESTAMP_AT = 27, 35
+NO_TIMESTAMP = -1
 PRODUCER, PRODUCER_AT = struct.Struct(">qh"), 43
 """Producer id and epoch in a header, and their position."""
 MIN_RECORD_BYTES = 7

@@ -32,6 +32,7 @@ try:
         rows,
         some_rows,
         split_records,
+        time_range,
         walk,
     )
 
@@ -51,6 +52,7 @@ except ImportError:
         rows,
         some_rows,
         split_records,
+        time_range,
         walk,
     )
     from tiered.records.pure_compact import filter_batches, find_keyless, match_keys, pack_keys, put_keys
@@ -77,5 +79,6 @@ __all__ = [
     "rows",
     "some_rows",
     "split_records",
+    "time_range",
     "walk",
 ]

@@ -20,14 +20,17 @@ from tiered.records.model import (
     BAD_RECORDS,
     CODEC_MASK,
     CONTROL,
+    CRC_AT,
     CRC_FROM,
     DELETE_HORIZON,
     HEADER,
     HEADER_BYTES,
     LENGTH_FROM,
     MAGIC,
+    MAX_TIMESTAMP_AT,
     MIN_LENGTH,
     MIN_RECORD_BYTES,
+    NO_TIMESTAMP,
     OBJECTS_MAX,
     TRANSACTIONAL,
     ArrowColumns,
@@ -56,19 +59,28 @@ __all__ = [
     "rows",
     "some_rows",
     "split_records",
+    "time_range",
     "walk",
 ]
 
 INT64_MAX = (1 << 63) - 1
 INT64_MIN = -(1 << 63)
 INT32_MAX = (1 << 31) - 1
+_UINT64_MAX = (1 << 64) - 1
 _STAMPED = struct.Struct(">qii")
+_MAX_TIMESTAMP = struct.Struct(">q")
+_CRC = struct.Struct(">I")
 COLUMNS = frozenset(("offset", "timestamp", "timestampType", "key", "value", "headers"))
 
 Span = tuple[int, int]
 """Bytes `[start, end)` of a section; `start` is -1 for null."""
 Parsed = tuple[int, int, Span, Span, tuple[tuple[Span, Span], ...]]
 """(timestamp delta, offset delta, key, value, headers)."""
+
+
+def wrap(number: int) -> int:
+    """Returns the signed 64-bit integer with the low 64 bits of `number`."""
+    return (number - INT64_MIN & _UINT64_MAX) + INT64_MIN
 
 
 def crc32c(data: Buffer, value: int = 0, /) -> int:
@@ -113,15 +125,28 @@ def walk(
     return WalkResult(batches, at, "")
 
 
-def fit(buf: bytearray | memoryview, base_offset: int, leader_epoch: int, max_bytes: int, /) -> WalkedBatch | None:
+def fit(
+    buf: bytearray | memoryview,
+    base_offset: int,
+    leader_epoch: int,
+    max_bytes: int,
+    now_ms: int,
+    before_max_ms: int,
+    after_max_ms: int,
+    /,
+) -> WalkedBatch | None:
     """Stamps and walks a buffer that is exactly one plain batch, and checks its records.
 
-    Returns None, with the buffer unchanged, if `validate_batches` has to look at it.
+    Sets max timestamp and CRC to those of its records. A compressed batch is not opened: its header counts.
+    Returns None, with the buffer unchanged, if `validate_batches` has to look at it. Reasons are a timestamp that is
+    out of bounds or below 0, and the header of a compressed batch that cannot be true.
     """
     whole = memoryview(buf)
     if not HEADER_BYTES <= len(whole) <= max_bytes:
         return None
-    _, length, _, magic, _, attributes, last_delta, *_, producer_id, epoch, sequence, count = HEADER.unpack_from(whole)
+    (
+        _, length, _, magic, _, attributes, last_delta, oldest, newest, producer_id, epoch, sequence, count,
+    ) = HEADER.unpack_from(whole)  # fmt: skip
     if (
         length + LENGTH_FROM != len(whole)
         or magic != MAGIC
@@ -136,10 +161,30 @@ def fit(buf: bytearray | memoryview, base_offset: int, leader_epoch: int, max_by
     front = bytes(whole[: _STAMPED.size])
     _STAMPED.pack_into(whole, 0, base_offset, length, leader_epoch)
     walked = walk(whole, records=True)
-    if walked.why:
-        whole[: len(front)] = front
-        return None
-    return walked.batches[0]
+    if not walked.why:
+        if not attributes & CODEC_MASK:
+            oldest, newest = _add_deltas(whole[HEADER_BYTES:], count, oldest)
+        is_true = oldest <= newest and 0 <= newest <= INT64_MAX
+        if is_true and now_ms - oldest <= min(before_max_ms, INT64_MAX) and newest - now_ms <= after_max_ms:
+            _set_max_timestamp(whole, newest)
+            return walked.batches[0]._replace(max_timestamp=newest)
+    whole[: len(front)] = front
+    return None
+
+
+def _add_deltas(payload: Buffer, count: int, base_timestamp: int) -> tuple[int, int]:
+    """Returns the oldest and the newest timestamp of a section. They may be beyond 64 bits."""
+    section, deltas = SectionReader(payload, count), []
+    while (parsed := section.next_record()) is not None:
+        deltas.append(parsed[0])
+    return base_timestamp + min(deltas), base_timestamp + max(deltas)
+
+
+def _set_max_timestamp(whole: memoryview, newest: int) -> None:
+    """Sets max timestamp and CRC of the writable batch `whole`, if they differ."""
+    if _MAX_TIMESTAMP.unpack_from(whole, MAX_TIMESTAMP_AT)[0] != newest:
+        _MAX_TIMESTAMP.pack_into(whole, MAX_TIMESTAMP_AT, newest)
+        _CRC.pack_into(whole, CRC_AT, crc32c(whole[CRC_FROM:]))
 
 
 def _walk_one(whole: memoryview, at: int, stop: int, check_crc: bool) -> tuple[WalkedBatch | None, str]:
@@ -242,16 +287,14 @@ class SectionReader:
     def offset_and_timestamp(
         self, parsed: Parsed, base_offset: int, base_timestamp: int, append_time: int
     ) -> tuple[int, int]:
-        """Returns offset and timestamp of the last record of `next_record`."""
+        """Returns offset and timestamp of the last record of `next_record`. A timestamp beyond 64 bits wraps around, as
+        in Kafka's clients."""
         offset = base_offset + parsed[1]
         if offset > INT64_MAX:
             raise Corrupt(f"record {self.number - 1} has an offset out of range")
         if append_time != -1:
             return offset, append_time
-        timestamp = base_timestamp + parsed[0]
-        if not INT64_MIN <= timestamp <= INT64_MAX:
-            raise Corrupt(f"record {self.number - 1} has a timestamp out of range")
-        return offset, timestamp
+        return offset, wrap(base_timestamp + parsed[0])
 
     def bytes(self, span: Span) -> bytes | None:
         return None if span[0] < 0 else self.data[span[0] : span[1]]
@@ -294,6 +337,23 @@ def split_records(payload: Buffer, count: int, first: int, last_delta: int, /) -
             break
         section.next_record()
     return section.number - first, section.position, section.last_delta, wanted
+
+
+def time_range(payload: Buffer, base_timestamp: int, count: int, /) -> tuple[int, int, int]:
+    """Returns (oldest timestamp, newest timestamp, number of the first record whose timestamp is beyond 64 bits).
+
+    The oldest one leaves out records without a timestamp, and is -1 if no record has one. The newest one is at least
+    -1. The number is -1 if there is no such record.
+    """
+    section, oldest, newest, beyond = SectionReader(payload, count), INT64_MAX, NO_TIMESTAMP, -1
+    while (parsed := section.next_record()) is not None:
+        timestamp = base_timestamp + parsed[0]
+        if not INT64_MIN <= timestamp <= INT64_MAX:
+            beyond = section.number - 1 if beyond < 0 else beyond
+            continue
+        newest = max(newest, timestamp)
+        oldest = min(oldest, timestamp) if timestamp != NO_TIMESTAMP else oldest
+    return (NO_TIMESTAMP if newest < oldest == INT64_MAX else oldest), newest, beyond
 
 
 def rows(
@@ -383,7 +443,8 @@ def first_at_or_after(
 
 
 def outside(payload: Buffer, base_timestamp: int, low: int, high: int, count: int, most: int) -> list[tuple[int, int]]:
-    """Returns (number, timestamp) of the first `most` records of a section with a timestamp outside [`low`, `high`].
+    """Returns (number, timestamp) of the first `most` records of a section with a timestamp outside [`low`, `high`], or
+    beyond 64 bits.
 
     Reads no further than the last of them.
     """
@@ -391,7 +452,7 @@ def outside(payload: Buffer, base_timestamp: int, low: int, high: int, count: in
     found: list[tuple[int, int]] = []
     while len(found) < most and (parsed := section.next_record()) is not None:
         timestamp = section.offset_and_timestamp(parsed, 0, base_timestamp, -1)[1]
-        if not low <= timestamp <= high:
+        if not low <= timestamp <= high or timestamp != base_timestamp + parsed[0]:
             found.append((section.number - 1, timestamp))
     return found
 

@@ -28,7 +28,7 @@ from tiered.records.model import (
     PutResult,
     WalkedBatch,
 )
-from tiered.records.pure import INT64_MAX, INT64_MIN, SectionReader, crc32c, walk
+from tiered.records.pure import SectionReader, crc32c, walk, wrap
 from tiered.records.pure_hash import siphash
 
 SLOT_BYTES = 24
@@ -247,7 +247,7 @@ def _filter_batch(
     has_horizon = bool(batch.attributes & DELETE_HORIZON)
     keeps_tombstones = not has_horizon or now_ms < batch.base_timestamp
     section = _open(whole, batch)
-    stay: list[tuple[int, int, int, int]] = []  # number, start, end, timestamp delta
+    stay: list[tuple[int, int, int]] = []  # start, end, timestamp
     position, last_tombstone = 0, -1
     while (parsed := section.next_record()) is not None:
         start, position = position, section.position
@@ -261,8 +261,8 @@ def _filter_batch(
             continue
         if is_tombstone:
             last_tombstone = max(last_tombstone, offset)
-        section.offset_and_timestamp(parsed, batch.base_offset, batch.base_timestamp, -1)
-        stay.append((section.number - 1, start, position, parsed[0]))
+        _, timestamp = section.offset_and_timestamp(parsed, batch.base_offset, batch.base_timestamp, -1)
+        stay.append((start, position, timestamp))
     if not stay:
         return b"", 0
     needs_horizon = one == PIECE_WITH_HORIZON or (
@@ -272,15 +272,12 @@ def _filter_batch(
         return whole[batch.position : batch.position + batch.size], len(stay)
     base_timestamp = horizon_ms if needs_horizon else batch.base_timestamp
     body = bytearray()
-    for number, start, end, delta in stay:
+    for start, end, timestamp in stay:
         if needs_horizon:
-            moved = batch.base_timestamp + delta - horizon_ms
-            if not INT64_MIN <= moved <= INT64_MAX:
-                raise Corrupt(f"record {number} has a timestamp out of range")
-            _append_moved(body, section.data, start, end, moved)
+            _append_moved(body, section.data, start, end, wrap(timestamp - horizon_ms))
         else:
             body += section.data[start:end]
-    newest = max(batch.base_timestamp + delta for *_, delta in stay)
+    newest = max(timestamp for *_, timestamp in stay)
     return rebuild_batch(
         whole,
         batch.position,

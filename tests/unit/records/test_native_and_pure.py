@@ -139,6 +139,7 @@ def test_hostile_sections_fail_alike(
     both("first_at_or_after", payload, base_offset, base_timestamp, 1000, count, after)
     both("some_rows", payload, base_offset, base_timestamp, append_time, count, after, 20, 3)
     both("outside", payload, base_timestamp, -10, 1000, count, 2)
+    both("time_range", payload, base_timestamp, count)
     both("arrow", [(payload, base_offset, base_timestamp, append_time, count)], ALL_COLUMNS)
 
 
@@ -185,6 +186,18 @@ def test_first_at_or_after_agrees(payload: bytes, base_offset: int, base_timesta
     both("first_at_or_after", payload, base_offset, base_timestamp, timestamp, _count(payload))
 
 
+@given(st.lists(st.sampled_from(EDGES), min_size=1, max_size=5), st.sampled_from(EDGES))
+def test_time_range_is_that_of_the_records(deltas: list[int], base: int) -> None:
+    payload = pure.encode_records([(delta, None, None, ()) for delta in deltas])
+    times = [base + delta for delta in deltas]
+    held = [time for time in times if -(2**63) <= time < 2**63]
+    beyond = next((number for number, time in enumerate(times) if time not in held), -1)
+    oldest = min((time for time in held if time != -1), default=-1)
+    assert both("time_range", payload, base, len(times)) == (oldest, max([*held, -1]), beyond)
+    wrapped = [(time + 2**63) % 2**64 - 2**63 for time in times]
+    assert [row.timestamp for row in both("rows", payload, 0, base, -1, len(times))] == wrapped
+
+
 @given(SECTIONS, st.integers(-1, 9), st.integers(0, 60), st.integers(0, 9))
 def test_rows_within_bounds_are_the_first_ones(payload: bytes, start: int, size: int, objects: int) -> None:
     count = _count(payload)
@@ -220,9 +233,7 @@ def test_positions_outside_of_the_bytes_fail_alike(payload: bytes, low: int, abo
 def test_arrow_columns_agree(found: list[tuple[bytes, int, int, int]], columns: set[str], start: int, end: int) -> None:
     sections = [(memoryview(s), base, ts, append, _count(s)) for s, base, ts, append in found]
     decoded = both("arrow", sections, columns, start, end)
-    if not isinstance(decoded, ArrowColumns):
-        assert decoded[0] is Corrupt  # a timestamp past 64 bits
-        return
+    assert isinstance(decoded, ArrowColumns)
     assert set(decoded.columns) == columns
     rows = [row for section in sections for row in pure.rows(*section) if start <= row.offset < end]
     assert decoded.rows == len(rows)
@@ -294,13 +305,23 @@ def test_walk_agrees_on_any_header_field(at: int, content: bytes) -> None:
         both("walk", log, check_crc=check_crc)
 
 
-@given(mutated_bytes(logs()), st.integers(-1, 3) | st.just(2**63 - 1), st.booleans(), st.integers(0, 400))
-def test_fit_agrees_on_any_log(log: bytes, base_offset: int, sound: bool, max_bytes: int) -> None:
+@given(
+    mutated_bytes(logs()),
+    st.integers(-1, 3) | st.just(2**63 - 1),
+    st.booleans(),
+    st.integers(0, 400),
+    st.sampled_from([-5, 0, 2**40, 2**63 - 1]),
+    st.sampled_from([0, 10, 2**50, 2**63 - 1]),
+    st.sampled_from([0, 10, 2**50, 2**63 - 1]),
+)
+def test_fit_agrees_on_any_log(
+    log: bytes, base_offset: int, sound: bool, max_bytes: int, now: int, before: int, after: int
+) -> None:
     if sound and len(log) > 21:
         log = log[:17] + native.crc32c(log[21:]).to_bytes(4, "big") + log[21:]
     mine, other = bytearray(log), bytearray(log)
-    fast = native.fit(mine, base_offset, 5, max_bytes)
-    assert fast == pure.fit(memoryview(other), base_offset, 5, max_bytes)
+    fast = native.fit(mine, base_offset, 5, max_bytes, now, before, after)
+    assert fast == pure.fit(memoryview(other), base_offset, 5, max_bytes, now, before, after)
     assert mine == other
     assert (mine[:8] == base_offset.to_bytes(8, "big", signed=True) and mine[12:16] == b"\0\0\0\5") or fast is None
     assert fast is not None or mine == log
@@ -319,11 +340,12 @@ def test_fit_agrees_on_any_header_byte_and_any_cut() -> None:
     fits = 0
     for case in cases:
         for log in (case, case[:17] + native.crc32c(case[21:]).to_bytes(4, "big") + case[21:]):
-            fits += (fast := native.fit(bytearray(log), 7, 5, 1000)) is not None
-            assert fast == pure.fit(bytearray(log), 7, 5, 1000)
+            mine, other = bytearray(log), bytearray(log)
+            fits += (fast := native.fit(mine, 7, 5, 1000, 0, 2**63 - 1, 2**63 - 1)) is not None
+            assert fast == pure.fit(other, 7, 5, 1000, 0, 2**63 - 1, 2**63 - 1) and mine == other
     assert fits > 512
     with pytest.raises((TypeError, BufferError)):
-        native.fit(memoryview(batch), 7, 5, 1000)
+        native.fit(memoryview(batch), 7, 5, 1000, 0, 1, 1)
 
 
 @pytest.mark.parametrize(

@@ -364,12 +364,7 @@ static int copy_records(Filter *filter, const uint8_t *p, int64_t size, int move
                 if (run == NULL) run = wanted->start;
                 continue;
             }
-            int64_t moved;
-            if (__builtin_sub_overflow(timestamp, (int64_t)filter->horizon_ms, &moved)) {
-                placed.number--;
-                placed.fault = TIMESTAMP_RANGE;
-                return say(&placed, filter->why);
-            }
+            int64_t moved = (int64_t)((uint64_t)timestamp - (uint64_t)filter->horizon_ms);
             if (out_put_moved(&filter->out, wanted->start, wanted->parsed.end, moved) < 0) return -1;
         }
     }

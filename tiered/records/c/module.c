@@ -18,6 +18,7 @@ static PyMethodDef methods[] = {
     {"walk", KEYWORDS(native_walk), NULL},
     {"check_records", KEYWORDS(native_check_records), NULL},
     {"split_records", native_split_records, METH_VARARGS, NULL},
+    {"time_range", native_time_range, METH_VARARGS, NULL},
     {"rows", KEYWORDS(native_rows), NULL},
     {"some_rows", KEYWORDS(native_some_rows), NULL},
     {"first_at_or_after", KEYWORDS(native_first_at_or_after), NULL},

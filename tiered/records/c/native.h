@@ -30,6 +30,7 @@ PyObject *native_fit(PyObject *, PyObject *const *, Py_ssize_t);
 PyObject *native_walk(PyObject *, PyObject *, PyObject *);
 PyObject *native_check_records(PyObject *, PyObject *, PyObject *);
 PyObject *native_split_records(PyObject *, PyObject *);
+PyObject *native_time_range(PyObject *, PyObject *);
 PyObject *native_rows(PyObject *, PyObject *, PyObject *);
 PyObject *native_some_rows(PyObject *, PyObject *, PyObject *);
 PyObject *native_first_at_or_after(PyObject *, PyObject *, PyObject *);

@@ -19,7 +19,6 @@ typedef enum {
     LEFT_OVER,
     OUT_OF_ORDER,
     OFFSET_RANGE,
-    TIMESTAMP_RANGE,
     TOO_MANY,
     /* of the section, not of one record */
     BAD_COUNT,
@@ -155,16 +154,14 @@ static inline int section_next(Section *section, Parsed *parsed) {
     return 1;
 }
 
-/* Computes offset and timestamp of the last record of section_next. Returns -1 with `fault` set if they exceed
- * 64 bits. */
+/* Computes offset and timestamp of the last record of section_next. A timestamp beyond 64 bits wraps around, as in
+ * Kafka's clients. Returns -1 with `fault` set if the offset is beyond 64 bits. */
 static inline int section_place(Section *section, const Parsed *parsed, int64_t base_offset, int64_t base_timestamp,
                                 int64_t append_time, int64_t *offset, int64_t *timestamp) {
     if (__builtin_add_overflow(base_offset, (int64_t)parsed->offset_delta, offset))
         section->fault = OFFSET_RANGE;
-    else if (append_time != -1)
-        *timestamp = append_time;
-    else if (__builtin_add_overflow(base_timestamp, parsed->timestamp_delta, timestamp))
-        section->fault = TIMESTAMP_RANGE;
+    *timestamp = append_time != -1 ? append_time
+                                   : (int64_t)((uint64_t)base_timestamp + (uint64_t)parsed->timestamp_delta);
     if (section->fault == FINE) return 0;
     section->number--;
     return -1;

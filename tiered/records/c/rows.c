@@ -1,4 +1,5 @@
-/* Records of one section as Python objects: check_records, split_records, rows, some_rows, first_at_or_after, outside. */
+/* Records of one section as Python objects: check_records, split_records, time_range, rows, some_rows, first_at_or_after,
+ * outside. */
 #include "record.h"
 
 #include <stdio.h>
@@ -15,7 +16,6 @@ static const char *const fault_words[] = {
     [LEFT_OVER] = "has bytes left over",
     [OUT_OF_ORDER] = "is out of order",
     [OFFSET_RANGE] = "has an offset out of range",
-    [TIMESTAMP_RANGE] = "has a timestamp out of range",
     [TOO_MANY] = "exceeds the bound on records and headers",
 };
 
@@ -108,6 +108,59 @@ PyObject *native_split_records(PyObject *self, PyObject *args) {
     if (outcome < 0) return section_raise(&section);
     return Py_BuildValue("LnLL", (long long)(section.number - first), (Py_ssize_t)(section.at - section.start),
                          (long long)section.last_delta, (long long)wanted);
+}
+
+#define NO_TIMESTAMP (-1)
+
+/* The timestamps of the records of a section. `oldest` leaves out records without a timestamp; it is NO_TIMESTAMP if no
+ * record has one. `newest` is at least NO_TIMESTAMP. `beyond` is the number of the first record whose timestamp is beyond
+ * 64 bits, or -1. */
+typedef struct {
+    int64_t oldest, newest, beyond;
+} Times;
+
+static Times times_of_none(void) { return (Times){INT64_MAX, NO_TIMESTAMP, -1}; }
+
+static void times_add(Times *times, int64_t base_timestamp, const Parsed *parsed, int64_t number) {
+    int64_t timestamp;
+    if (__builtin_add_overflow(base_timestamp, parsed->timestamp_delta, &timestamp)) {
+        if (times->beyond < 0) times->beyond = number;
+        return;
+    }
+    if (timestamp > times->newest) times->newest = timestamp;
+    if (timestamp < times->oldest && timestamp != NO_TIMESTAMP) times->oldest = timestamp;
+}
+
+static void times_end(Times *times) {
+    if (times->oldest == INT64_MAX && times->newest != INT64_MAX) times->oldest = NO_TIMESTAMP;
+}
+
+static int times_read(Section *section, long long base_timestamp, Times *times) {
+    Parsed parsed;
+    int more;
+    while ((more = section_next(section, &parsed)) > 0) times_add(times, base_timestamp, &parsed, section->number - 1);
+    times_end(times);
+    return more;
+}
+
+PyObject *native_time_range(PyObject *self, PyObject *args) {
+    Py_buffer payload;
+    long long base_timestamp, count;
+    Times times = times_of_none();
+    Section section;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*LL", &payload, &base_timestamp, &count)) return NULL;
+    int outcome = section_open(&section, payload.buf, payload.len, count, 0);
+    if (outcome == 0 && payload.len < RELEASE_RECORD_BYTES) {
+        outcome = times_read(&section, base_timestamp, &times);
+    } else if (outcome == 0) {
+        Py_BEGIN_ALLOW_THREADS
+        outcome = times_read(&section, base_timestamp, &times);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&payload);
+    if (outcome < 0) return section_raise(&section);
+    return Py_BuildValue("LLL", (long long)times.oldest, (long long)times.newest, (long long)times.beyond);
 }
 
 /* Puts a new reference into a tuple under construction. Returns -1 if it is NULL. */
@@ -297,8 +350,10 @@ PyObject *native_outside(PyObject *self, PyObject *args, PyObject *kwargs) {
         else more = 1;
     }
     while (more > 0 && PyList_Size(found) < most && (more = section_next(&section, &parsed)) > 0) {
+        int64_t unwrapped;
         if (section_place(&section, &parsed, 0, base_timestamp, -1, &offset, &timestamp) < 0) more = -1;
-        else if (timestamp < low || timestamp > high) {
+        else if (timestamp < low || timestamp > high ||
+                 __builtin_add_overflow((int64_t)base_timestamp, parsed.timestamp_delta, &unwrapped)) {
             PyObject *one = Py_BuildValue("LL", (long long)section.number - 1, (long long)timestamp);
             if (one == NULL || PyList_Append(found, one) < 0) more = -2;
             Py_XDECREF(one);

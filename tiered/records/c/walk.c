@@ -28,13 +28,26 @@ static int64_t fault(char *why, size_t room, const char *words, long long number
     return 0;
 }
 
-/* True if the records of an uncompressed batch of `size` bytes match its header. Otherwise sets `why`. */
-static int records_prove(const uint8_t *p, int64_t size, int64_t count, char *why, size_t room) {
+/* The least and the greatest timestamp delta of some records. */
+typedef struct {
+    int64_t least, most;
+} Deltas;
+
+/* True if the records of an uncompressed batch of `size` bytes match its header, and sets `deltas`. Otherwise sets
+ * `why`. */
+static int records_prove(const uint8_t *p, int64_t size, int64_t count, Deltas *deltas, char *why, size_t room) {
     Section section;
     Parsed parsed;
     char words[FAULT_ROOM];
+    int64_t least = INT64_MAX, most = INT64_MIN;
     int more = section_open(&section, p + HEADER_BYTES, (Py_ssize_t)(size - HEADER_BYTES), count, 1);
-    while (more >= 0 && (more = section_next(&section, &parsed)) > 0) continue;
+    while (more >= 0 && (more = section_next(&section, &parsed)) > 0) {
+        int64_t delta = parsed.timestamp_delta;
+        if (delta >= least && delta <= most) continue;
+        if (delta < least) least = delta;
+        if (delta > most) most = delta;
+    }
+    *deltas = (Deltas){least, most};
     if (more == 0) return 1;
     section_say(&section, words, sizeof words);
     snprintf(why, room, "records: %s", words);
@@ -53,7 +66,9 @@ int64_t batch_proves(const uint8_t *p, Py_ssize_t left, int check_crc, int check
     if (base_offset < 0 || last_delta < 0 || __builtin_add_overflow(base_offset, last_delta, &last_offset))
         return fault(why, room, "offsets out of range", 0, 0);
     if (count < 0) return fault(why, room, "record count %lld", count, 0);
-    if (check_records && !(big(p + 21, 2) & (CODEC_MASK | CONTROL)) && !records_prove(p, size, count, why, room))
+    Deltas deltas;
+    if (check_records && !(big(p + 21, 2) & (CODEC_MASK | CONTROL)) &&
+        !records_prove(p, size, count, &deltas, why, room))
         return 0;
     return size;
 }
@@ -178,8 +193,28 @@ done:
     return result;
 }
 
-/* True if p[0..size) is one plain batch that needs no further validation at `base_offset`. */
-static int batch_fits(const uint8_t *p, Py_ssize_t size, int64_t base_offset, int64_t max_bytes) {
+/* Sets max timestamp and CRC of the batch at p, if they differ. */
+static void set_max_timestamp(uint8_t *p, Py_ssize_t size, int64_t max_timestamp) {
+    if (big(p + 35, 8) == max_timestamp) return;
+    big_put(p + 35, 8, max_timestamp);
+    big_put(p + 17, 4, crc32c_extend(0, p + CRC_FROM, (size_t)(size - CRC_FROM)));
+}
+
+/* How far a timestamp may lie before and after the time of the broker. */
+typedef struct {
+    int64_t now, before, after;
+} Bounds;
+
+/* True if no timestamp from `oldest` to `newest` is out of bounds. A difference beyond 64 bits is. */
+static int within(Bounds bounds, int64_t oldest, int64_t newest) {
+    int64_t age, lead;
+    if (__builtin_sub_overflow(bounds.now, oldest, &age) || __builtin_sub_overflow(newest, bounds.now, &lead)) return 0;
+    return age <= bounds.before && lead <= bounds.after;
+}
+
+/* True if p[0..size) is one plain batch that needs no further validation at `base_offset`. Sets its max timestamp to
+ * that of its records. */
+static int batch_fits(uint8_t *p, Py_ssize_t size, int64_t base_offset, int64_t max_bytes, Bounds bounds) {
     if (size < HEADER_BYTES || size > max_bytes || big(p + 8, 4) != size - LENGTH_FROM || p[16] != MAGIC) return 0;
     int64_t attributes = big(p + 21, 2), last_delta = big(p + 23, 4), count = big(p + 57, 4), last_offset;
     char why[WHY_ROOM];
@@ -189,7 +224,16 @@ static int batch_fits(const uint8_t *p, Py_ssize_t size, int64_t base_offset, in
     if (__builtin_add_overflow(base_offset, last_delta, &last_offset)) return 0;
     if (big(p + 43, 8) < 0 ? attributes & TRANSACTIONAL : big(p + 51, 2) < 0 || big(p + 53, 4) < 0) return 0;
     if (crc32c_extend(0, p + CRC_FROM, (size_t)(size - CRC_FROM)) != (uint32_t)big(p + 17, 4)) return 0;
-    return attributes & CODEC_MASK || records_prove(p, size, count, why, sizeof why);
+    int64_t oldest = big(p + 27, 8), newest = big(p + 35, 8);
+    if (!(attributes & CODEC_MASK)) {
+        Deltas deltas;
+        if (!records_prove(p, size, count, &deltas, why, sizeof why)) return 0;
+        if (__builtin_add_overflow(oldest, deltas.most, &newest) || __builtin_add_overflow(oldest, deltas.least, &oldest))
+            return 0;
+    }
+    if (newest < 0 || newest < oldest || !within(bounds, oldest, newest)) return 0;
+    set_max_timestamp(p, size, newest);
+    return 1;
 }
 
 PyObject *native_fit(PyObject *self, PyObject *const *args, Py_ssize_t count) {
@@ -197,15 +241,16 @@ PyObject *native_fit(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     PyObject *result = NULL;
     int fits;
     (void)self;
-    if (count != 4) return PyErr_Format(PyExc_TypeError, "fit takes 4 arguments, not %zd", count);
+    if (count != 7) return PyErr_Format(PyExc_TypeError, "fit takes 7 arguments, not %zd", count);
     long long base_offset = PyLong_AsLongLong(args[1]), epoch = PyLong_AsLongLong(args[2]);
     long long max_bytes = PyLong_AsLongLong(args[3]);
+    Bounds bounds = {PyLong_AsLongLong(args[4]), PyLong_AsLongLong(args[5]), PyLong_AsLongLong(args[6])};
     if (PyErr_Occurred() || PyObject_GetBuffer(args[0], &buf, PyBUF_WRITABLE) < 0) return NULL;
     if (buf.len < RELEASE_RECORD_BYTES) {
-        fits = batch_fits(buf.buf, buf.len, base_offset, max_bytes);
+        fits = batch_fits(buf.buf, buf.len, base_offset, max_bytes, bounds);
     } else {
         Py_BEGIN_ALLOW_THREADS
-        fits = batch_fits(buf.buf, buf.len, base_offset, max_bytes);
+        fits = batch_fits(buf.buf, buf.len, base_offset, max_bytes, bounds);
         Py_END_ALLOW_THREADS
     }
     if (fits) {
