@@ -18,6 +18,7 @@ from tests.peer.kafka import Peer
 from tests.peer.setting_texts import NO_BREAK_SPACE, OURS, TEXTS, SettingText
 from tests.peer.wire import Wire
 from tiered.config.portability import check_for_kafka
+from tiered.config.settings import topic_rows
 from tiered.errors import Code
 from tiered_api.kafka.protocol.messages import alter_configs
 from tiered_api.kafka.protocol.messages.create_topics import (
@@ -109,13 +110,13 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Wire]]:
         yield {"Kafka": theirs, "ours": mine}
 
 
-def create(wire: Wire, settings: dict[str, dict[str, str]]) -> dict[str, int]:
+def create(wire: Wire, settings: dict[str, dict[str, str]], *, only_check: bool = False) -> dict[str, int]:
     """Creates topics with their settings. Returns the error codes."""
     topics = [
         CreatableTopic(name, 1, 1, [], [CreatableTopicConfig(*each) for each in configs.items()])
         for name, configs in settings.items()
     ]
-    reply = wire.ask(CreateTopicsRequest(topics, int(SECONDS * 1000)), CreateTopicsResponse, 5)
+    reply = wire.ask(CreateTopicsRequest(topics, int(SECONDS * 1000), only_check), CreateTopicsResponse, 5)
     return {each.name: each.error_code for each in reply.topics}
 
 
@@ -165,6 +166,15 @@ def test_new_topic_of_ours_shows_values_that_kafka_shows_otherwise(both: dict[st
     found = shown_values(both["Kafka"], accepted)
     equal = [each for topic, each in named.items() if found.get(topic) == each.shown]
     assert not equal, "these belong into the common table"
+
+
+def test_numbers_of_topics_have_kafkas_bounds(both: dict[str, Wire]) -> None:
+    texts = [str(each) for each in (-(2**63), -(2**31), -3, -2, -1, 0, 1, 2, 10, 63, 64, 2**31 - 1, 2**31, 2**63 - 1)]
+    names = {name for name, row in topic_rows().items() if row.type_name in ("integer", "number")}
+    asked = {f"{name}-{text}": {name: text, "remote.storage.enable": "false"} for name in names for text in texts}
+    found = {broker: create(wire, asked, only_check=True) for broker, wire in both.items()}
+    other = {topic for topic, code in found["ours"].items() if code != found["Kafka"][topic]}
+    assert other == {"compression.gzip.level-0"}
 
 
 @pytest.mark.parametrize("broker", ["Kafka", "ours"])
