@@ -50,6 +50,8 @@ class S3Rules:
     """Behave like a store that refuses DeleteObjects without a Content-MD5, and any newer checksum."""
     puts_need_checksum: bool = False
     """Behave like a bucket with a default retention (Object Lock)."""
+    denied_deletes: str = ""
+    """Behave like a store that replies 200 to DeleteObjects, with this code for each key."""
     access_keys: frozenset[str] | None = None
     """The access keys that the store knows; None means all."""
 
@@ -79,7 +81,7 @@ class S3Rules:
             case "GET" | "HEAD":
                 return _read(objects, key, request.headers, self.whole_checksums)
             case "POST" if "delete" in query:
-                return _delete_many(objects, body)
+                return _deny_deletes(body, self.denied_deletes) if self.denied_deletes else _delete_many(objects, body)
             case "POST" if "uploads" in query:
                 upload = uuid.uuid4().hex
                 self.uploads[upload] = {}
@@ -261,6 +263,12 @@ def _delete_many(objects: dict[str, Stored], body: bytes) -> web.Response:
         if element.tag.endswith("Key"):
             objects.pop(element.text or "", None)
     return _xml("<DeleteResult></DeleteResult>")
+
+
+def _deny_deletes(body: bytes, code: str) -> web.Response:
+    keys = [element.text or "" for element in ElementTree.fromstring(body).iter() if element.tag.endswith("Key")]
+    errors = (f"<Error><Key>{escape(key)}</Key><Code>{code}</Code><Message>denied</Message></Error>" for key in keys)
+    return _xml(f"<DeleteResult>{''.join(errors)}</DeleteResult>")
 
 
 def _xml(text: str) -> web.Response:

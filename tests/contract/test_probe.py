@@ -180,6 +180,26 @@ def test_refusal_names_the_requests_that_a_start_needs(
     asyncio.run(body())
 
 
+@pytest.mark.parametrize(("code", "refused"), [("AccessDenied", True), ("InternalError", False)])
+def test_deletes_that_are_denied_key_by_key_are_named(
+    fake: FakeS3, code: str, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AWS replies so where the permission to delete is missing."""
+    fake.rules.denied_deletes = code
+    for name, value in fake.environment.items():
+        monkeypatch.setenv(name, value)
+
+    async def body() -> None:
+        store = open_store(f"s3://{BUCKET}/denied", SystemClock(), SystemRng())
+        with pytest.raises(Unavailable, match=rf"delete failed .* error=denied \({code}\)") as caught:
+            await probe(store, SystemRng())
+        assert caught.value.refused == refused
+        assert ("start failed because deletes are refused" in str(caught.value)) == refused
+        await store.close()
+
+    asyncio.run(body())
+
+
 def probe_with_faults(faults: Faults, seed: int) -> None:
     """Runs one probe of an honest store with faults, in virtual time."""
     loop = SimLoop(seed)

@@ -36,7 +36,7 @@ from botocore.parsers import ResponseParserError
 
 from tiered.errors import Code, Refused, Unavailable, first_cause
 from tiered.object_store.s3_clients import S3Clients
-from tiered.object_store.s3_refusals import is_login_refusal, may_lack_checksum
+from tiered.object_store.s3_refusals import is_login_refusal, is_refused_key, may_lack_checksum
 from tiered.object_store.upload_body import BodyWindow, UploadBody
 from tiered.ports import (
     Buffer,
@@ -341,8 +341,12 @@ class S3Store:
         names = [{"Key": self._prefix + key} for key in keys]
         wanted = {"Objects": names, "Quiet": True}
         response = self._clients.call(lambda client: client.delete_objects(Bucket=self._bucket, Delete=wanted))
-        if errors := response.get("Errors"):
-            raise Unavailable(f"delete failed store={self.url} keys={len(errors)} error={errors[0].get('Message')}")
+        if errors := response.get("Errors"):  # a missing permission comes so, with status 200
+            code, why = str(errors[0].get("Code", "")), errors[0].get("Message")
+            raise Unavailable(
+                f"delete failed store={self.url} keys={len(errors)} error={why} ({code})",
+                refused=is_refused_key(code),
+            )
 
     def _list_uploads(self, prefix: str, marker: dict[str, str]) -> UploadPage:
         arguments = {"Bucket": self._bucket, "Prefix": self._prefix + prefix, "MaxUploads": LIST_KEYS, **marker}

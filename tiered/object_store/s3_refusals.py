@@ -22,6 +22,8 @@ LOGIN_CODES = frozenset(
     )
 )
 """Codes of replies to keys that are unknown, expired or wrong."""
+REFUSED_KEY_CODES = frozenset(("AccessDenied", "MethodNotAllowed", "AuthorizationHeaderMalformed", *LOGIN_CODES))
+"""Codes of single keys of DeleteObjects that a retry does not change."""
 CHECKSUM_HEADERS = ("content-md5", "x-amz-checksum")
 
 
@@ -33,6 +35,11 @@ def is_login_refusal(status: int, code: str) -> bool:
 def may_be_old_login(status: int, code: str) -> bool:
     """True if new credentials may help. Some stores reply AccessDenied to keys that they do not know."""
     return is_login_refusal(status, code) or status == 403 or (status == 400 and code == "400")
+
+
+def is_refused_key(code: str) -> bool:
+    """True if a store refused to delete one key of several, and will do so again."""
+    return code in REFUSED_KEY_CODES
 
 
 def may_lack_checksum(status: int, code: str, message: str) -> bool:
