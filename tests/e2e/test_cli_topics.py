@@ -194,12 +194,46 @@ def test_trim_moves_the_start_by_offset_by_time_and_to_the_end(cluster: CliClust
         10,
         10,
     ]
+    assert [row["error"] for row in cluster.rows("topic", "trim", topic, "-o", "@1700000009500", "-p", "all")] == [
+        None,
+        None,
+    ], "there is nothing to lose in an empty partition"
     beyond = cluster.rows("topic", "trim", topic, "-o", "11", "-p", "0", code=1)
     assert beyond[0]["error"] == "OFFSET_OUT_OF_RANGE: offset 11 is above the high watermark 10"
     assert beyond[0]["new_start_offset"] is None
     said = cluster.run("topic", "trim", topic, "-o", "abc", "-p", "0", code=2)
     assert "offset 'abc': try start, end, 47, +2, -3 or @<time>" in said, "a range is not possible here"
     assert "no partition" in cluster.run("topic", "trim", topic, "-o", "1", "-p", "7", code=2)
+
+
+def test_trim_by_a_time_after_all_records_deletes_nothing(cluster: CliCluster) -> None:
+    topic = cluster.create_topic(2)
+    lines = "".join(f"{1_700_000_000_000 + 1000 * n} v{n}\n" for n in range(10))
+    cluster.produce(topic, lines, "-f", "%d %v\\n", "-p", "0")
+    cluster.produce(topic, lines + "1700000020000 w\n", "-f", "%d %v\\n", "-p", "1")
+    for dry in (["--dry-run"], []):
+        first, second = cluster.rows("topic", "trim", topic, "-o", "@1700000010000", "-p", "all", *dry, code=1)
+        assert first["new_start_offset"] is None and second["new_start_offset"] == 10
+        assert first["error"] == (
+            "no record is at or after 1700000010000 ms (it has offsets 0 to 9): -o end deletes them all"
+        )
+        starts = [row["log_start_offset"] for row in cluster.rows("topic", "describe-storage", topic)]
+        assert starts == ([0, 0] if dry else [0, 10])
+
+
+def test_trim_without_effect_shows_the_old_and_the_new_start(cluster: CliCluster) -> None:
+    topic = cluster.create_topic(1)
+    cluster.produce(topic, "a\nb\nc\n", "-p", "0")
+
+    def plan(where: str, code: int = 0) -> list[object]:
+        [row] = cluster.rows("topic", "trim", topic, "-o", where, "-p", "0", "--dry-run", code=code)
+        return [row["start_offset"], row["new_start_offset"], row["error"]]
+
+    assert plan("2") == [0, 2, None] and plan("end") == [0, 3, None] and plan("-1") == [0, 2, None]
+    assert plan("4", 1) == [0, None, "offset 4 is above the high watermark 3"]
+    cluster.rows("topic", "trim", topic, "-o", "1", "-p", "0")
+    assert plan("start") == [1, 1, None] and plan("0") == [1, 1, None]
+    assert cluster.consume(topic, "-p", "0") == ["b", "c"]
 
 
 def test_describe_storage_shows_hot_and_cold_records(cluster: CliCluster) -> None:

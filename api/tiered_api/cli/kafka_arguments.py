@@ -184,6 +184,7 @@ def _topic_change(verbs: Commands) -> None:
         "-o", "--offset", required=True, metavar="WHERE", help="the new start: an offset, end, or @TIME as in consume"
     )
     trim.add_argument("-p", "--partitions", required=True, metavar="0,1|all", help="partitions, or the word all")
+    trim.add_argument("--dry-run", action="store_true", help="show the old and the new start, delete nothing")
     compact = add_verb(verbs, "compact", "clean compacted topics as soon as possible", "topic.compact", "compact")
     compact.add_argument("topics", metavar="TOPIC", nargs="+")
     compact.add_argument("--dry-run", action="store_true", help="only show what cleans did and what is dirty")

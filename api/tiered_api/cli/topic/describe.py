@@ -27,6 +27,7 @@ from tiered_api.kafka.client.leader_routing import (
     LATEST_TIERED,
     PartitionOutcomes,
     list_offsets,
+    list_offsets_at,
     send_to_leaders,
 )
 from tiered_api.kafka.protocol.messages.delete_records import (
@@ -68,7 +69,7 @@ def describe_storage(args: Namespace) -> int:
 
 
 def trim(args: Namespace) -> int:
-    """Moves the start of partitions forward."""
+    """Moves the start of partitions forward, or shows what would move."""
     rows = asyncio.run(_trim(args))
     print_rows(rows, args.format)
     return Exit.OK if all(row["error"] is None for row in rows) else Exit.FAILED
@@ -296,23 +297,67 @@ async def _trim(args: Namespace) -> list[Row]:
                 raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"no partition {', '.join(map(str, sorted(unknown)))}")
             wanted = sorted(chosen)
         where = parse_point(args.offset, time.time_ns() // 1_000_000)
-        if where.at is PointKind.END and not where.value:
+        rows: list[Row] = []
+        if where.at is PointKind.TIME:
+            offsets, rows = await _find_times(client, where.value, wanted)
+        elif where.at is PointKind.END and not where.value and not args.dry_run:
             offsets = dict.fromkeys(wanted, TO_HIGH_WATERMARK)
         else:
             offsets = await resolve_offsets(client, where, wanted)
+        if args.dry_run:
+            return _sorted_rows([*rows, *await _plan_trim(client, offsets)])
         got = await _delete_records(client, offsets)
         refused = {tp: outcome for tp, outcome in got.items() if isinstance(outcome, Refused)}
         beyond = [tp for tp, refusal in refused.items() if refusal.code is Code.OFFSET_OUT_OF_RANGE]
         ends = await list_offsets(client, dict.fromkeys(beyond, LATEST)) if beyond else {}
-    rows: list[Row] = []
-    for each, outcome in sorted(got.items()):
+    for each, outcome in got.items():
         start = None if isinstance(outcome, Refused) else outcome
         error = refused[each].code.name if each in refused else None
         end = ends.get(each)
         if end is not None and not isinstance(end, Refused):
             error = f"{error}: offset {offsets[each]} is above the high watermark {end[0]}"
-        rows.append({"topic": each.topic, "partition": each.partition, "new_start_offset": start, "error": error})
+        rows.append(_trim_row(each, start, error))
+    return _sorted_rows(rows)
+
+
+async def _find_times(
+    client: KafkaClient, timestamp: int, wanted: Iterable[TopicPartition]
+) -> tuple[dict[TopicPartition, int], list[Row]]:
+    """Returns the offset of each partition at a time, and a row with an error for each one whose records are all
+    earlier. A trim of those would delete everything, which has to be said with `end`."""
+    offsets = await list_offsets_at(client, wanted, timestamp)
+    unmatched = [each for each, offset in offsets.items() if offset < 0]
+    starts = await list_offsets_at(client, unmatched, EARLIEST)
+    ends = await list_offsets_at(client, unmatched, LATEST)
+    rows: list[Row] = []
+    for each in unmatched:
+        offsets[each] = ends[each]
+        if starts[each] < ends[each]:
+            held = f"it has offsets {starts[each]} to {ends[each] - 1}"
+            error = f"no record is at or after {timestamp} ms ({held}): -o end deletes them all"
+            rows.append(_trim_row(each, None, error))
+            del offsets[each]
+    return offsets, rows
+
+
+async def _plan_trim(client: KafkaClient, offsets: Mapping[TopicPartition, int]) -> list[Row]:
+    """Returns the rows of a trim that deletes nothing."""
+    starts = await list_offsets_at(client, offsets, EARLIEST)
+    ends = await list_offsets_at(client, offsets, LATEST)
+    rows: list[Row] = []
+    for each, offset in offsets.items():
+        beyond = f"offset {offset} is above the high watermark {ends[each]}" if offset > ends[each] else None
+        row = _trim_row(each, None if beyond else max(offset, starts[each]), beyond)
+        rows.append({"topic": each.topic, "partition": each.partition, "start_offset": starts[each], **row})
     return rows
+
+
+def _trim_row(tp: TopicPartition, start: int | None, error: str | None) -> Row:
+    return {"topic": tp.topic, "partition": tp.partition, "new_start_offset": start, "error": error}
+
+
+def _sorted_rows(rows: Iterable[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: int(str(row["partition"])))
 
 
 async def _delete_records(client: KafkaClient, offsets: Mapping[TopicPartition, int]) -> PartitionOutcomes[int]:
