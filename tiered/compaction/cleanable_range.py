@@ -35,7 +35,8 @@ class CompactionConfig(Protocol):
 class CleanableSegment(NamedTuple):
     """A segment: offsets `[base_offset, next_offset)`, `size` bytes. Times in ms.
 
-    `created_ms` is when its first batch came, by the broker's clock. `index_bytes` is the size of its larger index.
+    `created_ms` is when its first batch came, by the broker's clock. `ended_ms` is a time after its last batch came, as
+    far as it is known, or -1. `index_bytes` is the size of its larger index.
     """
 
     base_offset: int
@@ -44,6 +45,13 @@ class CleanableSegment(NamedTuple):
     max_timestamp: int
     created_ms: int
     index_bytes: int = 0
+    ended_ms: int = -1
+
+    @property
+    def newest_ms(self) -> int:
+        """Returns the greatest timestamp of the records. If none is named, the segment is as old as its end, as in
+        Kafka."""
+        return self.max_timestamp if self.max_timestamp >= 0 else max(self.ended_ms, self.created_ms)
 
 
 class LogEnds(NamedTuple):
@@ -107,7 +115,7 @@ def find_cleanable(
         if segment.next_offset > limit:
             break
         is_dirty = segment.next_offset > first_dirty
-        if is_dirty and config.min_compaction_lag_ms > 0 and segment.max_timestamp > newest_ms:
+        if is_dirty and config.min_compaction_lag_ms > 0 and segment.newest_ms > newest_ms:
             break
         first_uncleanable = segment.next_offset
         if not is_dirty:

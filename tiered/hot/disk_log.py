@@ -27,6 +27,7 @@ from tiered.hot.log_reader import LogReader
 from tiered.hot.log_writer import LogWriter, UnsyncedState
 from tiered.hot.producer_recovery import replay_producers
 from tiered.hot.producer_state import ProducerLimits, ProducerStates
+from tiered.hot.retention import segment_end_times
 from tiered.hot.segment_deletion import SegmentDeletion
 from tiered.hot.segment_files import OpenFiles, SegmentFiles
 from tiered.hot.segment_index import CandidateBatch, HeaderBudget, SegmentIndex
@@ -546,7 +547,9 @@ class DiskLog:
         limit = min(high_watermark, self.flushed_offset)
         ends = LogEnds(self.local_start_offset, state.clean_to, limit, self.first_unstable_offset, self.end_offset)
         at_ms = self._clock.wall_ms() if now_ms is None else now_ms
-        return find_cleanable([segment_facts(each) for each in self._writer.segments[:-1]], ends, self.config, at_ms)
+        *closed, active = self._writer.segments
+        facts = map(segment_facts, closed, segment_end_times(closed, active))
+        return find_cleanable([*facts], ends, self.config, at_ms)
 
     async def clean(
         self,

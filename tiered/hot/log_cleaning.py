@@ -373,13 +373,14 @@ def _append(output: File, data: bytes, builder: IndexBuilder) -> None:
         builder.add_batch(position + batch.position, batch.size, batch.last_offset, batch.max_timestamp)
 
 
-def segment_facts(segment: Segment) -> CleanableSegment:
-    """Returns the facts of a closed segment that the plan needs."""
+def segment_facts(segment: Segment, ended_ms: int = -1) -> CleanableSegment:
+    """Returns the facts of a closed segment that the plan needs. `ended_ms` is a time after its last batch came."""
     sums = segment.index_checksums
     index_bytes = max(sums.offsets_bytes, sums.times_bytes) if sums is not None else 0
     return CleanableSegment(
-        segment.base_offset, segment.next_offset, segment.size, segment.max_timestamp, segment.created_ms, index_bytes
-    )
+        segment.base_offset, segment.next_offset, segment.size, segment.max_timestamp, segment.created_ms, index_bytes,
+        ended_ms,
+    )  # fmt: skip
 
 
 def last_records(writer: LogWriter, settled_to: int) -> dict[int, LastRecord]:

@@ -65,6 +65,23 @@ def test_segment_with_a_record_younger_than_the_lag_stays() -> None:
     assert find(20, config=lag) == (20, 20, 200, 0, 0, 0)
 
 
+def test_segment_without_a_timestamp_is_as_old_as_its_end() -> None:
+    lag = replace(COMPACTED, min_compaction_lag_ms=DAY)
+    ends = LogEnds(0, -1, 30, 30, 40)
+
+    def first_uncleanable(*times: tuple[int, int]) -> int:
+        segments = [
+            CleanableSegment(base * 10, base * 10 + 10, 100, -1, created, ended_ms=ended)
+            for base, (created, ended) in enumerate(times)
+        ]
+        return find_cleanable(segments, ends, lag, NOW).first_uncleanable
+
+    old = (NOW - 5 * DAY, NOW - 4 * DAY)
+    assert first_uncleanable(old, old, (NOW - 5 * DAY, NOW)) == 20
+    assert first_uncleanable(old, (NOW - 5, -1), old) == 10
+    assert first_uncleanable(old, old, old) == 30
+
+
 def test_log_is_overdue_once_its_oldest_dirty_record_is_too_old() -> None:
     lag = replace(COMPACTED, max_compaction_lag_ms=5 * DAY - 10, min_cleanable_dirty_ratio=1.0)
     assert find(config=lag).overdue_ms == 10 and find(config=lag).is_due(lag)
