@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, NoReturn, TypeAlias
 
@@ -33,7 +34,11 @@ class Parser(argparse.ArgumentParser):
     """A parser that reports an error in one line, as all our errors are reported. For an unknown option it names the
     option of the command that is most alike."""
 
+    _words: Sequence[str] = ()
+
     def error(self, message: str) -> NoReturn:
+        if "required" in message:  # perhaps an option is there under a wrong name
+            message += self._name_alike([word for word in self._words if not self._is_option(word)])
         self.exit(2, f"tiered: {message} (see {self.prog} --help)\n")
 
     def parse_args(  # type: ignore[override]
@@ -43,15 +48,26 @@ class Parser(argparse.ArgumentParser):
         parsed, unknown = self.parse_known_args(args, namespace)
         if unknown:
             command: Parser = getattr(parsed, PARSER, self)
-            command.error(command.describe_unknown(unknown))
+            command.error(f"unrecognized arguments: {' '.join(unknown)}{command._name_alike(unknown)}")
         return parsed
 
-    def describe_unknown(self, unknown: Sequence[str]) -> str:
-        """Returns the error for arguments that the command does not have, with the options that are most alike."""
-        options = [word.partition("=")[0] for word in unknown if word.startswith("--")]
-        alike = [difflib.get_close_matches(option, self._option_string_actions, n=1)[:1] for option in options]
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Returns the known arguments, and the words that are none. Each command has a parser of its own."""
+        self._words = sys.argv[1:] if args is None else args
+        return super().parse_known_args(args, namespace)
+
+    def _is_option(self, word: str) -> bool:
+        """True if argparse takes the word for an option: the beginning of a name is enough."""
+        return any(name.startswith(word.partition("=")[0]) for name in self._option_string_actions)
+
+    def _name_alike(self, words: Sequence[str]) -> str:
+        """Returns the end of an error about unknown options: those of the command that are most alike; "" without."""
+        options = [word.partition("=")[0] for word in words if word.startswith("--") and word != "--"]
+        alike = [difflib.get_close_matches(option, self._option_string_actions, n=1) for option in options]
         near = " or ".join(dict.fromkeys(each[0] for each in alike if each))
-        return f"unrecognized arguments: {' '.join(unknown)}" + (f"; did you mean {near}?" if near else "")
+        return f"; did you mean {near}?" if near else ""
 
 
 def add_command(

@@ -63,6 +63,9 @@ def test_number_out_of_its_range_is_a_bad_argument(words: str, why: str, capsys:
         ),
         ("serve --datadir=x", "arguments: --datadir=x; did you mean --data-dir? (see tiered serve --help)"),
         ("topic list --borkers x --fromat json", "did you mean --brokers or --format?"),
+        ("load --topc x --store file:///x", "one of the arguments --topic --topics is required; did you mean --topic?"),
+        ("cold ls --stor=file:///x --topc x", "arguments: --topc x; did you mean --topic?"),
+        ("cold ls --sotre file:///x", "arguments are required: --store; did you mean --store? (see tiered cold ls"),
         ("topic list --xyz -q", "arguments: --xyz -q (see tiered topic list --help)"),
     ],
 )
