@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from pyspark_tiered.convert import upload
 from pyspark_tiered.folder_url import spark_url
 from pyspark_tiered.load import load
 from pyspark_tiered.log_folder import LOG
 from pyspark_tiered.native_engine import NativeEngine
 from pyspark_tiered.native_table import NativeTable
 from pyspark_tiered.orphans import COMMITTED_WITHIN_MS, HOUR_MS, NAMED_FOR_MS, ORPHAN_MS, StoredFile, choose_orphans
+from tests.fakes3 import BUCKET, s3_fake
 from tests.spark import filling
 from tests.spark.engine_race import read_offsets
 from tiered.ids import PartitionId
@@ -136,3 +138,20 @@ def test_files_older_than_a_day_are_made_anew(tmp_path: Path) -> None:
     assert load(store, "t", f"{tmp_path}/tables", engine=engine).rows == 10
     assert engine.conversions == 2
     assert len(list(folder.glob("part-*"))) == 2
+
+
+def test_large_file_ends_old_uploads_of_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark_tiered.log_folder.IN_PARTS_BYTES", 3)
+    (tmp_path / "small").write_bytes(b"12")
+    (tmp_path / "large").write_bytes(b"123")
+    with s3_fake() as fake:
+        for name, value in fake.environment.items():
+            monkeypatch.setenv(name, value)
+        for key in ("wh/t/part", "wh/t_typed/part"):
+            fake.rules.uploads[key] = {}
+            fake.rules.begun[key] = (BUCKET, key, time.time() - 2 * 24 * 3600)
+        upload(f"s3a://{BUCKET}/wh/t", str(tmp_path), "small")
+        assert len(fake.rules.begun) == 2 and fake.requests["LIST"] == 0
+        upload(f"s3a://{BUCKET}/wh/t", str(tmp_path), "large")
+        assert list(fake.rules.begun) == ["wh/t_typed/part"]
+        assert {"wh/t/small", "wh/t/large"} <= set(fake.rules.buckets[BUCKET])

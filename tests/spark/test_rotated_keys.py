@@ -1,4 +1,4 @@
-"""A session of Spark goes on with a key that was replaced in the file of credentials."""
+"""Tests of loads, queries and sessions of Spark whose key is replaced in the file of credentials meanwhile."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ import boto3
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.contract.key_rotation import write_key
+from pyspark_tiered.load import load
+from pyspark_tiered.native_engine import NativeEngine
+from pyspark_tiered.query.engine import SqlSession
+from tests.contract.key_rotation import use_file, write_key
 from tests.fakes3 import BUCKET, s3_fake
+from tests.spark import filling
 from tests.spark.driver import INTERPRETED
+from tiered.ids import PartitionId
 
 PROGRAM = f"""
 from pyspark_tiered.session import session
@@ -49,3 +54,31 @@ def test_session_takes_a_key_that_was_replaced(spark: SparkSession, tmp_path: Pa
             fake.rules.access_keys = frozenset(["NEW"])
             rest, _ = program.communicate("\n\n", timeout=100)
         assert (rest, program.returncode) == ("rows 2\n", 0)
+
+
+def test_loads_and_queries_without_a_jvm_take_a_replaced_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = tmp_path / "credentials"
+    store = f"file://{tmp_path}/store"
+    topic = filling.topic_id(1)
+    filling.create_topic(store, "t", topic, 1)
+    rows = [(filling.BASE_MS + number, b"k", b"v%d" % number, ()) for number in range(10)]
+    filling.upload(store, "t", PartitionId(topic, 0), list(filling.segments(rows)))
+    with s3_fake() as fake:
+        for name, value in fake.environment.items():
+            monkeypatch.setenv(name, value)
+        use_file(keys, monkeypatch)
+        monkeypatch.setattr("tiered.object_store.s3_clients.LOOK_SECONDS", 0)
+
+        def rotate(key: str) -> None:
+            write_key(keys, key)
+            fake.rules.access_keys = frozenset([key])
+
+        rotate("FIRST")
+        engine = NativeEngine()
+        load(store, "t", f"s3://{BUCKET}/wh", engine=engine)
+        with SqlSession(f"s3://{BUCKET}/wh") as session:
+            assert list(session.run("SELECT count(*) FROM t").rows) == [(10,)]
+            rotate("SECOND")
+            assert list(session.run("SELECT max(value) FROM t").rows) == [("v9",)]
+        rotate("THIRD")
+        load(store, "t", f"s3://{BUCKET}/wh", engine=engine)

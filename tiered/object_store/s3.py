@@ -140,8 +140,7 @@ class S3Store:
         raise Unavailable(f"get failed store={self.url} key={key} error=the body breaks off: {why}")
 
     async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
-        body = bytes(data)
-        arguments: dict[str, Any] = self._object_arguments(key) | {"Body": body, "ContentMD5": _md5(body)}
+        arguments: dict[str, Any] = self._object_arguments(key) | {"Body": bytes(data)}
         if if_absent:
             arguments["IfNoneMatch"] = "*"
         if if_match is not None:
@@ -296,7 +295,8 @@ class S3Store:
         return GetResult(b"", response["ContentLength"], response["ETag"])
 
     def _put(self, call: Callable[[Callable[[Any], Any]], Any], arguments: dict[str, Any]) -> PutResult:
-        return Ok(call(lambda client: client.put_object(**arguments))["ETag"])
+        checked = arguments | {"ContentMD5": _md5(arguments["Body"])}  # here, in a thread: an image may be large
+        return Ok(call(lambda client: client.put_object(**checked))["ETag"])
 
     def _put_body(self, key: str, body: BodyWindow) -> PutResult:
         return Ok(self._send_body(lambda client, more: client.put_object(**self._object_arguments(key), **more), body))
