@@ -54,8 +54,8 @@ class ClientKind:
     assignors: tuple[str, ...] = EVERY_ASSIGNOR
     java: bool = False
     needs: tuple[str, ...] = ()
-    only: str = ""
-    """The ability whose tests alone the client takes part in; "" for all tests of its abilities."""
+    only: tuple[str, ...] = ()
+    """The abilities whose tests alone the client takes part in; none for all tests of its abilities."""
 
     def start(self, broker: Reachable) -> DriverClient:
         """Starts a process of this client with the address of the broker, and with its login if it needs one."""
@@ -128,17 +128,19 @@ def _platformatic() -> list[str]:
 
 
 @functools.cache
-def _franz() -> list[str]:
-    source = DRIVERS / "franz"
-    files = [source / "driver.go", source / "go.mod", source / "go.sum"]
+def _go(name: str, modules: str = "go") -> list[str]:
+    """Returns the command of a driver in Go, with the versions of `modules`.mod and `modules`.sum."""
+    source = DRIVERS / name
+    files = [source / "driver.go", source / f"{modules}.mod", source / f"{modules}.sum"]
 
     def build(folder: Path) -> None:
-        command = ["go", "build", "-mod=readonly", "-o", str(folder / "driver"), "."]
+        versions = f"-modfile={modules}.mod"
+        command = ["go", "build", "-mod=readonly", versions, "-o", str(folder / "driver"), "."]
         done = subprocess.run(command, cwd=source, timeout=FETCH_SECONDS, capture_output=True, text=True)
         if done.returncode != 0:
-            raise RuntimeError(f"go cannot build the driver of franz-go: {done.stderr.strip()[-200:]}")
+            raise RuntimeError(f"go cannot build the driver of {name}: {done.stderr.strip()[-200:]}")
 
-    return [str(make_once(_cache("franz", *files), build) / "driver")]
+    return [str(make_once(_cache(name, *files), build) / "driver")]
 
 
 def _java(pom: Path) -> list[str]:
@@ -163,7 +165,8 @@ def _all_assignors_but(assignor: str) -> tuple[str, ...]:
     return tuple(each for each in EVERY_ASSIGNOR if each != assignor)
 
 
-CONSUMER = frozenset({"assign", "static", "times", "null headers", "double headers", "watch"})
+RECORDS = frozenset({"records"})
+CONSUMER = RECORDS | frozenset({"assign", "static", "times", "null headers", "double headers", "watch"})
 ADMIN = frozenset({"topics", "groups", "delete records"})
 CONFIGS = frozenset({"configs", "describe group", "group offsets"})
 TRANSACTIONS = frozenset({"transactions", "fenced generations", "ends by isolation"})
@@ -186,18 +189,29 @@ KINDS = (
     ClientKind(
         "kafkajs",
         _kafkajs,
-        ADMIN | {"times", "double headers", "describe group", "group offsets", "transactions"},
+        ADMIN | RECORDS | {"times", "double headers", "describe group", "group offsets", "transactions"},
         codecs=("none", "gzip"),
         assignors=("round-robin",),
         needs=("node", "npm"),
     ),
     ClientKind(
         "franz-go",
-        _franz,
+        lambda: _go("franz"),
         frozenset({"assign", "transactions"}),
         assignors=("round-robin",),
         needs=("go",),
-        only="transactions",
+        only=("transactions",),
+    ),
+    *(
+        ClientKind(
+            f"sarama-{version}",
+            functools.partial(_go, "sarama", modules),
+            RECORDS | {"assign", "times", "null headers", "double headers"},
+            assignors=(),
+            needs=("go",),
+            only=("records", "times"),
+        )
+        for version, modules in (("1.61", "go"), ("1.45.0", "go-1.45.0"))
     ),
     ClientKind(
         "platformatic",
@@ -206,7 +220,7 @@ KINDS = (
         codecs=("none",),
         assignors=("round-robin",),
         needs=("node", "npm"),
-        only="broker's way of transactions",
+        only=("broker's way of transactions",),
     ),
     ClientKind("java-4.2", lambda: _java(PEER_POM / "pom.xml"), JAVA, java=True),
     ClientKind("java-2.8", lambda: _java(DRIVERS / "java" / "pom.xml"), JAVA, java=True),
@@ -220,7 +234,7 @@ def kinds(*can: str, few: bool = False, slow: tuple[str, ...] = ()) -> list[Any]
     found = []
     for kind in KINDS:
         quick = kind.name in ("confluent", "aiokafka", "kafka-python") or (few and kind.name == "java-4.2")
-        if kind.only and kind.only not in can:
+        if kind.only and not set(kind.only) & set(can):
             continue
         if set(can) <= kind.features and (ALL or (quick and kind.name not in slow)):
             found.append(pytest.param(kind, id=kind.name, marks=skip_marks(kind)))

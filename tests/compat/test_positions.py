@@ -53,6 +53,26 @@ def test_offsets_are_found_by_time(kind: ClientKind, start: Start, admin: Driver
     assert client.ask("ends", partitions=[[name, 0]]) == [[name, 0, 0, 100]]
 
 
+@pytest.mark.parametrize("kind", kinds("times"))
+def test_records_of_every_codec_are_found_by_time(
+    kind: ClientKind, start: Start, admin: DriverClient, name: str
+) -> None:
+    """Sarama 1.45.0 leaves the greatest timestamp of its batches unset."""
+    client = start(kind)
+    client.ask("open", group=name)
+    for codec in kind.codecs:
+        topic = f"{name}-{codec}"
+        admin.ask("create", topic=topic)
+        for first in range(0, 20, 5):
+            times = (first + 1, first, first + 4, first + 2, first + 3)
+            client.send(topic, [ClientRecord(b"v", timestamp=T0 + 1000 * each) for each in times], codec=codec)
+        # The first record that is late enough, in the order of offsets.
+        for second, offset in ((0, 0), (1, 0), (2, 2), (5, 5), (6, 5), (7, 7), (18, 17), (19, 17)):
+            found = client.ask("times", partitions=[[topic, 0, T0 + 1000 * second]])
+            assert found == [[topic, 0, offset]], (codec, second)
+        assert client.ask("times", partitions=[[topic, 0, T0 + 20_000]])[0][2] in (-1, 20)
+
+
 @pytest.mark.parametrize("kind", kinds("assign"))
 def test_paused_partition_returns_nothing_until_it_is_resumed(
     kind: ClientKind, start: Start, admin: DriverClient, name: str

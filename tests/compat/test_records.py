@@ -51,7 +51,7 @@ def read(client: DriverClient, group: str, topic: str, count: int, partition: in
     return sorted(found, key=lambda each: (each.partition, each.offset))
 
 
-@pytest.mark.parametrize("kind", kinds(few=True))
+@pytest.mark.parametrize("kind", kinds("records", few=True))
 def test_every_codec_carries_every_record(
     kind: ClientKind, clients: Callable[[ClientKind], DriverClient], admin: DriverClient, name: str
 ) -> None:
@@ -67,7 +67,7 @@ def test_every_codec_carries_every_record(
 
 
 @pytest.mark.parametrize("idempotent", [False, True], ids=["plain", "idempotent"])
-@pytest.mark.parametrize("kind", kinds(few=True))
+@pytest.mark.parametrize("kind", kinds("records", few=True))
 def test_many_small_records_of_an_idempotent_producer_keep_their_order(
     kind: ClientKind,
     idempotent: bool,
@@ -92,7 +92,7 @@ def test_many_small_records_of_an_idempotent_producer_keep_their_order(
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
-@pytest.mark.parametrize("kind", kinds(few=True))
+@pytest.mark.parametrize("kind", kinds("records", few=True))
 def test_records_with_any_acks_are_written(
     kind: ClientKind, acks: str, clients: Callable[[ClientKind], DriverClient], admin: DriverClient, name: str
 ) -> None:
@@ -114,7 +114,7 @@ def admin_ends(admin: DriverClient, topic: str, partition: int = 0) -> tuple[int
     return first, end
 
 
-@pytest.mark.parametrize("kind", kinds(few=True))
+@pytest.mark.parametrize("kind", kinds("records", few=True))
 def test_log_append_time_replaces_the_timestamp(
     kind: ClientKind, clients: Callable[[ClientKind], DriverClient], admin: DriverClient, name: str
 ) -> None:
@@ -127,7 +127,7 @@ def test_log_append_time_replaces_the_timestamp(
         assert each.timestamp is not None and before - 1000 <= each.timestamp <= after + 1000
 
 
-@pytest.mark.parametrize("kind", kinds(few=True))
+@pytest.mark.parametrize("kind", kinds("records", few=True))
 def test_too_large_record_is_refused_by_name(
     kind: ClientKind, clients: Callable[[ClientKind], DriverClient], admin: DriverClient, name: str
 ) -> None:
@@ -138,7 +138,7 @@ def test_too_large_record_is_refused_by_name(
     assert client.send(name, [ClientRecord(b"x" * 500)]) == [(0, 0)]
 
 
-@pytest.mark.parametrize("kind", kinds(few=True))
+@pytest.mark.parametrize("kind", kinds("records", few=True))
 def test_topic_is_created_by_its_first_record(
     kind: ClientKind, clients: Callable[[ClientKind], DriverClient], name: str
 ) -> None:
