@@ -224,26 +224,45 @@ def test_batch_that_compresses_well_is_read_in_little_memory(codec: Codec, tmp_p
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
 def test_bombs_within_the_limit_of_a_message_take_little_memory(codec: Codec, tmp_path: Path) -> None:
-    """A record of 16 MiB is the most that is opened at once, and becomes 96 MB of JSON in each of three replies."""
-    count = {Codec.GZIP: 60, Codec.LZ4: 15, Codec.ZSTD: scale(60, 130)}[codec]
+    """A request for the last record makes the broker open up to a gigabyte, in pieces."""
+    count = {Codec.GZIP: 900, Codec.LZ4: 230, Codec.ZSTD: scale(900, 2_000)}[codec]
     now = now_ms()
-    bomb = bytearray(
-        encode_batch([(now + number, None, bytes(16_000_000), ()) for number in range(count)], codec=codec)
-    )
+    records = [(now + number, None, bytes(1_000_000), ()) for number in range(count)]
+    bomb = bytearray(encode_batch(records, codec=codec))
 
     async def scenario(to: AttackedBroker) -> None:
         await to.create(CreatableTopic("t", 1, 1))
         client = await to.client()
-        async with to.attack(f"a bomb of {codec.name}", memory=700):
+        async with to.attack(f"a bomb of {codec.name}", memory=250):
             assert await produce(client, "t", (0, bomb)) == [0]
             for _ in range(scale(1, 5)):
                 path = f"/topics/t/partitions/0/records?offset={count - 1}"
                 found = await asyncio.gather(read(to, path), read(to, path), read(to, path))
-                assert all(status == 200 and size >= 16_000_000 for status, size in found)
+                assert all(status == 200 and size >= 1_000_000 for status, size in found)
                 wanted = ListOffsetsPartition(0, -1, now + count - 1)
                 request = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", [wanted])])
                 answer = await client.ask(request, 5, ListOffsetsResponse)
                 assert answer.topics[0].partitions[0].error_code == 0
 
     with attacked_broker(tmp_path / "data") as to:
+        asyncio.run(scenario(to))
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+def test_bombs_for_compacted_topics_are_opened_beside_the_loop(codec: Codec, tmp_path: Path) -> None:
+    """Each record needs a key, so the broker opens what it takes: 1 GB of 1 MB, or of 60 KB."""
+    count = {Codec.GZIP: 60, Codec.LZ4: 15, Codec.ZSTD: 60}[codec]
+    records = [(now_ms(), b"k", bytes(16_000_000), ()) for _ in range(count)]
+    bomb = bytearray(encode_batch(records, codec=codec))
+
+    async def scenario(to: AttackedBroker) -> None:
+        compacted = [CreatableTopicConfig("cleanup.policy", "compact")]
+        await to.create(CreatableTopic("t", 4, 1, configs=compacted))
+        async with to.attack(f"bombs of {codec.name} with keys", memory=250):
+            clients = [await to.client() for _ in range(scale(3, 8))]
+            for _ in range(scale(1, 5)):
+                codes = await asyncio.gather(*(produce(each, "t", (0, bomb), (1, bomb)) for each in clients))
+                assert {code for each in codes for code in each} <= {0, Code.REQUEST_TIMED_OUT.number}
+
+    with attacked_broker(tmp_path / "data", stop_seconds=60) as to:
         asyncio.run(scenario(to))

@@ -4,6 +4,7 @@ May import: compaction, config, records
 
 ~ disk_log              the facade of one partition's log: append, read, roll, truncate, flush
   validation            checks of produced batches, and their offset and epoch stamps
+~ batch_opening         the records of large batches, read by a thread before the batches are appended
 ~ log_writer            the active segment: append of batches, index entries, and rolls
 ~ log_reader            reads of whole batches as slices of segment files
 ~ flush                 one fsync shared by many callers, up to an offset

@@ -37,7 +37,7 @@ from tiered.hot.segments import find_segment_number, is_roll_due
 from tiered.hot.synced_logs import SyncedLogEntry
 from tiered.hot.traffic import Traffic
 from tiered.hot.unsynced_truncations import UnsyncedTruncations
-from tiered.hot.validation import LogAppendInfo, assign_offsets, validate_batches
+from tiered.hot.validation import LogAppendInfo, OpenedBatch, assign_offsets, validate_batches
 from tiered.hot.verification import VerificationGuard
 from tiered.log_limiter import LogLimiter
 from tiered.metrics import Metrics
@@ -394,20 +394,21 @@ class DiskLog:
         check_each_record: bool = False,
         guard: VerificationGuard | None = None,
         from_coordinator: bool = False,
+        opened: Sequence[OpenedBatch] = (),
     ) -> LogAppendInfo:
         """Stamps produced batches in place and appends all of them or none.
 
         If batches are in the log already (the retry of an idempotent producer), the result has the offsets that they
         have there. `check_each_record` decodes every record. A batch that begins a transaction needs a valid `guard`.
         `from_coordinator`: a coordinator of this broker writes on behalf of a producer, without sequences, or writes a
-        marker.
+        marker. `opened`: what a thread has read of the batches (`batch_opening`).
 
         Raises `Refused` with the code for the producer: KAFKA_STORAGE_ERROR if the disk is full or failing.
         """
         config, writer = self.config, self._writer
         base = writer.end_offset
         batches = validate_batches(
-            data, base, leader_epoch, config, now_ms, check_each_record, from_coordinator=from_coordinator
+            data, base, leader_epoch, config, now_ms, check_each_record, from_coordinator, opened
         )
         append_time = now_ms if config.message_timestamp_type == "LogAppendTime" else -1
         seen_ms = self._clock.mono_ns() // 1_000_000

@@ -14,7 +14,7 @@ from tiered.config.kafka_aliases import HOUR_MS
 from tiered.config.settings import LONG_MAX, TopicConfig
 from tiered.errors import Code, Corrupt, Refused
 from tiered.ports import Buffer
-from tiered.records.batch import check_batch, open_section, read_times, set_append_time, set_max_timestamp, stamp
+from tiered.records.batch import check_batch, decode_header, read_times, set_append_time, set_max_timestamp, stamp
 from tiered.records.model import (
     APPEND_TIME,
     BAD_RECORDS,
@@ -30,10 +30,25 @@ from tiered.records.model import (
 )
 from tiered.records.native import find_keyless, fit, time_range, walk
 from tiered.records.opened_size import stated_size
-from tiered.records.pieces import BATCH_BYTES_MAX
+from tiered.records.pieces import BATCH_BYTES_MAX, open_pieces, open_whole
 
 _FORBIDDEN = APPEND_TIME | CONTROL | DELETE_HORIZON
 NO_KEY = "has no key, which a compacted topic needs"
+OPENED_BYTES_MAX = 4 << 20
+"""Most decompressed bytes of a batch that the event loop opens, in some milliseconds."""
+
+
+class RecordsUnopened(Refused):
+    """The records of a batch have to be read, and are not opened within a turn of the event loop."""
+
+
+class OpenedBatch(NamedTuple):
+    """Facts of the records of a batch: their timestamps as `read_times` gives them, and the number of the first record
+    without a key, or -1. `why` is not empty if they cannot be opened."""
+
+    times: tuple[int, int, int] | None
+    keyless: int = -1
+    why: str = ""
 
 
 class TimestampBounds(NamedTuple):
@@ -64,6 +79,7 @@ def validate_batches(
     now_ms: int,
     check_each_record: bool,
     from_coordinator: bool = False,
+    opened: Sequence[OpenedBatch] = (),
 ) -> Sequence[WalkedBatch]:
     """Returns the batches of `data`, stamped in place with offsets from `next_offset` on and with `leader_epoch`.
 
@@ -71,7 +87,7 @@ def validate_batches(
 
     The first batch is stamped before it is walked, because its CRC does not cover the stamp. Therefore the usual
     request of one batch is walked once and has its offsets then. `check_each_record` also decodes every record, within
-    a bound.
+    a bound. Raises `RecordsUnopened` if `open_batches` has to open the batches first, whose result is `opened` then.
     """
     if len(data) < HEADER_BYTES:
         raise Refused(Code.CORRUPT_MESSAGE, f"{len(data)} bytes are too few for a record batch")
@@ -86,8 +102,8 @@ def validate_batches(
         raise _walk_error(data, walked.end, walked.why)
     batches = walked.batches
     is_compacted, is_create_time = COMPACT in config.cleanup_policy, config.message_timestamp_type == "CreateTime"
-    bounds, is_changed = timestamp_bounds(config, now_ms), False
-    for batch in batches:
+    bounds, is_changed, newest = timestamp_bounds(config, now_ms), False, list[int]()
+    for number, batch in enumerate(batches):
         if (
             batch.attributes & _FORBIDDEN
             or batch.count != batch.last_offset - batch.base_offset + 1
@@ -100,16 +116,20 @@ def validate_batches(
             _check_stated_size(data, batch)
         times = _check_all_records(data, batch) if check_each_record else None
         if is_compacted or (is_create_time and times is None and _needs_times(batch, bounds)):
-            body = _open_records(data, batch, is_needed=is_compacted or _is_header_false(batch))
-            if body is not None:
-                times = _read_times(batch, body)
-                if is_compacted:
-                    _check_keys(batch, body)
+            found = opened[number] if opened else _open_batch(data, batch)
+            if found.why and (is_compacted or _is_header_false(batch)):
+                _refuse(Code.INVALID_RECORD, batch, found.why)
+            if found.keyless >= 0 and is_compacted:
+                _refuse(Code.INVALID_RECORD, batch, f"record {found.keyless} {NO_KEY}")
+            times = found.times  # without them, the header counts
+        if is_create_time:
+            newest.append(_check_times(batch, times, bounds, config, now_ms))
+    for number, batch in enumerate(batches):  # only now: a caller may come again with what a thread has opened
         if not is_create_time:
             set_append_time(data, batch.position, now_ms)
             is_changed = True
-        elif (newest := _check_times(batch, times, bounds, config, now_ms)) != batch.max_timestamp:
-            set_max_timestamp(data, batch.position, newest)
+        elif newest[number] != batch.max_timestamp:
+            set_max_timestamp(data, batch.position, newest[number])
             is_changed = True
     return batches if len(batches) == 1 and not is_changed else assign_offsets(data, next_offset, leader_epoch)
 
@@ -204,24 +224,38 @@ def _check_times(
     return newest
 
 
-def _read_times(batch: WalkedBatch, body: Buffer) -> tuple[int, int, int]:
+def open_batches(data: Buffer) -> list[OpenedBatch]:
+    """Opens batches in pieces, whatever they become without compression. This may take seconds."""
+    return [_read_in_pieces(data, batch) for batch in walk(data, check_crc=False).batches]
+
+
+def _read_in_pieces(data: Buffer, batch: WalkedBatch) -> OpenedBatch:
+    keyless = -1
     try:
-        return time_range(body, batch.base_timestamp, batch.count)
+        times = read_times(data, batch.position)
+        head = decode_header(data, batch.position)
+        for piece in open_pieces(data, batch.position, head, max_whole=OPENED_BYTES_MAX):
+            found = find_keyless(piece.section[0], piece.section[4], 1)
+            if found:
+                keyless = piece.first + found[0]
+                break
     except Corrupt as error:
-        _refuse(Code.INVALID_RECORD, batch, str(error))
+        return OpenedBatch(None, why=str(error))
+    return OpenedBatch(times, keyless)
 
 
-def _open_records(data: bytearray | memoryview, batch: WalkedBatch, is_needed: bool) -> Buffer | None:
-    """Returns the uncompressed records of a batch, and None for a control batch. Refuses one that cannot be opened, or
-    returns None if the records are not needed: then the header counts."""
+def _open_batch(data: bytearray | memoryview, batch: WalkedBatch) -> OpenedBatch:
+    """Reads the records of a batch, but for a control batch. Raises `RecordsUnopened` if they are too many bytes."""
     if batch.attributes & CONTROL:
-        return None
+        return OpenedBatch(None)
     try:
-        return open_section(data, batch.position)[0]
+        body = open_whole(data, batch.position, decode_header(data, batch.position), OPENED_BYTES_MAX)
+        if body is None:
+            raise RecordsUnopened(Code.INVALID_RECORD, "the batch is too large to open it at once")
+        keyless = find_keyless(body, batch.count, 1)
+        return OpenedBatch(time_range(body, batch.base_timestamp, batch.count), keyless[0] if keyless else -1)
     except Corrupt as error:
-        if not is_needed:
-            return None
-        _refuse(Code.INVALID_RECORD, batch, str(error))
+        return OpenedBatch(None, why=str(error))
 
 
 def _check_stated_size(data: bytearray | memoryview, batch: WalkedBatch) -> None:
@@ -239,16 +273,6 @@ def _check_all_records(data: bytearray | memoryview, batch: WalkedBatch) -> tupl
         return read_times(data, batch.position)
     except Corrupt as error:
         _refuse(Code.INVALID_RECORD, batch, str(error))
-
-
-def _check_keys(batch: WalkedBatch, body: Buffer) -> None:
-    """Refuses a record without a key: in a compacted topic nobody could read it for long."""
-    try:
-        keyless = find_keyless(body, batch.count, 1)
-    except Corrupt as error:
-        _refuse(Code.INVALID_RECORD, batch, str(error))
-    if keyless:
-        _refuse(Code.INVALID_RECORD, batch, f"record {keyless[0]} {NO_KEY}")
 
 
 def _walk_error(data: bytearray | memoryview, end: int, why: str) -> Refused:

@@ -14,7 +14,7 @@ from tiered.ports import Buffer
 from tiered.records import native
 from tiered.records.compression import PIECE_BYTES, TooLarge, decompress, decompress_pieces
 from tiered.records.model import HEADER_BYTES, BatchHeader, Codec, Record, RecordSection
-from tiered.records.opened_size import zstd_size_max
+from tiered.records.opened_size import stated_size, zstd_size_max
 
 WHOLE_BYTES_MAX = 64 << 20
 """Most decompressed bytes of a batch that is opened whole."""
@@ -61,7 +61,7 @@ def open_pieces(
     if len(raw) != head.size - HEADER_BYTES:
         raise Corrupt("batch is short", position=at)
     append_time = head.max_timestamp if head.is_log_append_time else -1
-    payload = _open_whole(raw, head, min(max_bytes, whole_max(len(raw), max_whole)))
+    payload = _open_whole(raw, head.codec, min(max_bytes, whole_max(len(raw), max_whole)))
     if payload is not None:
         yield Piece(
             (payload, head.base_offset, head.base_timestamp, append_time, head.count), 0, head.last_offset, True
@@ -131,9 +131,16 @@ def iterate_records(buf: Buffer, at: int, head: BatchHeader) -> Iterator[Record]
         yield from native.rows(*piece.section)
 
 
-def _open_whole(raw: Buffer, head: BatchHeader, max_bytes: int) -> Buffer | None:
+def open_whole(buf: Buffer, at: int, head: BatchHeader, max_bytes: int) -> Buffer | None:
+    """Returns the uncompressed records of the batch at `at`, or None if they take more than `max_bytes`, or are opened
+    in pieces only. Raises `Corrupt` if they cannot be opened."""
+    raw: Buffer = memoryview(buf)[at + HEADER_BYTES : at + head.size]
+    limit = whole_max(len(raw), max_bytes)
+    return _open_whole(raw, head.codec, limit) if not head.codec or stated_size(head.codec, raw) <= limit else None
+
+
+def _open_whole(raw: Buffer, codec: Codec, max_bytes: int) -> Buffer | None:
     """Returns the uncompressed records, or None if they take more than `max_bytes` bytes."""
-    codec = head.codec
     if not codec:
         return raw
     try:

@@ -6,7 +6,7 @@ Binds the rules of `leader_state` and `divergence` to a log. Does not decide wha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,7 +15,9 @@ from tiered.cold.manifest import Manifest
 from tiered.compaction.cleanable_range import DELETE, CleanableRange, is_compacted
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
+from tiered.hot.batch_opening import open_in_thread
 from tiered.hot.disk_log import DiskLog, LogAppendInfo
+from tiered.hot.validation import OpenedBatch, RecordsUnopened
 from tiered.hot.verification import UnverifiedProducer, VerificationGuard
 from tiered.ids import UNKNOWN_END, TopicId, TopicPartition
 from tiered.peers import DivergingEpoch, PartitionFetch
@@ -274,7 +276,11 @@ class LeaderReplica:
         """
         if self._loss_reported is not None:
             timeout_ms = await self._wait_loss_reported_within(timeout_ms)
-        appended = self.append_now(data, acks, deep, guard)
+        try:
+            appended = self.append_now(data, acks, deep, guard)
+        except RecordsUnopened:
+            opened = await open_in_thread(data)
+            appended = self.append_now(data, acks, deep, guard, opened=opened)
         end = appended.last_offset + 1
         if acks == ACKS_ALL and not self.is_committed(end):
             await self.confirm_committed(end, timeout_ms)
@@ -288,19 +294,26 @@ class LeaderReplica:
         guard: VerificationGuard | None = None,
         *,
         from_coordinator: bool = False,
+        opened: Sequence[OpenedBatch] = (),
     ) -> LogAppendInfo:
         """Validates the batches, stamps them in place and writes them, without waiting. With acks=all, `is_committed`
         then tells whether they are committed, and `confirm_committed` waits for it. `from_coordinator`: a coordinator
         of this broker writes on behalf of a producer, without sequences. Raises `Refused` like `append`, but never
-        REQUEST_TIMED_OUT; NOT_LEADER_OR_FOLLOWER while a loss waits to be reported."""
+        REQUEST_TIMED_OUT; NOT_LEADER_OR_FOLLOWER while a loss waits to be reported; `RecordsUnopened` for a batch
+        that a thread has to open first, whose result is `opened` then."""
         self._check_takes_appends(acks)
         self._append_lost_markers()
-        return self._append_checked(data, deep, guard, from_coordinator)
+        return self._append_checked(data, deep, guard, from_coordinator, opened)
 
     def _append_checked(
-        self, data: bytearray | memoryview, deep: bool, guard: VerificationGuard | None, from_coordinator: bool
+        self,
+        data: bytearray | memoryview,
+        deep: bool,
+        guard: VerificationGuard | None,
+        from_coordinator: bool,
+        opened: Sequence[OpenedBatch] = (),
     ) -> LogAppendInfo:
-        appended = self._write(data, deep, guard, from_coordinator)
+        appended = self._write(data, deep, guard, from_coordinator, opened)
         if not self.log.synced_entry.fsynced_only:
             self._advance(appended.last_offset + 1)
         if self.reads.end_listeners:
@@ -454,7 +467,12 @@ class LeaderReplica:
     # -- the log ------------------------------------------------------------------------------------------------------
 
     def _write(
-        self, data: bytearray | memoryview, deep: bool, guard: VerificationGuard | None, from_coordinator: bool
+        self,
+        data: bytearray | memoryview,
+        deep: bool,
+        guard: VerificationGuard | None,
+        from_coordinator: bool,
+        opened: Sequence[OpenedBatch],
     ) -> LogAppendInfo:
         disk, hot = self._disk, self.log
         if disk.dead is not None:
@@ -467,6 +485,7 @@ class LeaderReplica:
                 check_each_record=deep,
                 guard=guard,
                 from_coordinator=from_coordinator,
+                opened=opened,
             )
         except Refused as refused:
             disk.on_append_refused(refused, hot)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Refused, check_invariant
-from tiered.hot.validation import LogAppendInfo
+from tiered.hot.validation import LogAppendInfo, RecordsUnopened
 from tiered.ids import TopicPartition
 from tiered.metadata.image import TopicImage
 from tiered.metadata.topic_names import INTERNAL, check_writable
@@ -132,6 +132,8 @@ def append_locally(
         context.service(IdempotencyKeys).check(key)
     try:
         appended = replica.append_now(_encode(replica.config, [record], key), ACKS_ALL)
+    except RecordsUnopened:
+        return None
     except Refused as refused:
         raise _rephrase_refusal(refused) from None
     check_invariant(replica.is_committed(appended.last_offset + 1), "an append waits in an ISR of one", replica.tp)

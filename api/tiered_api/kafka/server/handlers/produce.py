@@ -9,7 +9,9 @@ pieces, and the next request of the connection is handled after the last piece. 
 transaction in a partition, if its coordinator does not reply at once. Only acks=all waits, on a partition with
 other replicas or with `flush=ack`. It holds up only the replies behind it on the same connection. With acks=0 there is
 no reply, so an error ends the connection. Record batches are checked and stamped in place and written from there.
-Uncompressed records are checked one by one in C, compressed ones are not opened.
+Uncompressed records are checked one by one in C. Compressed ones are opened for compacted topics, whose records need
+keys, and if a header does not have their timestamps. A thread opens large batches, and the request goes on behind them
+as if it were long.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from struct import Struct
 from typing import Protocol
 
 from tiered.errors import Code, Refused
+from tiered.hot.batch_opening import open_in_thread
+from tiered.hot.validation import LogAppendInfo, OpenedBatch, RecordsUnopened
 from tiered.hot.verification import VerificationGuard
 from tiered.ids import TopicId
 from tiered.metadata.topic_names import check_writable
@@ -122,6 +126,11 @@ class PendingProduce:
         self.has_failed = False
         self.refused: Refused | None = None
         """The reason if no records of the request are appended."""
+        self.record_errors = RecordErrors()
+        self.unopened: tuple[Place, memoryview] | None = None
+        """The partition before which appending stopped: a thread has to open its batch."""
+        self.opened: dict[Place, Sequence[OpenedBatch] | Refused] = {}
+        """Facts of batches that a thread has opened, or the reason why it could not."""
 
 
 class ProduceHandler:
@@ -174,6 +183,14 @@ class ProduceHandler:
                 pass
         finally:
             end_guards(unverified, guards)
+        if appending.unopened is not None:
+            held = connection.retain_request(frame)
+            if held is not frame:
+                appending.requested_topics = frames.parse_request(held, version, at).topics
+            appending.guards = {}
+            appending.unopened = None
+            self._spawn(connection, partial(self._append_later, appending, ask.transactional_id, unverified), "Produce")
+            return None
         topics = appending.results
         if len(topics) == 1 and len(topics[0][1]) == 1 and not appending.has_failed and ask.acks:
             self._remember_request(connection, frame, version, ask, topics[0][1][0])
@@ -227,9 +244,13 @@ class ProduceHandler:
                 query = broker.transaction_verification.query if is_verified else None
                 pending.guards = await verify_partitions(query, transactional_id or "", unverified, pending.version)
             pending.refused = self._check_transactional_id(connection.produce_cache, transactional_id)
-            for _ in self._append(pending):
-                await turns.wait_turn()
-                pending.refused = self._check_transactional_id(connection.produce_cache, transactional_id)
+            while pending.requested_topics:
+                for _ in self._append(pending):
+                    await turns.wait_turn()
+                    pending.refused = self._check_transactional_id(connection.produce_cache, transactional_id)
+                if pending.unopened is not None:
+                    await self._open_batch(pending)
+                    pending.refused = self._check_transactional_id(connection.produce_cache, transactional_id)
         finally:
             end_guards(unverified, pending.guards)
             if not connection.closed:
@@ -240,19 +261,32 @@ class ProduceHandler:
             return ()
         return await self._wait_committed(pending)
 
+    async def _open_batch(self, pending: PendingProduce) -> None:
+        """Lets a thread open the batch before which appending stopped."""
+        assert pending.unopened is not None
+        (place, records), pending.unopened = pending.unopened, None
+        try:
+            pending.opened[place] = await open_in_thread(records, pending.connection.produce_cache.caller.host)
+        except Refused as refused:
+            pending.opened[place] = refused
+
     def _append(self, pending: PendingProduce) -> Iterator[None]:
-        """Appends to all partitions, and pauses after each piece."""
+        """Appends to all partitions that have no result yet, and pauses after each piece. Ends early before a batch
+        that a thread has to open."""
         site, connection, version, acks = self._context, pending.connection, pending.version, pending.acks
         cache = connection.produce_cache
         asked = pending.requested_topics
         several = len(asked) != 1 or len(asked[0].partitions) != 1
-        seen: set[tuple[bytes, int]] = set()
-        record_errors = RecordErrors()
+        seen: set[Place] = set()
         room = PIECE_PARTITIONS
-        for topic in asked:
-            outcomes: list[ProduceResult] = []
-            pending.results.append((topic.echo, outcomes))
-            for index, records in topic.partitions:
+        for number, topic in enumerate(asked):
+            if number == len(pending.results):
+                pending.results.append((topic.echo, []))
+            outcomes = pending.results[number][1]
+            for place, (index, records) in enumerate(topic.partitions):
+                if place < len(outcomes):
+                    seen.add((topic.echo, index))
+                    continue
                 if room <= 0:
                     yield
                     room = PIECE_PARTITIONS
@@ -275,13 +309,21 @@ class ProduceHandler:
                         guard = pending.guards.get((topic.echo, index))
                         if isinstance(guard, Refused):
                             raise guard
-                        appended = replica.append_now(records, acks, guard=guard)
+                        appended = self._append_one(pending, (topic.echo, index), replica, records, guard)
+                    elif pending.opened:
+                        appended = self._append_one(pending, (topic.echo, index), replica, records, None)
                     else:
                         appended = replica.append_now(records, acks)
+                except RecordsUnopened:
+                    assert records is not None
+                    pending.unopened = (topic.echo, index), records
+                    return
                 except Refused as fault:
                     pending.has_failed = True
                     refused = _repeat_refusal(connection, (topic.echo, index), records, replica, fault)
-                    outcomes.append(self._make_failure(index, refused, records, replica, version, record_errors))
+                    outcomes.append(
+                        self._make_failure(index, refused, records, replica, version, pending.record_errors)
+                    )
                     continue
                 site.produced_bytes += len(records)
                 end = appended.last_offset + 1
@@ -291,6 +333,20 @@ class ProduceHandler:
                     ProduceResult(index, 0, appended.base_offset, appended.append_time_ms, replica.log_start_offset)
                 )
         pending.requested_topics = []
+
+    @staticmethod
+    def _append_one(
+        pending: PendingProduce,
+        place: Place,
+        replica: LeaderReplica,
+        records: memoryview,
+        guard: VerificationGuard | None,
+    ) -> LogAppendInfo:
+        """Appends to a partition whose batch a thread may have opened."""
+        opened = pending.opened.get(place, ())
+        if isinstance(opened, Refused):
+            raise opened
+        return replica.append_now(records, pending.acks, guard=guard, opened=opened)
 
     def evict_stale(self) -> None:
         """Forgets replicas that have stopped."""
