@@ -65,6 +65,9 @@ def test_endpoint_with_a_name_from_the_file_has_the_bucket_in_its_path(
 def test_variables_go_before_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config").write_text(ENDPOINTS["profile"].format(url="http://of-file"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    assert find_endpoint(open_session()) == "http://of-file"
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://of-all")
     assert find_endpoint(open_session()) == "http://of-all"
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://of-s3")
