@@ -21,9 +21,11 @@ from tiered.fair_slots import FairSlots
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.segment_index import CandidateBatch, HeaderBudget
 from tiered.ports import Buffer
+from tiered.records import native
 from tiered.records.batch import decode_header, first_at_or_after
 from tiered.records.compression import TooLarge
-from tiered.records.model import HEADER_BYTES
+from tiered.records.model import HEADER_BYTES, RecordSection
+from tiered.records.pieces import open_pieces
 from tiered.thread_pool import ThreadPool
 
 WASTED_BATCHES_MAX = 4
@@ -115,12 +117,22 @@ def _open_batch(candidate: CandidateBatch, timestamp: int, start: int, max_bytes
 
 
 def _newest_in_batch(candidate: CandidateBatch, before: int, start: int, max_bytes: int) -> int:
-    """Returns the greatest timestamp below `before` of the batch's records from offset `start` on, by bisection."""
+    """Returns the greatest timestamp below `before` of the batch's records from offset `start` on. Opens it once."""
     data = _read_batch(candidate)
+    head = decode_header(data)
+    if head.is_log_append_time:
+        return head.max_timestamp if head.max_timestamp < before and head.last_offset >= start else NO_TIMESTAMP
+    pieces = open_pieces(data, 0, head, max_bytes=max_bytes)
+    return max((_newest_in_section(each.section, before, start) for each in pieces), default=NO_TIMESTAMP)
+
+
+def _newest_in_section(section: RecordSection, before: int, start: int) -> int:
+    """Does the same for uncompressed records, by bisection."""
+    body, base_offset, base_timestamp, _, count = section
     newest, low, high = NO_TIMESTAMP, 0, before - 1
     while low <= high:
         middle = (low + high) // 2
-        found = first_at_or_after(data, 0, middle, start, max_bytes=max_bytes)
+        found = native.first_at_or_after(body, base_offset, base_timestamp, middle, count, start)
         if found is None or found[1] >= before:
             high = middle - 1
         else:

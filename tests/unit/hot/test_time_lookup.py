@@ -7,7 +7,7 @@ import asyncio
 import random
 import struct
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from unittest.mock import patch
 
 import pytest
@@ -20,8 +20,9 @@ from tiered.hot import segment_files, segment_index, time_lookup
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.time_lookup import WASTED_BATCHES_MAX, TimeLookups, search_log
 from tiered.records.batch import encode_batch, first_at_or_after
-from tiered.records.model import CRC_AT, CRC_FROM, HEADER_BYTES, Codec
+from tiered.records.model import CRC_AT, CRC_FROM, HEADER_BYTES, BatchHeader, Codec
 from tiered.records.native import crc32c
+from tiered.records.pieces import Piece, open_pieces
 
 LATE = NOW + 1_000_000
 
@@ -167,6 +168,35 @@ def test_small_batch_that_becomes_large_is_opened_in_a_thread(codec: Codec) -> N
         with patch.object(time_lookup, "first_at_or_after", note):
             assert await offset_for_timestamp(log, NOW + 99, TimeLookups()) == (99, NOW + 99, 0)
         assert seen[-1] == "tiered-time-lookup"
+
+    run_scenario(scenario)
+
+
+@pytest.mark.parametrize("append_time", [False, True])
+def test_newest_record_of_a_large_batch_takes_one_opening(append_time: bool) -> None:
+    """It takes one, however many timestamps are tried."""
+    opened: list[int] = []
+
+    def note(data: bytes, at: int, head: BatchHeader, *, max_bytes: int) -> Iterator[Piece]:
+        opened.append(max_bytes)
+        return open_pieces(data, at, head, max_bytes=max_bytes)
+
+    async def scenario(log: DiskLog) -> None:
+        records = [(NOW + number, None, bytes(15_000), ()) for number in range(100)]
+        data = bytearray(encode_batch(records, codec=Codec.LZ4, log_append_time=append_time))
+        log.append_as_follower(data, now_ms=NOW)
+        candidate = log.find_batch_by_time(NOW, 0, TimeLookups().headers)
+        assert candidate is not None
+        with patch.object(time_lookup, "open_pieces", note):
+            found = [
+                await TimeLookups().find_newest_in_batch(candidate, before, start)
+                for before, start in ((NOW + 50, 0), (NOW + 200, 0), (NOW, 0), (NOW + 50, 50), (NOW + 50, 49))
+            ]
+        if append_time:
+            assert (found, opened) == ([-1, NOW + 99, -1, -1, -1], [])
+        else:
+            assert found == [NOW + 49, NOW + 99, -1, -1, NOW + 49]
+            assert len(opened) == len(found)
 
     run_scenario(scenario)
 
