@@ -13,7 +13,7 @@ from typing import NamedTuple, NoReturn, cast
 
 from tiered.errors import Corrupt, Unavailable
 from tiered.ports import Buffer, Disk, File
-from tiered.records.model import HEADER_BYTES, LENGTH_FROM, MIN_LENGTH, WalkedBatch
+from tiered.records.model import HEADER_BYTES, LENGTH_FROM, MIN_LENGTH, WalkedBatch, is_time_unset
 from tiered.records.native import walk
 
 OPEN_FILES_MAX = 4096
@@ -21,18 +21,20 @@ OPEN_FILES_MAX = 4096
 WINDOW_BYTES = 4096
 WALK_BATCHES = 4096
 
-_HEAD = struct.Struct(">qi11xi8xq")
-"""Base offset, batch length, last offset delta, max timestamp: the first 43 bytes of a header."""
+_HEAD = struct.Struct(">qi9xhiqq")
+"""Base offset, batch length, attributes, last offset delta, base and max timestamp: the first 43 bytes of a header."""
 
 
 class BatchPosition(NamedTuple):
-    """The place of a batch in a log file."""
+    """The place of a batch in a log file. If the greatest timestamp is unset, `max_timestamp` is that of the first
+    record."""
 
     position: int
     size: int
     base_offset: int
     last_offset: int
     max_timestamp: int
+    is_time_unset: bool = False
 
 
 class OpenFiles:
@@ -176,10 +178,13 @@ class SegmentFiles:
                 window, window_at = file.pread(position, WINDOW_BYTES), position
                 if len(window) < HEADER_BYTES:
                     raise Corrupt("batch header is cut short", where=file.name, position=position)
-            first, length, delta, timestamp = _HEAD.unpack_from(window, position - window_at)
+            first, length, attributes, delta, base, timestamp = _HEAD.unpack_from(window, position - window_at)
             if length < MIN_LENGTH or delta < 0 or first < base_offset:
                 raise Corrupt("bytes are not a batch header", where=file.name, position=position)
-            yield BatchPosition(position, length + LENGTH_FROM, first, first + delta, timestamp)
+            unset = timestamp < base and is_time_unset(attributes, base, timestamp)
+            yield BatchPosition(
+                position, length + LENGTH_FROM, first, first + delta, base if unset else timestamp, unset
+            )
             position += length + LENGTH_FROM
 
     def read_batch(self, base_offset: int, position: int) -> WalkedBatch | None:

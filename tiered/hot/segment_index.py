@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tiered.errors import Corrupt
 from tiered.hot.index import INTERVAL_MAX, IndexBuilder, lookup_offset, lookup_position, lookup_timestamp
-from tiered.hot.segment_files import SegmentFiles
+from tiered.hot.segment_files import BatchPosition, SegmentFiles
 from tiered.hot.segments import IndexChecksums, Segment
 from tiered.metrics import Metrics
 from tiered.ports import Buffer
@@ -126,13 +126,15 @@ class SegmentIndex:
         self, segments: Sequence[Segment], timestamp: int, start_offset: int, headers: HeaderBudget
     ) -> CandidateBatch | None:
         """Returns the first batch that ends at or after `start_offset` and whose header names a timestamp >=
-        `timestamp`.
+        `timestamp`. The last batch before it whose greatest timestamp is unset comes first: it may have such a record.
 
         When `headers` are used up, the look-up ends: it returns the batch that it has reached, which is not to be read.
         """
-        left = headers.begin_step()
-        for segment in segments:
-            if segment.max_timestamp < timestamp or segment.next_offset <= start_offset:
+        left, unset = headers.begin_step(), None
+        for number, segment in enumerate(segments):
+            if segment.next_offset <= start_offset:
+                continue
+            if segment.max_timestamp < timestamp and not self._may_be_late(segments[number : number + 2], timestamp):
                 continue
             offsets, times = self.indexes(segment)
             relative = max(lookup_timestamp(times, timestamp), start_offset - 1 - segment.base_offset)
@@ -140,28 +142,49 @@ class SegmentIndex:
             for batch in self._files.walk_positions(segment.base_offset, position, segment.size):
                 left -= 1
                 is_early = batch.max_timestamp < timestamp or batch.size == HEADER_BYTES
-                if batch.last_offset < start_offset or (is_early and left > 0):
+                if batch.last_offset < start_offset:
+                    continue
+                if is_early and left > 0:
+                    unset = self._candidate(segment, batch) if batch.is_time_unset else unset
                     continue
                 headers.end_step(left)
-                read = partial(self._files.log_file(segment.base_offset).pread, batch.position) if left > 0 else None
-                return CandidateBatch(batch.base_offset, batch.last_offset, batch.max_timestamp, batch.size, read)
+                reached = self._candidate(segment, batch)
+                return unset or (reached if left > 0 else reached._replace(read=None))
         headers.end_step(left)
-        return None
+        return unset
+
+    def _may_be_late(self, segments: Sequence[Segment], timestamp: int) -> bool:
+        """True if the first of these segments may have a record at or after `timestamp`, although its greatest
+        timestamp is earlier: headers leave it unset. Then the segment ends about when the next one begins."""
+        if segments[0].max_timestamp >= 0 or self._first_timestamp(segments[0]) < 0:
+            return False
+        return len(segments) == 1 or not 0 <= self._first_timestamp(segments[1]) < timestamp
+
+    def _first_timestamp(self, segment: Segment) -> int:
+        """Returns the timestamp that the first batch of a segment names; -1 if there is none."""
+        first = next(self._files.walk_positions(segment.base_offset, 0, segment.size), None)
+        return first.max_timestamp if first is not None else -1
+
+    def _candidate(self, segment: Segment, batch: BatchPosition) -> CandidateBatch:
+        read = partial(self._files.log_file(segment.base_offset).pread, batch.position)
+        return CandidateBatch(batch.base_offset, batch.last_offset, batch.max_timestamp, batch.size, read)
 
     def bound_timestamps(
         self, segments: Sequence[Segment], start: int, end: int, before: int, headers: HeaderBudget
     ) -> tuple[int, list[CandidateBatch]]:
         """Returns a bound on the timestamps of the records in `[start, end)` that are earlier than `before`, and the
-        batches that name a later one: their records are to be read.
+        batches that name a later one: their records are to be read. The latest batch whose greatest timestamp is unset
+        is among them.
 
         A segment is bounded by its greatest timestamp if that is below `before`. Otherwise its headers are read, as
         long as `headers` last.
         """
         newest, unsure, left = -1, list[CandidateBatch](), headers.begin_step()
+        unset: CandidateBatch | None = None
         for segment in segments:
             if segment.next_offset <= start or segment.base_offset >= end:
                 continue
-            if segment.max_timestamp < before:
+            if segment.max_timestamp < before and not self._may_be_late([segment], before):
                 newest = max(newest, segment.max_timestamp)
                 continue
             position = self.find_position(segment, max(start, segment.base_offset))
@@ -171,12 +194,12 @@ class SegmentIndex:
                     break
                 if batch.max_timestamp < before:
                     newest = max(newest, batch.max_timestamp if batch.size > HEADER_BYTES else -1)
+                    if batch.is_time_unset and (unset is None or batch.max_timestamp >= unset.max_timestamp):
+                        unset = self._candidate(segment, batch)
                 elif batch.size > HEADER_BYTES:
-                    read = partial(self._files.log_file(segment.base_offset).pread, batch.position)
-                    found = (batch.base_offset, batch.last_offset, batch.max_timestamp, batch.size)
-                    unsure.append(CandidateBatch(*found, read))
+                    unsure.append(self._candidate(segment, batch))
         headers.end_step(left)
-        return newest, unsure
+        return newest, [unset, *unsure] if unset is not None else unsure
 
     def _map_verified(self, segment: Segment) -> tuple[Buffer, Buffer]:
         if segment.index_checksums is not None:

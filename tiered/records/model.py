@@ -62,6 +62,13 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
+def is_time_unset(attributes: int, base_timestamp: int, max_timestamp: int) -> bool:
+    """True if a header leaves the greatest timestamp of its records out: it is below that of the first one. Earlier
+    versions stored such batches as their producers sent them. The base timestamp may be another if the attributes say
+    so."""
+    return max_timestamp < base_timestamp and not attributes & (APPEND_TIME | DELETE_HORIZON)
+
+
 def codec_of(attributes: int) -> Codec:
     """Returns the codec of a batch. Raises `Corrupt` for a codec that does not exist."""
     number = attributes & CODEC_MASK

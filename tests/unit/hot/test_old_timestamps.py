@@ -4,14 +4,16 @@ are cleaned, read and searched."""
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from tests.unit.hot.cleaning import clean, facts, put, read_all
-from tests.unit.hot.fixtures import NOW, FixedClock, config, disk, open_log
+from tests.unit.hot.fixtures import NOW, FixedClock, append, config, disk, open_log
 from tests.unit.hot.test_batch_timestamps import made, overflowing
 from tiered.hot.disk_log import DiskLog
+from tiered.hot.time_lookup import TimeLookups, find_max_timestamp, search_log
 from tiered.records import native, pure
 from tiered.records.batch import decode_records, first_at_or_after, open_section, stamp
 from tiered.records.model import Codec
@@ -69,3 +71,69 @@ def test_unset_timestamps_keep_the_lag_of_compaction() -> None:
         assert log.find_cleanable(8, NOW + HOUR + 1).first_uncleanable == log.closed_segments()[-1].next_offset
 
     run_log(scenario, **SMALL, min_compaction_lag_ms=HOUR)
+
+
+def run_lookups(log: DiskLog, times: list[list[int]], moments: list[int]) -> Awaitable[None]:
+    """Compares look-ups by time, and by the greatest timestamp, with the list of all records."""
+    rows = [time for batch in times for time in batch]
+
+    async def compare() -> None:
+        for moment in moments:
+            found = await search_log(log, moment, 0, TimeLookups())
+            first = next(((offset, time) for offset, time in enumerate(rows) if time >= moment), None)
+            assert (found.found and found.found[:2]) == first, moment
+        assert await find_max_timestamp(log, len(rows), 1 << 62, TimeLookups()) == max(rows)
+
+    return compare()
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_records_with_unset_headers_in_order_are_found_by_time(codec: Codec) -> None:
+    times = [[NOW + 10 * number, NOW + 10 * number + 7, NOW + 10 * number + 3] for number in range(20)]
+
+    async def scenario(log: DiskLog, clock: FixedClock) -> None:
+        for each in times:
+            put_old(log, made(each, codec, newest=-1))
+        assert len(log.closed_segments()) > 2
+        await run_lookups(log, times, [*range(NOW - 2, NOW + 200), 0])
+
+    run_log(scenario, segment_bytes=500)
+
+
+def test_any_headers_of_producers_are_answered_like_a_list() -> None:
+    """Batches with false headers that came in through the broker, of every codec, in any order of time."""
+    rng = random.Random(7)
+    for _ in range(40):
+        times: list[list[int]] = []
+
+        async def scenario(log: DiskLog, clock: FixedClock, times: list[list[int]] = times) -> None:
+            for _ in range(rng.randrange(1, 30)):
+                each = [NOW + rng.randrange(-99, 99) for _ in range(rng.randrange(1, 6))]
+                codec = rng.choice(list(Codec))
+                claims = [-1, max(each), each[0] - 1, NOW + 2 * HOUR]
+                newest = rng.choice(claims if codec else [*claims, NOW - 200, NOW + 150])
+                append(log, made(each, codec, newest=newest))
+                times.append(each)
+            await run_lookups(log, times, [NOW + rng.randrange(-110, 110) for _ in range(20)])
+
+        run_log(scenario, segment_bytes=rng.choice([300, 600, 1 << 20]))
+
+
+def test_old_unset_headers_before_new_ones_are_answered_like_a_list() -> None:
+    """A log whose broker was replaced by one of this version, in the middle of a segment."""
+    rng = random.Random(8)
+    for _ in range(40):
+        times: list[list[int]] = []
+
+        async def scenario(log: DiskLog, clock: FixedClock, times: list[list[int]] = times) -> None:
+            upgrade, now = rng.randrange(1, 12), NOW
+            for number in range(rng.randrange(1, 25)):
+                each = [now + rng.randrange(9) for _ in range(rng.randrange(1, 6))]
+                data = made(sorted(each)[:1] + each[1:], rng.choice(list(Codec)), newest=-1)
+                each = sorted(each)[:1] + each[1:]
+                put_old(log, data) if number < upgrade else append(log, data)
+                times.append(each)
+                now += 10
+            await run_lookups(log, times, [NOW + rng.randrange(-5, 250) for _ in range(20)])
+
+        run_log(scenario, segment_bytes=rng.choice([300, 600, 1 << 20]))
