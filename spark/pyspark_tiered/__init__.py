@@ -21,6 +21,7 @@ May import: clients, offline
 ~ convert       splits as one finished Parquet file
   recent_rows   the rows of the small files that this process wrote last
   table_form    the form of a Delta table, and the actions of a commit
+  table_features  what Delta's features ask of a writer, and no load keeps
   snapshot      one version of a table, as a load looks at it
   topic_table   the check of a table before a load, and the rule for unclear commits
 ~ spark_engine  a load by Spark: tasks convert, Delta's transaction commits

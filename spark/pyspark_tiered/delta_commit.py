@@ -13,12 +13,13 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark_tiered import table_form
-from pyspark_tiered.delta_log import TableSnapshot, read_held_topic
-from pyspark_tiered.failures import first_line
+from pyspark_tiered import table_features, table_form
+from pyspark_tiered.delta_log import TableSnapshot, read_held_topic, read_metadata
+from pyspark_tiered.failures import delta_refusal, first_line
 from pyspark_tiered.snapshot import check_columns, check_table_topic
 from pyspark_tiered.table_form import Advance, LoadedFile
 from pyspark_tiered.topic_table import TopicTable
+from tiered.errors import Code, Refused, Unavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,7 +58,22 @@ class DeltaTable(TopicTable):
             log.info("another loader committed first table=%s why=%s", self.url, first_line(conflict))
             return False
         except (Py4JError, PySparkException) as failure:
-            return self.judge_unclear_commit(files, advances, first_line(failure))
+            try:
+                return self.judge_unclear_commit(files, advances, first_line(failure))
+            except Unavailable:
+                self.check_refused(failure)
+                raise
+
+    def check_refused(self, failure: BaseException) -> None:
+        """Raises `Refused` if Delta said no to a commit that left the table as it was: the same one will not pass."""
+        if refusal := delta_refusal(failure):
+            raise Refused(
+                Code.INVALID_REQUEST, f"Delta refuses a change of the table at {self.url}: {refusal}"
+            ) from failure
+
+    def check_writable(self, now: TableSnapshot) -> None:
+        if now.version >= 0:
+            table_features.check_append(now.read_metadata(), self.url)
 
     def _commit(self, files: Sequence[LoadedFile], advances: Sequence[Advance], mark_fields: dict[str, Any]) -> bool:
         transaction = self._log.startTransaction()
@@ -68,6 +84,8 @@ class DeltaTable(TopicTable):
         else:
             check_table_topic(read_held_topic(transaction.metadata()), self.url, self.topic, self.topic_id)
             check_columns(transaction.metadata().schemaString(), self.url)
+            if files:
+                table_features.check_append(read_metadata(transaction.metadata()), self.url)
         if not self.is_at_start(transaction, advances):
             return False
         mark = self.encode_mark(files, advances, **({"checked": self.checked_version} | mark_fields))

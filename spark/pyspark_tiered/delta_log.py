@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -41,6 +42,14 @@ class TableSnapshot(Snapshot):
         jvm: Any = self._spark._jvm
         transactions = dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(self.handle.transactions()))
         return table_form.loaded_offsets(transactions, self.topic_id)
+
+    def read_metadata(self) -> dict[str, Any]:
+        """Returns Delta's metadata of the table."""
+        return read_metadata(self.handle.metadata())
+
+    def properties(self) -> dict[str, str]:
+        """Returns the table's properties."""
+        return dict(self.read_metadata().get("configuration") or {})
 
     def rows(self) -> DataFrame:
         """Returns the table's rows, in the columns and types that a load writes. Columns of a user are left out."""
@@ -144,6 +153,12 @@ def with_load_columns(rows: DataFrame) -> DataFrame:
     return rows.selectExpr(
         *(f"try_cast({name} AS {widened[name]}) AS {name}" if name in widened else name for name in table_form.COLUMNS)
     )
+
+
+def read_metadata(metadata: Any) -> dict[str, Any]:
+    """Returns Delta's metadata (a Scala object) as it is in the log."""
+    found: dict[str, Any] = json.loads(metadata.json())["metaData"]
+    return found
 
 
 def read_held_topic(metadata: Any) -> tuple[str, str]:

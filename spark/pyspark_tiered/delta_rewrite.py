@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pyspark_tiered import orphans, table_form
+from pyspark_tiered import orphans, table_features, table_form
 from pyspark_tiered.delta_commit import DeltaTable, conflict_errors
 from pyspark_tiered.delta_log import TableSnapshot
 from pyspark_tiered.failures import first_line
@@ -57,6 +57,10 @@ class TableRewrite:
 
         if orphans.is_too_old((file.modified_ms for file in files), time.time_ns() // 1_000_000):
             return False
+        if to_remove:
+            table_features.check_removal(self._at.properties(), self._delta.url)
+        if files:
+            self._delta.check_writable(self._at)
         transaction = self._delta.begin_transaction(self._at)
         if not self._delta.is_at_start(transaction, advances):
             return False
@@ -70,6 +74,8 @@ class TableRewrite:
             log.info("another writer committed first table=%s why=%s", self._delta.url, first_line(conflict))
             return False
         except (Py4JError, PySparkException) as failure:
+            if self._delta.snapshot().version == self._at.version:
+                self._delta.check_refused(failure)
             # The commit may have landed: the next comparison shows it.
             log.warning(
                 "commit has an unknown outcome, comparing again table=%s why=%s", self._delta.url, first_line(failure)

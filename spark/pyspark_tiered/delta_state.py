@@ -12,15 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
-from pyspark_tiered import history, table_form
+from pyspark_tiered import history, table_features, table_form
 from pyspark_tiered.history import FileExtent
 from tiered.errors import Code, Corrupt, Refused
 
 Json = dict[str, Any]
 
 READER_VERSION, WRITER_VERSION = 1, 2
-PLAIN_FEATURES = ("appendOnly", "invariants")
-"""Features of writer version 2, under the names that writer version 7 gives them."""
 CHECKPOINT_INTERVAL = 10
 """Commits between two checkpoints, if the table's properties do not say otherwise."""
 RETENTION = "delta.deletedFileRetentionDuration"
@@ -260,8 +258,8 @@ def check_plain(
     writer knows `known_features` too.
     """
     protocol = state.protocol
-    writer, features = int(protocol.get("minWriterVersion", 0)), protocol.get("writerFeatures") or ()
-    unknown = sorted(set(features) - {*PLAIN_FEATURES, *known_features})
+    writer = int(protocol.get("minWriterVersion", 0))
+    unknown = [name for name in table_features.features_of(protocol) if name not in known_features]
     lacking = ""
     if writer > WRITER_VERSION and not (writer == 7 and not unknown):
         lacking = f"writer version {writer}" + (f" with {', '.join(unknown)}" if unknown else "")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from pyspark_tiered import compare
+from pyspark_tiered import compare, table_features
 from pyspark_tiered.bucket import check_table, check_topic, never_loaded
 from pyspark_tiered.delta_commit import DeltaTable
 from pyspark_tiered.delta_log import TableSnapshot
@@ -106,6 +106,7 @@ class _Erasing:
         if at.version < 0:
             raise never_loaded(self._topic, self._url)
         _check_typed_bounds(typed_bounds, at)
+        table_features.check_removal(at.properties(), self._url)
         chosen = self._choose(cold, at, where)
         self._rows = sum(end - start for each in chosen.values() for start, end in each)
         self._report_step("chosen")

@@ -78,6 +78,10 @@ class TopicTable(ABC):
         """Returns the number of requests for this table so far by verb, as far as they can be counted."""
         return {}
 
+    def check_writable(self, now: Any) -> None:
+        """Raises `Refused` if the table asks of its writers what a load does not keep. Native snapshots are checked."""
+        return
+
     def forget_checks(self) -> None:
         """Drops what this process found out about the table: the next check begins anew."""
         self.checked_version, self._checked_offsets, self.newest_mark = None, {}, {}
@@ -94,6 +98,7 @@ class TopicTable(ABC):
         table records so.
         """
         now = self.snapshot()
+        self.check_writable(now)
         loaded = now.loaded_offsets()
         if now.version < 0:
             self.checked_version = now.version  # no commit yet, so there is nothing to check

@@ -194,7 +194,6 @@ VECTORS = "ALTER TABLE {t} SET TBLPROPERTIES('delta.enableDeletionVectors' = 'tr
     [
         [MAPPED],
         [MAPPED, "ALTER TABLE {t} ADD COLUMN note string", "ALTER TABLE {t} RENAME COLUMN note TO remark"],
-        ["ALTER TABLE {t} ADD CONSTRAINT c CHECK (offset < 1000000)"],
         ["ALTER TABLE {t} CLUSTER BY (offset)", "OPTIMIZE {t}"],
         [
             "ALTER TABLE {t} SET TBLPROPERTIES('delta.enableTypeWidening' = 'true')",
@@ -203,7 +202,7 @@ VECTORS = "ALTER TABLE {t} SET TBLPROPERTIES('delta.enableDeletionVectors' = 'tr
         ],
         [VECTORS, "OPTIMIZE {t}", "REORG TABLE {t} APPLY (PURGE)"],
     ],
-    ids=["column mapping", "renamed column of a user", "constraint", "clustering", "wider type", "reorg"],
+    ids=["column mapping", "renamed column of a user", "clustering", "wider type", "reorg"],
 )
 def test_change_of_the_tables_form_is_followed(lake: Lake, statements: list[str]) -> None:
     for statement in statements:

@@ -68,6 +68,7 @@ class FieldChanger:
         to = parse_scalar(ddl)
 
         def change(typed: TypedTable) -> bool:
+            typed.check_removal()
             changes, schema = retype_field(typed.changes(), typed.schema(), self._path, to)
             try:
                 return typed.rewrite(schema, changes)
@@ -83,6 +84,7 @@ class FieldChanger:
         """Takes the column of the field out of the table, and its values out of the rows."""
 
         def change(typed: TypedTable) -> bool:
+            typed.check_removal()
             changes, schema = drop_field(typed.changes(), typed.schema(), self._path)
             return typed.rewrite(schema, changes)
 

@@ -50,11 +50,15 @@ class _Replaced(NamedTuple):
 
 
 def read_value_bounds(url: str, topic: str, topic_id: str) -> dict[int, int]:
-    """Returns up to which offset both tables beside the raw one at `url` are loaded; empty without a typed table."""
+    """Returns up to which offset both tables beside the raw one at `url` are loaded; empty without a typed table.
+
+    Raises `Refused` if no row of one of them may be removed.
+    """
     bounds: dict[int, int] = {}
     for table in _open_tables(url, topic, topic_id):
         with closing(table):
             if table.is_there():
+                table.check_removal()
                 for number, end in table.loaded_offsets().items():
                     bounds[number] = max(end, bounds.get(number, end))
     return bounds

@@ -84,6 +84,7 @@ class Replay:
         for _ in range(ATTEMPTS):
             self._left = 0
             self._letters.snapshot()
+            self._letters.check_removal()
             if all(map(self._run_step, _steps(self._letters.files()))):
                 done = ReplayProgress("done", self._typed.url, self._rows, self._left)
                 self._report(done)

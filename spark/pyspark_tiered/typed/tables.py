@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark_tiered import delta_state
+from pyspark_tiered import delta_state, table_features
 from pyspark_tiered.delta_state import TableState
 from pyspark_tiered.history import FileExtent
 from pyspark_tiered.log_folder import BucketConnection, UnclearOutcome
@@ -103,6 +103,11 @@ class RecordTable(NativeTable):
             state, self.url, describe, (form.VARIANT_FEATURE,), f"which no load of values writes: {MADE_AGAIN}"
         )
 
+    def check_removal(self) -> None:
+        """Raises `Refused` if no row of the table may be removed."""
+        if self.exists:
+            table_features.check_removal(self.properties(), self.url)
+
     def append(
         self,
         files: Sequence[LoadedFile],
@@ -173,6 +178,7 @@ class RecordTable(NativeTable):
             return [counted, *removed, *form.commit_actions(self.topic_id, new, [], now_ms)]
 
         def is_valid(state: TableState) -> bool:
+            self.check_removal()
             brought = (add for key, add in state.files.items() if key not in held)
             return state.metadata == before and state.has_files(old) and not any(map(may_hold_erased, brought))
 
@@ -419,9 +425,13 @@ class DeadLetters(RecordTable):
             removed = [form.remove_action(add, now_ms, changes_data=True) for add in old]
             return [*removed, *form.commit_actions(self.topic_id, new, [], now_ms)]
 
+        def is_valid(state: TableState) -> bool:
+            self.check_removal()
+            return state.has_files(old)
+
         mark = self.encode_mark(new, [], checked=self.checked_version)
         try:
-            return self.create(actions, lambda state: state.has_files(old), mark, _REPLACE_FILES)
+            return self.create(actions, is_valid, mark, _REPLACE_FILES)
         except UnclearOutcome as failure:
             raise Unavailable(f"the files of {self.url} may have been replaced: {failure}") from failure
 
