@@ -1,4 +1,4 @@
-"""Look-ups by time: the first record that is not earlier than a timestamp, with few batches opened.
+"""Look-ups by time: the first record that is not earlier than a timestamp (I33), with few batches opened.
 
 The header of a batch names the latest timestamp of its records. The broker does not open compressed batches when they
 are produced, so the header may be false. A false header costs a batch that is opened for nothing. One request may open

@@ -1,7 +1,8 @@
 """Reads from a partition that this broker leads, hot or cold, and the callers that wait for its log to grow.
 
 Reads from the local start offset on come from the hot log, older ones from the bucket; a reader cannot tell the
-difference. Serves nothing above the high watermark, and does not decide what is committed: `leader_state` does.
+difference. A look-up by time passes over no record (I33). Serves nothing above the high watermark, and does not decide
+what is committed: `leader_state` does.
 """
 
 from __future__ import annotations

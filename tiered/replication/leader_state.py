@@ -320,6 +320,7 @@ class LeaderState:
             "the maximal ISR is not the committed and the proposed one",
             self,
         )
+        check_invariant(self._followers.keys() <= {*self.replicas}, "progress of a broker that is no replica", self)
 
     def _advance_high_watermark(self, min_isr: int) -> bool:
         if not self.has_min_isr(min_isr):

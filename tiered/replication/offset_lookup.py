@@ -1,4 +1,4 @@
-"""Look-ups of offsets by name, by timestamp or by leader epoch, hot or cold (I4).
+"""Look-ups of offsets by name, by timestamp or by leader epoch, hot or cold (I4, I33).
 
 The local log and the manifest in memory are enough for most look-ups. Only a cold record, or a history that is older
 than the local log, costs reads from the bucket.

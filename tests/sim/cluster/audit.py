@@ -12,6 +12,7 @@ The checkers of the predicates of docs/INVARIANTS.md:
 - `read_progress`, and the deadlines of `run`: I19. `resources`: I30.
 - `rebuilding`, in some runs: I31, and I23 of objects that nothing names.
 - this file: I4 for the true ends of epochs.
+- `time_readers`, over all look-ups by time, at the end: I33.
 - `transaction_checker`, over all that transactional clients did and saw, at the end: I14, I15, and I16 of producers.
 """
 
@@ -27,6 +28,7 @@ from tests.sim.cluster.history import GroupOffsets, Send
 from tests.sim.cluster.members import GROUP
 from tests.sim.cluster.model_of_copies import ModelOfCopies
 from tests.sim.cluster.observer import Finding
+from tests.sim.cluster.time_readers import check_lookups
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered.metadata.topic_names import OFFSETS_TOPIC
@@ -111,6 +113,9 @@ def check_history(run: ClusterRun, dumps: dict[TopicPartition, PartitionDump]) -
     yield from checkers.check_generations_grow(history.ownerships, lost_at)
     yield from checkers.check_offsets_stable(history.commits, history.offsets_shown, lost_at, may_be_lowered_to)
     yield from checkers.check_commit_generations(history.commits, history.ownerships, lost_at)
+    if run.time_reader is not None:
+        sends = (*history.sends, *run.compaction.history.sends)
+        yield from check_lookups(run.time_reader.lookups, sends, may_be_lost, run.compaction.last_offsets)
     yield from check_log_starts(run, dumps)
     yield from run.expected.check()
     yield from check_reassignments(run)

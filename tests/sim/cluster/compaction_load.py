@@ -155,6 +155,7 @@ class StateReader:
             if offset >= end:
                 self.passes += 1
                 judge(end, rows)
+                self._load.last_offsets[tp] = {offset for offset, _, _ in rows}
                 return True
             if not batches:
                 await asyncio.sleep(RETRY_SECONDS)
@@ -212,6 +213,8 @@ class CompactionLoad:
         self.producers: list[KeyedProducer] = []
         self.judged = 0
         """Passes of readers that could be judged."""
+        self.last_offsets: dict[TopicPartition, set[int]] = {}
+        """Offsets of the records that the last pass of a reader got, for each partition."""
         self.put_off = 0
         """Cleans that were put off at the end."""
         self.transactional: list[KeyedTransactions] = []

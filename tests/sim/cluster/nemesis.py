@@ -53,6 +53,7 @@ class Nemesis:
                     if rule.kind is FaultKind.DELAY:
                         rule.seconds = min(rule.seconds, DELAY_SECONDS_MAX)
                 host.machine.faults.reply_seconds = min(drawn.reply_seconds, 1.0)
+            host.machine.faults.first_byte_seconds = self._options.first_byte_seconds
             host.machine.faults.list_keys = self._options.list_keys
             host.machine.faults.throttle = self.throttle
         for number in range(self._options.troublemakers):
@@ -112,7 +113,7 @@ class Nemesis:
         machine.faults.outage = False
         machine.faults.rules.clear()
         machine.faults.throttle = None
-        machine.faults.reply_seconds = 0.1
+        machine.faults.reply_seconds, machine.faults.first_byte_seconds = 0.1, 0.0
 
     # -- troubles -----------------------------------------------------------------------------------------------------
 

@@ -50,6 +50,11 @@ until the end of the run, and with the last one some of them for a while."""
 ENCRYPTION_SHARE, TURNED_ON_SHARE = 0.15, 0.3
 """Share of seeds with an encrypted bucket; of these, share in which encryption is turned on while brokers run."""
 
+TIME_READER_SHARE = 0.35
+"""Share of seeds in which a reader looks up times."""
+FIRST_BYTE_SECONDS = (0.0, 0.05, 0.2)
+"""Times of the bucket up to the first byte in these: records move while a look-up waits for it."""
+
 SMALL_CHUNK_SHARES = (*(0.0,) * 6, 0.2, 0.3, 0.5, 1.0)
 """Shares of connections with chunks down to one byte: the larger the share, the slower the run."""
 
@@ -172,13 +177,17 @@ class ClusterOptions:
     """True if the bucket is encrypted, and its key is rotated."""
     turns_encryption_on: bool = False
     """True if the bucket is plain at the beginning."""
+    has_time_reader: bool = False
+    """True if a reader looks up times. Brokers keep no chunk of the bucket then."""
+    first_byte_seconds: float = 0.0
+    """Time until the bucket sends the first byte."""
     request_share: float = ANY_SHARE
     """Requests of cleans in the bucket per request of uploads: a clean that needs more waits."""
 
     @classmethod
     def for_seed(cls, seed: int, brokers: int = BROKERS, *, compacts: bool = True) -> ClusterOptions:
         """Returns the options of a seed. If it never `compacts`, they are as they were before there was compaction:
-        without encryption too, which came later."""
+        without encryption and look-ups by time too, which came later."""
         rng = random.Random(f"{seed}/cluster-options")
         count = rng.randint(1, 2)
         troubles = tuple(each for each in TROUBLES if rng.random() < 0.35)
@@ -219,7 +228,9 @@ class ClusterOptions:
         )
         made = made.with_changes(troubles=(*troubles, *_draw_acts_late(seed)), **_draw_operations(made))
         made = made.with_changes(**_draw_transactions(made))
-        return made.with_changes(**_draw_compaction(made), **_draw_encryption(made)) if compacts else made
+        if not compacts:
+            return made
+        return made.with_changes(**_draw_compaction(made), **_draw_encryption(made), **_draw_time_reader(made))
 
     def with_changes(self, **changes: Any) -> ClusterOptions:
         """Returns the options with some fields changed."""
@@ -280,6 +291,7 @@ class ClusterOptions:
                 broker_heartbeat_interval_ms=self.session_ms // 3,
                 min_insync_replicas=self.min_isr,
                 log_cleaner_backoff_ms=self.cleaner_backoff_ms,
+                tiered_chunk_cache_bytes=0 if self.has_time_reader else COMMON_SETTINGS.tiered_chunk_cache_bytes,
                 tiered_cleaner_max_request_share=self.request_share,
                 tiered_cleaner_object_max_bytes=SMALL_OBJECT_BYTES if self.key_map_slots else MIB,
             )
@@ -362,6 +374,14 @@ def _draw_encryption(made: ClusterOptions) -> dict[str, Any]:
     rng = random.Random(f"{made.seed}/encryption")
     is_encrypted = rng.random() < ENCRYPTION_SHARE
     return {"is_encrypted": is_encrypted, "turns_encryption_on": is_encrypted and rng.random() < TURNED_ON_SHARE}
+
+
+def _draw_time_reader(made: ClusterOptions) -> dict[str, Any]:
+    """Draws from a random stream of its own if a reader looks up times."""
+    rng = random.Random(f"{made.seed}/time-reader-options")
+    if rng.random() >= TIME_READER_SHARE:
+        return {}
+    return {"has_time_reader": True, "first_byte_seconds": rng.choice(FIRST_BYTE_SECONDS)}
 
 
 def compaction_options(rng: random.Random, brokers: int) -> dict[str, Any]:

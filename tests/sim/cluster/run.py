@@ -33,6 +33,7 @@ from tests.sim.cluster.readers import StandaloneReader
 from tests.sim.cluster.reply_observer import ReplyObserver
 from tests.sim.cluster.senders import SimProducer
 from tests.sim.cluster.swap_crashes import SwapCrashes
+from tests.sim.cluster.time_readers import TimeReader, one_lookup_at_once
 from tests.sim.cluster.topic_id_checker import TopicIdChecker
 from tests.sim.cluster.transaction_load import OffsetLooker, TransactionLoad
 from tests.sim.cluster.transactional_producers import TransactionalProducer
@@ -71,6 +72,7 @@ Clients = list[
     | StateReader
     | PolicyChanges
     | BucketEncryption
+    | TimeReader
 ]
 
 
@@ -112,6 +114,7 @@ class ClusterRun:
         self.transactions = TransactionLoad(self)
         self.compaction = CompactionLoad(self)
         self.encryption = BucketEncryption(self) if options.is_encrypted else None
+        self.time_reader = self._make_time_reader() if options.has_time_reader else None
         self._sampled_ns = 0
         self._trusted_since: dict[str, int] = {}
         """Processes that trust their directory, and since when."""
@@ -168,6 +171,7 @@ class ClusterRun:
             | self.operators.counts
             | self.transactions.counts
             | self.compaction.counts
+            | ({"time_lookups": len(self.time_reader.lookups)} if self.time_reader is not None else {})
             | {f"bucket_{name}": count for name, count in (self.encryption.counts if self.encryption else {}).items()}
             | {f"deletes_{name}": count for name, count in (self.deleter.counts if self.deleter else {}).items()}
             | {f"bucket_{name}": count for name, count in self.model.counts.items()}
@@ -178,6 +182,7 @@ class ClusterRun:
     async def main(self) -> None:
         groups = self.offsets_checker.watch() if self.options.members else nullcontext()
         snapshots = rebuilding.short_snapshot_intervals() if self.options.rebuild else nullcontext()
+        lookups = one_lookup_at_once() if self.time_reader is not None else nullcontext()
         with ExitStack() as hooks:
             disks = DurableLogs(self.findings.report).watch()
             for each in (
@@ -187,6 +192,7 @@ class ClusterRun:
                 groups,
                 short_sessions(),
                 snapshots,
+                lookups,
             ):
                 hooks.enter_context(each)
             if self.encryption is not None:
@@ -304,6 +310,8 @@ class ClusterRun:
         self.clients += self.operators.all
         if self.encryption is not None:
             self.clients.append(self.encryption)
+        if self.time_reader is not None:
+            self.clients.append(self.time_reader)
         self.transactions.begin()
         self.compaction.begin()
         self._tasks = [self.loop.create_task(each.work(), name=type(each).__name__) for each in self.clients]
@@ -317,6 +325,12 @@ class ClusterRun:
             name, self.world.client(f"c-{name}"), self.loop, self.history, self.partitions,
             rate=self.options.send_rate, acks=acks, idempotent=idempotent,
             in_flight=self.options.in_flight, on_resend=self.reply_observer.on_resend if resends else None,
+        )  # fmt: skip
+
+    def _make_time_reader(self) -> TimeReader:
+        return TimeReader(
+            self.world.client, self.loop, lambda: [*self.own_partitions(), *self.compaction.partitions],
+            self._manifest_start, self.sole_epoch,
         )  # fmt: skip
 
     def _on_poll(self, poll: PollResult) -> None:

@@ -22,6 +22,7 @@ REACHED = (
     "compacted_cleans", "compacted_cold_cleans", "compacted_records_removed", "compacted_judged",
     "compacted_transactions", "compacted_topic_policy_NONE", "trouble_swap",
     "bucket_encrypted", "bucket_key_changes", "bucket_rewritten", "bucket_old_key_gone", "compacted_put_off",
+    "time_lookups",
     *(f"code_{code}" for code in ("NOT_LEADER_OR_FOLLOWER", "NOT_ENOUGH_REPLICAS", "OUT_OF_ORDER_SEQUENCE_NUMBER")),
 )  # fmt: skip
 

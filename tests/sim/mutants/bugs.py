@@ -21,6 +21,7 @@ from tiered.hot import retention
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.producer_state import ProducerStates
 from tiered.hot.segment_files import OpenFiles
+from tiered.hot.time_lookup import TimeLookups, search_log
 from tiered.ids import PartitionId
 from tiered.metadata.election import Candidate
 from tiered.metadata.log_reader import read_entries
@@ -54,6 +55,32 @@ def elect_any_live_replica(original: Any) -> Any:
         return next((node for node in replicas if node in others[-1].live), None)
 
     return last_resort
+
+
+def search_each_tier_once(original: Any) -> Any:
+    async def offset_for_timestamp(self: LeaderReads, timestamp: int, lookups: TimeLookups | None = None) -> Any:
+        log, lookups = self.unified_log, lookups or TimeLookups()
+        if log.log_start_offset < log.hot.local_start_offset:
+            found = await log.cold.reader.offset_for_timestamp(
+                log.partition_id, timestamp, manifest=log.manifest, lookups=lookups
+            )
+            self.check_not_stopped()
+            if found is not None and found[0] < log.hot.local_start_offset:
+                return found
+        return (await search_log(log.hot, timestamp, 0, lookups)).found
+
+    return offset_for_timestamp
+
+
+def keep_progress_of_removed_replicas(original: Any) -> Any:
+    def apply_isr(self: LeaderState, *new: Any) -> bool:
+        before = dict(self._followers)
+        moved = bool(original(self, *new))
+        self._followers = before | self._followers
+        self.check()
+        return moved
+
+    return apply_isr
 
 
 def elect_first_to_return(original: Any) -> Any:

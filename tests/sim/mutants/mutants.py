@@ -184,6 +184,17 @@ def _restart_leaders(drawn: ClusterOptions) -> ClusterOptions:
     )  # fmt: skip
 
 
+def _look_up_times(drawn: ClusterOptions) -> ClusterOptions:
+    """Looks up times in a slow bucket, while records move there at once and some are deleted."""
+    topic = TopicShape("t0", 2, 2, 1, "none")
+    return drawn.with_changes(
+        topics=(topic,), troubles=(), has_time_reader=True, first_byte_seconds=0.05, local_retention_bytes=1,
+        segment_bytes=1024, send_rate=8.0, senders=3, retention_bytes=-1, retention_ms=-1, latency_seconds=0.001,
+        worst_fault=0.0, bucket_rate=0.0, manifest_fan=2, rebuild=False, admin=False, admin_deletes=False, moves=False,
+        members=0, rot=False, joins=False, changes=(), deletes=True, transactional_producers=0,
+    )  # fmt: skip
+
+
 def _fail_bucket_calls(drawn: ClusterOptions) -> ClusterOptions:
     """Makes the bucket fail often."""
     return drawn.with_changes(worst_fault=0.2)
@@ -274,6 +285,14 @@ MUTANTS = {
         SimMutant(
             "r1_keeps_leading", "a new incarnation keeps its place", ("I8", "R1"),
             ((partition_transitions, "register_broker", bugs.keep_isr_after_restart),),
+        ),
+        SimMutant(
+            "tiers_searched_apart", "a look-up by time searches both tiers as they were at its begin", ("I33",),
+            ((LeaderReads, "offset_for_timestamp", bugs.search_each_tier_once),), _look_up_times,
+        ),
+        SimMutant(
+            "progress_of_removed", "a leader keeps the progress of replicas that were removed", ("progress of",),
+            ((LeaderState, "apply_isr", bugs.keep_progress_of_removed_replicas),),
         ),
         SimMutant(
             "r4_first_leads", "no wait for the others", ("R4", "I9"),
@@ -596,6 +615,7 @@ MUTANTS = {
 
 
 FIRST_SEEDS = {
+    "tiers_searched_apart": 0,
     "key_forgotten_at_load": 2,
     "key_forgotten_by_failover": 2,
     "above_high_watermark": 5,

@@ -41,6 +41,7 @@ def slow_reader_meets_old_slot() -> None:
 
 SCENARIOS: dict[str, Callable[[], None]] = {
     "recreated_slot": slow_reader_meets_old_slot,
+    "progress_of_removed": test_leader_state.test_progress_of_a_removed_replica_is_forgotten,
     "r4_first_leads": test_partition_transitions.test_most_complete_log_of_several_last_known_leads,
     "unclean_election": test_partition_transitions.test_replica_that_leaves_a_small_isr_stays_eligible,
     "r2_joins_behind": test_leader_state.test_follower_joins_isr_only_at_epoch_start,
