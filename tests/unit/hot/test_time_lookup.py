@@ -264,3 +264,17 @@ def test_records_that_are_dropped_during_a_look_up_are_not_passed_over() -> None
         assert await look_up == (None, 2)
 
     run_scenario(scenario)
+
+
+def test_record_that_is_deleted_during_a_look_up_is_not_found() -> None:
+    noise = random.Random(1).randbytes(2_000)
+
+    async def scenario(log: DiskLog) -> None:
+        append(log, bytearray(encode_batch([(NOW + late, None, noise, ()) for late in (60, 70)], codec=Codec.ZSTD)))
+        async with time_lookup._slots.take("other"):
+            look_up = asyncio.create_task(search_log(log, NOW + 50, 0, TimeLookups("a")))
+            await asyncio.sleep(0)
+            log.advance_start(1)
+        assert (await look_up).found == (1, NOW + 70, 0)
+
+    run_scenario(scenario)
