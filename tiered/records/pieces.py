@@ -107,6 +107,12 @@ def read_records(
 
     Records before one that cannot be opened are returned first. Raises `Corrupt` if that is the first one.
     """
+    if not head.codec:
+        append_time = head.max_timestamp if head.is_log_append_time else -1
+        body = memoryview(buf)[at + HEADER_BYTES : at + head.size]
+        return native.some_rows(
+            body, head.base_offset, head.base_timestamp, append_time, head.count, start, size, objects
+        )
     out: list[Record] = []
     try:
         for piece in open_pieces(buf, at, head):
