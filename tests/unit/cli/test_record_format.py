@@ -46,6 +46,13 @@ def test_records_are_printed(form: str, printed: bytes) -> None:
     assert compile_format(form)(SHOWN) == printed
 
 
+@pytest.mark.parametrize("form", ["%d{strftime[%F]}", "%d{go[2006-01-02]}"])
+def test_timestamp_outside_of_the_calendar_is_printed_as_a_number(form: str) -> None:
+    for time in (-(2**63), 2**63 - 1, 253_402_300_800_000, -62_135_596_800_001):
+        record = PrintableRecord("t", 0, Record(0, time, None, None, ()), 0, 0, 0, 0, 0, 0, 0, 0)
+        assert compile_format(form)(record) == b"%d" % time
+
+
 @pytest.mark.parametrize(
     "form",
     ["%q", "%", "%v{rot13}", "%o{big7}", "%v{hex", r"\q", r"\xg1", "%a", "%a{size}", "%d{strftime%F}", "%v{unpack[z]}"],

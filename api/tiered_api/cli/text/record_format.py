@@ -240,6 +240,10 @@ def _unpacker(text: str, spec: str) -> Callable[[bytes | None], bytes]:
     return unpack
 
 
+CALENDAR_MS = -62_135_596_800_000, 253_402_300_799_999
+"""The years 1 to 9999. A timestamp outside of them is printed as a number."""
+
+
 def _time_form(text: str, inside: str) -> Callable[[int], bytes]:
     if inside.startswith("strftime"):
         layout = strip_delimiters(text, inside.removeprefix("strftime"))
@@ -249,6 +253,8 @@ def _time_form(text: str, inside: str) -> Callable[[int], bytes]:
         return number_form(text, inside)
 
     def form(ms: int) -> bytes:
+        if not CALENDAR_MS[0] <= ms <= CALENDAR_MS[1]:
+            return b"%d" % ms
         moment = datetime.fromtimestamp(ms // 1000, UTC).replace(microsecond=ms % 1000 * 1000)
         fractions = re.sub(r"\x00(\d)", lambda found: f"{ms % 1000:03d}".ljust(9, "0")[: int(found[1])], layout)
         return moment.strftime(fractions).encode()
