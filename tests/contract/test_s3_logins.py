@@ -171,6 +171,26 @@ def test_credential_process_gives_the_new_key(
     run(body)
 
 
+def test_keys_of_a_program_that_expire_are_taken_before_they_do(
+    fake: FakeS3, run: Run, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were revoked early, as the sessions of a role may be."""
+    keys, config = tmp_path / "keys.json", tmp_path / "config"
+    config.write_text(f"[default]\ncredential_process = cat {keys}\n")
+    file.unlink()
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    form = '{{"Version": 1, "AccessKeyId": "{}", "SecretAccessKey": "s", "Expiration": "2126-01-01T00:00:00Z"}}'
+    keys.write_text(form.format("OLD"))
+
+    async def body(store: S3Store) -> None:
+        assert await store.get("k") == NotFound()
+        keys.write_text(form.format("NEW"))
+        fake.rules.access_keys = frozenset(["NEW"])
+        assert await store.get("k") == NotFound()
+
+    run(body)
+
+
 def test_keys_of_the_environment_need_a_restart(fake: FakeS3, run: Run) -> None:
     async def body(store: S3Store) -> None:
         metered = MeteredStore(store, SystemClock(), Metrics())

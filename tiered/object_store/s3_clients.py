@@ -112,7 +112,9 @@ class S3Clients:
                 return None
             self._login = newer
             refused.close()
-            log.info("store refused the credentials, new ones are used store=%s source=%s", self._url, newer.source)
+            # Keys of a role are new at each look, also where only a permission is missing: that would fill the log.
+            level = logging.DEBUG if newer.renews_itself else logging.INFO
+            log.log(level, "store refused the keys, new ones are used store=%s source=%s", self._url, newer.source)
             return newer
         finally:
             self._looking.release()
@@ -135,6 +137,11 @@ class _Login:
         self._retry_client: Any = None
         self._no_retry_client: Any = None
 
+    @property
+    def renews_itself(self) -> bool:
+        """True for keys that expire and are renewed by boto3, as those of roles."""
+        return isinstance(self._credentials, RefreshableCredentials)
+
     def retry_client(self) -> Any:
         with self._making:
             if self._retry_client is None:
@@ -152,7 +159,7 @@ class _Login:
         mine, others = self._credentials, other._credentials
         if mine is None or others is None:
             return mine is others
-        if isinstance(mine, RefreshableCredentials) or isinstance(others, RefreshableCredentials):
+        if self.renews_itself or other.renews_itself:
             return False
         return bool(mine.get_frozen_credentials() == others.get_frozen_credentials())
 
