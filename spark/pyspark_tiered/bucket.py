@@ -95,7 +95,8 @@ class ColdTopics:
         if known is None:
             return True
         listed = await self._list_manifests(topic_id)
-        return any(listed.get(number, "") != each.version for number, each in known.items()) or len(listed) > len(known)
+        changed = any(listed.get(number, "") != each.version for number, each in known.items())
+        return changed or any(number not in known for number in listed)
 
     def digest(self, topic_id: TopicId) -> str:
         """Returns a digest of the manifests that the last read saw; two reads with one digest saw the same records."""

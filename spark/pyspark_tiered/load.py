@@ -223,6 +223,8 @@ class TopicLoader:
             accept_deletes=options.accept_deletes,
         )
         self._is_raw_done = False
+        self._raw_digest: str | None = None
+        """Digest of the manifests that the last raw round saw: a round of values may read newer ones."""
 
     def close(self) -> None:
         """Closes the tables, and drops what the reader knows of the topic."""
@@ -284,9 +286,11 @@ class TopicLoader:
         assert table is not None
         loaded = table.check_sound(self._options.accept_deletes)
         if not self._has_read and self._has_all(table):
+            self._raw_digest = table.newest_mark.get("seen")
             return True
         self._has_read = True
         topic = self._reader.read(self._topic, loaded)
+        self._raw_digest = self._reader.digest(topic.topic_id)
         if topic.topic_id != table.topic_id:
             raise Unavailable(f"topic {self._topic} was deleted and created again while it was loaded", final=True)
         for gap in find_expired_ranges(topic, loaded):
@@ -315,7 +319,11 @@ class TopicLoader:
 
     def has_news(self) -> bool:
         """True if the topic may have new cold records since the last run: one list, or nothing is known of it yet."""
-        return self._table is None or self._reader.has_changed(TopicId(self._table.topic_id))
+        if self._table is None:
+            return True
+        topic_id = TopicId(self._table.topic_id)
+        is_behind = self._raw_digest is not None and self._raw_digest != self._reader.digest(topic_id)
+        return is_behind or self._reader.has_changed(topic_id)
 
     def _has_all(self, table: TopicTable) -> bool:
         """True if the newest commit loaded all that the bucket still shows: one list instead of all manifests."""

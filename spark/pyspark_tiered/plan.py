@@ -209,10 +209,14 @@ def _check_bounds(topic: str, partition: ColdPartition, start: int, end: int) ->
 
 
 def _part(entry: SegmentEntry, start: int, end: int) -> _Part:
-    """Returns the share of a segment inside the bounds. Its bytes are in proportion to its offsets."""
+    """Returns the share of a segment inside the bounds. Its bytes are in proportion to its offsets.
+
+    A share with offsets has a byte at least: without any byte left, no offset is left.
+    """
     low, high = max(entry.base_offset, start), min(entry.next_offset, end)
     offsets = entry.next_offset - entry.base_offset
-    return _Part(entry, low, high, entry.log_bytes * max(high - low, 0) // offsets)
+    log_bytes = max(entry.log_bytes * (high - low) // offsets, 1) if low < high else 0
+    return _Part(entry, low, high, log_bytes)
 
 
 def _split_part(part: _Part, size: int) -> list[_Part]:

@@ -11,6 +11,7 @@ from pyspark_tiered.bucket import ColdTopicReader
 from tests.spark import filling
 from tiered.errors import Refused
 from tiered.ids import PartitionId
+from tiered.records.batch import encode_batch
 
 TOPIC = filling.topic_id(3)
 PARTITIONS = 20
@@ -74,3 +75,18 @@ def test_topics_that_come_and_go_are_seen_by_their_slots(store: str, reader: Col
         reader.read("t", {})
     filling.create_topic(store, "t", filling.topic_id(5), 1)
     assert reader.read("t", {}).topic_id == filling.topic_id(5)
+
+
+def test_first_segment_of_an_added_partition_shows_at_once(store: str, reader: ColdTopicReader) -> None:
+    """Also if more partitions have no manifest than have been added."""
+    identity = filling.topic_id(7)
+    filling.create_topic(store, "added", identity, 4)
+    for number in (0, 1):
+        filling.upload(store, "added", PartitionId(identity, number), [filling.Segment(0, 1, ONE)])
+    reader.read("added", {})
+    assert not reader.has_changed(identity)
+    filling.upload(store, "added", PartitionId(identity, 4), [filling.Segment(0, 1, ONE)])
+    assert reader.has_changed(identity)
+
+
+ONE = encode_batch([(filling.BASE_MS, b"k", b"v", ())], leader_epoch=filling.EPOCH)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import pytest
 
 from pyspark_tiered.bucket import ColdTopicReader
 from pyspark_tiered.follow import TopicsLoader
-from pyspark_tiered.load import DEFAULT_OPTIONS, LoadProgress
+from pyspark_tiered.load import DEFAULT_OPTIONS, LoadProgress, TopicLoader
 from pyspark_tiered.native_engine import NativeEngine
 from pyspark_tiered.native_table import NativeTable
 from tests.spark import filling
+from tests.spark.typed_site import JSON, Site, encode
 from tiered.errors import Refused
 from tiered.ids import PartitionId, TopicId
 from tiered.metrics import Metrics
@@ -159,3 +161,23 @@ def test_failure_that_is_none_of_ours_holds_no_other_topic_up(
 def test_pattern_that_is_no_regular_expression_is_refused(topics: Topics) -> None:
     with pytest.raises(Refused, match="no regular expression"):
         TopicsLoader(topics.engine, topics.reader, topics.store, "*", "w", topics.note, DEFAULT_OPTIONS, topics.metrics)
+
+
+def test_segment_that_only_the_typed_round_saw_is_news(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.write(encode({"id": 1}))
+    with closing(ColdTopicReader(site.store)) as reader:
+        url = f"file:{site.warehouse}/t"
+        loader = TopicLoader(NativeEngine(), reader, site.store, "t", url, lambda _: None, None, JSON)
+        with closing(loader):
+            loader.begin()
+            assert not loader.run_round(), "the raw round"
+            site.write(encode({"id": 2}))
+            while not loader.run_round():
+                pass
+            loader.finish()
+            assert site.typed().loaded_offsets() == {0: 2}
+            assert loader.has_news(), "the raw table does not have it"
+            loader.run()
+            assert not loader.has_news()
+    site.check_offsets()

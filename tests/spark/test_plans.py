@@ -179,6 +179,28 @@ def test_rounds_load_each_offset_once_within_their_bytes(
     assert loaded == {each.partition: each.cold_end_offset for each in cold.partitions if each.cold_end_offset}
 
 
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(1, 10**6), st.integers(1, 300)), min_size=1, max_size=3), min_size=1, max_size=8
+    ),
+    st.integers(1, 4),
+    st.integers(1, 400),
+    st.data(),
+)
+def test_rounds_until_no_byte_is_left_cover_every_offset(
+    sizes: list[list[tuple[int, int]]], tasks: int, split_bytes: int, data: st.DataObject
+) -> None:
+    """Also of segments with less than a byte for each offset, as a clean leaves them, and of bounds inside of one."""
+    cold = topic(*sizes)
+    loaded = {each.partition: data.draw(st.integers(-1, each.cold_end_offset)) for each in cold.partitions}
+    while True:
+        plan = next_round(cold, loaded, tasks, split_bytes)
+        loaded |= {step.partition: step.end for step in plan.advances}
+        if not plan.bytes_left:
+            break
+    assert all(max(loaded[each.partition], 0) == each.cold_end_offset for each in cold.partitions)
+
+
 def test_bounds_outside_of_the_bucket_are_refused() -> None:
     cold = topic([(10, MIB)], log_start=3)
     with pytest.raises(Refused, match=r"holds \[3, 10\)"):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pyspark_tiered.typed import replay
+from pyspark_tiered.typed.change import FieldChanger
 from pyspark_tiered.typed.replay import ReplayProgress, replay_dead
 from pyspark_tiered.typed.tables import DeadLetters, TypedTable
 from tests.spark.typed_site import Site, encode, rows_of
@@ -118,6 +119,31 @@ def test_letter_ahead_of_the_rows_stays(site: Site, monkeypatch: pytest.MonkeyPa
     assert run(site).left == 3
     site.load()
     site.check_offsets()
+
+
+def test_letter_ahead_of_the_rows_stays_though_it_fits(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The load that goes on decides it again: a row of a replay would be there twice."""
+    site.write(encode({"x": "text"}, {"x": 3}))
+    with monkeypatch.context() as patch:
+
+        def kill(*arguments: Any, **more: Any) -> bool:
+            raise Killed
+
+        patch.setattr(TypedTable, "append", kill)
+        with pytest.raises(Killed):
+            site.load()
+    ahead = 0, site.typed().loaded_offsets()[0]
+    assert ahead in rows_of(site.dead(), ("_partition", "_offset"))
+    FieldChanger(site.store, "t", site.warehouse, "x").retype("string")
+    run(site)
+    assert ahead in rows_of(site.dead(), ("_partition", "_offset")), (
+        "the load that was killed is still to bring its row"
+    )
+    site.load()
+    site.check_offsets()
+    run(site)
+    site.check_offsets()
+    assert site.verify().ok and ahead not in rows_of(site.dead(), ("_partition", "_offset"))
 
 
 def test_topic_without_a_typed_table_is_refused(tmp_path: Path) -> None:
