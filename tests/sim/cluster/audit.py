@@ -13,6 +13,7 @@ The checkers of the predicates of docs/INVARIANTS.md:
 - `rebuilding`, in some runs: I31, and I23 of objects that nothing names.
 - this file: I4 for the true ends of epochs.
 - `time_readers`, over all look-ups by time, at the end: I33.
+- `transition_rules`, over single steps of states that brokers hold: I14, I15 and I22.
 - `transaction_checker`, over all that transactional clients did and saw, at the end: I14, I15, and I16 of producers.
 """
 

@@ -37,6 +37,7 @@ from tests.sim.cluster.time_readers import TimeReader, one_lookup_at_once
 from tests.sim.cluster.topic_id_checker import TopicIdChecker
 from tests.sim.cluster.transaction_load import OffsetLooker, TransactionLoad
 from tests.sim.cluster.transactional_producers import TransactionalProducer
+from tests.sim.cluster.transition_rules import TransitionRules
 from tests.sim.cluster.world import SimHost, SimWorld
 from tests.sim.harness.durable_logs import DurableLogs
 from tests.sim.harness.loop import SimLoop
@@ -193,6 +194,7 @@ class ClusterRun:
                 short_sessions(),
                 snapshots,
                 lookups,
+                TransitionRules(self.findings.report).watch(),
             ):
                 hooks.enter_context(each)
             if self.encryption is not None:

@@ -83,6 +83,15 @@ def keep_progress_of_removed_replicas(original: Any) -> Any:
     return apply_isr
 
 
+def ask_committed_members_only(original: Any) -> Any:
+    def is_deleted_on_isr(self: LeaderState, offset: int) -> bool:
+        known = self._followers
+        others = self._isr - {self.node_id}
+        return offset == 0 or all(node in known and known[node].log_start >= offset for node in others)
+
+    return is_deleted_on_isr
+
+
 def elect_first_to_return(original: Any) -> Any:
     def last_resort(replicas: Any, elr: Any, *others: Any) -> Any:
         return next((node for node in replicas if node in others[-1].live), None) if not elr else None

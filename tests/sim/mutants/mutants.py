@@ -56,7 +56,7 @@ from tiered.records.key_offset_map import KeyOffsetMap
 from tiered.replication import become_leader, leader_replica, offset_lookup
 from tiered.replication.leader_reads import LeaderReads
 from tiered.replication.leader_state import LeaderState
-from tiered.transactions import partitions, producer_init
+from tiered.transactions import end, partitions, producer_init
 from tiered.transactions import shard as transaction_shard
 from tiered.transactions.decision import ShardState
 from tiered.transactions.shard import TransactionShard
@@ -293,6 +293,18 @@ MUTANTS = {
         SimMutant(
             "progress_of_removed", "a leader keeps the progress of replicas that were removed", ("progress of",),
             ((LeaderState, "apply_isr", bugs.keep_progress_of_removed_replicas),),
+        ),
+        SimMutant(
+            "deletion_past_proposed", "a deletion does not wait for a member that is only proposed", ("I22",),
+            ((LeaderState, "is_deleted_on_isr", bugs.ask_committed_members_only),),
+        ),
+        SimMutant(
+            "older_offset_outlives", "an older pending offset outlives the commit of a later one", ("I15",),
+            ((PendingOffsets, "_supersede_older", transaction_bugs.keep_older_offsets),),
+        ),
+        SimMutant(
+            "any_marker_completes", "markers of an earlier transaction complete the next one", ("I14",),
+            ((end, "handle_markers_written", transaction_bugs.count_markers_of_any_epoch),), _with_transactions,
         ),
         SimMutant(
             "r4_first_leads", "no wait for the others", ("R4", "I9"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.sim.cluster import test_transition_rules
 from tests.sim.mutants import cleaning_scenarios
 from tests.sim.scenarios import test_transactional_offsets, test_transactions, test_waiting_cleans
 from tests.sim.scenarios.three import ThreeBrokers, run_scenario
@@ -42,6 +43,9 @@ def slow_reader_meets_old_slot() -> None:
 SCENARIOS: dict[str, Callable[[], None]] = {
     "recreated_slot": slow_reader_meets_old_slot,
     "progress_of_removed": test_leader_state.test_progress_of_a_removed_replica_is_forgotten,
+    "deletion_past_proposed": test_transition_rules.test_i22_deletion_that_passes_over_a_proposed_member_is_reported,
+    "older_offset_outlives": test_transition_rules.test_i15_older_offset_that_outlives_a_commit_is_reported,
+    "any_marker_completes": test_transition_rules.test_i14_completion_without_its_markers_is_reported,
     "r4_first_leads": test_partition_transitions.test_most_complete_log_of_several_last_known_leads,
     "unclean_election": test_partition_transitions.test_replica_that_leaves_a_small_isr_stays_eligible,
     "r2_joins_behind": test_leader_state.test_follower_joins_isr_only_at_epoch_start,

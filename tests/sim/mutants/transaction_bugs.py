@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from tiered.coordinator.runtime import CoordinatorRuntime
@@ -267,3 +268,17 @@ def hide_pending_offsets(original: Any) -> Any:
         return False
 
     return has_partition
+
+
+def keep_older_offsets(original: Any) -> Any:
+    return lambda pending, producer_id, key: None
+
+
+def count_markers_of_any_epoch(original: Any) -> Any:
+    def handle_markers_written(decision: Any, request: Any) -> Any:
+        found = decision.state.transactions.get(request.transactional_id)
+        if found is not None:
+            request = replace(request, producer_id=found.producer_id, producer_epoch=found.producer_epoch)
+        return original(decision, request)
+
+    return handle_markers_written
