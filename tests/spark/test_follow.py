@@ -166,9 +166,9 @@ def test_pattern_that_is_no_regular_expression_is_refused(topics: Topics) -> Non
 def test_segment_that_only_the_typed_round_saw_is_news(tmp_path: Path) -> None:
     site = Site(tmp_path)
     site.write(encode({"id": 1}))
-    with closing(ColdTopicReader(site.store)) as reader:
+    with closing(ColdTopicReader(site.store)) as reader, closing(NativeEngine()) as engine:
         url = f"file:{site.warehouse}/t"
-        loader = TopicLoader(NativeEngine(), reader, site.store, "t", url, lambda _: None, None, JSON)
+        loader = TopicLoader(engine, reader, site.store, "t", url, lambda _: None, None, JSON)
         with closing(loader):
             loader.begin()
             assert not loader.run_round(), "the raw round"
