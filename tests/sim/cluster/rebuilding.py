@@ -156,7 +156,7 @@ def _roll_until_cold(run: ClusterRun) -> bool:
         for replica in node.leader_replicas():
             partition_id = PartitionId(replica.topic_id, replica.partition)
             gone = max(replica.cold_end_offset, replica.log_start_offset)  # what expired before goes nowhere
-            tiered = replica.config.remote_storage_enable
+            tiered = replica.config.copies_to_bucket
             losses = run.model.copies_of(partition_id).losses if run.model.is_modelled(partition_id) else ()
             if is_held_back(run.model.image, replica, losses):
                 continue
