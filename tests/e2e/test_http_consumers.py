@@ -265,7 +265,7 @@ def test_name_format_and_subscription_of_a_consumer_are_exclusive(tmp_path: Path
             ({"fetch.min.bytes": "-2"}, "fetch.min.bytes='-2': it must be an integer from -1 on"),
             (
                 {"isolation": "x"},
-                "isolation is not a consumer setting; the settings are format, auto.offset.reset, ",
+                "a consumer has no field 'isolation' (did you mean 'isolation.level'?); there are format, ",
             ),
         ):
             refused = await where.ask("POST", "/consumers/g", wrong, kind=V2)

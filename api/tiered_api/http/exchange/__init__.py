@@ -7,6 +7,7 @@ May import: as http
 ~ responses       responses in one piece of bytes
 ~ sendfile        a response copied by the kernel from a segment file
 ~ metering        the charge of requests against client quotas (I28)
+  fields          the rule that a JSON body has no fields but the known ones
   errors          errors as HTTP status, Confluent code and message
 ~ limits          all limits on clients of the HTTP server
   media_types     content negotiation by media type

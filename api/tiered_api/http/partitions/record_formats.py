@@ -6,7 +6,7 @@ Numbers follow orjson: integers beyond 64 bits become doubles, as in most JSON r
 from __future__ import annotations
 
 import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -14,10 +14,15 @@ import orjson
 
 from tiered.records.model import Header
 from tiered_api.http.exchange.errors import BAD_REQUEST, INVALID_RECORD, HttpError
+from tiered_api.http.exchange.fields import check_fields, fields
 
 MAX_TIMESTAMP = 253_402_300_799_999
 """The last millisecond of the year 9999, the last one that an ISO timestamp can express."""
 HEADERS_MAX = 1_000
+RECORD_V3_FIELDS = fields("partition_id", "key", "value", "headers", "timestamp")
+FIELD_V3_FIELDS = fields("type", "data")
+HEADER_V3_FIELDS = fields("name", "value")
+RECORD_V2_FIELDS = fields("key", "value", "partition")
 
 
 class ProducerRecord(NamedTuple):
@@ -65,34 +70,41 @@ def _json(data: Any, what: str) -> bytes:
 _FROM_V3: dict[str, Callable[[Any, str], bytes]] = {"STRING": _string, "JSON": _json, "BINARY": decode_base64}
 
 
-def _field_v3(record: dict[str, Any], what: str) -> tuple[bytes | None, str]:
+def _field_v3(record: dict[str, Any], what: str, code: int) -> tuple[bytes | None, str]:
     field = record.get(what)
     if field is None:
         return None, ""
     if not isinstance(field, dict):
         raise record_error(f"{what} has to be an object with type and data")
+    check_fields(field, FIELD_V3_FIELDS, what, code)
     kind, data = field.get("type"), field.get("data")
     if kind is None and data is None:
         return None, ""
+    if "data" not in field:
+        raise record_error(f"{what} needs data (null for none)")
     read = _FROM_V3.get(kind) if isinstance(kind, str) else None
     if read is None:
         raise record_error(f"{what}.type has to be one of BINARY, JSON, STRING (there is no schema registry)")
     return (None if data is None else read(data, what)), str(kind)
 
 
-def parse_record_v3(record: Any, now_ms: int) -> ProducerRecord:
-    """Parses one record of a v3 body. Raises `HttpError` 4xx with the reason if it is malformed."""
+def parse_record_v3(
+    record: Any, now_ms: int, allowed: Set[str] = RECORD_V3_FIELDS, code: int = BAD_REQUEST
+) -> ProducerRecord:
+    """Parses one record of a v3 body, which has no other than the `allowed` fields. Raises `HttpError` 4xx with the
+    reason if it is malformed, and with `code` for an unknown field."""
     if not isinstance(record, dict):
         raise record_error("a record has to be a JSON object")
-    key, key_kind = _field_v3(record, "key")
-    value, value_kind = _field_v3(record, "value")
+    check_fields(record, allowed, "a record", code)
+    key, key_kind = _field_v3(record, "key", code)
+    value, value_kind = _field_v3(record, "value", code)
     partition, timestamp, headers = record.get("partition_id"), record.get("timestamp"), record.get("headers")
     return ProducerRecord(
         None if partition is None else _partition(partition),
         now_ms if timestamp is None else parse_timestamp(timestamp),
         key,
         value,
-        () if headers is None else _headers_v3(headers),
+        () if headers is None else _headers_v3(headers, code),
         (key_kind, value_kind),
     )
 
@@ -103,13 +115,14 @@ def _partition(partition: Any) -> int:
     return partition
 
 
-def _headers_v3(headers: Any) -> tuple[Header, ...]:
+def _headers_v3(headers: Any, code: int) -> tuple[Header, ...]:
     if not isinstance(headers, list) or len(headers) > HEADERS_MAX:
         raise record_error(f"headers has to be an array of at most {HEADERS_MAX}")
     out: list[Header] = []
     for header in headers:
         if not isinstance(header, dict) or not isinstance(header.get("name"), str):
             raise record_error("a header has to be an object with name and value")
+        check_fields(header, HEADER_V3_FIELDS, "a header", code)
         value = header.get("value")
         out.append((header["name"], None if value is None else decode_base64(value, "a header's value")))
     return tuple(out)
@@ -158,6 +171,7 @@ def parse_record_v2(record: Any, form: str, now_ms: int) -> ProducerRecord:
     """Parses one record of a v2 body in the embedded format `form` ("binary" or "json")."""
     if not isinstance(record, dict):
         raise record_error("a record has to be a JSON object")
+    check_fields(record, RECORD_V2_FIELDS, "a record of v2", 422)
     read = FROM_V2[form]
     key, value, partition = record.get("key"), record.get("value"), record.get("partition")
     return ProducerRecord(

@@ -7,16 +7,17 @@ from typing import Any, NamedTuple
 
 from tiered.ids import TopicPartition
 from tiered_api.http.exchange.errors import HttpError
-from tiered_api.http.partitions.record_formats import ProducerRecord, parse_record_v3
+from tiered_api.http.exchange.fields import check_fields, fields
+from tiered_api.http.partitions.record_formats import RECORD_V3_FIELDS, ProducerRecord, parse_record_v3
 
 RECORDS_MAX = 10_000
 OFFSETS_MAX = 10_000
 OFFSET_MAX = (1 << 63) - 2
 METADATA_CHARACTERS = 4096
-FIELDS = ("records", "consumer_group")
-GROUP_FIELDS = ("consumer_group_id", "generation_id", "member_id", "instance_id", "offsets")
-RECORD_FIELDS = ("topic_name", "partition_id", "key", "value", "headers", "timestamp")
-OFFSET_FIELDS = ("topic_name", "partition_id", "offset", "metadata")
+FIELDS = fields("records", "consumer_group")
+GROUP_FIELDS = fields("consumer_group_id", "generation_id", "member_id", "instance_id", "offsets")
+RECORD_FIELDS = fields("topic_name", *RECORD_V3_FIELDS)
+OFFSET_FIELDS = fields("topic_name", "partition_id", "offset", "metadata")
 
 
 class TopicRecord(NamedTuple):
@@ -53,13 +54,14 @@ class TransactionBody(NamedTuple):
 
 def parse_body(body: Mapping[str, Any], now_ms: int) -> TransactionBody:
     """Returns the parsed body. Raises `HttpError` with the place of the first fault."""
-    _check_fields(body, FIELDS, "the body")
+    check_fields(body, FIELDS, "the body", 422)
     rows = _parse_list(body.get("records", []), "records", RECORDS_MAX)
     records = []
     for at, row in enumerate(rows):
         try:
-            _check_fields(row, RECORD_FIELDS, "a record")
-            records.append(TopicRecord(_parse_text(row, "topic_name"), parse_record_v3(row, now_ms)))
+            _check_object(row, "a record")
+            record = parse_record_v3(row, now_ms, RECORD_FIELDS, 422)
+            records.append(TopicRecord(_parse_text(row, "topic_name"), record))
         except HttpError as error:
             raise HttpError(error.error_code, f"records[{at}]: {error.message}") from None
     given = body.get("consumer_group")
@@ -70,14 +72,14 @@ def parse_body(body: Mapping[str, Any], now_ms: int) -> TransactionBody:
 
 
 def _parse_group(given: Any) -> GroupOffsets:
-    if not isinstance(given, dict):
-        raise HttpError(422, "consumer_group has to be an object")
-    _check_fields(given, GROUP_FIELDS, "consumer_group")
+    _check_object(given, "consumer_group")
+    check_fields(given, GROUP_FIELDS, "consumer_group", 422)
     rows = _parse_list(given.get("offsets"), "consumer_group.offsets", OFFSETS_MAX)
     offsets: dict[TopicPartition, ConsumedOffset] = {}
     for at, row in enumerate(rows):
         try:
-            _check_fields(row, OFFSET_FIELDS, "an offset")
+            _check_object(row, "an offset")
+            check_fields(row, OFFSET_FIELDS, "an offset", 422)
             tp = TopicPartition(_parse_text(row, "topic_name"), _parse_integer(row, "partition_id", (1 << 31) - 1))
             metadata = row.get("metadata", "")
             if not isinstance(metadata, str) or len(metadata) > METADATA_CHARACTERS:
@@ -93,12 +95,9 @@ def _parse_group(given: Any) -> GroupOffsets:
     return GroupOffsets(_parse_text(given, "consumer_group_id"), generation, member, instance, tuple(offsets.values()))
 
 
-def _check_fields(given: Any, allowed: tuple[str, ...], what: str) -> None:
+def _check_object(given: Any, what: str) -> None:
     if not isinstance(given, dict):
         raise HttpError(422, f"{what} has to be an object")
-    unknown = next((name for name in given if name not in allowed), None)
-    if unknown is not None:
-        raise HttpError(422, f"{what} has no field {unknown[:80]!r}; there are {', '.join(allowed)}")
 
 
 def _parse_list(given: Any, name: str, limit: int) -> list[Any]:

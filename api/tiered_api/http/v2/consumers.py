@@ -41,6 +41,7 @@ from tiered_api.http.exchange.errors import (
     TOPIC_NOT_FOUND,
     HttpError,
 )
+from tiered_api.http.exchange.fields import check_fields, fields
 from tiered_api.http.exchange.limits import Exhausted
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import HttpResponse, json_response
@@ -57,6 +58,11 @@ NAME_ALIASES = {
     "isolation_level": "isolation.level",
 }
 OFFSET_MAX = (1 << 63) - 2
+ROW_FIELDS = {
+    "partitions": fields("topic", "partition"),
+    "offsets": fields("topic", "partition", "offset", "metadata"),
+    "timestamps": fields("topic", "partition", "timestamp"),
+}
 
 
 # -- coordinator ------------------------------------------------------------------------------------------------------
@@ -84,6 +90,13 @@ async def _read_body(request: HttpRequest) -> dict[str, Any]:
     return await request.parse_json_object(data) if data else {}
 
 
+async def _read_fields(request: HttpRequest, *allowed: str) -> dict[str, Any]:
+    """Returns the body as an object that has no other than the allowed fields."""
+    body = await _read_body(request)
+    check_fields(body, fields(*allowed), "the body", 422)
+    return body
+
+
 def _no_content() -> HttpResponse:
     return HttpResponse(b"", status=204)
 
@@ -107,13 +120,9 @@ async def create_consumer(request: HttpRequest) -> web.StreamResponse:
 
 def parse_config(given: Mapping[str, Any]) -> ConsumerConfig:
     """Parses the settings of a consumer. Raises `HttpError` 422 for one that is unknown or has a bad value."""
+    check_fields(given, CONFIG_FIELDS.keys(), "a consumer", INVALID_CONSUMER)
     made: dict[str, Any] = {}
     for name, value in given.items():
-        if name not in CONFIG_FIELDS:
-            raise HttpError(
-                INVALID_CONSUMER,
-                f"{name[:80]} is not a consumer setting; the settings are {', '.join(CONFIG_FIELDS)}",
-            )
         field, take, allowed = CONFIG_FIELDS[name]
         made[field] = take(value)
         if made[field] is None:
@@ -170,7 +179,7 @@ async def delete_consumer(request: HttpRequest) -> web.StreamResponse:
 
 async def subscribe(request: HttpRequest) -> web.StreamResponse:
     """Subscribes to topics, by name or by a pattern, as a member of its group."""
-    instance, body = await _find_instance(request), await _read_body(request)
+    instance, body = await _find_instance(request), await _read_fields(request, "topics", "topic_pattern")
     topics, pattern = body.get("topics"), body.get("topic_pattern")
     if (topics is None) == (pattern is None):
         raise HttpError(422, "either topics or topic_pattern has to be given")
@@ -220,7 +229,7 @@ async def unsubscribe(request: HttpRequest) -> web.StreamResponse:
 
 async def assign(request: HttpRequest) -> web.StreamResponse:
     """Assigns these partitions by hand, independent of the group's members."""
-    instance, body = await _find_instance(request), await _read_body(request)
+    instance, body = await _find_instance(request), await _read_fields(request, "partitions")
     partitions = [_check_partition(request, tp) for tp, _ in _parse_rows(body, "partitions")]
     async with instance.use():
         instance.assign(partitions)
@@ -260,7 +269,7 @@ async def read_consumer(request: HttpRequest) -> web.StreamResponse:
 async def commit(request: HttpRequest) -> web.StreamResponse:
     """Commits all delivered records, or the named offsets. A named offset is that of the last record that was
     processed."""
-    instance, body = await _find_instance(request), await _read_body(request)
+    instance, body = await _find_instance(request), await _read_fields(request, "offsets")
     async with instance.use():
         if "offsets" in body:
             offsets = [
@@ -282,7 +291,7 @@ async def commit(request: HttpRequest) -> web.StreamResponse:
 
 async def get_committed(request: HttpRequest) -> web.StreamResponse:
     """Returns the committed offsets of the partitions in the body, without those that have none."""
-    instance, body = await _find_instance(request), await _read_body(request)
+    instance, body = await _find_instance(request), await _read_fields(request, "partitions")
     partitions = [tp for tp, _ in _parse_rows(body, "partitions")]
     for tp in partitions:
         request.require(Operation.DESCRIBE, ResourceType.TOPIC, tp.topic)
@@ -297,7 +306,7 @@ async def get_committed(request: HttpRequest) -> web.StreamResponse:
 
 async def seek(request: HttpRequest) -> web.StreamResponse:
     """Moves the positions to offsets, or to the first records at or after timestamps."""
-    instance, body = await _find_instance(request), await _read_body(request)
+    instance, body = await _find_instance(request), await _read_fields(request, "offsets", "timestamps")
     if not {"offsets", "timestamps"} & body.keys():
         raise HttpError(422, "offsets or timestamps have to be given")
     async with instance.use():
@@ -340,7 +349,7 @@ async def seek_to_end(request: HttpRequest) -> web.StreamResponse:
 
 async def _seek_to(request: HttpRequest, which: int) -> web.StreamResponse:
     """Moves the positions to the first or the second of each partition's bounds."""
-    instance, body = await _find_instance(request), await _read_body(request)
+    instance, body = await _find_instance(request), await _read_fields(request, "partitions")
     async with instance.use():
         partitions = [tp for tp, _ in _parse_rows(body, "partitions")]
         for tp in partitions:
@@ -363,7 +372,9 @@ def _parse_rows(body: Mapping[str, Any], name: str) -> list[tuple[TopicPartition
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise HttpError(422, f"{name} has to be a list of objects")
     found = []
+    allowed = ROW_FIELDS[name]
     for row in rows:
+        check_fields(row, allowed, f"an entry of {name}", 422)
         topic, partition = row.get("topic"), row.get("partition")
         if not isinstance(topic, str) or type(partition) is not int or not 0 <= partition < 1 << 31:
             raise HttpError(422, f"each of {name} has to name a topic and a partition")

@@ -10,6 +10,7 @@ from aiohttp import web
 from tiered.metadata.image import TopicImage
 from tiered_api.http.exchange import media_types
 from tiered_api.http.exchange.errors import PARTITION_NOT_FOUND, HttpError
+from tiered_api.http.exchange.fields import check_fields, fields
 from tiered_api.http.exchange.request import HttpRequest, malformed_json
 from tiered_api.http.exchange.responses import json_response
 from tiered_api.http.partitions.produce import RecordMetadata, append_once, find_topic
@@ -23,6 +24,8 @@ FORMS = {
     media_types.JSON: "binary",
 }
 NOT_RETRIABLE, RETRIABLE = 1, 2
+FIELDS = fields("records", "key_schema", "key_schema_id", "value_schema", "value_schema_id")
+"""The fields of the REST Proxy. Its embedded formats binary and json take no notice of schemas."""
 
 
 async def produce_to_topic(request: HttpRequest) -> web.StreamResponse:
@@ -56,7 +59,10 @@ def parse_records(body: bytes | bytearray, form: str, now_ms: int, partition: in
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise malformed_json(error) from None
-    entries = value.get("records") if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        raise HttpError(422, "the body has to be a JSON object with records")
+    check_fields(value, FIELDS, "the body", 422)
+    entries = value.get("records")
     if not isinstance(entries, list) or not entries:
         raise HttpError(422, "records has to be an array that is not empty")
     records = [parse_record_v2(entry, form, now_ms) for entry in entries]

@@ -14,6 +14,7 @@ from tiered.metadata.changes import ALL_BROKERS
 from tiered.metadata.image import TopicImage
 from tiered.security.acls import Operation
 from tiered_api.http.exchange.errors import BAD_REQUEST, HttpError
+from tiered_api.http.exchange.fields import check_fields, fields
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import json_response, no_content
 from tiered_api.http.partitions.produce import find_topic
@@ -22,6 +23,9 @@ from tiered_api.http.v3.config_shapes import broker_configs, cluster_configs, to
 from tiered_api.http.v3.shapes import Shape, check_cluster, list_response, short_list_response
 from tiered_api.http.v3.topics import boolean_field, config_text
 
+ALTER_FIELDS = fields("data", "validate_only")
+CHANGE_FIELDS = fields("name", "value", "operation")
+VALUE_FIELDS = fields("value")
 TOPIC_BYTES = 30_000
 """Approximate size of one topic's settings in a list."""
 
@@ -38,6 +42,7 @@ def _find_config(shapes: Mapping[str, Shape], name: str) -> Shape:
 async def _parse_changes(request: HttpRequest, rows: Mapping[str, SettingRow]) -> tuple[dict[str, str | None], bool]:
     """Parses the changes of `{"data": [{name, value, operation}], "validate_only"}`."""
     body = await request.read_json_object()
+    check_fields(body, ALTER_FIELDS, "the body")
     data = body.get("data")
     if not isinstance(data, list) or not data:
         raise HttpError(422, "data has to be an array that is not empty")
@@ -54,10 +59,15 @@ async def _parse_changes(request: HttpRequest, rows: Mapping[str, SettingRow]) -
 
 
 def _parse_change(entry: dict[str, Any]) -> str | None:
+    check_fields(entry, CHANGE_FIELDS, "an entry of data")
     operation, value = entry.get("operation") or "SET", entry.get("value")
     if operation not in ("SET", "DELETE"):
         raise HttpError(422, "operation has to be SET or DELETE")
-    return None if operation == "DELETE" or value is None else config_text(value)
+    if operation == "DELETE":
+        return None
+    if value is None:
+        raise HttpError(422, f"config {entry['name'][:80]!r} needs a value; operation DELETE resets it")
+    return config_text(value)
 
 
 def _check_resettable(rows: Mapping[str, SettingRow], name: str) -> None:
@@ -66,14 +76,12 @@ def _check_resettable(rows: Mapping[str, SettingRow], name: str) -> None:
         raise HttpError(BAD_REQUEST, f"{name[:80]!r}: unknown setting")
 
 
-async def _parse_value(request: HttpRequest, rows: Mapping[str, SettingRow]) -> str | None:
-    """Parses the value of `{"value": ...}`; null means a reset to the default."""
+async def _parse_value(request: HttpRequest) -> str:
+    """Parses the value of `{"value": ...}`."""
     body = await request.read_json_object()
-    if "value" not in body:
-        raise HttpError(422, "value is missing")
-    if body["value"] is None:
-        _check_resettable(rows, request.args["config"])
-        return None
+    check_fields(body, VALUE_FIELDS, "the body")
+    if body.get("value") is None:
+        raise HttpError(422, "value is missing; DELETE of this address resets the setting")
     return config_text(body["value"])
 
 
@@ -114,7 +122,7 @@ async def _alter_topic(
 
 async def set_topic_config(request: HttpRequest) -> web.StreamResponse:
     """Sets one setting of a topic."""
-    return await _alter_topic(request, {request.args["config"]: await _parse_value(request, topic_rows())}, False)
+    return await _alter_topic(request, {request.args["config"]: await _parse_value(request)}, False)
 
 
 async def reset_topic_config(request: HttpRequest) -> web.StreamResponse:
@@ -179,9 +187,7 @@ async def _alter_broker(
 
 async def set_broker_config(request: HttpRequest) -> web.StreamResponse:
     """Sets one setting of a broker."""
-    return await _alter_broker(
-        request, _broker(request), {request.args["config"]: await _parse_value(request, broker_rows())}, False
-    )
+    return await _alter_broker(request, _broker(request), {request.args["config"]: await _parse_value(request)}, False)
 
 
 async def reset_broker_config(request: HttpRequest) -> web.StreamResponse:
@@ -213,9 +219,7 @@ async def get_cluster_config(request: HttpRequest) -> web.StreamResponse:
 async def set_cluster_config(request: HttpRequest) -> web.StreamResponse:
     """Sets one setting for all brokers."""
     check_cluster(request)
-    return await _alter_broker(
-        request, ALL_BROKERS, {request.args["config"]: await _parse_value(request, broker_rows())}, False
-    )
+    return await _alter_broker(request, ALL_BROKERS, {request.args["config"]: await _parse_value(request)}, False)
 
 
 async def reset_cluster_config(request: HttpRequest) -> web.StreamResponse:

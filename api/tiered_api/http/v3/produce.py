@@ -9,16 +9,19 @@ from aiohttp import web
 
 from tiered.records.native import json_spans
 from tiered_api.http.exchange.errors import INVALID_BATCH, HttpError
+from tiered_api.http.exchange.fields import check_fields, fields
 from tiered_api.http.exchange.request import HttpRequest, malformed_json
 from tiered_api.http.exchange.responses import HttpResponse, json_response
 from tiered_api.http.partitions.idempotency import has_key
 from tiered_api.http.partitions.produce import RecordMetadata, append_once, append_one, find_topic
-from tiered_api.http.partitions.record_formats import ProducerRecord, parse_record_v3
+from tiered_api.http.partitions.record_formats import RECORD_V3_FIELDS, ProducerRecord, parse_record_v3
 from tiered_api.http.v3.produce_reports import ProduceReports
 from tiered_api.http.v3.shapes import check_cluster
 from tiered_api.http.v3.streaming import produce_once, serve_stream
 
 ID_CHARACTERS = 80
+ENTRY_FIELDS = fields("id", *RECORD_V3_FIELDS)
+BATCH_FIELDS = fields("entries")
 
 
 async def produce_records(request: HttpRequest) -> web.StreamResponse:
@@ -65,7 +68,7 @@ async def produce_batch(request: HttpRequest) -> web.StreamResponse:
     taken: list[tuple[str, ProducerRecord]] = []
     for name, entry in entries:
         try:
-            taken.append((name, parse_record_v3(entry, now)))
+            taken.append((name, parse_record_v3(entry, now, ENTRY_FIELDS)))
         except HttpError as error:
             failures.append({"id": name, "error_code": error.error_code, "message": error.message})
     reports = ProduceReports(cluster_id, topic.name)
@@ -81,6 +84,7 @@ async def produce_batch(request: HttpRequest) -> web.StreamResponse:
 
 def _parse_entries(body: dict[str, Any], limit: int) -> list[tuple[str, Any]]:
     """Returns (id, entry) pairs. Raises `HttpError` 422 (code 42208) if the whole batch is malformed."""
+    check_fields(body, BATCH_FIELDS, "the body")
     entries = body.get("entries")
     if not isinstance(entries, list) or not entries:
         raise HttpError(INVALID_BATCH, "entries has to be an array that is not empty")

@@ -10,12 +10,18 @@ from aiohttp import web
 from tiered.controller.requests import CreatePartitions, CreateTopic, DeleteTopic
 from tiered.security.acls import CLUSTER_NAME, Operation, ResourceType
 from tiered_api.http.exchange.errors import BAD_REQUEST, HttpError
+from tiered_api.http.exchange.fields import check_fields, fields
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import json_response, no_content
 from tiered_api.http.partitions.produce import find_topic
 from tiered_api.http.v3.shapes import check_cluster, list_response, topic_shape
 
 MAX_INT = (1 << 31) - 1
+CREATION_FIELDS = fields(
+    "topic_name", "partitions_count", "replication_factor", "replicas_assignments", "configs", "validate_only"
+)
+CONFIG_FIELDS = fields("name", "value")
+GROWTH_FIELDS = fields("partitions_count", "validate_only")
 
 
 async def list_topics(request: HttpRequest) -> web.StreamResponse:
@@ -49,6 +55,7 @@ async def create_topic(request: HttpRequest) -> web.StreamResponse:
 
 def parse_creation(body: dict[str, Any]) -> CreateTopic:
     """Parses the body of a creation. Raises `HttpError` 400 or 422 with the field that is wrong."""
+    check_fields(body, CREATION_FIELDS, "the body")
     name = body.get("topic_name")
     if not isinstance(name, str):
         raise HttpError(422, "topic_name has to be a string")
@@ -103,6 +110,7 @@ def _configs(value: Any) -> dict[str, str]:
     for entry in [] if value is None else value if isinstance(value, list) else [None]:
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
             raise HttpError(422, "configs has to be an array of objects with name and value")
+        check_fields(entry, CONFIG_FIELDS, "a config")
         if entry["name"] in configs:
             raise HttpError(BAD_REQUEST, f"config {entry['name'][:80]!r} appears twice")
         if entry.get("value") is not None:
@@ -126,6 +134,7 @@ async def grow_topic(request: HttpRequest) -> web.StreamResponse:
     check_cluster(request)
     topic = find_topic(request.context, request.args["topic"])
     body = await request.read_json_object()
+    check_fields(body, GROWTH_FIELDS, "the body")
     count = positive_integer(body, "partitions_count")
     if count < 0:
         raise HttpError(422, "partitions_count is missing")
