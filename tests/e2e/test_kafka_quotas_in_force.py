@@ -219,7 +219,8 @@ def test_stranger_is_charged_for_requests_between_brokers(tmp_path: Path, creden
         refused = Code.CLUSTER_AUTHORIZATION_FAILED.number
         client = await site.client()
         added = await client.ask(AddPartitionsToTxnRequest(credential=credential), 5, AddPartitionsToTxnResponse)
-        assert (added.error_code, added.throttle_time_ms > 0, reading(site)) == (refused, True, [False])
+        code = refused if credential else 0  # clients may send it too, but prove to be no broker
+        assert (added.error_code, added.throttle_time_ms > 0, reading(site)) == (code, True, [False])
         client = await site.client()
         await client.ask(WriteTxnMarkersRequest(credential=credential), 1, WriteTxnMarkersResponse)
         client = await site.client()
