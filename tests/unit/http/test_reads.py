@@ -3,12 +3,13 @@ headers."""
 
 from __future__ import annotations
 
+import random
 import tracemalloc
 
 import pytest
 
 from tiered.errors import Corrupt
-from tiered.records.batch import Codec, encode_batch
+from tiered.records.batch import Codec, decode_header, encode_batch
 from tiered.records.pieces import WHOLE_BYTES_MAX
 from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.partitions.reads import OBJECTS_MAX, decode_batches, decode_memory, max_decoded_size
@@ -84,6 +85,33 @@ def _at(data: bytes, offset: int) -> int:
     """Returns the position of the batch that holds an offset, as a read of the log finds it."""
     size = len(data) // 3
     return 0 if offset < 9 else size if offset < 20 and offset < 18 else 2 * size
+
+
+def test_read_of_any_batches_ends_within_its_bound_and_goes_on() -> None:
+    """Batches whose records have no, few or all headers that a read takes; each read begins at the next batch."""
+    rng = random.Random(5)
+    for _ in range(200):
+        objects, sizes = rng.randrange(4, 12), [rng.randrange(1, 5) for _ in range(8)]
+        base, batches = 0, []
+        for size in sizes:
+            rows = [(0, None, b"v", [("h", b"x")] * rng.randrange(objects)) for _ in range(size)]
+            batches.append((base, encode_batch(rows, base_offset=base, codec=rng.choice([Codec.NONE, Codec.LZ4]))))
+            base += size
+        offset, found = 0, []
+        while offset < base:
+            data = b"".join(batch for first, batch in batches if first + decode_header(batch).count > offset)
+            some, offset = read(data, offset, ROOM, objects)
+            assert some
+            found += some
+        assert found == [*range(base)]
+
+
+def test_read_ends_before_a_damaged_batch_and_begins_with_its_error() -> None:
+    damaged = bytearray(encode_batch([(0, None, b"w", ())], base_offset=1))
+    damaged[-2] ^= 1
+    assert read(PLAIN + bytes(damaged), 0) == ([0], 1)
+    with pytest.raises(Corrupt, match="CRC"):
+        read(bytes(damaged), 1)
 
 
 def test_record_of_too_many_headers_needs_a_raw_read() -> None:

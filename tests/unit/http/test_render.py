@@ -62,9 +62,19 @@ def test_v2_lists_records_and_refuses_those_that_it_cannot_show() -> None:
     body, count, following = encode_v2(LOG, 10, 1 << 20, "binary", "t", 3)
     assert (count, following) == (3, 14)
     assert orjson.loads(body)[0] == {"topic": "t", "key": "aw==", "value": "eyJuIjoxfQ==", "partition": 3, "offset": 10}
-    with pytest.raises(HttpError, match="offset 10 is not json") as refused:
+    with pytest.raises(HttpError, match="of t partition 3 at offset 10 is not json: read it as binary") as refused:
         encode_v2(LOG, 10, 1 << 20, "json", "t", 3)
     assert refused.value.error_code == 42203
+
+
+def test_v2_lists_the_records_before_one_that_it_cannot_show() -> None:
+    values = (b"1", b"2", b"no json", b"4")
+    batches = b"".join(encode_batch([(0, None, each, ())], base_offset=n) for n, each in enumerate(values))
+    for data in (batches, encode_batch([(0, None, each, ()) for each in values])):
+        body, count, following = encode_v2(data, 0, 1 << 20, "json", "t", 3)
+        assert ([row["value"] for row in orjson.loads(body)], count, following) == ([1, 2], 2, 2)
+        with pytest.raises(HttpError, match="position 3"):
+            encode_v2(data, 2, 1 << 20, "json", "t", 3)
 
 
 def transactions() -> bytes:

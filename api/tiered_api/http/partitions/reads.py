@@ -242,18 +242,25 @@ def decode_batches(
     """Decodes the batches of `data`, without records below `offset`; control batches, and those of the `aborted`
     transactions, are empty. Ends before the record that would exceed `room` decompressed bytes or `objects` records and
     headers, perhaps within a batch, but returns at least one record. Readers of JSON cannot check a CRC, so it is
-    checked here. Raises `Corrupt` if it does not match, or for a record that alone has more than `objects` headers:
-    only a raw read returns that record."""
+    checked here. Ends before a batch that cannot be read. Raises `Corrupt` if that is the first one: its CRC does not
+    match, or its first record alone has more than `objects` headers, and only a raw read returns that record."""
     at, whole, transactions = 0, memoryview(data), AbortedTransactions(aborted)
     while at < len(data):
         head = decode_header(data, at)
         if crc32c(whole[at + CRC_FROM : at + head.size]) != head.crc:
+            if at:
+                return
             raise Corrupt("CRC of a stored batch does not match", position=at)
         if aborted and transactions.has_batch(head):
             yield DecodedBatch(head.leader_epoch, head.next_offset, [])
             at += head.size
             continue
-        rows, ended = _rows(data, at, head, offset, room, objects)
+        try:
+            rows, ended = _rows(data, at, head, offset, room, objects)
+        except Corrupt:
+            if at:  # too many for the objects that are left, or damaged: the next read begins here and tells it
+                return
+            raise
         size = (
             head.size
             if not head.codec

@@ -114,8 +114,8 @@ def rows_v2(
     objects: int = OBJECTS_MAX,
     aborted: Sequence[AbortedTransaction] = (),
 ) -> tuple[list[dict[str, Any]], int]:
-    """Returns (records, next offset) of a REST v2 read. Raises `HttpError` 422 for a record that is not of the form,
-    because v2 has no other field for it."""
+    """Returns (records, next offset) of a REST v2 read. Ends before a record that is not of the form, because v2 has no
+    other field for it. Raises `HttpError` 422 if that is the first one."""
     show = FORMS[form]
     rows: list[dict[str, Any]] = []
     following = offset
@@ -125,8 +125,12 @@ def rows_v2(
             try:
                 shown = (None if key is None else show(key), None if value is None else show(value))
             except ValueError:
+                if rows:
+                    return rows, at
                 raise HttpError(
-                    CONVERSION_FAILED, f"the record at offset {at} is not {form}; read it as binary"
+                    CONVERSION_FAILED,
+                    f"the record of {topic} partition {partition} at offset {at} is not {form}: read it as binary "
+                    f"(Accept, or a consumer made with that format), or go on at position {at + 1}",
                 ) from None
             rows.append({"topic": topic, "key": shown[0], "value": shown[1], "partition": partition, "offset": at})
     return rows, following
