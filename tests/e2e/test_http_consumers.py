@@ -317,3 +317,25 @@ def test_consumer_waits_for_a_transaction_that_may_change_its_offset(tmp_path: P
         assert values(await careful.read(1)) == ["c"], "goes on at what the transaction committed"
 
     run(tmp_path, scenario)
+
+
+def test_records_after_the_first_read_outlive_a_rebalance(tmp_path: Path) -> None:
+    async def scenario(where: HttpBroker) -> None:
+        await where.create("t")
+        await where.produce("t", '"old"')
+        one = await HttpConsumer.create(where, "g", "one", auto_offset_reset="latest")
+        await one.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
+        for _ in range(5):
+            assert (await one.ask("GET", "/records", accept=JSON)).json == []
+        await where.produce("t", '"new-1"', '"new-2"')
+        two = await HttpConsumer.create(where, "g", "two", auto_offset_reset="latest")
+        await two.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
+        rows: list[Any] = []
+        for each in (two, two, two, two, one, two, one, two):
+            rows += (await each.ask("GET", "/records", accept=JSON)).json
+        await where.produce("t", '"new-3"')
+        for each in (one, two, one, two):
+            rows += (await each.ask("GET", "/records", accept=JSON)).json
+        assert values(rows) == ["new-1", "new-2", "new-3"]
+
+    run(tmp_path, scenario)

@@ -263,7 +263,15 @@ class ConsumerInstance:
             if start is None or version != self.assignment_version:
                 return None
             spot = self._positions[tp] = ConsumerPosition(source.topic_id, start)
+            if committed == NO_OFFSET:
+                self._note_reset(tp, spot)
         return spot.offset
+
+    def _note_reset(self, tp: TopicPartition, spot: ConsumerPosition) -> None:
+        """Lets the next automatic commit include the position of a reset: the next owner of the partition would find a
+        later end, and skip the records between the two."""
+        if self.config.auto_commit:
+            self._uncommitted[tp] = spot
 
     async def _reset_offset(self, source: AnyPartition) -> int | None:
         if self.config.reset == "none":
@@ -277,7 +285,8 @@ class ConsumerInstance:
         if start is None:
             raise HttpError(ILLEGAL_STATE, f"the offset of {tp} does not exist any more, and auto.offset.reset is none")
         if version == self.assignment_version:
-            self._positions[tp] = ConsumerPosition(source.topic_id, start)
+            spot = self._positions[tp] = ConsumerPosition(source.topic_id, start)
+            self._note_reset(tp, spot)
 
     def seek(self, tp: TopicPartition, topic_id: TopicId, offset: int) -> None:
         """Moves the position to an offset of the topic `topic_id`. If another topic has its name by now, the next read
