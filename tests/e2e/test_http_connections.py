@@ -242,21 +242,43 @@ def test_connections_above_the_limit_leave_one_line_in_the_log(
     assert not [each for each in caplog.records if each.exc_info or "never retrieved" in each.getMessage()]
 
 
-def test_one_address_cannot_create_all_rest_consumers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instances, "INSTANCES_PER_PEER", 2)
+def test_two_addresses_cannot_create_all_rest_consumers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def create(site: HttpBroker, address: str) -> int:
+        async with open_clients(site, 1, address) as (client,):
+            head = f"POST /consumers/g HTTP/1.1\r\nHost: localhost\r\nContent-Type: {media_types.V2}\r\n"
+            client.writer.write(f"{head}Content-Length: 0\r\n\r\n".encode())
+            return status_of(await client.reader.readuntil(b"\r\n\r\n"))
+
+    async def scenario(site: HttpBroker) -> None:
+        made = [await site.ask("POST", "/consumers/g", {}, kind=media_types.V2) for _ in range(7)]
+        assert [each.status for each in made] == [200] * 6 + [429]
+        assert made[6].headers["Retry-After"] == "10"
+        assert "127.0.0.1 has 6, and nobody may have more than 1 while so few are free" in made[6].json["message"]
+        assert [await create(site, "127.0.0.2") for _ in range(2)] == [200, 429]
+        assert await create(site, "127.0.0.9") == 200
+        problems = (await site.get("/healthz")).json["problems"]
+        assert [
+            each for each in problems if "8 of 8 REST consumers are taken" in each and "6 of them by 127.0.0.1" in each
+        ]
+        for gone in made[:3]:
+            name = gone.json["instance_id"]
+            assert (await site.ask("DELETE", f"/consumers/g/instances/{name}")).status == 204
+        assert (await site.ask("POST", "/consumers/g", {}, kind=media_types.V2)).status == 200
+
+    assert instances.INSTANCES_MAX == 1_000
+    monkeypatch.setattr(instances, "INSTANCES_MAX", 8)
+    run(tmp_path, scenario)
+
+
+def test_idle_consumer_ends_when_its_holder_needs_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instances, "INSTANCES_MAX", 4)
 
     async def scenario(site: HttpBroker) -> None:
         made = [await site.ask("POST", "/consumers/g", {}, kind=media_types.V2) for _ in range(3)]
-        assert [each.status for each in made] == [200, 200, 429]
-        async with open_clients(site, 1, OTHER_ADDRESS) as (other,):
-            other.writer.write(
-                f"POST /consumers/g HTTP/1.1\r\nHost: localhost\r\nContent-Type: {media_types.V2}\r\n".encode()
-            )
-            other.writer.write(b"Content-Length: 0\r\n\r\n")
-            assert status_of(await other.reader.readuntil(b"\r\n\r\n")) == 200
-        gone = made[0].json["instance_id"]
-        assert (await site.ask("DELETE", f"/consumers/g/instances/{gone}")).status == 204
+        monkeypatch.setattr(instances, "SPARE_IDLE_SECONDS", 0)
         assert (await site.ask("POST", "/consumers/g", {}, kind=media_types.V2)).status == 200
+        gone, kept = (each.json["instance_id"] for each in made[:2])
+        assert (await site.ask("DELETE", f"/consumers/g/instances/{gone}")).status == 404
+        assert (await site.ask("DELETE", f"/consumers/g/instances/{kept}")).status == 204
 
     run(tmp_path, scenario)
-    assert instances.INSTANCES_MAX == 1_000

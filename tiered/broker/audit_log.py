@@ -1,4 +1,4 @@
-"""The audit log: the logins that were accepted or refused, and the operations that rights refused, as lines of JSON.
+"""The audit log: the logins that were accepted or refused, and what rights and shares refused, as lines of JSON.
 
 The events go to the logger `tiered.audit`, and to the subscribers. A kind of event has `LINES_PER_SECOND` lines in a
 second at most. Others are counted, and the next line of that kind has their number in `suppressed`.
@@ -19,7 +19,7 @@ LOGGER = "tiered.audit"
 LINES_PER_SECOND = 10
 TEXT_MAX = 250
 """Most characters of a text in an event. A request may name anything."""
-LOGIN, OPERATION = "login", "operation"
+LOGIN, OPERATION, SHARE = "login", "operation", "share"
 ALLOWED, REFUSED, ENDED = "allowed", "refused", "ended"
 _SECOND_NS = 10**9
 
@@ -88,6 +88,10 @@ class AuditLog:
             OPERATION, REFUSED, **_describe_caller(caller), operation=operation.name, resource_type=kind.name,
             resource_name=name,
         )  # fmt: skip
+
+    def record_share(self, holder: str, pot: str, why: str) -> None:
+        """Records that a pot has no room for more of a holder: a principal, or the network of an address."""
+        self._record(SHARE, REFUSED, holder=holder, pot=pot, why=why)
 
     def write_counts(self) -> None:
         """Writes the number of the events that had no line, before the end of the log or of a subscriber."""

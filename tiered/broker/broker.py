@@ -41,6 +41,7 @@ from tiered.broker.metadata_position import get_position
 from tiered.broker.object_deletion import ObjectDeletion
 from tiered.broker.orphaned_transactions import OrphanedTransactions
 from tiered.broker.possible_losses import PossibleLosses
+from tiered.broker.pots import Pots
 from tiered.broker.producer_ids import ProducerIds
 from tiered.broker.registration import Registration
 from tiered.broker.replica_event_handlers import ReplicaEventHandlers
@@ -121,6 +122,7 @@ class Broker:
         self.peers = peers
         self._log_level = log_level
         self.audit = AuditLog(world.clock)
+        self.pots = Pots(world.clock, metrics, self.audit)
         self.authorization = Authorization(settings, self.audit)
         self.client_quotas = ClientQuotas(settings, world.clock, metrics)
         self.tokens = TokenValidator(settings, world.clock)
@@ -334,6 +336,7 @@ class Broker:
             copy_lag_max_ms=self.settings.tiered_upload_max_lag_ms,
             pending_metadata=self.cluster.pending,
             metadata_trouble=self._metadata.stall_reason,
+            pots=self.pots.describe(),
             group_bytes=self.group_coordinators.memory_bytes,
             group_bytes_max=self.settings.tiered_groups_max_bytes,
             unserved=self.hosted_replicas.list_unserved()

@@ -61,6 +61,7 @@ def assess_health(
     copy_lag_max_ms: int,
     pending_metadata: int,
     metadata_trouble: str,
+    pots: Iterable[str],
     group_bytes: int,
     group_bytes_max: int,
     unserved: dict[str, str],
@@ -97,6 +98,7 @@ def assess_health(
             f"groups hold {group_bytes} of {group_bytes_max} bytes (tiered.groups.max.bytes): joins and commits that"
             " need more are refused"
         )
+    problems += pots
     problems += [f"partition {name} is not served: {why}" for name, why in list(unserved.items())[:LISTED_MAX]]
     listed = list(replicas)
     stuck = {str(replica.tp): replica.upload_problem for replica in listed if replica.upload_problem}

@@ -8,4 +8,5 @@ May import: words
   rate        rates over a sampled window, token buckets, and throttle times (I28)
   timed_steps  the time that work takes of the event loop
   sensors     a bounded table of what each entity has used
+  shares      bounds that all clients have in common, and what one of them may hold of each
 """

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tiered.networks import network_of
+
 USER = "User"
 """Kind of the principals of clients, as in Kafka."""
 BROKER = "Broker"
@@ -37,3 +39,8 @@ class Caller(NamedTuple):
     host: str
     by_token: bool = False
     """True if a delegation token proved the principal."""
+
+    @property
+    def holder(self) -> str:
+        """The name that the caller's shares of the broker count under: the principal, else the network of the host."""
+        return network_of(self.host) if self.principal == ANONYMOUS else str(self.principal)

@@ -108,8 +108,9 @@ class ConsumerInstance:
         """The owner, and the address from which it used the consumer last. It judges what the consumer may read."""
         self.has_user: Callable[[], bool] = lambda: True
         """True while the user of that last use is there, with one of its passwords."""
-        self.peer = caller.host
-        """The address of the client that created the consumer, or that used it first after a restart."""
+        self.holder = caller.holder
+        """The holder that the consumer counts for: its owner, or the network that created it, or used it first after a
+        restart."""
         self.lock = asyncio.Lock()
         self.last_used_ns = context.clock.mono_ns()
         self.member: RestMember | None = None

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 from tiered.errors import Code, Refused
 from tiered.groups.requests import DescribeGroup, DescribeGroupReply
-from tiered.networks import network_of
+from tiered.quotas.shares import REST_CONSUMERS, Holdings
 from tiered.security.principal import Caller
 from tiered_api.http.consumers.coordinator_calls import find_coordinator, retry_while_loading
 from tiered_api.http.consumers.instance import ConsumerConfig, ConsumerInstance
@@ -22,9 +22,9 @@ from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.errors import CONSUMER_EXISTS, CONSUMER_NOT_FOUND, HttpError
 
 INSTANCES_MAX = 1_000
-INSTANCES_PER_PEER = 500
-"""Most instances of one client address: one client that forgets its instances must not block the others."""
 IDLE_SECONDS = 300.0
+SPARE_IDLE_SECONDS = 60.0
+"""An instance that was idle for this long ends when its holder needs room for another one."""
 SWEEP_SECONDS = 10.0
 
 
@@ -44,6 +44,9 @@ class ConsumerInstances:
         self._lookup_locks: WeakValueDictionary[InstanceKey, asyncio.Lock] = WeakValueDictionary()
         self._topics = TopicCatalog(context.broker, PatternCache(context.run_job, context.clock))
         self._sweeper: asyncio.Task[None] | None = None
+        self._holdings = context.broker.pots.watch(
+            Holdings(REST_CONSUMERS, lambda: INSTANCES_MAX, lambda: len(self._instances))
+        )
         context.broker.metrics.gauge("tiered_http_consumers", "REST consumers that live here.").set_function(
             lambda: float(len(self._instances))
         )
@@ -56,6 +59,7 @@ class ConsumerInstances:
         async with self._lookup_lock(key):
             if key in self._instances or await self._find_member(key) is not None:
                 raise HttpError(CONSUMER_EXISTS, f"consumer {key.name!r} already exists in group {key.group!r}")
+            await self._make_room(caller.holder)
             instance = self._add(key, replace(config, owner=str(caller.principal)), caller)
             instance.has_user = has_user
             return instance
@@ -83,7 +87,8 @@ class ConsumerInstances:
         for instance in list(self._instances.values()):
             if instance.member is not None:
                 await instance.member.stop()
-        self._instances.clear()
+        for key in list(self._instances):
+            self._remove(key)
 
     def _lookup_lock(self, key: InstanceKey) -> asyncio.Lock:
         """Returns the lock for the look-up of one instance in its group. The coordinator may be slow, so look-ups of
@@ -94,15 +99,29 @@ class ConsumerInstances:
         return lock
 
     def _add(self, key: InstanceKey, config: ConsumerConfig, caller: Caller) -> ConsumerInstance:
-        if len(self._instances) >= INSTANCES_MAX:
-            raise HttpError(429, f"there are already {INSTANCES_MAX} consumers: delete unused ones")
-        network = network_of(caller.host)
-        if sum(network_of(each.peer) == network for each in self._instances.values()) >= INSTANCES_PER_PEER:
-            raise HttpError(429, f"your address already has {INSTANCES_PER_PEER} consumers: delete unused ones")
+        """Adds a consumer. Raises `PotRefused` if its holder may not have one more."""
+        self._holdings.check(caller.holder)
         instance = self._instances[key] = ConsumerInstance(self._context, self._topics, *key, config, caller)
+        self._holdings.add(instance.holder, 1)
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep(), name="rest consumers")
         return instance
+
+    def _remove(self, key: InstanceKey) -> None:
+        instance = self._instances.pop(key, None)
+        if instance is not None:
+            self._holdings.add(instance.holder, -1)
+
+    async def _make_room(self, holder: str) -> None:
+        """Ends consumers that their holder uses least, if it may not have one more otherwise."""
+        oldest_ns = self._context.clock.mono_ns() - int(SPARE_IDLE_SECONDS * 1e9)
+        while not self._holdings.has_room(holder):
+            own = ((key, each) for key, each in self._instances.items() if each.holder == holder)
+            idle = [(key, each) for key, each in own if each.last_used_ns <= oldest_ns and not each.lock.locked()]
+            if not idle:
+                return
+            with contextlib.suppress(HttpError):  # it was deleted meanwhile
+                await self._end_instance(*min(idle, key=lambda pair: pair[1].last_used_ns))
 
     async def _restore(self, key: InstanceKey, caller: Caller) -> ConsumerInstance | None:
         """Restores a consumer of the caller whose member the group still has from before a restart. Returns None if
@@ -110,6 +129,7 @@ class ConsumerInstances:
         found = await self._find_member(key)
         if found is None or found[0].owner != str(caller.principal):
             return None
+        await self._make_room(caller.holder)
         instance = self._add(key, found[0], caller)
         instance.join(found[1])
         return instance
@@ -128,7 +148,7 @@ class ConsumerInstances:
     async def _end_instance(self, key: InstanceKey, instance: ConsumerInstance) -> None:
         async with instance.use():
             await instance.close()
-            self._instances.pop(key, None)
+            self._remove(key)
 
     async def _has_moved(self, key: InstanceKey) -> bool:
         """Returns True if another broker coordinates the group, and has its consumers."""
@@ -147,7 +167,7 @@ class ConsumerInstances:
                 if instance.lock.locked():
                     continue
                 if await self._has_moved(key):
-                    self._instances.pop(key, None)
+                    self._remove(key)
                     await instance.detach()
                 elif instance.last_used_ns < oldest or not instance.may_stay():
                     with contextlib.suppress(HttpError):  # it was deleted meanwhile

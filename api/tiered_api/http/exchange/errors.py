@@ -6,6 +6,7 @@ The code is the status, or the status x 100 + n. No text of an unexpected except
 from __future__ import annotations
 
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
+from tiered.quotas.shares import PotRefused
 from tiered_api.http.exchange.limits import Exhausted
 
 MESSAGE_CHARACTERS = 500
@@ -76,6 +77,8 @@ CODES = {
 
 def refused_to_http_error(refused: Refused) -> HttpError:
     """Converts a refusal of the engine."""
+    if isinstance(refused, PotRefused):
+        return HttpError(429, refused.why, (("Retry-After", "10"),))
     code = CODES.get(refused.code)
     if code is None:
         code = KAFKA_RETRIABLE_ERROR if refused.code.retriable else BAD_REQUEST

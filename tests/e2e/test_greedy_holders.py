@@ -1,0 +1,149 @@
+"""Each pot that clients share, under a greedy holder, and then under a crowd of them: a newcomer always finds room.
+
+`ATTACKS` says for each line of `POTS` how one unit of it is taken. A pot without a line there fails, and so does a
+setting that bounds something without a line in `POTS` or a reason in `NO_POTS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.e2e.http_site import TEST_SECONDS, http_broker
+from tiered.config.settings import broker_rows
+from tiered.errors import Refused
+from tiered.quotas.shares import POTS, PotRefused
+from tiered.security.principal import Caller, Principal
+from tiered_api.http.consumers import instances
+from tiered_api.http.consumers.instance import ConsumerConfig
+from tiered_api.http.consumers.instances import ConsumerInstances, InstanceKey
+
+Take = Callable[[str], Awaitable[None]]
+"""Takes one unit of a pot for the holder of this name. Raises `Refused`."""
+
+
+class Attack(NamedTuple):
+    """A pot of `bound` units in a running part of a broker. `open` yields the function that takes one."""
+
+    bound: int
+    open: Callable[[Path, pytest.MonkeyPatch], AbstractAsyncContextManager[Take]]
+
+
+def caller_of(name: str) -> Caller:
+    """Returns the caller of a user of this name."""
+    return Caller(Principal("User", name), "10.0.0.7")
+
+
+@asynccontextmanager
+async def open_rest_consumers(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Take]:
+    """Creates REST consumers."""
+    monkeypatch.setattr(instances, "INSTANCES_MAX", 32)
+    async with http_broker(directory) as site:
+        consumers, numbers = site.http._listener.context.service(ConsumerInstances), count()
+
+        async def take(name: str) -> None:
+            key = InstanceKey(f"group-{name}", f"consumer-{next(numbers)}")
+            await consumers.create(key, ConsumerConfig(), caller_of(name), lambda: True)
+
+        yield take
+
+
+ATTACKS = {"rest-consumers": Attack(32, open_rest_consumers)}
+
+_TIME, _ONE = "bounds a time", "bounds one request, batch, group or file"
+_RATE = "bounds a rate of the broker's own work"
+_ADDRESS = "has a limit for each address beside it"
+_OPERATOR = "only an administrator takes of it"
+_LABELS = "bounds labels of metrics: above it they share one"
+_NO_SHARES = "has no shares yet"
+
+NO_POTS = {
+    "connections.max.reauth.ms": _TIME,
+    "delegation.token.max.lifetime.ms": _TIME,
+    "replica.lag.time.max.ms": _TIME,
+    "replica.fetch.wait.max.ms": _TIME,
+    "log.message.timestamp.before.max.ms": _TIME,
+    "log.message.timestamp.after.max.ms": _TIME,
+    "log.cleaner.max.compaction.lag.ms": _TIME,
+    "group.max.session.timeout.ms": _TIME,
+    "transaction.max.timeout.ms": _TIME,
+    "connections.max.idle.ms": _TIME,
+    "tiered.upload.max.lag.ms": _TIME,
+    "replica.fetch.max.bytes": _ONE,
+    "replica.fetch.response.max.bytes": _ONE,
+    "log.index.size.max.bytes": _ONE,
+    "message.max.bytes": _ONE,
+    "offset.metadata.max.bytes": _ONE,
+    "group.max.size": _ONE,
+    "socket.request.max.bytes": _ONE,
+    "fetch.max.bytes": _ONE,
+    "tiered.http.body.max.bytes": _ONE,
+    "tiered.cleaner.object.max.bytes": _ONE,
+    "log.cleaner.io.max.bytes.per.second": _RATE,
+    "replica.alter.log.dirs.io.max.bytes.per.second": _RATE,
+    "tiered.cleaner.max.requests.per.second": _RATE,
+    "tiered.cleaner.max.request.share": _RATE,
+    "tiered.http.connections.max": _ADDRESS,
+    "tiered.http.connections.max.per.ip": _ADDRESS,
+    "tiered.http.max.connection.creation.rate": _ADDRESS,
+    "queued.max.request.bytes": "an address that holds much leaves a reserve to others",
+    "queued.max.requests": "a connection has five requests in progress, and connections have limits by address",
+    "tiered.acls.max": _OPERATOR,
+    "tiered.metrics.max.topics": _LABELS,
+    "tiered.metrics.max.group.topics": _LABELS,
+    "tiered.partitions.max": _NO_SHARES,
+    "tiered.partitions.max.per.broker": "bounds the replicas that the controller places on a broker",
+    "tiered.groups.max.bytes": _NO_SHARES,
+    "tiered.transactions.max.bytes": _NO_SHARES,
+    "tiered.producer.ids.max": _NO_SHARES,
+    "tiered.producer.ids.max.per.partition": _NO_SHARES,
+    "remote.log.manager.copier.thread.pool.size": _NO_SHARES,
+}
+"""Settings of a broker that bound something, but no pot, each with the reason."""
+
+
+async def fill(take: Take, name: str, most: int) -> tuple[int, Refused | None]:
+    """Takes units for a holder until one is refused, or `most` are taken. Returns their number and the refusal."""
+    for taken in range(most):
+        try:
+            await take(name)
+        except Refused as refused:
+            return taken, refused
+    return most, None
+
+
+def test_each_pot_has_an_attack() -> None:
+    assert set(ATTACKS) == set(POTS)
+
+
+@pytest.mark.parametrize("name", POTS)
+def test_newcomers_find_room_in_a_pot_beside_greedy_holders(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound = ATTACKS[name].bound
+
+    async def scenario() -> None:
+        async with asyncio.timeout(TEST_SECONDS), ATTACKS[name].open(tmp_path, monkeypatch) as take:
+            taken, refused = await fill(take, "greedy", bound)
+            assert bound * 3 // 4 - 1 <= taken < bound, f"anybody takes three quarters, and nobody all: {taken}"
+            assert isinstance(refused, PotRefused)
+            assert refused.code is POTS[name].code and refused.code.retriable
+            assert POTS[name].setting in refused.why and "greedy" in refused.why
+            assert (await fill(take, "small", 1))[0] == 1
+            for each in range(3):
+                assert (await fill(take, f"greedy-{each}", bound))[0] < bound // 8
+            assert (await fill(take, "newcomer", 1))[0] == 1
+
+    asyncio.run(scenario())
+
+
+def test_setting_that_bounds_something_is_a_pot_or_has_a_reason() -> None:
+    bounds = {name for name in broker_rows() if ".max" in name or "pool.size" in name}
+    pots = {each.setting for each in POTS.values()}
+    assert bounds - pots == set(NO_POTS)

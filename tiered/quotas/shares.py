@@ -1,0 +1,154 @@
+"""Shares of a pot: a bound that all clients of a broker have in common, and what one of them may hold of it.
+
+Up to three quarters of a pot anybody takes what is free. Above that nobody holds more than a share: an eighth of what
+is free then, and at least one. So one greedy holder stops at three quarters. Each further one leaves eight ninths of
+what was free to those that come later. A pot needs no list of holders for that, and no guess of their number.
+
+A holder is a principal, else an address, IPv6 by its /64 (`Caller.holder`). The holder "" is the broker itself, or
+unknown since a restart: it counts in the total only, and only the bound itself refuses it.
+
+`POTS` has a line for each such bound. `tests/e2e/test_greedy_holders.py` fails for one without, and fills each pot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tiered.errors import Code, Refused
+
+SCARCE_QUARTERS = 3
+"""Quarters of a pot that anybody may take."""
+FREE_BY_SHARE = 8
+"""Above them, what is free by what one holder may hold."""
+
+
+class Pot(NamedTuple):
+    """One bound that all clients have in common."""
+
+    name: str
+    """Label of the pot in metrics and in the audit log."""
+    setting: str
+    """The setting that bounds it; "" if none does."""
+    unit: str
+    code: Code
+    """Code of a refusal: one after which clients try again."""
+
+
+class PotRefused(Refused):
+    """A refusal of something for which a pot has no room. It fits later: HTTP gives 429 for it, whatever the code."""
+
+
+POTS: dict[str, Pot] = {}
+"""All pots by name."""
+
+
+def _pot(name: str, setting: str, unit: str, code: Code) -> Pot:
+    pot = POTS[name] = Pot(name, setting, unit, code)
+    return pot
+
+
+REST_CONSUMERS = _pot("rest-consumers", "", "REST consumers", Code.THROTTLING_QUOTA_EXCEEDED)
+
+
+def is_scarce(bound: int, held: int) -> bool:
+    """True if more than three quarters of a pot are taken."""
+    return held * 4 > bound * SCARCE_QUARTERS
+
+
+def find_share(bound: int, held: int) -> int:
+    """Returns how much one holder may hold of a scarce pot of which `held` is taken."""
+    return max((bound - held) // FREE_BY_SHARE, 1)
+
+
+def has_room(bound: int, held: int, own: int, more: int) -> bool:
+    """True if a holder that holds `own` of a pot may take `more`. Always true for 0 or less."""
+    if more <= 0:
+        return True
+    after = held + more
+    if after > bound:
+        return False
+    return not is_scarce(bound, after) or own + more <= find_share(bound, held)
+
+
+class Holdings:
+    """The holders of one pot, and what each holds. `bound` and `held` return the size of the pot, and what is taken."""
+
+    __slots__ = ("_by_holder", "_read_bound", "_read_held", "on_refused", "pot")
+
+    def __init__(self, pot: Pot, read_bound: Callable[[], int], read_held: Callable[[], int]) -> None:
+        self.pot = pot
+        self._read_bound = read_bound
+        self._read_held = read_held
+        self._by_holder: dict[str, int] = {}
+        """Holders that hold something: no more than the pot has room for."""
+        self.on_refused: Callable[[Holdings, str, str], object] = _ignore
+        """Called with the holdings, the holder and the reason of each refusal."""
+
+    @property
+    def bound(self) -> int:
+        """The size of the pot."""
+        return self._read_bound()
+
+    @property
+    def held(self) -> int:
+        """The part that is taken."""
+        return self._read_held()
+
+    @property
+    def is_scarce(self) -> bool:
+        """True if shares are in force."""
+        return is_scarce(self.bound, self.held)
+
+    def own(self, holder: str) -> int:
+        """Returns what a holder holds."""
+        return self._by_holder.get(holder, 0)
+
+    def add(self, holder: str, count: int) -> None:
+        """Counts what a holder took, or gave back if `count` is below 0."""
+        if not holder:
+            return
+        own = self._by_holder.get(holder, 0) + count
+        if own > 0:
+            self._by_holder[holder] = own
+        else:
+            self._by_holder.pop(holder, None)
+
+    def has_room(self, holder: str, more: int = 1) -> bool:
+        """True if a holder may take `more`."""
+        own = self.own(holder) if holder else -more
+        return has_room(self.bound, self.held, own, more)
+
+    def check(self, holder: str, more: int = 1) -> None:
+        """Raises `PotRefused` with the code of the pot and a sentence if a holder may not take `more`."""
+        if not self.has_room(holder, more):
+            raise self.refuse(holder, more)
+
+    def refuse(self, holder: str, more: int = 1) -> PotRefused:
+        """Returns the refusal of `more`, and reports it."""
+        why = self.explain(holder, more)
+        self.on_refused(self, holder, why)
+        return PotRefused(self.pot.code, f"{why}: try again later")
+
+    def describe(self) -> str:
+        """Returns the level of the pot in words."""
+        setting = f" ({self.pot.setting})" if self.pot.setting else ""
+        return f"{self.held} of {self.bound} {self.pot.unit} are taken{setting}"
+
+    def explain(self, holder: str, more: int = 1) -> str:
+        """Returns why a holder may not take `more`."""
+        bound, held = self.bound, self.held
+        taken = self.describe()
+        if held + more > bound:
+            return taken
+        share, own = find_share(bound, held), self.own(holder)
+        return f"{taken}, {holder} has {own}, and nobody may have more than {share} while so few are free"
+
+    def find_greediest(self) -> tuple[str, int]:
+        """Returns the holder that holds most, and what it holds; ("", 0) if all are unknown."""
+        greediest = max(self._by_holder, key=self._by_holder.__getitem__, default="")
+        return greediest, self.own(greediest)
+
+
+def _ignore(holdings: Holdings, holder: str, why: str) -> None:
+    """Tells nobody of a refusal."""
