@@ -119,6 +119,23 @@ def test_tombstone_is_a_row_without_values() -> None:
     assert (plain(found.rows), found.dead) == ([{"a": None}, {"a": 1}, {"a": None}], ())
 
 
+EMPTY_ITEMS = (
+    "[null,null]", "[[],[]]", "[[null,null],[null]]", "[[[null,null]],[]]", "[{},{}]", "[{},null,{}]",
+    '[{"q":null},{"q":[null,null]}]', '[{"q":{}},{"q":{"r":[null,null]}}]', '{"q":[null,null,null]}',
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("value", EMPTY_ITEMS)
+@pytest.mark.parametrize("others", [1, 5])
+def test_items_without_a_value_are_rows(value: str, others: int) -> None:
+    texts = [b'{"id":1}'] * others + [f'{{"b":{value}}}'.encode()] * 2
+    found = sort_values(pa.array(texts, pa.binary()), StructOf())
+    assert (len(found.rows), found.dead) == (len(texts), ())
+    again = sort_values(pa.array(texts, pa.binary()), found.schema)
+    assert (len(again.rows), again.dead, again.schema) == (len(texts), (), found.schema)
+    assert describe_columns(select_columns(found.schema)) == "id bigint"
+
+
 def test_large_values_are_parsed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "PART_BYTES", 2000)
     values = [json.dumps({"a": "x" * size}).encode() for size in (10, 8_000_000, 20, 1999, 1)]
