@@ -96,6 +96,22 @@ def test_later_loads_remember_values_and_add_columns(site: Site) -> None:
     assert (site.typed().version, site.dead().version) == versions, "a load with nothing new commits"
 
 
+def test_items_without_a_value_are_loaded_first_and_later(site: Site) -> None:
+    for turn in range(3):
+        site.write(
+            encode({"b": [None, None]}, {"b": [[], [None, None]]}, {"b": [{}, None]}, {"c": {"d": [None, None]}})
+        )
+        site.write(encode({"n": turn}, {"b": [[None, None, None]]}))
+        done = site.load()
+        assert (done.typed_rows, done.dead_letters) == (5, 1), site.letters()
+        site.check_offsets()
+        assert site.verify().ok
+    site.write(encode({"b": [0.5]}, {"b": [None, None]}, {"c": {"d": [{"e": [None, "t"]}, None, None]}}))
+    assert site.load().dead_letters == 0
+    assert site.columns() == "n bigint, b array<double>, c struct<d: array<struct<e: array<string>>>>"
+    assert site.verify().ok, site.verify().faults
+
+
 def test_typed_table_begins_at_the_start_of_the_log(site: Site) -> None:
     site.write(encode(*({"n": i} for i in range(100))))
     site.load(LoadOptions())

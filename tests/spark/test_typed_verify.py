@@ -56,6 +56,63 @@ def test_several_partitions_and_loads_are_proved(tmp_path: Path) -> None:
     assert (found.ok, found.rows, found.dead) == (True, 432, 108), found.faults
 
 
+LATE = [
+    ({}, 1), ([], 1), ({"p": None}, 1), ([None], 1), ([None, None], 1), ({}, "t"), ([], True), ({}, 0.5), ([{}], 1),
+    ({}, [1]), ([], [1]), ([None, None], [1]), ([], {"p": 1}), ({}, {"p": 1}), ({"p": {}}, {"p": 1}),
+    ({"q": []}, {"p": 1}), ([[]], [[1]]), ([[], [None]], [[1]]), ([{}, None], [{"p": 1}]),
+    ([{"q": {}}], [{"q": {"r": 1}}]), ({"a": 1, "q": {}}, {"q": {"r": 1}}), ({"a": 1, "q": []}, {"q": 1}),
+    ([{"a": 1, "q": [None]}], [{"q": ["t"]}]),
+    ({"a": {"b": 1, "q": {}}}, {"a": {"q": [[1]]}}), ([{"a": 1}, {}, {"q": {}}, None], [{"q": "t"}]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("first", "then"), LATE)
+def test_value_without_a_leaf_is_whole_as_null_before_its_column(tmp_path: Path, first: Any, then: Any) -> None:
+    site = Site(tmp_path)
+    site.write(encode({"x": first, "id": 1}, {"id": 2}))
+    site.load()
+    site.write(encode({"x": then, "id": 3}))
+    site.load()
+    found = site.verify()
+    assert (found.ok, found.rows, found.dead) == (True, 3, 0), found.faults
+    site.write(encode({"id": 0.5}))  # a wider column: all files are written again
+    site.load()
+    found = site.verify()
+    assert (found.ok, found.rows, found.dead) == (True, 4, 0), found.faults
+
+
+def test_letter_without_a_leaf_does_not_fit_a_column_of_another_type(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.write(encode({"x": 1}, {"x": {}}, {"x": [None]}, {"x": None}))
+    site.load()
+    found = site.verify()
+    assert (found.ok, found.rows, found.dead, found.fitting) == (True, 2, 2, 0), found.faults
+
+
+def test_loss_beside_rows_from_before_a_column_is_found(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.write(encode(*({"id": i, "x": {"p": []}, "y": [i]} for i in range(9))))
+    site.load()
+    site.write(encode(*({"id": i, "x": {"p": [i]}, "y": []} for i in range(9, 17)), {"id": 0.5}))
+    site.load()
+    assert site.verify().ok
+
+    def damage(rows: Rows) -> Rows:
+        changes: dict[int, Any] = {
+            0: {"y": []}, 1: {"y": None}, 2: {"id": None}, 10: {"x": None}, 11: {"x": {"p": []}}, 12: {"y": [None]},
+            13: {"x": {"p": [None]}}, 15: {"y": [15]},
+        }  # fmt: skip
+        return [row | changes.get(row["_offset"], {}) for row in rows if row["_offset"] != 14]
+
+    for add in site.typed().files():
+        path = Path(site.warehouse, "t_typed", add["path"])
+        held = pq.read_table(path)
+        pq.write_table(pa.Table.from_pylist(damage(held.to_pylist()), schema=held.schema), path)
+    faults = {each[:3] for each in site.verify().faults}
+    changed = (0, 1, 2, 10, 11, 12, 13, 15)
+    assert faults == {*((0, at, "changed") for at in changed), (0, 14, "missing")}
+
+
 def edit(place: int, **cells: Any) -> Callable[[Rows], Rows]:
     return lambda rows: [row | cells if row["_offset"] == place else row for row in rows]
 
@@ -75,7 +132,8 @@ def double(place: int) -> Callable[[Rows], Rows]:
         (edit(2, city=""), "changed"),
         (edit(3, id=0), "changed"),
         (edit(0, at={"lat": 1.5, "tags": ["ab"]}), "changed"),
-        (edit(6, at={"lat": 2.0, "tags": None}), "changed"),
+        (edit(6, at={"lat": 2.0, "tags": [None]}), "changed"),
+        (edit(2, at={"lat": None, "tags": None}), "changed"),
         (edit(7, late=None), "changed"),
         (edit(1, _headers=[]), "changed"),
         (edit(1, _key=b""), "changed"),

@@ -52,11 +52,13 @@ _TIME = re.compile(
 class ReparsedValues(NamedTuple):
     """Columns of the fields of a schema, in its order. `unfit` are the rows whose values do not fit, and why.
 
-    A cell that does not fit is NULL, and so is each cell of a NULL value.
+    A cell that does not fit is NULL, and so is each cell of a NULL value. `leafless` are those rows of `unfit` that
+    lose no leaf: only empty arrays and objects do not fit. They did fit before their fields had columns.
     """
 
     columns: list[pyarrow.Array]
     unfit: dict[int, str]
+    leafless: frozenset[int] = frozenset()
 
 
 def reparse(
@@ -70,7 +72,9 @@ def reparse(
     if keys is None:
         return found
     key = _reparse(keys, key_part(schema), changes, is_key=True)
-    return ReparsedValues([*key.columns, *found.columns], {**key.unfit, **found.unfit})
+    lossy = (key.unfit.keys() - key.leafless) | (found.unfit.keys() - found.leafless)
+    leafless = (key.leafless | found.leafless) - lossy
+    return ReparsedValues([*key.columns, *found.columns], {**key.unfit, **found.unfit}, leafless)
 
 
 def _reparse(
@@ -93,7 +97,8 @@ def _reparse(
         data = values[row]
         if data is not None and row not in reader.unfit and _has_name_twice(data):
             reader.unfit[row] = "a name twice in one object"
-    return ReparsedValues(columns, reader.unfit)
+    leafless = frozenset(reader.leafless.keys() - reader.unfit)
+    return ReparsedValues(columns, {**reader.leafless, **reader.unfit}, leafless)
 
 
 def _load_objects(values: Sequence[bytes | None], unfit: dict[int, str]) -> Cells:
@@ -167,6 +172,7 @@ def _has_name_twice(data: bytes) -> bool:
 class _Reader:
     def __init__(self) -> None:
         self.unfit: dict[int, str] = {}
+        self.leafless: dict[int, str] = {}
         self.colons = 0
         """Colons that the texts of these values have if no name is twice in an object."""
 
@@ -291,7 +297,10 @@ class _Reader:
         if cells.count(None) != found.count(None):
             for row, before, after in zip(rows(), cells, found, strict=True):
                 if after is None and before is not None:
-                    self.unfit.setdefault(row, f"{str(before)[:40]!a} is {why}")
+                    if is_empty := _is_empty(before):
+                        self.colons += _count_colons(before)
+                    noted = self.leafless if is_empty else self.unfit
+                    noted.setdefault(row, f"{str(before)[:40]!a} is {why}")
 
     def _check_unknown(self, cells: Cells, unknown: set[str], rows: Rows) -> None:
         """Notes values with a field that has no column: only nulls, empty arrays and empty objects have none."""

@@ -4,12 +4,16 @@ Each cell has two words of 64 bits: a number and a word that says that it is the
 array's items, one behind the other, are the bytes of the array; those of an object's fields, in the order of the
 schema, are the bytes of the object. So each hash covers what is NULL, each length, and which field a value stands in.
 The hash of the whole value then takes the place of a value in the hash of a row.
+
+A leaf is a value that is no array and no object, and not NULL. A variant and an entry of a map count as leaves. A field
+that holds an array or an object without a leaf is blank. A second hash takes blank fields for NULL: a row that came
+before the column of such a field has NULL there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark_tiered.row_hash import hash_columns
 from pyspark_tiered.typed.kinds import STRING, ColumnType, Field, ListOf, MapOf, Scalar, StructOf, Variant
@@ -24,21 +28,45 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+EXACT, LEAVES, BLANKS = slice(0, 2), slice(2, 4), slice(4, 5)
+"""Columns of `hash_twice`: the hash of all cells, the hash that takes blank fields for NULL, and how many are blank."""
+
+
 def hash_typed_rows(
-    record: Sequence[pyarrow.Array], values: Sequence[pyarrow.Array | None], schema: StructOf, rows: int, secret: bytes
+    record: Sequence[pyarrow.Array],
+    values: Sequence[pyarrow.Array | None],
+    schema: StructOf,
+    rows: int,
+    secret: bytes,
+    *,
+    by_leaves: bool = False,
 ) -> NDArray[np.uint64]:
-    """Returns two numbers of 64 bits for each row.
+    """Returns two numbers of 64 bits for each row. `by_leaves`: blank fields count as NULL.
 
     `record` are partition, offset, timestamp, key and headers; `values` the columns of the schema's fields, None for a
     column that a file lacks. Raises `pyarrow.ArrowInvalid` for a column that is not of its field's type.
     """
     import pyarrow as pa
 
-    fields = [_hash(array, field.kind, rows, secret) for array, field in zip(values, schema.fields, strict=True)]
+    how = _How(secret, by_leaves)
+    fields = [_hash_field(array, field.kind, rows, how) for array, field in zip(values, schema.fields, strict=True)]
     whole = _hash_parts(fields, None, rows, secret)
     ends = pa.py_buffer(_even_ends(rows, HASH_BYTES))
     value = pa.Array.from_buffers(pa.binary(), rows, [None, ends, pa.py_buffer(whole)])
     return hash_letters([*record[:4], value, record[4]], rows, secret)
+
+
+def hash_twice(
+    record: Sequence[pyarrow.Array], values: Sequence[pyarrow.Array | None], schema: StructOf, rows: int, secret: bytes
+) -> NDArray[np.uint64]:
+    """Returns both hashes of each row, and the number of its blank fields. Arguments are those of `hash_typed_rows`."""
+    import numpy as np
+
+    exact, leaves = (hash_typed_rows(record, values, schema, rows, secret, by_leaves=each) for each in (False, True))
+    blanks = np.zeros(rows, dtype=np.int64)
+    for array, field in zip(values, schema.fields, strict=True):
+        blanks += _count_field_blanks(array, field.kind, rows)
+    return np.hstack([exact, leaves, blanks.view(np.uint64)[:, None]])
 
 
 def hash_letters(columns: Sequence[pyarrow.Array], rows: int, secret: bytes) -> NDArray[np.uint64]:
@@ -49,33 +77,44 @@ def hash_letters(columns: Sequence[pyarrow.Array], rows: int, secret: bytes) -> 
     return hash_columns([partition, offset, timestamp, pa.nulls(rows, pa.int8()), key, value, headers], rows, secret)
 
 
-def _hash(array: pyarrow.Array | None, kind: ColumnType, rows: int, secret: bytes) -> NDArray[np.uint64]:
+class _How(NamedTuple):
+    secret: bytes
+    by_leaves: bool
+
+
+def _hash_field(array: pyarrow.Array | None, kind: ColumnType, rows: int, how: _How) -> NDArray[np.uint64]:
+    """Returns the words of a field's cells."""
+    import numpy as np
+
+    found = _hash(array, kind, rows, how)
+    if array is None or not how.by_leaves or not isinstance(kind, StructOf | ListOf | MapOf):
+        return found
+    return np.where(_find_leaves(array, kind, rows)[:, None], found, _absent(kind, rows, how.secret))
+
+
+def _hash(array: pyarrow.Array | None, kind: ColumnType, rows: int, how: _How) -> NDArray[np.uint64]:
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    secret = how.secret
     if array is None:
         return _absent(kind, rows, secret)
     valid = _bits(array, rows) if array.null_count else None
     match kind:
         case StructOf(fields):
             parts = [_find_part(array, field.column) for field in fields]
-            found = [_hash(part, field.kind, rows, secret) for part, field in zip(parts, fields, strict=True)]
+            found = [_hash_field(part, field.kind, rows, how) for part, field in zip(parts, fields, strict=True)]
             return _hash_parts(found, valid, rows, secret)
         case ListOf(element):
             items = array.flatten()
-            ends = np.zeros(rows + 1, dtype=np.int32)
-            lengths = pc.fill_null(pc.list_value_length(array), 0)
-            np.cumsum(lengths.to_numpy(zero_copy_only=False) * HASH_BYTES, out=ends[1:])
-            return _hash_cells(valid, ends, _hash(items, element, len(items), secret), rows, secret)
-        case MapOf(value):
-            entry = StructOf((Field("key", "key", STRING), Field("value", "value", value)))
-            held = array.type
-            entries = pa.list_(pa.struct([("key", held.key_type), ("value", held.item_type)]))
-            return _hash(array.cast(entries), ListOf(entry), rows, secret)
+            ends = (_find_ends(array, rows) * HASH_BYTES).astype(np.int32)
+            return _hash_cells(valid, ends, _hash(items, element, len(items), how), rows, secret)
+        case MapOf():
+            return _hash(*_list_entries(array, kind), rows, how)
         case Variant():
             texts = array if pa.types.is_binary(array.type) else _read_variants(array)
-            return _hash(texts.view(pa.string()), STRING, rows, secret)
+            return _hash(texts.view(pa.string()), STRING, rows, how)
         case Scalar("string"):
             texts = array.cast(pa.string()) if array.type != pa.string() else array
             start, (_, own_ends, data) = texts.offset, texts.buffers()
@@ -83,7 +122,7 @@ def _hash(array: pyarrow.Array | None, kind: ColumnType, rows: int, secret: byte
             return _hash_cells(valid, ends, data, rows, secret)
         case Scalar() if kind.decimal:
             digits = array.cast(pa.decimal128(*kind.decimal)).cast(pa.string())
-            return _hash(digits, Scalar("string"), rows, secret)
+            return _hash(digits, Scalar("string"), rows, how)
         case Scalar(name):
             numbers = array
             for step in _steps(name):
@@ -98,6 +137,89 @@ def _hash(array: pyarrow.Array | None, kind: ColumnType, rows: int, secret: byte
             return words
         case _:
             raise AssertionError("a column of a table has a type")
+
+
+def _list_entries(array: pyarrow.MapArray, kind: MapOf) -> tuple[pyarrow.ListArray, ListOf]:
+    """Returns maps as lists of their entries."""
+    import pyarrow as pa
+
+    held = array.type
+    entries = pa.list_(pa.struct([("key", held.key_type), ("value", held.item_type)]))
+    entry = StructOf((Field("key", "key", STRING), Field("value", "value", kind.value)))
+    return array.cast(entries), ListOf(entry)
+
+
+def _find_ends(array: pyarrow.ListArray, rows: int) -> NDArray[np.int64]:
+    """Returns the ends of lists among the items that they have together, and a zero before them."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    ends = np.zeros(rows + 1, dtype=np.int64)
+    lengths = pc.fill_null(pc.list_value_length(array), 0)
+    np.cumsum(lengths.to_numpy(zero_copy_only=False), out=ends[1:])
+    return ends
+
+
+def _sum_items(numbers: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the sum of the numbers of each list's items."""
+    import numpy as np
+
+    totals = np.concatenate(([0], np.cumsum(numbers)))
+    found: NDArray[np.int64] = totals[ends[1:]] - totals[ends[:-1]]
+    return found
+
+
+def _find_leaves(array: pyarrow.Array | None, kind: ColumnType, rows: int) -> NDArray[np.bool_]:
+    """Returns true for each cell that holds a leaf."""
+    import numpy as np
+
+    found: NDArray[np.bool_] = np.zeros(rows, dtype=np.bool_)
+    if array is None:
+        return found
+    match kind:
+        case StructOf(fields):
+            for field in fields:
+                found |= _find_leaves(_find_part(array, field.column), field.kind, rows)
+            return found & _find_valid(array)
+        case ListOf(element):
+            items = array.flatten()
+            return _sum_items(_find_leaves(items, element, len(items)).astype(np.int64), _find_ends(array, rows)) > 0
+        case MapOf():
+            return np.diff(_find_ends(_list_entries(array, kind)[0], rows)) > 0
+        case _:
+            return _find_valid(array)
+
+
+def _count_field_blanks(array: pyarrow.Array | None, kind: ColumnType, rows: int) -> NDArray[np.int64]:
+    """Returns the number of blank fields in each cell of a field, the field itself included."""
+    import numpy as np
+
+    if array is None or not isinstance(kind, StructOf | ListOf | MapOf):
+        return np.zeros(rows, dtype=np.int64)
+    return _count_blanks(array, kind, rows) + (_find_valid(array) & ~_find_leaves(array, kind, rows))
+
+
+def _count_blanks(array: pyarrow.Array, kind: ColumnType, rows: int) -> NDArray[np.int64]:
+    import numpy as np
+
+    found: NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
+    match kind:
+        case StructOf(fields):
+            for field in fields:
+                found += _count_field_blanks(_find_part(array, field.column), field.kind, rows)
+            return found * _find_valid(array)
+        case ListOf(element):
+            items = array.flatten()
+            return _sum_items(_count_blanks(items, element, len(items)), _find_ends(array, rows))
+        case MapOf():
+            return _count_blanks(*_list_entries(array, kind), rows)
+        case _:
+            return found
+
+
+def _find_valid(array: pyarrow.Array) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = array.is_valid().to_numpy(zero_copy_only=False)
+    return found
 
 
 def _read_variants(array: pyarrow.StructArray) -> pyarrow.Array:

@@ -19,7 +19,7 @@ from pyspark_tiered.typed.garbage import collection_paused
 from pyspark_tiered.typed.kinds import StructOf
 from pyspark_tiered.typed.names import RECORD_COLUMNS
 from pyspark_tiered.typed.reparse import ReparsedValues, reparse
-from pyspark_tiered.typed.row_hash import hash_letters, hash_typed_rows
+from pyspark_tiered.typed.row_hash import BLANKS, LEAVES, hash_letters, hash_twice, hash_typed_rows
 from tiered.errors import Corrupt
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ class ValueSumRules(NamedTuple):
     """The rules that all tasks share. `tables` are those for rows, and for dead letters.
 
     `finds_misplaced`: only rows of the tables that lie outside of their bounds, or were erased, are listed. `has_key`:
-    keys are typed, with a column or not yet.
+    keys are typed, with a column or not yet. `by_leaves`: blank fields of rows count as NULL in the sums, and are
+    counted (`row_hash.py`).
     """
 
     schema: StructOf
@@ -64,6 +65,7 @@ class ValueSumRules(NamedTuple):
     finds_misplaced: bool = False
     changes: tuple[FieldRule, ...] = ()
     has_key: bool = False
+    by_leaves: bool = False
 
 
 class LogTask(NamedTuple):
@@ -85,7 +87,7 @@ class FilesTask(NamedTuple):
 
 
 class ListedRows(NamedTuple):
-    """Rows of one partition: their offsets and hashes."""
+    """Rows of one partition: their offsets and hashes. Typed rows have those of `hash_twice`."""
 
     partition: int
     offsets: NDArray[np.int64]
@@ -93,10 +95,14 @@ class ListedRows(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Rows of a part of one table, or of what the log has for it: their sums, or the rows that are listed."""
+    """Rows of a part of one table, or of what the log has for it: their sums, or the rows that are listed.
+
+    `blanks`: `first` of each sum is the number of blank fields of these rows, if the rules ask for it.
+    """
 
     sums: PartSums
     listed: list[ListedRows]
+    blanks: PartSums
 
 
 class UnfitRow(NamedTuple):
@@ -149,14 +155,60 @@ class _RowLister:
         return ~is_erased & is_inside(offsets, (self._table.wanted or {}).get(partition, ()))
 
 
-def _adder(rules: ValueSumRules, at: int) -> RowSummer | _RowLister:
+class _LeafSummer:
+    """Sums typed rows by their leaves, and counts their blank fields, with the methods of a `RowSummer`."""
+
+    def __init__(self, rules: ValueSumRules, at: int) -> None:
+        self._leaves, self._blanks = (_row_summer(rules, at) for _ in range(2))
+
+    @property
+    def found(self) -> PartSums:
+        return self._leaves.found
+
+    @property
+    def blanks(self) -> PartSums:
+        return self._blanks.found
+
+    def add(
+        self, partitions: NDArray[np.int32], offsets: NDArray[np.int64], hashes: NDArray[np.uint64], unplaced: int = 0
+    ) -> None:
+        import numpy as np
+
+        self._leaves.add(partitions, offsets, hashes[:, LEAVES], unplaced)
+        counts = hashes[:, BLANKS]
+        self._blanks.add(partitions, offsets, np.hstack([counts, np.zeros_like(counts)]), unplaced)
+
+
+_Adder = RowSummer | _RowLister | _LeafSummer
+
+
+def _adder(rules: ValueSumRules, at: int) -> _Adder:
+    if rules.by_leaves and at == 0:
+        return _LeafSummer(rules, at)
     if rules.finds_misplaced or rules.tables[at].wanted is not None:
         return _RowLister(rules, at)
+    return _row_summer(rules, at)
+
+
+def _row_summer(rules: ValueSumRules, at: int) -> RowSummer:
     return RowSummer(rules.tables[at].bounds, rules.bits, rules.erased, leave_out_erased=True)
 
 
-def _part(adder: RowSummer | _RowLister) -> Part:
-    return Part(adder.found, adder.listed if isinstance(adder, _RowLister) else [])
+def _part(adder: _Adder) -> Part:
+    listed = adder.listed if isinstance(adder, _RowLister) else []
+    return Part(adder.found, listed, adder.blanks if isinstance(adder, _LeafSummer) else PartSums())
+
+
+def _hash_rows(
+    adder: _Adder,
+    record: Sequence[pyarrow.Array],
+    values: Sequence[pyarrow.Array | None],
+    rows: int,
+    rules: ValueSumRules,
+) -> NDArray[np.uint64]:
+    """Returns the hashes that `adder` takes for typed rows."""
+    make = hash_typed_rows if isinstance(adder, RowSummer) else hash_twice
+    return make(record, values, rules.schema, rows, rules.secret)
 
 
 def sum_log(task: LogTask) -> PartsFound:
@@ -196,17 +248,17 @@ def _split_dead(
     return batch.filter(pa.array(is_row & ~is_dead)), batch.filter(pa.array(is_dead))
 
 
-def _add_rows(
-    adder: RowSummer | _RowLister, rows: pyarrow.RecordBatch, partition: int, rules: ValueSumRules
-) -> list[UnfitRow]:
+def _add_rows(adder: _Adder, rows: pyarrow.RecordBatch, partition: int, rules: ValueSumRules) -> list[UnfitRow]:
     count = rows.num_rows
     numbers = constant_int_column(partition, count)
     parsed = _reparse(rows, rules)
     record = [numbers, *(rows.column(name) for name in ("offset", "timestamp", "key", "headers"))]
-    hashes = hash_typed_rows(record, parsed.columns, rules.schema, count, rules.secret)
+    hashes = _hash_rows(adder, record, parsed.columns, count, rules)
     offsets = rows.column("offset").to_numpy()
     adder.add(numbers.to_numpy(), offsets, hashes)
-    return [UnfitRow(partition, int(offsets[row]), why) for row, why in sorted(parsed.unfit.items())]
+    # A field without a leaf may have come before its column, which may have any type.
+    unfit = sorted(parsed.unfit.keys() - parsed.leafless)
+    return [UnfitRow(partition, int(offsets[row]), parsed.unfit[row]) for row in unfit]
 
 
 def _reparse(rows: pyarrow.RecordBatch, rules: ValueSumRules) -> ReparsedValues:
@@ -215,7 +267,7 @@ def _reparse(rows: pyarrow.RecordBatch, rules: ValueSumRules) -> ReparsedValues:
         return reparse(rows.column("value").to_pylist(), rules.schema, rules.changes, keys)
 
 
-def _add_letters(adder: RowSummer | _RowLister, rows: pyarrow.RecordBatch, partition: int, secret: bytes) -> None:
+def _add_letters(adder: _Adder, rows: pyarrow.RecordBatch, partition: int, secret: bytes) -> None:
     numbers = constant_int_column(partition, rows.num_rows)
     columns = [numbers, *(rows.column(name) for name in DECODED)]
     adder.add(numbers.to_numpy(), rows.column("offset").to_numpy(), hash_letters(columns, rows.num_rows, secret))
@@ -229,7 +281,7 @@ def sum_files(task: FilesTask) -> PartsFound:
         for path in task.paths:
             for batch in _read_file(folder, path, rules.schema if at == 0 else None):
                 _add_file_rows(adder, batch, rules, at, f"{task.url}/{path}")
-    parts = (_part(adder), Part(PartSums(), []))
+    parts = (_part(adder), Part(PartSums(), [], PartSums()))
     return PartsFound(parts if at == 0 else parts[::-1], [], 0)
 
 
@@ -251,9 +303,7 @@ def _read_file(folder: TableFolder, path: str, schema: StructOf | None) -> Itera
         raise Corrupt(f"the file is not readable Parquet: {fault}", where=where) from fault
 
 
-def _add_file_rows(
-    adder: RowSummer | _RowLister, batch: pyarrow.RecordBatch, rules: ValueSumRules, at: int, where: str
-) -> None:
+def _add_file_rows(adder: _Adder, batch: pyarrow.RecordBatch, rules: ValueSumRules, at: int, where: str) -> None:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -271,7 +321,7 @@ def _add_file_rows(
         else:
             there = batch.schema.names
             values = [batch.column(field.column) if field.column in there else None for field in rules.schema.fields]
-            hashes = hash_typed_rows([*record, headers], values, rules.schema, rows, rules.secret)
+            hashes = _hash_rows(adder, [*record, headers], values, rows, rules)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as fault:
         raise Corrupt(f"a column is not of its type: {fault}", where=where) from fault
     adder.add(partitions.to_numpy(), batch.column("_offset").to_numpy(), hashes, unplaced)

@@ -4,6 +4,11 @@ The bucket is read again below the loaded bounds, and each value is parsed by an
 of the log has to be a dead letter with the bytes of its record, or else a row with the cells that the columns of today
 give it. Both sides become sums by range of offsets (`row_hash.py`). Only ranges whose sums differ are compared row by
 row.
+
+A row that came before a column has NULL there, and its value has no leaf in that field. No file tells for good which
+rows came before: files are written again. So a field that is NULL in the table may be blank in the log. Ranges whose
+sums differ are summed by their leaves next. They are whole if these sums are equal and the log has more blank fields.
+The same holds for each row. A field that is NULL in the log, or holds a leaf there, has to be so in the table.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from pyspark_tiered.sums import OffsetRange, PartSums, differing_ranges, find_ho
 from pyspark_tiered.table_form import Range
 from pyspark_tiered.typed.form import DEAD_SUFFIX, TABLE_SCHEMES, TYPED_SUFFIX
 from pyspark_tiered.typed.kinds import select_columns
+from pyspark_tiered.typed.row_hash import BLANKS, LEAVES
 from pyspark_tiered.typed.summing import (
     FilesTask,
     ListedRows,
@@ -206,6 +212,8 @@ class _Comparison:
         faults = [ValueFault(row.partition, row.offset, "unfit", why=row.why) for each in read for row in each.unfit]
         unfit = {fault[:2] for fault in faults}
         ranges = [differing_ranges(*both, self._rules.bits) for both in zip(log, table, strict=True)]
+        if ranges[0]:
+            ranges[0] = self._drop_whole_by_leaves(ranges[0], log[0], table[0])
         faults += [fault for fault in self._compare_ranges(ranges) if fault[:2] not in unfit or fault.kind != "changed"]
         if any(each.outside or each.erased for each in table):
             faults += self._find_misplaced(table)
@@ -259,6 +267,31 @@ class _Comparison:
     @property
     def _tasks(self) -> int:
         return GROUPS_PER_TASK * self._runner.tasks
+
+    def _drop_whole_by_leaves(
+        self, differing: Sequence[OffsetRange], log: PartSums, table: PartSums
+    ) -> list[OffsetRange]:
+        """Returns the ranges of rows that differ otherwise than by NULLs of the table in the place of blank fields."""
+        rows, dead = self._rules.tables
+        wanted: dict[int, list[Range]] = {}
+        for partition, start, end in differing:
+            low, high = rows.bounds[partition]
+            wanted.setdefault(partition, []).append((max(start, low), min(end, high)))
+        tables = rows._replace(wanted=wanted), dead._replace(wanted={})
+        rules = self._rules._replace(tables=tables, by_leaves=True)
+        found = [
+            (_merge_sums(each)[0], _merge_blanks(each)) for each in (self._read_log(rules), self._read_tables(rules))
+        ]
+        (log_leaves, log_blanks), (table_leaves, table_blanks) = found
+        whole = {
+            key
+            for key, blanks in log_blanks.sums.items()
+            if log_leaves.sums[key] == table_leaves.sums.get(key) and blanks.first > table_blanks.sums[key].first
+        }
+        one, other = (
+            PartSums({key: each for key, each in side.sums.items() if key not in whole}) for side in (log, table)
+        )
+        return differing_ranges(one, other, self._rules.bits)
 
     def _compare_ranges(self, differing: Sequence[Sequence[OffsetRange]]) -> list[ValueFault]:
         """Compares the first ranges that differ row by row, and lists the others."""
@@ -366,7 +399,7 @@ class _Comparison:
 
 
 def compare_rows(log: Iterable[ListedRows], table: Iterable[ListedRows], is_dead: bool) -> list[ValueFault]:
-    """Returns the faults of rows: each one of the log has to be in the table once, with the same hash."""
+    """Returns the faults of rows: each one of the log has to be in the table once, and whole."""
     wanted = {place: digest for rows in log for place, digest in _places(rows)}
     held: dict[tuple[int, int], list[bytes]] = {}
     for rows in table:
@@ -381,7 +414,7 @@ def compare_rows(log: Iterable[ListedRows], table: Iterable[ListedRows], is_dead
             kind = "extra"
         elif not there:
             kind = "missing"
-        elif there[0] != wanted[place]:
+        elif not is_whole(wanted[place], there[0]):
             kind = "changed"
         else:
             continue
@@ -389,10 +422,20 @@ def compare_rows(log: Iterable[ListedRows], table: Iterable[ListedRows], is_dead
     return sorted(faults)
 
 
+def is_whole(log: bytes, table: bytes) -> bool:
+    """True if a row of the table is that of the log, but for NULLs in the place of blank fields."""
+    import numpy as np
+
+    if log == table:
+        return True
+    wanted, held = (np.frombuffer(each, dtype="<u8").tolist() for each in (log, table))
+    return bool(wanted[LEAVES] == held[LEAVES] and wanted[BLANKS] > held[BLANKS])
+
+
 def _places(rows: ListedRows) -> Iterable[tuple[tuple[int, int], bytes]]:
-    digests = rows.hashes.tobytes()
+    digests, size = rows.hashes.tobytes(), rows.hashes.itemsize * rows.hashes.shape[1]
     for at, offset in enumerate(rows.offsets.tolist()):
-        yield (rows.partition, offset), digests[16 * at : 16 * at + 16]
+        yield (rows.partition, offset), digests[size * at : size * (at + 1)]
 
 
 def _collect_listed(found: Sequence[PartsFound], at: int) -> list[ListedRows]:
@@ -405,6 +448,13 @@ def _merge_sums(found: Sequence[PartsFound]) -> tuple[PartSums, PartSums]:
         for whole, part in zip(sums, each.parts, strict=True):
             whole.merge(part.sums)
     return sums
+
+
+def _merge_blanks(found: Sequence[PartsFound]) -> PartSums:
+    merged = PartSums()
+    for each in found:
+        merged.merge(each.parts[0].blanks)
+    return merged
 
 
 def _whole_range(at: int, found: OffsetRange) -> ValueFault:
