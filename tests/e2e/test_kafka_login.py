@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from base64 import b64decode
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ from tests.e2e.kafka_site import KafkaBroker, RawClient, batch, fetch, run, wait
 from tiered.config.listener_overrides import PLAIN_USERS, ListenerOverride
 from tiered.config.settings import SASL_MECHANISMS
 from tiered.controller.requests import AlterScramCredentials, RotateBrokerSecret, ScramDeletion
+from tiered.controller.scram_credentials import set_password
 from tiered.errors import Code, Refused
 from tiered.replication.leader_replica import ACKS_ALL
 from tiered.security import broker_login
 from tiered.security.broker_secrets import SECRET_BYTES
-from tiered.security.scram import ScramClient, ScramMechanism
+from tiered.security.scram import ScramClient, ScramMechanism, salt_password
 from tiered.security.secret import Secret
 from tiered.system.clock import SystemClock
 from tiered.system.network import SocketNet
@@ -500,6 +502,26 @@ def test_salt_of_an_unknown_user_outlives_a_rotation_as_those_of_users_do(tmp_pa
         for version in range(3):
             await site.node.submit(RotateBrokerSecret(version, f"{version}a" * SECRET_BYTES))
         assert await find_salts() == before
+
+    run_with_login(tmp_path, scenario)
+
+
+def test_salt_of_an_unknown_user_has_the_size_of_those_of_users(tmp_path: Path) -> None:
+    """librdkafka's admin client makes salts of 64 bytes. Names whose salts had another size were free."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        salt, iterations = bytes(range(64)), 8192
+        salted = salt_password(ScramMechanism.SHA_256, "pencil", salt, iterations)
+        change = set_password("alice", ScramMechanism.SHA_256, salted, salt, iterations)
+        assert set((await site.node.submit(AlterScramCredentials((), (change,)))).values()) == {None}
+        for user in ("alice", "nobody", "nobody-else"):
+            client = await site.client()
+            await shake_hands(client)
+            reply = (
+                await authenticate(client, ScramClient(ScramMechanism.SHA_256, user, "x", "n").make_first())
+            ).auth_bytes
+            fields = dict(each.split(b"=", 1) for each in reply.split(b","))
+            assert (len(b64decode(fields[b"s"])), fields[b"i"]) == (64, b"8192")
 
     run_with_login(tmp_path, scenario)
 

@@ -4,7 +4,8 @@ A login proves the password to the server and the stored credential to the clien
 the nonces. A machine that refused once refuses every later message. Channel binding is not supported. User names and
 passwords are UTF-8 without SASLprep, as in Kafka.
 
-A login of an unknown user goes on to its end, with a salt that looks like any other, and fails there.
+A login of an unknown user goes on to its end, and fails there. Its salt and its iterations have the shape of those of
+some user that exists: they show nothing.
 
 With the extension `tokenauth=true` the user is the id of a delegation token (KIP-48).
 """
@@ -15,7 +16,8 @@ import hmac
 import re
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from hashlib import new, pbkdf2_hmac
 from typing import NamedTuple
@@ -27,6 +29,8 @@ ITERATIONS_MIN, ITERATIONS_MAX = 4096, 16384
 ITERATIONS_ACCEPTED_MAX = 1 << 20
 """Most iterations that a client computes for a server: a false server must not occupy it for hours."""
 SALT_LETTERS = 26
+SHAPES_MAX = 16
+"""Most shapes of credentials that a server tells apart."""
 NONCE_MAX = 1024
 TOKEN_EXTENSION = "tokenauth"
 FAILED = "authentication failed: the user or the password is wrong"
@@ -111,26 +115,54 @@ def has_password(mechanism: ScramMechanism, credential: ScramCredential, passwor
     return hmac.compare_digest(made.stored_key, credential.stored_key)
 
 
-def make_salt(random_bytes: bytes) -> bytes:
+class CredentialShape(NamedTuple):
+    """The part of a credential that its server shows to everybody who begins a login."""
+
+    salt_bytes: int
+    is_text: bool
+    """True if the salt has only lower-case letters and digits, as Kafka's tools make it. librdkafka takes any bytes."""
+    iterations: int
+
+
+DEFAULT_SHAPE = CredentialShape(SALT_LETTERS, True, ITERATIONS_MIN)
+
+
+def list_shapes(credentials: Iterable[ScramCredential]) -> tuple[CredentialShape, ...]:
+    """Returns the shapes of credentials, the most frequent ones, on every broker in the same order."""
+    text = frozenset(_ALPHABET.encode())
+    counts = Counter(
+        CredentialShape(len(each.salt), text.issuperset(each.salt), each.iterations) for each in credentials
+    )
+    frequent = sorted(counts, key=lambda shape: (-counts[shape], shape))[:SHAPES_MAX]
+    return tuple(frequent) or (DEFAULT_SHAPE,)
+
+
+def make_salt(random_bytes: bytes, letters: int = SALT_LETTERS) -> bytes:
     """Returns a salt of letters and digits, as Kafka's tools make them."""
     number = int.from_bytes(random_bytes, "big")
-    letters = []
-    for _ in range(SALT_LETTERS):
+    salt = []
+    for _ in range(letters):
         number, digit = divmod(number, 36)
-        letters.append(_ALPHABET[digit])
-    return "".join(letters).encode()
+        salt.append(_ALPHABET[digit])
+    return "".join(salt).encode()
 
 
-def make_absent_credential(mechanism: ScramMechanism, secret: bytes, user: str) -> ScramCredential:
-    """Returns a credential that no password fits, the same for each login of one user name."""
+def make_absent_credential(
+    mechanism: ScramMechanism, secret: bytes, user: str, shapes: Sequence[CredentialShape] = (DEFAULT_SHAPE,)
+) -> ScramCredential:
+    """Returns a credential that no password fits, the same for each login of one user name. It has one of the shapes,
+    and keeps that one while others come and go."""
     key = mechanism.hmac(secret, user.encode(errors="surrogateescape"))
-    size = mechanism.digest_bytes
-    return ScramCredential(make_salt(key), mechanism.hmac(key, b"stored")[:size], key, ITERATIONS_MIN)
+    shape = max(shapes, key=lambda each: mechanism.hmac(key, repr(tuple(each)).encode()))
+    seed = pbkdf2_hmac(mechanism.hash_name, key, b"salt", 1, dklen=max(shape.salt_bytes, mechanism.digest_bytes))
+    salt = make_salt(seed, shape.salt_bytes) if shape.is_text else seed[: shape.salt_bytes]
+    return ScramCredential(salt, mechanism.hmac(key, b"stored"), key, shape.iterations)
 
 
 class ScramServer:
     """The server's side of one login. `find_credentials` returns the credentials that a user has now, each of which
-    proves it. They have the same salt and iterations. `find_token_credentials` does the same for a delegation token."""
+    proves it. They have the same salt and iterations. `find_token_credentials` does the same for a delegation token.
+    `shapes` are those of the credentials of all users."""
 
     def __init__(
         self,
@@ -139,6 +171,7 @@ class ScramServer:
         nonce: str,
         secret: bytes,
         find_token_credentials: Callable[[str], Sequence[ScramCredential]] = lambda _: (),
+        shapes: Sequence[CredentialShape] = (DEFAULT_SHAPE,),
     ) -> None:
         self.user = ""
         """The user, once its proof was accepted; the id of a token if `is_by_token`."""
@@ -150,6 +183,7 @@ class ScramServer:
         self._find_token_credentials = find_token_credentials
         self._nonce = nonce
         self._secret = secret
+        self._shapes = shapes
         self._claimed_user = ""
         self._credentials: Sequence[ScramCredential] = ()
         self._is_known = False
@@ -186,6 +220,7 @@ class ScramServer:
         if extensions.get(TOKEN_EXTENSION, "").lower() == "true":
             self.is_by_token = True
             self._find_credentials = self._find_token_credentials
+            self._shapes = (DEFAULT_SHAPE,)
         user = decode_name(match["user"])
         if match["acting"] and decode_name(match["acting"]) != user:
             raise _refuse("the authorization id differs from the user")
@@ -193,7 +228,7 @@ class ScramServer:
             raise _refuse(f"the nonce is longer than {NONCE_MAX} characters")
         found = self._find_credentials(user)
         self._is_known = bool(found)
-        self._credentials = found or (make_absent_credential(self._mechanism, self._secret, user),)
+        self._credentials = found or (make_absent_credential(self._mechanism, self._secret, user, self._shapes),)
         credential = self._credentials[0]
         self._claimed_user = user
         self._binding = match["gs2"].encode()

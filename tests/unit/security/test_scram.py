@@ -170,6 +170,37 @@ def test_unknown_user_looks_like_a_wrong_password() -> None:
     assert replies[0].rpartition(b",i=")[2] == replies[1].rpartition(b",i=")[2]
 
 
+def test_absent_credentials_have_the_shapes_of_those_of_users() -> None:
+    """librdkafka makes salts of 64 random bytes, Kafka's tools make letters, and users choose their iterations."""
+    salts = [b"a" * 26, b"b" * 25, bytes(range(64))]
+    users = [make(ScramMechanism.SHA_512, "x", salt, iterations) for salt in salts for iterations in (4096, 8192)]
+    shapes = scram.list_shapes(users)
+    assert len(shapes) == 6
+    absent = [scram.make_absent_credential(ScramMechanism.SHA_512, SECRET, f"n{each}", shapes) for each in range(200)]
+    assert set(scram.list_shapes(absent)) == set(shapes)
+    assert len({each.salt for each in absent}) == 200
+
+
+def test_absent_credential_stays_while_other_shapes_come() -> None:
+    text = scram.CredentialShape(26, True, 4096)
+    others = tuple(scram.CredentialShape(size, False, 4096) for size in range(16, 31))
+    kept = 0
+    for number in range(200):
+        before, after = (
+            scram.make_absent_credential(ScramMechanism.SHA_256, SECRET, f"n{number}", shapes)
+            for shapes in ((text, *others[:7]), (text, *others))
+        )
+        kept += before == after
+    assert 60 < kept < 140, "half of the shapes are new, and half of the names keep theirs"
+
+
+def test_shapes_are_bounded_and_the_frequent_ones_stay() -> None:
+    one_each = [make(ScramMechanism.SHA_256, "x", b"s" * size) for size in range(1, 40)]
+    shapes = scram.list_shapes([*one_each, one_each[-1]])
+    assert len(shapes) == scram.SHAPES_MAX and shapes[0].salt_bytes == 39
+    assert scram.list_shapes([]) == (scram.DEFAULT_SHAPE,)
+
+
 def test_proof_that_fits_the_absent_credential_is_refused() -> None:
     """A credential without a password is no credential, even to somebody who learned its keys."""
     absent = scram.make_absent_credential(ScramMechanism.SHA_256, SECRET, "nobody")

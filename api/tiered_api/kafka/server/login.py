@@ -28,7 +28,15 @@ from tiered.security.delegation_tokens import DelegationToken
 from tiered.security.principal import USER, Caller, Principal, read_principal
 from tiered.security.sasl_oauthbearer import OAuthBearerServer
 from tiered.security.sasl_plain import PlainServer
-from tiered.security.scram import FAILED, MECHANISMS, ScramCredential, ScramMechanism, ScramServer
+from tiered.security.scram import (
+    FAILED,
+    MECHANISMS,
+    CredentialShape,
+    ScramCredential,
+    ScramMechanism,
+    ScramServer,
+    list_shapes,
+)
 from tiered_api.kafka.protocol.apis import ALL_APIS, API_VERSIONS
 from tiered_api.kafka.protocol.codec import Malformed, decode, encode
 from tiered_api.kafka.protocol.headers import RequestHeader, decode_request_header, encode_response_header
@@ -120,6 +128,8 @@ class LoginHandler:
         self._context = context
         self._spawn = spawn
         self._rng = context.broker.world.rng.stream("login")
+        self._users_of_shapes: object = None
+        self._shapes: dict[str, Sequence[CredentialShape]] = {}
 
     def handle_request(
         self,
@@ -249,7 +259,8 @@ class LoginHandler:
             return PlainServer(broker.settings.plain_users(connection.listener), secret)
         scram = MECHANISMS[mechanism]
         find_token = partial(broker.delegation_tokens.find_credentials, scram)
-        return ScramServer(scram, partial(self._find_user, mechanism), nonce, secret, find_token)
+        shapes = self._list_shapes(mechanism)
+        return ScramServer(scram, partial(self._find_user, mechanism), nonce, secret, find_token, shapes)
 
     def _authenticate(
         self, connection: LoginConnection, login: LoginState, header: RequestHeader, message: bytes
@@ -315,6 +326,16 @@ class LoginHandler:
     def _find_user(self, mechanism: str, user: str) -> tuple[ScramCredential, ...]:
         found = self._context.broker.image.scram.get(user, {}).get(mechanism)
         return () if found is None else (found,)
+
+    def _list_shapes(self, mechanism: str) -> Sequence[CredentialShape]:
+        """Returns the shapes of the credentials of all users. They are found anew after a change of users."""
+        users = self._context.broker.image.scram
+        if users is not self._users_of_shapes:
+            self._users_of_shapes = users
+            self._shapes = {
+                name: list_shapes(found[name] for found in users.values() if name in found) for name in MECHANISMS
+            }
+        return self._shapes[mechanism]
 
     def _settings(self, connection: LoginConnection) -> Settings:
         return self._context.broker.settings.for_listener(connection.listener)
