@@ -230,6 +230,11 @@ def check_invariant(holds: object, *about: object) -> None:
         raise InvariantViolation(", ".join(map(str, about)))
 
 
+def unknown_topic_id(topic_id: str) -> Refused:
+    """Returns the error of an id of no topic, and of a topic whose existence the caller may not learn."""
+    return Refused(Code.UNKNOWN_TOPIC_ID, f"there is no topic with the id {topic_id}")
+
+
 def make_directory_error(what: str, error: OSError) -> Refused | Unavailable:
     """Returns the error for a directory that cannot be used at start. A bad path stays bad until the setting changes.
     Permissions, a missing mount or a full disk may be repaired while the broker waits, as with a bucket."""

@@ -8,25 +8,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from tests.e2e.kafka_site import KafkaBroker, RawClient, fetch, produce, run, wait_until
+from tests.e2e.site import batch
 from tests.e2e.test_kafka_fetch import LONG_MS, QUICK, SlowBucket, create_cold_topic, fill, parts
 from tests.e2e.transaction_calls import TransactionalClient
 from tiered.config.settings import STANDARD_AUTHORIZER
 from tiered.controller.requests import AclChoice, CreateAcls, DeleteAcls
 from tiered.errors import Code
-from tiered.ids import TopicPartition
+from tiered.ids import TopicPartition, decode_uuid, encode_uuid
 from tiered.metadata.changes import AclAdded
 from tiered.peers import TransactionPartitions
 from tiered.replication.leader_replica import LeaderReplica
+from tiered_api.kafka.protocol.apis import ALL_APIS
+from tiered_api.kafka.protocol.codec import encode
 from tiered_api.kafka.protocol.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
 from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from tiered_api.kafka.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
-from tiered_api.kafka.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from tiered_api.kafka.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from tiered_api.kafka.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
-from tiered_api.kafka.protocol.messages.fetch import FetchResponse
+from tiered_api.kafka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tiered_api.kafka.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -34,7 +38,25 @@ from tiered_api.kafka.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from tiered_api.kafka.protocol.messages.produce import ProduceResponse
+from tiered_api.kafka.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from tiered_api.kafka.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+from tiered_api.kafka.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from tiered_api.kafka.protocol.schema import Message
 from tiered_api.kafka.server.fetch.large_fetch import LARGE_FETCH_PARTITIONS
 
 ADMIN, GUEST = "127.0.0.1", "127.0.0.2"
@@ -43,6 +65,7 @@ TOPIC, GROUP, CLUSTER, USER = 2, 3, 4, 7
 ALL, READ, ALTER, DESCRIBE = 2, 3, 7, 8
 LITERAL, PREFIXED = 3, 4
 DENY, ALLOW = 2, 3
+BY_ID_FROM = {"Fetch": 13, "Produce": 13, "OffsetCommit": 10, "OffsetFetch": 10, "DeleteTopics": 6, "Metadata": 12}
 EVERY_TYPE = ("TOPIC", "GROUP", "TRANSACTIONAL_ID")
 
 
@@ -152,7 +175,7 @@ def test_records_are_written_and_read_only_with_the_right(tmp_path: Path, versio
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         admin, guest = await site.client(ADMIN), await site.client(GUEST)
-        refused = Code.TOPIC_AUTHORIZATION_FAILED.number
+        refused = (Code.UNKNOWN_TOPIC_ID if version >= 13 else Code.TOPIC_AUTHORIZATION_FAILED).number
         for _ in range(3):  # what the administrator's requests left behind answers nobody else
             assert await produce_as(admin, replica, version) == 0
             assert await produce_as(guest, replica, version) == refused
@@ -192,7 +215,7 @@ def test_fetch_that_waits_gives_no_records_once_its_right_is_gone(tmp_path: Path
         await site.node.submit(REMOVAL)
         await fill(replica, b"x" * 1_000)
         found = parts(await guest.receive(FetchResponse, version))[0]
-        refused = Code.TOPIC_AUTHORIZATION_FAILED.number
+        refused = (Code.UNKNOWN_TOPIC_ID if version >= 13 else Code.TOPIC_AUTHORIZATION_FAILED).number
         assert (found.error_code, found.high_watermark, bytes(found.records or b"")) == (refused, -1, b"")
 
     run_with_acls(tmp_path, scenario)
@@ -279,6 +302,45 @@ def test_topics_are_hidden_from_a_caller_without_rights(tmp_path: Path, version:
         if version >= 4:
             created = await guest.ask(MetadataRequest(names[3:], True), version, MetadataResponse)
             assert [each.error_code for each in created.topics] == [0]
+
+    run_with_acls(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("right", ["", "DESCRIBE"])
+def test_id_of_a_hidden_topic_looks_like_one_of_no_topic(tmp_path: Path, right: str) -> None:
+    """Every request that names a topic by its id. A caller that may describe the topic learns what it lacks."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        await site.create("hidden")
+        await grant(site, ("GROUP", "g", "READ"), *([("TOPIC", "hidden", right)] if right else []))
+        guest, hidden, absent = (
+            await site.client(GUEST),
+            site.node.image.topics["hidden"].topic_id,
+            encode_uuid(uuid4()),
+        )
+
+        def requests(topic_id: str) -> list[tuple[Message, type[Message]]]:
+            commit = OffsetCommitRequestTopic(topic_id=topic_id, partitions=[OffsetCommitRequestPartition(0, 1)])
+            read = OffsetFetchRequestTopics(topic_id=topic_id, partition_indexes=[0])
+            write = TopicProduceData(topic_id=topic_id, partition_data=[PartitionProduceData(0, batch([b"x"]))])
+            look = FetchTopic(topic_id=topic_id, partitions=[FetchPartition(0, partition_max_bytes=1000)])
+            return [
+                (FetchRequest(max_wait_ms=0, topics=[look]), FetchResponse),
+                (ProduceRequest(acks=1, timeout_ms=1000, topic_data=[write]), ProduceResponse),
+                (OffsetCommitRequest("g", topics=[commit]), OffsetCommitResponse),
+                (OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=[read])]), OffsetFetchResponse),
+                (DeleteTopicsRequest(topics=[DeleteTopicState(None, topic_id)], timeout_ms=1000), DeleteTopicsResponse),
+                (MetadataRequest([MetadataRequestTopic(topic_id, None)], False), MetadataResponse),
+            ]
+
+        for (named, response), (other, _) in zip(requests(hidden), requests(absent), strict=True):
+            api = next(each for each in ALL_APIS.values() if each.name == type(named).__name__.removesuffix("Request"))
+            for version in range(BY_ID_FROM[api.name], api.high + 1):
+                one, two = await guest.ask(named, version, response), await guest.ask(other, version, response)
+                seen = [bytes(encode(each, version)) for each in (one, two)]
+                as_absent = seen[0].replace(decode_uuid(hidden), decode_uuid(absent))
+                looks_alike = as_absent.replace(hidden.encode(), absent.encode()) == seen[1]
+                assert looks_alike is not bool(right), (named, version, one, two)
 
     run_with_acls(tmp_path, scenario)
 

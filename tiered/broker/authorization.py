@@ -51,6 +51,10 @@ class Authorization:
             self.audit.record_refusal(caller, operation, kind, name)
         return is_allowed
 
+    def may_describe(self, caller: Caller, topic: str) -> bool:
+        """True if the caller may learn that a topic exists."""
+        return self.is_allowed(caller, Operation.DESCRIBE, ResourceType.TOPIC, topic)
+
     def is_allowed_on_cluster(self, caller: Caller, operation: Operation) -> bool:
         """True if the caller may carry out an operation on the cluster."""
         return self.is_allowed(caller, operation, ResourceType.CLUSTER, CLUSTER_NAME)

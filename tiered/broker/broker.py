@@ -62,7 +62,16 @@ from tiered.controller import requests
 from tiered.controller.channel import SUBMIT_SECONDS
 from tiered.controller.member import ClusterMember
 from tiered.controller.requests import Request
-from tiered.errors import Code, Fenced, InvariantViolation, Refused, Unavailable, first_cause, public_message
+from tiered.errors import (
+    Code,
+    Fenced,
+    InvariantViolation,
+    Refused,
+    Unavailable,
+    first_cause,
+    public_message,
+    unknown_topic_id,
+)
 from tiered.ids import TopicId, TopicPartition, encode_uuid, incarnation_digest
 from tiered.metadata.change_summary import summarize, summarize_losses, summarize_smaller_losses
 from tiered.metadata.changes import Change
@@ -288,7 +297,7 @@ class Broker:
         """
         known = self.image.topics_by_id.get(topic_id)
         if known is None:
-            raise Refused(Code.UNKNOWN_TOPIC_ID, f"there is no topic with the id {topic_id}")
+            raise unknown_topic_id(topic_id)
         return known
 
     def follower_reads(self, topic: str, partition: int) -> FollowerReads | None:

@@ -72,7 +72,7 @@ from tiered_api.kafka.server.rights.verdict import ALLOWED, Verdict, run_without
 ALICE = Caller(Principal("User", "alice"), "10.0.0.1")
 TOPIC_ID = TopicId("AAAAAAAAAAAAAAAAAAAAAQ")
 NAMES = {ResourceType.TOPIC: "t", ResourceType.GROUP: "g", ResourceType.TRANSACTIONAL_ID: "x"}
-CODES = {29, 30, 31, 53}
+CODES = {29, 30, 31, 53, 100}
 """The codes that refuse for want of rights."""
 IN_HANDLERS = {"Produce", "Fetch", "Metadata", "CreateDelegationToken", "DescribeDelegationToken"}
 FREE = {
@@ -319,14 +319,14 @@ def test_list_for_a_broker_is_not_filtered() -> None:
 def test_topics_are_neither_deleted_by_id_nor_paged_without_a_right() -> None:
     rights = make_rights(Need(Operation.DELETE, ResourceType.GROUP))
     by_id = DeleteTopicsRequest(topics=[DeleteTopicState(None, TOPIC_ID)])
-    assert [each.error_code for each in response_of(check_delete_topics(rights, by_id, 6)).responses] == [29]
+    assert [each.error_code for each in response_of(check_delete_topics(rights, by_id, 6)).responses] == [100]
     page = DescribeTopicPartitionsRequest([])
     assert response_of(check_topic_pages(rights, page, 0)).topics == [] == page.topics
 
 
-def test_unknown_id_is_not_forbidden_and_cluster_operations_are_hidden() -> None:
+def test_unknown_id_looks_like_a_hidden_one_and_cluster_operations_are_hidden() -> None:
     rights = make_rights(Need(Operation.ALTER_CONFIGS, ResourceType.CLUSTER))
-    assert rights.on_topic_id(Operation.READ, "AAAAAAAAAAAAAAAAAAAAAw")
+    assert not rights.on_topic_id(Operation.READ, "AAAAAAAAAAAAAAAAAAAAAw")
     assert not rights.on_topic_id(Operation.READ, TOPIC_ID)
     assert rights.cluster_mask() == 0
     assert make_rights(Need(Operation.DESCRIBE, ResourceType.CLUSTER)).cluster_mask() == 1 << Operation.DESCRIBE

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tiered.config.kafka_aliases import RACK_AWARE
-from tiered.errors import Code, Refused
+from tiered.errors import Code, Refused, unknown_topic_id
 from tiered.ids import TopicId
 from tiered.replication.follower_reads import FollowerReads
 from tiered.replication.leader_reads import LeaderReads
@@ -97,10 +97,13 @@ class ReadSources:
 
     def require_right(self, version: int, topic: RequestedTopic) -> str:
         """Returns the name of a topic that the caller may read. Raises `Refused`."""
-        name = topic.name
+        name, topic_id, authorization = topic.name, "", self._context.broker.authorization
         if version >= TOPIC_IDS_FROM:
-            name = self._context.broker.topic(TopicId(id_text(topic.echo))).name
-        if not self._context.broker.authorization.authorize(self._caller, Operation.READ, ResourceType.TOPIC, name):
+            topic_id = id_text(topic.echo)
+            name = self._context.broker.topic(TopicId(topic_id)).name
+        if not authorization.authorize(self._caller, Operation.READ, ResourceType.TOPIC, name):
+            if topic_id and not authorization.may_describe(self._caller, name):
+                raise unknown_topic_id(topic_id)
             raise Refused(Code.TOPIC_AUTHORIZATION_FAILED, f"{self._caller.principal} may not read the topic")
         return name
 

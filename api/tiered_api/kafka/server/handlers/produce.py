@@ -22,7 +22,7 @@ from functools import partial
 from struct import Struct
 from typing import Protocol
 
-from tiered.errors import Code, Refused
+from tiered.errors import Code, Refused, unknown_topic_id
 from tiered.hot.batch_opening import open_in_thread
 from tiered.hot.validation import LogAppendInfo, OpenedBatch, RecordsUnopened
 from tiered.hot.verification import VerificationGuard
@@ -446,10 +446,13 @@ class ProduceHandler:
         return leaders.endpoint_tags()
 
     def _find_replica(self, cache: ProduceCache, version: int, topic: ProduceTopic, index: int) -> LeaderReplica:
-        name, known = topic.name, cache.by_name
+        name, known, topic_id, authorization = topic.name, cache.by_name, "", self._context.broker.authorization
         if version >= TOPIC_IDS_FROM:
-            name, known = self._context.broker.topic(TopicId(id_text(topic.echo))).name, cache.by_id
-        if not self._context.broker.authorization.authorize(cache.caller, Operation.WRITE, ResourceType.TOPIC, name):
+            topic_id = id_text(topic.echo)
+            name, known = self._context.broker.topic(TopicId(topic_id)).name, cache.by_id
+        if not authorization.authorize(cache.caller, Operation.WRITE, ResourceType.TOPIC, name):
+            if topic_id and not authorization.may_describe(cache.caller, name):
+                raise unknown_topic_id(topic_id)
             raise Refused(Code.TOPIC_AUTHORIZATION_FAILED, f"{cache.caller.principal} may not write to the topic")
         check_writable(name)
         replica = self._context.broker.leader_replica(name, index)

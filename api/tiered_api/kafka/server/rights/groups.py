@@ -145,7 +145,11 @@ async def check_delete_groups(rights: Rights, request: delete_groups.DeleteGroup
 async def check_offset_commit(rights: Rights, request: offset_commit.OffsetCommitRequest, version: int) -> Verdict:
     """READ on the group and on each topic."""
     has_group = rights.on_group(Operation.READ, request.group_id)
-    code = TOPIC_REFUSED if has_group else GROUP_REFUSED
+
+    def find_code(topic: offset_commit.OffsetCommitRequestTopic) -> int:
+        if not has_group:
+            return GROUP_REFUSED
+        return rights.find_refusal(topic.topic_id).code if version >= COMMIT_BY_ID_FROM else TOPIC_REFUSED
 
     def is_allowed(topic: offset_commit.OffsetCommitRequestTopic) -> bool:
         if version >= COMMIT_BY_ID_FROM:
@@ -156,7 +160,11 @@ async def check_offset_commit(rights: Rights, request: offset_commit.OffsetCommi
         rights, request, "topics", offset_commit.OffsetCommitResponse, "topics", is_allowed,
         lambda topic: offset_commit.OffsetCommitResponseTopic(
             topic.name, topic.topic_id,
-            [offset_commit.OffsetCommitResponsePartition(each.partition_index, code) for each in topic.partitions],
+            [
+                offset_commit.OffsetCommitResponsePartition(each.partition_index, code)
+                for code in (find_code(topic),)
+                for each in topic.partitions
+            ],
         ),
     )  # fmt: skip
 
@@ -202,7 +210,7 @@ async def check_offset_fetch(rights: Rights, request: offset_fetch.OffsetFetchRe
             group.topics = await keep(rights, group.topics, lambda topic: _may_see(rights, topic, version))
             if not group.error_code:
                 async for piece in rights.pieces_of(hidden.get(group.group_id, ())):
-                    group.topics += map(_refuse_topic, piece)
+                    group.topics += [_refuse_topic(each, rights, version) for each in piece]
         response.groups += [offset_fetch.OffsetFetchResponseGroup(each.group_id, [], GROUP_REFUSED) for each in refused]
 
     if not request.groups:
@@ -243,14 +251,14 @@ def _may_see(
     return rights.on_topic(Operation.DESCRIBE, topic.name)
 
 
-def _refuse_topic(topic: offset_fetch.OffsetFetchRequestTopics) -> offset_fetch.OffsetFetchResponseTopics:
+def _refuse_topic(
+    topic: offset_fetch.OffsetFetchRequestTopics, rights: Rights, version: int
+) -> offset_fetch.OffsetFetchResponseTopics:
+    code = rights.find_refusal(topic.topic_id).code if version >= FETCH_BY_ID_FROM else TOPIC_REFUSED
     return offset_fetch.OffsetFetchResponseTopics(
         topic.name,
         topic.topic_id,
-        [
-            offset_fetch.OffsetFetchResponsePartitions(each, NO_OFFSET, -1, "", TOPIC_REFUSED)
-            for each in topic.partition_indexes
-        ],
+        [offset_fetch.OffsetFetchResponsePartitions(each, NO_OFFSET, -1, "", code) for each in topic.partition_indexes],
     )
 
 

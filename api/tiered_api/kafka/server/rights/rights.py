@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from tiered.broker.authorization import Authorization
+from tiered.errors import Code
 from tiered.ids import TopicId
 from tiered.metadata.image import Image
 from tiered.security.acls import CLUSTER_NAME, Operation, ResourceType
@@ -19,6 +20,17 @@ BETWEEN_TURNS = 500
 """Resources between two pauses in which other requests run."""
 REMEMBERED_MAX = 100
 """Most refusals of one request that the audit log gets."""
+
+
+class Refusal(NamedTuple):
+    """The error of a part of a request."""
+
+    code: int
+    why: str
+
+
+TOPIC_REFUSED = Refusal(Code.TOPIC_AUTHORIZATION_FAILED.number, "Authorization failed.")
+UNKNOWN_ID = Refusal(Code.UNKNOWN_TOPIC_ID.number, "there is no topic with this id")
 
 
 class Rights:
@@ -41,9 +53,16 @@ class Rights:
         return self._is_allowed(operation, ResourceType.TOPIC, name)
 
     def on_topic_id(self, operation: Operation, topic_id: str) -> bool:
-        """True if the caller may carry out an operation on a topic, or if there is no topic with that id."""
+        """True if there is a topic with that id, on which the caller may carry out an operation."""
         topic = self.image.topics_by_id.get(TopicId(topic_id))
-        return topic is None or self.on_topic(operation, topic.name)
+        return topic is not None and self.on_topic(operation, topic.name)
+
+    def find_refusal(self, topic_id: str) -> Refusal:
+        """Returns the error of a topic that `on_topic_id` refused. A topic that the caller may not describe looks like
+        no topic."""
+        topic = self.image.topics_by_id.get(TopicId(topic_id))
+        is_shown = topic is not None and self._authorization.may_describe(self.caller, topic.name)
+        return TOPIC_REFUSED if is_shown else UNKNOWN_ID
 
     def on_group(self, operation: Operation, name: str) -> bool:
         """True if the caller may carry out an operation on a group."""

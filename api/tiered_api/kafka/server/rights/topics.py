@@ -128,7 +128,10 @@ async def check_delete_topics(rights: Rights, request: delete_topics.DeleteTopic
             if topic.name is not None
             else rights.on_topic_id(Operation.DELETE, topic.topic_id)
         ),
-        lambda topic: delete_topics.DeletableTopicResult(topic.name, topic.topic_id, TOPIC_REFUSED, WHY),
+        lambda topic: delete_topics.DeletableTopicResult(
+            topic.name, topic.topic_id,
+            *(TOPIC_REFUSED, WHY) if topic.name is not None else rights.find_refusal(topic.topic_id),
+        ),
     )  # fmt: skip
 
 
