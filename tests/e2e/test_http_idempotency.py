@@ -11,6 +11,7 @@ import pytest
 from tests.e2e.http_cluster import HttpCluster
 from tests.e2e.http_cluster import run as run_cluster
 from tests.e2e.http_site import RAW, HttpBroker, HttpReply, http_broker, run
+from tiered.ids import KEYED_FROM
 from tiered.records.batch import encode_batch
 
 V2_BINARY = "application/vnd.kafka.binary.v2+json"
@@ -234,6 +235,19 @@ def test_record_key_of_a_mebibyte_is_written_once(tmp_path: Path) -> None:
         assert status == [413, 200, 200]
         assert await high_watermarks(site) == [0, 0]
         assert (await site.get("/topics/large/partitions/0/offsets")).json["end_offset"] == 1
+
+    run(tmp_path, scenario)
+
+
+def test_raw_batch_under_the_id_of_a_key_is_refused(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await site.create("t", 2)
+        fine = encode_batch([(TIME_MS, None, b"v", ())])
+        forged = encode_batch([(TIME_MS, None, b"v", ())], producer_id=KEYED_FROM, producer_epoch=0, base_sequence=0)
+        for body in (forged, fine + forged):
+            reply = await site.ask("POST", "/topics/t/partitions/0/records", body, kind=RAW)
+            assert (reply.status, "Idempotency-Key" in reply.json["message"]) == (400, True), reply
+        assert await high_watermarks(site) == [0, 0]
 
     run(tmp_path, scenario)
 

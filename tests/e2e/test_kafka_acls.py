@@ -19,10 +19,12 @@ from tests.e2e.transaction_calls import TransactionalClient
 from tiered.config.settings import STANDARD_AUTHORIZER
 from tiered.controller.requests import AclChoice, CreateAcls, DeleteAcls
 from tiered.errors import Code
-from tiered.ids import TopicPartition, decode_uuid, encode_uuid
+from tiered.ids import KEYED_FROM, TopicPartition, decode_uuid, encode_uuid
 from tiered.metadata.changes import AclAdded
 from tiered.peers import TransactionPartitions
+from tiered.records.batch import encode_batch
 from tiered.replication.leader_replica import LeaderReplica
+from tiered_api.kafka.client.client import code_from_number
 from tiered_api.kafka.protocol.apis import ALL_APIS
 from tiered_api.kafka.protocol.codec import encode
 from tiered_api.kafka.protocol.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
@@ -191,6 +193,33 @@ def test_records_are_written_and_read_only_with_the_right(tmp_path: Path, versio
         assert await produce_as(admin, replica, version) == 0
 
     run_with_acls(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("is_second", [False, True], ids=["slow path", "fast path"])
+def test_client_writes_no_batch_under_the_id_of_an_idempotency_key(tmp_path: Path, is_second: bool) -> None:
+    """Anybody can compute the id of a key of HTTP: the request of another user would find its records written."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("t")
+        await grant(site, ("TOPIC", "t", "WRITE"))
+        client = await site.client(GUEST)
+        if is_second:
+            assert code_of(await client.ask(produce(replica, b"a"), 9, ProduceResponse)) is Code.NONE
+        end, records = replica.log.end_offset, [(1_700_000_000_000, None, b"v", ())]
+        for producer_id in (KEYED_FROM, (1 << 63) - 1):
+            forged = encode_batch(records, producer_id=producer_id, producer_epoch=3, base_sequence=9)
+            reply = await client.ask(produce(replica, raw=forged), 9, ProduceResponse)
+            assert (code_of(reply), replica.log.end_offset) == (Code.INVALID_RECORD, end)
+            assert "Idempotency-Key" in (reply.responses[0].partition_responses[0].error_message or "")
+        last = encode_batch(records, producer_id=KEYED_FROM - 1, producer_epoch=0, base_sequence=0)
+        assert code_of(await client.ask(produce(replica, raw=last), 9, ProduceResponse)) is Code.NONE
+
+    run_with_acls(tmp_path, scenario)
+
+
+def code_of(reply: ProduceResponse) -> Code:
+    """Returns the code of the one partition of a reply."""
+    return code_from_number(reply.responses[0].partition_responses[0].error_code)
 
 
 REMOVAL = DeleteAcls((AclChoice("TOPIC", "ANY", "t", None, None, "ANY", "ANY"),))

@@ -9,6 +9,7 @@ from dataclasses import replace
 from aiohttp import web
 
 from tiered.errors import Corrupt
+from tiered.ids import KEYED_FROM
 from tiered.metadata.topic_names import check_writable
 from tiered.ports import FileSlice
 from tiered.records.batch import check_batch
@@ -20,7 +21,7 @@ from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import HttpResponse, json_response
 from tiered_api.http.exchange.sendfile import FileSliceResponse
 from tiered_api.http.partitions.event_stream import stream_events
-from tiered_api.http.partitions.idempotency import IdempotencyKey, IdempotencyKeys, find_key
+from tiered_api.http.partitions.idempotency import HEADER, IdempotencyKey, IdempotencyKeys, find_key
 from tiered_api.http.partitions.reads import (
     ReadSpec,
     decode_memory,
@@ -196,6 +197,8 @@ def validate_batches(data: bytearray) -> int:
         for batch in seen.batches:
             if batch.attributes & (CONTROL | TRANSACTIONAL):
                 raise HttpError(BAD_REQUEST, "control and transactional batches are not accepted over HTTP")
+            if batch.producer_id >= KEYED_FROM:
+                raise HttpError(BAD_REQUEST, f"producer ids from 2^62 on belong to requests with an {HEADER}")
             check_batch(data, batch.position)
     except Corrupt as error:
         raise HttpError(BAD_REQUEST, f"not a record batch: {error}") from None

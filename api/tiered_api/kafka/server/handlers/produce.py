@@ -26,11 +26,12 @@ from tiered.errors import Code, Refused, unknown_topic_id
 from tiered.hot.batch_opening import open_in_thread
 from tiered.hot.validation import LogAppendInfo, OpenedBatch, RecordsUnopened
 from tiered.hot.verification import VerificationGuard
-from tiered.ids import TopicId
+from tiered.ids import KEYED_FROM, TopicId
 from tiered.metadata.topic_names import check_writable
 from tiered.records.model import CODEC_MASK, HEADER_BYTES, LENGTH_FROM, MAGIC, TRANSACTIONAL, Codec
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 from tiered.security.acls import Operation, ResourceType
+from tiered.security.principal import ANONYMOUS, BROKER
 from tiered_api.kafka.protocol.primitives import id_text
 from tiered_api.kafka.server.exchange.caller_caches import CallerCaches
 from tiered_api.kafka.server.exchange.context import KafkaContext
@@ -79,8 +80,9 @@ DUPLICATE_PARTITION = "the partition stands twice in the request"
 
 _ONLY: Place = (b"", 0)
 """Stands for the one partition of a cached request."""
-_SHAPE = Struct(">8xi4xb4xh")
-"""Batch length, magic and attributes."""
+_SHAPE = Struct(">8xi4xb4xh20xb")
+"""Batch length, magic, attributes and the first byte of the producer id."""
+_KEYED_BYTE = KEYED_FROM >> 56
 
 GuardsNow = dict[Place, VerificationGuard]
 TopicResults = list[tuple[bytes, list[ProduceResult]]]
@@ -97,6 +99,10 @@ class ProduceConnection(RequestConnection, Protocol):
     """Partitions and requests that the caller has produced to."""
     refused_sequences: RefusedSequences | None
     """Batches of idempotent producers that were refused on this connection."""
+    is_acting: bool
+    """True if a broker sends requests of its HTTP clients."""
+    is_broker: bool
+    """True if a request has proved by its credential that a broker sends the requests."""
 
     def retain_request(self, frame: memoryview) -> memoryview:
         """Keeps the request that is handled now beyond this turn, and returns its bytes. Reading stops meanwhile."""
@@ -151,7 +157,7 @@ class ProduceHandler:
         begin = connection.produce_prefix_end
         head = connection.produce_cache.requests.get((version, bytes(frame[CORRELATION_ID_END:begin])))
         if head is not None:
-            done = self._append_cached(head, frame, version, correlation_id, begin)
+            done = self._append_cached(connection, head, frame, version, correlation_id, begin)
             if done is not None:
                 return done
         ask = frames.parse_request(frame, version, at)
@@ -211,6 +217,33 @@ class ProduceHandler:
             return None
         why = f"{cache.caller.principal} may not use the transactional id"
         return Refused(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, why)
+
+    def _may_use_keys(self, connection: ProduceConnection) -> bool:
+        """True if a broker sends the request, for itself or for a client of HTTP. Without an authorizer brokers name
+        no anonymous client, and there is nobody to tell apart."""
+        principal = connection.produce_cache.caller.principal
+        if self._context.broker.authorization.authorizer is None and principal == ANONYMOUS:
+            return True
+        return connection.is_acting or connection.is_broker or principal.kind == BROKER
+
+    def _check_shape(
+        self, connection: ProduceConnection, records: memoryview | None, version: int, has_transactional_id: bool
+    ) -> None:
+        """Refuses records that the version of the request or its sender does not allow. The replica checks the rest."""
+        if records is None or len(records) < HEADER_BYTES:
+            raise Refused(Code.INVALID_RECORD, "a partition without a record batch")
+        length, magic, attributes, producer_byte = _SHAPE.unpack_from(records)
+        if magic != MAGIC:
+            raise Refused(Code.INVALID_RECORD, f"record batches have magic {MAGIC}, not {magic}")
+        if length + LENGTH_FROM != len(records):
+            raise Refused(Code.INVALID_RECORD, "a partition has exactly one record batch")
+        if attributes & TRANSACTIONAL and not has_transactional_id:
+            raise Refused(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional records need a transactional id")
+        if producer_byte >= _KEYED_BYTE and not attributes & TRANSACTIONAL and not self._may_use_keys(connection):
+            # Anybody can compute the id of a key. A batch under it would look like the request of another client.
+            raise Refused(Code.INVALID_RECORD, "producer ids from 2^62 on belong to requests with an Idempotency-Key")
+        if version < ZSTD_FROM and attributes & CODEC_MASK == Codec.ZSTD:
+            raise Refused(Code.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce {ZSTD_FROM}, not {version}")
 
     def _find_unverified(self, cache: ProduceCache, request: ParsedProduce, version: int) -> list[Unverified]:
         known = cache.by_id if version >= TOPIC_IDS_FROM else cache.by_name
@@ -303,7 +336,7 @@ class ProduceHandler:
                         raise pending.refused
                     if replica is None or replica.is_stopped:
                         replica = self._find_replica(cache, version, topic, index)
-                    _check_shape(records, version, pending.has_transactional_id)
+                    self._check_shape(connection, records, version, pending.has_transactional_id)
                     assert records is not None
                     if pending.guards:
                         guard = pending.guards.get((topic.echo, index))
@@ -353,7 +386,13 @@ class ProduceHandler:
         self.caches.evict_stale()
 
     def _append_cached(
-        self, cached: CachedProduce, frame: memoryview, version: int, correlation_id: int, begin: int
+        self,
+        connection: ProduceConnection,
+        cached: CachedProduce,
+        frame: memoryview,
+        version: int,
+        correlation_id: int,
+        begin: int,
     ) -> Sequence[Part] | None:
         """Appends the records of a cached request. Returns None, without effect, if the full path is needed."""
         acks, replica, template, transactional_id = cached
@@ -367,7 +406,7 @@ class ProduceHandler:
                 return None
             guard = guards[_ONLY]
         try:
-            _check_shape(records, version, transactional_id is not None)
+            self._check_shape(connection, records, version, transactional_id is not None)
             base_offset, _, append_time_ms, _ = replica.append_now(records, acks, guard=guard)
         except Refused:
             return None  # the full path makes the error
@@ -473,21 +512,6 @@ class ProduceHandler:
         if version >= RECORD_ERRORS_FROM and records is not None and replica is not None:
             errors = record_errors.find_errors(refused, records, replica.config, self._context.clock.wall_ms())
         return ProduceResult(index, refused.code.number, why=refused.why, record_errors=errors)
-
-
-def _check_shape(records: memoryview | None, version: int, has_transactional_id: bool) -> None:
-    """Refuses records that the version of the request does not allow. The replica checks the rest."""
-    if records is None or len(records) < HEADER_BYTES:
-        raise Refused(Code.INVALID_RECORD, "a partition without a record batch")
-    length, magic, attributes = _SHAPE.unpack_from(records)
-    if magic != MAGIC:
-        raise Refused(Code.INVALID_RECORD, f"record batches have magic {MAGIC}, not {magic}")
-    if length + LENGTH_FROM != len(records):
-        raise Refused(Code.INVALID_RECORD, "a partition has exactly one record batch")
-    if attributes & TRANSACTIONAL and not has_transactional_id:
-        raise Refused(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional records need a transactional id")
-    if version < ZSTD_FROM and attributes & CODEC_MASK == Codec.ZSTD:
-        raise Refused(Code.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce {ZSTD_FROM}, not {version}")
 
 
 def _repeat_refusal(
