@@ -196,7 +196,7 @@ def test_records_are_written_and_read_only_with_the_right(tmp_path: Path, versio
 
 
 @pytest.mark.parametrize("is_second", [False, True], ids=["slow path", "fast path"])
-def test_client_writes_no_batch_under_the_id_of_an_idempotency_key(tmp_path: Path, is_second: bool) -> None:
+def test_client_writes_no_batch_under_an_idempotency_key(tmp_path: Path, is_second: bool) -> None:
     """Anybody can compute the id of a key of HTTP: the request of another user would find its records written."""
 
     async def scenario(site: KafkaBroker) -> None:
