@@ -216,7 +216,8 @@ async def _upload(store: ObjectStore, partition_id: PartitionId, segment: Segmen
         crc32c(segment.log),
     )
     offset_index = b"".join(struct.pack(">ii", b.base_offset - segment.base_offset, b.position) for b in batches)
-    time_index = b"".join(struct.pack(">qi", b.max_timestamp, b.last_offset - segment.base_offset) for b in batches)
+    named = [b for b in batches if b.max_timestamp >= 0]
+    time_index = b"".join(struct.pack(">qi", b.max_timestamp, b.last_offset - segment.base_offset) for b in named)
     sections = {
         SectionKind.OFFSET_INDEX: offset_index,
         SectionKind.TIME_INDEX: time_index,

@@ -19,7 +19,7 @@ from tiered.hot.leader_epochs import LeaderEpochs
 from tiered.hot.producer_state import ProducerStates
 from tiered.ids import PartitionId
 from tiered.ports import Buffer
-from tiered.records.model import WalkedBatch
+from tiered.records.model import NO_TIMESTAMP, WalkedBatch
 from tiered.records.native import crc32c
 
 
@@ -54,6 +54,7 @@ class CleanedObject:
         self._index = IndexBuilder(base_offset, index_interval)
         self._keys = keys
         self._record_count = 0
+        self._is_time_unset = False
 
     @property
     def has_keys(self) -> bool:
@@ -70,6 +71,7 @@ class CleanedObject:
             position = len(self.data) + batch.position - batches[0].position
             self._index.add_batch(position, batch.size, batch.last_offset, batch.max_timestamp)
             self._record_count += batch.count
+            self._is_time_unset |= batch.is_time_unset
         self.data += data
 
     def finish(
@@ -95,7 +97,7 @@ class CleanedObject:
             base_offset=self.base_offset,
             next_offset=next_offset,
             base_timestamp=run.replaced[0].base_timestamp,
-            max_timestamp=self._index.max_timestamp,
+            max_timestamp=NO_TIMESTAMP if self._is_time_unset else self._index.max_timestamp,
             record_count=self._record_count,
             log_bytes=len(self.data),
             crc=crc32c(self.data),

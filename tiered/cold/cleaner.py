@@ -860,6 +860,6 @@ def _facts(entry: SegmentEntry) -> CleanableSegment:
     created_ms = entry.base_timestamp if 0 <= entry.base_timestamp < entry.uploaded_ms else entry.uploaded_ms
     index_bytes = max((ref.length for ref in entry.sections if ref.kind <= SectionKind.TIME_INDEX), default=0)
     return CleanableSegment(
-        entry.base_offset, entry.next_offset, entry.log_bytes, entry.max_timestamp, created_ms, index_bytes,
+        entry.base_offset, entry.next_offset, entry.log_bytes, entry.newest_ms, created_ms, index_bytes,
         entry.uploaded_ms,
     )  # fmt: skip

@@ -20,6 +20,7 @@ from tiered.cold.layout import SectionRef
 from tiered.errors import check_invariant
 from tiered.hot.leader_epochs import LeaderEpochs, Lineage
 from tiered.ids import NO_EPOCH, PartitionId, TopicId, TopicPartition
+from tiered.records.model import NO_TIMESTAMP
 
 FAN = 64
 """Number of nodes in one sub-manifest. A manifest has fewer than 2 * FAN nodes of each level."""
@@ -47,6 +48,19 @@ class SegmentEntry:
 
     level = 0
     segment_count = 1
+
+    @property
+    def is_time_unset(self) -> bool:
+        """True if the entry does not say how late its records are: the greatest timestamp is below that of the first
+        record. Producers left it unset, and earlier versions stored that. Producers may have clocks that are ahead:
+        where the broker set the timestamps, that of the first record may be later than the upload."""
+        is_below = self.max_timestamp < self.base_timestamp
+        return is_below and (self.max_timestamp < 0 or self.base_timestamp <= self.uploaded_ms)
+
+    @property
+    def newest_ms(self) -> int:
+        """Returns the greatest timestamp (ms) of the records; -1 if none is known."""
+        return NO_TIMESTAMP if self.is_time_unset else self.max_timestamp
 
     @property
     def is_cleaned(self) -> bool:

@@ -15,8 +15,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import TypeVar
 
 from tiered.cold.layout import manifest_key, parse_key, partition_prefix, submanifest_key
@@ -155,14 +156,71 @@ class ManifestStore:
         self, manifest: Manifest, timestamp: int, start: int = 0
     ) -> AsyncIterator[SegmentEntry]:
         """Yields the live segments that end above `start` and name a timestamp of at least `timestamp` (milliseconds),
-        oldest first.
+        oldest first. A segment whose greatest timestamp is unset is among them, unless the next one begins earlier than
+        `timestamp`.
 
         A segment may have no such record at or above the log start: the figures count deleted records of a segment, and
         those of a node in a sub-manifest count deleted segments.
         """
-        async for node in self._walk_nodes(manifest.nodes, max(start, manifest.log_start_offset), timestamp):
+        unset: SegmentEntry | None = None
+        async for entry in self._list_by_time(manifest, timestamp, max(start, manifest.log_start_offset)):
+            if unset is not None and not 0 <= entry.base_timestamp < timestamp:
+                yield unset
+            unset = entry if entry.is_time_unset and entry.max_timestamp < timestamp else None
+            if entry.max_timestamp >= timestamp:
+                yield entry
+        if unset is not None:
+            yield unset
+
+    async def _list_by_time(self, manifest: Manifest, timestamp: int, start: int) -> AsyncIterator[SegmentEntry]:
+        """Yields the segments that name a timestamp of at least `timestamp`, and those before one that may have such a
+        record nevertheless. Segments of earlier versions are in order of time."""
+        early: list[ManifestNode] = []
+        stack = list(reversed(manifest.nodes))
+        while stack:
+            node = stack.pop()
+            if node.next_offset <= start:
+                continue
+            if node.max_timestamp < timestamp:
+                if not _is_time_unset(node):
+                    early.clear()
+                early.append(node)
+            elif isinstance(node, SubmanifestRef):
+                stack += reversed(await self.read_submanifest(node))
+            else:
+                if not 0 <= node.base_timestamp < timestamp:
+                    async for entry in self._list_early(early, timestamp, start):
+                        yield entry
+                early = []
+                yield node
+        async for entry in self._list_early(early, timestamp, start):
+            yield entry
+
+    async def _list_early(
+        self, nodes: Sequence[ManifestNode], timestamp: int, start: int
+    ) -> AsyncIterator[SegmentEntry]:
+        """Yields the segments of `nodes` from the last one on that begins earlier than `timestamp`, by bisection."""
+        low, high = 0, len(nodes)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if 0 <= (await self._first_segment(nodes[middle], start)).base_timestamp < timestamp:
+                low = middle
+            else:
+                high = middle
+        for node in nodes[low:]:
             if isinstance(node, SegmentEntry):
                 yield node
+                continue
+            alive = [child for child in await self.read_submanifest(node) if child.next_offset > start]
+            unset = list(takewhile(_is_time_unset, reversed(alive)))
+            async for entry in self._list_early(alive[-len(unset) - 1 :], timestamp, start):
+                yield entry
+
+    async def _first_segment(self, node: ManifestNode, start: int) -> SegmentEntry:
+        """Returns the first segment of a node that ends above `start`."""
+        while isinstance(node, SubmanifestRef):
+            node = next(child for child in await self.read_submanifest(node) if child.next_offset > start)
+        return node
 
     async def list_nodes_by_time(self, manifest: Manifest, end: int, before: int) -> AsyncIterator[ManifestNode]:
         """Yields the live nodes that begin below offset `end`, oldest first: nodes that name no timestamp of `before`
@@ -200,14 +258,12 @@ class ManifestStore:
         async for node in self._walk_nodes(manifest.nodes, manifest.log_start_offset):
             yield node.key
 
-    async def _walk_nodes(
-        self, nodes: Iterable[ManifestNode], start: int, timestamp: int | None = None
-    ) -> AsyncIterator[ManifestNode]:
+    async def _walk_nodes(self, nodes: Iterable[ManifestNode], start: int) -> AsyncIterator[ManifestNode]:
         for node in nodes:
-            if node.next_offset > start and (timestamp is None or node.max_timestamp >= timestamp):
+            if node.next_offset > start:
                 yield node
                 if isinstance(node, SubmanifestRef):
-                    async for child in self._walk_nodes(await self.read_submanifest(node), start, timestamp):
+                    async for child in self._walk_nodes(await self.read_submanifest(node), start):
                         yield child
 
     # -- changing -----------------------------------------------------------------------------------------------------
@@ -398,3 +454,8 @@ class ManifestStore:
 
     def _new_nonce(self) -> str:
         return f"{self._random.getrandbits(128):032x}"
+
+
+def _is_time_unset(node: ManifestNode) -> bool:
+    """True if no segment of the node says how late its records are."""
+    return node.is_time_unset if isinstance(node, SegmentEntry) else node.max_timestamp < 0

@@ -112,7 +112,7 @@ def may_expire(
 
 def _exceeded_limit(entry: SegmentEntry, surplus: int, limits: RetentionLimits, now_ms: int) -> str:
     """Returns the setting that lets this oldest segment expire, or ""."""
-    since_ms = age_start_ms(entry.max_timestamp, entry.uploaded_ms, now_ms)
+    since_ms = age_start_ms(entry.newest_ms, entry.uploaded_ms, now_ms)
     if limits.retention_ms >= 0 and now_ms - since_ms > limits.retention_ms:
         return "retention.ms"
     if limits.retention_bytes >= 0 and surplus >= entry.log_bytes:

@@ -28,13 +28,15 @@ from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.fair_slots import FairSlots
 from tiered.hot.aborted_txns import MAX_OFFSET, decode_aborted_txns, find_in_entries, list_for_readers
 from tiered.hot.checkpoints import parse_lineage
-from tiered.hot.index import lookup_offset, lookup_timestamp
+from tiered.hot.index import OFFSET_ENTRY, RELATIVE_MAX, lookup_offset, lookup_timestamp
 from tiered.hot.segment_index import CandidateBatch
 from tiered.hot.time_lookup import NO_TIMESTAMP, TimeLookups
 from tiered.ids import PartitionId
 from tiered.log_limiter import LogLimiter
 from tiered.metrics import Metrics
 from tiered.ports import Clock, NotFound, ObjectStore
+from tiered.records.batch import decode_header
+from tiered.records.model import HEADER_BYTES, WalkedBatch
 from tiered.records.native import crc32c
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,8 @@ EMPTY_PIECES_MAX = 100
 
 LOOKUP_BYTES = 64 * MIB
 """Limit on the bytes that a look-up by time reads for nothing: it then returns the position that it has reached."""
+SCAN_BYTES = 8 * MIB
+"""Limit on the bytes of a segment that a look-up reads from its start on, although its greatest timestamp is unset."""
 LOOKUPS_MAX = 8
 """Limit on the look-ups by time at once: each holds a chunk in memory."""
 LOOKUPS_WAITING_MAX = 2_000
@@ -284,6 +288,8 @@ class ColdReader:
         async for entry in self._manifests.list_segments_by_time(manifest, timestamp, start):
             sections = await self.read_sections(entry)
             begin = max(start, entry.base_offset + lookup_timestamp(sections.time_index, timestamp) + 1)
+            if entry.is_time_unset and entry.log_bytes > SCAN_BYTES:
+                begin = max(begin, await self._find_begin(entry, sections.offset_index, timestamp))
             if begin >= entry.next_offset:
                 continue
             stream = await self._open_stream(partition_id, manifest, begin, end=entry.next_offset)
@@ -294,6 +300,22 @@ class ColdReader:
             if found is not None:
                 return found
         return None
+
+    async def _find_begin(self, entry: SegmentEntry, offset_index: bytes, timestamp: int) -> int:
+        """Returns the last offset of the last indexed batch whose first record is earlier than `timestamp`, by
+        bisection. Records of a segment whose greatest timestamp is unset are in order of time."""
+        begin, low, high = entry.base_offset, 0, len(offset_index) // OFFSET_ENTRY.size
+        while low < high:
+            middle = (low + high) // 2
+            relative, position = OFFSET_ENTRY.unpack_from(offset_index, middle * OFFSET_ENTRY.size)
+            head = decode_header(await self._get(Chunk(entry.key, position, HEADER_BYTES)))
+            if head.last_offset != entry.base_offset + relative:
+                raise Corrupt("no batch is where the offset index has it", where=entry.key, position=position)
+            if head.base_timestamp < timestamp:
+                begin, low = head.last_offset, middle + 1
+            else:
+                high = middle
+        return begin
 
     async def find_max_timestamp(
         self, partition_id: PartitionId, manifest: Manifest, end: int, before: int, lookups: TimeLookups
@@ -314,26 +336,63 @@ class ColdReader:
 
     async def _find_max_timestamp(self, manifest: Manifest, end: int, before: int, lookups: TimeLookups) -> int:
         newest, bytes_left = NO_TIMESTAMP, LOOKUP_BYTES
+        last = await self._find_unset_end(manifest, end)
         async for node in self._manifests.list_nodes_by_time(manifest, end, before):
             if node.max_timestamp < before:
                 newest = max(newest, node.max_timestamp)
                 continue
             start = max(manifest.log_start_offset, node.base_offset)
-            stream = await self._open_stream(manifest.partition_id, manifest, start, end=node.next_offset)
-            try:
-                while bytes_left > 0 and (piece := await stream.next_batches(MIB)) is not None:
-                    bytes_left -= len(piece.data)
-                    for number, batch in enumerate(piece.batches):
-                        if batch.last_offset < start or batch.base_offset >= end or not batch.count:
-                            continue
-                        named = batch.max_timestamp
-                        if named >= before:
-                            named = await lookups.find_newest_in_batch(_candidate_of(piece, number), before, start)
-                        newest = max(newest, named)
-                    await asyncio.sleep(0)  # a chunk in the cache comes at once, and others are served between pieces
-            finally:
-                stream.close()
+            in_segment, bytes_left = await self._bound_in_segment(
+                manifest, start, min(end, node.next_offset), before, lookups, bytes_left
+            )
+            newest = max(newest, in_segment)
+        if last is not None and last.max_timestamp < before:
+            start = max(manifest.log_start_offset, last.base_offset)
+            if last.log_bytes > bytes_left:
+                start = max(start, await self._find_tail(last))
+            in_segment, _ = await self._bound_in_segment(
+                manifest, start, min(end, last.next_offset), before, lookups, bytes_left
+            )
+            newest = max(newest, in_segment)
         return newest
+
+    async def _find_unset_end(self, manifest: Manifest, end: int) -> SegmentEntry | None:
+        """Returns the last segment below `end` if its greatest timestamp is unset. Those before it are earlier."""
+        async for last in self._manifests.list_newest_first(manifest, end):
+            return last if last.is_time_unset else None
+        return None
+
+    async def _find_tail(self, entry: SegmentEntry) -> int:
+        """Returns the offset of the last batch that the index of a segment has."""
+        last, _ = lookup_offset((await self.read_sections(entry)).offset_index, RELATIVE_MAX)
+        return entry.base_offset + max(last, 0)
+
+    async def _bound_in_segment(
+        self, manifest: Manifest, start: int, end: int, before: int, lookups: TimeLookups, bytes_left: int
+    ) -> tuple[int, int]:
+        """Returns a bound on the timestamps of the records in `[start, end)` of one segment that are earlier than
+        `before`, and the rest of `bytes_left`. The latest batch whose greatest timestamp is unset is opened."""
+        newest, newest_unset = NO_TIMESTAMP, NO_TIMESTAMP
+        unset: CandidateBatch | None = None
+        stream = await self._open_stream(manifest.partition_id, manifest, start, end=end)
+        try:
+            while bytes_left > 0 and (piece := await stream.next_batches(MIB)) is not None:
+                bytes_left -= len(piece.data)
+                for number, batch in enumerate(piece.batches):
+                    if batch.last_offset < start or batch.base_offset >= end or not batch.count:
+                        continue
+                    named = _named_timestamp(batch)
+                    if named >= before:
+                        named = await lookups.find_newest_in_batch(_candidate_of(piece, number), before, start)
+                    elif batch.is_time_unset and named >= newest_unset:
+                        unset, newest_unset = _candidate_of(piece, number), named
+                    newest = max(newest, named)
+                await asyncio.sleep(0)  # a chunk in the cache comes at once, and others are served between pieces
+        finally:
+            stream.close()
+        if unset is not None:
+            newest = max(newest, await lookups.find_newest_in_batch(unset, before, start))
+        return newest, bytes_left
 
     async def read_sections(self, entry: SegmentEntry) -> SegmentSections:
         """Returns the sections after the log of a segment, checked against their CRCs. One get, then from the cache.
@@ -551,25 +610,31 @@ async def _find_in_stream(
     reached.
     """
     headers_left = lookups.headers.begin_step()
+    unset: tuple[CandidateBatch, int] | None = None
     while (piece := await stream.next_batches(MIB)) is not None:
         for number, batch in enumerate(piece.batches):
             bytes_left -= batch.size
             headers_left -= 1
             may_open = bytes_left > 0 and headers_left > 0
-            is_early = batch.max_timestamp < timestamp or not batch.count
-            if batch.last_offset < start or (is_early and may_open):
+            is_early = _named_timestamp(batch) < timestamp or not batch.count
+            if batch.last_offset < start:
+                continue
+            if is_early and may_open:
+                unset = (_candidate_of(piece, number), batch.leader_epoch) if batch.is_time_unset else unset
                 continue
             lookups.headers.end_step(headers_left)
             candidate = _candidate_of(piece, number)
             if not may_open:
                 candidate = candidate._replace(read=None)
-            found = await lookups.find_in_batch(candidate, timestamp, start)
-            if found is not None:
-                return (*found, batch.leader_epoch), bytes_left
-            headers_left = lookups.headers.begin_step()
+            for each, epoch in (*([unset] if unset else []), (candidate, batch.leader_epoch)):
+                found = await lookups.find_in_batch(each, timestamp, start)
+                if found is not None:
+                    return (*found, epoch), bytes_left
+            unset, headers_left = None, lookups.headers.begin_step()
         await asyncio.sleep(0)  # a chunk in the cache comes at once, and others are served between two pieces
     lookups.headers.end_step(headers_left)
-    return None, bytes_left
+    found = await lookups.find_in_batch(unset[0], timestamp, start) if unset else None
+    return (*found, unset[1]) if found and unset else None, bytes_left
 
 
 def _candidate_of(piece: ColdBatches, number: int) -> CandidateBatch:
@@ -577,7 +642,12 @@ def _candidate_of(piece: ColdBatches, number: int) -> CandidateBatch:
     batch = piece.batches[number]
     at = batch.position - piece.batches[0].position
     read = partial(_take_first, memoryview(piece.data)[at : at + batch.size])
-    return CandidateBatch(batch.base_offset, batch.last_offset, batch.max_timestamp, batch.size, read)
+    return CandidateBatch(batch.base_offset, batch.last_offset, _named_timestamp(batch), batch.size, read)
+
+
+def _named_timestamp(batch: WalkedBatch) -> int:
+    """Returns the greatest timestamp in a header. If it is unset, that of the first record takes its place."""
+    return batch.base_timestamp if batch.is_time_unset else batch.max_timestamp
 
 
 def _take_first(data: memoryview, size: int) -> memoryview:

@@ -11,7 +11,7 @@ from tiered.cold.object_keys import KeysBuilder
 from tiered.errors import Corrupt
 from tiered.hot.leader_epochs import Lineage
 from tiered.ports import FileSlice
-from tiered.records.model import WalkedBatch
+from tiered.records.model import NO_TIMESTAMP, WalkedBatch
 from tiered.records.native import crc32c, walk
 
 PIECE_BYTES = 512 << 10
@@ -76,7 +76,8 @@ class _SegmentCheck:
         self._first: WalkedBatch | None = None
         self._start_position = 0
         self._last_offset = segment.base_offset - 1
-        self._max_timestamp = -1
+        self._max_timestamp = NO_TIMESTAMP
+        self._is_time_unset = False
         self._records = 0
         self._lineage: list[tuple[int, int]] = []
         self._crc = 0
@@ -123,6 +124,7 @@ class _SegmentCheck:
                 self._lineage.append((batch.leader_epoch, batch.base_offset))
             self._last_offset = batch.last_offset
             self._records += batch.count
+            self._is_time_unset |= batch.is_time_unset
         self._max_timestamp = max(self._max_timestamp, max(batch.max_timestamp for batch in batches))
 
     def finish(self, may_begin_before: bool) -> tuple[FileSlice, SegmentFacts, Lineage]:
@@ -138,8 +140,8 @@ class _SegmentCheck:
         facts = SegmentFacts(
             base_offset=base_offset,
             next_offset=self._next_offset,
-            base_timestamp=first.base_timestamp,
-            max_timestamp=self._max_timestamp,
+            base_timestamp=first.first_timestamp,
+            max_timestamp=NO_TIMESTAMP if self._is_time_unset else self._max_timestamp,
             record_count=self._records,
             log_bytes=self.log.length - self._start_position,
             crc=self._crc,

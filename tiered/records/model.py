@@ -153,6 +153,16 @@ class WalkedBatch(NamedTuple):
     base_sequence: int
     count: int  # type: ignore[assignment]
 
+    @property
+    def is_time_unset(self) -> bool:
+        """True if the header leaves out the greatest timestamp of the records that it has."""
+        return self.count > 0 and is_time_unset(self.attributes, self.base_timestamp, self.max_timestamp)
+
+    @property
+    def first_timestamp(self) -> int:
+        """Returns the timestamp of the first record, or the greatest one if the header does not have it."""
+        return self.max_timestamp if self.attributes & (APPEND_TIME | DELETE_HORIZON) else self.base_timestamp
+
 
 class WalkResult(NamedTuple):
     """The batches that a walk accepted. `end` is the first byte not accepted.

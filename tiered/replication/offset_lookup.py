@@ -10,7 +10,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import NamedTuple
 
-from tiered.cold.manifest import epoch_at
+from tiered.cold.manifest import Manifest, SegmentEntry, epoch_at
 from tiered.hot.time_lookup import NO_TIMESTAMP, TimeLookups, find_max_timestamp
 from tiered.ids import NO_EPOCH
 from tiered.replication.leader_replica import LeaderReplica
@@ -126,10 +126,16 @@ async def _bound_timestamps(replica: LeaderReplica, end: int, before: int, looku
     newest = await find_max_timestamp(replica.log, end, before, lookups)
     if manifest is None or manifest.log_start_offset >= local_start:
         return newest
-    if all(node.max_timestamp < before for node in manifest.nodes):
+    if _names_latest(manifest, local_start) and all(node.max_timestamp < before for node in manifest.nodes):
         return max(newest, *(node.max_timestamp for node in manifest.nodes))
     cold = await replica.cold.reader.find_max_timestamp(replica.partition_id, manifest, local_start, before, lookups)
     return max(newest, cold)
+
+
+def _names_latest(manifest: Manifest, end: int) -> bool:
+    """True if the manifest itself says how late the last cold records below offset `end` are."""
+    last = next((node for node in reversed(manifest.nodes) if node.base_offset < end), None)
+    return last is None or (isinstance(last, SegmentEntry) and not last.is_time_unset)
 
 
 async def _with_epoch(replica: LeaderReplica, offset: int) -> TimestampAndOffset:

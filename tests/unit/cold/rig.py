@@ -123,7 +123,7 @@ def _time_index(found: Sequence[WalkedBatch], start: int) -> bytes:
     for i, one in enumerate(found):
         if one.max_timestamp > highest:
             highest, at = one.max_timestamp, one.last_offset
-        if i % 2 and (not rows or highest > rows[-1][0]):
+        if i % 2 and highest > (rows[-1][0] if rows else -1):
             rows.append((highest, at - start))
     return b"".join(struct.pack(">qi", *row) for row in rows)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
+from tests.unit.hot.test_batch_timestamps import made
 from tests.unit.replication.rig import ReplicationRig
 from tiered.cold.manifest import Manifest
 from tiered.config.settings import TopicConfig
 from tiered.hot.time_lookup import TimeLookups
-from tiered.records.batch import encode_batch
+from tiered.records.batch import encode_batch, stamp
 from tiered.replication.become_leader import PreviousLeader
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.offset_lookup import OffsetSpec, TimestampAndOffset, end_offset_for_epoch, find_by_spec
@@ -113,6 +115,32 @@ def test_newest_timestamp_is_that_of_a_committed_record() -> None:
         append(replica, [base + each for each in (1, 3, 2, 9)])
         found = await find_by_spec(replica, OffsetSpec.MAX_TIMESTAMP, lambda: 3, TimeLookups())
         assert found == (1, base + 3, 0)
+
+    rig.run(scenario)
+
+
+def test_unset_timestamps_of_an_earlier_version_are_found_in_the_bucket() -> None:
+    rig = ReplicationRig(config=SMALL, fan=2)
+
+    async def scenario() -> None:
+        base = rig.clock.wall_ms() - PAST_MS
+        replica = await rig.brokers[1].lead(0, [1])
+        for number in range(40):
+            data = made([base + 10 * number, base + 10 * number + 5, base + 10 * number + 2], newest=-1)
+            stamp(data, 0, replica.log.end_offset, 0)
+            replica.log.append_as_follower(data, now_ms=base)
+        replica.roll()
+        append(replica, [base + 400])  # moves the high watermark
+        for ends in (((121, 120, 400), (120, 118, 395), (60, 58, 195)), ((121, 120, 400), (120, 118, 395))):
+            for target in range(40):
+                for late, offset, stamp_ms in ((0, 0, 0), (1, 1, 5), (5, 1, 5), (6, 3, 10)):
+                    found = await replica.reads.offset_for_timestamp(base + 10 * target + late)
+                    assert found == (3 * target + offset, base + 10 * target + stamp_ms, 0)
+            assert await replica.reads.offset_for_timestamp(base + 401) is None
+            for end, offset, newest in ends:
+                found = await find_by_spec(replica, OffsetSpec.MAX_TIMESTAMP, partial(int, end), TimeLookups())
+                assert found == (offset, base + newest, 0)
+            await tier(replica)
 
     rig.run(scenario)
 
