@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 
@@ -30,6 +30,7 @@ from tiered.security.acls import Operation, ResourceType
 from tiered.security.principal import ANONYMOUS, Caller
 from tiered_api.http.consumers.coordinator_calls import retry_while_loading
 from tiered_api.http.consumers.member import MemberConfig, RestMember
+from tiered_api.http.consumers.positions import ConsumerPosition, ConsumerPositions
 from tiered_api.http.consumers.subscriptions import Subscription, TopicCatalog
 from tiered_api.http.consumers.topic_patterns import TopicPattern
 from tiered_api.http.exchange.context import HttpContext
@@ -44,6 +45,8 @@ SESSION_MS = 300_000
 """Session timeout of the members. The instance and the coordinator are in one process, so it only bounds the time after
 a restart."""
 METADATA_BYTES = 4096
+NAMED_PARTITIONS = 5
+"""Most partitions that an error names."""
 
 
 @dataclass(frozen=True)
@@ -87,13 +90,6 @@ class ConsumerConfig:
         return (made, subscription) if fits and all(isinstance(topic, str) for topic in subscription.topics) else None
 
 
-class ConsumerPosition(NamedTuple):
-    """An offset, and the id of its topic: a topic of the same name that is created later has other records."""
-
-    topic_id: str
-    offset: int
-
-
 class ConsumerInstance:
     """A consumer and its membership in a group. One request at a time may use it, within `use`. `assignment_version`
     counts changes of the assignment: work that began under an earlier assignment has no effect."""
@@ -117,12 +113,14 @@ class ConsumerInstance:
         self.manual_assignment: list[TopicPartition] = []
         """Partitions that the user assigned by hand."""
         self.assignment_version = 0
+        self.has_unknown_reads = False
+        """True if an earlier process may have read for this consumer, and this one has not read yet."""
         self._context = context
         self._topics = topics
         self._is_closed = False
         self._last_read: TopicPartition | None = None
-        self._positions: dict[TopicPartition, ConsumerPosition] = {}
-        self._uncommitted: dict[TopicPartition, ConsumerPosition] = {}
+        self._positions = ConsumerPositions()
+        self._has_new_reset = False
 
     @contextlib.asynccontextmanager
     async def use(self) -> AsyncIterator[None]:
@@ -173,16 +171,19 @@ class ConsumerInstance:
         if membership is not None:
             await membership.leave()
 
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Assigns these partitions by hand, independent of the group's members."""
+    async def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Assigns these partitions by hand, independent of the group's members. With automatic commits it commits the
+        positions before that, because those in other partitions are forgotten."""
         if self.member is not None:
             raise HttpError(ILLEGAL_STATE, "the consumer has a subscription: partitions cannot be assigned too")
         given = list(dict.fromkeys(partitions))
         for tp in given:
             self.find_topic_id(tp)
+        if self.config.auto_commit:
+            await self.try_commit_uncommitted()
         self.manual_assignment = given
         self.assignment_version += 1
-        self._retain_partitions(self.manual_assignment)
+        self._positions.retain(given)
 
     async def assigned_partitions(self, seconds: float) -> list[TopicPartition]:
         """Returns the partitions to read now. Waits for the first assignment; returns an empty list if there is none in
@@ -217,7 +218,7 @@ class ConsumerInstance:
         Before the first read this is the topic that has the name. Raises `Refused` with UNKNOWN_TOPIC_OR_PARTITION if
         there is no such partition.
         """
-        topic_id, spot = self.find_topic_id(tp), self._positions.get(tp)
+        topic_id, spot = self.find_topic_id(tp), self._positions.find(tp)
         return spot.topic_id if spot is not None else topic_id
 
     def open_partition(self, tp: TopicPartition, lookup_seconds: float | None = None) -> AnyPartition:
@@ -225,18 +226,12 @@ class ConsumerInstance:
         return open_partition(self._context, tp, self.find_topic_id(tp), lookup_seconds, self.caller)
 
     async def _on_revoked(self) -> None:
-        """Prepares for a new assignment: commits the records that were delivered, because another member may get the
-        partitions."""
+        """Prepares for a new assignment. With automatic commits it commits the positions, because another member may
+        get the partitions."""
         self.assignment_version += 1
-        self._positions.clear()
+        uncommitted = self._positions.revoke()
         if self.config.auto_commit:
-            await self.try_commit_read()
-        self._uncommitted.clear()
-
-    def _retain_partitions(self, partitions: Iterable[TopicPartition]) -> None:
-        mine = set(partitions)
-        self._positions = {tp: offset for tp, offset in self._positions.items() if tp in mine}
-        self._uncommitted = {tp: offset for tp, offset in self._uncommitted.items() if tp in mine}
+            await self._try_commit_positions(uncommitted)
 
     # -- offsets ------------------------------------------------------------------------------------------------------
 
@@ -253,7 +248,7 @@ class ConsumerInstance:
     async def resolve_position(self, tp: TopicPartition, source: AnyPartition) -> int | None:
         """Returns the next offset to read: the position, else the committed offset, else the reset offset. None if
         there is none, or while a transaction may change the committed offset of a read_committed consumer (KIP-447)."""
-        spot = self._positions.get(tp)
+        spot = self._positions.find(tp)
         if spot is None or spot.topic_id != source.topic_id:
             version = self.assignment_version
             reply = await self._fetch_offsets([tp], require_stable=self.config.read_committed)
@@ -263,16 +258,23 @@ class ConsumerInstance:
             start = committed if committed != NO_OFFSET else await self._reset_offset(source)
             if start is None or version != self.assignment_version:
                 return None
-            spot = self._positions[tp] = ConsumerPosition(source.topic_id, start)
-            if committed == NO_OFFSET:
-                self._note_reset(tp, spot)
+            spot = ConsumerPosition(source.topic_id, start)
+            if committed != NO_OFFSET:
+                self._positions.begin(tp, spot)
+            else:
+                self._reset(tp, spot)
         return spot.offset
 
-    def _note_reset(self, tp: TopicPartition, spot: ConsumerPosition) -> None:
-        """Lets the next automatic commit include the position of a reset: the next owner of the partition would find a
-        later end, and skip the records between the two."""
-        if self.config.auto_commit:
-            self._uncommitted[tp] = spot
+    def _reset(self, tp: TopicPartition, spot: ConsumerPosition) -> None:
+        self._positions.reset(tp, spot)
+        self._has_new_reset = True
+
+    async def try_commit_new_resets(self) -> None:
+        """Commits the positions that resets gave since the last call, if this consumer commits by itself. A broker that
+        ends after the read loses no record from there on."""
+        if self._has_new_reset and self.config.auto_commit:
+            self._has_new_reset = False
+            await self.try_commit_uncommitted()
 
     async def _reset_offset(self, source: AnyPartition) -> int | None:
         if self.config.reset == "none":
@@ -286,38 +288,62 @@ class ConsumerInstance:
         if start is None:
             raise HttpError(ILLEGAL_STATE, f"the offset of {tp} does not exist any more, and auto.offset.reset is none")
         if version == self.assignment_version:
-            spot = self._positions[tp] = ConsumerPosition(source.topic_id, start)
-            self._note_reset(tp, spot)
+            self._reset(tp, ConsumerPosition(source.topic_id, start))
 
     def seek(self, tp: TopicPartition, topic_id: TopicId, offset: int) -> None:
         """Moves the position to an offset of the topic `topic_id`. If another topic has its name by now, the next read
         ignores the position."""
-        self._positions[tp] = ConsumerPosition(topic_id, offset)
+        self._positions.move({tp: ConsumerPosition(topic_id, offset)})
 
     def mark_read(self, positions: Mapping[TopicPartition, ConsumerPosition], last: TopicPartition | None) -> None:
         """Moves the positions past delivered records; `last` is the partition of the last record."""
-        self._positions.update(positions)
-        self._uncommitted.update(positions)
+        self._positions.move(positions)
         self._last_read = last or self._last_read
+        self.has_unknown_reads = False
 
-    async def try_commit_read(self) -> None:
-        """Commits the delivered records. If the group refuses, the next owner of the partitions reads them again."""
+    def mark_lost(self, positions: Mapping[TopicPartition, ConsumerPosition]) -> None:
+        """Notes delivered records of partitions that were taken away before the delivery."""
+        self._positions.lose(positions)
+
+    async def try_commit_uncommitted(self) -> None:
+        """Commits the positions that the group does not have. If the group refuses, the next owner of the partitions
+        reads from those that it has."""
+        await self._try_commit_positions(self._positions.uncommitted())
+
+    async def _try_commit_positions(self, positions: Mapping[TopicPartition, ConsumerPosition]) -> None:
         with contextlib.suppress(Refused, HttpError, Unavailable):
-            await self.commit_read()
+            await self._commit_positions(positions)
 
-    async def commit_read(self) -> list[PartitionOffset]:
-        """Commits all delivered records that are not committed yet, of topics that still exist."""
-        topics, given_out = self._context.broker.image.topics_by_id, dict(self._uncommitted)
+    async def commit_positions(self) -> list[PartitionOffset]:
+        """Commits all positions, as `commitSync()` of Kafka's consumer does. Returns them: an empty list if there are
+        none.
+
+        Raises `Refused` (ILLEGAL_GENERATION) once, and commits nothing, if records were read that cannot be committed
+        any more.
+        """
+        lost = self._positions.take_lost(self._context.broker.image.topics_by_id)
+        if lost:
+            others = f" and {len(lost) - NAMED_PARTITIONS} others" if len(lost) > NAMED_PARTITIONS else ""
+            names = ", ".join(map(str, lost[:NAMED_PARTITIONS])) + others
+            why = f"the assignment changed before a commit: records read of {names} come again"
+            raise Refused(Code.ILLEGAL_GENERATION, f"{why}. The next commit has the positions of then")
+        positions = self._positions.all()
+        if self.has_unknown_reads and not positions:
+            self.has_unknown_reads = False
+            why = "the broker of this consumer restarted, or is another one: records read before and not committed"
+            raise Refused(Code.ILLEGAL_GENERATION, f"{why} come again")
+        return await self._commit_positions(positions)
+
+    async def _commit_positions(self, positions: Mapping[TopicPartition, ConsumerPosition]) -> list[PartitionOffset]:
+        """Commits positions in topics that still exist."""
+        topics = self._context.broker.image.topics_by_id
         offsets = [
             PartitionOffset(tp.topic, tp.partition, spot.offset, topic_id=spot.topic_id)
-            for tp, spot in sorted(given_out.items())
+            for tp, spot in sorted(positions.items())
             if spot.topic_id in topics
         ]
         if offsets:
             await self.commit(offsets)
-        for tp, spot in given_out.items():
-            if self._uncommitted.get(tp) == spot:
-                del self._uncommitted[tp]
         return offsets
 
     async def commit(self, offsets: list[PartitionOffset]) -> None:
@@ -327,6 +353,10 @@ class ConsumerInstance:
         if member is not None:
             named = CommitOffsets(self.group, tuple(offsets), member.generation, member.member_id, member.instance_id)
         reply: CommitOffsetsReply = await self._call_coordinator(named)
+        for row, code in zip(offsets, reply.codes, strict=True):
+            if code is Code.NONE:
+                spot = ConsumerPosition(row.topic_id, row.offset)
+                self._positions.note_committed(TopicPartition(row.topic, row.partition), spot)
         for row, code in zip(offsets, reply.codes, strict=True):
             if code is not Code.NONE:
                 raise Refused(code, f"the offset of {row.topic}-{row.partition} was not committed: {code.name}")

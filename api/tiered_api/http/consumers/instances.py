@@ -131,6 +131,7 @@ class ConsumerInstances:
             return None
         await self._make_room(caller.holder)
         instance = self._add(key, found[0], caller)
+        instance.has_unknown_reads = True
         instance.join(found[1])
         return instance
 

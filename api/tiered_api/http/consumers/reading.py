@@ -11,7 +11,8 @@ from tiered.ids import TopicId, TopicPartition
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.read_result import ReadResult
 from tiered.security.acls import Operation, ResourceType
-from tiered_api.http.consumers.instance import ConsumerInstance, ConsumerPosition
+from tiered_api.http.consumers.instance import ConsumerInstance
+from tiered_api.http.consumers.positions import ConsumerPosition
 from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.exchange.remote_brokers import Leader
 from tiered_api.http.exchange.request import HttpRequest
@@ -40,7 +41,7 @@ async def poll_records(
     clock = request.context.clock
     ends_ns = clock.mono_ns() + timeout_ms * 1_000_000
     if instance.config.auto_commit:
-        await instance.try_commit_read()
+        await instance.try_commit_uncommitted()
     while True:
         partitions = await instance.assigned_partitions((ends_ns - clock.mono_ns()) / 1e9)
         reading = ConsumerPoll(request, instance, max_bytes)
@@ -77,9 +78,11 @@ class ConsumerPoll:
 
     def mark_delivered(self) -> None:
         """Moves the positions past the delivered rows. If the assignment changed meanwhile, the positions stay: the
-        next owner of the partitions reads the rows again."""
+        next owner of the partitions reads the rows again, and the next commit by hand says so."""
         if self._instance.assignment_version == self._assignment_version:
             self._instance.mark_read(self._positions, self._last)
+        elif self.rows:
+            self._instance.mark_lost(self._positions)
         self._request.context.records_read.inc(len(self.rows))
 
     def require_rights(self) -> None:
@@ -106,11 +109,13 @@ class ConsumerPoll:
                 if self._instance.assignment_version == self._assignment_version and not _is_transient(error):
                     if not self.rows:
                         self._instance.skip_partition(tp)
+                        await self._instance.try_commit_new_resets()
                         raise
                     self._is_cut = True
                     break
             if self._instance.assignment_version != self._assignment_version:
                 return False
+        await self._instance.try_commit_new_resets()
         return self._instance.assignment_version == self._assignment_version
 
     async def _read(self, tp: TopicPartition) -> None:

@@ -232,7 +232,7 @@ async def assign(request: HttpRequest) -> web.StreamResponse:
     instance, body = await _find_instance(request), await _read_fields(request, "partitions")
     partitions = [_check_partition(request, tp) for tp, _ in _parse_rows(body, "partitions")]
     async with instance.use():
-        instance.assign(partitions)
+        await instance.assign(partitions)
     return _no_content()
 
 
@@ -267,8 +267,8 @@ async def read_consumer(request: HttpRequest) -> web.StreamResponse:
 
 
 async def commit(request: HttpRequest) -> web.StreamResponse:
-    """Commits all delivered records, or the named offsets. A named offset is that of the last record that was
-    processed."""
+    """Commits all positions, or the named offsets. A named offset is that of the last record that was processed. The
+    reply lists what was committed: an empty list says that there was nothing."""
     instance, body = await _find_instance(request), await _read_fields(request, "offsets")
     async with instance.use():
         if "offsets" in body:
@@ -281,7 +281,7 @@ async def commit(request: HttpRequest) -> web.StreamResponse:
             ]  # fmt: skip
             await instance.commit(offsets)
         else:
-            offsets = await instance.commit_read()
+            offsets = await instance.commit_positions()
     rows = [
         {"topic": each.topic, "partition": each.partition, "consumed": each.offset, "committed": each.offset}
         for each in offsets
