@@ -151,6 +151,7 @@ def check(kind: str, data: bytes) -> None:
         assert set(ways) == {pure.crc32c(data)}, ways
     if kind == "json":
         compare_implementations("json_spans", data)
+        compare_implementations("json_repeated_name", data, (b"data",))
     elif kind == "section":
         check_sections(rng, data)
     else:

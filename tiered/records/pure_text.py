@@ -1,7 +1,9 @@
-"""Helpers of the HTTP API in plain Python: the hash that spreads keys, and the spans of JSON values."""
+"""Helpers of the HTTP API in plain Python: the hash that spreads keys, the spans of JSON values, and names that repeat
+in them."""
 
 from __future__ import annotations
 
+import json
 import re
 
 from tiered.ports import Buffer
@@ -96,3 +98,47 @@ def _json_nested(data: bytes, at: int) -> int:
         if not open_brackets:
             return at
     return -1
+
+
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"([ \t\n\r]*:)?|[{}\[\]]', re.DOTALL)
+_OPENERS = b"{["
+_ENDS = b"}]"
+
+
+def json_repeated_name(buf: Buffer, free: tuple[bytes, ...], /) -> str | None:
+    """Returns the first name that an object of a JSON value has twice, None without one. Parsers keep one of its two
+    values without a word.
+
+    Objects inside the value of a name in `free` do not count. `buf` must be valid JSON, else the result has no meaning,
+    or `ValueError` is raised.
+    """
+    data = bytes(buf)
+    open_names: list[set[bytes]] = []  # a set for each open bracket
+    skipped, is_free = 0, False  # brackets in the value of a free name; the last token was a free name
+    for token in _TOKEN.finditer(data):
+        first = data[token.start()]
+        was_free, is_free = is_free, False
+        if first in _OPENERS:
+            if skipped or was_free:
+                skipped += 1
+            else:
+                open_names.append(set())
+        elif first in _ENDS:
+            if skipped:
+                skipped -= 1
+            elif open_names:
+                open_names.pop()
+        elif token[1] is not None and not skipped and open_names:
+            name = _decode_name(data[token.start() + 1 : data.rindex(b'"', 0, token.end())])
+            if name in open_names[-1]:
+                return name.decode(errors="replace")
+            open_names[-1].add(name)
+            is_free = name in free
+    return None
+
+
+def _decode_name(raw: bytes) -> bytes:
+    """Returns the UTF-8 of a name without its escapes."""
+    if b"\\" not in raw:
+        return raw
+    return str(json.loads(b'"%b"' % raw, strict=False)).encode(errors="surrogatepass")

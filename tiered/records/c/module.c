@@ -28,6 +28,7 @@ static PyMethodDef methods[] = {
     {"hash_rows", native_hash_rows, METH_VARARGS, NULL},
     {"murmur2", native_murmur2, METH_O, NULL},
     {"json_spans", native_json_spans, METH_O, NULL},
+    {"json_repeated_name", (PyCFunction)(void (*)(void))native_json_repeated_name, METH_FASTCALL, NULL},
     {"put_keys", native_put_keys, METH_VARARGS, NULL},
     {"filter_batches", native_filter_batches, METH_VARARGS, NULL},
     {"pack_keys", native_pack_keys, METH_VARARGS, NULL},

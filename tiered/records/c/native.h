@@ -40,6 +40,7 @@ PyObject *native_arrow(PyObject *, PyObject *, PyObject *);
 PyObject *native_hash_rows(PyObject *, PyObject *);
 PyObject *native_murmur2(PyObject *, PyObject *);
 PyObject *native_json_spans(PyObject *, PyObject *);
+PyObject *native_json_repeated_name(PyObject *, PyObject *const *, Py_ssize_t);
 PyObject *native_put_keys(PyObject *, PyObject *);
 PyObject *native_filter_batches(PyObject *, PyObject *);
 PyObject *native_pack_keys(PyObject *, PyObject *);

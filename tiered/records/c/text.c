@@ -1,4 +1,4 @@
-/* Helpers of the HTTP API: the hash that spreads keys, and the spans of JSON values. */
+/* Helpers of the HTTP API: the hash that spreads keys, the spans of JSON values, and names that repeat in them. */
 #include "native.h"
 
 #define DEPTH_MAX 64
@@ -117,4 +117,96 @@ failed:
     PyBuffer_Release(&buf);
     Py_XDECREF(spans);
     return NULL;
+}
+
+#define NAMES_MAX 64
+#define FREE_MAX 4
+
+/* Bytes of a name between its quotes. */
+typedef struct {
+    const uint8_t *data;
+    Py_ssize_t size;
+} Name;
+
+static int is_among(const Name *names, Py_ssize_t count, Name name) {
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (names[i].size == name.size && memcmp(names[i].data, name.data, (size_t)name.size) == 0) return 1;
+    return 0;
+}
+
+/* True if no object has a name twice, apart from those in the values of free names. False if that is not sure: a name
+ * has an escape, or there are too many names or levels. */
+static int names_differ(const uint8_t *data, Py_ssize_t size, const Name *free, Py_ssize_t free_count) {
+    Name names[NAMES_MAX];       /* of all open objects, the outermost first */
+    Py_ssize_t first[DEPTH_MAX]; /* for each open bracket: how many names came before it */
+    Py_ssize_t count = 0, skipped = 0;
+    int depth = 0, is_free = 0; /* is_free: the last token was a free name */
+    for (Py_ssize_t i = 0; i < size;) {
+        uint8_t byte = data[i++];
+        if (byte == '"') {
+            Name name = {data + i, 0};
+            if (json_string(data, size, &i) != WHOLE) return 0;
+            name.size = data + i - 1 - name.data;
+            is_free = 0;
+            Py_ssize_t colon = skip_space(data, size, i);
+            if (colon == size || data[colon] != ':') continue;
+            i = colon + 1;
+            if (skipped || depth == 0) continue;
+            if (count == NAMES_MAX || memchr(name.data, '\\', (size_t)name.size) != NULL) return 0;
+            if (is_among(names + first[depth - 1], count - first[depth - 1], name)) return 0;
+            names[count++] = name;
+            is_free = is_among(free, free_count, name);
+        } else if (byte == '{' || byte == '[') {
+            if (skipped || is_free) {
+                skipped++;
+            } else {
+                if (depth == DEPTH_MAX) return 0;
+                first[depth++] = count;
+            }
+            is_free = 0;
+        } else if (byte == '}' || byte == ']') {
+            if (skipped) skipped--;
+            else if (depth) count = first[--depth];
+            is_free = 0;
+        }
+    }
+    return 1;
+}
+
+/* The outcome in doubt: plain Python decodes the names. */
+static PyObject *find_in_python(PyObject *object, PyObject *free) {
+    PyObject *module = PyImport_ImportModule("tiered.records.pure_text");
+    if (module == NULL) return NULL;
+    PyObject *found = PyObject_CallMethod(module, "json_repeated_name", "OO", object, free);
+    Py_DECREF(module);
+    return found;
+}
+
+PyObject *native_json_repeated_name(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    Py_buffer buf;
+    Name free[FREE_MAX];
+    int differ;
+    (void)self;
+    if (count != 2 || !PyTuple_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "json_repeated_name takes a buffer and a tuple of names");
+        return NULL;
+    }
+    Py_ssize_t free_count = PyTuple_Size(args[1]);
+    if (free_count > FREE_MAX) return find_in_python(args[0], args[1]);
+    for (Py_ssize_t i = 0; i < free_count; i++) {
+        char *name;
+        if (PyBytes_AsStringAndSize(PyTuple_GetItem(args[1], i), &name, &free[i].size) < 0) return NULL;
+        free[i].data = (const uint8_t *)name;
+    }
+    if (PyObject_GetBuffer(args[0], &buf, PyBUF_SIMPLE) < 0) return NULL;
+    if (buf.len < RELEASE_RECORD_BYTES) {
+        differ = names_differ(buf.buf, buf.len, free, free_count);
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        differ = names_differ(buf.buf, buf.len, free, free_count);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&buf);
+    if (!differ) return find_in_python(args[0], args[1]);
+    Py_RETURN_NONE;
 }
