@@ -7,7 +7,8 @@ May import: as http
 ~ responses       responses in one piece of bytes
 ~ sendfile        a response copied by the kernel from a segment file
 ~ metering        the charge of requests against client quotas (I28)
-  fields          the rule that a JSON body has no fields but the known ones
+  fields          the rules that a JSON body has no unknown field, and none twice
+  schemas         the bodies of requests as OpenAPI schemas
   errors          errors as HTTP status, Confluent code and message
 ~ limits          all limits on clients of the HTTP server
   media_types     content negotiation by media type

@@ -18,7 +18,8 @@ from tiered.security.acls import Operation, ResourceType
 from tiered.security.principal import ANONYMOUS, Caller
 from tiered_api.http.exchange.context import INLINE_BYTES, HttpContext
 from tiered_api.http.exchange.decompress import WholeBody
-from tiered_api.http.exchange.errors import NOT_AUTHENTICATED, NOT_AUTHORIZED, HttpError
+from tiered_api.http.exchange.errors import BAD_REQUEST, NOT_AUTHENTICATED, NOT_AUTHORIZED, HttpError
+from tiered_api.http.exchange.fields import load_json
 from tiered_api.http.exchange.metering import HttpMeter
 
 P = ParamSpec("P")
@@ -266,10 +267,13 @@ class HttpRequest(web.BaseRequest):
         """Returns the body as one JSON object."""
         return await self.parse_json_object(await self.read_body())
 
-    async def parse_json_object(self, data: bytes | bytearray) -> dict[str, Any]:
-        """Parses one JSON object. Raises `HttpError` 400 if it is not JSON, 422 if it is another JSON value."""
+    async def parse_json_object(
+        self, data: bytes | bytearray, free: tuple[bytes, ...] = (), code: int = BAD_REQUEST
+    ) -> dict[str, Any]:
+        """Parses one JSON object. Raises `HttpError` 400 if it is not JSON, 422 if it is another JSON value, and with
+        `code` for a field that an object has twice, except inside the values of `free` fields."""
         try:
-            value = await self.run_job(len(data), orjson.loads, data)
+            value = await self.run_job(len(data), load_json, data, free, code)
         except orjson.JSONDecodeError as error:
             raise malformed_json(error) from None
         if not isinstance(value, dict):

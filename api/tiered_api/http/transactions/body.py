@@ -7,17 +7,24 @@ from typing import Any, NamedTuple
 
 from tiered.ids import TopicPartition
 from tiered_api.http.exchange.errors import HttpError
-from tiered_api.http.exchange.fields import check_fields, fields
-from tiered_api.http.partitions.record_formats import RECORD_V3_FIELDS, ProducerRecord, parse_record_v3
+from tiered_api.http.exchange.fields import check_fields
+from tiered_api.http.exchange.schemas import (
+    TRANSACTION,
+    TRANSACTION_GROUP,
+    TRANSACTION_OFFSET,
+    TRANSACTION_RECORD,
+    names,
+)
+from tiered_api.http.partitions.record_formats import ProducerRecord, parse_record_v3
 
 RECORDS_MAX = 10_000
 OFFSETS_MAX = 10_000
 OFFSET_MAX = (1 << 63) - 2
 METADATA_CHARACTERS = 4096
-FIELDS = fields("records", "consumer_group")
-GROUP_FIELDS = fields("consumer_group_id", "generation_id", "member_id", "instance_id", "offsets")
-RECORD_FIELDS = fields("topic_name", *RECORD_V3_FIELDS)
-OFFSET_FIELDS = fields("topic_name", "partition_id", "offset", "metadata")
+FIELDS = names(TRANSACTION)
+GROUP_FIELDS = names(TRANSACTION_GROUP)
+RECORD_FIELDS = names(TRANSACTION_RECORD)
+OFFSET_FIELDS = names(TRANSACTION_OFFSET)
 
 
 class TopicRecord(NamedTuple):

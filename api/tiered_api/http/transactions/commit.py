@@ -16,6 +16,7 @@ from tiered.records.batch import Codec, encode_batch
 from tiered.security.acls import Operation, ResourceType
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.errors import KEY_IN_USE, KEY_REUSED, HttpError
+from tiered_api.http.exchange.fields import V3_FREE
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import json_response
 from tiered_api.http.partitions.idempotency import IdempotencyKey, IdempotencyKeys, find_key
@@ -68,7 +69,7 @@ async def commit_transaction(request: HttpRequest) -> web.StreamResponse:
     """Writes all records and commits all offsets in one transaction, or nothing."""
     context = request.context
     data = await request.read_body()
-    given = await request.parse_json_object(data)
+    given = await request.parse_json_object(data, V3_FREE, 422)
     body = await request.run_job(len(data), parse_body, given, context.clock.wall_ms())
     _require_rights(request, body)
     key = await find_key(request, NO_TOPIC, data)

@@ -41,10 +41,21 @@ from tiered_api.http.exchange.errors import (
     TOPIC_NOT_FOUND,
     HttpError,
 )
-from tiered_api.http.exchange.fields import check_fields, fields
+from tiered_api.http.exchange.fields import check_fields
 from tiered_api.http.exchange.limits import Exhausted
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import HttpResponse, json_response
+from tiered_api.http.exchange.schemas import (
+    COMMIT_V2,
+    OFFSET_V2,
+    PARTITION_V2,
+    PARTITIONS_V2,
+    POSITIONS_V2,
+    SUBSCRIPTION_V2,
+    TIMESTAMP_V2,
+    Schema,
+    names,
+)
 from tiered_api.http.partitions.reads import ISOLATION_LEVELS
 from tiered_api.http.partitions.remote_partition import fetch_bounds, offset_for_timestamp
 from tiered_api.http.v2.topics import v2_response
@@ -59,9 +70,9 @@ NAME_ALIASES = {
 }
 OFFSET_MAX = (1 << 63) - 2
 ROW_FIELDS = {
-    "partitions": fields("topic", "partition"),
-    "offsets": fields("topic", "partition", "offset", "metadata"),
-    "timestamps": fields("topic", "partition", "timestamp"),
+    "partitions": names(PARTITION_V2),
+    "offsets": names(OFFSET_V2),
+    "timestamps": names(TIMESTAMP_V2),
 }
 
 
@@ -87,13 +98,13 @@ async def _find_instance(request: HttpRequest) -> ConsumerInstance:
 async def _read_body(request: HttpRequest) -> dict[str, Any]:
     """Returns the body as an object; an empty one if there is no body."""
     data = await request.read_body()
-    return await request.parse_json_object(data) if data else {}
+    return await request.parse_json_object(data, code=422) if data else {}
 
 
-async def _read_fields(request: HttpRequest, *allowed: str) -> dict[str, Any]:
-    """Returns the body as an object that has no other than the allowed fields."""
+async def _read_fields(request: HttpRequest, schema: Schema) -> dict[str, Any]:
+    """Returns the body as an object that has no other fields than a schema."""
     body = await _read_body(request)
-    check_fields(body, fields(*allowed), "the body", 422)
+    check_fields(body, names(schema), "the body", 422)
     return body
 
 
@@ -107,15 +118,27 @@ def _no_content() -> HttpResponse:
 async def create_consumer(request: HttpRequest) -> web.StreamResponse:
     """Creates a consumer in a group."""
     group = await _require_local_group(request)
-    given = {NAME_ALIASES.get(name, name): value for name, value in (await _read_body(request)).items()}
-    name = given.pop("name", None) or f"rest-consumer-{request.context.broker.settings.node_id}-{uuid.uuid4()}"
-    if not isinstance(name, str) or len(name) > NAME_CHARACTERS:
+    given = _resolve_aliases(await _read_body(request))
+    name = given.pop("name", None)
+    if not isinstance(name, str | None) or len(name or "") > NAME_CHARACTERS:
         raise HttpError(422, f"the name has to be a string of at most {NAME_CHARACTERS} characters")
+    name = name or f"rest-consumer-{request.context.broker.settings.node_id}-{uuid.uuid4()}"
     await request.context.service(ConsumerInstances).create(
         InstanceKey(group, name), parse_config(given), request.caller, request.has_user
     )
     path = f"/consumers/{quote(group, safe='')}/instances/{quote(name, safe='')}"
     return v2_response(request, {"instance_id": name, "base_uri": request.advertised_origin() + path})
+
+
+def _resolve_aliases(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the fields by their own names. Raises `HttpError` 422 if one is there under both of its names."""
+    given: dict[str, Any] = {}
+    for name, value in body.items():
+        known = NAME_ALIASES.get(name, name)
+        if known in given:
+            raise HttpError(422, f"field {known!r} appears twice: {name!r} means the same")
+        given[known] = value
+    return given
 
 
 def parse_config(given: Mapping[str, Any]) -> ConsumerConfig:
@@ -179,7 +202,7 @@ async def delete_consumer(request: HttpRequest) -> web.StreamResponse:
 
 async def subscribe(request: HttpRequest) -> web.StreamResponse:
     """Subscribes to topics, by name or by a pattern, as a member of its group."""
-    instance, body = await _find_instance(request), await _read_fields(request, "topics", "topic_pattern")
+    instance, body = await _find_instance(request), await _read_fields(request, SUBSCRIPTION_V2)
     topics, pattern = body.get("topics"), body.get("topic_pattern")
     if (topics is None) == (pattern is None):
         raise HttpError(422, "either topics or topic_pattern has to be given")
@@ -229,7 +252,7 @@ async def unsubscribe(request: HttpRequest) -> web.StreamResponse:
 
 async def assign(request: HttpRequest) -> web.StreamResponse:
     """Assigns these partitions by hand, independent of the group's members."""
-    instance, body = await _find_instance(request), await _read_fields(request, "partitions")
+    instance, body = await _find_instance(request), await _read_fields(request, PARTITIONS_V2)
     partitions = [_check_partition(request, tp) for tp, _ in _parse_rows(body, "partitions")]
     async with instance.use():
         await instance.assign(partitions)
@@ -269,15 +292,15 @@ async def read_consumer(request: HttpRequest) -> web.StreamResponse:
 async def commit(request: HttpRequest) -> web.StreamResponse:
     """Commits all positions, or the named offsets. A named offset is that of the last record that was processed. The
     reply lists what was committed: an empty list says that there was nothing."""
-    instance, body = await _find_instance(request), await _read_fields(request, "offsets")
+    instance, body = await _find_instance(request), await _read_fields(request, COMMIT_V2)
     async with instance.use():
         if "offsets" in body:
             offsets = [
                 PartitionOffset(
-                    *_check_partition(request, tp), _offset(row, "offset") + 1, metadata=_metadata(row),
+                    *_check_partition(request, tp), offset + 1, metadata=metadata,
                     topic_id=instance.find_read_topic_id(tp),
                 )
-                for tp, row in _parse_rows(body, "offsets")
+                for tp, offset, metadata in _parse_offsets(body)
             ]  # fmt: skip
             await instance.commit(offsets)
         else:
@@ -291,7 +314,7 @@ async def commit(request: HttpRequest) -> web.StreamResponse:
 
 async def get_committed(request: HttpRequest) -> web.StreamResponse:
     """Returns the committed offsets of the partitions in the body, without those that have none."""
-    instance, body = await _find_instance(request), await _read_fields(request, "partitions")
+    instance, body = await _find_instance(request), await _read_fields(request, PARTITIONS_V2)
     partitions = [tp for tp, _ in _parse_rows(body, "partitions")]
     for tp in partitions:
         request.require(Operation.DESCRIBE, ResourceType.TOPIC, tp.topic)
@@ -306,13 +329,13 @@ async def get_committed(request: HttpRequest) -> web.StreamResponse:
 
 async def seek(request: HttpRequest) -> web.StreamResponse:
     """Moves the positions to offsets, or to the first records at or after timestamps."""
-    instance, body = await _find_instance(request), await _read_fields(request, "offsets", "timestamps")
+    instance, body = await _find_instance(request), await _read_fields(request, POSITIONS_V2)
     if not {"offsets", "timestamps"} & body.keys():
         raise HttpError(422, "offsets or timestamps have to be given")
     async with instance.use():
         targets = [
-            (tp, instance.find_topic_id(tp), _offset(row, "offset"))
-            for tp, row in (_parse_rows(body, "offsets") if "offsets" in body else [])
+            (tp, instance.find_topic_id(tp), offset)
+            for tp, offset, _ in (_parse_offsets(body) if "offsets" in body else [])
         ]
         lookups = TimeLookups(request.peer, request.connection_name)
         for tp, row in _parse_rows(body, "timestamps") if "timestamps" in body else []:
@@ -349,7 +372,7 @@ async def seek_to_end(request: HttpRequest) -> web.StreamResponse:
 
 async def _seek_to(request: HttpRequest, which: int) -> web.StreamResponse:
     """Moves the positions to the first or the second of each partition's bounds."""
-    instance, body = await _find_instance(request), await _read_fields(request, "partitions")
+    instance, body = await _find_instance(request), await _read_fields(request, PARTITIONS_V2)
     async with instance.use():
         partitions = [tp for tp, _ in _parse_rows(body, "partitions")]
         for tp in partitions:
@@ -382,6 +405,11 @@ def _parse_rows(body: Mapping[str, Any], name: str) -> list[tuple[TopicPartition
     return found
 
 
+def _parse_offsets(body: Mapping[str, Any]) -> list[tuple[TopicPartition, int, str]]:
+    """Parses `offsets`: the partition, offset and metadata of each."""
+    return [(tp, _offset(row, "offset"), _metadata(row)) for tp, row in _parse_rows(body, "offsets")]
+
+
 def _check_partition(request: HttpRequest, tp: TopicPartition) -> TopicPartition:
     request.require(Operation.READ, ResourceType.TOPIC, tp.topic)
     topic = request.context.broker.image.topics.get(tp.topic)
@@ -400,7 +428,9 @@ def _offset(row: Mapping[str, Any], name: str) -> int:
 
 
 def _metadata(row: Mapping[str, Any]) -> str:
-    text = row.get("metadata") or ""
+    text = row.get("metadata")
+    if text is None:
+        return ""
     if not isinstance(text, str) or len(text) > METADATA_BYTES:
         raise HttpError(422, f"metadata has to be a string of at most {METADATA_BYTES} characters")
     return text

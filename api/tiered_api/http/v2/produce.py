@@ -10,9 +10,10 @@ from aiohttp import web
 from tiered.metadata.image import TopicImage
 from tiered_api.http.exchange import media_types
 from tiered_api.http.exchange.errors import PARTITION_NOT_FOUND, HttpError
-from tiered_api.http.exchange.fields import check_fields, fields
+from tiered_api.http.exchange.fields import V2_FREE, check_fields, load_json
 from tiered_api.http.exchange.request import HttpRequest, malformed_json
 from tiered_api.http.exchange.responses import json_response
+from tiered_api.http.exchange.schemas import PRODUCE_V2, names
 from tiered_api.http.partitions.produce import RecordMetadata, append_once, find_topic
 from tiered_api.http.partitions.record_formats import ProducerRecord, parse_record_v2
 from tiered_api.http.v2.topics import response_type
@@ -24,7 +25,7 @@ FORMS = {
     media_types.JSON: "binary",
 }
 NOT_RETRIABLE, RETRIABLE = 1, 2
-FIELDS = fields("records", "key_schema", "key_schema_id", "value_schema", "value_schema_id")
+FIELDS = names(PRODUCE_V2)
 """The fields of the REST Proxy. Its embedded formats binary and json take no notice of schemas."""
 
 
@@ -56,7 +57,7 @@ async def _produce(request: HttpRequest, topic: TopicImage, form: str, partition
 def parse_records(body: bytes | bytearray, form: str, now_ms: int, partition: int | None) -> list[ProducerRecord]:
     """Parses the records of a body. Raises `HttpError` 4xx if one of them is bad: then none is appended."""
     try:
-        value = orjson.loads(body)
+        value = load_json(body, V2_FREE, 422)
     except orjson.JSONDecodeError as error:
         raise malformed_json(error) from None
     if not isinstance(value, dict):

@@ -14,18 +14,19 @@ from tiered.metadata.changes import ALL_BROKERS
 from tiered.metadata.image import TopicImage
 from tiered.security.acls import Operation
 from tiered_api.http.exchange.errors import BAD_REQUEST, HttpError
-from tiered_api.http.exchange.fields import check_fields, fields
+from tiered_api.http.exchange.fields import check_fields
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import json_response, no_content
+from tiered_api.http.exchange.schemas import CONFIG_CHANGE, CONFIG_CHANGES, CONFIG_VALUE, names
 from tiered_api.http.partitions.produce import find_topic
 from tiered_api.http.v3.clusters import broker_of_path
 from tiered_api.http.v3.config_shapes import broker_configs, cluster_configs, topic_configs
 from tiered_api.http.v3.shapes import Shape, check_cluster, list_response, short_list_response
 from tiered_api.http.v3.topics import boolean_field, config_text
 
-ALTER_FIELDS = fields("data", "validate_only")
-CHANGE_FIELDS = fields("name", "value", "operation")
-VALUE_FIELDS = fields("value")
+ALTER_FIELDS = names(CONFIG_CHANGES)
+CHANGE_FIELDS = names(CONFIG_CHANGE)
+VALUE_FIELDS = names(CONFIG_VALUE)
 TOPIC_BYTES = 30_000
 """Approximate size of one topic's settings in a list."""
 
@@ -60,8 +61,8 @@ async def _parse_changes(request: HttpRequest, rows: Mapping[str, SettingRow]) -
 
 def _parse_change(entry: dict[str, Any]) -> str | None:
     check_fields(entry, CHANGE_FIELDS, "an entry of data")
-    operation, value = entry.get("operation") or "SET", entry.get("value")
-    if operation not in ("SET", "DELETE"):
+    operation, value = entry.get("operation"), entry.get("value")
+    if operation not in (None, "SET", "DELETE"):
         raise HttpError(422, "operation has to be SET or DELETE")
     if operation == "DELETE":
         return None

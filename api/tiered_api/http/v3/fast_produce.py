@@ -24,6 +24,7 @@ from tiered.security.acls import Operation, ResourceType
 from tiered.security.principal import ANONYMOUS, Caller
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.errors import HttpError
+from tiered_api.http.exchange.fields import V3_FREE, load_json
 from tiered_api.http.exchange.metering import CLIENT_ID, CLIENT_ID_MAX, HttpMeter
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import date_line
@@ -138,7 +139,7 @@ class HeadCache:
         if topic is None:
             return None
         try:
-            record = parse_record_v3(orjson.loads(body), context.clock.wall_ms())
+            record = parse_record_v3(load_json(body, V3_FREE), context.clock.wall_ms())
             key = None
             if key_text is not None:
                 if not key_text.isprintable():  # bytes that aiohttp may refuse, and `parse_key` may strip

@@ -9,19 +9,20 @@ from aiohttp import web
 
 from tiered.records.native import json_spans
 from tiered_api.http.exchange.errors import INVALID_BATCH, HttpError
-from tiered_api.http.exchange.fields import check_fields, fields
+from tiered_api.http.exchange.fields import V3_FREE, check_fields, load_json
 from tiered_api.http.exchange.request import HttpRequest, malformed_json
 from tiered_api.http.exchange.responses import HttpResponse, json_response
+from tiered_api.http.exchange.schemas import BATCH_V3, ENTRY_V3, names
 from tiered_api.http.partitions.idempotency import has_key
 from tiered_api.http.partitions.produce import RecordMetadata, append_once, append_one, find_topic
-from tiered_api.http.partitions.record_formats import RECORD_V3_FIELDS, ProducerRecord, parse_record_v3
+from tiered_api.http.partitions.record_formats import ProducerRecord, parse_record_v3
 from tiered_api.http.v3.produce_reports import ProduceReports
 from tiered_api.http.v3.shapes import check_cluster
 from tiered_api.http.v3.streaming import produce_once, serve_stream
 
 ID_CHARACTERS = 80
-ENTRY_FIELDS = fields("id", *RECORD_V3_FIELDS)
-BATCH_FIELDS = fields("entries")
+ENTRY_FIELDS = names(ENTRY_V3)
+BATCH_FIELDS = names(BATCH_V3)
 
 
 async def produce_records(request: HttpRequest) -> web.StreamResponse:
@@ -35,7 +36,7 @@ async def produce_records(request: HttpRequest) -> web.StreamResponse:
         return await serve_stream(request, topic, reports)
     body = await request.read_body()
     try:
-        value = orjson.loads(body)
+        value = load_json(body, V3_FREE)
     except orjson.JSONDecodeError as error:
         if not _is_stream(body):
             raise malformed_json(error) from None
@@ -62,7 +63,7 @@ async def produce_batch(request: HttpRequest) -> web.StreamResponse:
     cluster_id = check_cluster(request)
     topic = find_topic(request.context, request.args["topic"])
     body = await request.read_body()
-    entries = _parse_entries(await request.parse_json_object(body), request.context.limits.batch_entries)
+    entries = _parse_entries(await request.parse_json_object(body, V3_FREE), request.context.limits.batch_entries)
     now = request.context.clock.wall_ms()
     failures: list[dict[str, Any]] = []
     taken: list[tuple[str, ProducerRecord]] = []

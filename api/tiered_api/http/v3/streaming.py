@@ -17,6 +17,7 @@ from tiered.security.acls import Operation, ResourceType
 from tiered_api.http.exchange import media_types
 from tiered_api.http.exchange.decompress import Inflater, new_inflater
 from tiered_api.http.exchange.errors import HttpError, to_http_error
+from tiered_api.http.exchange.fields import V3_FREE, load_json
 from tiered_api.http.exchange.limits import Exhausted
 from tiered_api.http.exchange.request import HttpRequest, malformed_json
 from tiered_api.http.exchange.responses import HttpResponse, abort_connection, open_stream
@@ -175,7 +176,7 @@ def _format_reports(
 
 def _parse(text: bytes, now_ms: int) -> ProducerRecord | HttpError:
     try:
-        return parse_record_v3(orjson.loads(text), now_ms)
+        return parse_record_v3(load_json(text, V3_FREE), now_ms)
     except orjson.JSONDecodeError as error:
         return malformed_json(error)
     except HttpError as error:

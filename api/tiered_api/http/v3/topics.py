@@ -10,18 +10,17 @@ from aiohttp import web
 from tiered.controller.requests import CreatePartitions, CreateTopic, DeleteTopic
 from tiered.security.acls import CLUSTER_NAME, Operation, ResourceType
 from tiered_api.http.exchange.errors import BAD_REQUEST, HttpError
-from tiered_api.http.exchange.fields import check_fields, fields
+from tiered_api.http.exchange.fields import check_fields
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import json_response, no_content
+from tiered_api.http.exchange.schemas import CONFIG, TOPIC_CREATION, TOPIC_GROWTH, names
 from tiered_api.http.partitions.produce import find_topic
 from tiered_api.http.v3.shapes import check_cluster, list_response, topic_shape
 
 MAX_INT = (1 << 31) - 1
-CREATION_FIELDS = fields(
-    "topic_name", "partitions_count", "replication_factor", "replicas_assignments", "configs", "validate_only"
-)
-CONFIG_FIELDS = fields("name", "value")
-GROWTH_FIELDS = fields("partitions_count", "validate_only")
+CREATION_FIELDS = names(TOPIC_CREATION)
+CONFIG_FIELDS = names(CONFIG)
+GROWTH_FIELDS = names(TOPIC_GROWTH)
 
 
 async def list_topics(request: HttpRequest) -> web.StreamResponse:
