@@ -215,6 +215,20 @@ class Corrupt(Exception):
         self.position = position
 
 
+class TooLarge(Corrupt):
+    """Bytes exceed a bound of their reader. They need not be damaged: a reader with another bound may take them.
+
+    `offset` is that of the first record that was not read, and a read may go on at `next_offset`. Both are -1 if the
+    reader does not know them."""
+
+    def __init__(
+        self, why: str, *, where: str = "", position: int = -1, offset: int = -1, next_offset: int = -1
+    ) -> None:
+        super().__init__(why, where=where, position=position)
+        self.offset = offset
+        self.next_offset = next_offset
+
+
 class Fenced(Exception):
     """A newer epoch or incarnation owns the resource. The caller steps down and does not try again."""
 

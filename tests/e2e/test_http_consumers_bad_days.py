@@ -11,15 +11,17 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.e2e.http_site import HttpBroker, run, wait_until
+from tests.e2e.http_site import RAW, HttpBroker, run, wait_until
 from tests.e2e.test_http_consumers import JSON, V2, HttpConsumer, values
 from tiered.controller.requests import CreatePartitions, DeleteTopic
 from tiered.groups.requests import DescribeGroup, JoinGroup
+from tiered.records.batch import Codec, encode_batch
 from tiered_api.http.consumers.instance import ConsumerConfig
 from tiered_api.http.consumers.instances import ConsumerInstances
 from tiered_api.http.consumers.member import INSTANCE_ID_PREFIX, encode_metadata
 from tiered_api.http.consumers.subscriptions import Subscription
 from tiered_api.http.consumers.topic_patterns import TopicPattern
+from tiered_api.http.partitions.reads import OBJECTS_MAX
 
 
 def parts(*places: tuple[str, int]) -> dict[str, Any]:
@@ -71,6 +73,29 @@ def test_record_that_cannot_be_rendered_stops_its_partition_only(tmp_path: Path)
         assert sorted(values(await one.read(2))) == [0, 1]
         told = await one.ask("GET", "/records", accept=JSON)
         assert (told.status, told.json["error_code"]) == (422, 42203)
+        await where.produce("t", "3", partition=0)
+        assert values((await one.ask("GET", "/records", accept=JSON)).json) == [3]
+        past = {"offsets": [{"topic": "t", "partition": 1, "offset": 2}]}
+        await one.ask_without_reply("POST", "/positions", past)
+        assert values(await one.read(1)) == [2]
+
+    run(tmp_path, scenario)
+
+
+def test_record_beyond_the_bounds_of_json_stops_its_partition_only(tmp_path: Path) -> None:
+    async def scenario(where: HttpBroker) -> None:
+        await where.create("t", partitions=2)
+        await where.produce("t", "1", partition=0)
+        now = where.broker.world.clock.wall_ms()
+        rows = [(now, None, b"0", ()), (now, None, b"5", (("h", b"x"),) * OBJECTS_MAX), (now, None, b"2", ())]
+        path = "/topics/t/partitions/1/records"
+        assert (await where.ask("POST", path, encode_batch(rows, codec=Codec.ZSTD), kind=RAW)).status == 200
+        one = await HttpConsumer.create(where, "g")
+        await one.ask_without_reply("POST", "/assignments", parts(("t", 0), ("t", 1)))
+        assert sorted(values(await one.read(2))) == [0, 1]
+        told = await one.ask("GET", "/records", accept=JSON)
+        assert (told.status, told.json["error_code"]) == (422, 42203)
+        assert "t partition 1 at offset 1" in told.json["message"]
         await where.produce("t", "3", partition=0)
         assert values((await one.ask("GET", "/records", accept=JSON)).json) == [3]
         past = {"offsets": [{"topic": "t", "partition": 1, "offset": 2}]}

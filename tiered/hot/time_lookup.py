@@ -16,14 +16,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from tiered.errors import Corrupt
+from tiered.errors import Corrupt, TooLarge
 from tiered.fair_slots import FairSlots
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.segment_index import CandidateBatch, HeaderBudget
 from tiered.ports import Buffer
 from tiered.records import native
 from tiered.records.batch import decode_header, first_at_or_after
-from tiered.records.compression import TooLarge
 from tiered.records.model import HEADER_BYTES, RecordSection
 from tiered.records.pieces import open_pieces
 from tiered.thread_pool import ThreadPool

@@ -15,7 +15,7 @@ import cramjam
 import lz4.frame
 import zstandard
 
-from tiered.errors import Corrupt
+from tiered.errors import Corrupt, TooLarge
 from tiered.ports import Buffer
 from tiered.records.model import Codec
 
@@ -35,10 +35,6 @@ GZIP_MEMBERS_MAX = 1_000
 """Limit on gzip members. Clients write one. An empty member takes 20 bytes and a pass of its own."""
 ZSTD_GUESS = 16
 """Kafka's clients do not write the content size: the first try allows zstd this many times the compressed size."""
-
-
-class TooLarge(Corrupt):
-    """Data that decompresses to more bytes than the caller allows."""
 
 
 class _Contexts(threading.local):
@@ -73,7 +69,8 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: Codec, data: Buffer, max_bytes: int) -> bytes:
-    """Decompresses `data`. Raises `Corrupt` if it is incomplete, has bytes left over, or would exceed `max_bytes`."""
+    """Decompresses `data`. Raises `Corrupt` if it is incomplete or has bytes left over, and `TooLarge` if it would
+    exceed `max_bytes`."""
     try:
         if codec is Codec.ZSTD:
             return _decompress_zstd(data, max_bytes)
@@ -200,7 +197,7 @@ def _gzip_pieces(view: memoryview) -> Iterator[bytes]:
         at -= len(member.unused_data)
         if at == len(view):
             return
-    raise Corrupt(f"gzip: more than {GZIP_MEMBERS_MAX} members")
+    raise TooLarge(f"gzip: more than {GZIP_MEMBERS_MAX} members")
 
 
 def _decompress_lz4(data: Buffer, max_bytes: int) -> bytes:
@@ -242,7 +239,7 @@ def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
         slice_bytes = GZIP_SLICE
         if at == len(whole):
             return out[0] if len(out) == 1 else b"".join(out)
-    raise Corrupt(f"gzip: more than {GZIP_MEMBERS_MAX} members")
+    raise TooLarge(f"gzip: more than {GZIP_MEMBERS_MAX} members")
 
 
 def _compress_snappy(view: memoryview) -> bytes:

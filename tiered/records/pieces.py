@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tiered.errors import Corrupt
+from tiered.errors import Corrupt, TooLarge
 from tiered.ports import Buffer
 from tiered.records import native
-from tiered.records.compression import PIECE_BYTES, TooLarge, decompress, decompress_pieces
-from tiered.records.model import HEADER_BYTES, BatchHeader, Codec, Record, RecordSection
+from tiered.records.compression import PIECE_BYTES, decompress, decompress_pieces
+from tiered.records.model import HEADER_BYTES, OBJECTS_MAX, BatchHeader, Codec, Record, RecordSection
 from tiered.records.opened_size import stated_size, zstd_size_max
 
 WHOLE_BYTES_MAX = 64 << 20
@@ -29,6 +29,9 @@ RECORD_BYTES_MAX = 16 << 20
 """Limit on a record of a batch that is opened in pieces, and on a block of snappy there."""
 ITERATED_BYTES = 4 << 20
 """Decompressed bytes whose records are objects at a time."""
+ITERATIONS = 16
+"""Most reads of a large batch without compression, each of which begins at its start, in steps by bytes."""
+INT64_MIN = -(1 << 63)
 RECORD_BYTES = 32
 """Bytes of a record beside its key and value, as `read_records` counts them."""
 
@@ -55,7 +58,8 @@ def open_pieces(
     """Yields the records of the batch at `at` with header `head`, in order: the whole batch if it becomes no more than
     `max_whole` bytes.
 
-    Raises `Corrupt` if it cannot be opened, or would become more than `max_bytes`. The pieces before that are good.
+    Raises `Corrupt` if it cannot be opened, and `TooLarge` if it would become more than `max_bytes`, or has a larger
+    record than `RECORD_BYTES_MAX`. The pieces before that are good.
     """
     raw: Buffer = memoryview(buf)[at + HEADER_BYTES : at + head.size]
     if len(raw) != head.size - HEADER_BYTES:
@@ -105,36 +109,57 @@ def read_records(
 ) -> tuple[list[Record], bool]:
     """Returns (records, True if these are all) of the batch at `at` from offset `start` on, as `native.some_rows`.
 
-    Records before one that cannot be opened are returned first. Raises `Corrupt` if that is the first one.
+    Records before one that cannot be opened are returned first. Raises `Corrupt` if that is the first one, and
+    `TooLarge` with its offset if a bound is the reason.
     """
     if not head.codec:
         append_time = head.max_timestamp if head.is_log_append_time else -1
         body = memoryview(buf)[at + HEADER_BYTES : at + head.size]
-        return native.some_rows(
-            body, head.base_offset, head.base_timestamp, append_time, head.count, start, size, objects
-        )
+        section = body, head.base_offset, head.base_timestamp, append_time, head.count
+        return _some_rows(section, start, size, objects)
     out: list[Record] = []
+    following = max(start, head.base_offset)
     try:
         for piece in open_pieces(buf, at, head):
+            following = max(start, piece.last_offset + 1)
             if piece.last_offset < start:
                 continue
-            found, is_whole = native.some_rows(*piece.section, start, size, objects)
+            found, is_whole = _some_rows(piece.section, start, size, objects)
             out += found
             size -= sum(len(each.key or b"") + len(each.value or b"") + RECORD_BYTES for each in found)
             objects -= sum(1 + len(each.headers) for each in found)
             if not is_whole or (not piece.is_last and (size <= 0 or objects <= 0)):
                 return out, False
-    except Corrupt:
-        if not out:
-            raise
-        return out, False
+    except Corrupt as error:
+        if out:
+            return out, False
+        if isinstance(error, TooLarge) and error.offset < 0:  # no record behind it can be opened either
+            raise TooLarge(error.why, position=at, offset=following, next_offset=head.next_offset) from None
+        raise
     return out, True
 
 
 def iterate_records(buf: Buffer, at: int, head: BatchHeader) -> Iterator[Record]:
-    """Yields the records of the batch at `at`, with few of them in memory."""
+    """Yields the records of the batch at `at`, with few of them in memory. Raises `TooLarge` at a record with more than
+    `OBJECTS_MAX` headers, and as `open_pieces` does."""
     for piece in open_pieces(buf, at, head, max_whole=ITERATED_BYTES):
-        yield from native.rows(*piece.section)
+        start, is_whole = INT64_MIN, False
+        size = max(ITERATED_BYTES, len(piece.section[0]) // ITERATIONS)
+        while not is_whole:
+            found, is_whole = _some_rows(piece.section, start, size, OBJECTS_MAX)
+            yield from found
+            start = found[-1].offset + 1 if found else start
+
+
+def _some_rows(section: RecordSection, start: int, size: int, objects: int) -> tuple[list[Record], bool]:
+    """Returns what `native.some_rows` does. Its `TooLarge` has the offset of the record."""
+    try:
+        return native.some_rows(*section, start, size, objects)
+    except TooLarge as error:
+        body, base_offset, base_timestamp, _, count = section
+        place = native.first_at_or_after(body, base_offset, base_timestamp, INT64_MIN, count, start)
+        assert place is not None
+        raise TooLarge(error.why, offset=place[0], next_offset=place[0] + 1) from None
 
 
 def open_whole(buf: Buffer, at: int, head: BatchHeader, max_bytes: int) -> Buffer | None:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 
 import crc32c as crc32c_package
 
-from tiered.errors import Corrupt
+from tiered.errors import Corrupt, TooLarge
 from tiered.ports import Buffer
 from tiered.records import varint
 from tiered.records.model import (
@@ -368,13 +368,13 @@ def rows(
     """Decodes the records of an uncompressed section.
 
     `append_time` (ms) replaces all timestamps unless it is -1. Header keys that are not UTF-8 get replacement
-    characters. Raises `Corrupt` for more than `objects` records and headers together.
+    characters. Raises `TooLarge` for more than `objects` records and headers together.
     """
     section = SectionReader(payload, count)
     base = (base_offset, base_timestamp, append_time)
-    out, whole = _rows_within(section, *base, INT64_MIN, INT64_MAX, objects)
-    if not whole:
-        raise _too_many(section)
+    out, cut = _rows_within(section, *base, INT64_MIN, INT64_MAX, objects)
+    if cut is not None:
+        raise _too_many(section, cut, objects)
     return out
 
 
@@ -391,9 +391,13 @@ def some_rows(
     """Returns (records, True if these are all) of a section from offset `start` on.
 
     The result ends before a record that would exceed `size` bytes of the section, or `objects` records and headers
-    together. The first record is returned whatever its size. Raises `Corrupt` if it alone has more than `objects`.
+    together. The first record is returned whatever its size. Raises `TooLarge` if it alone has more than `objects`.
     """
-    return _rows_within(SectionReader(payload, count), base_offset, base_timestamp, append_time, start, size, objects)
+    section = SectionReader(payload, count)
+    out, cut = _rows_within(section, base_offset, base_timestamp, append_time, start, size, objects)
+    if cut is not None and not out:
+        raise _too_many(section, cut, objects)
+    return out, cut is None
 
 
 def _rows_within(
@@ -404,7 +408,8 @@ def _rows_within(
     start: int,
     size: int,
     objects: int,
-) -> tuple[list[Record], bool]:
+) -> tuple[list[Record], int | None]:
+    """Returns (records, the headers of the record that exceeds a limit). None if these are all."""
     out: list[Record] = []
     position = section.position
     while (parsed := section.next_record()) is not None:
@@ -414,17 +419,16 @@ def _rows_within(
             continue
         objects -= 1 + len(parsed[4])
         size -= position - record_start
-        if objects < 0 and not out:
-            raise _too_many(section)
-        if out and (objects < 0 or size < 0):
-            return out, False
+        if objects < 0 or (out and size < 0):
+            return out, len(parsed[4])
         headers = section.headers(parsed) if parsed[4] else ()
         out.append(Record(offset, timestamp, section.bytes(parsed[2]), section.bytes(parsed[3]), headers))
-    return out, True
+    return out, None
 
 
-def _too_many(section: SectionReader) -> Corrupt:
-    return Corrupt(f"record {section.number - 1} exceeds the bound on records and headers")
+def _too_many(section: SectionReader, headers: int, objects: int) -> TooLarge:
+    number = section.number - 1
+    return TooLarge(f"record {number} with {headers} headers exceeds the bound of {objects} records and headers")
 
 
 def first_at_or_after(

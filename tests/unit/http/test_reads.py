@@ -3,20 +3,29 @@ headers."""
 
 from __future__ import annotations
 
+import json
 import random
 import tracemalloc
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from tiered.errors import Corrupt
+from tiered.errors import Corrupt, TooLarge
+from tiered.records import native, pure
 from tiered.records.batch import Codec, decode_header, encode_batch
-from tiered.records.pieces import WHOLE_BYTES_MAX
+from tiered.records.pieces import RECORD_BYTES_MAX, WHOLE_BYTES_MAX
 from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.partitions.reads import OBJECTS_MAX, decode_batches, decode_memory, max_decoded_size
+from tiered_api.http.partitions.record_json import encode_events, encode_json, rows_v2
 from tiered_api.http.partitions.records import BATCHES_MAX, count_batches
 
 PLAIN = encode_batch([(0, None, b"v" * 100, ())])
 ROOM = 8 << 20
+C = SimpleNamespace(**{name: getattr(native, name) for name in pure.__all__})
+"""The functions in use: those of the C extension, if it is built."""
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
@@ -106,6 +115,72 @@ def test_read_of_any_batches_ends_within_its_bound_and_goes_on() -> None:
         assert found == [*range(base)]
 
 
+def read_by(module: Any, call: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Returns the result or the error of a call whose records `module` decodes: the C extension, or plain Python."""
+    before = {name: getattr(native, name) for name in pure.__all__}
+    try:
+        for name in before:
+            setattr(native, name, getattr(module, name))
+        return call()
+    except TooLarge as error:
+        return TooLarge, str(error), error.offset, error.next_offset
+    finally:
+        for name, function in before.items():
+            setattr(native, name, function)
+
+
+def shown_offsets(reply: tuple[Any, ...]) -> tuple[list[int], int]:
+    """Returns the offsets of the records in a reply of any form, and the offset of the next read."""
+    match reply:
+        case (bytes() as body, int()):
+            whole = json.loads(body)
+            return [row["offset"] for row in whole["records"]], whole["next_offset"]
+        case (bytes() as text, int(), int() as following):
+            return [int(line[4:]) for line in text.splitlines() if line.startswith(b"id: ")], following
+        case (rows, following):
+            return [row["offset"] for row in rows], following
+    raise ValueError(reply)
+
+
+FORMS: dict[str, Callable[[bytes, int, int], tuple[Any, ...]]] = {
+    "v2": lambda data, offset, objects: rows_v2(data, offset, ROOM, "binary", "t", 0, objects),
+    "json": lambda data, offset, objects: encode_json(data, offset, ROOM, "string", {}, objects=objects),
+    "events": lambda data, offset, objects: encode_events(data, offset, ROOM, "string", objects=objects),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_shows_all_records_within_its_bound_and_tells_the_others(form: str) -> None:
+    """Random batches, small bounds. C and plain Python agree on each read. A record is told instead of shown only if it
+    alone is beyond the bound, with its own offset; the next read begins after it."""
+    rng, told = random.Random(11), 0
+    for _ in range(150):
+        objects, base = rng.randrange(2, 9), 0
+        batches: list[tuple[int, bytes]] = []
+        headers: list[int] = []
+        for _ in range(rng.randrange(1, 6)):
+            counts = [rng.randrange(objects + 2) for _ in range(rng.randrange(1, 5))]
+            rows = [(0, None, b"v", [("h", b"x")] * count) for count in counts]
+            headers += counts
+            batches.append((base + len(rows), encode_batch(rows, base_offset=base, codec=rng.choice(list(Codec)))))
+            base += len(rows)
+        offset, seen = 0, list[int]()
+        while offset < base:
+            data = b"".join(batch for end, batch in batches if end > offset)
+            call = partial(FORMS[form], data, offset, objects)
+            reply = read_by(pure, call)
+            assert reply == read_by(C, call)
+            if reply[0] is TooLarge:
+                assert reply[2:] == (offset, offset + 1) and 1 + headers[offset] > objects
+                told, shown, offset = told + 1, [offset], offset + 1
+            else:
+                shown, offset = shown_offsets(reply)
+                assert shown and sum(1 + headers[n] for n in shown) <= objects
+            seen += shown
+        assert seen == [*range(base)]
+    assert told > 20
+
+
 def test_read_ends_before_a_damaged_batch_and_begins_with_its_error() -> None:
     damaged = bytearray(encode_batch([(0, None, b"w", ())], base_offset=1))
     damaged[-2] ^= 1
@@ -114,16 +189,32 @@ def test_read_ends_before_a_damaged_batch_and_begins_with_its_error() -> None:
         read(bytes(damaged), 1)
 
 
-def test_record_of_too_many_headers_needs_a_raw_read() -> None:
-    data = encode_batch([(0, None, b"v", ()), (0, None, None, [("", None)] * OBJECTS_MAX)])
-    assert read(data, 0) == ([0], 1)
-    with pytest.raises(Corrupt, match="exceeds the bound on records and headers; a raw read gives the batch as it is"):
-        read(data, 1)
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_record_of_too_many_headers_is_told_with_its_offset(codec: Codec) -> None:
+    headers = [("", None)] * OBJECTS_MAX
+    rows = [(0, None, b"v", ()), (0, None, None, headers), (0, None, b"w", ())]
+    data = encode_batch(rows, base_offset=7, codec=codec)
+    assert read(data, 7) == ([7], 8)
+    why = f"record 1 with {OBJECTS_MAX} headers exceeds the bound of {OBJECTS_MAX} records and headers"
+    with pytest.raises(TooLarge, match=f"^{why}$") as caught:
+        read(data, 8)
+    assert (caught.value.offset, caught.value.next_offset) == (8, 9)
+    assert read(data, 9) == ([9], 10)
+
+
+def test_record_of_too_many_bytes_is_told_with_the_end_of_its_batch() -> None:
+    large = (0, None, bytes(RECORD_BYTES_MAX), ())
+    data = encode_batch([(0, None, b"v", ()), large, (0, None, b"w", ())], base_offset=7, codec=Codec.ZSTD)
+    assert read(data, 7) == ([7], 8)
+    for offset in (8, 9):  # nothing behind the record can be opened
+        with pytest.raises(TooLarge, match=f"no more than {RECORD_BYTES_MAX} are opened at once") as caught:
+            read(data, offset)
+        assert (caught.value.offset, caught.value.next_offset) == (offset, 10)
 
 
 def test_batch_of_millions_of_headers_is_refused_before_it_takes_memory() -> None:
     for count in (400_000, 4_000_000):
         bomb = encode_batch([(0, None, None, [("", None)] * count)], codec=Codec.ZSTD)
         assert len(bomb) < 10_000
-        with pytest.raises(Corrupt):
+        with pytest.raises(TooLarge):
             read(bomb, 0)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered.errors import Corrupt
+from tiered.errors import Corrupt, TooLarge
 from tiered.records import native, pure, varint
 from tiered.records.batch import encode_batch
 from tiered.records.model import ArrowColumns, Codec, ProducerRecord
@@ -204,16 +204,19 @@ def test_rows_within_bounds_are_the_first_ones(payload: bytes, start: int, size:
     rows = [row for row in pure.rows(payload, 0, 0, -1, count) if row.offset >= start]
     held = sum(1 + len(row.headers) for row in rows)
     some = both("some_rows", payload, 0, 0, -1, count, start, size, objects)
-    if some[0] is Corrupt:
+    if some[0] is TooLarge:
         assert 1 + len(rows[0].headers) > objects
         return
     given, whole = some
     assert given == rows[: len(given)] and whole == (len(given) == len(rows))
     assert sum(1 + len(row.headers) for row in given) <= objects or not rows
+    total = sum(1 + len(row.headers) for row in pure.rows(payload, 0, 0, -1, count))
+    limited = both("rows", payload, 0, 0, -1, count, objects)
+    assert (TooLarge in limited[:1]) == (total > objects)
     everything = both("rows", payload, 0, 0, -1, count, held)
     assert everything == pure.rows(payload, 0, 0, -1, count) or start > 0
     if rows and start <= 0:
-        assert both("rows", payload, 0, 0, -1, count, held - 1)[0] is Corrupt
+        assert both("rows", payload, 0, 0, -1, count, held - 1)[0] is TooLarge
 
 
 @given(SECTIONS, st.integers(-5, 5), st.integers(0, 2**50), st.integers(0, 4))

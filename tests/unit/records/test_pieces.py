@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered.errors import Corrupt
+from tiered.errors import Corrupt, TooLarge
 from tiered.records import compression, native, pieces
 from tiered.records.batch import check_batch, decode_header, decode_records, encode_batch, first_at_or_after
-from tiered.records.compression import TooLarge, compress_pieces, decompress
-from tiered.records.model import HEADER_BYTES, Codec, Record
+from tiered.records.compression import compress_pieces, decompress
+from tiered.records.model import HEADER_BYTES, OBJECTS_MAX, Codec, Record
 from tiered.records.pieces import RECORD_BYTES_MAX, Piece, iterate_records, open_pieces, read_records
 from tiered.records.pure_compact import rebuild_batch
 
@@ -189,3 +189,20 @@ def test_two_hundred_mebibytes_of_lines_are_read_in_little_memory(codec: Codec) 
     assert run.stderr.decode() == ""
     most = 150 if codec is Codec.SNAPPY else 60  # snappy of 10 MB is opened whole, up to 64 MiB
     assert int(run.stdout) < most << 10
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_batch_of_more_headers_than_are_objects_at_once_is_iterated(codec: Codec) -> None:
+    rows = [(0, None, None, [("", None)] * (OBJECTS_MAX // 2 + 1))] * 2
+    data = encode_batch(rows, codec=codec)
+    lengths = [len(record.headers) for record in iterate_records(data, 0, decode_header(data))]
+    assert lengths == [OBJECTS_MAX // 2 + 1] * 2
+
+
+def test_iteration_tells_the_record_that_alone_is_beyond_the_bound() -> None:
+    data = encode_batch([(0, None, b"v", ()), (0, None, None, [("", None)] * OBJECTS_MAX)], base_offset=4)
+    records = iterate_records(data, 0, decode_header(data))
+    assert next(records).offset == 4
+    with pytest.raises(TooLarge, match=f"with {OBJECTS_MAX} headers exceeds the bound") as caught:
+        next(records)
+    assert (caught.value.offset, caught.value.next_offset) == (5, 6)

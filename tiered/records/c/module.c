@@ -1,8 +1,8 @@
 /* The module `tiered.records._native`: the functions of pure.py in C. pure.py describes each of them. */
 #include "native.h"
 
-PyObject *Record_type, *Walked_type, *Batches_type, *ArrowColumns_type, *Corrupt_type, *PutResult_type,
-    *FilterResult_type;
+PyObject *Record_type, *Walked_type, *Batches_type, *ArrowColumns_type, *Corrupt_type, *TooLarge_type,
+    *PutResult_type, *FilterResult_type;
 
 PyObject *named_tuple(PyObject *type, Py_ssize_t size) {
     allocfunc alloc = (allocfunc)PyType_GetSlot((PyTypeObject *)type, Py_tp_alloc);
@@ -54,7 +54,7 @@ PyMODINIT_FUNC PyInit__native(void) {
         take("tiered.records.model", "ArrowColumns", &ArrowColumns_type) < 0 ||
         take("tiered.records.model", "PutResult", &PutResult_type) < 0 ||
         take("tiered.records.model", "FilterResult", &FilterResult_type) < 0 ||
-        take("tiered.errors", "Corrupt", &Corrupt_type) < 0)
+        take("tiered.errors", "Corrupt", &Corrupt_type) < 0 || take("tiered.errors", "TooLarge", &TooLarge_type) < 0)
         return NULL;
     crc32c_init();
     return PyModule_Create(&definition);

@@ -15,8 +15,9 @@
 /* Default limit on records and headers that become objects at once, as in model.py. */
 #define OBJECTS_MAX (1 << 20)
 
-/* The named tuples of model.py and the Corrupt of errors.py, set once when the module is made. */
-extern PyObject *Record_type, *Walked_type, *Batches_type, *ArrowColumns_type, *Corrupt_type, *PutResult_type, *FilterResult_type;
+/* The named tuples of model.py and the errors of errors.py, set once when the module is made. */
+extern PyObject *Record_type, *Walked_type, *Batches_type, *ArrowColumns_type, *Corrupt_type, *TooLarge_type,
+    *PutResult_type, *FilterResult_type;
 
 /* Returns a new instance of a named tuple with room for `size` items, to be filled by PyTuple_SetItem. */
 PyObject *named_tuple(PyObject *type, Py_ssize_t size);

@@ -43,6 +43,7 @@ typedef struct {
     int64_t number, count, last_delta;
     int dense; /* offset deltas must be 0, 1, 2 ... */
     Fault fault;
+    int64_t headers, objects; /* of TOO_MANY: the headers of the record, and the bound */
 } Section;
 
 /* Reads a zigzag varint at *at, never at `end` or beyond. `most` bounds its bytes, `last` the value of its last
@@ -167,12 +168,12 @@ static inline int section_place(Section *section, const Parsed *parsed, int64_t 
     return -1;
 }
 
-#define FAULT_ROOM 96
+#define FAULT_ROOM 128
 
 /* Formats `fault` with the text of pure.py. */
 void section_say(const Section *section, char *words, size_t room);
 
-/* Sets Corrupt from `fault`. Always returns NULL. */
+/* Sets TooLarge for TOO_MANY, and Corrupt for any other `fault`. Always returns NULL. */
 PyObject *section_raise(const Section *section);
 
 #endif

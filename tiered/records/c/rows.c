@@ -16,7 +16,6 @@ static const char *const fault_words[] = {
     [LEFT_OVER] = "has bytes left over",
     [OUT_OF_ORDER] = "is out of order",
     [OFFSET_RANGE] = "has an offset out of range",
-    [TOO_MANY] = "exceeds the bound on records and headers",
 };
 
 void section_say(const Section *section, char *words, size_t room) {
@@ -25,6 +24,9 @@ void section_say(const Section *section, char *words, size_t room) {
     else if (section->fault == BAD_COUNT)
         snprintf(words, room, "%lld records in %zd bytes", (long long)section->count,
                  (Py_ssize_t)(section->end - section->start));
+    else if (section->fault == TOO_MANY)
+        snprintf(words, room, "record %lld with %lld headers exceeds the bound of %lld records and headers",
+                 (long long)section->number, (long long)section->headers, (long long)section->objects);
     else
         snprintf(words, room, "record %lld %s", (long long)section->number, fault_words[section->fault]);
 }
@@ -32,7 +34,7 @@ void section_say(const Section *section, char *words, size_t room) {
 PyObject *section_raise(const Section *section) {
     char words[FAULT_ROOM];
     section_say(section, words, sizeof words);
-    PyErr_SetString(Corrupt_type, words);
+    PyErr_SetString(section->fault == TOO_MANY ? TooLarge_type : Corrupt_type, words);
     return NULL;
 }
 
@@ -223,6 +225,7 @@ static int rows_within(PyObject *rows, Section *section, long long base_offset, 
                        long long append_time, Bounds bounds) {
     Parsed parsed;
     int more;
+    section->objects = bounds.objects;
     for (const uint8_t *from = section->at; (more = section_next(section, &parsed)) > 0; from = section->at) {
         int64_t offset, timestamp;
         if (section_place(section, &parsed, base_offset, base_timestamp, append_time, &offset, &timestamp) < 0) return -1;
@@ -230,6 +233,7 @@ static int rows_within(PyObject *rows, Section *section, long long base_offset, 
         int is_first = PyList_Size(rows) == 0;
         bounds.objects -= 1 + (long long)parsed.header_count;
         bounds.size -= section->at - from;
+        section->headers = parsed.header_count;
         if (bounds.objects < 0 && is_first) {
             section->fault = TOO_MANY;
             section->number--;

@@ -23,6 +23,7 @@ from tiered_api.http.partitions.reads import (
     load_bytes,
     max_decoded_size,
     read_remote,
+    tell_unshown_record,
 )
 from tiered_api.http.partitions.record_json import rows_v2
 from tiered_api.http.partitions.remote_partition import AnyPartition, RemotePartition
@@ -147,17 +148,18 @@ class ConsumerPoll:
             await request.reserve_memory(decode_memory(data))
         form = instance.config.format
         objects = OBJECTS_MAX - len(self.rows)
-        rows, following = await request.run_job(
-            max_decoded_size(data),
-            rows_v2,
-            data,
-            position,
-            self._bytes_left,
-            form,
-            *tp,
-            objects,
-            fetched.aborted_txns,
-        )
+        with tell_unshown_record(*tp):
+            rows, following = await request.run_job(
+                max_decoded_size(data),
+                rows_v2,
+                data,
+                position,
+                self._bytes_left,
+                form,
+                *tp,
+                objects,
+                fetched.aborted_txns,
+            )
         request.require(Operation.READ, ResourceType.TOPIC, tp.topic)
         self.rows += rows
         self._positions[tp] = ConsumerPosition(source.topic_id, following)

@@ -21,6 +21,7 @@ from tiered_api.http.partitions.reads import (
     load_bytes,
     max_decoded_size,
     reserve_memory,
+    tell_unshown_record,
 )
 from tiered_api.http.partitions.record_json import encode_events
 from tiered_api.http.partitions.remote_partition import resolve_leader
@@ -88,9 +89,11 @@ async def _next_events(request: HttpRequest, spec: ReadSpec, form: str) -> tuple
     data = load_bytes(fetched)
     if data:
         await reserve_memory(request, spec.source, decode_memory(data))
-    text, count, following = await request.run_job(
-        max_decoded_size(data), encode_events, data, spec.offset, context.limits.json_bytes, form, fetched.aborted_txns
-    )
+    room = context.limits.json_bytes
+    with tell_unshown_record(spec.source.topic, spec.source.partition):
+        text, count, following = await request.run_job(
+            max_decoded_size(data), encode_events, data, spec.offset, room, form, fetched.aborted_txns
+        )
     request.require(Operation.READ, ResourceType.TOPIC, spec.source.topic)
     request.set_held_memory(len(text))
     context.records_read.inc(count)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from tiered.errors import Code, Corrupt, Refused
+from tiered.errors import Code, Corrupt, Refused, TooLarge
 from tiered.hot.time_lookup import TimeLookups
 from tiered.ports import FileSlice
 from tiered.records.aborted import AbortedTransaction, AbortedTransactions
@@ -17,7 +18,8 @@ from tiered.records.opened_size import stated_size
 from tiered.records.pieces import RECORD_BYTES, RECORD_BYTES_MAX, WHOLE_BYTES_MAX, read_records, whole_max
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.read_result import ReadResult
-from tiered_api.http.exchange.errors import OFFSET_OUT_OF_RANGE, HttpError
+from tiered_api.http.exchange import media_types
+from tiered_api.http.exchange.errors import CONVERSION_FAILED, OFFSET_OUT_OF_RANGE, HttpError
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.partitions.produce import find_partition, find_topic
 from tiered_api.http.partitions.remote_partition import (
@@ -242,8 +244,8 @@ def decode_batches(
     """Decodes the batches of `data`, without records below `offset`; control batches, and those of the `aborted`
     transactions, are empty. Ends before the record that would exceed `room` decompressed bytes or `objects` records and
     headers, perhaps within a batch, but returns at least one record. Readers of JSON cannot check a CRC, so it is
-    checked here. Ends before a batch that cannot be read. Raises `Corrupt` if that is the first one: its CRC does not
-    match, or its first record alone has more than `objects` headers, and only a raw read returns that record."""
+    checked here. Ends before a batch that cannot be read. Raises `Corrupt` if that is the first one and damaged, and
+    `TooLarge` if a bound is the reason: its first record alone has more than `objects` headers, for example."""
     at, whole, transactions = 0, memoryview(data), AbortedTransactions(aborted)
     while at < len(data):
         head = decode_header(data, at)
@@ -257,8 +259,8 @@ def decode_batches(
             continue
         try:
             rows, ended = _rows(data, at, head, offset, room, objects)
-        except Corrupt:
-            if at:  # too many for the objects that are left, or damaged: the next read begins here and tells it
+        except Corrupt:  # or too large for what is left of the bounds
+            if at:  # the next read begins here and tells it
                 return
             raise
         size = (
@@ -281,8 +283,24 @@ def _rows(data: bytes, at: int, head: BatchHeader, offset: int, room: int, objec
         return [], True
     try:
         return read_records(data, at, head, offset, room, objects)
+    except TooLarge:
+        raise
     except Corrupt as error:
         raise Corrupt(f"{error.why}; a raw read gives the batch as it is", position=at) from None
+
+
+@contextmanager
+def tell_unshown_record(topic: str, partition: int) -> Iterator[None]:
+    """Raises `HttpError` 422 with the ways on if a read begins with a record beyond the bounds of JSON reads."""
+    try:
+        yield
+    except TooLarge as error:
+        why = (
+            f"the record of {topic} partition {partition} at offset {error.offset} cannot be shown as JSON "
+            f"({error.why}): read it with Accept: {media_types.BINARY} or a Kafka client, or go on at position "
+            f"{error.next_offset}"
+        )
+        raise HttpError(CONVERSION_FAILED, why) from None
 
 
 def max_decoded_size(data: bytes | bytearray) -> int:

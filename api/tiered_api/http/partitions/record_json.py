@@ -80,11 +80,12 @@ def encode_json(
     form: str,
     outer: dict[str, Any],
     aborted: Sequence[AbortedTransaction] = (),
+    objects: int = OBJECTS_MAX,
 ) -> tuple[bytes, int]:
     """Returns (body, records) of a JSON read: `outer` with the next offset and the records."""
     rows: list[dict[str, Any]] = []
     following = offset
-    for batch in decode_batches(data, offset, room, aborted=aborted):
+    for batch in decode_batches(data, offset, room, objects, aborted):
         rows += rows_json(batch, form)
         following = batch.next_offset
     return orjson.dumps({**outer, "next_offset": following, "records": rows}), len(rows)
@@ -137,12 +138,17 @@ def rows_v2(
 
 
 def encode_events(
-    data: bytes, offset: int, room: int, form: str, aborted: Sequence[AbortedTransaction] = ()
+    data: bytes,
+    offset: int,
+    room: int,
+    form: str,
+    aborted: Sequence[AbortedTransaction] = (),
+    objects: int = OBJECTS_MAX,
 ) -> tuple[bytes, int, int]:
     """Returns (text of the events, records, next offset). The id of an event is the record's offset."""
     out: list[bytes] = []
     following = offset
-    for batch in decode_batches(data, offset, room, aborted=aborted):
+    for batch in decode_batches(data, offset, room, objects, aborted):
         out += [b"id: %d\ndata: %b\n\n" % (row["offset"], orjson.dumps(row)) for row in rows_json(batch, form)]
         following = batch.next_offset
     return b"".join(out), len(out), following

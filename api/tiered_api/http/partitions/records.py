@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from aiohttp import web
 
-from tiered.errors import Corrupt
+from tiered.errors import Corrupt, TooLarge
 from tiered.ids import KEYED_FROM
 from tiered.metadata.topic_names import check_writable
 from tiered.ports import FileSlice
@@ -32,6 +32,7 @@ from tiered_api.http.partitions.reads import (
     parse_read_spec,
     require_local_leader,
     reserve_memory,
+    tell_unshown_record,
 )
 from tiered_api.http.partitions.record_json import FORMS, encode_json, encode_v2
 
@@ -108,17 +109,18 @@ async def _read_json(request: HttpRequest, spec: ReadSpec, kind: str) -> HttpRes
     data = load_bytes(fetched)
     context, source, room = request.context, spec.source, request.context.limits.json_bytes
     if v2:
-        body, count, following = await request.run_job(
-            max_decoded_size(data),
-            encode_v2,
-            data,
-            spec.offset,
-            room,
-            v2,
-            source.topic,
-            source.partition,
-            fetched.aborted_txns,
-        )
+        with tell_unshown_record(source.topic, source.partition):
+            body, count, following = await request.run_job(
+                max_decoded_size(data),
+                encode_v2,
+                data,
+                spec.offset,
+                room,
+                v2,
+                source.topic,
+                source.partition,
+                fetched.aborted_txns,
+            )
         headers: tuple[tuple[str, str], ...] = ((NEXT_OFFSET, str(following)),)
     else:
         outer = {
@@ -128,9 +130,10 @@ async def _read_json(request: HttpRequest, spec: ReadSpec, kind: str) -> HttpRes
             "high_watermark": fetched.high_watermark,
             "last_stable_offset": fetched.last_stable_offset,
         }
-        body, count = await request.run_job(
-            max_decoded_size(data), encode_json, data, spec.offset, room, shown, outer, fetched.aborted_txns
-        )
+        with tell_unshown_record(source.topic, source.partition):
+            body, count = await request.run_job(
+                max_decoded_size(data), encode_json, data, spec.offset, room, shown, outer, fetched.aborted_txns
+            )
         headers = ()
     request.set_held_memory(len(body))
     context.records_read.inc(count)
@@ -200,6 +203,8 @@ def validate_batches(data: bytearray) -> int:
             if batch.producer_id >= KEYED_FROM:
                 raise HttpError(BAD_REQUEST, f"producer ids from 2^62 on belong to requests with an {HEADER}")
             check_batch(data, batch.position)
+    except TooLarge as error:
+        raise HttpError(413, f"a record batch is too large to be checked: {error}") from None
     except Corrupt as error:
         raise HttpError(BAD_REQUEST, f"not a record batch: {error}") from None
     return sum(batch.count for batch in seen.batches)
