@@ -228,6 +228,10 @@ class TooLarge(Corrupt):
         self.offset = offset
         self.next_offset = next_offset
 
+    def __str__(self) -> str:
+        offsets = f" offset={self.offset} next_offset={self.next_offset}" if self.offset >= 0 else ""
+        return super().__str__() + offsets
+
 
 class Fenced(Exception):
     """A newer epoch or incarnation owns the resource. The caller steps down and does not try again."""

@@ -133,22 +133,37 @@ def read_records(
     except Corrupt as error:
         if out:
             return out, False
-        if isinstance(error, TooLarge) and error.offset < 0:  # no record behind it can be opened either
-            raise TooLarge(error.why, position=at, offset=following, next_offset=head.next_offset) from None
+        if isinstance(error, TooLarge):
+            raise _with_offsets(error, at, head, following) from None
         raise
     return out, True
 
 
-def iterate_records(buf: Buffer, at: int, head: BatchHeader) -> Iterator[Record]:
-    """Yields the records of the batch at `at`, with few of them in memory. Raises `TooLarge` at a record with more than
-    `OBJECTS_MAX` headers, and as `open_pieces` does."""
-    for piece in open_pieces(buf, at, head, max_whole=ITERATED_BYTES):
-        start, is_whole = INT64_MIN, False
-        size = max(ITERATED_BYTES, len(piece.section[0]) // ITERATIONS)
-        while not is_whole:
-            found, is_whole = _some_rows(piece.section, start, size, OBJECTS_MAX)
-            yield from found
-            start = found[-1].offset + 1 if found else start
+def iterate_records(buf: Buffer, at: int, head: BatchHeader, start: int = 0) -> Iterator[Record]:
+    """Yields the records of the batch at `at` from offset `start` on, with few of them in memory.
+
+    Raises `Corrupt` as `read_records` does, with `OBJECTS_MAX` as the bound.
+    """
+    start = max(start, head.base_offset)
+    try:
+        for piece in open_pieces(buf, at, head, max_whole=ITERATED_BYTES):
+            is_whole = piece.last_offset < start
+            size = max(ITERATED_BYTES, len(piece.section[0]) // ITERATIONS)
+            while not is_whole:
+                found, is_whole = _some_rows(piece.section, start, size, OBJECTS_MAX)
+                yield from found
+                start = found[-1].offset + 1 if found else start
+            start = max(start, piece.last_offset + 1)
+    except TooLarge as error:
+        raise _with_offsets(error, at, head, start) from None
+
+
+def _with_offsets(error: TooLarge, at: int, head: BatchHeader, offset: int) -> TooLarge:
+    """Returns the error with the offset of the first record that was not read. If that cannot be opened, no record of
+    the batch behind it can be opened either."""
+    if error.offset >= 0:
+        return error
+    return TooLarge(error.why, position=at, offset=offset, next_offset=head.next_offset)
 
 
 def _some_rows(section: RecordSection, start: int, size: int, objects: int) -> tuple[list[Record], bool]:

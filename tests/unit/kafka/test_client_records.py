@@ -15,10 +15,10 @@ from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.network import SimNetwork
 from tests.unit.kafka.scripted import HANG_UP, SILENCE, Answer, Scripted
-from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.errors import Code, Corrupt, Refused, TooLarge, Unavailable
 from tiered.ids import TopicPartition
 from tiered.records.batch import decode_header, encode_batch
-from tiered.records.model import Codec
+from tiered.records.model import OBJECTS_MAX, Codec
 from tiered_api.kafka.client.client import Address, KafkaClient
 from tiered_api.kafka.client.consumer import KafkaConsumer
 from tiered_api.kafka.client.group_member import assign_range
@@ -245,6 +245,33 @@ def test_batch_with_a_wrong_crc_is_corrupt() -> None:
         consumer.assign({HERE: 0})
         with pytest.raises(Corrupt, match="batch of t-0 at or after offset 0"):
             await consumer.poll()
+
+    simulate(test)
+
+
+def test_record_beyond_the_bound_is_told_after_those_before_it() -> None:
+    async def test(client: KafkaClient, broker: Scripted) -> None:
+        large = (1_700_000_000_000, None, b"large", [("", None)] * OBJECTS_MAX)
+        log = [batch(0, b"a"), encode_batch([large, record(b"c")], base_offset=1, codec=Codec.ZSTD)]
+
+        def answer(request: FetchRequest, _: Any) -> FetchResponse:
+            offset = request.topics[0].partitions[0].fetch_offset
+            return fetch_reply(b"".join(log[min(offset, 1) :]))
+
+        broker.script[FetchRequest] = answer
+        consumer = KafkaConsumer(client)
+        consumer.assign({HERE: 0})
+        [got] = await consumer.poll()
+        assert [each.value for each in got.records] == [b"a"]
+        for _ in range(2):
+            with pytest.raises(TooLarge, match="go on at offset 2, or read its batch as bytes over HTTP") as caught:
+                await consumer.poll()
+            assert str(caught.value).endswith(" where=t-0 offset=1 next_offset=2")
+        assert consumer.positions() == {HERE: 1}
+        consumer.assign({HERE: 2})
+        [got] = await consumer.poll()
+        assert [each.value for each in got.records] == [b"c"]
+        await consumer.close()
 
     simulate(test)
 

@@ -15,7 +15,7 @@ from tiered.errors import Corrupt, TooLarge
 from tiered.records import compression, native, pieces
 from tiered.records.batch import check_batch, decode_header, decode_records, encode_batch, first_at_or_after
 from tiered.records.compression import compress_pieces, decompress
-from tiered.records.model import HEADER_BYTES, OBJECTS_MAX, Codec, Record
+from tiered.records.model import HEADER_BYTES, OBJECTS_MAX, Codec, ProducerRecord, Record
 from tiered.records.pieces import RECORD_BYTES_MAX, Piece, iterate_records, open_pieces, read_records
 from tiered.records.pure_compact import rebuild_batch
 
@@ -199,10 +199,22 @@ def test_batch_of_more_headers_than_are_objects_at_once_is_iterated(codec: Codec
     assert lengths == [OBJECTS_MAX // 2 + 1] * 2
 
 
-def test_iteration_tells_the_record_that_alone_is_beyond_the_bound() -> None:
-    data = encode_batch([(0, None, b"v", ()), (0, None, None, [("", None)] * OBJECTS_MAX)], base_offset=4)
+MANY: tuple[int, None, None, list[tuple[str, None]]] = (0, None, None, [("", None)] * OBJECTS_MAX)
+LONG = (0, None, bytes(RECORD_BYTES_MAX), ())
+
+
+@pytest.mark.parametrize(("large", "next_offset"), [(MANY, 6), (LONG, 7)], ids=["headers", "bytes"])
+def test_iteration_tells_the_record_that_alone_is_beyond_a_bound(large: ProducerRecord, next_offset: int) -> None:
+    rows: list[ProducerRecord] = [(0, None, b"v", ()), large, (0, None, b"w", ())]
+    data = encode_batch(rows, base_offset=4, codec=Codec.ZSTD)
     records = iterate_records(data, 0, decode_header(data))
     assert next(records).offset == 4
-    with pytest.raises(TooLarge, match=f"with {OBJECTS_MAX} headers exceeds the bound") as caught:
+    with pytest.raises(TooLarge) as caught:
         next(records)
-    assert (caught.value.offset, caught.value.next_offset) == (5, 6)
+    assert (caught.value.offset, caught.value.next_offset) == (5, next_offset)
+    rest = iterate_records(data, 0, decode_header(data), 6)
+    if large is MANY:
+        assert [each.offset for each in rest] == [6]
+    else:  # it is behind bytes that are not opened
+        with pytest.raises(TooLarge):
+            next(rest)

@@ -6,7 +6,7 @@ import asyncio
 from argparse import Namespace
 from collections.abc import AsyncIterator
 
-from tiered.errors import Code, Refused
+from tiered.errors import Code, Refused, TooLarge
 from tiered.ids import PartitionId
 from tiered.metadata.image import TopicImage
 from tiered.offline.bucket import Bucket, open_bucket
@@ -132,9 +132,13 @@ async def _records(
         for batch in piece.batches:
             if not batch.attributes & CONTROL:
                 at = batch.position - origin
-                for record in iterate_records(piece.data, at, decode_header(piece.data, at)):
-                    if record.offset >= start:
+                try:
+                    for record in iterate_records(piece.data, at, decode_header(piece.data, at), start):
                         yield record
+                except TooLarge as error:
+                    why = f"{error.why}: go on with --offset {error.next_offset}"
+                    where = f"{topic}-{partition_id.partition}"
+                    raise TooLarge(why, where=where, offset=error.offset, next_offset=error.next_offset) from None
 
 
 def _chosen_partitions(topic: TopicImage, only: int | None) -> list[PartitionId]:

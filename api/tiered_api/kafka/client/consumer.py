@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.errors import Code, Corrupt, Refused, TooLarge, Unavailable
 from tiered.ids import TopicPartition
 from tiered.records import native
 from tiered.records.batch import decode_header, decode_records
@@ -306,7 +306,11 @@ class KafkaConsumer:
         return max(0.0, (min(until) - now_ns) / 1e9) if until else self._max_wait_ms / 1000
 
     def _decode_batches(self, tp: TopicPartition, position: _Position, got: PartitionData) -> list[FetchedBatch]:
-        """Decodes the batches of one partition. The last one may be cut short, and is then fetched again."""
+        """Decodes the batches of one partition. The last one may be cut short, and is then fetched again.
+
+        Ends before a batch that cannot be read. Raises `Corrupt` if that is the first one, and `TooLarge` with topic,
+        partition and offsets if its first record is beyond a bound.
+        """
         objects = 0
         walked = native.walk(got.records)
         if walked.why and not (walked.why == "short" and walked.batches):
@@ -329,7 +333,15 @@ class KafkaConsumer:
             elif batch.attributes & TRANSACTIONAL and batch.producer_id in position.aborted_producers:
                 continue
             else:
-                found, is_whole = read_records(got.records, batch.position, head, start, BATCH_BYTES, OBJECTS_MAX)
+                try:
+                    found, is_whole = read_records(got.records, batch.position, head, start, BATCH_BYTES, OBJECTS_MAX)
+                except Corrupt as error:
+                    position.offset = start
+                    if out:  # the next fetch begins here and tells it
+                        break
+                    if isinstance(error, TooLarge):
+                        raise _unread_record_error(error, tp) from None
+                    raise
                 if not is_whole:
                     position.offset = found[-1].offset + 1
             ends = got.log_start_offset, got.last_stable_offset, got.high_watermark
@@ -338,6 +350,12 @@ class KafkaConsumer:
             if objects > DECODED_MAX or not is_whole:  # the rest is fetched again
                 break
         return out
+
+
+def _unread_record_error(error: TooLarge, tp: TopicPartition) -> TooLarge:
+    """Returns the error of a record beyond the bounds of this client, with the ways on."""
+    why = f"{error.why}: go on at offset {error.next_offset}, or read its batch as bytes over HTTP"
+    return TooLarge(why, where=str(tp), offset=error.offset, next_offset=error.next_offset)
 
 
 def _is_backing_off(position: _Position, now_ns: int) -> bool:
