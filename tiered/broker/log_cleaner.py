@@ -64,6 +64,8 @@ class CleanFigures(Protocol):
     def records_kept(self) -> int: ...
     @property
     def is_map_full(self) -> bool: ...
+    @property
+    def unopened(self) -> str: ...
 
 
 class _ColdRange(NamedTuple):
@@ -381,6 +383,9 @@ class LogCleaner:
             replica.tp, result.clean_to, result.bytes_before, result.bytes_after, result.records_read,
             result.records_kept, result.is_map_full,
         )  # fmt: skip
+        if result.unopened:
+            why = "a batch is too large to be opened, it stays as it is and so do later tombstones"
+            log.warning("%s partition=%s why=%s", why, replica.tp, result.unopened)
 
     def _forget_stopped(self) -> None:
         """Forgets logs that this broker has or cleans no longer, so that the tables are bounded by its replicas."""

@@ -41,6 +41,7 @@ from tiered.cold.object_keys import KeysBuilder
 from tiered.cold.reader import ColdReader
 from tiered.cold.verified_put import put_verified
 from tiered.compaction.batch_filter import (
+    NO_HORIZON_PASSED,
     CleanedBatches,
     CleanRules,
     LastRecord,
@@ -86,8 +87,6 @@ OBJECT_BYTES = 64 << 20
 """Limit on the log part of a cleaned object, which is in memory as a whole until it is put."""
 CHANGE_BYTES = 512 << 20
 """Limit on the bytes of new objects that one manifest change names, and that are garbage if it fails."""
-NO_HORIZON_PASSED = -1
-"""A time at which no tombstone and no marker may go, or gets a delete horizon."""
 INLINE_BYTES = 64 << 10
 """Size of a step that runs on the event loop. A thread runs a larger one."""
 
@@ -119,7 +118,8 @@ class ColdCleanResult:
     It took `bytes_before` of log to `bytes_after`. `bytes_read` and `bytes_written` are what it cost in the bucket, and
     `bytes_local` those that it read on the disk instead. `is_whole` is false if the log start or another leader moved
     segments of it: then the next clean begins again. `is_map_full`: the map had no room for more keys, and a next clean
-    goes on. `is_put_off`: the clean was not worth its requests yet, and changed nothing.
+    goes on. `is_put_off`: the clean was not worth its requests yet, and changed nothing. `unopened` is the first batch
+    that stays as it is because it cannot be opened within the bounds, "" for none.
     """
 
     manifest: Manifest
@@ -133,6 +133,7 @@ class ColdCleanResult:
     is_map_full: bool = False
     is_whole: bool = False
     is_put_off: bool = False
+    unopened: str = ""
 
     @property
     def clean_to(self) -> int:
@@ -428,6 +429,7 @@ class ColdCleaner:
                     return
             clean.result.is_whole = await self._replace(clean, clean_to)
         finally:
+            clean.result.unopened = clean.result.unopened or key_map.unopened
             key_map.close()
 
     async def _clean_sparingly(self, clean: _Clean, entries: Sequence[SegmentEntry], dirty: CleanableRange) -> bool:
@@ -462,7 +464,7 @@ class ColdCleaner:
                 assert rules is not None
                 run = [by_offset[each.base_offset] for each in group]
                 clean.transactions = CleanedTransactions(await self._list_aborted(run, 0), keeps_markers=True)
-                is_applied = run[-1].next_offset <= manifest.clean_to
+                is_applied = run[-1].next_offset <= min(manifest.clean_to, plan.read_to)
                 run_rules = rules if is_applied else replace(rules, now_ms=NO_HORIZON_PASSED)
                 needs_keys = not all(each.is_known for each in group)
                 dead = {each.base_offset for each in group if each.is_dead}
@@ -474,6 +476,7 @@ class ColdCleaner:
             else:
                 clean.result.is_whole = True
         finally:
+            clean.result.unopened = key_map.unopened
             key_map.close()
         return True
 

@@ -86,7 +86,7 @@ class KeysBuilder:
         except Corrupt:
             self.is_complete = False
             return len(data)
-        self.is_complete = not is_full
+        self.is_complete = not (is_full or self._map.unopened)
         return end
 
     def has_section(self, log_bytes: int) -> bool:

@@ -2,8 +2,9 @@
 
 The rules are those of Kafka's cleaner. The native functions take the records of plain batches. Here are the batches
 that need more: compressed ones are opened and closed once each, transactional ones belong to a decided transaction, and
-control batches have rules of their own. A batch that cannot be read raises `Corrupt`, and nothing is dropped. Keeps
-I26.
+control batches have rules of their own. A batch that cannot be read raises `Corrupt`, and nothing is dropped. A batch
+that cannot be opened within the bounds stays as it is, and so does each later tombstone: the batch may have older
+records of its key. Keeps I26.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from tiered.compaction.transactions import CleanedTransactions, MarkerKind
-from tiered.errors import Corrupt
+from tiered.errors import Corrupt, TooLarge
 from tiered.ports import Buffer
 from tiered.records import native
 from tiered.records.batch import decode_header, decode_records
@@ -36,6 +37,8 @@ from tiered.records.pieces import Piece, open_pieces
 from tiered.records.pure_compact import FULL, PIECE_WITH_HORIZON, SPECIAL, empty_batch, has_offset, rebuild_batch
 
 SHORT = "short"
+NO_HORIZON_PASSED = -1
+"""A time at which no tombstone and no marker may go, or gets a delete horizon."""
 HORIZON_MAX = 2**62
 """Limit on a delete horizon: timestamps are relative to it."""
 
@@ -56,8 +59,8 @@ class LastRecord(NamedTuple):
 class CleanRules:
     """All that decides beside the records themselves.
 
-    With `now_ms` -1 no tombstone and no marker goes or gets a delete horizon: older records of its key may stay. The
-    horizon counts from the first clean that leaves none.
+    With `now_ms` NO_HORIZON_PASSED no tombstone and no marker goes or gets a delete horizon: older records of its key
+    may stay. The horizon counts from the first clean that leaves none.
 
     `horizon_ms` is the delete horizon of tombstones and markers that are cleaned for the first time: now and
     delete.retention.ms. `forget_horizons` takes away those that others have set. A batch that ends at `upper_bound`,
@@ -90,7 +93,8 @@ class CleanRules:
         offsets = sorted(offset for offset in known if offset >= 0)
         epochs = {producer_id: last.epoch for producer_id, last in producers.items() if last.offset < 0}
         horizon_ms = min(now_ms + delete_retention_ms, HORIZON_MAX)
-        return cls(-1 if keeps_tombstones else now_ms, horizon_ms, upper_bound, array("q", offsets).tobytes(), epochs)
+        now_ms = NO_HORIZON_PASSED if keeps_tombstones else now_ms
+        return cls(now_ms, horizon_ms, upper_bound, array("q", offsets).tobytes(), epochs)
 
     def keep(self, last_offsets: Iterable[int]) -> CleanRules:
         """Returns the rules that also keep the batches that end at these offsets."""
@@ -138,17 +142,26 @@ def put_batches(
         head = decode_header(data, at)
         if head.is_control:
             transactions.is_marker_needless(head, marker_kind(data, at, head))
-        elif not transactions.is_aborted(head):
-            for piece in open_pieces(data, at, head):
-                put = key_map.put_batches(*_rebuild_piece(data, at, head, piece), from_offset, one=True)
-                if put.why == FULL:
-                    return at, True
-                if put.why:
-                    raise Corrupt(put.why, position=at)
+        elif not transactions.is_aborted(head) and _put_pieces(key_map, data, at, head, from_offset):
+            return at, True
         if head.last_offset >= from_offset:
             key_map.cover(head.last_offset)
         at += head.size
     return at, False
+
+
+def _put_pieces(key_map: KeyOffsetMap, data: Buffer, at: int, head: BatchHeader, from_offset: int) -> bool:
+    """Puts the keys of the batch at `at`, as far as it can be opened. Returns True if the map is full."""
+    try:
+        for piece in open_pieces(data, at, head):
+            put = key_map.put_batches(*_rebuild_piece(data, at, head, piece), from_offset, one=True)
+            if put.why == FULL:
+                return True
+            if put.why:
+                raise Corrupt(put.why, position=at)
+    except TooLarge as error:
+        key_map.note_unopened(head.base_offset, error.why)
+    return False
 
 
 def clean_batches(
@@ -158,6 +171,8 @@ def clean_batches(
     out: list[bytes | bytearray | Buffer] = []
     end, at = len(data), start
     batches = read = kept = 0
+    if key_map.unopened:
+        rules = replace(rules, now_ms=NO_HORIZON_PASSED)
     while at < end:
         step = native.filter_batches(
             key_map.table, key_map.seed, key_map.latest_offset, data, at, end,
@@ -177,7 +192,12 @@ def clean_batches(
         elif transactions.is_aborted(head):
             cleaned, stayed = (empty_batch(data, at) if _must_stay(head, rules) else b""), 0
         else:
-            cleaned, stayed = _clean_special(key_map, data, at, head, rules)
+            try:
+                cleaned, stayed = _clean_special(key_map, data, at, head, rules)
+            except TooLarge as error:
+                key_map.note_unopened(head.base_offset, error.why)
+                rules = replace(rules, now_ms=NO_HORIZON_PASSED)
+                cleaned, stayed = memoryview(data)[at : at + head.size], head.count
         out.append(cleaned)
         batches, read, kept = batches + bool(cleaned), read + head.count, kept + stayed
         at += head.size

@@ -99,10 +99,15 @@ class KeySurvey:
 
 
 class RewritePlan(NamedTuple):
-    """Runs of segments that become one each, oldest first, and the new `clean_to` once all of them are replaced."""
+    """Runs of segments that become one each, oldest first, and the new `clean_to` once all of them are replaced.
+
+    Each segment below `read_to` has known keys, or is in a run. A batch of any other may be one that no clean can open,
+    and may have older records of any key.
+    """
 
     runs: list[list[KeyedSegment]]
     clean_to: int
+    read_to: int
 
 
 def has_no_age_limit(config: CompactionConfig) -> bool:
@@ -144,7 +149,8 @@ def plan_rewrites(
             chosen.add(each.base_offset)
             ends.add(each.next_offset)
     runs = _group(segments, chosen, segment_bytes, index_bytes)
-    return RewritePlan(runs, _find_mark(segments, chosen, map_from, end, clean_to))
+    read_to = next((each.base_offset for each in segments if not (each.is_known or each.base_offset in chosen)), end)
+    return RewritePlan(runs, _find_mark(segments, chosen, map_from, end, clean_to), read_to)
 
 
 def _is_worth(segment: KeyedSegment) -> bool:

@@ -28,7 +28,7 @@ from tiered.ids import NO_EPOCH
 from tiered.ports import Buffer, File
 from tiered.records.batch import decode_header
 from tiered.records.key_offset_map import KeyOffsetMap
-from tiered.records.model import DELETE_HORIZON, HEADER_BYTES, LENGTH_FROM
+from tiered.records.model import CRC_FROM, DELETE_HORIZON, HEADER_BYTES, LENGTH_FROM
 from tiered.records.native import crc32c, walk
 from tiered.records.pure_compact import SLOT_BYTES
 
@@ -38,8 +38,8 @@ _HEAD = struct.Struct(">qiiBIhi")
 """The first fields of a batch, up to its last offset delta. A walk makes an object of each batch, and takes twice as
 long."""
 
-BATCH_BYTES_MAX = 256 << 20
-"""Limit on one batch: a length in a corrupt header must not take all memory."""
+LARGE_BYTES = 256 << 20
+"""Size of a batch whose CRC is checked in pieces first: a length in a corrupt header must not take all memory."""
 MAP_BYTES_MIN = 64 << 10
 PIECES_AT_ONCE = 4
 """Most pieces of a segment for one call of a thread: each call also takes time of the event loop."""
@@ -71,7 +71,8 @@ class CleanerResources:
 
 
 class CleanResult(NamedTuple):
-    """All below `clean_to` is clean now. `is_map_full`: the map had no room for more keys, and a next clean goes on."""
+    """All below `clean_to` is clean now. `is_map_full`: the map had no room for more keys, and a next clean goes on.
+    `unopened` is the first batch that stays as it is because it cannot be opened within the bounds, "" for none."""
 
     clean_to: int
     bytes_before: int
@@ -79,6 +80,7 @@ class CleanResult(NamedTuple):
     records_read: int
     records_kept: int
     is_map_full: bool
+    unopened: str = ""
 
 
 class LogChanged(Exception):
@@ -146,8 +148,9 @@ class LogCleaning:
         if not self._swap.has_all([]):  # `clean_to` would be set over records that came after a truncation
             raise LogChanged
         return CleanResult(
-            clean_to, self._bytes_before, self._bytes_after, self._records_read, self._records_kept, is_full
-        )
+            clean_to, self._bytes_before, self._bytes_after, self._records_read, self._records_kept, is_full,
+            key_map.unopened,
+        )  # fmt: skip
 
     # -- first pass ---------------------------------------------------------------------------------------------------
 
@@ -323,13 +326,20 @@ class _Pieces:
         length = self.count_bytes(1)
         data = self._file.pread(self._position, length)
         if len(data) >= HEADER_BYTES and (size := decode_header(data).size) > len(data) and length < self._size:
-            if size > min(BATCH_BYTES_MAX, self._size - self._position):
+            if size > self._size - self._position or (size > LARGE_BYTES and not self._has_valid_crc(size)):
                 raise Corrupt(f"batch of {size} bytes", where=self._file.name, position=self._position)
             data = self._file.pread(self._position, size)
         if not data:
             raise Corrupt("the segment is cut short", where=self._file.name, position=self._position)
         self._look_at_headers(data)
         return data
+
+    def _has_valid_crc(self, size: int) -> bool:
+        """True if the next `size` bytes are one batch with a valid CRC. Reads them in pieces."""
+        found, expected = 0, decode_header(self._file.pread(self._position, HEADER_BYTES)).crc
+        for at in range(CRC_FROM, size, self._read_bytes):
+            found = crc32c(self._file.pread(self._position + at, min(self._read_bytes, size - at)), found)
+        return found == expected
 
     def _look_at_headers(self, data: bytes) -> None:
         """Raises `Corrupt` for a batch out of order: no CRC covers a base offset, and it decides which record is the

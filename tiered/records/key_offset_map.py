@@ -38,6 +38,12 @@ class KeyOffsetMap:
         self.records = 0
         self.keyless = 0
         self.latest_offset = -1
+        self.unopened = ""
+        """The first batch that stays as it is because it cannot be opened within the bounds, and why; "" for none."""
+
+    def note_unopened(self, base_offset: int, why: str) -> None:
+        """Notes a batch whose keys are not in the table, although it is no higher than `latest_offset`."""
+        self.unopened = self.unopened or f"batch at offset {base_offset}: {why}"
 
     def put_batches(self, data: Buffer, start: int, end: int, from_offset: int, *, one: bool = False) -> PutResult:
         """Puts the keys of plain batches, as `native.put_keys` does."""

@@ -18,6 +18,7 @@ from tiered.errors import Corrupt
 from tiered.hot.aborted_txns import AbortedTxn
 from tiered.records.batch import encode_batch
 from tiered.records.model import HEADER_BYTES, Codec
+from tiered.records.pieces import RECORD_BYTES_MAX
 from tiered.records.pure_compact import KEY_ROW_BYTES
 from tiered.records.pure_hash import siphash
 
@@ -65,6 +66,8 @@ def test_object_that_cannot_be_read_as_a_whole_has_no_section() -> None:
     broken = bytearray(batch(0, b"a", codec=Codec.ZSTD))
     broken[HEADER_BYTES] ^= 0xFF
     assert build([bytes(broken), batch(5, b"b")]) == b""
+    large = encode_batch([(NOW, b"a", bytes(RECORD_BYTES_MAX), ())], codec=Codec.ZSTD)
+    assert build([large, batch(5, b"b")]) == b""
 
 
 def test_section_that_is_large_for_its_log_is_left_out() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
 import pytest
@@ -11,7 +13,7 @@ from tests.sim.harness.disk import SimDisk
 from tests.unit.cold.rig import PID, Broker, Rig
 from tests.unit.cold.test_cold_cleaner import check_bucket, clean, filled, last_of_each, read, run, upload
 from tests.unit.hot.cleaning import facts, put, read_all
-from tests.unit.hot.fixtures import NOW, config, open_log
+from tests.unit.hot.fixtures import NOW, append, config, open_log
 from tests.unit.hot.transactions import TransactionWriter
 from tiered.cold.layout import SectionKind
 from tiered.cold.manifest import Manifest
@@ -22,7 +24,9 @@ from tiered.errors import Unavailable
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.log_cleaning import LogChanged
 from tiered.object_store.faulty import FaultKind, FaultRule
-from tiered.records.batch import decode_header
+from tiered.records import compression, pieces
+from tiered.records.batch import decode_header, encode_batch
+from tiered.records.model import Codec
 from tiered.records.native import walk
 
 SETTINGS = config(cleanup_policy=("compact",), segment_bytes=2048)
@@ -487,12 +491,37 @@ def test_deposed_leader_forgets_how_far_it_looked() -> None:
 
 @pytest.mark.parametrize("seed", [0, 3, 12])
 def test_any_writes_and_cleans_keep_last_records_and_bring_none_back(seed: int) -> None:
+    write_and_clean(seed, 0, nullcontext)
+
+
+@pytest.mark.parametrize("seed", [0, 9, 23])
+def test_batches_too_large_to_open_stay_and_bring_none_back(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A smaller bound for the cleaner than for the readers here makes some batches too large for it alone."""
+
+    @contextmanager
+    def bound() -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            patch.setattr(pieces, "RATIO_FROM", 1)
+            patch.setattr(pieces, "RATIO_MAX", 0)
+            patch.setattr(pieces, "PIECE_BYTES", 60)
+            patch.setattr(compression, "PIECE_BYTES", 60)
+            patch.setattr(pieces, "RECORD_BYTES_MAX", 200)
+            yield
+
+    write_and_clean(seed, 0.06, bound)
+
+
+def write_and_clean(seed: int, large_share: float, bound: Callable[[], AbstractContextManager[None]]) -> None:
+    """Writes, uploads and cleans in turn, and judges the bucket after each turn. `bound` holds while a broker works."""
+
     async def scenario(rig: Rig) -> None:
         rng, log = random.Random(seed), await open_log(SimDisk(random.Random(1)), config(segment_bytes=1024))
+        large_rng, large = random.Random(seed), set[int]()
         broker, writer = rig.broker(), TransactionWriter(log)
         cleaner = broker.make_cleaner(object_bytes=3000)
         settings: TopicConfig = config(cleanup_policy=("compact",), segment_bytes=4096, delete_retention_ms=1000)
         raw: list[tuple[int, str, str | None]] = []
+        unopened: list[str] = []
         for number in range(14):
             for step in range(rng.randrange(5, 40)):
                 key = f"k{min(rng.randrange(40), rng.randrange(40))}"
@@ -503,28 +532,35 @@ def test_any_writes_and_cleans_keep_last_records_and_bring_none_back(seed: int) 
                 else:
                     value = None if rng.random() < 0.15 else f"{number}.{step}" * rng.randrange(1, 9)
                     raw.append((put(log, key, value), key, value))
+                if large_rng.random() < large_share:
+                    value = f"{number}.{step}" * 80
+                    batch = encode_batch([(NOW, key.encode(), value.encode(), ())], codec=Codec.ZSTD)
+                    raw.append((append(log, bytearray(batch)).base_offset, key, value))
+                    large.add(raw[-1][0])
             for producer in list(writer.open):
                 writer.end(producer, commit=rng.random() < 0.6)
             log.roll()
             log.producers.on_high_watermark(log.end_offset)
-            manifest = await broker.upload_all(log, 1, with_keys=rng.random() < 0.9)  # type: ignore[arg-type]
+            with bound():
+                manifest = await broker.upload_all(log, 1, with_keys=rng.random() < 0.9)  # type: ignore[arg-type]
             if rng.random() < 0.2:
                 cleaner.forget(PID)
             if rng.random() < 0.15:
                 broker.fail(FaultRule(FaultKind.ERROR, ("put",), skip=rng.randrange(3), times=1))
             local = log if rng.random() < 0.5 else None
             memory = rng.choice([20 * 24, 1 << 16])
+            now = NOW + number * 600
             try:
-                manifest = (
-                    await clean(
-                        cleaner, manifest, settings=settings, now=NOW + number * 600, local=local, memory=memory
-                    )
-                ).manifest
+                with bound():
+                    result = await clean(cleaner, manifest, settings=settings, now=now, local=local, memory=memory)
+                manifest = result.manifest
+                unopened.append(result.unopened)
             except Unavailable:
                 broker.fail()
                 manifest = await cleaner.settle(await broker.take_over(1), 1)
             broker.fail()
-            await check_state(rig.broker(f"reader{number}"), raw, writer, manifest)
+            await check_state(rig.broker(f"reader{number}"), raw, writer, manifest, large)
+        assert any(unopened) == bool(large)
         await check_bucket(rig, broker, manifest)
 
     run(scenario, seed)
@@ -541,7 +577,11 @@ def markers_of(data: bytes) -> set[int]:
 
 
 async def check_state(
-    broker: Broker, raw: list[tuple[int, str, str | None]], writer: TransactionWriter, manifest: Manifest
+    broker: Broker,
+    raw: list[tuple[int, str, str | None]],
+    writer: TransactionWriter,
+    manifest: Manifest,
+    large: Collection[int],
 ) -> None:
     data = await broker.read_all()
     aborted = {offset for each in writer.ended if not each.commit for offset in each.offsets}
@@ -551,11 +591,11 @@ async def check_state(
         if offsets & set(transaction.offsets):
             assert transaction.marker_offset in markers, "a marker goes after the records of its transaction"
     committed = [each for each in raw if each[0] not in aborted]
-    assert set(seen) <= set(raw)
+    assert set(seen) <= set(raw) and offsets.issuperset(large)
     latest = {key: (offset, key, value) for offset, key, value in committed}
     there = [each for each in seen if each[0] not in aborted]
     for key, last in latest.items():
         kept = [each for each in there if each[1] == key]
         assert last in kept or (last[2] is None and not kept), (key, last, kept)
-    below = [each[1] for each in there if each[0] < manifest.clean_to]
+    below = [each[1] for each in there if each[0] < manifest.clean_to and each[0] not in large]
     assert len(below) == len(set(below)), "keys below the mark are applied"

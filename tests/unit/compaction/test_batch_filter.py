@@ -278,12 +278,38 @@ def test_compressed_batch_that_cannot_be_opened_ends_the_clean() -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
-def test_record_that_is_too_large_to_open_ends_the_clean(codec: Codec) -> None:
+def test_batch_that_is_too_large_to_open_stays_with_later_tombstones(codec: Codec) -> None:
     log = Log()
-    log.add((b"a", bytes(RECORD_BYTES_MAX)), (b"a", bytes(1 << 20)), codec=codec)
-    log.add((b"a", b"2"))
-    with pytest.raises(Corrupt, match=r"record 0 takes 16777[0-9]+ bytes"):
-        cleaned(log)
+    log.add((b"a", b"1"), (b"b", b"1"))
+    log.add((b"c", None))
+    before = len(log.data)
+    log.add((b"a", b"2"), (b"b", bytes(RECORD_BYTES_MAX)), (b"a", bytes(1 << 20)), codec=codec)
+    large = log.data[before:]
+    log.add((b"b", None), (b"d", None))
+    log.add((b"a", b"3"), (b"e", b"1"))
+    log.add((b"e", b"2"))
+    for data in (log.data, cleaned(log).data):  # the second clean comes after all horizons
+        below, kept, above = clean(data, log.end, now_ms=NOW + 2 * RETENTION).data.partition(large)
+        assert kept == large, "byte for byte"
+        assert facts(below) == [(2, b"c", None)]
+        assert facts(above) == [(6, b"b", None), (7, b"d", None), (8, b"a", b"3"), (10, b"e", b"2")]
+        assert not headers(above)[0].attributes & DELETE_HORIZON
+
+
+def test_tombstones_above_a_batch_in_the_clean_part_that_is_too_large_stay() -> None:
+    log = Log()
+    log.add((b"c", None))
+    log.add((b"b", bytes(RECORD_BYTES_MAX)), codec=Codec.ZSTD)
+    large = log.data[-headers(log.data)[1].size :]
+    clean_to = log.end
+    log.add((b"b", None))
+    log.add((b"e", b"1"))
+    for first_dirty in (clean_to, log.end):
+        first = cleaned(log, first_dirty=first_dirty).data
+        second = clean(first, log.end, first_dirty=log.end, now_ms=NOW + 2 * RETENTION).data
+        below, kept, above = second.partition(large)
+        assert kept == large and facts(below) == []
+        assert facts(above) == [(2, b"b", None), (3, b"e", b"1")]
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])

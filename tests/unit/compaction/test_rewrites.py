@@ -188,6 +188,16 @@ def test_segment_stays_while_the_map_lacks_keys_it_has_not_seen() -> None:
     assert runs([keyed(0, 9, applied_to=20), keyed(10, 9, applied_to=19), keyed(20, 0)], map_from=20) == [[0]]
 
 
+def test_plan_tells_up_to_where_no_segment_hides_its_keys() -> None:
+    def read_to(*segments: KeyedSegment, map_from: int = 0) -> int:
+        return plan_rewrites(segments, map_from, 30, 0, 1 << 20, 1 << 20).read_to
+
+    unknown = keyed(10, 0, is_known=False)
+    assert read_to(keyed(0, 0), unknown, keyed(20, 0)) == 30, "a run reads it"
+    assert read_to(keyed(0, 0, applied_to=25), unknown, keyed(20, 0), map_from=25) == 10
+    assert read_to(keyed(0, 0), keyed(10, 0), keyed(20, 0), map_from=25) == 30
+
+
 def test_small_segment_joins_a_neighbour_that_is_written_again() -> None:
     small = {"size": 20, "records": 1}
     assert runs([keyed(0, 0, **small), keyed(10, 9), keyed(20, 0, **small), keyed(30, 0)]) == [[0, 10, 20]]

@@ -25,6 +25,7 @@ from tests.unit.hot.fixtures import (
 from tests.unit.hot.transactions import TransactionWriter
 from tiered.config.settings import TopicConfig
 from tiered.errors import Corrupt, Refused, Unavailable
+from tiered.hot import log_cleaning
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.log_cleaning import LogChanged
 from tiered.hot.time_lookup import TimeLookups
@@ -546,6 +547,32 @@ def test_corrupt_batch_stops_the_clean_and_drops_nothing() -> None:
             await clean(log)
         assert len(read_all(log)) == len(before)
         assert not [name for name in names(on) if name.endswith((".cleaned", ".swap"))]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_large_batch_is_cleaned_after_a_check_in_pieces(is_damaged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_cleaning, "LARGE_BYTES", 300)
+
+    async def scenario() -> None:
+        on = disk()
+        log = await open_log(on, compacted(max_message_bytes=1 << 20))
+        put(log, "a", "1")
+        start = len(read_all(log))
+        put(log, "b", "large" * 100)
+        put(log, "a", "2")
+        log.roll()
+        await log.flush()
+        before = read_all(log)
+        if is_damaged:
+            on.flip_bit(f"{DIRECTORY}/{0:020d}.log", 8 * (start + 400))
+            with pytest.raises(Corrupt, match=r"batch of [0-9]+ bytes"):
+                await clean(log)
+            assert len(read_all(log)) == len(before)
+        else:
+            await clean(log)
+            assert served(log) == [(1, "b", "large" * 100), (2, "a", "2")]
 
     asyncio.run(scenario())
 

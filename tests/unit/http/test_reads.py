@@ -150,7 +150,7 @@ FORMS: dict[str, Callable[[bytes, int, int], tuple[Any, ...]]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_shows_all_records_within_its_bound_and_tells_the_others(form: str) -> None:
+def test_every_form_shows_all_records_or_tells_those_beyond_its_bound(form: str) -> None:
     """Random batches, small bounds. C and plain Python agree on each read. A record is told instead of shown only if it
     alone is beyond the bound, with its own offset; the next read begins after it."""
     rng, told = random.Random(11), 0
