@@ -196,7 +196,7 @@ def test_record_of_too_many_headers_is_told_with_its_offset(codec: Codec) -> Non
     data = encode_batch(rows, base_offset=7, codec=codec)
     assert read(data, 7) == ([7], 8)
     why = f"record 1 with {OBJECTS_MAX} headers exceeds the bound of {OBJECTS_MAX} records and headers"
-    with pytest.raises(TooLarge, match=f"^{why}$") as caught:
+    with pytest.raises(TooLarge, match=f"^{why} offset=8 next_offset=9$") as caught:
         read(data, 8)
     assert (caught.value.offset, caught.value.next_offset) == (8, 9)
     assert read(data, 9) == ([9], 10)
