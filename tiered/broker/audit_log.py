@@ -1,54 +1,81 @@
-"""The audit log: the logins that were accepted or refused, and what rights and shares refused, as lines of JSON.
+"""The audit log as lines of JSON: logins that were accepted or refused, what rights and shares refused, and the changes
+that callers made.
 
-The events go to the logger `tiered.audit`, and to the subscribers. A kind of event has `LINES_PER_SECOND` lines in a
-second at most. Others are counted, and the next line of that kind has their number in `suppressed`.
+The events go to the logger `tiered.audit`, and to the subscribers. A flood of one caller does not hide the lines of
+others: `LineLimiter` has the rule. Events without a line are counted, and the next line of their kind has their number
+in `suppressed`. Each event of a super user has its line.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
+from tiered.controller.change_descriptions import DescribedChange
+from tiered.networks import network_of
 from tiered.ports import Clock
 from tiered.security.acls import Operation, ResourceType
 from tiered.security.principal import ANONYMOUS, Caller
 
 LOGGER = "tiered.audit"
 LINES_PER_SECOND = 10
+"""Lines of one holder in a second, for each kind of event: a principal, or the network of an address."""
+CHANGES_PER_SECOND = 100
+"""Lines of one holder in a second for changes."""
+HOLDERS_PER_SECOND = 1000
+"""Holders that have lines of one kind in a second."""
 TEXT_MAX = 250
 """Most characters of a text in an event. A request may name anything."""
-LOGIN, OPERATION, SHARE = "login", "operation", "share"
+LOGIN, OPERATION, SHARE, CHANGE = "login", "operation", "share", "change"
 ALLOWED, REFUSED, ENDED = "allowed", "refused", "ended"
+DONE, UNKNOWN = "done", "unknown"
 _SECOND_NS = 10**9
 
 log = logging.getLogger(LOGGER)
 
 
+class _Second:
+    """One second of a kind of event."""
+
+    __slots__ = ("lines", "start_ns", "suppressed")
+
+    def __init__(self, start_ns: int, suppressed: int) -> None:
+        self.start_ns = start_ns
+        self.lines: dict[str, int] = {}
+        """Lines by holder."""
+        self.suppressed = suppressed
+        """Events without a line since the last line."""
+
+
 class LineLimiter:
-    """A bounded number of lines in each second, and a count of the others, by kind. There are few kinds."""
+    """A bounded number of lines in each second, for each holder and kind, and a count of the others by kind. There are
+    few kinds."""
 
     __slots__ = ("_kinds",)
 
     def __init__(self) -> None:
-        self._kinds: dict[tuple[str, str], tuple[int, int, int]] = {}
-        """By kind: start of its second, lines in it, and events without a line."""
+        self._kinds: dict[tuple[str, str], _Second] = {}
 
-    def admit(self, kind: tuple[str, str], now_ns: int) -> int | None:
-        """Returns the events without a line since the last line if this event gets one, else None."""
-        start, lines, suppressed = self._kinds.get(kind, (now_ns, 0, 0))
-        if now_ns - start >= _SECOND_NS:
-            start, lines = now_ns, 0
-        if lines >= LINES_PER_SECOND:
-            self._kinds[kind] = start, lines, suppressed + 1
-            return None
-        self._kinds[kind] = start, lines + 1, 0
+    def admit(self, kind: tuple[str, str], holder: str, now_ns: int, most: int | None = LINES_PER_SECOND) -> int | None:
+        """Returns the events without a line since the last line if this event gets one, else None. `most` is the number
+        of lines of the holder in a second; None is no limit."""
+        second = self._kinds.get(kind)
+        if second is None or now_ns - second.start_ns >= _SECOND_NS:
+            second = self._kinds[kind] = _Second(now_ns, 0 if second is None else second.suppressed)
+        if most is not None:
+            lines = second.lines.get(holder, 0)
+            if lines >= most or (not lines and len(second.lines) >= HOLDERS_PER_SECOND):
+                second.suppressed += 1
+                return None
+            second.lines[holder] = lines + 1
+        suppressed, second.suppressed = second.suppressed, 0
         return suppressed
 
     def take_suppressed(self) -> dict[tuple[str, str], int]:
         """Returns the kinds with events without a line, and forgets them."""
-        found = {kind: suppressed for kind, (_, _, suppressed) in self._kinds.items() if suppressed}
+        found = {kind: second.suppressed for kind, second in self._kinds.items() if second.suppressed}
         self._kinds.clear()
         return found
 
@@ -56,8 +83,9 @@ class LineLimiter:
 class AuditLog:
     """The audit log of one broker."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, super_users: frozenset[str] = frozenset()) -> None:
         self._clock = clock
+        self._super_users = super_users
         self._limiter = LineLimiter()
         self._on_line: list[Callable[[str], object]] = []
 
@@ -67,7 +95,7 @@ class AuditLog:
 
     def record_login(self, caller: Caller, mechanism: str, listener: str) -> None:
         """Records that a login was accepted."""
-        self._record(LOGIN, ALLOWED, **_describe_caller(caller), mechanism=mechanism, listener=listener)
+        self._record(LOGIN, ALLOWED, caller, mechanism=mechanism, listener=listener)
 
     def record_certificate(self, caller: Caller, listener: str) -> None:
         """Records the principal of a connection with a certificate. A connection without a principal is no login."""
@@ -76,30 +104,46 @@ class AuditLog:
 
     def record_ended_login(self, caller: Caller, mechanism: str, listener: str) -> None:
         """Records that a login was ended, because what it had proved has changed."""
-        self._record(LOGIN, ENDED, **_describe_caller(caller), mechanism=mechanism, listener=listener)
+        self._record(LOGIN, ENDED, caller, mechanism=mechanism, listener=listener)
 
     def record_refused_login(self, peer: str, listener: str, why: str) -> None:
         """Records that a login was refused. Its principal is not proved, so the event has none."""
-        self._record(LOGIN, REFUSED, host=peer, listener=listener, why=why)
+        host = peer.rpartition(":")[0] or peer
+        self._record_limited(LOGIN, REFUSED, network_of(host), host=peer, listener=listener, why=why)
 
     def record_refusal(self, caller: Caller, operation: Operation, kind: ResourceType, name: str) -> None:
         """Records that rights refused an operation to a caller."""
-        self._record(
-            OPERATION, REFUSED, **_describe_caller(caller), operation=operation.name, resource_type=kind.name,
-            resource_name=name,
-        )  # fmt: skip
+        self._record(OPERATION, REFUSED, caller, operation=operation.name, resource_type=kind.name, resource_name=name)
 
     def record_share(self, holder: str, pot: str, why: str) -> None:
         """Records that a pot has no room for more of a holder: a principal, or the network of an address."""
-        self._record(SHARE, REFUSED, holder=holder, pot=pot, why=why)
+        self._record_limited(SHARE, REFUSED, holder, holder=holder, pot=pot, why=why)
+
+    def record_changes(self, caller: Caller, changes: Iterable[DescribedChange], outcome: str = DONE) -> None:
+        """Records what a caller changed. The outcome is `UNKNOWN` if the controller did not reply in time."""
+        for each in changes:
+            detail = {"detail": each.detail} if each.detail else {}
+            self._record(
+                CHANGE, outcome, caller, CHANGES_PER_SECOND, operation=each.operation,
+                resource_type=each.resource_type, resource_name=each.resource_name, **detail,
+            )  # fmt: skip
 
     def write_counts(self) -> None:
         """Writes the number of the events that had no line, before the end of the log or of a subscriber."""
         for (event, outcome), suppressed in self._limiter.take_suppressed().items():
             self._write(event, outcome, suppressed, {})
 
-    def _record(self, event: str, outcome: str, **fields: str) -> None:
-        suppressed = self._limiter.admit((event, outcome), self._clock.mono_ns())
+    def _record(self, event: str, outcome: str, caller: Caller, most: int = LINES_PER_SECOND, **fields: str) -> None:
+        """Records an event of a caller. It counts for its principal, or for its network if it is anonymous."""
+        principal = str(caller.principal)
+        holder = network_of(caller.host) if caller.principal == ANONYMOUS else principal
+        limit = None if principal in self._super_users else most
+        self._record_limited(event, outcome, holder, limit, **_describe_caller(caller), **fields)
+
+    def _record_limited(
+        self, event: str, outcome: str, holder: str, most: int | None = LINES_PER_SECOND, /, **fields: str
+    ) -> None:
+        suppressed = self._limiter.admit((event, outcome), holder, self._clock.mono_ns(), most)
         if suppressed is not None:
             self._write(event, outcome, suppressed, fields)
 

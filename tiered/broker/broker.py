@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from tiered.broker.audit_log import AuditLog
+from tiered.broker.audit_log import DONE, REFUSED, UNKNOWN, AuditLog
 from tiered.broker.authorization import Authorization
 from tiered.broker.awaited_ends import AwaitedEnds
 from tiered.broker.clean_throttle import CleanThrottle
@@ -59,6 +59,7 @@ from tiered.broker.transaction_verification import TransactionVerification
 from tiered.cold.manifest import FAN
 from tiered.config.settings import Settings
 from tiered.controller import requests
+from tiered.controller.change_descriptions import describe_changes
 from tiered.controller.channel import SUBMIT_SECONDS
 from tiered.controller.member import ClusterMember
 from tiered.controller.requests import Request
@@ -91,7 +92,9 @@ from tiered.replication.disk_state import DiskState
 from tiered.replication.follower_reads import FollowerReads
 from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.leader_replica import LeaderReplica
+from tiered.security.administrators import parse_super_users
 from tiered.security.broker_secrets import BrokerSecrets, choose_secrets
+from tiered.security.principal import Caller
 
 T = TypeVar("T")
 
@@ -130,7 +133,7 @@ class Broker:
         self.tls = ListenerTls(lambda: self.settings, settings)
         self.peers = peers
         self._log_level = log_level
-        self.audit = AuditLog(world.clock)
+        self.audit = AuditLog(world.clock, parse_super_users(settings.super_users))
         self.pots = Pots(world.clock, metrics, self.audit)
         self.authorization = Authorization(settings, self.audit)
         self.client_quotas = ClientQuotas(settings, world.clock, metrics)
@@ -320,9 +323,20 @@ class Broker:
         """Returns the leader replicas of this broker."""
         return self.hosted_replicas.list_leaders()
 
-    async def submit(self, request: Request, timeout: float = SUBMIT_SECONDS) -> Any:
-        """Returns the controller's reply; its type stands with each request. Raises `Refused` with the reason."""
-        return await self.cluster.channel.submit(request, timeout)
+    async def submit(self, request: Request, timeout: float = SUBMIT_SECONDS, *, by: Caller | None = None) -> Any:
+        """Returns the controller's reply; its type stands with each request. Raises `Refused` with the reason. The
+        audit log gets what the request of a caller changed."""
+        reply, outcome = None, UNKNOWN  # also if the caller leaves before the reply
+        try:
+            reply = await self.cluster.channel.submit(request, timeout)
+            outcome = DONE
+        except Refused as refused:
+            outcome = UNKNOWN if refused.code is Code.REQUEST_TIMED_OUT else REFUSED
+            raise
+        finally:
+            if by is not None and outcome != REFUSED:
+                self.audit.record_changes(by, describe_changes(request, reply, self.image), outcome)
+        return reply
 
     async def announce(self, http: str, listeners: Mapping[str, str], advertised_http: str = "") -> None:
         """Tells the cluster the addresses of this broker.

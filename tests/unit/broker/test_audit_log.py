@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,16 @@ import pytest
 
 from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop
-from tiered.broker.audit_log import LINES_PER_SECOND, LOGGER, TEXT_MAX, AuditLog, LineLimiter
+from tiered.broker.audit_log import (
+    HOLDERS_PER_SECOND,
+    LINES_PER_SECOND,
+    LOGGER,
+    TEXT_MAX,
+    UNKNOWN,
+    AuditLog,
+    LineLimiter,
+)
+from tiered.controller.change_descriptions import DescribedChange
 from tiered.errors import Refused
 from tiered.security.acls import Operation, ResourceType
 from tiered.security.principal import ANONYMOUS, Caller, Principal
@@ -65,17 +75,59 @@ def test_event_has_what_was_asked_by_whom(caplog: pytest.LogCaptureFixture, logg
     assert all(record.getMessage().isascii() and record.getMessage().isprintable() for record in caplog.records)
 
 
-def test_flood_gets_a_bounded_number_of_lines_and_a_count() -> None:
+def test_flood_of_a_holder_gets_a_bounded_number_of_lines_and_a_count() -> None:
     limiter = LineLimiter()
-    admitted = [limiter.admit(KIND, 0) for _ in range(1000)]
+    admitted = [limiter.admit(KIND, "alice", 0) for _ in range(1000)]
     assert admitted == [0] * LINES_PER_SECOND + [None] * (1000 - LINES_PER_SECOND)
-    assert limiter.admit(("login", "allowed"), 0) == 0, "another kind has its own lines"
-    assert limiter.admit(KIND, 999_999_999) is None
-    assert limiter.admit(KIND, 10**9) == 1001 - LINES_PER_SECOND
-    assert limiter.admit(KIND, 10**9) == 0
-    for _ in range(LINES_PER_SECOND):
-        limiter.admit(KIND, 10**9)
+    assert limiter.admit(("login", "allowed"), "alice", 0) == 0, "another kind has its own lines"
+    assert limiter.admit(KIND, "alice", 999_999_999) is None
+    assert limiter.admit(KIND, "bob", 999_999_999) == 1001 - LINES_PER_SECOND, "another holder has its own lines"
+    assert limiter.admit(KIND, "alice", 10**9) == 0
+    for _ in range(LINES_PER_SECOND + 1):
+        limiter.admit(KIND, "alice", 10**9)
     assert limiter.take_suppressed() == {KIND: 2} and not limiter.take_suppressed()
+
+
+def test_limiter_keeps_a_bounded_number_of_holders() -> None:
+    limiter = LineLimiter()
+    admitted = [limiter.admit(KIND, f"holder {each}", 0) for each in range(HOLDERS_PER_SECOND + 5)]
+    assert admitted == [0] * HOLDERS_PER_SECOND + [None] * 5
+    assert limiter.admit(KIND, "holder 0", 0) == 5, "those with a line have more"
+    assert limiter.admit(KIND, "a super user", 0, None) == 0
+
+
+def test_flood_of_logins_hides_neither_a_super_user_nor_another_address(
+    caplog: pytest.LogCaptureFixture, logger: logging.Logger
+) -> None:
+    """A tenant that logs in and out all the time took the lines of the administrator."""
+    audit = AuditLog(SimClock(SimLoop(1)), frozenset({"User:admin"}))
+    admin, bob = (Caller(Principal("User", name), "10.0.0.2") for name in ("admin", "bob"))
+    with caplog.at_level(logging.INFO, LOGGER):
+        for number in range(500):
+            audit.record_login(ALICE, "PLAIN", "CLIENT")
+            audit.record_refused_login(f"10.0.0.1:{number}", "CLIENT", "no")
+            if number % 10 == 0:
+                audit.record_login(admin, "PLAIN", "CLIENT")
+        audit.record_login(bob, "PLAIN", "CLIENT")
+        audit.record_refused_login("10.0.0.9:7", "CLIENT", "no")
+    found = Counter(each.get("principal") or each["host"].partition(":")[0] for each in events(caplog))
+    flood = LINES_PER_SECOND
+    assert found == {"User:alice": flood, "User:admin": 50, "User:bob": 1, "10.0.0.1": flood, "10.0.0.9": 1}
+
+
+def test_changes_have_their_resource_and_outcome(caplog: pytest.LogCaptureFixture, logger: logging.Logger) -> None:
+    audit = AuditLog(SimClock(SimLoop(1)))
+    with caplog.at_level(logging.INFO, LOGGER):
+        audit.record_changes(ALICE, [DescribedChange("DELETE", "TOPIC", "orders")])
+        audit.record_changes(ALICE, [DescribedChange("ALTER", "QUOTA", "user=bob", "x=1")], UNKNOWN)
+    who = {"time": "2023-11-14T22:13:20.000+00:00", "event": "change", "principal": "User:alice", "host": "10.0.0.1"}
+    assert events(caplog) == [
+        {**who, "outcome": "done", "operation": "DELETE", "resource_type": "TOPIC", "resource_name": "orders"},
+        {
+            **who, "outcome": "unknown", "operation": "ALTER", "resource_type": "QUOTA", "resource_name": "user=bob",
+            "detail": "x=1",
+        },
+    ]  # fmt: skip
 
 
 def test_count_of_a_flood_is_written_at_the_end(caplog: pytest.LogCaptureFixture, logger: logging.Logger) -> None:

@@ -117,7 +117,9 @@ async def _alter_topic(
     request: HttpRequest, changes: Mapping[str, str | None], validate_only: bool
 ) -> web.StreamResponse:
     topic = _topic(request)
-    await request.context.broker.submit(AlterTopicConfigs(topic.name, changes, validate_only=validate_only))
+    await request.context.broker.submit(
+        AlterTopicConfigs(topic.name, changes, validate_only=validate_only), by=request.caller
+    )
     return no_content()
 
 
@@ -182,7 +184,9 @@ async def get_broker_config(request: HttpRequest) -> web.StreamResponse:
 async def _alter_broker(
     request: HttpRequest, node_id: int, changes: Mapping[str, str | None], validate_only: bool
 ) -> web.StreamResponse:
-    await request.context.broker.submit(AlterBrokerConfigs(node_id, changes, validate_only=validate_only))
+    await request.context.broker.submit(
+        AlterBrokerConfigs(node_id, changes, validate_only=validate_only), by=request.caller
+    )
     return no_content()
 
 

@@ -45,7 +45,7 @@ async def create_topic(request: HttpRequest) -> web.StreamResponse:
     if not wanted.validate_only:
         partitions = wanted.partitions if wanted.partitions > 0 else request.context.broker.settings.num_partitions
         _charge(request, partitions if wanted.assignments is None else len(wanted.assignments))
-    topic = await request.context.broker.submit(wanted)
+    topic = await request.context.broker.submit(wanted, by=request.caller)
     shape = topic_shape(request, topic)
     if wanted.validate_only:
         return json_response(shape)
@@ -140,7 +140,9 @@ async def grow_topic(request: HttpRequest) -> web.StreamResponse:
     only = boolean_field(body, "validate_only")
     if not only:
         _charge(request, max(0, count - len(topic.partitions)))
-    updated = await request.context.broker.submit(CreatePartitions(topic.name, count, validate_only=only))
+    updated = await request.context.broker.submit(
+        CreatePartitions(topic.name, count, validate_only=only), by=request.caller
+    )
     return json_response(topic_shape(request, updated))
 
 
@@ -149,7 +151,7 @@ async def delete_topic(request: HttpRequest) -> web.StreamResponse:
     check_cluster(request)
     topic = find_topic(request.context, request.args["topic"])
     _charge(request, len(topic.partitions))
-    await request.context.broker.submit(DeleteTopic(topic.name))
+    await request.context.broker.submit(DeleteTopic(topic.name), by=request.caller)
     return no_content()
 
 

@@ -16,6 +16,7 @@ class MutationCharges:
     """The charges of one request. From version `strict_from` on, a client with a debt is refused."""
 
     def __init__(self, context: KafkaContext, call: Call[Any], strict_from: int) -> None:
+        self.caller = call.caller
         self._quotas = context.broker.client_quotas
         principal = call.caller.principal
         limits = None

@@ -23,7 +23,7 @@ async def handle(context: KafkaContext, call: Call[AlterClientQuotasRequest]) ->
     finite = [at for at, fault in enumerate(results) if fault is None]
     try:
         alteration = AlterClientQuotas(tuple(_read_entry(entries[at]) for at in finite), call.request.validate_only)
-        decided = await context.broker.submit(alteration, DEFAULT_TIMEOUT_MS / 1000)
+        decided = await context.broker.submit(alteration, DEFAULT_TIMEOUT_MS / 1000, by=call.caller)
     except Refused as refused:
         decided = (refused,) * len(finite)
     for at, result in zip(finite, decided, strict=True):

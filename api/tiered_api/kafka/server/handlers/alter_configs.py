@@ -18,7 +18,7 @@ async def handle(context: KafkaContext, call: Call[AlterConfigsRequest]) -> Alte
     """Returns one result per resource, in the order of the request."""
     request = call.request
     outcomes = await alter_resources(
-        context, request.resources, _edits, validate_only=request.validate_only, replace=True
+        context, call.caller, request.resources, _edits, validate_only=request.validate_only, replace=True
     )
     responses = [
         AlterConfigsResourceResponse(outcome.code.number, outcome.why, each.resource_type, each.resource_name)

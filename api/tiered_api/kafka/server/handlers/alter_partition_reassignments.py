@@ -38,7 +38,7 @@ async def handle(
         reassign = Reassign(tuple(moves), request.allow_replication_factor_change)
         judged: tuple[Refused | None, ...] = ()
         if moves:
-            judged = await context.broker.submit(reassign, clamp_timeout_ms(request.timeout_ms) / 1000)
+            judged = await context.broker.submit(reassign, clamp_timeout_ms(request.timeout_ms) / 1000, by=call.caller)
     except Refused as refused:
         response.error_code, response.error_message = refused.code.number, refused.why
         return response

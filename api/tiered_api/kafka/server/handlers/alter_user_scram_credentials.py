@@ -34,7 +34,7 @@ async def handle(
             tuple(ScramDeletion(each.name, _mechanism_name(each.mechanism)) for each in request.deletions),
             tuple(map(_read_upsertion, request.upsertions)),
         )
-        results = await context.broker.submit(alteration, DEFAULT_TIMEOUT_MS / 1000)
+        results = await context.broker.submit(alteration, DEFAULT_TIMEOUT_MS / 1000, by=call.caller)
     except Refused as refused:
         wanted: list[ScramCredentialDeletion | ScramCredentialUpsertion] = [*request.deletions, *request.upsertions]
         results = dict.fromkeys((each.name for each in wanted), refused)

@@ -30,7 +30,7 @@ async def handle(context: KafkaContext, call: Call[CreateAclsRequest]) -> Create
         results = {acl: find_acl_fault(acl) for acl in acls}
         valid = [acl for acl, refused in results.items() if refused is None]
         request = CreateAcls(tuple(AclAdded(*acl.to_texts()) for acl in valid))
-        replies = await context.broker.submit(request, DEFAULT_TIMEOUT_MS / 1000)
+        replies = await context.broker.submit(request, DEFAULT_TIMEOUT_MS / 1000, by=call.caller)
         results.update(zip(valid, replies, strict=True))
         return CreateAclsResponse(results=[_to_result(results[acl]) for acl in acls])
     except Refused as refused:

@@ -42,7 +42,7 @@ async def handle(context: KafkaContext, call: Call[CreateDelegationTokenRequest]
         if any(each.kind != USER for each in (owner, *renewers)):
             raise Refused(Code.INVALID_PRINCIPAL_TYPE, "owners and renewers of delegation tokens are users")
         wanted = CreateDelegationToken(str(owner), str(requester), tuple(map(str, renewers)), request.max_lifetime_ms)
-        made: DelegationTokenSet = await context.broker.submit(wanted, DEFAULT_TIMEOUT_MS / 1000)
+        made: DelegationTokenSet = await context.broker.submit(wanted, DEFAULT_TIMEOUT_MS / 1000, by=call.caller)
     except Refused as refused:
         response.error_code = refused.code.number
         return response

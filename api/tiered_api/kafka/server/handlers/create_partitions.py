@@ -80,7 +80,7 @@ async def _create_partitions(
         given = topic.assignments
         assignments = None if given is None else [each.broker_ids for each in given]
         create = CreatePartitions(topic.name, topic.count, validate_only, assignments)
-        await context.broker.submit(create, timeout / 1000)
+        await context.broker.submit(create, timeout / 1000, by=charges.caller)
     except Refused as refused:
         return _make_refused_result(topic.name, refused)
     return CreatePartitionsTopicResult(topic.name)

@@ -17,6 +17,7 @@ from tiered.errors import Code, Refused
 from tiered.metadata.config_sources import TopicConfigEntries
 from tiered.metadata.image import TopicImage
 from tiered.metadata.topic_names import check_name
+from tiered.security.principal import Caller
 from tiered_api.kafka.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -75,7 +76,7 @@ async def handle(context: KafkaContext, call: Call[CreateTopicsRequest]) -> Crea
             results[topic.name] = _make_refused_result(topic.name, refused)
     timeout = clamp_timeout_ms(request.timeout_ms) / 1000
     shares = list(_split_by_changes(wanted))
-    made = await asyncio.gather(*(_create(context, share, timeout) for share in shares))
+    made = await asyncio.gather(*(_create(context, call.caller, share, timeout) for share in shares))
     settings = TopicConfigEntries(context.broker.image, context.broker.startup_settings)
     shown: ConfigRowsByOverrides = {}
     for share, outcomes in zip(shares, made, strict=True):
@@ -89,11 +90,11 @@ async def handle(context: KafkaContext, call: Call[CreateTopicsRequest]) -> Crea
 
 
 async def _create(
-    context: KafkaContext, topics: tuple[CreateTopic, ...], timeout: float
+    context: KafkaContext, caller: Caller, topics: tuple[CreateTopic, ...], timeout: float
 ) -> Sequence[TopicImage | Refused]:
     await context.turns.wait_turn()
     try:
-        made: Sequence[TopicImage | Refused] = await context.broker.submit(CreateTopics(topics), timeout)
+        made: Sequence[TopicImage | Refused] = await context.broker.submit(CreateTopics(topics), timeout, by=caller)
     except Refused as refused:
         return [refused] * len(topics)
     return made

@@ -27,7 +27,7 @@ async def handle(context: KafkaContext, call: Call[DeleteAclsRequest]) -> Delete
     try:
         check_acls_in_force(context)
         chosen = tuple(_to_choice(read_filter(each)) for each in filters)
-        results = await context.broker.submit(DeleteAcls(chosen), DEFAULT_TIMEOUT_MS / 1000)
+        results = await context.broker.submit(DeleteAcls(chosen), DEFAULT_TIMEOUT_MS / 1000, by=call.caller)
         return DeleteAclsResponse(filter_results=list(map(_to_result, results)))
     except Refused as refused:
         return DeleteAclsResponse(filter_results=[_to_result(refused) async for _ in context.turns.each_of(filters)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tiered.controller.change_descriptions import DELETE, GROUP, DescribedChange
+from tiered.errors import Code
 from tiered.groups.requests import DeleteGroup, DeleteReply
 from tiered_api.kafka.protocol.messages.delete_groups import (
     DeletableGroupResult,
@@ -21,6 +23,8 @@ async def handle(context: KafkaContext, call: Call[DeleteGroupsRequest]) -> Dele
     for number, name in enumerate(dict.fromkeys(call.request.groups_names), 1):
         reply = await call_coordinator(context, name, DeleteGroup(name), DeleteReply)
         code = reply.code if isinstance(reply, DeleteReply) else reply
+        if code is Code.NONE:
+            context.broker.audit.record_changes(call.caller, [DescribedChange(DELETE, GROUP, name)])
         results.append(DeletableGroupResult(name, code.number))
         if number % BETWEEN_YIELDS == 0:
             await context.turns.wait_turn()

@@ -11,8 +11,12 @@ import asyncio
 from functools import partial
 from itertools import islice
 
+from tiered.broker.audit_log import DONE, REFUSED
+from tiered.broker.audit_log import UNKNOWN as UNKNOWN_OUTCOME
+from tiered.controller.change_descriptions import DELETE, TOPIC, DescribedChange
 from tiered.errors import Code
 from tiered.metadata.internal_topics import check_changeable
+from tiered.security.principal import Caller
 from tiered_api.kafka.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
@@ -42,7 +46,7 @@ async def handle(context: KafkaContext, call: Call[DeleteRecordsRequest]) -> Del
     late = Code.REQUEST_TIMED_OUT.number
     manifests = asyncio.Semaphore(MANIFESTS_AT_ONCE)
     results = await run_bounded(
-        [partial(_delete, context, name, each, manifests) async for name, each in turns.each_of(wanted)],
+        [partial(_delete, context, call.caller, name, each, manifests) async for name, each in turns.each_of(wanted)],
         clamp_timeout_ms(request.timeout_ms),
         lambda number: DeleteRecordsPartitionResult(wanted[number][1].partition_index, UNKNOWN, late),
         turns,
@@ -57,14 +61,25 @@ async def handle(context: KafkaContext, call: Call[DeleteRecordsRequest]) -> Del
 
 
 async def _delete(
-    context: KafkaContext, topic: str, requested: DeleteRecordsPartition, manifests: asyncio.Semaphore
+    context: KafkaContext,
+    caller: Caller,
+    topic: str,
+    requested: DeleteRecordsPartition,
+    manifests: asyncio.Semaphore,
 ) -> DeleteRecordsPartitionResult:
+    outcome, start = UNKNOWN_OUTCOME, requested.offset  # also if the client leaves, or the time is over
     try:
         check_changeable(topic)
         async with manifests:
             replica = find_leader_replica(context, topic, requested.partition_index)
             before = await replica.start_deletion(requested.offset)
         start = await replica.finish_deletion(before)
+        outcome = DONE
     except ENGINE_ERRORS as fault:
+        outcome = REFUSED
         return DeleteRecordsPartitionResult(requested.partition_index, UNKNOWN, error_code_of(fault).number)
+    finally:
+        if outcome != REFUSED:
+            name, below = f"{topic}-{requested.partition_index}", f"records below {start}"
+            context.broker.audit.record_changes(caller, [DescribedChange(DELETE, TOPIC, name, below)], outcome)
     return DeleteRecordsPartitionResult(requested.partition_index, start, Code.NONE.number)

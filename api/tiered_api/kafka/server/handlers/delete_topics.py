@@ -69,11 +69,11 @@ async def _delete(
         if found is not None:
             charges.add(len(found.partitions))
         if name is not None:
-            deleted = await context.broker.submit(DeleteTopic(name))
+            deleted = await context.broker.submit(DeleteTopic(name), by=charges.caller)
         else:
             if found is None:
                 raise Refused(Code.UNKNOWN_TOPIC_ID, f"there is no topic with the id {topic_id}")
-            deleted = await context.broker.submit(DeleteTopic(found.name, found.topic_id))
+            deleted = await context.broker.submit(DeleteTopic(found.name, found.topic_id), by=charges.caller)
     except Refused as refused:
         return _make_refused_result(name, topic_id, refused)
     return DeletableTopicResult(deleted.name, deleted.topic_id)

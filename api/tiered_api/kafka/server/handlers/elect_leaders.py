@@ -49,7 +49,9 @@ async def handle(context: KafkaContext, call: Call[ElectLeadersRequest]) -> Elec
         done: Outcomes = {}
         if wanted or wanted is None:
             election = ElectLeaders(request.election_type == PREFERRED, wanted)
-            outcomes = await context.broker.submit(election, clamp_timeout_ms(request.timeout_ms) / 1000)
+            outcomes = await context.broker.submit(
+                election, clamp_timeout_ms(request.timeout_ms) / 1000, by=call.caller
+            )
             done = {(topic_id, number): code for topic_id, number, code in outcomes}
     except Refused as refused:
         return await _make_refused_response(context, request, refused)

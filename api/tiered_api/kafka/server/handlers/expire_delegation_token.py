@@ -23,7 +23,7 @@ async def handle(context: KafkaContext, call: Call[ExpireDelegationTokenRequest]
         check_token_request(context, call)
         token_id = find_token_id(context, request.hmac)
         wanted = ExpireDelegationToken(token_id, str(call.caller.principal), request.expiry_time_period_ms)
-        expiry_ms: int = await context.broker.submit(wanted, DEFAULT_TIMEOUT_MS / 1000)
+        expiry_ms: int = await context.broker.submit(wanted, DEFAULT_TIMEOUT_MS / 1000, by=call.caller)
     except Refused as refused:
         return ExpireDelegationTokenResponse(refused.code.number, -1)
     return ExpireDelegationTokenResponse(0, expiry_ms)

@@ -31,7 +31,7 @@ async def handle(context: KafkaContext, call: Call[IncrementalAlterConfigsReques
     """Returns one result per resource, in the order of the request."""
     request = call.request
     outcomes = await alter_resources(
-        context, request.resources, _edits, validate_only=request.validate_only, replace=False
+        context, call.caller, request.resources, _edits, validate_only=request.validate_only, replace=False
     )
     responses = [
         AlterConfigsResourceResponse(outcome.code.number, outcome.why, each.resource_type, each.resource_name)

@@ -191,8 +191,9 @@ async def _create_missing_topics(
     ]
     made: Sequence[TopicImage | Refused] = ()
     if missing and context.broker.store.outage is None:
+        wanted = CreateTopics(tuple(map(CreateTopic, missing)))
         with suppress(Refused):
-            made = await context.broker.submit(CreateTopics(tuple(map(CreateTopic, missing))), CREATE_SECONDS)
+            made = await context.broker.submit(wanted, CREATE_SECONDS, by=charges.caller)
         charges.add(sum(len(each.partitions) for each in made if isinstance(each, TopicImage)))
     denied = {
         name: each

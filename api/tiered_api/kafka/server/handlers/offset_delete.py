@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from tiered.controller.change_descriptions import DELETE, GROUP, DescribedChange
 from tiered.errors import Code
 from tiered.groups.requests import DeleteOffsets, DeleteReply
 from tiered_api.kafka.protocol.messages.offset_delete import (
@@ -32,6 +33,9 @@ async def handle(context: KafkaContext, call: Call[OffsetDeleteRequest]) -> Offs
     if code is not Code.NONE:
         return OffsetDeleteResponse(error_code=code.number)
     codes = dict(zip(there, found, strict=True))
+    topics = sorted({topic for (topic, _), outcome in codes.items() if outcome is Code.NONE})
+    changes = [DescribedChange(DELETE, GROUP, request.group_id, f"offsets of {topic}") for topic in topics]
+    context.broker.audit.record_changes(call.caller, changes)
     response = OffsetDeleteResponse()
     async for topic in turns.each_of(request.topics):
         response.topics.append(OffsetDeleteResponseTopic(topic.name))

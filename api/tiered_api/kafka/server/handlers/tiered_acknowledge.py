@@ -33,7 +33,9 @@ async def handle(context: KafkaContext, call: Call[TieredAcknowledgeRequest]) ->
             seen = tuple(
                 (image.topics[tp.topic].topic_id, tp.partition, loss.leader_epoch) for tp, loss in found.items()
             )
-            await context.broker.submit(AcknowledgeLosses(seen), clamp_timeout_ms(call.request.timeout_ms) / 1000)
+            await context.broker.submit(
+                AcknowledgeLosses(seen), clamp_timeout_ms(call.request.timeout_ms) / 1000, by=call.caller
+            )
     except Refused as refused:
         return TieredAcknowledgeResponse(refused.code.number, refused.why)
     return TieredAcknowledgeResponse(losses=encode_losses(found))

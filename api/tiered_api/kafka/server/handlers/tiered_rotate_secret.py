@@ -25,7 +25,9 @@ async def handle(context: KafkaContext, call: Call[TieredRotateSecretRequest]) -
     secret = broker.world.rng.stream("broker secret").randbytes(SECRET_BYTES).hex()
     try:
         version = await broker.submit(
-            RotateBrokerSecret(request.expected_version, secret), clamp_timeout_ms(request.timeout_ms) / 1000
+            RotateBrokerSecret(request.expected_version, secret),
+            clamp_timeout_ms(request.timeout_ms) / 1000,
+            by=call.caller,
         )
     except Refused as refused:
         return TieredRotateSecretResponse(refused.code.number, refused.why, broker.secrets.newest_version)

@@ -14,7 +14,7 @@ from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 async def handle(context: KafkaContext, call: Call[UnregisterBrokerRequest]) -> UnregisterBrokerResponse:
     """Returns success, or the error and its reason."""
     try:
-        await context.broker.submit(UnregisterBroker(call.request.broker_id))
+        await context.broker.submit(UnregisterBroker(call.request.broker_id), by=call.caller)
     except Refused as refused:
         return UnregisterBrokerResponse(0, refused.code.number, refused.why)
     return UnregisterBrokerResponse()

@@ -27,7 +27,7 @@ async def handle(context: KafkaContext, call: Call[UpdateFeaturesRequest]) -> Up
     try:
         updates = tuple(_read_update(each, call.version) for each in request.feature_updates)
         seconds = clamp_timeout_ms(request.timeout_ms) / 1000
-        await context.broker.submit(UpdateFeatures(updates, request.validate_only), seconds)
+        await context.broker.submit(UpdateFeatures(updates, request.validate_only), seconds, by=call.caller)
     except Refused as refused:
         return _make_response(request, refused.code, refused.why)
     return _make_response(request, Code.NONE, None)
