@@ -16,7 +16,8 @@ from tests.e2e.http_cluster import ClusterBroker, HttpCluster, run
 from tests.e2e.http_site import JSON, RAW, wait_until
 from tests.e2e.serving import ServeProcess
 from tests.e2e.site import batch
-from tiered.controller.requests import Move, Reassign
+from tiered.broker.broker import Broker
+from tiered.controller.requests import ElectLeaders, Move, Reassign
 from tiered_api.http.consumers import instances
 
 V2 = "application/vnd.kafka.v2+json"
@@ -331,6 +332,56 @@ def test_broker_frees_consumers_that_moved_to_another_one(tmp_path: Path, monkey
         again = await home.get(f"{path}/assignments", V2)
         assert again.status == 200, "whoever follows redirects finds it at the next one"
         assert sum(consumers(each) for each in three.brokers.values()) == 1
+
+    run(tmp_path, scenario, offsets_topic_replication_factor=3)
+
+
+async def coordinate_at(three: HttpCluster, group: str, to: ClusterBroker) -> None:
+    """Makes a broker the coordinator of a group, and waits until all brokers know that."""
+    number = await to.broker.group_coordinators.partition_for(group)
+    topic = to.broker.image.topics["__consumer_offsets"]
+    order = sorted(topic.partitions[number].replicas, key=lambda node: node != to.number)
+    assert await to.broker.submit(Reassign((Move(topic.topic_id, number, tuple(order)),))) == (None,)
+    await to.broker.submit(ElectLeaders(True, ((topic.topic_id, number),)))
+
+    def leads(node: Broker) -> bool:
+        return node.image.topics["__consumer_offsets"].partitions[number].leader == to.number
+
+    await wait_until(lambda: three.is_known_by_all(leads))
+    await wait_until(lambda: to.broker.group_coordinators.host.find_shard(group) is not None)
+
+
+@pytest.mark.parametrize("is_used_elsewhere", [False, True])
+def test_consumer_whose_coordinator_comes_back_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_used_elsewhere: bool
+) -> None:
+    """The broker that coordinated the group before still has the consumer, as a member that was replaced."""
+    monkeypatch.setattr(instances, "SWEEP_SECONDS", 600.0)
+
+    async def scenario(three: HttpCluster) -> None:
+        await three.create("t", [1, 2, 3])
+        await write(three[2], "t", 0, "a", "b")
+        home, path = await consumer(three, "g")
+        assert (await home.ask("POST", f"{path}/subscription", {"topics": ["t"]}, kind=V2)).status == 204
+        assert len(await read_all(home, path, 2)) == 2
+        assert (await home.ask("POST", f"{path}/offsets", kind=V2)).status == 200
+        other = next(each for each in three.brokers.values() if each is not home)
+        await coordinate_at(three, "g", other)
+        if is_used_elsewhere:
+            await write(other, "t", 0, "c")
+            assert [row["value"] for row in await read_all(other, path, 1)] == ["c"]
+            assert (await other.ask("POST", f"{path}/offsets", kind=V2)).status == 200
+            assert (await other.ask("POST", f"{path}/subscription", {"topics": ["t", "u"]}, kind=V2)).status == 204
+            await other.ask("GET", f"{path}/records", accept=V2_JSON)
+        await coordinate_at(three, "g", home)
+        await write(home, "t", 0, "d")
+        answers = [await home.ask("GET", f"{path}/records", accept=V2_JSON)]
+        while answers[-1].status != 200 or not answers[-1].json:
+            answers.append(await home.ask("GET", f"{path}/records", accept=V2_JSON))
+            assert len([each for each in answers if each.status != 200]) <= 1, answers
+        assert [row["value"] for row in answers[-1].json] == ["d"]
+        topics = (await home.ask("GET", f"{path}/subscription", accept=V2)).json["topics"]
+        assert topics == (["t", "u"] if is_used_elsewhere else ["t"])
 
     run(tmp_path, scenario, offsets_topic_replication_factor=3)
 

@@ -259,6 +259,26 @@ def test_member_of_another_client_is_no_rest_consumer(tmp_path: Path, kept: dict
     run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
 
 
+def test_consumer_whose_place_another_client_took_says_so(tmp_path: Path) -> None:
+    async def scenario(where: HttpBroker) -> None:
+        await where.create("t")
+        one = await HttpConsumer.create(where, "g", "one")
+        await one.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
+        await one.ask("GET", "/records", accept=JSON)
+        (instance,) = where.http._listener.context.service(ConsumerInstances)._instances.values()
+        metadata = encode_metadata(["t"], b"of another client")
+        join = JoinGroup(
+            "g", "", f"{INSTANCE_ID_PREFIX}one", "x", "/x", 30_000, 30_000, "consumer", (("range", metadata),)
+        )
+        await where.broker.group_coordinators.submit("g", join, 30.0)
+        await wait_until(lambda: instance.is_fenced)
+        for _ in range(2):
+            told = await one.ask("GET", "/records", accept=JSON)
+            assert (told.status, "FENCED_INSTANCE_ID" in told.json["message"]) == (400, True)
+
+    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
+
+
 def test_request_waits_while_groups_are_loaded(tmp_path: Path) -> None:
     async def scenario(where: HttpBroker) -> None:
         one = await HttpConsumer.create(where, "g", "one")

@@ -153,6 +153,11 @@ class ConsumerInstance:
         submit = context.broker.group_coordinators.submit
         self.member = RestMember(submit, context.clock, config, topics, self._on_revoked, member_id)
 
+    @property
+    def is_fenced(self) -> bool:
+        """True if the group has another member in its place."""
+        return self.member is not None and self.member.is_fenced
+
     def may_stay(self) -> bool:
         """False if the user of the consumer was removed, has other passwords, or may not read in the group any more."""
         is_allowed = self._context.broker.authorization.is_allowed

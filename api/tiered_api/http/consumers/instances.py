@@ -68,9 +68,9 @@ class ConsumerInstances:
         """Returns a consumer of the caller by its name. Raises `HttpError` 404 if there is none, and if it belongs to
         another principal."""
         instance = self._instances.get(key)
-        if instance is None:
+        if instance is None or instance.is_fenced:
             async with self._lookup_lock(key):
-                instance = self._instances.get(key) or await self._restore(key, caller)
+                instance = await self._find_newest(key, caller)
         if instance is None or instance.config.owner != str(caller.principal):
             raise HttpError(CONSUMER_NOT_FOUND, f"there is no consumer {key.name!r} in group {key.group!r}")
         instance.caller, instance.has_user = caller, has_user
@@ -123,12 +123,21 @@ class ConsumerInstances:
             with contextlib.suppress(HttpError):  # it was deleted meanwhile
                 await self._end_instance(*min(idle, key=lambda pair: pair[1].last_used_ns))
 
-    async def _restore(self, key: InstanceKey, caller: Caller) -> ConsumerInstance | None:
-        """Restores a consumer of the caller whose member the group still has from before a restart. Returns None if
-        there is none."""
+    async def _find_newest(self, key: InstanceKey, caller: Caller) -> ConsumerInstance | None:
+        """Returns a consumer as its group has it. Returns None if there is none.
+
+        The group still has a consumer of the caller from before a restart. It has another member in place of a fenced
+        one if another broker coordinated it meanwhile, and served the consumer. That one may have other topics.
+        """
+        instance = self._instances.get(key)
+        if instance is not None and not instance.is_fenced:
+            return instance
         found = await self._find_member(key)
         if found is None or found[0].owner != str(caller.principal):
-            return None
+            return instance
+        if instance is not None:
+            self._remove(key)
+            await instance.detach()
         await self._make_room(caller.holder)
         instance = self._add(key, found[0], caller)
         instance.has_unknown_reads = True

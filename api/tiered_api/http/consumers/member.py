@@ -95,13 +95,16 @@ class RestMember:
         self._join_sent = bool(member_id)
         self._task = asyncio.create_task(self._run(), name=f"rest consumer {config.name}")
 
+    @property
+    def is_fenced(self) -> bool:
+        """True if the group has another member of the same instance id."""
+        return self.failure is not None and self.failure.code is Code.FENCED_INSTANCE_ID
+
     async def leave(self) -> None:
         """Leaves the group, so that other members get its partitions."""
         await self.stop()
-        taken = self.failure is not None and self.failure.code is Code.FENCED_INSTANCE_ID
-        if (
-            self._join_sent and not taken
-        ):  # During a join the coordinator already has the member, but the member gets its id only with the reply.
+        # During a join the coordinator already has the member, but the member gets its id only with the reply.
+        if self._join_sent and not self.is_fenced:
             request = requests.LeaveGroup(
                 self._group, (LeavingMember(self.member_id, self.instance_id, "instance deleted"),)
             )
