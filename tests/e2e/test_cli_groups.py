@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,14 @@ from typing import Any
 import pytest
 
 from tests.e2e.cli_cluster import KINDS, CliCluster, start_cluster
+from tests.e2e.serving import SECONDS
+from tiered.ids import TopicPartition
+from tiered_api.cli.arguments import parser
+from tiered_api.cli.reach import open_client
+from tiered_api.cli.text.offset_range import parse_range
+from tiered_api.cli.topic.consume_group import GroupReader
+from tiered_api.cli.topic.record_printer import Printer, make_writer
+from tiered_api.kafka.client.group_member import ConsumerGroupMember
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -44,6 +54,50 @@ def test_printed_records_are_committed_and_the_next_member_continues(cluster: Cl
     assert cluster.consume(topic, "-g", group, "-n", "6", form=r"%o\n") == [str(n) for n in range(4, 10)]
     shown = describe(cluster, group)
     assert (shown["state"], shown["members"], shown["total_lag"], shown["coordinator"]) == ("Empty", 0, 0, 1)
+
+
+def wait_offsets(cluster: CliCluster, group: str, expected: list[tuple[int, int | None, int]]) -> None:
+    """Waits until a group has committed these offsets."""
+    end = time.monotonic() + SECONDS
+    found: list[tuple[int, int | None, int]] = []
+    while found != expected:
+        assert time.monotonic() < end, found
+        if any(row["group"] == group and row["state"] == "Stable" for row in cluster.rows("group", "list")):
+            found = offsets(cluster, group)
+
+
+def test_member_at_the_end_leaves_its_place_to_the_next_one(cluster: CliCluster) -> None:
+    topic, group = create_filled_topic(cluster, 2, 1), cluster.new_name("end")
+    reader = cluster.start("topic", "consume", topic, "-g", group, "-o", "end", "-f", r"%v\n")
+    wait_offsets(cluster, group, [(0, 1, 0), (1, 1, 0)])
+    reader.send_signal(signal.SIGINT)
+    assert cluster.end(reader)[0] == b""
+    cluster.produce(topic, "x\ny\n", "-f", r"%v\n", "-p", "1")
+    assert cluster.consume(topic, "-g", group, "-o", "end", "-n", "2") == ["x", "y"]
+
+
+def test_place_of_a_member_stays_the_same_at_its_next_join(cluster: CliCluster) -> None:
+    """The group may have refused to commit it."""
+    topic, group = create_filled_topic(cluster, 1, 1), cluster.new_name("end")
+    args = parser().parse_args(
+        ["topic", "consume", topic, "-g", group, "-o", "end", "-X", f"brokers={cluster.address}"]
+    )
+
+    async def scenario() -> None:
+        async with asyncio.timeout(SECONDS), open_client(args) as client:
+            member, printer = ConsumerGroupMember(client, group, [topic]), Printer(make_writer(args), 0)
+            reader = GroupReader(client, args, parse_range("end", 0), member, printer)
+            for _ in range(2):
+                assert await reader.start_offsets([TopicPartition(topic, 0)]) == {TopicPartition(topic, 0): 1}
+                await asyncio.to_thread(cluster.produce, topic, "x\n", "-f", r"%v\n")
+
+    asyncio.run(scenario())
+
+
+def test_offset_that_a_log_does_not_have_is_not_committed(cluster: CliCluster) -> None:
+    topic, group = create_filled_topic(cluster, 1, 1), cluster.new_name("stray")
+    assert "ends at 1" in cluster.run("topic", "consume", topic, "-g", group, "-o", "47", code=2)
+    assert cluster.consume(topic, "-g", group, "-n", "1") == ["v0"]
 
 
 def test_two_members_share_partitions_and_an_interrupted_one_leaves(cluster: CliCluster) -> None:

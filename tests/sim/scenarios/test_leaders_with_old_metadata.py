@@ -64,7 +64,7 @@ def test_rest_consumer_from_the_end_reads_all_records_of_a_second_topic() -> Non
         catalog = TopicCatalog(context.broker, PatternCache(context.run_job, context.clock))
         config = ConsumerConfig(reset="latest", auto_commit=False)
         consumer = ConsumerInstance(context, catalog, "g", "c", config, Caller(ANONYMOUS, "far"))
-        consumer.assign([AT])
+        await consumer.assign([AT])
         remote = RemotePartition(context, AT, again.new_id)
         with pytest.raises(Refused):
             await consumer.reset_position(AT, remote)
@@ -84,7 +84,7 @@ def test_offset_of_the_first_topic_is_no_position_in_the_second() -> None:
         catalog = TopicCatalog(context.broker, PatternCache(context.run_job, context.clock))
         config = ConsumerConfig(reset="earliest", auto_commit=False)
         consumer = ConsumerInstance(context, catalog, "g", "c", config, Caller(ANONYMOUS, "far"))
-        consumer.assign([AT])
+        await consumer.assign([AT])
         first = consumer.open_partition(AT)
         end = (await fetch_bounds(first))[1]
         assert end == OLD

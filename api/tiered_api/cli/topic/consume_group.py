@@ -1,4 +1,7 @@
-"""`tiered topic consume -g`: reads as a member of a group. Exactly the printed records are committed."""
+"""`tiered topic consume -g`: reads as a member of a group.
+
+The place where it begins in a partition is committed, and then exactly the printed records.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from collections.abc import Iterable
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered_api.cli.reach import new_consumer, open_client
-from tiered_api.cli.text.offset_range import Range, resolve_offsets
+from tiered_api.cli.text.offset_range import PointKind, Range, resolve_offsets
 from tiered_api.cli.topic.record_printer import Printer, Write
 from tiered_api.cli.topic.topics import select_topics
 from tiered_api.kafka.client.client import KafkaClient
@@ -32,12 +35,12 @@ async def consume_as_member(args: Namespace, where: Range, write: Write) -> None
         topics = await select_topics(client, args)
         for topic in topics:
             await client.fetch_topic(topic)
-        await _GroupReader(
+        await GroupReader(
             client, args, where, ConsumerGroupMember(client, args.group, topics), Printer(write, args.num)
         ).run()
 
 
-class _GroupReader:
+class GroupReader:
     """A member that prints the records of its partitions."""
 
     def __init__(
@@ -48,7 +51,9 @@ class _GroupReader:
         self._where = where
         self._member = member
         self._printer = printer
-        self._printed: dict[TopicPartition, int] = {}
+        self._uncommitted: dict[TopicPartition, int] = {}
+        self._first_offsets: dict[TopicPartition, int] = {}
+        """Offsets of the command, as they were when the partition was assigned first."""
         self._committed_ns = client.clock.mono_ns()
 
     async def run(self) -> None:
@@ -56,34 +61,44 @@ class _GroupReader:
         try:
             while not self._printer.is_done:
                 mine = await self._member.join()
-                consumer.assign(await self._start_offsets(mine))
+                consumer.assign(await self.start_offsets(mine))
+                await self._commit()
                 await self._read(consumer)
                 await self._commit()
-                self._printed.clear()
+                self._uncommitted.clear()
         finally:
             await consumer.close()
             await self._leave()
 
-    async def _start_offsets(self, mine: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Returns the committed offsets, or the offset of the command for partitions without one."""
+    async def start_offsets(self, mine: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Returns the committed offsets, or the offset of the command for partitions without one.
+
+        The latter are to be committed: the end, or a time, gives another offset at the next join, and the records
+        between the two would be skipped. A number stays the same, and is not yet known to be in the log.
+        """
         stable = self._args.read_committed
         known = await fetch_committed_offsets(self._client, self._args.group, require_stable=stable)
         new = [each for each in mine if each not in known]
-        defaults = await resolve_offsets(self._client, self._where.start, new, read_committed=self._args.read_committed)
-        return {each: known[each] if each in known else defaults[each] for each in mine}
+        unresolved = [each for each in new if each not in self._first_offsets]
+        self._first_offsets |= await resolve_offsets(
+            self._client, self._where.start, unresolved, read_committed=self._args.read_committed
+        )
+        if self._where.start.at is not PointKind.ZERO:
+            self._uncommitted |= {each: self._first_offsets[each] for each in new}
+        return {each: known[each] if each in known else self._first_offsets[each] for each in mine}
 
     async def _read(self, consumer: KafkaConsumer) -> None:
         while not self._member.must_rejoin.is_set() and not self._printer.is_done:
             for fetched in await consumer.poll():
                 if not self._printer.is_done:
-                    self._printed[fetched.tp] = self._printer.print(fetched, None)
+                    self._uncommitted[fetched.tp] = self._printer.print(fetched, None)
             sys.stdout.buffer.flush()
             if self._client.clock.mono_ns() - self._committed_ns >= COMMIT_NS:
                 await self._commit()
 
     async def _commit(self) -> None:
-        await self._member.commit(self._printed)
-        self._printed = {}
+        await self._member.commit(self._uncommitted)
+        self._uncommitted = {}
         self._committed_ns = self._client.clock.mono_ns()
 
     async def _leave(self) -> None:
@@ -91,7 +106,7 @@ class _GroupReader:
         try:
             sys.stdout.buffer.flush()
         except BrokenPipeError:
-            self._printed = {}  # nobody saw the last output
+            self._uncommitted = {}  # nobody saw the last output
         try:
             async with asyncio.timeout(LEAVE_SECONDS):
                 await self._commit()
