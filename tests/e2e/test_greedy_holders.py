@@ -16,8 +16,12 @@ from typing import NamedTuple
 import pytest
 
 from tests.e2e.http_site import TEST_SECONDS, http_broker
+from tests.unit.hot.fixtures import NOW
+from tests.unit.hot.test_producer_state import walked_batch
 from tiered.config.settings import broker_rows
 from tiered.errors import Refused
+from tiered.hot.producer_state import ProducerLimits, ProducerStates
+from tiered.ids import KEYED_FROM
 from tiered.quotas.shares import POTS, PotRefused
 from tiered.security.principal import Caller, Principal
 from tiered_api.http.consumers import instances
@@ -54,7 +58,54 @@ async def open_rest_consumers(directory: Path, monkeypatch: pytest.MonkeyPatch) 
         yield take
 
 
-ATTACKS = {"rest-consumers": Attack(32, open_rest_consumers)}
+def write_new_producer(states: ProducerStates, name: str, producer: int) -> None:
+    """Writes the first batch of a producer."""
+    batch = walked_batch(0, offset=states.end_offset, producer=producer)
+    states.find_duplicates([batch], NOW, holder=name)
+    states.apply(batch, NOW)
+
+
+@asynccontextmanager
+async def open_producer_ids(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Take]:
+    """Invents producer ids, in four partitions in turn."""
+    limits, numbers = ProducerLimits(total=32), count()
+    partitions = [ProducerStates(0, limits) for _ in range(4)]
+
+    async def take(name: str) -> None:
+        number = next(numbers)
+        write_new_producer(partitions[number % 4], name, number)
+
+    yield take
+
+
+@asynccontextmanager
+async def open_partition_producer_ids(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Take]:
+    """Invents producer ids in one partition."""
+    states, numbers = ProducerStates(0, ProducerLimits(per_partition=32)), count()
+
+    async def take(name: str) -> None:
+        write_new_producer(states, name, next(numbers))
+
+    yield take
+
+
+@asynccontextmanager
+async def open_idempotency_keys(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Take]:
+    """Uses new idempotency keys in one partition."""
+    states, numbers = ProducerStates(0, ProducerLimits(per_partition=64)), count(KEYED_FROM)
+
+    async def take(name: str) -> None:
+        write_new_producer(states, name, next(numbers))
+
+    yield take
+
+
+ATTACKS = {
+    "producer-ids": Attack(32, open_producer_ids),
+    "partition-producer-ids": Attack(32, open_partition_producer_ids),
+    "idempotency-keys": Attack(32, open_idempotency_keys),
+    "rest-consumers": Attack(32, open_rest_consumers),
+}
 
 _TIME, _ONE = "bounds a time", "bounds one request, batch, group or file"
 _RATE = "bounds a rate of the broker's own work"
@@ -101,8 +152,6 @@ NO_POTS = {
     "tiered.partitions.max.per.broker": "bounds the replicas that the controller places on a broker",
     "tiered.groups.max.bytes": _NO_SHARES,
     "tiered.transactions.max.bytes": _NO_SHARES,
-    "tiered.producer.ids.max": _NO_SHARES,
-    "tiered.producer.ids.max.per.partition": _NO_SHARES,
     "remote.log.manager.copier.thread.pool.size": _NO_SHARES,
 }
 """Settings of a broker that bound something, but no pot, each with the reason."""

@@ -7,6 +7,7 @@ import struct
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from tests.e2e.kafka_site import KafkaBroker, batch, fetch, produce, run, values_of, wait_until
 from tiered.controller.requests import DeleteTopic
@@ -14,6 +15,7 @@ from tiered.errors import Code
 from tiered.records.batch import encode_batch
 from tiered.records.model import Codec
 from tiered.records.native import crc32c
+from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.protocol.messages.fetch import FetchResponse
 from tiered_api.kafka.protocol.messages.produce import (
     PartitionProduceData,
@@ -299,12 +301,61 @@ def test_producer_state_of_a_partition_is_bounded_and_keeps_retries(
             answer = await client.ask(produce(replica, raw=bytearray(data)), 9, ProduceResponse)
             return only(answer).error_code, only(answer).base_offset
 
-        assert [await send(producer) for producer in (1, 2, 3, 2)] == [(0, 0), (0, 1), (89, -1), (0, 1)]
-        assert await send(1, 1) == (0, 2)
-        assert site.node.hosted_replicas.log_store.producer_limits.producer_count == 2
+        refused = (Code.NOT_ENOUGH_REPLICAS.number, -1)
+        assert [await send(producer) for producer in (1, 2, 3, 4, 2)] == [(0, 0), (0, 1), (0, 2), refused, (0, 1)]
+        assert await send(1, 1) == (0, 3)
+        assert site.node.hosted_replicas.log_store.producer_limits.producer_count == 3
         other = await site.create("u")
         replica = other
-        assert await send(3) == (0, 0)
-        assert await send(4) == (89, -1), "the broker has three"
+        assert await send(4) == (0, 0)
+        assert await send(5) == refused, "the broker has four of six"
 
-    run(tmp_path, scenario, tiered_producer_ids_max_per_partition=2, tiered_producer_ids_max=3)
+    run(tmp_path, scenario, tiered_producer_ids_max_per_partition=4, tiered_producer_ids_max=6)
+
+
+async def invent_producers(site: KafkaBroker, replica: LeaderReplica, address: str, first: int) -> int:
+    """Sends a batch of each of a hundred new producers. Returns how many were accepted before the first refusal."""
+    client, now = await site.client(address), site.node.world.clock.wall_ms()
+    for number in range(100):
+        data = encode_batch([(now, None, b"v", ())], producer_id=first + number, producer_epoch=0, base_sequence=0)
+        answer = only(await client.ask(produce(replica, raw=bytearray(data)), 9, ProduceResponse))
+        if answer.error_code:
+            assert answer.error_code == Code.NOT_ENOUGH_REPLICAS.number
+            assert f"{address} has " in (answer.error_message or "")
+            return number
+    return 100
+
+
+def send_idempotently(address: str) -> list[str]:
+    """Sends one record with librdkafka. Returns what its delivery report says."""
+    reports: list[str] = []
+    producer = Producer({"bootstrap.servers": address, "enable.idempotence": True, "retry.backoff.ms": 20})
+    producer.produce("t", b"v", on_delivery=lambda error, message: reports.append(str(error)))
+    producer.flush(60)
+    return reports
+
+
+def test_greedy_address_leaves_producer_ids_to_others(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("t")
+        assert await invent_producers(site, replica, "127.0.0.2", 10**9) == 24
+        assert await asyncio.to_thread(send_idempotently, site.address) == ["None"]
+        assert await invent_producers(site, replica, "127.0.0.3", 2 * 10**9) == 1
+        found = [each for each in site.node.health().problems if "26 of 32 producer ids are taken" in each]
+        assert len(found) == 1 and "24 of them by 127.0.0.2" in found[0]
+
+    run(tmp_path, scenario, tiered_producer_ids_max=32)
+
+
+def test_refused_producer_of_librdkafka_loses_no_message(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("t")
+        assert await invent_producers(site, replica, "127.0.0.1", 10**9) == 24
+        refusals = site.node.metrics.counter("tiered_pot_refusals_total", "", ("pot",))
+        sending = asyncio.create_task(asyncio.to_thread(send_idempotently, site.address))
+        await wait_until(lambda: refusals.value("producer-ids") >= 4)
+        assert not sending.done()
+        replica.log.producers.remove_expired(site.node.world.clock.mono_ns() // 10**6, 0)
+        assert await sending == ["None"]
+
+    run(tmp_path, scenario, tiered_producer_ids_max=32)

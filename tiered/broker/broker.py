@@ -173,6 +173,7 @@ class Broker:
             has_controller_contact=lambda: self.cluster.has_controller_contact,
         )  # fmt: skip
         channel, log_store = self.cluster.channel, self.hosted_replicas.log_store
+        self.pots.watch(log_store.producer_limits.holdings)
         self.group_coordinators = GroupCoordinators(
             GroupPorts(
                 self.view, channel, self.hosted_replicas, self.store, group_snapshots, world.clock, world.rng,

@@ -155,7 +155,7 @@ class Housekeeping:
         if replica.is_stopped:
             return
         idle_ms = self._view.settings.producer_id_expiration_ms
-        if self._hosted_replicas.log_store.producer_limits.is_nearly_full:
+        if self._hosted_replicas.log_store.producer_limits.is_scarce:
             idle_ms = min(idle_ms, IDLE_MS)
         replica.log.producers.remove_expired(self._clock.mono_ns() // 1_000_000, idle_ms)
         max_age_ms: int | None = None

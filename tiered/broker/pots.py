@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tiered.broker.audit_log import AuditLog
 from tiered.metrics import Metrics
 from tiered.ports import Clock
-from tiered.quotas.shares import Holdings, find_share
+from tiered.quotas.shares import Holdings, Pot, find_share
 
 REPEAT_NS = 600 * 10**9
 """Time after which a holder that is still refused is reported again."""
@@ -42,7 +42,7 @@ class Pots:
     def watch(self, holdings: Holdings) -> Holdings:
         """Reports the level and the refusals of a pot from now on. Returns its holdings."""
         self._holdings[holdings.pot.name] = holdings
-        holdings.on_refused = self._report
+        holdings.on_refused = self.report
         return holdings
 
     def describe(self) -> Iterator[str]:
@@ -58,14 +58,15 @@ class Pots:
         largest = {name: each.find_greediest() for name, each in self._holdings.items()}
         return {(name, holder): float(own) for name, (holder, own) in largest.items() if own}
 
-    def _report(self, holdings: Holdings, holder: str, why: str) -> None:
-        pot, now_ns = holdings.pot.name, self._clock.mono_ns()
-        self._refusals.inc(1, pot)
-        if now_ns - self._reported.get((pot, holder), now_ns - REPEAT_NS) < REPEAT_NS:
+    def report(self, pot: Pot, holder: str, why: str) -> None:
+        """Counts a refusal, and reports the first one of each holder, again after ten minutes."""
+        place, now_ns = (pot.name, holder), self._clock.mono_ns()
+        self._refusals.inc(1, pot.name)
+        if now_ns - self._reported.get(place, now_ns - REPEAT_NS) < REPEAT_NS:
             return
-        self._reported.pop((pot, holder), None)
+        self._reported.pop(place, None)
         if len(self._reported) >= REPORTED_MAX:
             del self._reported[next(iter(self._reported))]
-        self._reported[pot, holder] = now_ns
-        log.warning("no room in a pot pot=%s holder=%s why=%s", pot, holder, why)
-        self._audit.record_share(holder, pot, why)
+        self._reported[place] = now_ns
+        log.warning("no room in a pot pot=%s holder=%s why=%s", pot.name, holder, why)
+        self._audit.record_share(holder, pot.name, why)

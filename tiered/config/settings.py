@@ -556,16 +556,17 @@ class Settings:
     )
     tiered_producer_ids_max: int = setting(
         200_000,
-        "Most producer states of a broker, counted once for each partition. Above nine tenths of it, states of"
-        " producers that wrote nothing for ten minutes are dropped; above it, new ones are refused, clients try again.",
+        "Most producer states of a broker, counted once for each partition. Above three quarters of it, states of"
+        " producers that wrote nothing for ten minutes are dropped, and new ones are refused to clients that have more"
+        " than their share (docs/SECURITY.md); above it, all new ones are. Clients try again.",
         1,
         INT_MAX,
     )
     tiered_producer_ids_max_per_partition: int = setting(
         10_000,
         "Most producer states of a partition. Above it, a new producer replaces one that wrote nothing for ten"
-        " minutes, or is refused, and clients try again. Half of them may be idempotency keys of HTTP. The same on all"
-        " brokers.",
+        " minutes, or is refused, and clients try again. Half of them may be idempotency keys of HTTP. Clients have"
+        " shares of both. The same on all brokers.",
         1,
         INT_MAX,
     )

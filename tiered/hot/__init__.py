@@ -1,6 +1,6 @@
 """The log of one partition on local disk.
 
-May import: compaction, config, records
+May import: compaction, config, quotas, records
 
 ~ disk_log              the facade of one partition's log: append, read, roll, truncate, flush
   validation            checks of produced batches, and their offset and epoch stamps

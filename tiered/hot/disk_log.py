@@ -395,13 +395,14 @@ class DiskLog:
         guard: VerificationGuard | None = None,
         from_coordinator: bool = False,
         opened: Sequence[OpenedBatch] = (),
+        holder: str = "",
     ) -> LogAppendInfo:
         """Stamps produced batches in place and appends all of them or none.
 
         If batches are in the log already (the retry of an idempotent producer), the result has the offsets that they
         have there. `check_each_record` decodes every record. A batch that begins a transaction needs a valid `guard`.
         `from_coordinator`: a coordinator of this broker writes on behalf of a producer, without sequences, or writes a
-        marker. `opened`: what a thread has read of the batches (`batch_opening`).
+        marker. `opened`: what a thread has read of the batches (`batch_opening`). New producers count for `holder`.
 
         Raises `Refused` with the code for the producer: KAFKA_STORAGE_ERROR if the disk is full or failing.
         """
@@ -413,7 +414,9 @@ class DiskLog:
         append_time = now_ms if config.message_timestamp_type == "LogAppendTime" else -1
         seen_ms = self._clock.mono_ns() // 1_000_000
         if batches[0].producer_id >= 0 or len(batches) > 1:
-            duplicates = writer.producers.find_duplicates(batches, seen_ms, guard, from_coordinator=from_coordinator)
+            duplicates = writer.producers.find_duplicates(
+                batches, seen_ms, guard, from_coordinator=from_coordinator, holder=holder
+            )
             if duplicates:
                 if len(duplicates) == len(batches):
                     stamp = duplicates[-1].timestamp if append_time >= 0 else -1

@@ -6,7 +6,9 @@ offset of the first try. Snapshots have Kafka's `.snapshot` format, version 1, w
 
 The number of producer ids is bounded, because clients may invent ids. If there is no room for a new id, a leader
 forgets the producer that wrote longest ago, provided that it wrote nothing for `IDLE_MS`. Otherwise the leader refuses
-the new producer: a retry of a forgotten producer would be written twice. Followers, and a broker that loads its logs,
+the new producer: a retry of a forgotten producer would be written twice. Holders have shares of the room
+(`quotas.shares`): one above its share replaces an idle producer of its own, or is refused. Producers that the log or a
+snapshot gave have no known holder. Followers, and a broker that loads its logs,
 cannot refuse. They keep the producers that wrote last, and so does the leader. All times are of the monotonic clock:
 somebody may set the wall clock.
 
@@ -25,9 +27,10 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -36,6 +39,17 @@ from tiered.hot.aborted_txns import AbortedTxn
 from tiered.hot.verification import UnverifiedProducer, VerificationGuard, VerificationGuards
 from tiered.ids import KEYED_FROM
 from tiered.ports import Buffer
+from tiered.quotas.shares import (
+    IDEMPOTENCY_KEYS,
+    PARTITION_PRODUCER_IDS,
+    PRODUCER_IDS,
+    Holdings,
+    Pot,
+    PotRefused,
+    has_room,
+    is_scarce,
+    refuse,
+)
 from tiered.records.marker import TransactionMarker, decode_marker
 from tiered.records.model import CONTROL, TRANSACTIONAL, BatchHeader, WalkedBatch
 from tiered.records.native import crc32c
@@ -50,8 +64,8 @@ FENCES_BEYOND = 100
 
 IDLE_MS = 600_000
 """After this time no client retries a batch: by default clients stop after two to five minutes."""
-PER_PARTITION = "tiered.producer.ids.max.per.partition"
-TOTAL = "tiered.producer.ids.max"
+OWN_LOOKED_AT_MAX = 1_000
+"""Most idle producers of a partition that are looked at for one of a holder: a refusal has to stay cheap."""
 
 _HEAD = struct.Struct(">hI")
 _COUNT = struct.Struct(">i")
@@ -89,6 +103,8 @@ class ProducerStateEntry:
     """When the open transaction began here, by the monotonic clock."""
     marker_end: int = field(default=-1, compare=False)
     """End offset of the last marker. -1 if no marker is known, or if only a snapshot knows of it."""
+    holder: str = field(default="", compare=False)
+    """The holder that the producer counts for; "" if it is not known."""
 
     @property
     def is_fence(self) -> bool:
@@ -111,11 +127,20 @@ class ProducerStateEntry:
         return None
 
 
+class _PotLevel(NamedTuple):
+    """The level of a pot, and what is about to be taken of it."""
+
+    pot: Pot
+    bound: int
+    held: int
+    more: int
+
+
 class ProducerLimits:
     """Limits on the producer ids of all logs of a broker, together and each. `producer_count` is how many they have
     now."""
 
-    __slots__ = ("keys_forgotten", "per_partition", "producer_count", "total")
+    __slots__ = ("holdings", "keys_forgotten", "per_partition", "producer_count", "total")
 
     def __init__(self, per_partition: int = 10_000, total: int = 200_000) -> None:
         self.per_partition = per_partition
@@ -123,6 +148,7 @@ class ProducerLimits:
         self.producer_count = 0
         self.keys_forgotten = 0
         """Keyed ids that had to make room for others before their time was over."""
+        self.holdings = Holdings(PRODUCER_IDS, lambda: self.total, lambda: self.producer_count)
 
     @property
     def keys_per_partition(self) -> int:
@@ -130,9 +156,9 @@ class ProducerLimits:
         return max(self.per_partition // 2, 1)
 
     @property
-    def is_nearly_full(self) -> bool:
-        """True if 90 % of the total is used: silent producers then expire sooner."""
-        return self.producer_count * 10 >= self.total * 9
+    def is_scarce(self) -> bool:
+        """True if more than three quarters of the total are used: silent producers then expire sooner."""
+        return is_scarce(self.total, self.producer_count)
 
 
 class ProducerStates:
@@ -142,8 +168,10 @@ class ProducerStates:
     """
 
     __slots__ = (
+        "_admitted",
         "_fences",
         "_guards",
+        "_holders",
         "_keyed",
         "_limits",
         "_ongoing_txns",
@@ -171,6 +199,10 @@ class ProducerStates:
         self._guards = VerificationGuards()
         self._keyed = 0
         """Number of keyed ids that are no fences."""
+        self._holders: dict[str, int] = {}
+        """Number of producers of each known holder."""
+        self._admitted: dict[int, str] = {}
+        """Holders of the new producers of the batches that were checked last."""
         self._fences: dict[int, None] = {}
         """Producers without batches whose last entry in the log is a marker, in the order of their markers."""
 
@@ -201,8 +233,11 @@ class ProducerStates:
     def join_limits(self, limits: ProducerLimits) -> None:
         """Counts the producers against these limits from now on."""
         self._limits.producer_count -= len(self._producers)
-        self._limits = limits
         limits.producer_count += len(self._producers)
+        for holder, count in self._holders.items():
+            self._limits.holdings.add(holder, -count)
+            limits.holdings.add(holder, count)
+        self._limits = limits
         self._trim()
 
     def leave_limits(self) -> None:
@@ -213,11 +248,25 @@ class ProducerStates:
         producer = self._producers[producer_id] = ProducerStateEntry(producer_id, epoch)
         self._limits.producer_count += 1
         self._keyed += producer_id >= KEYED_FROM
+        if self._admitted:
+            producer.holder = self._admitted.pop(producer_id, "")
+            self._count_holder(producer.holder, 1)
         return producer
+
+    def _count_holder(self, holder: str, count: int) -> None:
+        """Counts a producer of a holder that came, or one that went if `count` is below 0."""
+        if not holder:
+            return
+        self._limits.holdings.add(holder, count)
+        own = self._holders.get(holder, 0) + count
+        if own > 0:
+            self._holders[holder] = own
+        else:
+            del self._holders[holder]
 
     def _forget(self, producer_id: int) -> None:
         self._drop_fence(producer_id)
-        del self._producers[producer_id]
+        self._count_holder(self._producers.pop(producer_id).holder, -1)
         self._limits.producer_count -= 1
         self._keyed -= producer_id >= KEYED_FROM
 
@@ -254,38 +303,62 @@ class ProducerStates:
         keyed = (each for each in self._producers.values() if each.producer_id >= KEYED_FROM)
         return next((each for each in keyed if each.txn_first_offset < 0 and not each.is_fence), None)
 
-    def _make_room(self, new_producers: int, new_keyed: int, now_ms: int) -> None:
-        """Makes room for `new_producers`, of which `new_keyed` are keyed ids. Raises `Refused` with a retriable code if
-        no producer is idle, and there are too few fences."""
+    def _oldest_own(self, holder: str, now_ms: int, *, keyed: bool) -> ProducerStateEntry | None:
+        """Returns an idle producer of a holder, of those that wrote longest ago. With `keyed`, only a keyed id."""
+        for each in islice(self._producers.values(), OWN_LOOKED_AT_MAX):
+            if each.last_seen_ms != UNSEEN and now_ms - each.last_seen_ms < IDLE_MS:
+                return None
+            if each.holder == holder and each.txn_first_offset < 0 and (not keyed or each.producer_id >= KEYED_FROM):
+                return each
+        return None
+
+    def _list_pots(self, new_producers: int, new_keyed: int) -> list[_PotLevel]:
+        """Returns the pots that new producers are taken of."""
         limits = self._limits
+        found = [
+            _PotLevel(PARTITION_PRODUCER_IDS, limits.per_partition, len(self._producers), new_producers),
+            _PotLevel(PRODUCER_IDS, limits.total, limits.producer_count, new_producers),
+        ]
+        keys = _PotLevel(IDEMPOTENCY_KEYS, limits.keys_per_partition, self._keyed, new_keyed)
+        return [keys, *found] if new_keyed else found
+
+    def _own(self, pot: Pot, holder: str) -> int:
+        """Returns what a holder has of a pot."""
+        return self._limits.holdings.own(holder) if pot is PRODUCER_IDS else self._holders.get(holder, 0)
+
+    def _refuse(self, level: _PotLevel, holder: str) -> PotRefused:
+        own, on_refused = self._own(level.pot, holder), self._limits.holdings.on_refused
+        return refuse(level.pot, level.bound, level.held, holder, own, level.more, on_refused)
+
+    def _make_room(self, new_producers: int, new_keyed: int, now_ms: int, holder: str) -> None:
+        """Makes room for `new_producers` of a holder, of which `new_keyed` are keyed ids. Raises `PotRefused` if no
+        producer is idle, and there are too few fences, or if the holder is above its share."""
         while True:
-            is_full_of_keys = bool(new_keyed) and self._keyed + new_keyed > limits.keys_per_partition
-            if is_full_of_keys:
-                full = f"the partition knows {self._keyed} idempotency keys, half of {PER_PARTITION} is"
-                full = f"{full} {limits.keys_per_partition}"
-            elif len(self._producers) + new_producers > limits.per_partition:
-                full = f"the partition knows {len(self._producers)} producer ids, {PER_PARTITION} is"
-                full = f"{full} {limits.per_partition}"
-            elif limits.producer_count + new_producers > limits.total:
-                full = f"the broker knows {limits.producer_count} producer ids, {TOTAL} is {limits.total}"
-            else:
-                return
-            excess = max(
-                len(self._producers) + new_producers - limits.per_partition,
-                limits.producer_count + new_producers - limits.total,
-            )
-            if excess <= len(self._fences) and not is_full_of_keys:
+            pots = self._list_pots(new_producers, new_keyed)
+            full = [each for each in pots if each.held + each.more > each.bound]
+            if not full:
+                break
+            is_full_of_keys = full[0].pot is IDEMPOTENCY_KEYS
+            if not is_full_of_keys and max(each.held + each.more - each.bound for each in full) <= len(self._fences):
                 self._forget(next(iter(self._fences)))
                 continue
             oldest = self._oldest_keyed() if is_full_of_keys else self._oldest()
             if oldest is not None and oldest.last_seen_ms == UNSEEN:
                 oldest.last_seen_ms = now_ms
             if oldest is None or now_ms - oldest.last_seen_ms < IDLE_MS:
-                raise Refused(
-                    Code.THROTTLING_QUOTA_EXCEEDED, f"{full}, and none was idle for ten minutes: try again later"
-                )
-            limits.keys_forgotten += oldest.producer_id >= KEYED_FROM
+                raise self._refuse(full[0], holder)
+            self._limits.keys_forgotten += oldest.producer_id >= KEYED_FROM
             self._forget(oldest.producer_id)
+        while holder:
+            above = [each for each in pots if not has_room(*each[1:3], self._own(each.pot, holder), each.more)]
+            if not above:
+                return
+            own = self._oldest_own(holder, now_ms, keyed=above[0].pot is IDEMPOTENCY_KEYS)
+            if own is None:
+                raise self._refuse(above[0], holder)
+            self._limits.keys_forgotten += own.producer_id >= KEYED_FROM
+            self._forget(own.producer_id)
+            pots = self._list_pots(new_producers, new_keyed)
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
@@ -296,15 +369,16 @@ class ProducerStates:
         guard: VerificationGuard | None = None,
         *,
         from_coordinator: bool = False,
+        holder: str = "",
     ) -> list[BatchMetadata]:
-        """Returns the leading batches that are in the log already (a retry).
+        """Returns the leading batches that are in the log already (a retry). New producers count for `holder`.
 
         Raises `Refused` with DUPLICATE_RESOURCE if a keyed id has written another batch. Also raises `Refused` if the
         rest does not follow in sequence, begins a transaction without a valid `guard`, leaves
         its open transaction, or comes from a new producer for which there is no room. Coordinators, which write on
         behalf of producers, have no sequences, and so no retries.
         """
-        if len(batches) == 1 and guard is None and not from_coordinator and self._is_next(batches[0], now_ms):
+        if len(batches) == 1 and guard is None and not from_coordinator and self._is_next(batches[0], now_ms, holder):
             return []
         duplicates: list[BatchMetadata] = []
         new = new_keyed = 0
@@ -341,10 +415,11 @@ class ProducerStates:
             new_keyed += is_new and batch.producer_id >= KEYED_FROM
             accepted[batch.producer_id] = (batch.producer_epoch, last, is_transactional)
         if new:
-            self._make_room(new, new_keyed, now_ms)
+            self._make_room(new, new_keyed, now_ms, holder)
+            self._admitted = dict.fromkeys((each for each in accepted if each not in self._producers), holder)
         return duplicates
 
-    def _is_next(self, batch: WalkedBatch, now_ms: int) -> bool:
+    def _is_next(self, batch: WalkedBatch, now_ms: int, holder: str) -> bool:
         """True for the usual batch: the next one of a known producer, or the one of a new idempotency key. False if the
         whole check has to look. Raises `Refused` if there is no room for a new key."""
         attributes, producer_id, epoch, sequence = batch.attributes, *batch[8:11]
@@ -352,7 +427,8 @@ class ProducerStates:
         if producer is None:
             if producer_id < KEYED_FROM or attributes & (TRANSACTIONAL | CONTROL):
                 return False
-            self._make_room(1, 1, now_ms)
+            self._make_room(1, 1, now_ms, holder)
+            self._admitted = {producer_id: holder}
             return True
         return (
             producer.epoch == epoch
@@ -717,6 +793,7 @@ class ProducerStates:
             if producer.batches and producer.txn_first_offset < 0 and producer.producer_id not in self._producers:
                 self._add(producer.producer_id, producer.epoch)
                 self._producers[producer.producer_id] = producer
+                self._count_holder(producer.holder, 1)
                 self._producers.move_to_end(producer.producer_id, last=False)
 
     def _restore(self, producer: ProducerStateEntry, older: list[BatchMetadata]) -> None:
@@ -731,6 +808,8 @@ class ProducerStates:
             check_invariant(offsets == sorted(offsets), "window out of order", producer)
         keyed = sum(each >= KEYED_FROM and each not in self._fences for each in self._producers)
         check_invariant(self._keyed == keyed, "number of keyed ids is another", self._keyed)
+        holders = Counter(each.holder for each in self._producers.values() if each.holder)
+        check_invariant(self._holders == holders, "numbers of holders are others", self._holders)
         known = self.first_unstable_offset
         self._find_first_unstable()
         check_invariant(known == self.first_unstable_offset, "first unstable offset is another", known)

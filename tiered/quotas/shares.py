@@ -48,6 +48,19 @@ def _pot(name: str, setting: str, unit: str, code: Code) -> Pot:
     return pot
 
 
+PRODUCER_IDS = _pot("producer-ids", "tiered.producer.ids.max", "producer ids", Code.THROTTLING_QUOTA_EXCEEDED)
+PARTITION_PRODUCER_IDS = _pot(
+    "partition-producer-ids",
+    "tiered.producer.ids.max.per.partition",
+    "producer ids of the partition",
+    Code.THROTTLING_QUOTA_EXCEEDED,
+)
+IDEMPOTENCY_KEYS = _pot(
+    "idempotency-keys",
+    "half of tiered.producer.ids.max.per.partition",
+    "idempotency keys of the partition",
+    Code.THROTTLING_QUOTA_EXCEEDED,
+)
 REST_CONSUMERS = _pot("rest-consumers", "", "REST consumers", Code.THROTTLING_QUOTA_EXCEEDED)
 
 
@@ -71,6 +84,30 @@ def has_room(bound: int, held: int, own: int, more: int) -> bool:
     return not is_scarce(bound, after) or own + more <= find_share(bound, held)
 
 
+OnRefused = Callable[[Pot, str, str], object]
+"""Takes the pot, the holder and the reason of each refusal."""
+
+
+def ignore_refusal(pot: Pot, holder: str, why: str) -> None:
+    """Tells nobody of a refusal."""
+
+
+def describe(pot: Pot, bound: int, held: int) -> str:
+    """Returns the level of a pot in words."""
+    setting = f" ({pot.setting})" if pot.setting else ""
+    return f"{held} of {bound} {pot.unit} are taken{setting}"
+
+
+def refuse(pot: Pot, bound: int, held: int, holder: str, own: int, more: int, on_refused: OnRefused) -> PotRefused:
+    """Returns the refusal of `more` to a holder, and reports it."""
+    why = describe(pot, bound, held)
+    if held + more <= bound:
+        share = find_share(bound, held)
+        why = f"{why}, {holder} has {own}, and nobody may have more than {share} while so few are free"
+    on_refused(pot, holder, why)
+    return PotRefused(pot.code, f"{why}: try again later")
+
+
 class Holdings:
     """The holders of one pot, and what each holds. `bound` and `held` return the size of the pot, and what is taken."""
 
@@ -82,8 +119,7 @@ class Holdings:
         self._read_held = read_held
         self._by_holder: dict[str, int] = {}
         """Holders that hold something: no more than the pot has room for."""
-        self.on_refused: Callable[[Holdings, str, str], object] = _ignore
-        """Called with the holdings, the holder and the reason of each refusal."""
+        self.on_refused: OnRefused = ignore_refusal
 
     @property
     def bound(self) -> int:
@@ -126,29 +162,13 @@ class Holdings:
 
     def refuse(self, holder: str, more: int = 1) -> PotRefused:
         """Returns the refusal of `more`, and reports it."""
-        why = self.explain(holder, more)
-        self.on_refused(self, holder, why)
-        return PotRefused(self.pot.code, f"{why}: try again later")
+        return refuse(self.pot, self.bound, self.held, holder, self.own(holder), more, self.on_refused)
 
     def describe(self) -> str:
         """Returns the level of the pot in words."""
-        setting = f" ({self.pot.setting})" if self.pot.setting else ""
-        return f"{self.held} of {self.bound} {self.pot.unit} are taken{setting}"
-
-    def explain(self, holder: str, more: int = 1) -> str:
-        """Returns why a holder may not take `more`."""
-        bound, held = self.bound, self.held
-        taken = self.describe()
-        if held + more > bound:
-            return taken
-        share, own = find_share(bound, held), self.own(holder)
-        return f"{taken}, {holder} has {own}, and nobody may have more than {share} while so few are free"
+        return describe(self.pot, self.bound, self.held)
 
     def find_greediest(self) -> tuple[str, int]:
         """Returns the holder that holds most, and what it holds; ("", 0) if all are unknown."""
         greediest = max(self._by_holder, key=self._by_holder.__getitem__, default="")
         return greediest, self.own(greediest)
-
-
-def _ignore(holdings: Holdings, holder: str, why: str) -> None:
-    """Tells nobody of a refusal."""

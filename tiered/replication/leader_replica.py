@@ -263,12 +263,14 @@ class LeaderReplica:
         timeout_ms: int = 30_000,
         deep: bool = False,
         guard: VerificationGuard | None = None,
+        holder: str = "",
     ) -> LogAppendInfo:
         """Appends one or more produced batches, and stamps them in place. With acks=all, returns once they are
         committed, which includes an fsync if the topic has `flush=ack`. Returns in the same turn of the event loop if
         this replica is alone in the ISR and needs no fsync. Waits first until a loss is reported.
 
         A batch that begins a transaction needs a `guard` of `begin_verification`, which the coordinator has confirmed.
+        New producers count for `holder`.
 
         Raises `Refused`: the codes of `validate_batches`, INVALID_TXN_STATE, NOT_LEADER_OR_FOLLOWER,
         NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND, KAFKA_STORAGE_ERROR (full or failed disk),
@@ -277,10 +279,10 @@ class LeaderReplica:
         if self._loss_reported is not None:
             timeout_ms = await self._wait_loss_reported_within(timeout_ms)
         try:
-            appended = self.append_now(data, acks, deep, guard)
+            appended = self.append_now(data, acks, deep, guard, holder=holder)
         except RecordsUnopened:
             opened = await open_in_thread(data)
-            appended = self.append_now(data, acks, deep, guard, opened=opened)
+            appended = self.append_now(data, acks, deep, guard, opened=opened, holder=holder)
         end = appended.last_offset + 1
         if acks == ACKS_ALL and not self.is_committed(end):
             await self.confirm_committed(end, timeout_ms)
@@ -295,15 +297,16 @@ class LeaderReplica:
         *,
         from_coordinator: bool = False,
         opened: Sequence[OpenedBatch] = (),
+        holder: str = "",
     ) -> LogAppendInfo:
         """Validates the batches, stamps them in place and writes them, without waiting. With acks=all, `is_committed`
         then tells whether they are committed, and `confirm_committed` waits for it. `from_coordinator`: a coordinator
         of this broker writes on behalf of a producer, without sequences. Raises `Refused` like `append`, but never
         REQUEST_TIMED_OUT; NOT_LEADER_OR_FOLLOWER while a loss waits to be reported; `RecordsUnopened` for a batch
-        that a thread has to open first, whose result is `opened` then."""
+        that a thread has to open first, whose result is `opened` then. New producers count for `holder`."""
         self._check_takes_appends(acks)
         self._append_lost_markers()
-        return self._append_checked(data, deep, guard, from_coordinator, opened)
+        return self._append_checked(data, deep, guard, from_coordinator, opened, holder)
 
     def _append_checked(
         self,
@@ -312,8 +315,9 @@ class LeaderReplica:
         guard: VerificationGuard | None,
         from_coordinator: bool,
         opened: Sequence[OpenedBatch] = (),
+        holder: str = "",
     ) -> LogAppendInfo:
-        appended = self._write(data, deep, guard, from_coordinator, opened)
+        appended = self._write(data, deep, guard, from_coordinator, opened, holder)
         if not self.log.synced_entry.fsynced_only:
             self._advance(appended.last_offset + 1)
         if self.reads.end_listeners:
@@ -473,6 +477,7 @@ class LeaderReplica:
         guard: VerificationGuard | None,
         from_coordinator: bool,
         opened: Sequence[OpenedBatch],
+        holder: str,
     ) -> LogAppendInfo:
         disk, hot = self._disk, self.log
         if disk.dead is not None:
@@ -486,6 +491,7 @@ class LeaderReplica:
                 guard=guard,
                 from_coordinator=from_coordinator,
                 opened=opened,
+                holder=holder,
             )
         except Refused as refused:
             disk.on_append_refused(refused, hot)

@@ -42,5 +42,8 @@ class Caller(NamedTuple):
 
     @property
     def holder(self) -> str:
-        """The name that the caller's shares of the broker count under: the principal, else the network of the host."""
-        return network_of(self.host) if self.principal == ANONYMOUS else str(self.principal)
+        """The name under which the caller has shares of a broker: the principal, else the network of the host; "" for
+        another broker, which has none."""
+        if self.principal == ANONYMOUS:
+            return network_of(self.host)
+        return "" if self.principal.kind == BROKER else str(self.principal)

@@ -230,7 +230,7 @@ def producer_ids(states: ProducerStates) -> list[int]:
 
 def test_full_partition_refuses_a_new_producer_while_all_others_may_retry() -> None:
     states = write_in_order(ProducerLimits(per_partition=3), 1, 2, 3)
-    with pytest.raises(Refused, match=r"tiered\.producer\.ids\.max\.per\.partition is 3") as refused:
+    with pytest.raises(Refused, match=r"^3 of 3 producer ids of the partition are taken \(tiered\.prod") as refused:
         states.find_duplicates([walked_batch(0, producer=4)], NOW + IDLE_MS - 1)
     assert refused.value.code is Code.THROTTLING_QUOTA_EXCEEDED and refused.value.code.retriable
     assert producer_ids(states) == [1, 2, 3]
@@ -248,10 +248,83 @@ def test_full_partition_drops_the_idle_producer_that_wrote_longest_ago() -> None
     assert 1 in producer_ids(states), "it wrote since"
 
 
+def write_as(states: ProducerStates, holder: str, *producers: int, at: int = NOW) -> None:
+    """Writes a batch of each producer of a holder."""
+    for producer in producers:
+        one = walked_batch(0, offset=states.end_offset, producer=producer)
+        states.find_duplicates([one], at, holder=holder)
+        states.apply(one, at)
+    states.check()
+
+
+def test_holder_above_its_share_replaces_its_own_idle_producer() -> None:
+    states = ProducerStates(0, ProducerLimits(per_partition=8))
+    write_as(states, "other", 1)
+    write_as(states, "a", 2, 3, 4, 5, 6)
+    with pytest.raises(Refused, match="a has 5, and nobody may have more than 1"):
+        write_as(states, "a", 7, at=NOW + IDLE_MS - 1)
+    write_as(states, "a", 7, at=NOW + IDLE_MS)
+    assert producer_ids(states) == [1, 3, 4, 5, 6, 7], "the other's idle producer stays"
+    write_as(states, "b", 8)
+
+
+def test_share_of_one_partition_counts_its_producers_only() -> None:
+    limits = ProducerLimits(per_partition=8, total=100)
+    first, second = ProducerStates(0, limits), ProducerStates(0, limits)
+    write_as(first, "a", *range(6))
+    write_as(second, "a", *range(6))
+    with pytest.raises(Refused, match="6 of 8 producer ids of the partition are taken"):
+        write_as(second, "a", 7)
+    assert limits.holdings.own("a") == 12
+
+
+def test_share_of_the_broker_counts_the_producers_of_all_partitions() -> None:
+    limits = ProducerLimits(total=8)
+    first, second = ProducerStates(0, limits), ProducerStates(0, limits)
+    write_as(first, "a", 1, 2, 3)
+    write_as(second, "a", 1, 2, 3)
+    with pytest.raises(Refused, match=r"6 of 8 producer ids are taken \(tiered.producer.ids.max\), a has 6"):
+        write_as(second, "a", 4)
+    second.leave_limits()
+    assert limits.holdings.own("a") == 3
+    write_as(first, "a", 4)
+
+
+def test_holder_above_its_share_of_keys_replaces_its_own_idle_key() -> None:
+    limits = ProducerLimits(per_partition=16)
+    states = ProducerStates(0, limits)
+    write_as(states, "a", 1, *range(KEYED_FROM, KEYED_FROM + 6))
+    with pytest.raises(Refused, match="6 of 8 idempotency keys of the partition are taken"):
+        write_as(states, "a", KEYED_FROM + 6)
+    write_as(states, "a", KEYED_FROM + 6, at=NOW + IDLE_MS)
+    assert producer_ids(states) == [1, *range(KEYED_FROM + 1, KEYED_FROM + 7)] and limits.keys_forgotten == 1
+
+
+def test_refused_batch_gives_its_holder_nothing() -> None:
+    """A batch that was checked and not written leaves its holder for the producer only."""
+    limits = ProducerLimits()
+    states = ProducerStates(0, limits)
+    states.find_duplicates([walked_batch(0, producer=1)], NOW, holder="a")
+    states.apply(walked_batch(0, producer=2), NOW)
+    states.check()
+    assert limits.holdings.own("a") == 0
+
+
+def test_producers_of_a_snapshot_have_no_holder() -> None:
+    limits = ProducerLimits(total=8)
+    states = ProducerStates(0, ProducerLimits())
+    write_as(states, "a", *range(7))
+    again = ProducerStates.from_snapshot(states.encode_snapshot(), 7, limits)
+    assert limits.holdings.own("a") == 0 and limits.is_scarce
+    write_as(again, "a", 8)
+    with pytest.raises(Refused):
+        write_as(again, "a", 9)
+
+
 def test_producers_of_all_partitions_count_together() -> None:
     limits = ProducerLimits(total=5)
     first, second = write_in_order(limits, 1, 2, 3), write_in_order(limits, 1, 2)
-    with pytest.raises(Refused, match=r"tiered\.producer\.ids\.max is 5"):
+    with pytest.raises(Refused, match=r"^5 of 5 producer ids are taken \(tiered\.producer\.ids\.max\)"):
         second.find_duplicates([walked_batch(0, producer=3)], NOW)
     first.remove_expired(NOW + 1000, 1000)
     assert limits.producer_count == 2

@@ -106,6 +106,7 @@ def test_holder_that_gave_all_back_is_forgotten() -> None:
     ("principal", "host", "holder"),
     [
         (Principal("User", "alice"), "2001:db8::7", "User:alice"),
+        (Principal("Broker", "2"), "10.0.0.7", ""),
         (ANONYMOUS, "10.0.0.7", "10.0.0.7"),
         (ANONYMOUS, "2001:db8:0:1::7", "2001:db8:0:1::/64"),
     ],

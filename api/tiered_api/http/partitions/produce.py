@@ -118,10 +118,14 @@ def _next_counter(key: IdempotencyKey | None) -> int:
 
 
 def append_locally(
-    context: HttpContext, topic: TopicImage, record: ProducerRecord, key: IdempotencyKey | None = None
+    context: HttpContext,
+    topic: TopicImage,
+    record: ProducerRecord,
+    key: IdempotencyKey | None = None,
+    holder: str = "",
 ) -> RecordMetadata | None:
     """Appends one record to a partition that commits it at once. Returns None and does nothing for any other partition.
-    Raises the error that refuses the record."""
+    Raises the error that refuses the record. A key counts for `holder`."""
     partition = choose_partition(record, len(topic.partitions), _next_counter(key))
     if not 0 <= partition < len(topic.partitions) or topic.name in INTERNAL:
         return None
@@ -131,7 +135,7 @@ def append_locally(
     if key is not None:
         context.service(IdempotencyKeys).check(key)
     try:
-        appended = replica.append_now(_encode(replica.config, [record], key), ACKS_ALL)
+        appended = replica.append_now(_encode(replica.config, [record], key), ACKS_ALL, holder=holder)
     except RecordsUnopened:
         return None
     except Refused as refused:
@@ -174,7 +178,7 @@ async def _append_chunk(
     request: HttpRequest | None,
 ) -> list[RecordMetadata | HttpError]:
     outcomes: list[RecordMetadata | HttpError] = [_UNKNOWN] * len(records)
-    count = len(topic.partitions)
+    count, holder = len(topic.partitions), request.caller.holder if request is not None else ""
     groups: dict[int, list[int]] = {}
     for n, record in enumerate(records):
         groups.setdefault(choose_partition(record, count, counter), []).append(n)
@@ -183,7 +187,7 @@ async def _append_chunk(
         try:
             source = find_partition(context, topic, partition, request)
             limit = min(source.config.max_message_bytes, source.config.segment_bytes)
-            share = _PartitionRecords(source, numbers, limit, _recheck_of(request))
+            share = _PartitionRecords(source, numbers, limit, _recheck_of(request), holder)
         except EXPECTED_ERRORS as error:
             for n in numbers:
                 outcomes[n] = to_http_error(error)
@@ -240,12 +244,13 @@ def _is_reused(share: _PartitionRecords, outcomes: Sequence[RecordMetadata | Htt
 
 class _PartitionRecords(NamedTuple):
     """The records of one partition, by their numbers, and the size limit of its batches. `recheck` raises an error if
-    the caller lost its rights."""
+    the caller lost its rights. Idempotency keys count for `holder`."""
 
     source: AnyPartition
     numbers: list[int]
     limit: int
     recheck: Callable[[], None]
+    holder: str
 
 
 def _check_single_batches(shares: Sequence[_PartitionRecords], records: Sequence[ProducerRecord]) -> None:
@@ -306,7 +311,7 @@ async def _append_batch(
 ) -> list[RecordMetadata | HttpError]:
     try:
         share.recheck()
-        return list(await _append(context, share.source, records, key))
+        return list(await _append(context, share.source, records, key, share.holder))
     except EXPECTED_ERRORS as error:
         may_split = key is None and len(records) > 1
         if not may_split or not isinstance(error, Refused) or error.code not in SINGLE_RECORD_CODES:
@@ -319,9 +324,11 @@ async def _append(
     source: AnyPartition,
     records: Sequence[ProducerRecord],
     key: IdempotencyKey | None = None,
+    holder: str = "",
 ) -> list[RecordMetadata]:
+    data = _encode(source.config, records, key)
     try:
-        appended = await source.append(_encode(source.config, records, key), timeout_ms=context.limits.append_ms)
+        appended = await source.append(data, timeout_ms=context.limits.append_ms, holder=holder)
     except Refused as refused:
         raise _rephrase_refusal(refused) from None
     return _note_append(context, source.partition, records, key, appended)

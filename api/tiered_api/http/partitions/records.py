@@ -149,13 +149,13 @@ async def write_batches(request: HttpRequest) -> web.StreamResponse:
     await request.reserve_memory(count_batches(body) * BATCH_MEMORY)
     data = body if isinstance(body, bytearray) else bytearray(body)
     count = await request.run_job(max_decoded_size(data), validate_batches, data)
-    key = await find_key(request, replica.topic_id, body)
+    key, holder = await find_key(request, replica.topic_id, body), request.caller.holder
     if key is None:
-        appended = await replica.append(data, timeout_ms=request.context.limits.append_ms)
+        appended = await replica.append(data, timeout_ms=request.context.limits.append_ms, holder=holder)
     else:
         set_key(data, key)
         with request.context.service(IdempotencyKeys).use(key):
-            appended = await replica.append(data, timeout_ms=request.context.limits.append_ms)
+            appended = await replica.append(data, timeout_ms=request.context.limits.append_ms, holder=holder)
             request.context.service(IdempotencyKeys).mark_used(key)
     request.context.records_written.inc(count)
     return json_response(

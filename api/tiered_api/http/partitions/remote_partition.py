@@ -65,13 +65,14 @@ class RemotePartition:
         replica = self._context.broker.hosted_replicas.find_leader(self.tp)
         return replica if replica is not None and replica.topic_id == self.topic_id and not replica.is_stopped else None
 
-    async def append(self, data: bytearray, *, timeout_ms: int) -> LogAppendInfo:
-        """Appends one batch, as `LeaderReplica.append` does. A batch that may have been written is not sent again."""
+    async def append(self, data: bytearray, *, timeout_ms: int, holder: str = "") -> LogAppendInfo:
+        """Appends one batch, as `LeaderReplica.append` does. A batch that may have been written is not sent again. The
+        leader elsewhere knows the holder by the caller."""
         deadline = self._deadline(timeout_ms / 1000)
         while True:
             here = self.local_replica()
             if here is not None:
-                return await here.append(data, timeout_ms=timeout_ms)
+                return await here.append(data, timeout_ms=timeout_ms, holder=holder)
             try:
                 leader = self.leader()
                 return await self._context.remote_brokers.produce(

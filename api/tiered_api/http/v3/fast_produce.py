@@ -51,13 +51,15 @@ _HEAD = b"HTTP/1.1 200 OK\r\n%bContent-Type: application/json\r\nContent-Length:
 
 class KnownHead(NamedTuple):
     """The meaning of a head: a record for `topic` in a body of `length` bytes. `address` and `key_owner` are those of
-    an idempotent request. `has_login` is true while the login in the head is good. `meter` charges the client."""
+    an idempotent request, whose keys count for `holder`. `has_login` is true while the login in the head is good.
+    `meter` charges the client."""
 
     length: int
     topic: str
     reports: ProduceReports
     address: str
     key_owner: str
+    holder: str
     has_login: Callable[[], bool]
     meter: HttpMeter
 
@@ -106,6 +108,7 @@ class HeadCache:
             ProduceReports(self._context.broker.cluster_id, topic),
             address_of(request),
             key_owner(request.caller.principal),
+            request.caller.holder,
             request.has_known_login,
             HttpMeter(self._quotas, request.caller.principal.name, client_id),
         )
@@ -145,7 +148,7 @@ class HeadCache:
                 if not key_text.isprintable():  # bytes that aiohttp may refuse, and `parse_key` may strip
                     return None
                 key = make_key(topic.topic_id, known.key_owner + parse_key(key_text), known.address, body)
-            placed = append_locally(context, topic, record, key)
+            placed = append_locally(context, topic, record, key, known.holder)
         except (orjson.JSONDecodeError, HttpError, Refused):
             return None
         if placed is None:

@@ -146,6 +146,7 @@ class ClientConnection:
         "fetch_prefix_end",
         "fetch_rotation",
         "frame_started",
+        "holder",
         "host",
         "is_acting",
         "is_broker",
@@ -260,12 +261,15 @@ class ClientConnection:
     def act_for(self, caller: Caller) -> None:
         """Serves the requests that follow as those of this caller."""
         self.caller = caller
+        self.holder = caller.holder
         self.produce_cache = self._server.dispatch.produce_handler.caches.find(caller)
         self.read_sources = self._server.dispatch.fetch_handler.fetches.sources.find(caller)
 
     def on_credential(self) -> None:
-        """Counts the requests against no quota from now on: a broker sends them."""
+        """Counts the requests against no quota and no share from now on: a broker sends them."""
         self.is_broker = True
+        if not self.is_acting:
+            self.holder = ""
 
     def on_quotas(self) -> None:
         """Serves the requests that follow under other quotas, and ends a pause."""

@@ -97,6 +97,8 @@ class ProduceConnection(RequestConnection, Protocol):
     """Position of the first records in the last Produce request."""
     produce_cache: ProduceCache
     """Partitions and requests that the caller has produced to."""
+    holder: str
+    """The holder that new producers count for; "" for a broker."""
     refused_sequences: RefusedSequences | None
     """Batches of idempotent producers that were refused on this connection."""
     is_acting: bool
@@ -346,7 +348,7 @@ class ProduceHandler:
                     elif pending.opened:
                         appended = self._append_one(pending, (topic.echo, index), replica, records, None)
                     else:
-                        appended = replica.append_now(records, acks)
+                        appended = replica.append_now(records, acks, holder=connection.holder)
                 except RecordsUnopened:
                     assert records is not None
                     pending.unopened = (topic.echo, index), records
@@ -354,6 +356,7 @@ class ProduceHandler:
                 except Refused as fault:
                     pending.has_failed = True
                     refused = _repeat_refusal(connection, (topic.echo, index), records, replica, fault)
+                    refused = Refused(_client_code(connection, refused.code, Code.NOT_ENOUGH_REPLICAS), refused.why)
                     outcomes.append(
                         self._make_failure(index, refused, records, replica, version, pending.record_errors)
                     )
@@ -379,7 +382,8 @@ class ProduceHandler:
         opened = pending.opened.get(place, ())
         if isinstance(opened, Refused):
             raise opened
-        return replica.append_now(records, pending.acks, guard=guard, opened=opened)
+        holder = pending.connection.holder
+        return replica.append_now(records, pending.acks, guard=guard, opened=opened, holder=holder)
 
     def evict_stale(self) -> None:
         """Forgets replicas that have stopped."""
@@ -407,7 +411,7 @@ class ProduceHandler:
             guard = guards[_ONLY]
         try:
             self._check_shape(connection, records, version, transactional_id is not None)
-            base_offset, _, append_time_ms, _ = replica.append_now(records, acks, guard=guard)
+            base_offset, _, append_time_ms, _ = replica.append_now(records, acks, guard=guard, holder=connection.holder)
         except Refused:
             return None  # the full path makes the error
         finally:
@@ -455,7 +459,8 @@ class ProduceHandler:
         for (_, _, outcomes, place), fault in zip(waiting, done, strict=True):
             if isinstance(fault, Refused):
                 # The offset stays, as in Kafka: the records are in the log.
-                outcomes[place] = outcomes[place]._replace(code=fault.code.number, why=fault.why)
+                code = _client_code(pending.connection, fault.code, Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+                outcomes[place] = outcomes[place]._replace(code=code.number, why=fault.why)
                 pending.has_failed = True
             elif fault is not None:
                 raise fault
@@ -533,6 +538,14 @@ def _repeat_refusal(
         connection.refused_sequences = connection.refused_sequences or RefusedSequences()
         connection.refused_sequences.record(partition, records, refused)
     return refused
+
+
+def _client_code(connection: ProduceConnection, code: Code, retried: Code) -> Code:
+    """Returns the code that a client gets. librdkafka takes THROTTLING_QUOTA_EXCEEDED for final, and loses the message.
+    It sends the message again after `retried`, as Kafka's own client does after both. Brokers, which produce for HTTP
+    clients, get the code as it is."""
+    is_final = code is Code.THROTTLING_QUOTA_EXCEEDED and not (connection.is_acting or connection.is_broker)
+    return retried if is_final else code
 
 
 def _first_failure(topics: TopicResults) -> str:
