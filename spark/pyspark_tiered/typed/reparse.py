@@ -308,6 +308,8 @@ class _Reader:
             for name in unknown.intersection(cell or ()):
                 if _is_empty(cell[name]):
                     self.colons += _count_colons(cell[name])
+                    if not _have_one_type([cell[name]]):
+                        self.leafless.setdefault(row, f"{name[:40]!a} has items of several types")
                 else:
                     named = KEY_COLUMN if name == KEY else name
                     self.unfit.setdefault(row, f"{named[:40]!a} has no column")
@@ -347,6 +349,16 @@ def _is_empty(value: Any) -> bool:
     if isinstance(value, dict):
         return all(map(_is_empty, value.values()))
     return value is None or (isinstance(value, list) and all(map(_is_empty, value)))
+
+
+def _have_one_type(values: Cells) -> bool:
+    """True if one column takes all these values without a leaf: arrays and objects do not mix."""
+    there = [value for value in values if value is not None]
+    if len(set(map(type, there))) != 1:
+        return not there
+    if isinstance(there[0], list):
+        return _have_one_type([item for each in there for item in each])
+    return all(_have_one_type([each.get(name) for each in there]) for name in set().union(*there))
 
 
 def _count_colons(value: Any) -> int:

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_tiered.typed.batches import sort_values
-from pyspark_tiered.typed.ddl import parse_ddl
+from pyspark_tiered.typed.ddl import parse_ddl, parse_key_ddl
 from pyspark_tiered.typed.evolve import Unfit, convert, evolve
 from pyspark_tiered.typed.fast import column_type
 from pyspark_tiered.typed.json_text import parse
-from pyspark_tiered.typed.kinds import StructOf, select_columns
+from pyspark_tiered.typed.kinds import StructOf, key_field, select_columns
 from pyspark_tiered.typed.reparse import reparse
 from pyspark_tiered.typed.row_hash import hash_typed_rows
 from tests.unit.typed.values import BROKEN, OBJECTS, SCHEMA
@@ -59,6 +59,30 @@ def test_second_parser_takes_the_values_of_the_first_and_reads_the_same(values: 
 def test_name_twice_in_an_object_is_seen_wherever_it_is(value: bytes) -> None:
     others = [b'{"a":1}', b'{"i":"::"}', b'{"i":"\\u003a"}', b'{"z:":{"y":[]}}', None]
     assert set(reparse([*others, value, *others], SCHEMA).unfit) == {len(others)}
+
+
+EMPTIES: st.SearchStrategy[Any] = st.recursive(
+    st.sampled_from([None, [], {}]),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.sampled_from("ab"), inner, max_size=2)),
+    max_leaves=8,
+)
+
+
+@given(EMPTIES, st.sampled_from(["z", "a", "c", "i"]))
+def test_value_without_a_leaf_fits_if_the_first_parser_takes_it(value: Any, name: str) -> None:
+    text = json.dumps({name: value}).encode()
+    found = reparse([text, b"{}"], SCHEMA)
+    assert (0 in found.unfit) == (expect(text, SCHEMA) is None)
+    assert found.leafless == found.unfit.keys() <= {0}
+
+
+def test_loss_of_a_leaf_counts_beside_a_value_without_one() -> None:
+    schema = parse_ddl("a BIGINT, b BIGINT")
+    texts = [b'{"a":{},"b":"x"}', b'{"a":"x","b":{}}', b'{"a":{"p":[]},"b":[null]}', b'{"a":[1]}', b'{"a":{"p":false}}']
+    found = reparse(texts, schema)
+    assert (sorted(found.unfit), sorted(found.leafless)) == ([0, 1, 2, 3, 4], [2])
+    keyed = reparse(texts, StructOf((key_field(parse_key_ddl("BIGINT")), *schema.fields)), (), [b"{}"] * 4 + [b'"x"'])
+    assert (sorted(keyed.unfit), sorted(keyed.leafless)) == ([0, 1, 2, 3, 4], [2])
 
 
 def test_number_has_the_bits_that_its_column_holds() -> None:
