@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 
 from pyspark_tiered.bucket import ColdTopicReader
 from pyspark_tiered.load import LoadOptions, LoadProgress, load
@@ -45,8 +46,14 @@ class Site:
         filling.upload(self.store, "t", PartitionId(TOPIC, partition), segments)
         self._ends[partition] += len(values)
 
-    def load(self, options: LoadOptions = JSON, split_bytes: int | None = None) -> LoadProgress:
-        return load(self.store, "t", self.warehouse, engine=NativeEngine(), options=options, split_bytes=split_bytes)
+    def load(
+        self, options: LoadOptions = JSON, split_bytes: int | None = None, spark: SparkSession | None = None
+    ) -> LoadProgress:
+        """Loads by the native engine, or by Spark in this session."""
+        engine = NativeEngine() if spark is None else None
+        return load(
+            self.store, "t", self.warehouse, engine=engine, spark=spark, options=options, split_bytes=split_bytes
+        )
 
     def typed(self) -> TypedTable:
         table = TypedTable(f"file:{self.warehouse}/t_typed", "t", TOPIC)
