@@ -5,7 +5,7 @@ May import: clients, system, controller, replication, cli.text
 ~ main             the entry point: parse, run, exit code
   arguments        the whole command line as one parser
   kafka_arguments  the parsers of the commands topic, group, transaction and cluster
-  security_arguments  the parsers of the commands acl, user and quota
+  security_arguments  the parsers of the commands acl, user, quota and audit
   parsing          building blocks of the parser
 ~ output           tables for people, JSON lines for programs
   exits            exit codes
@@ -21,7 +21,7 @@ May import: clients, system, controller, replication, cli.text
   group/           `tiered group`
   transaction/     `tiered transaction`
   cluster/         `tiered cluster`
-  security/        `tiered acl`, `tiered user` and `tiered quota`
+  security/        `tiered acl`, `tiered user`, `tiered quota` and `tiered audit`
   broker/          `tiered serve` and `tiered up`
   cold/            `tiered cold`
   lake/            `tiered load`, `verify`, `sql` and `table`

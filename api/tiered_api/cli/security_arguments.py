@@ -1,4 +1,4 @@
-"""The commands that say who may do what, and how much of it: acl, user and quota."""
+"""The commands about what principals may do, and about what they did: acl, user, quota and audit."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tiered_api.cli.kafka_arguments import add_verb
 from tiered_api.cli.parsing import EXIT_CODES_HELP, Commands, number_within
 
 DEFAULT_MECHANISM = "SCRAM-SHA-512"
+EVENTS_MAX = 100_000
 RESOURCES = (
     ("--topic", "TOPIC", "a topic"),
     ("--group", "GROUP", "a consumer group"),
@@ -27,7 +28,7 @@ _OPERATIONS = {each.name.replace("_", ""): each for each in Operation if each >=
 
 
 def add_security_commands(commands: Commands) -> None:
-    """Adds `tiered acl`, `tiered user` and `tiered quota`."""
+    """Adds `tiered acl`, `tiered user`, `tiered quota` and `tiered audit`."""
     acl = commands.add_parser(
         "acl", help="the ACLs: which operations a principal may carry out", epilog=EXIT_CODES_HELP
     ).add_subparsers(metavar="VERB", required=True)
@@ -40,6 +41,23 @@ def add_security_commands(commands: Commands) -> None:
         "quota", help="the quotas of users, client ids and addresses", epilog=EXIT_CODES_HELP
     ).add_subparsers(metavar="VERB", required=True)
     _quota(quota)
+    _audit(commands)
+
+
+def _audit(commands: Commands) -> None:
+    audit = add_verb(
+        commands, "audit", "print events of the audit log: logins, refusals and changes", "security.audit", "show_audit"
+    )
+    audit.add_argument("--topic", metavar="TOPIC", help="topic of the audit log (default: tiered.audit.topic)")
+    audit.add_argument("--file", metavar="FILE", help="read this file (tiered.audit.file of a broker), no topic")
+    audit.add_argument("--event", choices=("change", "login", "operation", "share"), help="only events of this kind")
+    audit.add_argument("--principal", metavar="User:NAME", help="only events of this principal")
+    audit.add_argument("--resource", metavar="NAME", help="only events about this topic, group, user or other resource")
+    audit.add_argument("--since", metavar="TIME", help="only later events: -1h, 2026-03-01T12:00:00Z, unix ms")
+    audit.add_argument(
+        "-n", "--num", type=number_within(1, EVENTS_MAX), default=100, metavar="N",
+        help="the last N of these events (default 100)",
+    )  # fmt: skip
 
 
 def _acl(verbs: Commands) -> None:

@@ -1,4 +1,4 @@
-"""The commands `tiered acl`, `tiered user` and `tiered quota`.
+"""The commands `tiered acl`, `tiered user`, `tiered quota` and `tiered audit`.
 
 May import: as cli
 
@@ -6,6 +6,7 @@ May import: as cli
 ~ acl_requests  requests about ACLs, over the Kafka protocol
 ~ users      user: list, add, alter and remove credentials of SCRAM
 ~ quotas     quota: list, set and remove quotas
+~ audit      events of the audit log
 ~ passwords  a password from a file, from standard input, or typed
 ~ lockout    the refusal of a change after which nobody may administrate the cluster
 """
