@@ -120,9 +120,8 @@ async def _find_topic(client: KafkaClient) -> str:
         ):
             if described.error_code:
                 why = described.error_message or f"error {described.error_code}"
-                raise Refused(
-                    code_from_number(described.error_code), f"the settings of the brokers: {why}; use --topic"
-                )
+                code = code_from_number(described.error_code)
+                raise Refused(code, f"the brokers do not tell the topic of the audit log: {why}; name it with --topic")
             for config in described.configs:
                 if config.value:
                     return config.value
