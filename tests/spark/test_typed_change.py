@@ -50,6 +50,20 @@ def test_values_of_another_type_are_rows_from_the_rule_on(site: Site) -> None:
     site.check_offsets()
 
 
+@pytest.mark.parametrize("empty", [{}, [], [None, {"p": []}]])
+def test_value_without_a_leaf_makes_room_where_a_rule_would_move_it(tmp_path: Path, empty: Any) -> None:
+    site = Site(tmp_path)
+    site.write(encode({"x": empty, "y": "t"}, {"x": empty}))
+    site.load()
+    site.write(encode({"x": 1}, {"x": empty, "y": "t"}, {"x": [2], "y": "t"}))
+    assert site.load().dead_letters == 2
+    change(site, "x", "y")
+    assert (site.verify().ok, site.verify().fitting) == (True, 1), site.verify().faults
+    assert replay_dead(site.store, "t", site.warehouse).rows == 1
+    assert site.rows("x", "y") == [(None, "t"), (None, None), (1, None), (None, "t")]
+    assert (site.verify().ok, sorted(site.letters())) == (True, [4])
+
+
 def test_values_of_another_type_are_dropped_and_a_rule_stays(site: Site) -> None:
     change(site, "x", "")
     assert replay_dead(site.store, "t", site.warehouse).rows == 1

@@ -63,7 +63,8 @@ _PART = re.compile(r"(?:`((?:[^`]|``)+)`|([^`.\[\]]+))((?:\[\])*)(\.|$)")
 class Change(NamedTuple):
     """A rule. `path` are names in JSON, and `[]` for the items of an array; it ends with a name.
 
-    Values of another type than `stays` move to the field `to` of the same object; an empty `to` drops them.
+    Values of another type than `stays` move to the field `to` of the same object; an empty `to` drops them. If the
+    field `to` has a value, arrays and objects without a leaf are dropped, and other values do not fit.
     """
 
     path: Path
@@ -389,11 +390,21 @@ def _move_value(holder: dict[str, Any], name: str, change: Change) -> bool:
     moved = holder.pop(name)
     if not change.to:
         check_storable(moved, change.path)
-    elif holder.get(change.to) is not None:
-        raise Unfit(f"{name[:80]!a} has another type, and {change.to[:80]!a} is taken")
-    else:
+    elif holder.get(change.to) is None:
         holder[change.to] = moved
+    elif _has_leaf(moved):  # a value without a leaf may be in a row from before the column and the rule
+        raise Unfit(f"{name[:80]!a} has another type, and {change.to[:80]!a} is taken")
     return True
+
+
+def _has_leaf(value: Value) -> bool:
+    match value:
+        case dict():
+            return any(map(_has_leaf, value.values()))
+        case list():
+            return any(map(_has_leaf, value))
+        case _:
+            return value is not None
 
 
 def retype_value(value: Value, before: str, to: str) -> Value:
