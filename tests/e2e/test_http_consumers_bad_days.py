@@ -16,6 +16,7 @@ from tests.e2e.test_http_consumers import JSON, V2, HttpConsumer, values
 from tiered.controller.requests import CreatePartitions, DeleteTopic
 from tiered.groups.requests import DescribeGroup, JoinGroup
 from tiered.records.batch import Codec, encode_batch
+from tiered_api.http.consumers import reading
 from tiered_api.http.consumers.instance import ConsumerConfig
 from tiered_api.http.consumers.instances import ConsumerInstances
 from tiered_api.http.consumers.member import INSTANCE_ID_PREFIX, encode_metadata
@@ -202,6 +203,34 @@ def test_records_read_for_an_earlier_generation_are_dropped(tmp_path: Path) -> N
         await where.produce("t", f'"{"x" * 100_000}"')
         rows = (await waiting).json
         assert [row["offset"] for row in rows] == [0, 1], "both of the place that it has now, none twice"
+
+    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
+
+
+def test_read_during_a_rebalance_takes_no_position_of_a_lost_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "RECHECK_SECONDS", 30.0)  # only a record wakes the read, after the rebalance
+
+    async def scenario(where: HttpBroker) -> None:
+        await where.create("t", 2)
+        settings = {"auto_commit_enable": "false", "consumer_request_timeout_ms": "30000"}
+        one = await HttpConsumer.create(where, "g", "one", **settings)
+        await one.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
+        (instance,) = where.http._listener.context.service(ConsumerInstances)._instances.values()
+        await instance.assigned_partitions(30)
+        waiting = asyncio.create_task(one.ask("GET", "/records", accept=JSON))
+        await wait_until(lambda: bool(where.broker.leader_replica("t", 1).reads._parked))
+        two = await HttpConsumer.create(where, "g", "two", **settings)
+        await two.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
+        await wait_until(lambda: instance.member is not None and len(instance.member.assigned or ()) == 1)
+        assert instance.member is not None and instance.member.assigned is not None
+        [kept] = instance.member.assigned
+        instance.skip_partition(kept)  # the waiting read comes to the other one first
+        await where.produce("t", "1", partition=kept.partition)
+        assert values((await waiting).json) == [1]
+        committed = (await one.ask("POST", "/offsets")).json
+        assert [(row["partition"], row["committed"]) for row in committed] == [(kept.partition, 1)]
 
     run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
 

@@ -101,6 +101,8 @@ class ConsumerPoll:
         self._progressed = False
         self._local_ends.clear()
         self._remote_ends.clear()
+        if self._instance.assignment_version != self._assignment_version:
+            return False  # It changed during a wait: a position would be that of a partition of another consumer.
         for tp in self._instance.rotate_partitions(partitions):
             if self._bytes_left <= 0:
                 break
