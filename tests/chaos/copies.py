@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.chaos.audit import AuditFindings, PartitionKey, ProducerEpoch
+from tiered.errors import Corrupt
 from tiered.ids import PartitionId
 from tiered.offline.bucket import open_bucket
+from tiered.ports import Buffer
 from tiered.records import batch
 from tiered.records.model import BatchHeader
+from tiered.records.native import walk
 
 
 class StoredBatch(NamedTuple):
@@ -39,8 +42,21 @@ def _batch(head: BatchHeader) -> StoredBatch:
     return StoredBatch(head.base_offset, head.last_offset + 1, head.leader_epoch, head.crc, sender)
 
 
+def check_stored_batch(data: Buffer, at: int) -> BatchHeader:
+    """Checks CRC and records of a stored batch, and that its header has their latest timestamp. Raises `Corrupt`.
+
+    The broker computes that timestamp, unless the batch is compressed. The clients here state a true one."""
+    if why := walk(data, at, max_batches=1).why:
+        raise Corrupt(why, position=at)
+    head = batch.check_batch(data, at)
+    newest = head.max_timestamp if head.is_log_append_time else batch.read_times(data, at)[1]
+    if newest != head.max_timestamp:
+        raise Corrupt(f"latest timestamp {head.max_timestamp}, but the records have {newest}", position=at)
+    return head
+
+
 def read_log_batches(directory: Path) -> dict[PartitionKey, list[StoredBatch]]:
-    """Returns the batches in the log directory of a stopped broker; checks every CRC."""
+    """Returns the batches in the log directory of a stopped broker; checks every one."""
     found: dict[PartitionKey, list[StoredBatch]] = {}
     for folder in sorted(path for path in (directory / "log").iterdir() if path.is_dir()):
         topic, _, number = folder.name.rpartition("-")
@@ -50,7 +66,7 @@ def read_log_batches(directory: Path) -> dict[PartitionKey, list[StoredBatch]]:
         for file in sorted(folder.glob("*.log")):
             data, at = file.read_bytes(), 0
             while at < len(data):
-                head = batch.check_batch(data, at)
+                head = check_stored_batch(data, at)
                 batches.append(_batch(head))
                 at += head.size
     return found
@@ -69,7 +85,7 @@ async def read_cold_batches(store: str, places: Iterable[PartitionKey]) -> dict[
             batches: list[StoredBatch] = []
             async for piece in bucket.reader.iterate(partition_id, manifest.log_start_offset, manifest=manifest):
                 origin = piece.batches[0].position
-                batches += [_batch(batch.check_batch(piece.data, each.position - origin)) for each in piece.batches]
+                batches += [_batch(check_stored_batch(piece.data, each.position - origin)) for each in piece.batches]
             found[topic, number] = BucketPartition(
                 manifest.log_start_offset, manifest.cold_end_offset, manifest.leader_epoch, batches
             )

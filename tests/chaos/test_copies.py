@@ -15,7 +15,9 @@ from tests.chaos.copies import (
     producer_lookup,
     read_log_batches,
 )
+from tiered.errors import Corrupt
 from tiered.records import batch
+from tiered.records.model import Codec
 
 PLACE = ("t", 0)
 COPY = [StoredBatch(0, 2, 1, 77), StoredBatch(2, 4, 1, 78), StoredBatch(4, 5, 2, 79)]
@@ -49,6 +51,37 @@ def test_copy_is_read_from_its_segments(tmp_path: Path) -> None:
         (folder / f"{offset:020d}.log").write_bytes(data)
     found = read_log_batches(tmp_path)
     assert [(each.first, each.end, each.epoch) for each in found[("my-topic", 3)]] == [(0, 2, 5), (2, 4, 5)]
+
+
+@pytest.mark.parametrize("append_time", [False, True])
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_header_without_the_latest_timestamp_of_its_records_is_named(
+    tmp_path: Path, codec: Codec, append_time: bool
+) -> None:
+    folder = tmp_path / "log" / "t-0"
+    folder.mkdir(parents=True)
+    rows = [(1000, b"k", b"v", ()), (3000, b"k", b"w", ()), (2000, b"k", b"x", ())]
+    data = bytearray(batch.encode_batch(rows, codec=codec, log_append_time=append_time))
+    (folder / f"{0:020d}.log").write_bytes(data)
+    assert len(read_log_batches(tmp_path)[PLACE]) == 1
+    for stated in (2000, 3001):
+        batch.set_max_timestamp(data, 0, stated)
+        (folder / f"{0:020d}.log").write_bytes(data)
+        if append_time:  # the header alone has the time then
+            assert len(read_log_batches(tmp_path)[PLACE]) == 1
+        else:
+            with pytest.raises(Corrupt, match=f"latest timestamp {stated}, but the records have 3000"):
+                read_log_batches(tmp_path)
+
+
+def test_copy_with_a_damaged_batch_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "log" / "t-0"
+    folder.mkdir(parents=True)
+    data = bytearray(batch.encode_batch([(1000, b"k", b"value", ())]))
+    data[-3] ^= 1
+    (folder / f"{0:020d}.log").write_bytes(data)
+    with pytest.raises(Corrupt, match="crc mismatch"):
+        read_log_batches(tmp_path)
 
 
 def test_bucket_that_equals_the_copies_has_no_finding() -> None:
