@@ -193,14 +193,14 @@ class Refused(Exception):
 class Unavailable(Exception):
     """A port (object store, disk or network) cannot do what was requested now. The caller may try again unless
     `final`. `refused` means that nothing was requested or done: wrong credentials or permissions, a bucket that does
-    not exist, nothing that accepts connections. `needs_restart` means that only another process can succeed: the
-    refused credentials come from the environment."""
+    not exist, nothing that accepts connections. `login_refused` means that the store does not take the keys that
+    this process reads, and that somebody has to give it others."""
 
-    def __init__(self, why: str, *, final: bool = False, refused: bool = False, needs_restart: bool = False) -> None:
+    def __init__(self, why: str, *, final: bool = False, refused: bool = False, login_refused: bool = False) -> None:
         super().__init__(why)
         self.final = final
         self.refused = refused
-        self.needs_restart = needs_restart
+        self.login_refused = login_refused
 
 
 class Corrupt(Exception):

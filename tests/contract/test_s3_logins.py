@@ -111,7 +111,7 @@ def test_many_refused_requests_look_for_keys_once(
         looks.clear()
         fake.rules.access_keys = frozenset(["NEW"])
         results = await asyncio.gather(*(store.get("k", 0, 5) for _ in range(64)), return_exceptions=True)
-        assert all(isinstance(each, Unavailable) and each.refused and not each.needs_restart for each in results)
+        assert all(isinstance(each, Unavailable) and each.refused and each.login_refused for each in results)
         assert len(looks) == 1 and fake.requests["GET"] == 64
 
     run(body)
@@ -197,9 +197,43 @@ def test_keys_of_the_environment_need_a_restart(fake: FakeS3, run: Run) -> None:
         fake.rules.access_keys = frozenset(["NEW"])
         with pytest.raises(Unavailable, match=r"InvalidAccessKeyId.*restart the process with new ones") as caught:
             await metered.get("k")
-        assert caught.value.refused and caught.value.needs_restart
-        assert metered.outage is not None and metered.outage.needs_restart
+        assert caught.value.refused and caught.value.login_refused
+        assert metered.outage is not None and metered.outage.login_refused
         fake.rules.access_keys = None
+        assert await metered.get("k") == NotFound()
+        assert metered.outage is None
+
+    run(body)
+
+
+@pytest.mark.parametrize("source", ["shared", "config", "process"])
+def test_refused_keys_of_a_file_or_program_are_told_with_their_source(
+    fake: FakeS3, run: Run, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    monkeypatch.setattr("tiered.object_store.s3_clients.LOOK_SECONDS", 0)
+    keys, config = tmp_path / "keys.json", tmp_path / "config"
+    lines = {
+        "shared": "",
+        "config": "aws_access_key_id = OLD\naws_secret_access_key = s\n",
+        "process": f"credential_process = cat {keys}\n",
+    }
+    keys.write_text('{"Version": 1, "AccessKeyId": "OLD", "SecretAccessKey": "s"}')
+    config.write_text("[default]\n" + lines[source])
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    if source != "shared":
+        file.unlink()
+    named = {"shared": "the file of credentials", "config": "the config file", "process": "credential_process"}[source]
+
+    async def body(store: S3Store) -> None:
+        metered = MeteredStore(store, SystemClock(), Metrics())
+        fake.rules.access_keys = frozenset(["NEW"])
+        with pytest.raises(Unavailable, match=f"InvalidAccessKeyId.*{named}: put new ones there") as caught:
+            await metered.get("k")
+        assert caught.value.refused and caught.value.login_refused
+        assert metered.outage is not None and metered.outage.login_refused
+        for path in (file, config, keys):
+            if path.exists():
+                path.write_text(path.read_text().replace("OLD", "NEW"))
         assert await metered.get("k") == NotFound()
         assert metered.outage is None
 
@@ -211,7 +245,7 @@ def test_missing_permission_is_no_old_key(fake: FakeS3, run: Run) -> None:
         fake.faults.append(HttpFault(FaultKind.ERROR, status=403))
         with pytest.raises(Unavailable, match="AccessDenied") as caught:
             await store.get("k")
-        assert caught.value.refused and not caught.value.needs_restart
+        assert caught.value.refused and not caught.value.login_refused
         assert fake.requests["GET"] == 1
 
     run(body)

@@ -333,7 +333,7 @@ def test_refusing_bucket_is_not_reported_as_unreachable() -> None:
         node.store.outage = Outage(0, "AccessDenied", refused=True)
         assert node.health().problems[0].startswith("store refuses requests since 1970")
         assert node.health().ok, "a restart would not help"
-        node.store.outage = Outage(0, "InvalidAccessKeyId", refused=True, needs_restart=True)
+        node.store.outage = Outage(0, "InvalidAccessKeyId", refused=True, login_refused=True)
         assert not node.health().ok
         await site.stop()
 

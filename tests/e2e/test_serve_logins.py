@@ -1,5 +1,5 @@
-"""Tests of `tiered serve` while the store's credentials are replaced: keys of a file are taken, keys of the environment
-make the broker unhealthy."""
+"""Tests of `tiered serve` while the store's credentials are replaced: new keys of a file are taken, and a broker with
+refused keys is unhealthy."""
 
 from __future__ import annotations
 
@@ -43,6 +43,28 @@ def test_broker_takes_rotated_keys_and_stays_healthy(tmp_path: Path, monkeypatch
             broker.wait_for_offset("after", "cold_end_offset", 2)
             status, health = broker.ask("GET", "/healthz")
             assert status == 200 and health["problems"] == []
+
+
+def test_broker_is_unhealthy_until_its_file_has_keys_that_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = tmp_path / "credentials"
+    with s3_fake() as fake:
+        for name, value in fake.environment.items():
+            monkeypatch.setenv(name, value)
+        use_file(keys, monkeypatch)
+        write_key(keys, "OLD")
+        fake.rules.access_keys = frozenset(["OLD"])
+        quick = ("--store", "s3://bucket/x", "-c", "tiered.upload.max.lag.ms=200")
+        with ServeProcess(tmp_path / "data", *quick) as broker:
+            broker.create_topic("t")
+            fake.rules.access_keys = frozenset(["NEW"])
+            broker.produce("t", 1)
+            health = wait_for_status(broker, 503)
+            assert not health["ok"] and "the file of credentials: put new ones there" in health["problems"][0]
+            write_key(keys, "NEW")
+            wait_for_status(broker, 200)
+            assert broker.values("t") == [1]
 
 
 def test_broker_with_refused_keys_of_the_environment_is_unhealthy(

@@ -136,8 +136,8 @@ def assess_health(
         "disk_dead_since_ms": disk.dead.since_ms if disk.dead else None,
         "possible_loss": {str(tp): loss._asdict() for tp, loss in lost.items()},
     }
-    needs_restart = outage is not None and outage.needs_restart
-    return Health(started and not failure and disk.dead is None and not needs_restart, problems, details, own)
+    login_refused = outage is not None and outage.login_refused
+    return Health(started and not failure and disk.dead is None and not login_refused, problems, details, own)
 
 
 def _describe_not_serving(failure: str, *, waits_for_store: bool, started: bool) -> Iterator[str]:

@@ -33,14 +33,14 @@ PAGE_KEYS = 1000
 class Outage(NamedTuple):
     """An outage of the store since `since_ms` (wall clock).
 
-    `why` is the newest failure. `refused` is True if the store replies, but refuses. `needs_restart` is True if this
-    process cannot read the credentials again.
+    `why` is the newest failure. `refused` is True if the store replies, but refuses. `login_refused` is True if it
+    does not take the keys that this process reads.
     """
 
     since_ms: int
     why: str
     refused: bool = False
-    needs_restart: bool = False
+    login_refused: bool = False
 
 
 class MeteredStore:
@@ -143,7 +143,7 @@ class MeteredStore:
 
     def _record_failure(self, verb: str, error: Unavailable) -> Unavailable:
         since = self.outage.since_ms if self.outage else self._clock.wall_ms()
-        self.outage = Outage(since, str(error), error.refused, error.needs_restart)
+        self.outage = Outage(since, str(error), error.refused, error.login_refused)
         self._requests.inc(1, verb, "failed")
         return error
 

@@ -124,7 +124,7 @@ class _NamedVerbs:
                 raise
             why = f"start failed because {requests} are refused below {self.url}: {error}"
             raise Unavailable(
-                why, final=error.final, refused=error.refused, needs_restart=error.needs_restart
+                why, final=error.final, refused=error.refused, login_refused=error.login_refused
             ) from None
 
 

@@ -249,11 +249,11 @@ class S3Store:
     def _unavailable(self, what: str, error: Exception) -> Unavailable:
         status = _status(error) if isinstance(error, ClientError) else 0
         why = f"{what} error={_describe(error)}"
-        needs_restart = is_login_refusal(status, _code(error)) and self._clients.has_fixed_login
-        if needs_restart:
-            why += " (the credentials come from the environment: restart the process with new ones)"
+        way_on = self._clients.describe_new_keys() if is_login_refusal(status, _code(error)) else ""
+        if way_on:
+            why += f" ({way_on})"
         return Unavailable(
-            why, final=status in (405, 501), refused=_is_refusal(error, status), needs_restart=needs_restart
+            why, final=status in (405, 501), refused=_is_refusal(error, status), login_refused=bool(way_on)
         )
 
     # -- in the threads -----------------------------------------------------------------------------------------------

@@ -47,6 +47,15 @@ NO_LOGIN = (
     UnauthorizedSSOTokenError,
 )
 """Errors before a request is sent: there are no credentials now."""
+ENVIRONMENT = "env"
+SOURCES = {
+    ENVIRONMENT: "the environment",
+    "shared-credentials-file": "the file of credentials",
+    "config-file": "the config file",
+    "boto-config": "the file of boto 2",
+    "custom-process": "the program in credential_process",
+}
+"""Sources of keys that somebody has to replace, by botocore's names."""
 T = TypeVar("T")
 
 
@@ -63,10 +72,15 @@ class S3Clients:
         self._login = self._open_login()
         self._login.retry_client()  # settings that it cannot use are refused now
 
-    @property
-    def has_fixed_login(self) -> bool:
-        """True if the credentials come from the environment, which a running process cannot read again."""
-        return self._login.source == "env"
+    def describe_new_keys(self) -> str:
+        """Returns how to give this process other keys than those that are refused; "" if boto3 gets them by itself, as
+        those of roles."""
+        source = SOURCES.get(self._login.source)
+        if source is None:
+            return ""
+        if self._login.source == ENVIRONMENT:
+            return f"the credentials come from {source}: restart the process with new ones"
+        return f"the credentials come from {source}: put new ones there, they are read again"
 
     def call(self, request: Callable[[Any], T]) -> T:
         """Makes a request with the client that retries."""
