@@ -116,7 +116,7 @@ def validate_batches(
             _check_stated_size(data, batch)
         times = _check_all_records(data, batch) if check_each_record else None
         if is_compacted or (is_create_time and times is None and _needs_times(batch, bounds)):
-            found = opened[number] if opened else _open_batch(data, batch)
+            found = opened[number] if opened else _open_batch(data, batch, with_keys=is_compacted)
             if found.why and (is_compacted or _is_header_false(batch)):
                 _refuse(Code.INVALID_RECORD, batch, found.why)
             if found.keyless >= 0 and is_compacted:
@@ -244,15 +244,16 @@ def _read_in_pieces(data: Buffer, batch: WalkedBatch) -> OpenedBatch:
     return OpenedBatch(times, keyless)
 
 
-def _open_batch(data: bytearray | memoryview, batch: WalkedBatch) -> OpenedBatch:
-    """Reads the records of a batch, but for a control batch. Raises `RecordsUnopened` if they are too many bytes."""
+def _open_batch(data: bytearray | memoryview, batch: WalkedBatch, *, with_keys: bool) -> OpenedBatch:
+    """Reads the records of a batch, but for a control batch, and their keys only if they count. Raises
+    `RecordsUnopened` if the records are too many bytes."""
     if batch.attributes & CONTROL:
         return OpenedBatch(None)
     try:
         body = open_whole(data, batch.position, decode_header(data, batch.position), OPENED_BYTES_MAX)
         if body is None:
             raise RecordsUnopened(Code.INVALID_RECORD, "the batch is too large to open it at once")
-        keyless = find_keyless(body, batch.count, 1)
+        keyless = find_keyless(body, batch.count, 1) if with_keys else []
         return OpenedBatch(time_range(body, batch.base_timestamp, batch.count), keyless[0] if keyless else -1)
     except Corrupt as error:
         return OpenedBatch(None, why=str(error))

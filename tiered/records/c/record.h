@@ -126,6 +126,54 @@ static inline Fault record_parse(const uint8_t **from, const uint8_t *end, Parse
     return FINE;
 }
 
+/* Reads a zigzag varint of at most three bytes at p, and returns its end. A longer one sets *is_long. */
+static inline const uint8_t *varint_quick(const uint8_t *p, int32_t *out, int *is_long) {
+    uint32_t value = p[0];
+    if (value < 0x80) {
+        p += 1;
+    } else if (p[1] < 0x80) {
+        value = (value & 0x7f) | (uint32_t)p[1] << 7;
+        p += 2;
+    } else {
+        value = (value & 0x7f) | (uint32_t)(p[1] & 0x7f) << 7 | (uint32_t)p[2] << 14;
+        *is_long |= p[2] >= 0x80;
+        p += 3;
+    }
+    *out = (int32_t)(value >> 1) ^ -(int32_t)(value & 1);
+    return p;
+}
+
+#define VARINT_QUICK_BYTES 3
+
+/* Parses a plain record: well-formed, with short varints and without headers. Returns 0, with nothing read, for any
+ * other, and for one so near to `end` that a varint of it could be read beyond. `record_parse` judges those. The place
+ * of the next record follows from the length alone: the processor parses it meanwhile. */
+static inline int record_quick(const uint8_t **from, const uint8_t *end, Parsed *out) {
+    const uint8_t *p = *from;
+    int32_t length, timestamp_delta;
+    int is_long = 0;
+    if (end - p < 5 * VARINT_QUICK_BYTES) return 0;
+    p = varint_quick(p, &length, &is_long);
+    if (length < 0 || length > end - p) return 0;
+    const uint8_t *stop = p + length;
+    p = varint_quick(p + 1, &timestamp_delta, &is_long);
+    p = varint_quick(p, &out->offset_delta, &is_long);
+    p = varint_quick(p, &out->key.size, &is_long);
+    out->key.data = p;
+    int32_t key_bytes = out->key.size > 0 ? out->key.size : 0;
+    if (is_long || out->key.size < -1 || key_bytes > end - p - (VARINT_QUICK_BYTES + 1)) return 0;
+    p += key_bytes;
+    p = varint_quick(p, &out->value.size, &is_long);
+    out->value.data = p;
+    if (is_long || out->value.size < -1 || out->value.size >= end - p) return 0;
+    if (out->value.size > 0) p += out->value.size;
+    if (*p != 0 || p + 1 != stop) return 0;
+    out->timestamp_delta = timestamp_delta;
+    out->header_count = 0;
+    out->headers = out->end = *from = stop;
+    return 1;
+}
+
 static inline int section_open(Section *section, const void *data, Py_ssize_t size, int64_t count, int dense) {
     section->start = section->at = data;
     section->end = section->start + size;
@@ -144,7 +192,8 @@ static inline int section_next(Section *section, Parsed *parsed) {
         section->fault = AFTER_LAST;
         return -1;
     }
-    section->fault = record_parse(&section->at, section->end, parsed);
+    if (!record_quick(&section->at, section->end, parsed))
+        section->fault = record_parse(&section->at, section->end, parsed);
     if (section->fault == FINE) {
         int64_t delta = parsed->offset_delta;
         if (section->dense ? delta != section->number : delta <= section->last_delta) section->fault = OUT_OF_ORDER;

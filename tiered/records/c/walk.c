@@ -43,9 +43,8 @@ static int records_prove(const uint8_t *p, int64_t size, int64_t count, Deltas *
     int more = section_open(&section, p + HEADER_BYTES, (Py_ssize_t)(size - HEADER_BYTES), count, 1);
     while (more >= 0 && (more = section_next(&section, &parsed)) > 0) {
         int64_t delta = parsed.timestamp_delta;
-        if (delta >= least && delta <= most) continue;
-        if (delta < least) least = delta;
-        if (delta > most) most = delta;
+        least = delta < least ? delta : least;
+        most = delta > most ? delta : most;
     }
     *deltas = (Deltas){least, most};
     if (more == 0) return 1;
