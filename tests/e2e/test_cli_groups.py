@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import time
 from collections.abc import Iterator
@@ -155,6 +156,26 @@ def test_seek_moves_offsets_to_places_times_groups_and_files(cluster: CliCluster
     file.write_text(f"{topic} one 8\n")
     assert f"{file}:1:" in cluster.run("group", "seek", other, "--to-file", str(file), code=2)
     assert "--to yesterday" in cluster.run("group", "seek", group, "--to", "yesterday", code=2)
+
+
+def test_seek_and_consume_say_that_no_record_is_late_enough(cluster: CliCluster) -> None:
+    topic, group = create_filled_topic(cluster, 3, 4), cluster.new_name("seek")
+    cluster.run("topic", "produce", topic, "-f", "%d %v\n", "-p", "1", stdin=b"1750000000000 later\n")
+    said = f"tiered: no record of {topic}-0 and 1 partition more is at or after 1740000000000 ms: the end is taken\n"
+    for options in (("--dry-run",), ()):
+        seek = ("group", "seek", group, "--to", "@1740000000", "--topics", topic, "--allow-new-topics", *options)
+        out, err = cluster.end(cluster.start(*seek, "--format", "json"))
+        assert [json.loads(line)["current_offset"] for line in out.splitlines()] == [4, 4, 4]
+        assert err.decode() == said
+    out, err = cluster.end(cluster.start("topic", "consume", topic, "-o", "@1740000000", "-f", "%v\n", "-n", "1"))
+    assert (out, err.decode()) == (b"later\n", said)
+    out, err = cluster.end(cluster.start("topic", "consume", topic, "-o", "@1740000000:end", "-f", "%v\n"))
+    assert (out, err.decode()) == (b"later\n", said)
+    _, err = cluster.end(cluster.start("topic", "consume", topic, "-o", "@1600000000:@1740000000", "-f", "%v\n"))
+    assert not err, "all records are earlier than the end of the range"
+    new = cluster.new_name("reads")
+    out, err = cluster.end(cluster.start("topic", "consume", topic, "-g", new, "-o", "@1740000000", "-n", "1"))
+    assert json.loads(out)["value"] == "later" and err.decode() == said
 
 
 def test_groups_and_offsets_are_deleted(cluster: CliCluster) -> None:

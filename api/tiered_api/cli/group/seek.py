@@ -10,7 +10,7 @@ from pathlib import Path
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.output import Row, print_rows
+from tiered_api.cli.output import Row, print_error, print_rows
 from tiered_api.cli.parsing import INT64_MAX, is_number
 from tiered_api.cli.reach import open_client
 from tiered_api.cli.text.offset_range import UNIX_MS, WORDS, Point, parse_point, resolve_offsets
@@ -70,7 +70,8 @@ async def _resolve_target(
     wanted = []
     for topic in sorted(set(only) or known):
         wanted += partitions_of(await client.fetch_topic(topic))
-    return await resolve_offsets(client, parse_target_point(args.to, time.time_ns() // 1_000_000), wanted)
+    point = parse_target_point(args.to, time.time_ns() // 1_000_000)
+    return await resolve_offsets(client, point, wanted, report=print_error)
 
 
 def parse_target_point(text: str, now_ms: int) -> Point:

@@ -6,7 +6,7 @@ Parsing yields points that mean the same for every partition; `resolve_offsets` 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from typing import NamedTuple
@@ -152,10 +152,15 @@ def _invalid_range(text: str, why: str) -> Refused:
 
 
 async def resolve_offsets(
-    client: KafkaClient, point: Point, partitions: Iterable[TopicPartition], *, read_committed: bool = False
+    client: KafkaClient,
+    point: Point,
+    partitions: Iterable[TopicPartition],
+    *,
+    read_committed: bool = False,
+    report: Callable[[str], None] | None = None,
 ) -> dict[TopicPartition, int]:
     """Returns the offset of each partition at a point. A relative point stays within the log. A time after all records
-    is the log end. An explicit offset is taken as it is."""
+    is the log end: `report` gets a sentence that says so. An explicit offset is taken as it is."""
     wanted = list(partitions)
     if point.at is PointKind.ZERO:
         return dict.fromkeys(wanted, point.value)
@@ -167,7 +172,16 @@ async def resolve_offsets(
         starts = await list_offsets_at(client, wanted, EARLIEST)
     if point.at is PointKind.TIME:
         found = await list_offsets_at(client, wanted, point.value, read_committed=read_committed)
+        unmatched = sorted(tp for tp, offset in found.items() if offset < 0)
+        if unmatched and report is not None:
+            report(_describe_unmatched(unmatched, point.value))
         return {tp: offset if offset >= 0 else ends[tp] for tp, offset in found.items()}
     if point.at is PointKind.START:
         return {tp: min(start + point.value, ends.get(tp, start)) for tp, start in starts.items()}
     return {tp: max(end + point.value, starts.get(tp, end)) for tp, end in ends.items()}
+
+
+def _describe_unmatched(unmatched: Sequence[TopicPartition], timestamp: int) -> str:
+    others = len(unmatched) - 1
+    more = f" and {others} partition{'s' * (others > 1)} more" if others else ""
+    return f"no record of {unmatched[0]}{more} is at or after {timestamp} ms: the end is taken"

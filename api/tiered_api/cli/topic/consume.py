@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
@@ -44,7 +44,9 @@ async def _consume(args: Namespace) -> None:
         return
     async with open_client(args) as client:
         wanted = await select_partitions(client, args)
-        starts, ends = await resolve_bounds(client, where, wanted, read_committed=args.read_committed)
+        starts, ends = await resolve_bounds(
+            client, where, wanted, read_committed=args.read_committed, report=print_error
+        )
         if args.read_committed and ends:
             await _report_held_back(client, where, ends)
         consumer = new_consumer(client, args)
@@ -69,11 +71,17 @@ async def select_partitions(client: KafkaClient, args: Namespace) -> list[TopicP
 
 
 async def resolve_bounds(
-    client: KafkaClient, where: Range, wanted: list[TopicPartition], *, read_committed: bool
+    client: KafkaClient,
+    where: Range,
+    wanted: list[TopicPartition],
+    *,
+    read_committed: bool,
+    report: Callable[[str], None] | None = None,
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
     """Returns the start of each partition, and its end if the range has one. A range with an end is cut to the current
-    log, so that the read ends. Deleted offsets are skipped."""
-    starts = await resolve_offsets(client, where.start, wanted, read_committed=read_committed)
+    log, so that the read ends. Deleted offsets are skipped. `report` gets a sentence if the start is a time after all
+    records of a partition."""
+    starts = await resolve_offsets(client, where.start, wanted, read_committed=read_committed, report=report)
     if where.end is None:
         return starts, {}
     lows = await resolve_offsets(client, Point(PointKind.START), wanted)

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
+from tiered_api.cli.output import print_error
 from tiered_api.cli.reach import new_consumer, open_client
 from tiered_api.cli.text.offset_range import PointKind, Range, resolve_offsets
 from tiered_api.cli.topic.record_printer import Printer, Write
@@ -81,7 +82,7 @@ class GroupReader:
         new = [each for each in mine if each not in known]
         unresolved = [each for each in new if each not in self._first_offsets]
         self._first_offsets |= await resolve_offsets(
-            self._client, self._where.start, unresolved, read_committed=self._args.read_committed
+            self._client, self._where.start, unresolved, read_committed=stable, report=print_error
         )
         if self._where.start.at is not PointKind.ZERO:
             self._uncommitted |= {each: self._first_offsets[each] for each in new}
