@@ -35,11 +35,11 @@ from pyspark_tiered.table_form import (
     SplitOutcome,
     Stop,
 )
-from tiered.errors import Corrupt
+from tiered.errors import Corrupt, TooLarge
 from tiered.offline.committed import FalseTransactionIndex
-from tiered.records.batch import decode_header
-from tiered.records.model import OBJECTS_MAX, WalkedBatch
-from tiered.records.pieces import read_records
+from tiered.records.batch import first_at_or_after
+from tiered.records.model import WalkedBatch
+from tiered.records.pieces import INT64_MIN
 
 if TYPE_CHECKING:
     import pyarrow
@@ -175,6 +175,9 @@ class SplitReader:
             # Rows that were yielded may be those of the transaction.
             self.end_offset = split.start
             self.stop = Stop(split.partition, split.start, True, str(fault))
+        except TooLarge as fault:
+            why = f"a record is too large to be loaded ({fault.why}); Kafka clients read it"
+            self.stop = Stop(split.partition, self.end_offset, False, why)
         except Corrupt as fault:
             where = "" if fault.where else f" where={self._object_key(self.end_offset)}"
             self.stop = Stop(split.partition, self.end_offset, True, f"{fault}{where}")
@@ -218,7 +221,9 @@ class SplitReader:
             next(batch.position for batch in found if batch.base_offset <= offset <= batch.last_offset)
             - found[0].position
         )
-        return read_records(data, at, decode_header(data, at), offset, 1, OBJECTS_MAX)[0][0].timestamp
+        place = first_at_or_after(data, at, INT64_MIN, offset)
+        assert place is not None
+        return place[1]
 
     def _object_key(self, offset: int) -> str:
         return next((entry.key for entry in self._split.entries if offset < entry.next_offset), "")

@@ -22,6 +22,7 @@ from pyspark_tiered.table_form import FIELD_IDS, Advance, ConversionResult
 from tests.spark import filling
 from tiered.errors import Refused
 from tiered.ids import PartitionId
+from tiered.records.pieces import RECORD_BYTES_MAX
 
 TOPIC = filling.topic_id(5)
 BATCH = 100
@@ -101,6 +102,22 @@ def test_file_ends_before_a_missing_segment(log: Log) -> None:
     assert (outcome.end, outcome.stop.damaged) == (1000, True)
     assert gone.name in outcome.stop.why
     assert log.offsets(result) == list(range(1000))
+
+
+def test_record_too_large_to_load_stops_its_partition_without_damage(tmp_path: Path) -> None:
+    store = f"file://{tmp_path}/store"
+    filling.create_topic(store, "t", TOPIC, 1)
+    small = [(i, b"k", b"v", ()) for i in range(BATCH)]
+    rows = [*small, (BATCH, b"k", bytes(RECORD_BYTES_MAX), ()), *small[1:]]
+    filling.upload(store, "t", PartitionId(TOPIC, 0), list(filling.segments(rows)))
+    log = Log(store, tmp_path / "table")
+    (split,) = splits(compare.read_cold_topic(store, "t"), {0: (0, len(rows))}, 1)
+    result = log.convert(split)
+    (outcome,) = result.outcomes
+    assert outcome.stop is not None and not outcome.stop.damaged
+    assert outcome.end == outcome.stop.offset == BATCH
+    assert f"no more than {RECORD_BYTES_MAX} are opened at once" in outcome.stop.why
+    assert log.offsets(result) == list(range(BATCH))
 
 
 BEYOND_MS = -(1 << 62)
