@@ -69,6 +69,43 @@ def test_audit_names_who_deleted_a_topic(tmp_path: Path, capsys: pytest.CaptureF
     assert "cannot be read: No such file" in capsys.readouterr().err
 
 
+def test_removed_user_leaves_no_rule_unsaid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The next user of that name would have them."""
+    settings = (
+        "listeners=SASL_PLAINTEXT://127.0.0.1:0", f"authorizer.class.name={STANDARD_AUTHORIZER}",
+        "super.users=User:admin",
+    )  # fmt: skip
+    start = ("--add-scram", "SCRAM-SHA-512=[name=admin,password=admin]")
+    with ServeProcess(tmp_path / "data", *start, *(word for each in settings for word in ("-c", each))) as broker:
+        admin = write_properties(tmp_path / "admin", broker.kafka, "admin", "admin")
+        (tmp_path / "password").write_text("b\n")
+
+        def command(words: str) -> tuple[str, str]:
+            ended = main([*words.split(), "--command-config", admin, "--format", "json"])
+            out, err = capsys.readouterr()
+            assert ended == 0, (words, out, err)
+            return out, err
+
+        def make_bob() -> None:
+            for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+                command(f"user add bob --password-file {tmp_path}/password --mechanism {mechanism}")
+
+        make_bob()
+        assert command("user remove bob")[1] == ""
+        make_bob()
+        command("acl add --topic t --allow-principal User:bob --operation Read --operation Write")
+        command("acl add --topic t --allow-principal User:bobby --operation Read")
+        command("quota set --user bob producer_byte_rate=1024")
+        command("quota set --user bob --client-id c request_percentage=5")
+        assert command("user remove bob --mechanism SCRAM-SHA-256")[1] == "", "the user is still there"
+        assert "user bob left 2 ACLs and 2 quotas" in command("user remove bob")[1]
+        make_bob()
+        out, err = command("user remove bob --with-rules")
+        assert (len(out.splitlines()), err) == (6, "")
+        assert "bobby" in command("acl list")[0] and '"User:bob"' not in command("acl list")[0]
+        assert command("quota list") == ("", "")
+
+
 def test_audit_without_a_topic_says_where_the_lines_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with ServeProcess(tmp_path) as broker:
         assert main(["audit", "--bootstrap", broker.kafka]) == 2

@@ -121,6 +121,7 @@ def _user(verbs: Commands) -> None:
     removed = add_verb(verbs, "remove", "remove users", module, "remove_users", aliases=("delete", "rm"))
     removed.add_argument("users", metavar="USER", nargs="+")
     removed.add_argument("--mechanism", choices=tuple(MECHANISMS), help="remove only the passwords of this mechanism")
+    removed.add_argument("--with-rules", action="store_true", help="remove the ACLs and quotas of these users too")
     _add_force_option(removed)
 
 

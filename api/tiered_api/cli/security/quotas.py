@@ -110,6 +110,11 @@ async def _remove(args: Namespace) -> int:
     return _print_outcome(args, entity, chosen, status)
 
 
+async def remove_all_quotas(client: KafkaClient, entity: QuotaEntity, keys: Iterable[str]) -> str:
+    """Removes quotas of one entity. Returns the status."""
+    return await _alter(client, entity, [OpData(key, 0.0, True) for key in keys], is_dry=False)
+
+
 async def _alter(client: KafkaClient, entity: QuotaEntity, ops: list[OpData], is_dry: bool) -> str:
     """Changes quotas of one entity: all of them or none. Returns the status."""
     entry = EntryData([EntityData(*part) for part in entity], ops)

@@ -11,12 +11,18 @@ from argparse import Namespace
 from collections.abc import Mapping
 
 from tiered.errors import Code, Refused
+from tiered.quotas.entity import USER as QUOTA_USER
+from tiered.quotas.entity import entity_text
+from tiered.security.acls import Acl
+from tiered.security.principal import USER, Principal
 from tiered.security.scram import BY_NUMBER, MECHANISMS, make_salt, salt_password
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.output import Row, print_rows
+from tiered_api.cli.output import Row, print_error, print_rows
 from tiered_api.cli.reach import open_client
+from tiered_api.cli.security.acl_requests import delete_acls
 from tiered_api.cli.security.lockout import check_users, fetch_rights
 from tiered_api.cli.security.passwords import read_password
+from tiered_api.cli.security.quotas import Quotas, fetch_quotas, remove_all_quotas
 from tiered_api.cli.status import OK, format_status
 from tiered_api.kafka.client.client import KafkaClient, to_refused
 from tiered_api.kafka.protocol.messages.alter_user_scram_credentials import (
@@ -121,7 +127,47 @@ async def _remove(args: Namespace) -> list[Row]:
             for each in sorted(mechanisms):
                 deletion = ScramCredentialDeletion(user, MECHANISMS[each].number)
                 rows += await _alter(client, AlterUserScramCredentialsRequest([deletion], []), each)
+        gone = [user for user, mechanisms in wanted.items() if len(mechanisms) == len(known[user])]
+        done = {row["user"] for row in rows if row["status"] == OK}
+        for user in gone:
+            if user in done:
+                rows += await _remove_rules(client, user) if args.with_rules else await _report_rules(client, user)
         return rows
+
+
+async def _fetch_rules(client: KafkaClient, user: str) -> tuple[list[Acl], Quotas]:
+    """Fetches the ACLs and the quotas that name a user."""
+    principal = str(Principal(USER, user))
+    acls = (await fetch_rights(client)).acls or ()
+    quotas = await fetch_quotas(client, ((QUOTA_USER, user),), is_exact=False)
+    return sorted(each for each in acls if each.principal == principal), quotas
+
+
+async def _report_rules(client: KafkaClient, user: str) -> list[Row]:
+    """Says on the error stream what stays of a removed user."""
+    acls, quotas = await _fetch_rules(client, user)
+    counts = (len(acls), "ACL"), (sum(map(len, quotas.values())), "quota")
+    left = " and ".join(f"{count} {what}{'s' * (count > 1)}" for count, what in counts if count)
+    if left:
+        print_error(
+            f"user {user} left {left}, which hold for the next user of that name: `acl remove --principal User:{user}`"
+            f" and `quota remove --user {user}` remove them, as `user remove --with-rules` does"
+        )
+    return []
+
+
+async def _remove_rules(client: KafkaClient, user: str) -> list[Row]:
+    """Removes the ACLs and the quotas that name a user."""
+    acls, quotas = await _fetch_rules(client, user)
+    rows: list[Row] = []
+    for acl, outcome in zip(acls, await delete_acls(client, acls) if acls else (), strict=True):
+        status = format_status(outcome.error_code, outcome.error_message)
+        what = f"{acl.permission.name} {acl.operation.name} on {acl.resource_type.name} {acl.resource_name}"
+        rows.append({"user": user, "mechanism": f"ACL: {what}", "status": status})
+    for entity, values in quotas.items():
+        status = await remove_all_quotas(client, entity, values)
+        rows.append({"user": user, "mechanism": f"quotas of {entity_text(entity)}", "status": status})
+    return rows
 
 
 async def _alter(client: KafkaClient, request: AlterUserScramCredentialsRequest, mechanism: str) -> list[Row]:
