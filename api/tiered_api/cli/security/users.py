@@ -41,6 +41,8 @@ COLUMNS = ("user", "mechanism", "iterations")
 
 Credentials = Mapping[str, Mapping[str, int]]
 """By user and mechanism: the iterations."""
+Rules = tuple[list[Acl], Quotas]
+"""The ACLs and the quotas that name a user."""
 
 
 def list_users(args: Namespace) -> int:
@@ -122,20 +124,24 @@ async def _remove(args: Namespace) -> list[Row]:
         if not args.force:
             gone = [user for user, mechanisms in wanted.items() if len(mechanisms) == len(known[user])]
             check_users(await fetch_rights(client), gone, known.keys() - set(gone))
+        gone = [user for user, mechanisms in wanted.items() if len(mechanisms) == len(known[user])]
+        # Before the removal: a user that removes itself has no login after it.
+        rules = {user: await _fetch_rules(client, user) for user in gone}
         rows = []
         for user, mechanisms in wanted.items():
             for each in sorted(mechanisms):
                 deletion = ScramCredentialDeletion(user, MECHANISMS[each].number)
                 rows += await _alter(client, AlterUserScramCredentialsRequest([deletion], []), each)
-        gone = [user for user, mechanisms in wanted.items() if len(mechanisms) == len(known[user])]
         done = {row["user"] for row in rows if row["status"] == OK}
-        for user in gone:
-            if user in done:
-                rows += await _remove_rules(client, user) if args.with_rules else await _report_rules(client, user)
+        for user, found in rules.items():
+            if user in done and args.with_rules:
+                rows += await _remove_rules(client, user, found)
+            elif user in done:
+                _report_rules(user, found)
         return rows
 
 
-async def _fetch_rules(client: KafkaClient, user: str) -> tuple[list[Acl], Quotas]:
+async def _fetch_rules(client: KafkaClient, user: str) -> Rules:
     """Fetches the ACLs and the quotas that name a user."""
     principal = str(Principal(USER, user))
     acls = (await fetch_rights(client)).acls or ()
@@ -143,9 +149,9 @@ async def _fetch_rules(client: KafkaClient, user: str) -> tuple[list[Acl], Quota
     return sorted(each for each in acls if each.principal == principal), quotas
 
 
-async def _report_rules(client: KafkaClient, user: str) -> list[Row]:
+def _report_rules(user: str, rules: Rules) -> None:
     """Says on the error stream what stays of a removed user."""
-    acls, quotas = await _fetch_rules(client, user)
+    acls, quotas = rules
     counts = (len(acls), "ACL"), (sum(map(len, quotas.values())), "quota")
     left = " and ".join(f"{count} {what}{'s' * (count > 1)}" for count, what in counts if count)
     if left:
@@ -153,12 +159,11 @@ async def _report_rules(client: KafkaClient, user: str) -> list[Row]:
             f"user {user} left {left}, which hold for the next user of that name: `acl remove --principal User:{user}`"
             f" and `quota remove --user {user}` remove them, as `user remove --with-rules` does"
         )
-    return []
 
 
-async def _remove_rules(client: KafkaClient, user: str) -> list[Row]:
+async def _remove_rules(client: KafkaClient, user: str, rules: Rules) -> list[Row]:
     """Removes the ACLs and the quotas that name a user."""
-    acls, quotas = await _fetch_rules(client, user)
+    acls, quotas = rules
     rows: list[Row] = []
     for acl, outcome in zip(acls, await delete_acls(client, acls) if acls else (), strict=True):
         status = format_status(outcome.error_code, outcome.error_message)
