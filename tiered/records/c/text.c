@@ -208,5 +208,5 @@ PyObject *native_json_repeated_name(PyObject *self, PyObject *const *args, Py_ss
     }
     PyBuffer_Release(&buf);
     if (!differ) return find_in_python(args[0], args[1]);
-    Py_RETURN_NONE;
+    return Py_NewRef(Py_None);
 }
