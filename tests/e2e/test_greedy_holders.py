@@ -16,10 +16,13 @@ from typing import NamedTuple
 import pytest
 
 from tests.e2e.http_site import TEST_SECONDS, http_broker
+from tests.unit.groups.rig import Rig
 from tests.unit.hot.fixtures import NOW
 from tests.unit.hot.test_producer_state import walked_batch
 from tiered.config.settings import broker_rows
-from tiered.errors import Refused
+from tiered.errors import Code, Refused
+from tiered.groups.limits import GroupSettings
+from tiered.groups.pending_offsets import OFFSET_BYTES
 from tiered.hot.producer_state import ProducerLimits, ProducerStates
 from tiered.ids import KEYED_FROM
 from tiered.quotas.shares import POTS, PotRefused
@@ -100,7 +103,21 @@ async def open_idempotency_keys(directory: Path, monkeypatch: pytest.MonkeyPatch
     yield take
 
 
+@asynccontextmanager
+async def open_groups(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Take]:
+    """Commits an offset in ever more groups."""
+    rig, numbers = Rig(GroupSettings(bytes_max=100 * OFFSET_BYTES)), count()
+
+    async def take(name: str) -> None:
+        code = rig.commit(group=f"{name}-{next(numbers)}", holder=name)
+        if code is not Code.NONE:
+            raise PotRefused(code, rig.refused[-1][1])
+
+    yield take
+
+
 ATTACKS = {
+    "group-bytes": Attack(100, open_groups),
     "producer-ids": Attack(32, open_producer_ids),
     "partition-producer-ids": Attack(32, open_partition_producer_ids),
     "idempotency-keys": Attack(32, open_idempotency_keys),
@@ -150,7 +167,6 @@ NO_POTS = {
     "tiered.metrics.max.group.topics": _LABELS,
     "tiered.partitions.max": _NO_SHARES,
     "tiered.partitions.max.per.broker": "bounds the replicas that the controller places on a broker",
-    "tiered.groups.max.bytes": _NO_SHARES,
     "tiered.transactions.max.bytes": _NO_SHARES,
     "remote.log.manager.copier.thread.pool.size": _NO_SHARES,
 }

@@ -21,6 +21,13 @@ from kafka import KafkaConsumer, KafkaProducer
 from tests.e2e.kafka_site import KafkaBroker, run
 from tests.e2e.serving import ServeProcess
 from tests.ports import free_port
+from tiered.errors import Code
+from tiered_api.kafka.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
 
 QUICK = "group.initial.rebalance.delay.ms=0"
 TEST_SECONDS = 120.0
@@ -214,6 +221,39 @@ def test_partitions_are_shared_while_members_come_and_go(tmp_path: Path) -> None
         await lost.stop()
 
     run(tmp_path, scenario, group_initial_rebalance_delay_ms=0, group_min_session_timeout_ms=1000)
+
+
+async def commit_until_refused(site: KafkaBroker, address: str) -> int:
+    """Commits in ever more groups, and returns how many commits were accepted before the first refusal."""
+    client = await site.client(address)
+    topics = [OffsetCommitRequestTopic("t", "", [OffsetCommitRequestPartition(0, 1, committed_metadata="x" * 4096)])]
+    for number in range(1_000):
+        request = OffsetCommitRequest(f"{address}-{number}", topics=topics)
+        code = (await client.ask(request, 8, OffsetCommitResponse)).topics[0].partitions[0].error_code
+        if code:
+            assert code == Code.COORDINATOR_NOT_AVAILABLE.number
+            return number
+    return 1_000
+
+
+def test_greedy_address_leaves_memory_of_groups_to_others(tmp_path: Path) -> None:
+    """One address filled all of it with offsets in half a minute: nobody else could join a group for a week."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        await site.create("t", 1)
+        assert 150 < await commit_until_refused(site, "127.0.0.2") < 200
+
+        def run_client() -> None:
+            member = LibrdkafkaMember(site.address, "g", "t")
+            poll_until([member], lambda: is_shared_out([member], 1))
+            member.consumer.close()
+
+        await asyncio.to_thread(run_client)
+        assert 0 < await commit_until_refused(site, "127.0.0.3") < 20
+        (found,) = [each for each in site.node.health().problems if "bytes of groups are taken" in each]
+        assert "of them by 127.0.0.2" in found
+
+    run(tmp_path, scenario, tiered_groups_max_bytes=1 << 20, group_initial_rebalance_delay_ms=0)
 
 
 def test_later_member_continues_at_the_committed_offset(tmp_path: Path) -> None:

@@ -182,6 +182,7 @@ class Broker:
             ),
             metrics,
         )  # fmt: skip
+        self.pots.watch(self.group_coordinators.holdings)
         self.producer_ids = ProducerIds(channel, settings.node_id)
         self.marker_writer = MarkerWriter(self.leader_replica, self.group_coordinators)
         self.transaction_coordinators = TransactionCoordinators(
@@ -361,8 +362,6 @@ class Broker:
             pending_metadata=self.cluster.pending,
             metadata_trouble=self._metadata.stall_reason,
             pots=self.pots.describe(),
-            group_bytes=self.group_coordinators.memory_bytes,
-            group_bytes_max=self.settings.tiered_groups_max_bytes,
             unserved=self.hosted_replicas.list_unserved()
             | self.group_coordinators.list_unserved()
             | self.transaction_coordinators.list_unserved(),

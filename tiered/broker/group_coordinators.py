@@ -50,6 +50,7 @@ from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.metrics import Metrics
 from tiered.object_store.metered import MeteredStore
 from tiered.ports import Clock, Rng
+from tiered.quotas.shares import GROUP_BYTES, Holdings
 from tiered.records.marker import TransactionMarker
 from tiered.replication.leader_replica import LeaderReplica
 
@@ -142,6 +143,12 @@ class GroupCoordinators:
                 (0.01, 0.1, 1, 10, 60),
             ),
         )  # fmt: skip
+        self.holdings = Holdings(
+            GROUP_BYTES,
+            lambda: self._view.settings.tiered_groups_max_bytes,
+            lambda: self.memory_bytes,
+            lambda: (shard.state.holders.by_holder for shard in self.host.shards()),
+        )
         self._add_metrics(metrics)
 
     def _topic_size(self) -> InternalTopicSize:
@@ -297,7 +304,7 @@ class GroupCoordinators:
     def make_shard(self) -> GroupShard:
         """Returns a shard without groups."""
         settings = self._view.settings
-        shard = GroupShard(
+        return GroupShard(
             GroupSettings(
                 session_timeout_min_ms=settings.group_min_session_timeout_ms,
                 session_timeout_max_ms=settings.group_max_session_timeout_ms,
@@ -309,10 +316,9 @@ class GroupCoordinators:
                 bytes_max=settings.tiered_groups_max_bytes,
             ),
             lambda: str(uuid.UUID(int=self._rng.getrandbits(128), version=4)),
-            lambda: self.memory_bytes - shard.state.memory_bytes,
             self._find_topic_id,
+            self.holdings,
         )
-        return shard
 
     async def find_corrections(
         self,

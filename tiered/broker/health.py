@@ -30,8 +30,6 @@ from tiered.replication.leader_replica import LeaderReplica
 
 LISTED_MAX = 20
 """Most partitions that are listed for one kind of problem."""
-GROUP_BYTES_SHARE = 0.95
-"""Share of the memory limit of groups that is a problem: joins and commits are refused, or soon will be."""
 UPLOAD_GRACE_MS = 60_000
 """Longest time that a due upload may take before it is a problem."""
 
@@ -62,8 +60,6 @@ def assess_health(
     pending_metadata: int,
     metadata_trouble: str,
     pots: Iterable[str],
-    group_bytes: int,
-    group_bytes_max: int,
     unserved: dict[str, str],
     replicas: Iterable[LeaderReplica],
     image: Image,
@@ -93,11 +89,6 @@ def assess_health(
         )
     elif metadata_trouble:
         problems.append(f"{pending_metadata} changes of metadata wait: {metadata_trouble}")
-    if group_bytes >= group_bytes_max * GROUP_BYTES_SHARE:
-        problems.append(
-            f"groups hold {group_bytes} of {group_bytes_max} bytes (tiered.groups.max.bytes): joins and commits that"
-            " need more are refused"
-        )
     problems += pots
     problems += [f"partition {name} is not served: {why}" for name, why in list(unserved.items())[:LISTED_MAX]]
     listed = list(replicas)

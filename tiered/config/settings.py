@@ -438,8 +438,9 @@ class Settings:
     )
     tiered_groups_max_bytes: int = setting(
         256 << 20,
-        "Memory for all groups that a broker coordinates: subscriptions, assignments, offsets. Above it, joins and"
-        " commits that need more are refused, and clients try again.",
+        "Memory for all groups that a broker coordinates: subscriptions, assignments, offsets. Above three quarters of"
+        " it, joins and commits that need more are refused to clients that have more than their share"
+        " (docs/SECURITY.md); above it, to all. Clients try again.",
         1 << 20,
         LONG_MAX,
     )

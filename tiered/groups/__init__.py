@@ -1,11 +1,12 @@
 """Consumer groups of the classic protocol as pure decisions.
 
-May import: words
+May import: quotas
 
   shard              the group coordinator shard of one `__consumer_offsets` partition
   requests           requests to a group coordinator, its replies and its events
   decision           the state and the collected changes of one decision
   classic            one classic group: states, members, permitted transitions
+  holders            the memory of each group, and the holder that it counts for
   member             one member of a classic group
   join               JoinGroup: new members, returning members, static members
   rebalance          a group's way from one generation to the next

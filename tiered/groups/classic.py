@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tiered.errors import Code
+from tiered.groups.holders import GroupBytes
 from tiered.groups.member import ClassicGroupMember, Protocols
 from tiered.groups.records import GroupValue
 from tiered.groups.requests import JoinedMember
@@ -58,15 +59,6 @@ def protocols_size(protocols: Protocols) -> int:
     return sum(len(name) + len(metadata) for name, metadata in protocols)
 
 
-class ProtocolBytes:
-    """Bytes of the protocols of all members, in all groups of a shard."""
-
-    __slots__ = ("total",)
-
-    def __init__(self) -> None:
-        self.total = 0
-
-
 class ClassicGroup:
     """One group with its members.
 
@@ -75,9 +67,9 @@ class ClassicGroup:
     have not sent SyncGroup in this generation.
     """
 
-    def __init__(self, name: str, now_ms: int, shard_protocol_bytes: ProtocolBytes | None = None) -> None:
+    def __init__(self, name: str, now_ms: int, shard_protocol_bytes: GroupBytes | None = None) -> None:
         self.name = name
-        self._shard_protocol_bytes = shard_protocol_bytes or ProtocolBytes()
+        self._shard_protocol_bytes = shard_protocol_bytes or GroupBytes()
         self.state = ClassicGroupState.EMPTY
         self.state_since_ms = now_ms
         self.generation = 0
@@ -97,9 +89,7 @@ class ClassicGroup:
         self._supported_protocols: Counter[str] = Counter()
 
     @classmethod
-    def from_value(
-        cls, name: str, value: GroupValue, shard_protocol_bytes: ProtocolBytes | None = None
-    ) -> ClassicGroup:
+    def from_value(cls, name: str, value: GroupValue, shard_protocol_bytes: GroupBytes | None = None) -> ClassicGroup:
         """Builds the group as its last rebalance left it."""
         group = cls(name, value.state_since_ms, shard_protocol_bytes)
         group.generation = value.generation
@@ -173,7 +163,7 @@ class ClassicGroup:
     def _count_protocols(self, protocols: Protocols, by: int) -> None:
         size = by * protocols_size(protocols)
         self.protocol_bytes += size
-        self._shard_protocol_bytes.total += size
+        self._shard_protocol_bytes.add(self.name, size)
         for name in {name for name, _ in protocols}:
             self._supported_protocols[name] += by
             if not self._supported_protocols[name]:

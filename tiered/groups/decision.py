@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tiered.deadlines import Deadlines
-from tiered.groups.classic import ClassicGroup, ProtocolBytes
+from tiered.groups.classic import ClassicGroup
+from tiered.groups.holders import GroupBytes, GroupHolders
 from tiered.groups.limits import GroupSettings
 from tiered.groups.log_state import LogState
 from tiered.groups.member import ClassicGroupMember
 from tiered.groups.records import NO_TIME, OffsetKey, OffsetValue, offset_key, offset_value
 from tiered.groups.requests import Event, Reply
+from tiered.quotas.shares import GROUP_BYTES, Holdings
 from tiered.shard import CoordinatorRecord, CoordinatorResult, Now, ProducerIdAndEpoch
 
 MEMBER, JOIN, SYNC, EXPIRY = "member", "join", "sync", "sweep"
@@ -37,26 +39,40 @@ class GroupState:
     groups: dict[str, ClassicGroup] = field(default_factory=dict)
     deadlines: Deadlines = field(default_factory=Deadlines)
     parked_requests: dict[int, ParkedRequest] = field(default_factory=dict)
-    protocol_bytes: ProtocolBytes = field(default_factory=ProtocolBytes)
-    other_shards_bytes: Callable[[], int] = lambda: 0
-    """Returns the memory that the other shards of this broker take, in bytes."""
+    protocol_bytes: GroupBytes = field(default_factory=GroupBytes)
+    holders: GroupHolders = field(init=False)
+    holdings: Holdings = field(init=False)
+    """The memory of all groups of the broker. By default this shard is the only one."""
     find_topic_id: Callable[[str], str] = lambda topic: ""
     """Returns the id of the topic that has a name now; "" if there is none."""
     issued_member_ids: dict[tuple[str, str], None] = field(default_factory=dict)
     """(group, member id) of the ids given out last, oldest first. Some of them are used or removed by now."""
+
+    def __post_init__(self) -> None:
+        self.holders = GroupHolders(self.log_state.sizes, self.protocol_bytes)
+        self.holdings = Holdings(
+            GROUP_BYTES, lambda: self.settings.bytes_max, lambda: self.memory_bytes, lambda: (self.holders.by_holder,)
+        )
 
     @property
     def memory_bytes(self) -> int:
         """About how many bytes of memory this shard takes: protocols of members, and the state of the log."""
         return self.protocol_bytes.total + self.log_state.memory_bytes
 
-    def free_bytes(self) -> int:
-        """Returns how many bytes more the groups of this broker may take. Looks at all shards, once for a request."""
-        return self.settings.bytes_max - self.memory_bytes - self.other_shards_bytes()
+    def find_room(self, group: str) -> int:
+        """Returns how many bytes more a group may take. Looks at all shards of the broker, once for a request."""
+        return self.holdings.find_room(self.holders.find(group))
 
-    def has_room(self, size: int) -> bool:
-        """True if the groups of this broker may take `size` bytes more. Always true for a size of 0 or less."""
-        return size <= 0 or size <= self.free_bytes()
+    def has_room(self, group: str, size: int) -> bool:
+        """True if a group may take `size` bytes more, always for 0 or less. Reports a refusal."""
+        if size <= 0 or size <= self.find_room(group):
+            return True
+        self.report_refusal(group, size)
+        return False
+
+    def report_refusal(self, group: str, size: int) -> None:
+        """Reports that a group may not take `size` bytes more. The reply has a code alone."""
+        self.holdings.refuse(self.holders.find(group), size)
 
 
 class Decision:

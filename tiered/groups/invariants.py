@@ -25,6 +25,7 @@ def find_violations(shard_state: GroupState) -> Iterator[str]:
             yield f"a deadline names {name}, which is no group"
         if kind == MEMBER and found is not None and member_id not in {*found.members, *found.pending_members}:
             yield f"a session deadline names {member_id}, which is no member of {name}"
+    yield from shard_state.holders.find_violations(shard_state.groups)
     tokens = Counter(
         token
         for group in shard_state.groups.values()

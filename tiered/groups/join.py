@@ -55,6 +55,7 @@ def handle_join_group(decision: Decision, request: JoinGroup, token: int) -> Non
         group = decision.state.groups[request.group] = ClassicGroup(
             request.group, decision.now.wall_ms, decision.state.protocol_bytes
         )
+    decision.state.holders.claim(group.name, request.holder)
     if not _can_join(decision, group, request.member_id):
         decision.state.deadlines.cancel((MEMBER, group.name, request.member_id))
         _reject_join(decision, group, request.member_id, token)
@@ -62,7 +63,7 @@ def handle_join_group(decision: Decision, request: JoinGroup, token: int) -> Non
         decision.reply(token, JoinGroupReply(Code.INCONSISTENT_GROUP_PROTOCOL, request.member_id))
     elif not _fits_group_limit(group, request):
         decision.reply(token, JoinGroupReply(Code.GROUP_MAX_SIZE_REACHED, request.member_id))
-    elif not decision.state.has_room(_added_bytes(group, request)):  # clients try again
+    elif not decision.state.has_room(group.name, _added_bytes(group, request)):  # clients try again
         decision.reply(token, JoinGroupReply(Code.COORDINATOR_NOT_AVAILABLE, request.member_id))
     elif request.member_id:
         _join_existing_member(decision, group, request, token)

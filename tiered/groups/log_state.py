@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tiered.errors import Corrupt
+from tiered.groups.holders import GroupBytes
 from tiered.groups.pending_offsets import PendingOffsets, offset_size, size_growth
 from tiered.groups.records import (
     GroupKey,
@@ -33,14 +34,15 @@ class LogState:
     def __init__(self) -> None:
         self.groups: dict[str, bytes] = {}
         self.offsets: dict[str, GroupOffsets] = {}
-        self.pending = PendingOffsets()
+        self.sizes = GroupBytes()
+        """Memory that the values of each group take."""
+        self.pending = PendingOffsets(self.sizes)
         self.skipped_records = 0
-        self._memory_bytes = 0
 
     @property
     def memory_bytes(self) -> int:
         """About how many bytes of memory all values take."""
-        return self._memory_bytes + self.pending.memory_bytes
+        return self.sizes.total
 
     def apply(self, records: Iterable[CoordinatorRecord]) -> None:
         """Applies records in order. Counts and skips records of unknown kinds and records that it cannot read."""
@@ -61,10 +63,10 @@ class LogState:
             case GroupKey(group):
                 if value is not None:
                     read_group(value)
-                self._memory_bytes -= len(self.groups.pop(group, b""))
+                before = self.groups.pop(group, b"")
                 if value is not None:
                     self.groups[group] = value
-                    self._memory_bytes += len(value)
+                self.sizes.add(group, len(value or b"") - len(before))
             case None:
                 self.skipped_records += 1
 
@@ -93,7 +95,7 @@ class LogState:
         partitions = topics.get(topic)
         if partitions is None:
             partitions = topics[topic] = {}
-        self._memory_bytes += size_growth(partitions.get(partition), offset)
+        self.sizes.add(group, size_growth(partitions.get(partition), offset))
         partitions[partition] = offset
 
     def _remove_offset(self, key: OffsetKey) -> None:
@@ -104,7 +106,7 @@ class LogState:
         topics = self.offsets.get(group, {})
         partitions = topics.get(topic, {})
         dropped = partitions.pop(partition, None)
-        self._memory_bytes -= offset_size(dropped)
+        self.sizes.add(group, -offset_size(dropped))
         if dropped is not None and not partitions:
             del topics[topic]
             if not topics:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from tiered.errors import Code
 from tiered.groups.classic import ClassicGroup, ClassicGroupState
 from tiered.groups.decision import Decision, GroupState
@@ -46,7 +44,7 @@ def handle_commit_offsets(decision: Decision, request: CommitOffsets) -> CommitO
     expires = NO_TIME
     if request.retention_ms != NO_RETENTION:
         expires = min(decision.now.wall_ms + request.retention_ms, LATEST_MS)
-    return CommitOffsetsReply(_write_offsets(decision, group, request.offsets, expires))
+    return CommitOffsetsReply(_write_offsets(decision, group, request, expires))
 
 
 def handle_commit_transactional_offsets(decision: Decision, request: CommitTransactionalOffsets) -> CommitOffsetsReply:
@@ -59,7 +57,7 @@ def handle_commit_transactional_offsets(decision: Decision, request: CommitTrans
     if code is not None:
         return CommitOffsetsReply((code,) * len(request.offsets))
     group = group or _create_simple_group(decision, request.group)
-    return CommitOffsetsReply(_write_offsets(decision, group, request.offsets, NO_TIME, request.producer))
+    return CommitOffsetsReply(_write_offsets(decision, group, request, NO_TIME, request.producer))
 
 
 def _create_simple_group(decision: Decision, name: str) -> ClassicGroup:
@@ -70,7 +68,7 @@ def _create_simple_group(decision: Decision, name: str) -> ClassicGroup:
 def _write_offsets(
     decision: Decision,
     group: ClassicGroup,
-    rows: Iterable[PartitionOffset],
+    request: CommitOffsets | CommitTransactionalOffsets,
     expires_ms: int,
     producer: ProducerIdAndEpoch | None = None,
 ) -> tuple[Code, ...]:
@@ -80,9 +78,11 @@ def _write_offsets(
     """
     state, log_state = decision.state, decision.state.log_state
     codes, added_bytes, written = list[Code](), 0, 0
-    free_bytes: int | None = None
+    room: int | None = None
+    is_refused = False
+    state.holders.claim(group.name, request.holder)
     topic, topic_id = "", state.find_topic_id("")
-    for row in rows:
+    for row in request.offsets:
         if row.topic != topic:  # mostly, the rows of a topic stand together
             topic, topic_id = row.topic, state.find_topic_id(row.topic)
         if row.metadata and not _fits_metadata_limit(row.metadata, state.settings.metadata_bytes_max):
@@ -101,8 +101,11 @@ def _write_offsets(
             growth = pending_size(value) - pending_size(log_state.pending.find(producer.producer_id, key))
         if growth > 0:
             added_bytes += growth
-            free_bytes = state.free_bytes() if free_bytes is None else free_bytes
-            if added_bytes > free_bytes:  # clients retry
+            room = state.find_room(group.name) if room is None else room
+            if added_bytes > room:  # clients retry
+                if not is_refused:
+                    state.report_refusal(group.name, added_bytes)
+                is_refused = True
                 codes.append(Code.COORDINATOR_NOT_AVAILABLE)
                 continue
         decision.write_offset(key, value, producer)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tiered.groups.holders import GroupBytes
 from tiered.groups.records import OffsetKey, OffsetValue, offset_record
 from tiered.shard import CoordinatorRecord, ProducerIdAndEpoch
 
@@ -52,10 +53,10 @@ class PendingTransaction:
 
 
 class PendingOffsets:
-    """The pending offsets of one shard. `memory_bytes` is about the memory that they take."""
+    """The pending offsets of one shard. Their memory counts in `sizes`."""
 
-    def __init__(self) -> None:
-        self.memory_bytes = 0
+    def __init__(self, sizes: GroupBytes) -> None:
+        self._sizes = sizes
         self._transactions: dict[int, PendingTransaction] = {}
         self._groups: dict[str, dict[tuple[str, int], dict[int, PendingOffset]]] = {}
         """By group, partition and producer id. The producers of a partition are in the order of the log."""
@@ -141,7 +142,8 @@ class PendingOffsets:
         transaction.keys[key] = None
         by_producer = self._groups.setdefault(key.group, {}).setdefault(key[1:], {})
         replaced = by_producer.pop(producer.producer_id, None)
-        self.memory_bytes += pending_size(value) - pending_size(replaced.value if replaced is not None else None)
+        growth = pending_size(value) - pending_size(replaced.value if replaced is not None else None)
+        self._sizes.add(key.group, growth)
         by_producer[producer.producer_id] = PendingOffset(value)
 
     def supersede(self, key: OffsetKey) -> None:
@@ -192,7 +194,7 @@ class PendingOffsets:
     def _remove_one(self, producer_id: int, key: OffsetKey) -> None:
         partitions = self._groups[key.group]
         by_producer = partitions[key[1:]]
-        self.memory_bytes -= pending_size(by_producer.pop(producer_id).value)
+        self._sizes.add(key.group, -pending_size(by_producer.pop(producer_id).value))
         if not by_producer:
             del partitions[key[1:]]
             if not partitions:

@@ -161,7 +161,7 @@ def apply_assignments(decision: Decision, group: ClassicGroup, assignments: Mapp
         prepare_rebalance(decision, group, f"the group takes {len(record.value)} bytes, too many for the log")
         return
     if not decision.state.has_room(
-        len(record.value or b"") - len(decision.state.log_state.groups.get(group.name, b""))
+        group.name, len(record.value or b"") - len(decision.state.log_state.groups.get(group.name, b""))
     ):
         fail_pending_syncs(decision, group, Code.COORDINATOR_NOT_AVAILABLE)
         prepare_rebalance(decision, group, "the groups of this broker take all memory that they may")
@@ -249,3 +249,4 @@ def drop_group(decision: Decision, group: ClassicGroup) -> None:
     for member_id in group.pending_members:
         decision.state.deadlines.cancel((MEMBER, group.name, member_id))
     del decision.state.groups[group.name]
+    decision.state.holders.forget(group.name)

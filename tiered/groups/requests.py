@@ -46,6 +46,8 @@ class JoinGroup:
     reason: str | None = None
     member_id_required: bool = True
     supports_skip_assignment: bool = True
+    holder: str = ""
+    """The holder that a new group counts for (`quotas.shares`)."""
 
 
 class JoinedMember(NamedTuple):
@@ -167,6 +169,8 @@ class CommitOffsets:
     member_id: str = ""
     instance_id: str | None = None
     retention_ms: int = NO_RETENTION
+    holder: str = ""
+    """The holder that a new group counts for (`quotas.shares`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +187,8 @@ class CommitTransactionalOffsets:
     generation: int = NO_GENERATION
     member_id: str = ""
     instance_id: str | None = None
+    holder: str = ""
+    """The holder that a new group counts for (`quotas.shares`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from tiered.groups.offsets import (
 from tiered.groups.rebalance import on_join_timeout, on_member_timeout, on_sync_timeout, prepare_rebalance
 from tiered.groups.records import read_group
 from tiered.groups.requests import Event, Reply, Request
+from tiered.quotas.shares import Holdings
 from tiered.shard import UNAWAITED, CoordinatorRecord, CoordinatorResult, Now, ProducerIdAndEpoch
 
 EXPIRY_SLICE_OFFSETS = 10_000
@@ -40,8 +41,8 @@ EXPIRY_SLICE_OFFSETS = 10_000
 class GroupShard:
     """Decides the requests of one coordinator partition, as a `CoordinatorShard`.
 
-    `new_uuid` returns a fresh UUID as text. `other_shards_bytes` returns the bytes that other shards of the broker
-    take. `find_topic_id` returns the id of the topic that has a name now, "" if there is none. `next_due_ms` (None:
+    `new_uuid` returns a fresh UUID as text. `find_topic_id` returns the id of the topic that has a name now, "" if
+    there is none. `holdings` are those of all shards of the broker; None if there is no other one. `next_due_ms` (None:
     never) is on the monotonic clock; it may change with each call.
     """
 
@@ -49,10 +50,12 @@ class GroupShard:
         self,
         settings: GroupSettings,
         new_uuid: Callable[[], str],
-        other_shards_bytes: Callable[[], int] = lambda: 0,
         find_topic_id: Callable[[str], str] = lambda topic: "",
+        holdings: Holdings | None = None,
     ) -> None:
-        self.state = GroupState(settings, new_uuid, other_shards_bytes=other_shards_bytes, find_topic_id=find_topic_id)
+        self.state = GroupState(settings, new_uuid, find_topic_id=find_topic_id)
+        if holdings is not None:
+            self.state.holdings = holdings
         self._groups_to_expire: list[str] = []
 
     # -- the log -------------------------------------------------------------------------------------------------------
@@ -63,10 +66,12 @@ class GroupShard:
         A load applies the records of a snapshot, then those of the log.
         """
         self.state.log_state.apply(records)
+        self.state.holders.settle()
 
     def end_transaction(self, marker: ProducerIdAndEpoch, is_commit: bool) -> None:
         """Applies a marker of the log: the pending offsets of the producer are committed or dropped."""
         self.state.log_state.end_transaction(marker, is_commit)
+        self.state.holders.settle()
 
     def on_loaded(self, now: Now) -> None:
         """Builds the groups once all records are loaded. Each member gets a fresh session.
@@ -83,6 +88,7 @@ class GroupShard:
         for name in (*self.state.log_state.offsets, *self.state.log_state.pending.groups()):
             if name not in self.state.groups:
                 self.state.groups[name] = ClassicGroup(name, now.wall_ms, self.state.protocol_bytes)
+        self.state.holders.settle()
         self._schedule_expiry(now)
 
     def snapshot(self) -> Iterator[list[CoordinatorRecord]]:
@@ -129,6 +135,7 @@ class GroupShard:
                 decision.reply(token, handle_list_groups(self.state.groups.values(), request))
             case requests.DeleteGroup():
                 decision.reply(token, handle_delete_group(decision, request))
+        self.state.holders.settle()
         return decision.result()
 
     def due(self, now: Now) -> CoordinatorResult[Reply, Event]:
@@ -145,6 +152,7 @@ class GroupShard:
                 on_join_timeout(decision, group)
             elif kind == SYNC:
                 on_sync_timeout(decision, group)
+        self.state.holders.settle()
         return decision.result()
 
     @property

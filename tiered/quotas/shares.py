@@ -12,7 +12,8 @@ unknown since a restart: it counts in the total only, and only the bound itself 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from tiered.errors import Code, Refused
@@ -48,6 +49,7 @@ def _pot(name: str, setting: str, unit: str, code: Code) -> Pot:
     return pot
 
 
+GROUP_BYTES = _pot("group-bytes", "tiered.groups.max.bytes", "bytes of groups", Code.COORDINATOR_NOT_AVAILABLE)
 PRODUCER_IDS = _pot("producer-ids", "tiered.producer.ids.max", "producer ids", Code.THROTTLING_QUOTA_EXCEEDED)
 PARTITION_PRODUCER_IDS = _pot(
     "partition-producer-ids",
@@ -74,14 +76,14 @@ def find_share(bound: int, held: int) -> int:
     return max((bound - held) // FREE_BY_SHARE, 1)
 
 
+def find_room(bound: int, held: int, own: int) -> int:
+    """Returns how much more a holder that holds `own` of a pot may take; below 0 if the pot holds too much."""
+    return min(bound - held, max(bound * SCARCE_QUARTERS // 4 - held, find_share(bound, held) - own))
+
+
 def has_room(bound: int, held: int, own: int, more: int) -> bool:
     """True if a holder that holds `own` of a pot may take `more`. Always true for 0 or less."""
-    if more <= 0:
-        return True
-    after = held + more
-    if after > bound:
-        return False
-    return not is_scarce(bound, after) or own + more <= find_share(bound, held)
+    return more <= 0 or more <= find_room(bound, held, own)
 
 
 OnRefused = Callable[[Pot, str, str], object]
@@ -109,16 +111,24 @@ def refuse(pot: Pot, bound: int, held: int, holder: str, own: int, more: int, on
 
 
 class Holdings:
-    """The holders of one pot, and what each holds. `bound` and `held` return the size of the pot, and what is taken."""
+    """The holders of one pot, and what each holds. `read_bound` and `read_held` return the size of the pot, and what is
+    taken. `read_parts` returns what holders have in each of several parts, which count themselves."""
 
-    __slots__ = ("_by_holder", "_read_bound", "_read_held", "on_refused", "pot")
+    __slots__ = ("_by_holder", "_read_bound", "_read_held", "_read_parts", "on_refused", "pot")
 
-    def __init__(self, pot: Pot, read_bound: Callable[[], int], read_held: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        pot: Pot,
+        read_bound: Callable[[], int],
+        read_held: Callable[[], int],
+        read_parts: Callable[[], Iterable[Mapping[str, int]]] | None = None,
+    ) -> None:
         self.pot = pot
         self._read_bound = read_bound
         self._read_held = read_held
         self._by_holder: dict[str, int] = {}
         """Holders that hold something: no more than the pot has room for."""
+        self._read_parts = read_parts or (lambda: (self._by_holder,))
         self.on_refused: OnRefused = ignore_refusal
 
     @property
@@ -138,22 +148,21 @@ class Holdings:
 
     def own(self, holder: str) -> int:
         """Returns what a holder holds."""
-        return self._by_holder.get(holder, 0)
+        return sum(part.get(holder, 0) for part in self._read_parts())
 
     def add(self, holder: str, count: int) -> None:
         """Counts what a holder took, or gave back if `count` is below 0."""
-        if not holder:
-            return
-        own = self._by_holder.get(holder, 0) + count
-        if own > 0:
-            self._by_holder[holder] = own
-        else:
-            self._by_holder.pop(holder, None)
+        count_holder(self._by_holder, holder, count)
+
+    def find_room(self, holder: str) -> int:
+        """Returns how much more a holder may take; below 0 if the pot holds too much. Nothing that is unknown has a
+        share."""
+        bound, held = self.bound, self.held
+        return find_room(bound, held, self.own(holder)) if holder else bound - held
 
     def has_room(self, holder: str, more: int = 1) -> bool:
         """True if a holder may take `more`."""
-        own = self.own(holder) if holder else -more
-        return has_room(self.bound, self.held, own, more)
+        return more <= 0 or more <= self.find_room(holder)
 
     def check(self, holder: str, more: int = 1) -> None:
         """Raises `PotRefused` with the code of the pot and a sentence if a holder may not take `more`."""
@@ -170,5 +179,18 @@ class Holdings:
 
     def find_greediest(self) -> tuple[str, int]:
         """Returns the holder that holds most, and what it holds; ("", 0) if all are unknown."""
-        greediest = max(self._by_holder, key=self._by_holder.__getitem__, default="")
-        return greediest, self.own(greediest)
+        counts = Counter[str]()
+        for part in self._read_parts():
+            counts.update(part)
+        return max(counts.items(), key=lambda pair: pair[1], default=("", 0))
+
+
+def count_holder(by_holder: dict[str, int], holder: str, count: int) -> None:
+    """Counts what a holder took, or gave back if `count` is below 0. The unknown holder has no count."""
+    if not holder:
+        return
+    own = by_holder.get(holder, 0) + count
+    if own > 0:
+        by_holder[holder] = own
+    else:
+        by_holder.pop(holder, None)

@@ -9,6 +9,7 @@ from tests.sim.cluster.observer import Findings
 from tests.sim.cluster.transition_rules import TransitionRules
 from tests.unit.replication.test_leader_state import begin_change, fetch_with_log_start, leader_state
 from tests.unit.transactions.rig import make_shard_in
+from tiered.groups.holders import GroupBytes
 from tiered.groups.pending_offsets import PendingOffsets
 from tiered.groups.records import OffsetKey, OffsetValue
 from tiered.shard import ProducerIdAndEpoch
@@ -40,7 +41,7 @@ def test_i22_deletion_that_passes_over_a_proposed_member_is_reported() -> None:
 
 def test_i15_older_offset_that_outlives_a_commit_is_reported() -> None:
     with judged():
-        pending = PendingOffsets()
+        pending = PendingOffsets(GroupBytes())
         for producer, offset in ((FIRST, 5), (SECOND, 7)):
             pending.add(producer, KEY, OffsetValue(offset, -1, "", 0))
         pending.end_transaction(SECOND, True)

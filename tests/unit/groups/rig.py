@@ -38,6 +38,7 @@ from tiered.groups.requests import (
     SyncGroupReply,
 )
 from tiered.groups.shard import GroupShard
+from tiered.quotas.shares import GROUP_BYTES, Holdings
 from tiered.record_fields import I16, I32, encode_string
 from tiered.shard import CoordinatorRecord, CoordinatorResult, Now, ProducerIdAndEpoch
 
@@ -81,6 +82,8 @@ class Rig:
     def __init__(self, settings: GroupSettings | None = None) -> None:
         self.settings = settings or GroupSettings()
         self.held_elsewhere = 0
+        self.refused: list[tuple[str, str]] = []
+        """The holders that a share refused, each with the reason."""
         self.topic_ids: dict[str, str] = {}
         self._ids = itertools.count(1)
         self._tokens = itertools.count(1)
@@ -144,6 +147,7 @@ class Rig:
             assert (loaded.groups, loaded.offsets) == (self.shard.log_state.groups, self.shard.log_state.offsets)
             assert _pending(loaded) == _pending(self.shard.log_state)
             assert loaded.memory_bytes == self.shard.log_state.memory_bytes
+            assert loaded.sizes.by_group == self.shard.log_state.sizes.by_group
         assert self.shard.state.protocol_bytes.total == sum(
             group.protocol_bytes for group in self.shard.state.groups.values()
         )
@@ -151,9 +155,13 @@ class Rig:
     def _fresh(self, records: Iterable[CoordinatorRecord] | None = None) -> GroupShard:
         """Returns a shard that loaded these records, or else the log."""
         shard = GroupShard(
-            self.settings, lambda: f"id{next(self._ids)}", lambda: self.held_elsewhere,
-            lambda topic: self.topic_ids.get(topic, ""),
+            self.settings, lambda: f"id{next(self._ids)}", lambda topic: self.topic_ids.get(topic, ""),
+            Holdings(
+                GROUP_BYTES, lambda: self.settings.bytes_max, lambda: shard.state.memory_bytes + self.held_elsewhere,
+                lambda: (shard.state.holders.by_holder,),
+            ),
         )  # fmt: skip
+        shard.state.holdings.on_refused = lambda _, holder, why: self.refused.append((holder, why))
         if records is not None:
             shard.apply(records)
         else:
@@ -239,11 +247,11 @@ class Rig:
         return self.told(LeaveGroup(group, leavers), LeaveGroupReply).codes
 
     def commit(
-        self, member_id: str = "", generation: int = -1, offset: int = 1, *, topic: str = "t", group: str = G
-    ) -> Code:
-        (code,) = self.told(
-            CommitOffsets(group, (PartitionOffset(topic, 0, offset),), generation, member_id), CommitOffsetsReply
-        ).codes
+        self, member_id: str = "", generation: int = -1, offset: int = 1, *, topic: str = "t", group: str = G,
+        holder: str = "",
+    ) -> Code:  # fmt: skip
+        request = CommitOffsets(group, (PartitionOffset(topic, 0, offset),), generation, member_id, holder=holder)
+        (code,) = self.told(request, CommitOffsetsReply).codes
         return code
 
     def committed(self, topic: str = "t", *, group: str = G) -> int:

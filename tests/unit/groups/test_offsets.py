@@ -21,6 +21,7 @@ from tiered.groups.requests import (
     PartitionOffset,
     TopicsDeleted,
 )
+from tiered.quotas.shares import GROUP_BYTES, Holdings
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def test_offsets_of_all_groups_are_bounded_and_old_ones_can_move() -> None:
 def test_commit_of_many_offsets_asks_for_the_free_memory_once(rig: Rig) -> None:
     """It asked all shards of the broker for each offset: 10,000 took 0.18 s in one turn of the event loop."""
     asked = itertools.count()
-    rig.shard.state.other_shards_bytes = lambda: next(asked)
+    rig.shard.state.holdings = Holdings(GROUP_BYTES, lambda: 1 << 20, lambda: next(asked))
     rows = tuple(PartitionOffset("t", partition, 5) for partition in range(100))
     assert rig.told(CommitOffsets(G, rows), CommitOffsetsReply).codes == (Code.NONE,) * 100
     assert next(asked) == 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import orjson
@@ -148,7 +148,7 @@ class ConsumerInstance:
         """Becomes a member, or continues a membership."""
         context, user_data = self._context, self.config.to_user_data(subscription)
         session_ms = min(SESSION_MS, context.broker.settings.group_max_session_timeout_ms)
-        config = MemberConfig(self.group, self.name, user_data, session_ms)
+        config = MemberConfig(self.group, self.name, user_data, session_ms, self.holder)
         topics = self._topics.subscribe(subscription, self._may_read)
         submit = context.broker.group_coordinators.submit
         self.member = RestMember(submit, context.clock, config, topics, self._on_revoked, member_id)
@@ -354,9 +354,14 @@ class ConsumerInstance:
     async def commit(self, offsets: list[PartitionOffset]) -> None:
         """Commits offsets. Raises `Refused` if the group does not accept one of them."""
         member = self.member
-        named = CommitOffsets(self.group, tuple(offsets))
+        named = CommitOffsets(self.group, tuple(offsets), holder=self.holder)
         if member is not None:
-            named = CommitOffsets(self.group, tuple(offsets), member.generation, member.member_id, member.instance_id)
+            named = replace(
+                named,
+                generation=member.generation,
+                member_id=member.member_id,
+                instance_id=member.instance_id,
+            )
         reply: CommitOffsetsReply = await self._call_coordinator(named)
         for row, code in zip(offsets, reply.codes, strict=True):
             if code is Code.NONE:

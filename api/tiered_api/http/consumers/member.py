@@ -51,12 +51,14 @@ def user_data_of(metadata: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class MemberConfig:
-    """The group of a member, the name of its instance, the user data in its metadata, and its session timeout."""
+    """The group of a member, the name of its instance, the user data in its metadata, its session timeout, and the
+    holder that a new group counts for."""
 
     group: str
     name: str
     user_data: bytes
     session_ms: int
+    holder: str
 
 
 class RestMember:
@@ -152,7 +154,7 @@ class RestMember:
         metadata = encode_metadata(self._subscribed, self._config.user_data)
         join = requests.JoinGroup(
             self._group, self.member_id, self.instance_id, self._config.name, "/rest", self._config.session_ms,
-            REBALANCE_MS, "consumer", ((PROTOCOL, metadata),),
+            REBALANCE_MS, "consumer", ((PROTOCOL, metadata),), holder=self._config.holder,
         )  # fmt: skip
         joined: JoinGroupReply = await self._send_request(self._group, join, JOIN_SECONDS)
         self.member_id = joined.member_id or self.member_id

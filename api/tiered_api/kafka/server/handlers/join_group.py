@@ -37,6 +37,7 @@ async def handle(context: KafkaContext, call: Call[JoinGroupRequest]) -> JoinGro
         request.reason,
         member_id_required=version >= ID_REQUIRED,
         supports_skip_assignment=version >= SKIP_ASSIGNMENT,
+        holder=call.caller.holder,
     )
     reply = await call_coordinator(
         context, request.group_id, join, JoinGroupReply, rebalance_wait_seconds(rebalance_ms)

@@ -51,7 +51,8 @@ async def handle(context: KafkaContext, call: Call[OffsetCommitRequest]) -> Offs
                     each.committed_metadata or "", topic.topic_id if version >= TOPIC_IDS_FROM else "",
                 )
             )  # fmt: skip
-    codes = await _commit_offsets(context, request, tuple(rows), version) if rows else ()
+    holder = call.caller.holder
+    codes = await _commit_offsets(context, request, tuple(rows), version, holder) if rows else ()
     async for place, code in turns.each_of(zip(places, codes, strict=True)):
         place.error_code = code.number
     return OffsetCommitResponse(topics=topics)
@@ -66,7 +67,11 @@ def _find_topic(image: Image, requested: OffsetCommitRequestTopic, version: int)
 
 
 async def _commit_offsets(
-    context: KafkaContext, request: OffsetCommitRequest, rows: tuple[PartitionOffset, ...], version: int
+    context: KafkaContext,
+    request: OffsetCommitRequest,
+    rows: tuple[PartitionOffset, ...],
+    version: int,
+    holder: str,
 ) -> tuple[Code, ...]:
     async def commit(piece: tuple[PartitionOffset, ...]) -> tuple[Code, ...]:
         requested = CommitOffsets(
@@ -76,6 +81,7 @@ async def _commit_offsets(
             request.member_id,
             request.group_instance_id,
             request.retention_time_ms,
+            holder=holder,
         )
         reply = await call_coordinator(context, request.group_id, requested, CommitOffsetsReply)
         return reply.codes if isinstance(reply, CommitOffsetsReply) else (reply,) * len(piece)

@@ -50,14 +50,18 @@ async def handle(context: KafkaContext, call: Call[TxnOffsetCommitRequest]) -> T
                         )
                     )  # fmt: skip
     if rows:
-        codes = await _commit_offsets(context, request, tuple(rows), call.version)
+        codes = await _commit_offsets(context, request, tuple(rows), call.version, call.caller.holder)
         for place, code in zip(places, codes, strict=True):
             place.error_code = code.number
     return TxnOffsetCommitResponse(topics=results)
 
 
 async def _commit_offsets(
-    context: KafkaContext, request: TxnOffsetCommitRequest, rows: tuple[PartitionOffset, ...], version: int
+    context: KafkaContext,
+    request: TxnOffsetCommitRequest,
+    rows: tuple[PartitionOffset, ...],
+    version: int,
+    holder: str,
 ) -> tuple[Code, ...]:
     adds_partition = version >= ADDS_PARTITION_FROM
 
@@ -77,6 +81,7 @@ async def _commit_offsets(
             request.generation_id,
             request.member_id,
             request.group_instance_id,
+            holder=holder,
         )
         try:
             reply = await coordinators.commit_transactional_offsets(requested, verify, adds_partition=adds_partition)
