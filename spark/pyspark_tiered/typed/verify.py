@@ -6,9 +6,9 @@ give it. Both sides become sums by range of offsets (`row_hash.py`). Only ranges
 row.
 
 A row that came before a column has NULL there, and its value has no leaf in that field. No file tells for good which
-rows came before: files are written again. So a field that is NULL in the table may be blank in the log. Ranges whose
-sums differ are summed by their leaves next. They are whole if these sums are equal and the log has more blank fields.
-The same holds for each row. A field that is NULL in the log, or holds a leaf there, has to be so in the table.
+rows came before: files are written again. So a field that is NULL in the table may be blank in the log. A row is whole
+if it has the same leaves as the log, and fewer blank fields. If more rows differ than are compared one by one, their
+ranges are summed by leaves first, and the same holds for the sums of a range.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class _Comparison:
         faults = [ValueFault(row.partition, row.offset, "unfit", why=row.why) for each in read for row in each.unfit]
         unfit = {fault[:2] for fault in faults}
         ranges = [differing_ranges(*both, self._rules.bits) for both in zip(log, table, strict=True)]
-        if ranges[0]:
+        if sum(high - low for each in self._clip(ranges[0]).values() for low, high in each) > COMPARED_MAX:
             ranges[0] = self._drop_whole_by_leaves(ranges[0], log[0], table[0])
         faults += [fault for fault in self._compare_ranges(ranges) if fault[:2] not in unfit or fault.kind != "changed"]
         if any(each.outside or each.erased for each in table):
@@ -268,16 +268,20 @@ class _Comparison:
     def _tasks(self) -> int:
         return GROUPS_PER_TASK * self._runner.tasks
 
+    def _clip(self, differing: Sequence[OffsetRange]) -> dict[int, list[Range]]:
+        """Returns the offsets of ranges of rows that are compared, by partition."""
+        found: dict[int, list[Range]] = {}
+        for partition, start, end in differing:
+            low, high = self._rules.tables[0].bounds[partition]
+            found.setdefault(partition, []).append((max(start, low), min(end, high)))
+        return found
+
     def _drop_whole_by_leaves(
         self, differing: Sequence[OffsetRange], log: PartSums, table: PartSums
     ) -> list[OffsetRange]:
         """Returns the ranges of rows that differ otherwise than by NULLs of the table in the place of blank fields."""
         rows, dead = self._rules.tables
-        wanted: dict[int, list[Range]] = {}
-        for partition, start, end in differing:
-            low, high = rows.bounds[partition]
-            wanted.setdefault(partition, []).append((max(start, low), min(end, high)))
-        tables = rows._replace(wanted=wanted), dead._replace(wanted={})
+        tables = rows._replace(wanted=self._clip(differing)), dead._replace(wanted={})
         rules = self._rules._replace(tables=tables, by_leaves=True)
         found = [
             (_merge_sums(each)[0], _merge_blanks(each)) for each in (self._read_log(rules), self._read_tables(rules))
@@ -317,13 +321,15 @@ class _Comparison:
         rules = self._rules._replace(tables=(rows._replace(wanted=wanted[0]), dead._replace(wanted=wanted[1])))
         log, table = self._read_log(rules), self._read_tables(rules)
         for at in (0, 1):
-            found = compare_rows(_collect_listed(log, at), _collect_listed(table, at), at == 1)
+            found, blank = compare_rows(_collect_listed(log, at), _collect_listed(table, at), at == 1)
             faults += [fault for fault in found if fault.kind != "extra" or not self._is_cleaned(fault)]
-            offsets = sorted((fault.partition, fault.offset) for fault in found)
+            bits = self._rules.bits
+            explained = {(number, offset >> bits) for number, offset in (*blank, *(fault[:2] for fault in found))}
             faults += [
                 _whole_range(side, each)
                 for side, each in compared
-                if side == at and not any(each.start <= o < each.end for p, o in offsets if p == each.partition)
+                if side == at
+                and not any((each.partition, n) in explained for n in range(each.start >> bits, each.end >> bits))
             ]
         return faults
 
@@ -398,14 +404,19 @@ class _Comparison:
         return [fault for fault in faults if fault.offset < self._rules.tables[0].bounds[fault.partition][0]]
 
 
-def compare_rows(log: Iterable[ListedRows], table: Iterable[ListedRows], is_dead: bool) -> list[ValueFault]:
-    """Returns the faults of rows: each one of the log has to be in the table once, and whole."""
+def compare_rows(
+    log: Iterable[ListedRows], table: Iterable[ListedRows], is_dead: bool
+) -> tuple[list[ValueFault], list[tuple[int, int]]]:
+    """Returns the faults of rows: each one of the log has to be in the table once, and whole.
+
+    Then come the places of the whole rows that have NULLs in the place of blank fields.
+    """
     wanted = {place: digest for rows in log for place, digest in _places(rows)}
     held: dict[tuple[int, int], list[bytes]] = {}
     for rows in table:
         for place, digest in _places(rows):
             held.setdefault(place, []).append(digest)
-    faults = []
+    faults, blank = [], []
     for place in wanted.keys() | held.keys():
         there = held.get(place, [])
         if len(there) > 1:
@@ -414,12 +425,15 @@ def compare_rows(log: Iterable[ListedRows], table: Iterable[ListedRows], is_dead
             kind = "extra"
         elif not there:
             kind = "missing"
-        elif not is_whole(wanted[place], there[0]):
-            kind = "changed"
-        else:
+        elif there[0] == wanted[place]:
             continue
+        elif is_whole(wanted[place], there[0]):
+            blank.append(place)
+            continue
+        else:
+            kind = "changed"
         faults.append(ValueFault(*place, kind, is_dead))
-    return sorted(faults)
+    return sorted(faults), blank
 
 
 def is_whole(log: bytes, table: bytes) -> bool:

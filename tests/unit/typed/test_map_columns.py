@@ -17,7 +17,7 @@ from pyspark_tiered.typed.evolve import is_stored_as, merge
 from pyspark_tiered.typed.fast import column_type
 from pyspark_tiered.typed.kinds import describe_columns, select_columns
 from pyspark_tiered.typed.reparse import reparse
-from pyspark_tiered.typed.row_hash import hash_typed_rows
+from pyspark_tiered.typed.row_hash import BLANKS, LEAVES, hash_twice, hash_typed_rows
 from tests.unit.typed.test_reparse import HEADERS, SECRET
 from tests.unit.typed.values import BROKEN, SCALARS
 
@@ -99,3 +99,15 @@ def test_hash_covers_names_values_and_order_of_a_map() -> None:
             [("c", "d"), ("a", "b")], [("ab", "")], [("a", "b"), ("c", None)]]  # fmt: skip
     assert len(set(hash_maps(rows))) == len(rows)
     assert hash_maps(rows, 4) == hash_maps(rows)[4:]
+
+
+def test_map_is_blank_only_without_a_name() -> None:
+    rows: list[Any] = [None, [], [("a", None)], [("b", None)]]
+    schema, kinds = parse_ddl("m MAP<STRING, STRING>"), (pa.int32(), pa.int64(), pa.timestamp("us", tz="UTC"))
+    values = pa.array(rows, column_type(schema).field("m").type)
+    record = [pa.nulls(4, kind) for kind in (*kinds, pa.binary(), HEADERS)]
+    found = hash_twice(record, [values], schema, 4, SECRET)
+    assert found[:, BLANKS].tolist() == [[0], [1], [0], [0]]
+    leaves = found[:, LEAVES].tolist()
+    assert leaves[0] == leaves[1]
+    assert len({tuple(each) for each in leaves}) == 3

@@ -20,7 +20,8 @@ from pyspark_tiered.typed.fast import column_type
 from pyspark_tiered.typed.json_text import parse
 from pyspark_tiered.typed.kinds import StructOf, key_field, select_columns
 from pyspark_tiered.typed.reparse import reparse
-from pyspark_tiered.typed.row_hash import hash_typed_rows
+from pyspark_tiered.typed.row_hash import hash_twice, hash_typed_rows
+from pyspark_tiered.typed.verify import is_whole
 from tests.unit.typed.values import BROKEN, OBJECTS, SCHEMA
 
 SECRET = bytes(range(16))
@@ -160,7 +161,7 @@ def change(rng: Random, row: dict[str, Any]) -> dict[str, Any]:
             return changed
 
 
-def hash_rows(rows: list[dict[str, Any]], cuts: list[int] | None = None) -> list[bytes]:
+def hash_rows(rows: list[dict[str, Any]], cuts: list[int] | None = None, make: Any = hash_typed_rows) -> list[bytes]:
     kind = column_type(HASHED)
     whole = pa.array(rows, kind)
     ends = [0, *(cuts or []), len(rows)]
@@ -171,8 +172,9 @@ def hash_rows(rows: list[dict[str, Any]], cuts: list[int] | None = None) -> list
         record = [numbers.cast(pa.int32()), numbers, pa.nulls(count, pa.timestamp("us", tz="UTC")),
                   pa.nulls(count, pa.binary()), pa.nulls(count, HEADERS)]  # fmt: skip
         values = [part.field(at) for at in range(len(HASHED.fields))]
-        found += hash_typed_rows(record, values, HASHED, count, SECRET).tobytes()
-    return [found[16 * at : 16 * at + 16] for at in range(len(rows))]
+        found += make(record, values, HASHED, count, SECRET).tobytes()
+    size = len(found) // len(rows)
+    return [found[size * at : size * (at + 1)] for at in range(len(rows))]
 
 
 HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
@@ -185,6 +187,33 @@ def test_ten_thousand_changes_of_single_cells_change_the_hash_of_their_row() -> 
     before, after = hash_rows(rows), hash_rows(changed)
     unseen = [(row, other) for row, other, one, two in zip(rows, changed, before, after, strict=True) if one == two]
     assert unseen == []
+
+
+def has_leaf(value: Any) -> bool:
+    if isinstance(value, dict | list):
+        return any(map(has_leaf, value.values() if isinstance(value, dict) else value))
+    return value is not None
+
+
+def stands_for(log: Any, table: Any) -> bool:
+    """True if a field of the table is that of the log, or NULL in the place of a value without a leaf."""
+    if table is None and not has_leaf(log):
+        return True
+    if isinstance(log, dict) and isinstance(table, dict):
+        return all(stands_for(log[name], table[name]) for name in log)
+    return bool(log == table)
+
+
+def test_only_null_in_the_place_of_a_value_without_a_leaf_is_whole() -> None:
+    rng = Random(6)
+    rows = [random_row(rng) for _ in range(10_000)]
+    changed = [change(rng, row) for row in rows]
+    before, after = hash_rows(rows, make=hash_twice), hash_rows(changed, make=hash_twice)
+    wanted = [stands_for(row, other) for row, other in zip(rows, changed, strict=True)]
+    found = [is_whole(one, two) for one, two in zip(before, after, strict=True)]
+    assert [(rows[at], changed[at]) for at in range(len(rows)) if found[at] != wanted[at]] == []
+    assert 100 < sum(wanted) < 5000
+    assert hash_rows(rows[:300], [1, 7, 100, 299], hash_twice) == before[:300]
 
 
 def test_hash_of_a_row_does_not_depend_on_the_batch_that_it_stands_in() -> None:
