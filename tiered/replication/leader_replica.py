@@ -672,11 +672,12 @@ class LeaderReplica:
 
     async def finish_deletion(self, before: int) -> int:
         """The part of `delete_records` that waits for the disk and for followers. Partitions that wait together share
-        one write of the offsets."""
+        one write of the offsets. Returns the offset below which no later leader serves a record: retention may have
+        moved the log start of this leader further meanwhile."""
         if self.manifest is None and self.log.checkpointed_start_offset < before:
             await self._save_offsets()
         await self._wait_deleted(before)
-        return self.log_start_offset
+        return self.state.low_watermark(self.log_start_offset)
 
     def advance_start(self, before: int) -> None:
         """Stops serving records below `before`. Later leaders need not know of it. Raises `Refused` if another broker

@@ -219,6 +219,13 @@ class LeaderState:
         others = (node for node in self._maximal_isr if node != own)
         return offset == 0 or all(node in known and known[node].log_start >= offset for node in others)
 
+    def low_watermark(self, log_start: int) -> int:
+        """Returns the offset below which neither this leader, which starts at `log_start`, nor another member of the
+        ISR, committed or proposed, would serve records as the next leader."""
+        known = self._followers
+        others = self._maximal_isr - {self.node_id}
+        return min((log_start, *(known[node].log_start if node in known else 0 for node in others)))
+
     # -- ISR ----------------------------------------------------------------------------------------------------------
 
     def can_join_isr(self, broker: int) -> bool:

@@ -134,6 +134,32 @@ def test_leader_without_controller_contact_confirms_no_waiting_deletion(
     rig.run(scenario)
 
 
+def test_reply_to_a_deletion_names_the_start_that_the_isr_knows() -> None:
+    """Retention moves the start of the leader alone, while the deletion waits for a follower."""
+    rig = ReplicationRig()
+
+    async def scenario() -> None:
+        replica = await rig.brokers[1].lead(0, [1, 2])
+        fill(replica)
+
+        def fetch_as_follower(start: int) -> None:
+            request = PartitionFetch(TOPIC_ID, 0, 0, RECORDS, 0, start, 0)
+            replica.handle_follower_fetch(2, INCARNATIONS[2], request, 0)
+
+        fetch_as_follower(0)
+        deleting = asyncio.create_task(replica.delete_records(30))
+        while not replica.pending_deletions:
+            await asyncio.sleep(0.01)
+        replica.advance_start(35)
+        fetch_as_follower(30)
+        assert await deleting == 30 and replica.log_start_offset == 35
+        assert await replica.delete_records(20) == 30
+        fetch_as_follower(35)
+        assert await replica.delete_records(20) == 35
+
+    rig.run(scenario)
+
+
 def test_records_that_are_not_committed_are_not_deleted() -> None:
     rig = ReplicationRig()
 
