@@ -4,6 +4,7 @@ ends of epochs that only the bucket knows."""
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -11,9 +12,12 @@ from tests.e2e.site import QUICK, SimBrokerRig, batch, fill, run
 from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic, ElectLeaders, Move, Reassign, RegisterBroker
 from tiered.errors import Code
+from tiered.ids import incarnation_number
+from tiered.peers import PartitionFetch
+from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.offset_lookup import end_offset_for_epoch
 from tiered_api.kafka.client.connection import open_connection
-from tiered_api.kafka.client.leader_routing import EARLIEST, EARLIEST_LOCAL, LATEST
+from tiered_api.kafka.client.leader_routing import EARLIEST, EARLIEST_LOCAL, LATEST, MAX_TIMESTAMP
 from tiered_api.kafka.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -63,6 +67,51 @@ def test_new_leader_reports_no_end_before_it_knows_the_high_watermark(version: i
         await asyncio.sleep(SESSION_SECONDS)
         assert await offset(LATEST) == (0, 1)
         assert await offset(1_600_000_000_000) == (0, 0)
+        link.close()
+        await server.close()
+        await site.stop()
+
+    run(scenario)
+
+
+def test_end_that_moves_during_a_look_up_is_not_taken() -> None:
+    """The look-up begins below the end that the leader before had told, and reads the bucket."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(replace(QUICK, tiered_chunk_cache_bytes=0))
+        await site.node.submit(OTHER)
+        configs = {"local.retention.bytes": "1", "retention.ms": "-1"}
+        await site.node.submit(CreateTopic("t", assignments=[[1, 2]], configs=configs))
+        topic_id = site.node.image.topics["t"].topic_id
+
+        def copy_all(replica: LeaderReplica) -> None:
+            """Lets the other replica have all records."""
+            end, epoch = replica.log.end_offset, replica.leader_epoch
+            request = PartitionFetch(topic_id, 0, epoch, end, 0, 0, 0)
+            replica.handle_follower_fetch(2, incarnation_number(OTHER.incarnation), request, 0)
+
+        replica = site.node.leader_replica("t", 0)
+        replica.append_now(batch([b"a"]), 1)
+        copy_all(replica)
+        replica.roll()
+        await site.wait_until(lambda: replica.local_start_offset == 1)
+        replica.append_now(batch([b"b"]), 1)
+        for order in ((2, 1), (1, 2)):
+            await site.node.submit(Reassign((Move(topic_id, 0, order),)))
+            await site.node.submit(ElectLeaders(preferred=True))
+        await site.wait_until(lambda: site.node.image.topics["t"].partitions[0].leader_epoch == 2)
+        replica = site.node.leader_replica("t", 0)
+        assert (replica.high_watermark, replica.epoch_start) == (1, 2)
+        server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
+        link = await open_connection(site.network.host("far"), "one", server.addresses["PLAINTEXT"].port, "far", 5)
+        ask = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", [ListOffsetsPartition(0, -1, MAX_TIMESTAMP)])])
+        site.machine.faults.first_byte_seconds = 1.0
+        asking = asyncio.create_task(link.send(ask, ListOffsetsResponse, 30, 9))
+        await asyncio.sleep(0.5)
+        copy_all(replica)
+        assert replica.high_watermark == 2
+        part = (await asking).topics[0].partitions[0]
+        assert (part.error_code, part.offset) == (Code.OFFSET_NOT_AVAILABLE.number, -1)
         link.close()
         await server.close()
         await site.stop()

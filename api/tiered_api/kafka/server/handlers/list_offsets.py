@@ -101,14 +101,14 @@ async def _look_up_offset(
         if has_id(topic_id) and topic_id != replica.topic_id:
             raise Refused(Code.UNKNOWN_TOPIC_ID, f"{replica.tp} is of topic {replica.topic_id}, not {topic_id}")
         end = partial(_end_offset, call.request, replica)
+        if name in END_TIMESTAMPS and call.request.replica_id == CONSUMER:
+            _check_epoch_committed(replica, call.version)  # not later: the end may move during a look-up
         if name is None:
             found = await find_by_timestamp(replica, requested.timestamp, end, lookups)
         else:
             found = await find_by_spec(replica, name, end, lookups)
         replica.reads.check_not_stopped()
-        if (
-            found == OFFSET_NOT_FOUND if name is None else name in END_TIMESTAMPS
-        ) and call.request.replica_id == CONSUMER:
+        if name is None and found == OFFSET_NOT_FOUND and call.request.replica_id == CONSUMER:
             _check_epoch_committed(replica, call.version)
     except ENGINE_ERRORS as fault:
         return ListOffsetsPartitionResponse(number, error_code_of(fault).number)
