@@ -29,16 +29,23 @@ RETRY_SECONDS = 0.3
 
 
 async def fetch_chain_offset(client: KafkaClient, tp: TopicPartition, *, stable: bool) -> int:
-    """Returns the committed offset of the chain; -1 for none. Raises `Refused`, with UNSTABLE_OFFSET_COMMIT if a stable
+    """Returns the committed offset of the chain, like `fetch_group_offset`."""
+    return await fetch_group_offset(client, CHAIN, tp, stable=stable)
+
+
+async def fetch_group_offset(client: KafkaClient, group_id: str, tp: TopicPartition, *, stable: bool) -> int:
+    """Returns the committed offset of a group; -1 for none. Raises `Refused`, with UNSTABLE_OFFSET_COMMIT if a stable
     one is wanted and a transaction is open."""
     topics = [OffsetFetchRequestTopics(tp.topic, partition_indexes=[tp.partition])]
     request = OffsetFetchRequest(
-        group_id=CHAIN, topics=None, groups=[OffsetFetchRequestGroup(CHAIN, topics=topics)], require_stable=stable
+        group_id=group_id, topics=None, groups=[OffsetFetchRequestGroup(group_id, topics=topics)], require_stable=stable
     )
-    got = await send_to_coordinator(client, CHAIN, request, OffsetFetchResponse, lambda each: each.groups[0].error_code)
+    got = await send_to_coordinator(
+        client, group_id, request, OffsetFetchResponse, lambda each: each.groups[0].error_code
+    )
     group = got.groups[0]
     if group.error_code:
-        raise to_refused(group.error_code, CHAIN)
+        raise to_refused(group.error_code, group_id)
     answer = group.topics[0].partitions[0]
     if answer.error_code:
         raise to_refused(answer.error_code, str(tp))

@@ -420,6 +420,9 @@ class ModelOfCopies:
             self._report("I10", f"{self.name}: who is fenced or has stopped is in sync: {new}, live {sorted(live)}")
         if {*new.isr} & {*new.elr} or not {*members} <= {*new.replicas}:
             self._report("I10", f"{self.name}: isr and elr are no disjoint subsets of the replicas: {new}")
+        is_in_epoch = old is not None and new.leader != NO_LEADER and new.leader_epoch <= old.leader_epoch
+        if old is not None and is_in_epoch and not {*old.replicas} <= {*new.replicas}:
+            self._report("R3", f"{self.name}: a replica leaves within a leader epoch: {old}, {new}")
         for node in new.elr:
             copy = self.copy(node)
             joined = old is not None and node not in old.isr and node not in old.elr

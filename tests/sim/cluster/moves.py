@@ -11,6 +11,7 @@ from tests.sim.cluster.options import ClusterOptions, TopicShape
 from tests.sim.harness.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
+from tiered.metadata.image import Image
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered_api.kafka.client.client import KafkaClient, code_from_number
 from tiered_api.kafka.protocol.messages.alter_partition_reassignments import (
@@ -26,6 +27,8 @@ OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
 OFFSETS_CHANCE = 0.4
 SEVERAL_CHANCE = 0.7
 RETRY_SECONDS = 0.2
+RETURN_CHANCE, RETURN_SECONDS = 0.5, 0.3
+"""Chance that a replica in sync is removed and added again, and mean time in between."""
 Replicas = tuple[int, ...]
 
 
@@ -106,7 +109,8 @@ async def _alter_reassignments(
 
 class Reassigner:
     """Requests reassignments of the run's partitions, and of committed offsets if groups are at work, until `working`
-    is unset. `brokers` are those that may have replicas, `count_moving` returns how many partitions move now."""
+    is unset. `brokers` are those that may have replicas, `count_moving` returns how many partitions move now. `image`
+    is that of the metadata log."""
 
     def __init__(
         self,
@@ -117,25 +121,33 @@ class Reassigner:
         reassignments: Reassignments,
         brokers: Callable[[], list[int]],
         count_moving: Callable[[], int],
+        image: Callable[[], Image],
     ) -> None:
         self.working = True
         self.counts: dict[str, int] = {}
         self.offsets_moved = 0
         self.concurrent_moves = 0
         """Number of times at which several partitions moved at once."""
+        self.returned = 0
+        """Number of replicas in sync that were removed and added again."""
         self._client = client
         self._options = options
         self._log_event = log_event
         self._reassignments = reassignments
         self._brokers = brokers
         self._count_moving = count_moving
+        self._image = image
         self._rng = random.Random(f"{loop.seed}/mover")
         self._offsets_rng = random.Random(f"{loop.seed}/mover-of-groups")
         self._several_rng = random.Random(f"{loop.seed}/mover-of-several")
+        self._returns_rng = random.Random(f"{loop.seed}/returned-replicas")
 
     async def work(self) -> None:
         while self.working:
             await asyncio.sleep(min(self._rng.expovariate(0.3), PAUSE_SECONDS_MAX))
+            if self._options.returns_replicas and self._returns_rng.random() < RETURN_CHANCE:
+                await self._remove_and_return()
+                continue
             if self._options.moves_at_once > 1 and self._several_rng.random() < SEVERAL_CHANCE:
                 await self._move_several()
                 continue
@@ -146,6 +158,27 @@ class Reassigner:
                 tp, wanted = OFFSETS, self._offsets_target()
             await self._submit({tp: wanted})
         await self._client.close()
+
+    async def _remove_and_return(self) -> None:
+        """Removes a follower that is in sync, and adds it again before long: its log begins anew. The leader stays, and
+        acknowledges records meanwhile."""
+        rng, topics = self._returns_rng, self._image().topics
+        found = [
+            (TopicPartition(shape.name, number), partition, node)
+            for shape in self._options.topics
+            if shape.name in topics
+            for number, partition in enumerate(topics[shape.name].partitions)
+            for node in partition.isr
+            if node != partition.leader and not partition.is_reassigning
+        ]
+        if not found:
+            return
+        tp, partition, node = rng.choice(found)
+        kept = tuple(each for each in partition.replicas if each != node)
+        await self._submit({tp: kept})
+        await asyncio.sleep(rng.expovariate(1 / RETURN_SECONDS))
+        await self._submit({tp: (*kept, node)})
+        self.returned += 1
 
     async def _move_several(self) -> None:
         """Moves partitions of all topics at once. Meanwhile some moves are cancelled, and some get another target."""

@@ -36,8 +36,9 @@ class Operators:
         if options.moves:
             client = world.client("c-moves")
             self._by_kind["move"] = Reassigner(
-                client, loop, options, tell, self.reassignments, self._present_ids, self.count_moving
-            )
+                client, loop, options, tell, self.reassignments, self._present_ids, self.count_moving,
+                lambda: model.image,
+            )  # fmt: skip
         if options.joins:
             client = world.client("c-brokers")
             self._by_kind["broker"] = BrokerChanges(
@@ -61,6 +62,7 @@ class Operators:
         mover = self._by_kind.get("move")
         if isinstance(mover, Reassigner):
             found |= {"moved_offsets": mover.offsets_moved, "moved_together": mover.concurrent_moves}
+            found["moved_back"] = mover.returned
         return found
 
     def present_hosts(self) -> list[SimHost]:

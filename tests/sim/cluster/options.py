@@ -55,6 +55,10 @@ TIME_READER_SHARE = 0.35
 FIRST_BYTE_SECONDS = (0.0, 0.05, 0.2)
 """Times of the bucket up to the first byte in these: records move while a look-up waits for it."""
 
+RARE_STEP_SHARE = 0.6
+"""Share of the seeds with reassignments, deletions or transactions that bring about the rare steps of these."""
+RIVALS = (0, 2, 2, 3)
+
 SMALL_CHUNK_SHARES = (*(0.0,) * 6, 0.2, 0.3, 0.5, 1.0)
 """Shares of connections with chunks down to one byte: the larger the share, the slower the run."""
 
@@ -149,6 +153,8 @@ class ClusterOptions:
     """Number of topics that the members of the group read."""
     deletes: bool = False
     """True if records are deleted during the whole run."""
+    deletes_at_joins: bool = False
+    """True if records are deleted whenever a leader proposes a member of an ISR."""
     changes: tuple[str, ...] = ()
     """Kinds of settings that change, of topics in use and of all brokers."""
     min_isr: int = 1
@@ -158,6 +164,12 @@ class ClusterOptions:
     """True if records of transactional producers are copied, in transactions with the offsets of a group."""
     keyed_writers: int = 0
     """Writers over HTTP with idempotency keys."""
+    returns_replicas: bool = False
+    """True if reassignments also remove replicas that are in sync, and add them again."""
+    repeats_reports: bool = False
+    """True if transaction coordinators hear of markers twice."""
+    rivals: int = 0
+    """Transactional clients that commit offsets for the same partition of a group."""
     source_partitions: int = 1
     """Partitions of the topic of transactional producers, and of the topic of copies."""
     compacted: TopicShape | None = None
@@ -230,7 +242,9 @@ class ClusterOptions:
         made = made.with_changes(**_draw_transactions(made))
         if not compacts:
             return made
-        return made.with_changes(**_draw_compaction(made), **_draw_encryption(made), **_draw_time_reader(made))
+        return made.with_changes(
+            **_draw_compaction(made), **_draw_encryption(made), **_draw_time_reader(made), **_draw_rare_steps(made)
+        )
 
     def with_changes(self, **changes: Any) -> ClusterOptions:
         """Returns the options with some fields changed."""
@@ -382,6 +396,19 @@ def _draw_time_reader(made: ClusterOptions) -> dict[str, Any]:
     if rng.random() >= TIME_READER_SHARE:
         return {}
     return {"has_time_reader": True, "first_byte_seconds": rng.choice(FIRST_BYTE_SECONDS)}
+
+
+def _draw_rare_steps(made: ClusterOptions) -> dict[str, Any]:
+    """Draws the clients and operators that bring about steps which are else rare, from a random stream of their own."""
+    rng = random.Random(f"{made.seed}/rare-steps")
+    is_moved_back, is_deleted, are_repeated = (rng.random() < RARE_STEP_SHARE for _ in range(3))
+    rivals = rng.choice(RIVALS)
+    return {
+        "returns_replicas": made.moves and is_moved_back,
+        "deletes_at_joins": made.deletes and is_deleted,
+        "repeats_reports": made.transactional_producers > 0 and are_repeated,
+        "rivals": rivals if made.transactional_producers else 0,
+    }
 
 
 def compaction_options(rng: random.Random, brokers: int) -> dict[str, Any]:

@@ -29,14 +29,18 @@ class ReplyObserver:
         run.world.on_request, run.world.on_reply = self.reply_checker.note_request, self._on_reply
 
     def make_deleter(
-        self, name: str = "deleter", partitions: Callable[[], list[TopicPartition]] | None = None
+        self,
+        name: str = "deleter",
+        partitions: Callable[[], list[TopicPartition]] | None = None,
+        *,
+        watches_joins: bool = False,
     ) -> RecordDeleter:
         """Returns an observed client that deletes records, of the topics of the run by default."""
         run = self._run
         client, asks = run.world.client(f"c-{name.removesuffix('r')}s"), run.expected.on_delete_requested
         return RecordDeleter(
             client, run.loop, partitions or run.own_partitions, self._committed_range, asks, self._on_records_deleted,
-            name,
+            name, watches_joins=watches_joins,
         )  # fmt: skip
 
     def on_resend(self, written: AckedBatch, node: int, code: Code, offset: int) -> None:
@@ -87,12 +91,11 @@ class ReplyObserver:
             return CommittedRange(0, 0, [], [], True)
         topic = run.model.image.topics[tp.topic]
         copies, now = run.model.copies_of(partition_id), topic.partitions[tp.partition]
-        deposed = [
-            host.node_id
-            for host, node in run.world.nodes()
-            for each in node.leader_replicas()
-            if each.tp == tp and each.leader_epoch < now.leader_epoch
+        led = [
+            (host.node_id, each) for host, node in run.world.nodes() for each in node.leader_replicas() if each.tp == tp
         ]
+        deposed = [node for node, each in led if each.leader_epoch < now.leader_epoch]
+        is_joined = any(not each.state._proposed <= each.state.isr for _, each in led)
         leads = [now.leader] if now.leader >= 0 else []
         tiered = topic.configs.get("remote.storage.enable") != "false"
-        return CommittedRange(copies.log_start, copies.committed_end, leads, deposed, tiered)
+        return CommittedRange(copies.log_start, copies.committed_end, leads, deposed, tiered, is_joined)

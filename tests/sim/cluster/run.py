@@ -30,7 +30,9 @@ from tests.sim.cluster.offsets_reader import GroupOffsetsReader
 from tests.sim.cluster.operators import Operator, Operators
 from tests.sim.cluster.options import COMMON_SETTINGS, ClusterOptions
 from tests.sim.cluster.readers import StandaloneReader
+from tests.sim.cluster.repeated_reports import RepeatedReports
 from tests.sim.cluster.reply_observer import ReplyObserver
+from tests.sim.cluster.rivals import Rival, RivalReader
 from tests.sim.cluster.senders import SimProducer
 from tests.sim.cluster.swap_crashes import SwapCrashes
 from tests.sim.cluster.time_readers import TimeReader, one_lookup_at_once
@@ -69,6 +71,8 @@ Clients = list[
     | Copier
     | CommittedReader
     | OffsetLooker
+    | Rival
+    | RivalReader
     | KeyedWriter
     | StateReader
     | PolicyChanges
@@ -110,7 +114,8 @@ class ClusterRun:
         )  # fmt: skip
         self.operators = Operators(options, self.world, self.model, self.expected, self.findings)
         self.reply_observer = ReplyObserver(self)
-        self.deleter = self.reply_observer.make_deleter() if options.admin_deletes or options.deletes else None
+        self.deleter = self._make_deleter()
+        self.repeated_reports = RepeatedReports()
         self.failover_checker = FailoverChecker(self)
         self.transactions = TransactionLoad(self)
         self.compaction = CompactionLoad(self)
@@ -159,6 +164,7 @@ class ClusterRun:
             "shown": self.offsets_checker.replies_checked,
             "faults_lasted": self.failover_checker.faults_outlasted,
             "producers_judged": self.observer.known_producers.judged,
+            "reports_repeated": self.repeated_reports.count,
             "starts_judged": self.reply_observer.reply_checker.checked,
             "returned_members": sum(each.returns for each in self.clients if isinstance(each, GroupMember)),
             "bucket_refused": self.nemesis.throttle.refused_count if self.nemesis.throttle else 0,
@@ -199,6 +205,10 @@ class ClusterRun:
                 hooks.enter_context(each)
             if self.encryption is not None:
                 hooks.enter_context(self.encryption.watch())
+            if self.deleter is not None:
+                hooks.enter_context(self.deleter.watch())
+            if self.options.repeats_reports:
+                hooks.enter_context(self.repeated_reports.watch())
             if self.options.compacted is not None:
                 hooks.enter_context(self.compaction.watch())
                 hooks.enter_context(self.swap_crashes.watch())
@@ -328,6 +338,11 @@ class ClusterRun:
             rate=self.options.send_rate, acks=acks, idempotent=idempotent,
             in_flight=self.options.in_flight, on_resend=self.reply_observer.on_resend if resends else None,
         )  # fmt: skip
+
+    def _make_deleter(self) -> RecordDeleter | None:
+        if not (self.options.admin_deletes or self.options.deletes or self.options.deletes_at_joins):
+            return None
+        return self.reply_observer.make_deleter(watches_joins=self.options.deletes_at_joins)
 
     def _make_time_reader(self) -> TimeReader:
         return TimeReader(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.sim.cluster.expiry import LogBatch, Retention
 from tests.sim.cluster.model_of_copies import ModelOfCopies
 from tiered.metadata.changes import NO_LEADER
@@ -150,6 +152,13 @@ def test_i6_high_watermark_above_the_log_end_is_reported() -> None:
     rig = make_three_copies(1)
     rig.commit(20)
     assert rig.broken_rules[0] == "I6"
+
+
+def test_r3_replica_that_leaves_within_a_leader_epoch_is_reported() -> None:
+    for epoch, broken in ((0, ["R3"]), (1, [])):
+        rig = make_three_copies(1)
+        rig.copies.on_partition_change(PartitionImage((1, 2), 1, epoch, (1, 2), (), None), LIVE, LIVES)
+        assert rig.broken_rules == broken
 
 
 def test_r3_high_watermark_with_a_small_isr_is_reported() -> None:
@@ -420,9 +429,10 @@ def test_i5_log_that_opened_after_its_move_was_cancelled_may_be_deleted() -> Non
     for opens_late in (True, False):
         rig = make_three_copies(1)
         move = PartitionImage((1, 2, 3, 4), 1, 0, (1, 2, 3), adding=(4,))
-        end = PartitionImage((1, 2, 3), 1, 0, (1, 2, 3))
-        for image in (move, end, move) if opens_late else (move,):
-            if image is move and rig.copies.state == end:
+        end = PartitionImage((1, 2, 3), 1, 1, (1, 2, 3))
+        again = replace(move, leader_epoch=1)
+        for image in (move, end, again) if opens_late else (move,):
+            if image is again and rig.copies.state == end:
                 rig.copies.on_opened(4, 0, [])
                 rig.write(4, base=0)
             rig.copies.on_partition_change(image, (1, 2, 3, 4), LIVES | {4: 1}, ())

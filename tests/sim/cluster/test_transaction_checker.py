@@ -9,8 +9,8 @@ import pytest
 from tests.sim.cluster import transaction_checker as checker
 from tests.sim.cluster.committed_reader import CommittedPoll, LoggedBatch, keep_committed
 from tests.sim.cluster.observer import Finding
-from tests.sim.cluster.transaction_checker import ShownOffset, WholeLog
-from tests.sim.cluster.transactional_client import Outcome, SimTransaction
+from tests.sim.cluster.transaction_checker import ShownOffset, StableOffset, WholeLog
+from tests.sim.cluster.transactional_client import NEVER_NS, Outcome, SimTransaction
 from tiered.ids import TopicPartition
 
 X, Y = TopicPartition("x0", 0), TopicPartition("y0", 0)
@@ -130,6 +130,21 @@ def test_record_that_is_committed_twice_is_reported() -> None:
 )
 def test_offset_that_no_commit_brought_about_is_reported(transaction: SimTransaction) -> None:
     assert rules(list(checker.check_offsets_shown([transaction], [ShownOffset(X, 5, 3 * SECOND)]))) == {"I15"}
+
+
+def test_committed_offset_that_an_older_one_replaced_is_reported() -> None:
+    older = replace(GOOD, offsets_sent_ns=0, offsets_written_ns=SECOND // 4)
+    later = replace(older, offsets={X: 6}, offsets_sent_ns=SECOND // 2, offsets_written_ns=SECOND)
+    asked_ns = later.done_ns
+
+    def find(*transactions: SimTransaction, offset: int = 5, at_ns: int = asked_ns) -> set[str]:
+        return rules(list(checker.check_last_offset_stays(transactions, [StableOffset(X, offset, at_ns)])))
+
+    assert find(older, later) == find(older, later, offset=-1) == {"I15"}
+    assert find(older, later, offset=6) == set()
+    assert find(older, later, at_ns=asked_ns - 1) == set(), "the later commit was not acknowledged yet"
+    assert find(older, replace(later, outcome=Outcome.ABORTED)) == set()
+    assert find(replace(older, offsets_written_ns=NEVER_NS), later) == set(), "a copy of the request may come last"
 
 
 @pytest.mark.parametrize("offset", [4, 7])

@@ -168,6 +168,31 @@ def check_offsets_shown(transactions: Iterable[SimTransaction], shown: Iterable[
             yield Finding("I15", f"offset {told.offset} of {told.tp} is shown, no transaction has committed it")
 
 
+class StableOffset(NamedTuple):
+    """The stable offset of a group, as the only possible coordinator returned it to a request of `asked_ns`."""
+
+    tp: TopicPartition
+    offset: int
+    asked_ns: int
+
+
+def check_last_offset_stays(
+    transactions: Sequence[SimTransaction], stable: Iterable[StableOffset]
+) -> Iterator[Finding]:
+    """I15: of the offsets that are committed for a partition, the one that was written last stays. A transaction whose
+    commit was acknowledged before the request has ended for a stable offset."""
+    writers = {place: each for each in transactions for place in each.offsets.items()}
+    for told in stable:
+        writer = writers.get((told.tp, told.offset))
+        written_ns = writer.offsets_written_ns if writer is not None else -1
+        for each in transactions:
+            is_committed = each.outcome is Outcome.COMMITTED and each.done_ns <= told.asked_ns
+            if is_committed and told.tp in each.offsets and each.offsets_sent_ns > written_ns:
+                what = f"{each.offsets[told.tp]} of {each.producer} was written later, and is committed"
+                yield Finding("I15", f"offset {told.offset} of {told.tp} is shown, {what}")
+                break
+
+
 def check_copies(source: TopicPartition, target: TopicPartition, offset: int, logs: Logs) -> Iterator[Finding]:
     """I15: the copies of the committed records below the committed offset are there, each once, and no others."""
     wanted = [value for at, value in logs[source].committed.items() if at < offset]

@@ -14,8 +14,10 @@ from tests.sim.cluster.committed_reader import CommittedPoll, CommittedReader, r
 from tests.sim.cluster.copiers import Copier, fetch_chain_offset
 from tests.sim.cluster.key_checker import KeyedRequest, check_keys
 from tests.sim.cluster.keyed_writers import KeyedWriter
+from tests.sim.cluster.moves import OFFSETS
 from tests.sim.cluster.observer import Finding
 from tests.sim.cluster.options import SOURCE_TOPIC, TARGET_TOPIC
+from tests.sim.cluster.rivals import RivalOffsets, make_rivals
 from tests.sim.cluster.transaction_checker import Logs, ShownOffset, WholeLog
 from tests.sim.cluster.transactional_client import SimTransaction, TransactionalSession, TransactionalWireClient
 from tests.sim.cluster.transactional_producers import TransactionalProducer, count_outcomes
@@ -55,6 +57,7 @@ class TransactionLoad:
         self._looks = False
         self.sources = [TopicPartition(SOURCE_TOPIC, number) for number in range(run.options.source_partitions)]
         self.targets = [TopicPartition(TARGET_TOPIC, number) for number in range(run.options.source_partitions)]
+        self.rivals = RivalOffsets(run.loop, self.sources[0], lambda: run.sole_epoch(OFFSETS))
 
     @property
     def counts(self) -> dict[str, int]:
@@ -68,7 +71,7 @@ class TransactionLoad:
             own.update({f"key_{name}": count for name, count in writer.counts.items()})
         own["key_replies"] = sum(len(each.replies) for each in self.keyed_requests)
         own["key_transactions"] = sum(each.is_transaction for each in self.keyed_requests)
-        return dict(own) | count_outcomes(self.transactions)
+        return dict(own) | count_outcomes(self.transactions) | self.rivals.counts
 
     def begin(self) -> None:
         """Starts all clients."""
@@ -97,12 +100,15 @@ class TransactionLoad:
         run.clients += [*self.producers, *self.copiers, *self.readers, *self.keyed_writers]
         if self.copiers:
             run.clients.append(OffsetLooker(self))
+        if options.rivals:
+            sessions = [self._session(f"v{number}", self.rivals.transactions) for number in range(options.rivals)]
+            run.clients += make_rivals(sessions, run.world.client("c-rivals"), run.loop, self.rivals)
 
-    def _session(self, name: str) -> TransactionalSession:
-        run = self._run
+    def _session(self, name: str, history: list[SimTransaction] | None = None) -> TransactionalSession:
+        run, transactions = self._run, self.transactions if history is None else history
         return TransactionalSession(
             name, name, run.world.client(f"c-{name}", TransactionalWireClient), run.loop, TIMEOUT_MS,
-            self.transactions, run.history.count_code, is_first=self._rng.random() < FIRST_VERSION_SHARE,
+            transactions, run.history.count_code, is_first=self._rng.random() < FIRST_VERSION_SHARE,
         )  # fmt: skip
 
     # -- the end ------------------------------------------------------------------------------------------------------
@@ -202,6 +208,8 @@ class TransactionLoad:
                     offsets[copier.source] = await fetch_chain_offset(client, copier.source, stable=True)
                 except REQUEST_ERRORS:
                     await asyncio.sleep(0.5)
+        if self._run.options.rivals:
+            await self.rivals.fetch_last(client)
         await client.close()
         return logs, offsets
 
@@ -212,6 +220,7 @@ class TransactionLoad:
         yield from checker.check_committed_reads(self.polls, logs)
         yield from checker.check_nothing_early(self.transactions, self.polls)
         yield from checker.check_offsets_shown(self.transactions, self.shown)
+        yield from self.rivals.check()
         for copier in self.copiers:
             yield from checker.check_copies(copier.source, copier.target, offsets[copier.source], logs)
 

@@ -50,6 +50,7 @@ REQUEST_ERRORS = (Refused, Unavailable, Corrupt)
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 TIMEOUT_MS = 3_000
 GIVE_UP_SECONDS = 12.0
+NEVER_NS = 1 << 62
 RETRY_SECONDS = 0.1
 FIRST_VERSIONS: dict[type[Message], int] = {
     AddPartitionsToTxnRequest: 3, EndTxnRequest: 4, ProduceRequest: 11, TxnOffsetCommitRequest: 4,
@@ -87,6 +88,10 @@ class SimTransaction:
     outcome: Outcome = Outcome.OPEN
     is_fenced: bool = False
     """True if another client had taken the transactional id before this one wrote its values."""
+    offsets_sent_ns: int = -1
+    """Time of the first request with `offsets`."""
+    offsets_written_ns: int = NEVER_NS
+    """Time since when no request with `offsets` can be in progress, while the transaction is open."""
 
 
 class TransactionalWireClient(ObservedClient):
@@ -123,6 +128,8 @@ class TransactionalSession:
         self.producer_id = self.epoch = -1
         self.transaction: SimTransaction | None = None
         self.last_code = Code.NONE
+        self.attempts = 0
+        """Requests that the last call of a coordinator sent."""
         self.pair_of: Callable[[bytes], tuple[bytes | None, bytes | None]] = lambda value: (None, value)
         """Key and value of the record that is named by a value."""
         self._client = client
@@ -243,6 +250,7 @@ class TransactionalSession:
     async def commit_offsets(self, group: str, offsets: dict[TopicPartition, int]) -> bool:
         """Writes offsets of a group. True once they are acknowledged."""
         assert self.transaction is not None
+        self.transaction.offsets_sent_ns = self._loop.now_ns
         self.transaction.offsets |= offsets
         if self._is_first and group not in self._added:
             request = AddOffsetsToTxnRequest(self.transactional_id, self.producer_id, self.epoch, group)
@@ -260,6 +268,8 @@ class TransactionalSession:
             lambda each: next((p.error_code for topic in each.topics for p in topic.partitions if p.error_code), 0),
             group=group,
         )  # fmt: skip
+        if self.attempts == 1:
+            self.transaction.offsets_written_ns = self._loop.now_ns
         return got is not None and self.last_code is Code.NONE
 
     async def end(self, is_commit: bool) -> Outcome:
@@ -304,10 +314,12 @@ class TransactionalSession:
         self, request: Message, response_type: type[A], code_of: Callable[[A], int], *, group: str | None = None
     ) -> A | None:
         """Sends a request until it gets a final reply; None if it got none in time."""
+        self.attempts = 0
         until_ns = self._loop.now_ns + round(GIVE_UP_SECONDS * 1e9)
         while self._loop.now_ns < until_ns:
             try:
                 node = await self._find_coordinator(group)
+                self.attempts += 1
                 got = await self._client.send(request, response_type, node_id=node)
             except REQUEST_ERRORS:
                 pass

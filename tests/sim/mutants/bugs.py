@@ -24,6 +24,7 @@ from tiered.hot.segment_files import OpenFiles
 from tiered.hot.time_lookup import TimeLookups, search_log
 from tiered.ids import PartitionId
 from tiered.metadata.election import Candidate
+from tiered.metadata.image import PartitionImage
 from tiered.metadata.log_reader import read_entries
 from tiered.metadata.log_writer import MetadataLog
 from tiered.peers import DivergingEpoch, PartitionFetch
@@ -81,6 +82,14 @@ def keep_progress_of_removed_replicas(original: Any) -> Any:
         return moved
 
     return apply_isr
+
+
+def keep_leader_epoch(original: Any) -> Any:
+    def keep_replicas(image: PartitionImage, *others: Any) -> PartitionImage:
+        new: PartitionImage = original(image, *others)
+        return replace(new, leader_epoch=image.leader_epoch) if new.leader == image.leader else new
+
+    return keep_replicas
 
 
 def ask_committed_members_only(original: Any) -> Any:

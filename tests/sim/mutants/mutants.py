@@ -238,6 +238,34 @@ def _with_transactions(drawn: ClusterOptions) -> ClusterOptions:
     )  # fmt: skip
 
 
+def _with_rivals(drawn: ClusterOptions) -> ClusterOptions:
+    """Adds clients to that whose pending offsets are of one partition."""
+    return _with_transactions(drawn).with_changes(rivals=2)
+
+
+def _repeat_reports(drawn: ClusterOptions) -> ClusterOptions:
+    """Adds transactions whose coordinators hear of markers twice."""
+    return _with_transactions(drawn).with_changes(repeats_reports=True)
+
+
+def _return_replicas(drawn: ClusterOptions) -> ClusterOptions:
+    """Removes replicas that are in sync, and adds them again, while producers wait for all members of the ISR."""
+    topic = TopicShape("t0", 2, 3, 2, "none")
+    return drawn.with_changes(
+        topics=(topic,), moves=True, moves_at_once=1, returns_replicas=True, troubles=("freeze",), troublemakers=1,
+        send_rate=8.0, senders=3, worst_fault=0.0, bucket_rate=0.0, chaos_seconds=25.0, rebuild=False, admin=False,
+        members=0, rot=False, joins=False, changes=(),
+    )  # fmt: skip
+
+
+def _delete_at_joins(drawn: ClusterOptions) -> ClusterOptions:
+    """Deletes records whenever a replica joins the ISR of a topic that is not tiered, and lets them join often."""
+    return _return_replicas(drawn).with_changes(
+        topics=(TopicShape("t0", 2, 3, 1, "none", tiered=False),), troubles=("kill", "isolated"), troublemakers=2,
+        pause_seconds=1.0, deletes_at_joins=True, latency_seconds=0.005,
+    )  # fmt: skip
+
+
 def _with_keys(drawn: ClusterOptions) -> ClusterOptions:
     """Adds writers with idempotency keys to that, whose requests are sent again."""
     return _with_transactions(drawn).with_changes(keyed_writers=3, transactional_producers=1)
@@ -291,20 +319,24 @@ MUTANTS = {
             ((LeaderReads, "offset_for_timestamp", bugs.search_each_tier_once),), _look_up_times,
         ),
         SimMutant(
+            "removed_within_epoch", "a replica leaves within a leader epoch", ("R3",),
+            ((partition_transitions, "_keep_replicas", bugs.keep_leader_epoch),), _return_replicas,
+        ),
+        SimMutant(  # shows in no cluster, where a replica leaves with a new leader epoch (`removed_within_epoch`)
             "progress_of_removed", "a leader keeps the progress of replicas that were removed", ("progress of",),
             ((LeaderState, "apply_isr", bugs.keep_progress_of_removed_replicas),),
         ),
         SimMutant(
             "deletion_past_proposed", "a deletion does not wait for a member that is only proposed", ("I22",),
-            ((LeaderState, "is_deleted_on_isr", bugs.ask_committed_members_only),),
+            ((LeaderState, "is_deleted_on_isr", bugs.ask_committed_members_only),), _delete_at_joins,
         ),
         SimMutant(
             "older_offset_outlives", "an older pending offset outlives the commit of a later one", ("I15",),
-            ((PendingOffsets, "_supersede_older", transaction_bugs.keep_older_offsets),),
+            ((PendingOffsets, "_supersede_older", transaction_bugs.keep_older_offsets),), _with_rivals,
         ),
         SimMutant(
             "any_marker_completes", "markers of an earlier transaction complete the next one", ("I14",),
-            ((end, "handle_markers_written", transaction_bugs.count_markers_of_any_epoch),), _with_transactions,
+            ((end, "handle_markers_written", transaction_bugs.count_markers_of_any_epoch),), _repeat_reports,
         ),
         SimMutant(
             "r4_first_leads", "no wait for the others", ("R4", "I9"),
@@ -665,5 +697,10 @@ FIRST_SEEDS = {
     "aborted_offsets_commit": 2,
     "committed_offsets_drop": 2,
     "markers_of_offsets_not_loaded": 2,
+    "removed_within_epoch": 0,
+    "deletion_past_proposed": 0,
+    "older_offset_outlives": 0,
+    "any_marker_completes": 0,
 }
-"""By mutant without a scenario (`scenarios.py`): a seed that shows it. Mutants that adjust a run alike share one."""
+"""By mutant: a seed that shows it. Mutants that adjust a run alike share one. Most others have a scenario instead
+(`scenarios.py`); those that a rule over one step shows have both."""
