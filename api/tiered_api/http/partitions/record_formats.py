@@ -97,9 +97,11 @@ def parse_record_v3(
     reason if it is malformed, and with `code` for an unknown field."""
     if not isinstance(record, dict):
         raise record_error("a record has to be a JSON object")
-    check_fields(record, allowed, "a record", code)
     key, key_kind = _field_v3(record, "key", code)
     value, value_kind = _field_v3(record, "value", code)
+    if len(record) == ("key" in record) + ("value" in record):  # most have no other field
+        return ProducerRecord(None, now_ms, key, value, (), (key_kind, value_kind))
+    check_fields(record, allowed, "a record", code)
     partition, timestamp, headers = record.get("partition_id"), record.get("timestamp"), record.get("headers")
     return ProducerRecord(
         None if partition is None else _partition(partition),

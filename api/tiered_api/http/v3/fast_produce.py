@@ -20,11 +20,12 @@ import orjson
 from aiohttp import web
 
 from tiered.errors import Refused
+from tiered.records.native import json_repeated_name
 from tiered.security.acls import Operation, ResourceType
 from tiered.security.principal import ANONYMOUS, Caller
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.errors import HttpError
-from tiered_api.http.exchange.fields import V3_FREE, load_json
+from tiered_api.http.exchange.fields import V3_FREE
 from tiered_api.http.exchange.metering import CLIENT_ID, CLIENT_ID_MAX, HttpMeter
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import date_line
@@ -117,8 +118,10 @@ class HeadCache:
         """Returns the whole response if `data` is a known head with its body and the record is appended. Returns None
         and does nothing if the request needs the full path."""
         end = data.find(b"\r\n\r\n") + 4
-        head, key_text = _cut_key(data[:end])
-        known = self._known.get(_name_head(head, origin))
+        head, key_text = data[:end], None
+        if KEY_LINE in head:
+            head, key_text = _cut_key(head)
+        known = self._known.get(_name_head(head, origin) if origin else head)
         if known is None or len(data) - end != known.length or not known.has_login():
             return None
         if not self._quotas.table.has_client_quotas:
@@ -142,7 +145,10 @@ class HeadCache:
         if topic is None:
             return None
         try:
-            record = parse_record_v3(load_json(body, V3_FREE), context.clock.wall_ms())
+            value = orjson.loads(body)
+            if json_repeated_name(body, V3_FREE) is not None:  # as `load_json`, without its call
+                return None
+            record = parse_record_v3(value, context.clock.wall_ms())
             key = None
             if key_text is not None:
                 if not key_text.isprintable():  # bytes that aiohttp may refuse, and `parse_key` may strip
