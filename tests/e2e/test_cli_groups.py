@@ -14,12 +14,14 @@ import pytest
 
 from tests.e2e.cli_cluster import KINDS, CliCluster, start_cluster
 from tests.e2e.serving import SECONDS
+from tiered.errors import Code
 from tiered.ids import TopicPartition
 from tiered_api.cli.arguments import parser
 from tiered_api.cli.reach import open_client
 from tiered_api.cli.text.offset_range import parse_range
 from tiered_api.cli.topic.consume_group import GroupReader
 from tiered_api.cli.topic.record_printer import Printer, make_writer
+from tiered_api.kafka.client.error_sentences import explain_error
 from tiered_api.kafka.client.group_member import ConsumerGroupMember
 
 
@@ -122,8 +124,8 @@ def test_two_members_share_partitions_and_an_interrupted_one_leaves(cluster: Cli
         "HOST",
     ]  # fmt: skip
     refused = cluster.rows("group", "seek", group, "--to", "start", "--topics", topic, "--allow-new-topics", code=1)
-    assert {"group " + group + " has members: stop them first (UNKNOWN_MEMBER_ID)"} == {row["error"] for row in refused}
-    assert cluster.rows("group", "delete", group, code=1)[0]["status"] == "NON_EMPTY_GROUP"
+    assert {"group " + group + " has members; stop them first (UNKNOWN_MEMBER_ID)"} == {row["error"] for row in refused}
+    assert cluster.rows("group", "delete", group, code=1)[0]["status"] == explain_error(Code.NON_EMPTY_GROUP.number)
     for reader, how in zip(readers, (signal.SIGINT, signal.SIGTERM), strict=True):
         reader.send_signal(how)
         _, err = cluster.end(reader)
@@ -186,7 +188,10 @@ def test_groups_and_offsets_are_deleted(cluster: CliCluster) -> None:
     ]
     assert offsets(cluster, group) == [(1, 1, 0)]
     rows = cluster.rows("group", "delete", group, "never-there", code=1)
-    assert rows == [{"group": group, "status": "OK"}, {"group": "never-there", "status": "GROUP_ID_NOT_FOUND"}]
+    assert rows == [
+        {"group": group, "status": "OK"},
+        {"group": "never-there", "status": explain_error(Code.GROUP_ID_NOT_FOUND.number)},
+    ]
     assert f"no group {group}" in cluster.run("group", "describe", group, code=1)
 
 

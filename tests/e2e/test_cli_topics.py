@@ -13,10 +13,14 @@ import pytest
 
 from tests.e2e.cli_cluster import KINDS, CliCluster, start_cluster
 from tests.e2e.serving import SECONDS
+from tiered.errors import Code
 from tiered_api.cli.arguments import parser
 from tiered_api.cli.cluster.health import fetch_eligible, fetch_min_isr
 from tiered_api.cli.cluster.health_verdict import EligibleReplicas
 from tiered_api.cli.reach import open_client as reached
+from tiered_api.kafka.client.error_sentences import explain_error
+
+NO_TOPIC = explain_error(Code.UNKNOWN_TOPIC_OR_PARTITION.number)
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -32,13 +36,13 @@ def test_topics_are_created_listed_and_deleted_with_an_outcome_each(cluster: Cli
         {"topic": second, "status": "OK"},
     ]
     again = cluster.rows("topic", "create", first, cluster.new_name("life"), code=1)
-    assert again[0]["status"].startswith("TOPIC_ALREADY_EXISTS: ") and again[1]["status"] == "OK"
+    assert again[0]["status"].endswith(" (TOPIC_ALREADY_EXISTS)") and again[1]["status"] == "OK"
     assert cluster.rows("topic", "create", first, "--if-not-exists")[0]["status"] == "OK (exists)"
     assert cluster.rows("topic", "list", first) == [{"name": first, "partitions": 3, "replicas": 1}]
     detailed = cluster.rows("topic", "list", "-d", first)
     assert [(row["partition"], row["leader"], row["isr"]) for row in detailed] == [(n, 1, [1]) for n in range(3)]
     gone = cluster.rows("topic", "delete", first, second, "never-there", code=1)
-    assert sorted(row["status"].split(":")[0] for row in gone) == ["OK", "OK", "UNKNOWN_TOPIC_OR_PARTITION"]
+    assert sorted(row["status"].split(" (")[-1] for row in gone) == ["OK", "OK", "UNKNOWN_TOPIC_OR_PARTITION)"]
     assert "no topic " + first in cluster.run("topic", "list", first, code=1)
 
 
@@ -57,9 +61,9 @@ def test_value_too_large_for_a_request_is_refused_in_one_line(cluster: CliCluste
 def test_dry_run_checks_and_changes_nothing(cluster: CliCluster) -> None:
     good = cluster.new_name("dry")
     rows = cluster.rows("topic", "create", good, "no good", "--dry-run", code=1)
-    assert {row["topic"]: row["status"].split(":")[0] for row in rows} == {
-        good: "OK (dry run)",
-        "no good": "INVALID_TOPIC_EXCEPTION",
+    assert {row["topic"]: row["status"].rpartition(" (")[2] for row in rows} == {
+        good: "dry run)",
+        "no good": "INVALID_TOPIC_EXCEPTION)",
     }
     cluster.run("topic", "list", good, code=1)
 
@@ -140,7 +144,7 @@ def test_missing_topic_does_not_hide_the_others(cluster: CliCluster) -> None:
         process = cluster.start("topic", verb, "never-there", topic)
         out, err = cluster.end(process)
         assert process.returncode == 1 and topic.encode() in out
-        assert err == b"tiered: never-there: UNKNOWN_TOPIC_OR_PARTITION\n"
+        assert err.decode() == f"tiered: never-there: {NO_TOPIC}\n"
 
 
 def test_alter_of_a_missing_topic_names_the_topic_for_any_setting(cluster: CliCluster) -> None:
@@ -164,7 +168,7 @@ def test_settings_are_altered_and_removed(cluster: CliCluster) -> None:
     cluster.run("topic", "alter", topic, "-s", "retention.ms=9000000", "--dry-run")
     assert settings()["retention.ms"] == "7000000"
     refused = cluster.rows("topic", "alter", topic, "-s", "no.such.setting=1", code=1)
-    assert refused[0]["status"].startswith("INVALID_CONFIG: ")
+    assert refused[0]["status"].endswith(" (INVALID_CONFIG)")
     assert "nothing to alter" in cluster.run("topic", "alter", topic, code=2)
 
 
@@ -172,7 +176,7 @@ def test_partitions_are_added(cluster: CliCluster) -> None:
     topic = cluster.create_topic(2)
     rows = cluster.rows("topic", "add-partitions", topic, "never-there", "-n", "3", code=1)
     assert sorted((row["topic"], row["status"]) for row in rows) == [
-        ("never-there", "UNKNOWN_TOPIC_OR_PARTITION"),
+        ("never-there", NO_TOPIC),
         (topic, "OK"),
     ]
     assert cluster.rows("topic", "list", topic)[0]["partitions"] == 5
@@ -199,11 +203,19 @@ def test_trim_moves_the_start_by_offset_by_time_and_to_the_end(cluster: CliClust
         None,
     ], "there is nothing to lose in an empty partition"
     beyond = cluster.rows("topic", "trim", topic, "-o", "11", "-p", "0", code=1)
-    assert beyond[0]["error"] == "OFFSET_OUT_OF_RANGE: offset 11 is above the high watermark 10"
+    assert beyond[0]["error"] == "offset 11 is above the high watermark 10 (OFFSET_OUT_OF_RANGE)"
     assert beyond[0]["new_start_offset"] is None
     said = cluster.run("topic", "trim", topic, "-o", "abc", "-p", "0", code=2)
     assert "offset 'abc': try start, end, 47, +2, -3 or @<time>" in said, "a range is not possible here"
     assert "no partition" in cluster.run("topic", "trim", topic, "-o", "1", "-p", "7", code=2)
+
+
+def test_trim_of_a_compacted_topic_says_how_to_allow_it(cluster: CliCluster) -> None:
+    topic = cluster.create_topic(cleanup_policy="compact")
+    [row] = cluster.rows("topic", "trim", topic, "-o", "end", "-p", "0", code=1)
+    assert row["error"] == (
+        "only compaction deletes records of this topic; add delete to its cleanup.policy first (POLICY_VIOLATION)"
+    )
 
 
 def test_trim_by_a_time_after_all_records_deletes_nothing(cluster: CliCluster) -> None:
@@ -292,7 +304,7 @@ def test_settings_of_brokers_are_shown_and_altered(cluster: CliCluster) -> None:
     cluster.run("cluster", "config", "reset", "message.max.bytes")
     assert get("message.max.bytes") == before
     refused = cluster.rows("cluster", "config", "set", "message.max.bytes=x", code=1)
-    assert refused[0]["status"].startswith("INVALID_")
+    assert " (INVALID_" in refused[0]["status"]
     assert "broker 7 is not live" in cluster.run("cluster", "config", "get", "node.id", "--node", "7", code=2)
 
 

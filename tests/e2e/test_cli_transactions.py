@@ -79,7 +79,7 @@ def test_unknown_transactional_id_is_refused_and_not_created(cluster: CliCluster
     name = cluster.new_name("none")
     assert "TRANSACTIONAL_ID_NOT_FOUND" in cluster.run("transaction", "describe", name, code=1)
     [row] = cluster.rows("transaction", "abort", name, code=1)
-    assert row["status"] == "TRANSACTIONAL_ID_NOT_FOUND"
+    assert row["status"].endswith("; see `tiered transaction list` (TRANSACTIONAL_ID_NOT_FOUND)")
     assert name not in cluster.run("transaction", "list")
 
 

@@ -125,7 +125,7 @@ def test_batch_fails_at_its_deadline() -> None:
     async def test(client: KafkaClient, broker: Scripted) -> None:
         broker.script[ProduceRequest] = lambda *_: produce_reply(Code.NOT_ENOUGH_REPLICAS)
         began = client.clock.mono_ns()
-        with pytest.raises(Refused, match="2 records were not written: t-0: NOT_ENOUGH_REPLICAS"):
+        with pytest.raises(Refused, match="2 records were not written: t-0: fewer replicas are in sync"):
             async with Delivery().producer(client, delivery_seconds=20.0) as producer:
                 await producer.add(TOPIC, None, record(b"a"))
                 await producer.add(TOPIC, None, record(b"b"))
@@ -160,7 +160,7 @@ def test_batch_that_is_too_large_is_halved_until_it_fits() -> None:
 def test_refused_record_ends_the_producer() -> None:
     async def test(client: KafkaClient, broker: Scripted) -> None:
         broker.script[ProduceRequest] = lambda *_: produce_reply(Code.INVALID_TIMESTAMP)
-        with pytest.raises(Refused, match="a record was not written: t-0: INVALID_TIMESTAMP"):
+        with pytest.raises(Refused, match="a record was not written: t-0: a timestamp is out of bounds"):
             async with Delivery().producer(client) as producer:
                 await producer.add(TOPIC, 0, record(b"a"))
                 # A caller that waits for more input gets the error at once.
@@ -322,7 +322,7 @@ def test_unreadable_partition_is_retried_with_pauses_until_the_deadline() -> Non
         said: list[str] = []
         consumer = KafkaConsumer(client, warn=said.append)
         consumer.assign({HERE: 0})
-        with pytest.raises(Unavailable, match="t-0 could not be read for 10 s: KAFKA_STORAGE_ERROR"):
+        with pytest.raises(Unavailable, match=r"t-0 could not be read for 10 s: the disk .*KAFKA_STORAGE_ERROR"):
             while True:
                 await consumer.poll()
         assert 10e9 <= client.clock.mono_ns() <= 13e9
@@ -342,7 +342,7 @@ def test_empty_replies_between_failures_do_not_restart_the_deadline() -> None:
         consumer = KafkaConsumer(client, warn=said.append)
         consumer.assign({HERE: 0})
         async with asyncio.timeout(60):
-            with pytest.raises(Unavailable, match="t-0 could not be read for 10 s: KAFKA_STORAGE_ERROR"):
+            with pytest.raises(Unavailable, match=r"t-0 could not be read for 10 s: the disk .*KAFKA_STORAGE_ERROR"):
                 while True:
                     await consumer.poll()
         assert client.clock.mono_ns() <= 16e9 and len(said) == 1

@@ -13,7 +13,7 @@ from tiered.ids import TopicPartition
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_json, print_lines, print_rows
 from tiered_api.cli.reach import open_client, parse_numbers
-from tiered_api.cli.status import format_status
+from tiered_api.cli.status import OK, format_status
 from tiered_api.cli.topic.describe import partitions_of, print_errors, topics_by_name
 from tiered_api.cli.topic.topics import compile_pattern
 from tiered_api.kafka.client.client import KafkaClient, code_from_number, only_result, to_refused
@@ -200,7 +200,7 @@ def _row(
     owner: DescribedGroupMember | None,
 ) -> dict[str, Any]:
     start, end = starts.get(tp), ends.get(tp)
-    fault = next((each.code.name for each in (start, end) if isinstance(each, Refused)), None)
+    fault = next((format_status(each.code.number, None) for each in (start, end) if isinstance(each, Refused)), None)
     first = None if start is None or isinstance(start, Refused) else start[0]
     last = None if end is None or isinstance(end, Refused) else end[0]
     row: dict[str, Any] = {
@@ -255,7 +255,7 @@ async def _offset_delete(args: Namespace) -> list[Row]:
         partitions = await _partitions(client, args.topics)
         got = await delete_offsets(client, args.group, partitions)
     return [
-        {"topic": tp.topic, "partition": tp.partition, "status": no.code.name if no else "OK"}
+        {"topic": tp.topic, "partition": tp.partition, "status": format_status(no.code.number, None) if no else OK}
         for tp, no in sorted(got.items(), key=lambda each: each[0])
     ]
 

@@ -13,6 +13,7 @@ from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_error, print_rows
 from tiered_api.cli.parsing import INT64_MAX, is_number
 from tiered_api.cli.reach import open_client
+from tiered_api.cli.status import format_status
 from tiered_api.cli.text.offset_range import UNIX_MS, WORDS, Point, parse_point, resolve_offsets
 from tiered_api.cli.topic.describe import partitions_of
 from tiered_api.kafka.client.client import KafkaClient
@@ -108,5 +109,5 @@ def _explain_refusal(no: Refused, group: str) -> str:
     """Rephrases a refusal: Kafka refuses a commit by a non-member with UNKNOWN_MEMBER_ID while the group has
     members."""
     if no.code is Code.UNKNOWN_MEMBER_ID:
-        return f"group {group} has members: stop them first ({no.code.name})"
-    return no.code.name
+        return format_status(no.code.number, f"group {group} has members; stop them first")
+    return format_status(no.code.number, None)

@@ -16,6 +16,7 @@ from tiered_api.cli.configs import TOPIC, config_rows, describe_configs
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_error, print_json, print_lines, print_rows
 from tiered_api.cli.reach import open_client, parse_numbers
+from tiered_api.cli.status import format_status
 from tiered_api.cli.text.offset_range import PointKind, parse_point, resolve_offsets
 from tiered_api.cli.topic.compaction import compaction_facts, compaction_rows
 from tiered_api.cli.topic.topics import select_topics
@@ -312,10 +313,9 @@ async def _trim(args: Namespace) -> list[Row]:
         ends = await list_offsets(client, dict.fromkeys(beyond, LATEST)) if beyond else {}
     for each, outcome in got.items():
         start = None if isinstance(outcome, Refused) else outcome
-        error = refused[each].code.name if each in refused else None
-        end = ends.get(each)
-        if end is not None and not isinstance(end, Refused):
-            error = f"{error}: offset {offsets[each]} is above the high watermark {end[0]}"
+        error = None
+        if no := refused.get(each):
+            error = format_status(no.code.number, _explain_trim(no, offsets[each], ends.get(each)))
         rows.append(_trim_row(each, start, error))
     return _sorted_rows(rows)
 
@@ -350,6 +350,15 @@ async def _plan_trim(client: KafkaClient, offsets: Mapping[TopicPartition, int])
         row = _trim_row(each, None if beyond else max(offset, starts[each]), beyond)
         rows.append({"topic": each.topic, "partition": each.partition, "start_offset": starts[each], **row})
     return rows
+
+
+def _explain_trim(no: Refused, offset: int, end: tuple[int, int] | Refused | None) -> str | None:
+    """Returns why records are not deleted, if more is known than the code: its reply has no field for a message."""
+    if no.code is Code.POLICY_VIOLATION:
+        return "only compaction deletes records of this topic; add delete to its cleanup.policy first"
+    if end is not None and not isinstance(end, Refused):
+        return f"offset {offset} is above the high watermark {end[0]}"
+    return None
 
 
 def _trim_row(tp: TopicPartition, start: int | None, error: str | None) -> Row:

@@ -13,5 +13,6 @@ May import: config, records, security, kafka.protocol.messages
 ~ transactions      transactional ids and open transactions: list, describe, abort
   transaction_calls requests between brokers about transactions, in Kafka frames
 ~ peers             the Peers protocol of the engine in Kafka frames
+  error_sentences   error codes as sentences for people
   response_buffers  reusable memory for large responses
 """

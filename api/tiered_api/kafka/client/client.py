@@ -12,10 +12,11 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from tiered.errors import Code, Refused, Unavailable, code_name
+from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered.ports import Clock, Net
 from tiered_api.kafka.client.connection import BrokerConnection, open_connection
+from tiered_api.kafka.client.error_sentences import explain_error
 from tiered_api.kafka.client.login import TokenLogin, UserLogin, log_in_user
 from tiered_api.kafka.protocol.messages.metadata import (
     MetadataRequest,
@@ -53,9 +54,8 @@ def code_from_number(number: int) -> Code:
 
 
 def to_refused(number: int, subject: str, message: str | None = None) -> Refused:
-    """Returns the refusal of a broker: its code by name, and its message if there is one."""
-    name = code_name(number)
-    return Refused(code_from_number(number), f"{subject}: {message} ({name})" if message else f"{subject}: {name}")
+    """Returns the refusal of a broker in words."""
+    return Refused(code_from_number(number), f"{subject}: {explain_error(number, message)}")
 
 
 def only_result(results: Sequence[T]) -> T:

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 import tiered
-from tiered.errors import Code, Corrupt, Refused, Unavailable, code_name
+from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ports import Net, Stream
 from tiered.security.principal import Caller
+from tiered_api.kafka.client.error_sentences import explain_error
 from tiered_api.kafka.client.response_buffers import ResponseBuffers
 from tiered_api.kafka.protocol.apis import ALL_APIS, API_VERSIONS, OPERATOR_APIS
 from tiered_api.kafka.protocol.codec import Malformed, decode, encode
@@ -134,7 +135,7 @@ class BrokerConnection:
         except Malformed as error:
             raise Unavailable(f"{self.address} does not speak the Kafka protocol: {error}", final=True) from None
         if response.error_code:
-            raise Unavailable(f"{self.address} refuses ApiVersions with {code_name(response.error_code)}", final=True)
+            raise Unavailable(f"{self.address} refuses ApiVersions: {explain_error(response.error_code)}", final=True)
         self.versions = {api.api_key: Versions(api.min_version, api.max_version) for api in response.api_keys}
 
     def close(self) -> None:

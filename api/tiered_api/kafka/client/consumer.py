@@ -20,6 +20,7 @@ from tiered_api.kafka.client.client import (
     code_from_number,
     to_refused,
 )
+from tiered_api.kafka.client.error_sentences import explain_error
 from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST, STALE_LEADER_CODES, list_offsets_at
 from tiered_api.kafka.protocol.messages.fetch import (
     FetchPartition,
@@ -271,7 +272,8 @@ class KafkaConsumer:
         if position.unread_since_ns is None:
             position.unread_since_ns = now_ns
         elif now_ns - position.unread_since_ns >= self._client.timeout * 1e9:
-            why = position.failure.code.name if position.failure else f"its broker sends no records below {end}"
+            no = position.failure
+            why = explain_error(no.code.number) if no else f"its broker sends no records below {end}"
             raise Unavailable(f"{tp} could not be read for {self._client.timeout:g} s: {why}")
 
     def _handle_error(self, tp: TopicPartition, position: _Position, got: PartitionData) -> None:
@@ -293,9 +295,9 @@ class KafkaConsumer:
             first = 0.0 if code is not Code.KAFKA_STORAGE_ERROR else BACKOFF_FIRST_SECONDS
             trouble = position.failure = _ReadFailure(code, now_ns, now_ns, _backoffs(first))
             if code is Code.KAFKA_STORAGE_ERROR:
-                self._warn(f"{tp} cannot be read now, its broker says {code.name} (its disk, or the bucket)")
+                self._warn(f"{tp} cannot be read now: {explain_error(code.number)}")
         elif now_ns - trouble.since_ns >= self._client.timeout * 1e9:
-            raise Unavailable(f"{tp} could not be read for {self._client.timeout:g} s: {code.name}")
+            raise Unavailable(f"{tp} could not be read for {self._client.timeout:g} s: {explain_error(code.number)}")
         trouble.code = code
         trouble.retry_at_ns = now_ns + int(next(trouble.backoffs) * 1e9)
 

@@ -6,13 +6,14 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
 
-from tiered.errors import Code, Refused, code_name
+from tiered.errors import Code, Refused
 from tiered.security import broker_login, sasl_oauthbearer, sasl_plain
 from tiered.security.sasl_oauthbearer import OAuthBearerClient
 from tiered.security.sasl_plain import PlainClient
 from tiered.security.scram import MECHANISMS, ScramClient
 from tiered.security.secret import Secret
 from tiered_api.kafka.client.connection import BrokerConnection
+from tiered_api.kafka.client.error_sentences import explain_error
 from tiered_api.kafka.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from tiered_api.kafka.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
@@ -82,7 +83,7 @@ async def _log_in(connection: BrokerConnection, mechanism: str, client: LoginCli
             SaslHandshakeRequest(mechanism), SaslHandshakeResponse, timeout, HANDSHAKE_VERSION
         )
         if shaken.error_code:
-            why = f"{connection.address} does not accept {mechanism}: {code_name(shaken.error_code)}"
+            why = f"{connection.address} does not accept {mechanism}: {explain_error(shaken.error_code)}"
             enabled = f"; it has {', '.join(shaken.mechanisms)}" if shaken.mechanisms else ""
             raise Refused(Code.UNSUPPORTED_SASL_MECHANISM, why + enabled)
         token = client.make_first()
@@ -98,7 +99,7 @@ async def _authenticate(connection: BrokerConnection, token: bytes, timeout: flo
         SaslAuthenticateRequest(token), SaslAuthenticateResponse, timeout, AUTHENTICATE_VERSION
     )
     if reply.error_code:
-        why = reply.error_message or code_name(reply.error_code)
+        why = explain_error(reply.error_code, reply.error_message)
         raise Refused(Code.SASL_AUTHENTICATION_FAILED, f"{connection.address} refuses the login: {why}")
     connection.session_lifetime_ms = reply.session_lifetime_ms
     return reply.auth_bytes
