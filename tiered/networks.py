@@ -6,7 +6,7 @@ A host of IPv6 owns a network of 64 bits, and may connect from any of its addres
 from __future__ import annotations
 
 from functools import lru_cache
-from ipaddress import IPv6Address, IPv6Network
+from ipaddress import IPv6Address, IPv6Network, ip_address, ip_network
 
 HOST_BITS = 64
 _NAT64 = IPv6Network("64:ff9b::/96")
@@ -28,3 +28,15 @@ def network_of(host: str) -> str:
     if address.is_loopback or address.is_link_local or address in _NAT64:
         return host
     return f"{IPv6Address(int(address) >> HOST_BITS << HOST_BITS)}/{HOST_BITS}"
+
+
+@lru_cache(maxsize=4096)
+def neighbourhood_of(host: str) -> str:
+    """Returns the network around that of an address, such as `10.0.0.0/24` or `2001:db8::/48`: one customer often has
+    all of it. The text is that of `network_of` if the host is none."""
+    counted = network_of(host)
+    try:
+        address = ip_address(counted.partition("/")[0])
+    except ValueError:
+        return counted
+    return str(ip_network((address, 24 if address.version == 4 else 48), strict=False))

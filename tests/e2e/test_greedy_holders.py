@@ -6,9 +6,10 @@ setting that bounds something without a line in `POTS` or a reason in `NO_POTS`.
 
 from __future__ import annotations
 
+import ast
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.e2e.http_site import TEST_SECONDS, http_broker
+from tests.sources import modules, nodes
 from tests.unit.groups.rig import Rig
 from tests.unit.hot.fixtures import NOW
 from tests.unit.hot.test_producer_state import walked_batch
@@ -30,6 +32,7 @@ from tiered.security.principal import Caller, Principal
 from tiered_api.http.consumers import instances
 from tiered_api.http.consumers.instance import ConsumerConfig
 from tiered_api.http.consumers.instances import ConsumerInstances, InstanceKey
+from tiered_api.http.transactions.transactional_ids import TransactionalIds
 
 Take = Callable[[str], Awaitable[None]]
 """Takes one unit of a pot for the holder of this name. Raises `Refused`."""
@@ -116,11 +119,24 @@ async def open_groups(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Async
     yield take
 
 
+@asynccontextmanager
+async def open_http_transactions(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Take]:
+    """Begins transactions over HTTP that do not end."""
+    async with http_broker(directory) as site, AsyncExitStack() as begun:
+        ids = site.http._listener.context.service(TransactionalIds)
+
+        async def take(name: str) -> None:
+            await begun.enter_async_context(ids.admit(0.01, name))
+
+        yield take
+
+
 ATTACKS = {
     "group-bytes": Attack(100, open_groups),
     "producer-ids": Attack(32, open_producer_ids),
     "partition-producer-ids": Attack(32, open_partition_producer_ids),
     "idempotency-keys": Attack(32, open_idempotency_keys),
+    "http-transactions": Attack(64, open_http_transactions),
     "rest-consumers": Attack(32, open_rest_consumers),
 }
 
@@ -171,6 +187,46 @@ NO_POTS = {
     "remote.log.manager.copier.thread.pool.size": _NO_SHARES,
 }
 """Settings of a broker that bound something, but no pot, each with the reason."""
+
+
+TURNS = {
+    "tiered.cold.reader": "look-ups take turns by client address",
+    "tiered.hot.batch_opening": "batches take turns by holder",
+    "tiered.hot.time_lookup": "look-ups take turns by client address",
+    "tiered_api.http.server.authentication": "logins take turns by neighbourhood and address",
+    "tiered_api.http.transactions.transactional_ids": "the pot http-transactions",
+}
+"""Modules with slots that clients share, each with what keeps one client from taking all."""
+OWN_WORK = {
+    "tiered.broker.hosted_replicas",
+    "tiered.broker.log_cleaner",
+    "tiered.broker.tiering",
+    "tiered.broker.token_validator",
+    "tiered.coordinator.snapshotter",
+    "tiered.object_store.directory",
+    "tiered.object_store.encrypted",
+    "tiered.object_store.s3",
+    "tiered.replication.replica_fetcher",
+    "tiered_api.cli.login",
+    "tiered_api.kafka.client.connection",
+    "tiered_api.kafka.client.peers",
+    "tiered_api.kafka.server.handlers.delete_records",
+}
+"""Modules with slots for the work of the broker itself, or of one request, client or connection."""
+LACKING = {"tiered_api.http.exchange.context"}
+"""Modules with slots that one client can take all of."""
+
+
+def test_slots_that_clients_share_are_a_pot_or_taken_in_turn() -> None:
+    makers = {"FairSlots", "ThreadPool", "Semaphore", "BoundedSemaphore"}
+    found = {
+        name
+        for name, path in modules().items()
+        if name.split(".")[0] in ("tiered", "tiered_api")
+        for node in nodes(path)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in makers
+    }
+    assert found == {*TURNS, *OWN_WORK, *LACKING}
 
 
 async def fill(take: Take, name: str, most: int) -> tuple[int, Refused | None]:

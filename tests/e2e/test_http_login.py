@@ -36,7 +36,7 @@ from tiered_api.http.exchange import media_types
 from tiered_api.http.exchange.context import INLINE_BYTES, WORKERS
 from tiered_api.http.exchange.media_types import V2_BINARY, V2_JSON
 from tiered_api.http.exchange.remote_brokers import RemoteBrokers
-from tiered_api.http.server.authentication import list_tried
+from tiered_api.http.server.authentication import WAITING_MAX, list_tried
 from tiered_api.http.server.server import HttpServer, serve_http
 
 RECORD = {"value": {"type": "JSON", "data": 1}}
@@ -681,3 +681,31 @@ def test_redirect_from_https_never_leads_to_plain_http(tmp_path: Path) -> None:
         assert redirect.headers == (("Location", "https://broker:1/topics"),)
 
     run(tmp_path, scenario, http="https://127.0.0.1:0")
+
+
+def test_neighbourhood_full_of_logins_delays_others_by_one_check(tmp_path: Path) -> None:
+    """A hundred addresses with wrong passwords took all places: the first login of another address got 503."""
+
+    async def scenario(site: HttpBroker) -> None:
+        await set_user(site, "alice", "wonderland")
+        slots = site.http._listener.authenticator._slots
+        order: list[str] = []
+        go = asyncio.Event()
+
+        async def check(address: str) -> None:
+            async with site.http._listener.authenticator._take_turn(address):
+                order.append(address)
+                if len(order) > 1:
+                    await go.wait()
+
+        async with site.http._listener.authenticator._take_turn("10.0.0.1"):
+            checks = [asyncio.create_task(check(f"10.0.0.{each}")) for each in range(2, 102)]
+            await wait_until(lambda: slots.waiting == WAITING_MAX)
+            login = asyncio.create_task(ask_as(site, basic("alice", "wonderland")))
+            await wait_until(lambda: "127.0.0.0/24" in slots._queues)
+            assert slots.waiting == WAITING_MAX, "one of the hundred has made room"
+        assert (await login).status == 200, "the second check of the neighbourhood came before"
+        go.set()
+        await asyncio.gather(*checks, return_exceptions=True)
+
+    run(tmp_path, scenario, authentication_method=BASIC)

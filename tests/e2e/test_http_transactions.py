@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -287,15 +288,15 @@ def test_transaction_of_a_user_removed_before_its_turn_writes_nothing(tmp_path: 
             await set_user(site, "alice", "wonderland")
             await one.create("t", [1])
             ids = site.http._listener.context.service(TransactionalIds)
+            others = AsyncExitStack()
             for _ in range(IDS_MAX):
-                await ids._permits.acquire()
+                await others.enter_async_context(ids.admit(1, ""))
             login = basic("alice", "wonderland")
             body = {"records": [record("t", 0, "x")]}
             sent = asyncio.create_task(site.ask("POST", PATH, body, Authorization=login, **headers))
-            await wait_until(lambda: ids._waiting == 1)
+            await wait_until(lambda: ids.slots.waiting == 1)
             await remove_user(site, "alice")
-            for _ in range(IDS_MAX):
-                ids._permits.release()
+            await others.aclose()
             reply = await sent
             assert (reply.status, site.broker.leader_replica("t", 0).log.end_offset) == (401, 0), reply
 

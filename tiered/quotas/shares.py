@@ -64,6 +64,7 @@ IDEMPOTENCY_KEYS = _pot(
     Code.THROTTLING_QUOTA_EXCEEDED,
 )
 REST_CONSUMERS = _pot("rest-consumers", "", "REST consumers", Code.THROTTLING_QUOTA_EXCEEDED)
+HTTP_TRANSACTIONS = _pot("http-transactions", "", "HTTP transactions at a time", Code.THROTTLING_QUOTA_EXCEEDED)
 
 
 def is_scarce(bound: int, held: int) -> bool:

@@ -281,7 +281,7 @@ class LeaderReplica:
         try:
             appended = self.append_now(data, acks, deep, guard, holder=holder)
         except RecordsUnopened:
-            opened = await open_in_thread(data)
+            opened = await open_in_thread(data, holder)
             appended = self.append_now(data, acks, deep, guard, opened=opened, holder=holder)
         end = appended.last_offset + 1
         if acks == ACKS_ALL and not self.is_committed(end):

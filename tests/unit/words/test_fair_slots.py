@@ -118,3 +118,49 @@ def test_owner_with_most_waiting_work_is_refused_first() -> None:
         assert crowd.began == ["a", "a", "b", "a"]
 
     scenario(play)
+
+
+def test_new_part_of_the_busiest_owner_displaces_work_of_its_busiest_part() -> None:
+    async def play() -> None:
+        crowd = Crowd(FairSlots(1, 3))
+        works = crowd.start("b1", "a1", "a1", "a1", "a2")
+        await settle()
+        assert [work for work in works if work.done()] == [works[3]]
+        crowd.done.set()
+        await asyncio.gather(*works, return_exceptions=True)
+        assert crowd.began == ["b1", "a1", "a2", "a1"]
+
+    scenario(play)
+
+
+def test_owner_with_very_many_parts_leaves_room_for_another_owner() -> None:
+    async def play() -> None:
+        crowd = Crowd(FairSlots(1, 4))
+        works = crowd.start("a0", "a1", "a2", "a3", "a4", "b1")
+        await settle()
+        assert [work for work in works if work.done()] == [works[4]]
+        crowd.done.set()
+        await asyncio.gather(*works, return_exceptions=True)
+        assert crowd.began == ["a0", "a1", "b1", "a2", "a3"]
+
+    scenario(play)
+
+
+def test_free_slot_stays_free_for_owners_that_may_run() -> None:
+    async def play() -> None:
+        slots = FairSlots(3, 100, lambda owner: slots.by_owner.get(owner, 0) < 2)
+        crowd = Crowd(slots)
+        works = crowd.start("a", "a", "a", "b", "b")
+        await settle()
+        assert crowd.began == ["a", "a", "b"] and slots.taken == 3
+        works[3].cancel()
+        await settle()
+        assert crowd.began == ["a", "a", "b", "b"], "a has two already"
+        works[0].cancel()
+        await settle()
+        assert crowd.began == ["a", "a", "b", "b", "a"]
+        crowd.done.set()
+        await asyncio.gather(*works, return_exceptions=True)
+        assert slots.by_owner == {} and slots.taken == slots.waiting == 0
+
+    scenario(play)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tiered.networks import network_of
+from tiered.networks import neighbourhood_of, network_of
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,17 @@ from tiered.networks import network_of
 )
 def test_address_counts_with_its_network(host: str, counted: str) -> None:
     assert network_of(host) == counted
+
+
+@pytest.mark.parametrize(
+    ("host", "around"),
+    [
+        ("10.0.0.7", "10.0.0.0/24"),
+        ("2001:db8:1:2::7", "2001:db8:1::/48"),
+        ("::ffff:10.0.0.7", "10.0.0.0/24"),
+        ("gone", "gone"),
+        ("", ""),
+    ],
+)
+def test_neighbourhood_is_the_network_around_an_address(host: str, around: str) -> None:
+    assert neighbourhood_of(host) == around

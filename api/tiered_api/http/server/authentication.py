@@ -14,6 +14,7 @@ from __future__ import annotations
 import hmac
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ from tiered.config.settings import BEARER
 from tiered.errors import Refused, Unavailable
 from tiered.fair_slots import FairSlots
 from tiered.log_limiter import LogLimiter
-from tiered.networks import network_of
+from tiered.networks import neighbourhood_of, network_of
 from tiered.security.http_basic import SCHEME, parse_basic
 from tiered.security.principal import ANONYMOUS, USER, Caller, Principal
 from tiered.security.scram import MECHANISMS, ScramCredential, ScramMechanism, has_password, make_absent_credential
@@ -185,12 +186,16 @@ class Authenticator:
         return proven
 
     async def _compute(self, call: partial[bool], peer: str) -> bool:
-        """Returns the outcome of a check in a thread. Addresses take turns."""
+        """Returns the outcome of a check in a thread. Neighbourhoods take turns, and the addresses in each of them: one
+        with very many addresses delays others by one check."""
         try:
-            async with self._context.timeout(PROOF_SECONDS, PROOF_SECONDS), self._slots.take(network_of(peer)):
+            async with self._context.timeout(PROOF_SECONDS, PROOF_SECONDS), self._take_turn(peer):
                 return await self._threads.run(call)
         except (TimeoutError, Refused, Unavailable):
             raise Exhausted("too many logins wait for their check") from None
+
+    def _take_turn(self, peer: str) -> AbstractAsyncContextManager[None]:
+        return self._slots.take(neighbourhood_of(peer), network_of(peer))
 
     def _find_credentials(self, user: str) -> Credentials:
         return self._context.broker.image.scram.get(user, {})

@@ -80,7 +80,9 @@ async def commit_transaction(request: HttpRequest) -> web.StreamResponse:
         written = await _commit(request, body)
     else:
         with context.service(IdempotencyKeys).use(key):
-            written = await commit_once(context, body, key, partial(_require_rights, request, body))
+            written = await commit_once(
+                context, body, key, partial(_require_rights, request, body), request.caller.holder
+            )
     return json_response(_format_reply(body, written))
 
 
@@ -100,7 +102,7 @@ async def _commit(request: HttpRequest, body: TransactionBody) -> list[WrittenPa
     context = request.context
     plan = _plan_writes(context, body, None)
     seconds = context.limits.append_ms / 1000
-    async with context.service(TransactionalIds).take(seconds) as producer:
+    async with context.service(TransactionalIds).take(seconds, request.caller.holder) as producer:
         _require_rights(request, body)
         try:
             require_rights = partial(_require_rights, request, body)
@@ -112,7 +114,11 @@ async def _commit(request: HttpRequest, body: TransactionBody) -> list[WrittenPa
 
 
 async def commit_once(
-    context: HttpContext, body: TransactionBody, key: IdempotencyKey, require_rights: Callable[[], None]
+    context: HttpContext,
+    body: TransactionBody,
+    key: IdempotencyKey,
+    require_rights: Callable[[], None],
+    holder: str = "",
 ) -> list[WrittenPartition]:
     """Writes all in the one transaction of a key, or finds where its first try wrote it.
 
@@ -123,7 +129,7 @@ async def commit_once(
     seconds = context.limits.append_ms / 1000
     request_hash = KEY_HASH.pack(key.producer_epoch, key.base_sequence)
     producer = TransactionalProducer(context, f"tiered-key-{key.producer_id:x}", request_hash)
-    async with context.service(TransactionalIds).admit(seconds):
+    async with context.service(TransactionalIds).admit(seconds, holder):
         try:
             kept = await producer.begin_once(seconds)
             require_rights()

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
+from tiered.errors import Refused
+from tiered.fair_slots import FairSlots
+from tiered.quotas.shares import HTTP_TRANSACTIONS, Holdings
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.limits import Exhausted
 from tiered_api.http.transactions.producer import TransactionalProducer
 
 IDS_MAX = 64
-"""Transactions of one broker's HTTP server at a time. More requests wait for their turn."""
+"""Transactions of one broker's HTTP server at a time. More requests wait for their turn, in turns of holders."""
 WAITING_MAX = 512
 
 
@@ -26,31 +29,31 @@ class TransactionalIds:
         self._context = context
         self._free: list[TransactionalProducer] = []
         self._made = 0
-        self._permits = asyncio.Semaphore(IDS_MAX)
-        self._waiting = 0
+        self.slots = FairSlots(IDS_MAX, WAITING_MAX, lambda holder: self._holdings.has_room(holder))
+        self._holdings = context.broker.pots.watch(
+            Holdings(HTTP_TRANSACTIONS, lambda: IDS_MAX, lambda: self.slots.taken, lambda: (self.slots.by_owner,))
+        )
 
     @asynccontextmanager
-    async def admit(self, seconds: float) -> AsyncIterator[None]:
-        """Admits one transaction. Raises `Exhausted` if too many run, and none ends in time."""
-        if self._waiting >= WAITING_MAX:
-            raise Exhausted(f"{self._waiting} transactions wait for their turn")
-        self._waiting += 1
-        try:
-            async with asyncio.timeout(seconds):
-                await self._permits.acquire()
-        except TimeoutError:
-            raise Exhausted(f"no transaction ended within {seconds:g} s") from None
-        finally:
-            self._waiting -= 1
-        try:
+    async def admit(self, seconds: float, holder: str) -> AsyncIterator[None]:
+        """Admits one transaction. Raises `Exhausted` if too many wait or run, and none ends in time; `PotRefused` if
+        the holder is above its share for that time."""
+        async with AsyncExitStack() as turn:
+            try:
+                async with asyncio.timeout(seconds):
+                    await turn.enter_async_context(self.slots.take(holder))
+            except TimeoutError:
+                if not self._holdings.has_room(holder):
+                    raise self._holdings.refuse(holder) from None
+                raise Exhausted(f"no transaction ended within {seconds:g} s") from None
+            except Refused:
+                raise Exhausted(f"{self.slots.waiting} transactions wait for their turn") from None
             yield
-        finally:
-            self._permits.release()
 
     @asynccontextmanager
-    async def take(self, seconds: float) -> AsyncIterator[TransactionalProducer]:
-        """Yields a producer that nobody else uses. Raises `Exhausted` if there is none in time."""
-        async with self.admit(seconds):
+    async def take(self, seconds: float, holder: str) -> AsyncIterator[TransactionalProducer]:
+        """Yields a producer that nobody else uses. Raises what `admit` does if there is none in time."""
+        async with self.admit(seconds, holder):
             if not self._free:
                 node = self._context.broker.settings.node_id
                 self._free.append(TransactionalProducer(self._context, f"tiered-http-{node}-{self._made}"))

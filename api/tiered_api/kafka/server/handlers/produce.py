@@ -301,7 +301,7 @@ class ProduceHandler:
         assert pending.unopened is not None
         (place, records), pending.unopened = pending.unopened, None
         try:
-            pending.opened[place] = await open_in_thread(records, pending.connection.produce_cache.caller.host)
+            pending.opened[place] = await open_in_thread(records, pending.connection.holder)
         except Refused as refused:
             pending.opened[place] = refused
 
