@@ -13,6 +13,7 @@ The checkers of the predicates of docs/INVARIANTS.md:
 - `rebuilding`, in some runs: I31, and I23 of objects that nothing names.
 - this file: I4 for the true ends of epochs.
 - `time_readers`, over all look-ups by time, at the end: I33.
+- `rest_checker`, over all reads and commits of REST consumers: I34.
 - `transition_rules`, over single steps of states that brokers hold: I14, I15 and I22.
 - `transaction_checker`, over all that transactional clients did and saw, at the end: I14, I15, and I16 of producers.
 """
@@ -117,6 +118,8 @@ def check_history(run: ClusterRun, dumps: dict[TopicPartition, PartitionDump]) -
     if run.time_reader is not None:
         sends = (*history.sends, *run.compaction.history.sends)
         yield from check_lookups(run.time_reader.lookups, sends, may_be_lost, run.compaction.last_offsets)
+    if run.rest is not None:
+        yield from run.rest.check(may_be_lost)
     yield from check_log_starts(run, dumps)
     yield from run.expected.check()
     yield from check_reassignments(run)

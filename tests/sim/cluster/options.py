@@ -52,6 +52,8 @@ ENCRYPTION_SHARE, TURNED_ON_SHARE = 0.15, 0.3
 
 TIME_READER_SHARE = 0.35
 """Share of seeds in which a reader looks up times."""
+REST_SHARE = 0.15
+"""Share of seeds with REST consumers."""
 FIRST_BYTE_SECONDS = (0.0, 0.05, 0.2)
 """Times of the bucket up to the first byte in these: records move while a look-up waits for it."""
 
@@ -193,13 +195,22 @@ class ClusterOptions:
     """True if a reader looks up times. Brokers keep no chunk of the bucket then."""
     first_byte_seconds: float = 0.0
     """Time until the bucket sends the first byte."""
+    rest_consumers: int = 0
+    """Number of REST consumers, in a group of their own."""
+    rest_reset: str = "latest"
+    rest_commits: bool = True
+    """True if the REST consumers commit automatically."""
+    rest_pause_seconds: float = 0.5
+    """Mean time between two reads of a REST consumer."""
+    rest_slow: bool = False
+    """True if their replies are read late, or get lost."""
     request_share: float = ANY_SHARE
     """Requests of cleans in the bucket per request of uploads: a clean that needs more waits."""
 
     @classmethod
     def for_seed(cls, seed: int, brokers: int = BROKERS, *, compacts: bool = True) -> ClusterOptions:
         """Returns the options of a seed. If it never `compacts`, they are as they were before there was compaction:
-        without encryption and look-ups by time too, which came later."""
+        without encryption, look-ups by time and REST consumers too, which came later."""
         rng = random.Random(f"{seed}/cluster-options")
         count = rng.randint(1, 2)
         troubles = tuple(each for each in TROUBLES if rng.random() < 0.35)
@@ -242,9 +253,8 @@ class ClusterOptions:
         made = made.with_changes(**_draw_transactions(made))
         if not compacts:
             return made
-        return made.with_changes(
-            **_draw_compaction(made), **_draw_encryption(made), **_draw_time_reader(made), **_draw_rare_steps(made)
-        )
+        drawn = _draw_compaction(made) | _draw_encryption(made) | _draw_time_reader(made)
+        return made.with_changes(**drawn, **_draw_rare_steps(made), **_draw_rest(made))
 
     def with_changes(self, **changes: Any) -> ClusterOptions:
         """Returns the options with some fields changed."""
@@ -408,6 +418,23 @@ def _draw_rare_steps(made: ClusterOptions) -> dict[str, Any]:
         "deletes_at_joins": made.deletes and is_deleted,
         "repeats_reports": made.transactional_producers > 0 and are_repeated,
         "rivals": rivals if made.transactional_producers else 0,
+    }
+
+
+def _draw_rest(made: ClusterOptions) -> dict[str, Any]:
+    """Draws the REST consumers of a run from a random stream of their own."""
+    rng = random.Random(f"{made.seed}/rest-options")
+    return rest_options(rng) if rng.random() < REST_SHARE else {}
+
+
+def rest_options(rng: random.Random) -> dict[str, Any]:
+    """Draws the options of a run with REST consumers."""
+    return {
+        "rest_consumers": rng.choice((1, 2, 2, 3)),
+        "rest_reset": rng.choice(("latest", "latest", "earliest")),
+        "rest_commits": rng.random() < 0.6,
+        "rest_pause_seconds": rng.choice((0.5, 1.0, 2.0)),
+        "rest_slow": rng.random() < 0.5,
     }
 
 

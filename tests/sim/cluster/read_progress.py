@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 REBALANCED_SECONDS = 2 * REBALANCE_MS / 1000
 COORDINATOR_MOVES_MAX = 20
 REACHED_SECONDS = 30.0
+DRAINED_SECONDS = 60.0
+"""Time in which consumers that were left end, and one reads all that the group has not read."""
 Ends = Mapping[TopicPartition, int]
 
 
@@ -35,6 +37,8 @@ async def wait_until_read(run: ClusterRun) -> None:
         member.stays = True
     for reader in readers:
         reader.stays = True
+    if run.rest is not None:
+        run.rest.begin_drain(ends)
     if members:
         wanted = [tp for tp in ends if tp.topic in run.options.subscription]
         await _wait_rebalanced(run, lambda: not any(find_unowned([each.positions() for each in members], wanted)))
@@ -42,6 +46,10 @@ async def wait_until_read(run: ClusterRun) -> None:
             lambda: not any(find_behind(_merge_positions(members), {tp: ends[tp] for tp in wanted})),
             REACHED_SECONDS, "the group reads to the end",
         )  # fmt: skip
+    if (rest := run.rest) is not None:
+        await run.wait_until(
+            lambda: not any(find_behind(rest.positions, ends)), DRAINED_SECONDS, "a REST consumer reads to the end"
+        )
     await run.wait_until(
         lambda: not any(tp for reader in readers for tp in find_behind(reader.positions(), ends)),
         REACHED_SECONDS, "every reader reads to the end",

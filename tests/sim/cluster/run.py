@@ -32,6 +32,7 @@ from tests.sim.cluster.options import COMMON_SETTINGS, ClusterOptions
 from tests.sim.cluster.readers import StandaloneReader
 from tests.sim.cluster.repeated_reports import RepeatedReports
 from tests.sim.cluster.reply_observer import ReplyObserver
+from tests.sim.cluster.rest_consumers import RestConsumer, RestLoad
 from tests.sim.cluster.rivals import Rival, RivalReader
 from tests.sim.cluster.senders import SimProducer
 from tests.sim.cluster.swap_crashes import SwapCrashes
@@ -78,6 +79,7 @@ Clients = list[
     | PolicyChanges
     | BucketEncryption
     | TimeReader
+    | RestConsumer
 ]
 
 
@@ -100,7 +102,7 @@ class ClusterRun:
         self.swap_crashes = SwapCrashes(options.seed, self.world, is_enabled=options.swap_crashes)
         self.expected = ExpectedTopics(
             lambda name: self.model.image.topics.get(name),
-            self._manifest_start,
+            self.manifest_start,
             lambda: self.model.image.broker_configs.get(ALL_BROKERS, {}),
             {} if options.min_isr == 1 else {"min.insync.replicas": str(options.min_isr)},
         )
@@ -121,6 +123,7 @@ class ClusterRun:
         self.compaction = CompactionLoad(self)
         self.encryption = BucketEncryption(self) if options.is_encrypted else None
         self.time_reader = self._make_time_reader() if options.has_time_reader else None
+        self.rest = RestLoad(self) if options.rest_consumers else None
         self._sampled_ns = 0
         self._trusted_since: dict[str, int] = {}
         """Processes that trust their directory, and since when."""
@@ -179,6 +182,7 @@ class ClusterRun:
             | self.transactions.counts
             | self.compaction.counts
             | ({"time_lookups": len(self.time_reader.lookups)} if self.time_reader is not None else {})
+            | {f"rest_{name}": count for name, count in (self.rest.all_counts if self.rest else {}).items()}
             | {f"bucket_{name}": count for name, count in (self.encryption.counts if self.encryption else {}).items()}
             | {f"deletes_{name}": count for name, count in (self.deleter.counts if self.deleter else {}).items()}
             | {f"bucket_{name}": count for name, count in self.model.counts.items()}
@@ -209,6 +213,8 @@ class ClusterRun:
                 hooks.enter_context(self.deleter.watch())
             if self.options.repeats_reports:
                 hooks.enter_context(self.repeated_reports.watch())
+            if self.rest is not None:
+                hooks.enter_context(self.rest.watch())
             if self.options.compacted is not None:
                 hooks.enter_context(self.compaction.watch())
                 hooks.enter_context(self.swap_crashes.watch())
@@ -324,6 +330,8 @@ class ClusterRun:
             self.clients.append(self.encryption)
         if self.time_reader is not None:
             self.clients.append(self.time_reader)
+        if self.rest is not None:
+            self.clients += self.rest.consumers
         self.transactions.begin()
         self.compaction.begin()
         self._tasks = [self.loop.create_task(each.work(), name=type(each).__name__) for each in self.clients]
@@ -347,7 +355,7 @@ class ClusterRun:
     def _make_time_reader(self) -> TimeReader:
         return TimeReader(
             self.world.client, self.loop, lambda: [*self.own_partitions(), *self.compaction.partitions],
-            self._manifest_start, self.sole_epoch,
+            self.manifest_start, self.sole_epoch,
         )  # fmt: skip
 
     def _on_poll(self, poll: PollResult) -> None:
@@ -374,6 +382,8 @@ class ClusterRun:
         done = asyncio.gather(*self._tasks)
         await self.wait_until(done.done, LIVE_SECONDS, "every client comes to an end")
         await done
+        if self.rest is not None:
+            await self.rest.servers.close()
 
     async def check_writable(self) -> None:
         """Liveness: every partition takes a record that every in-sync replica must have."""
@@ -523,7 +533,7 @@ class ClusterRun:
         topic = self.model.image.topics.get(tp.topic)
         return PartitionId(topic.topic_id, tp.partition) if topic is not None else None
 
-    def _manifest_start(self, tp: TopicPartition) -> int:
+    def manifest_start(self, tp: TopicPartition) -> int:
         partition_id = self.partition_id(tp)
         return self.model.copies_of(partition_id).log_start if partition_id is not None else 0
 

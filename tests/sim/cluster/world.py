@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar, overload
 
@@ -93,6 +93,8 @@ class SimHost:
         self.is_protected = False
         """True if no other fault may take the machine down."""
         self.restart_seconds: Callable[[], float] = lambda: 0.5
+        self.close_http: Callable[[], Awaitable[None]] | None = None
+        """Closes the HTTP side of the present process, if it has one."""
         self._settings = settings
         self._loop = loop
         self._events = events
@@ -134,7 +136,8 @@ class SimHost:
         if node is not None:
             self._loop.resume(self.process)
             context = process_context(self.process)
-            task = self._loop.create_task(_stop(node, server), name=f"stop-{self.name}", context=context)
+            stopping = _stop(node, server, self.close_http)
+            task = self._loop.create_task(stopping, name=f"stop-{self.name}", context=context)
             await asyncio.wait([task], timeout=seconds)
             stopped = task.done()
         await self._end("stop" if stopped else "kill")
@@ -193,7 +196,7 @@ class SimHost:
         else:
             self.machine.kill()
         self.on_end(self, ("failed stop" if how == "stop" else "failed") if failed else how)
-        self.node = self.latest_node = self.server = None
+        self.node = self.latest_node = self.server = self.close_http = None
         await self._clear_tasks()
 
     async def _clear_tasks(self) -> None:
@@ -254,11 +257,13 @@ async def _start(node: Broker) -> KafkaServer:
     return server
 
 
-async def _stop(node: Broker, server: KafkaServer | None) -> None:
+async def _stop(node: Broker, server: KafkaServer | None, close_http: Callable[[], Awaitable[None]] | None) -> None:
     with suppress(*OPERATING_ERRORS):
         await node.hand_over()
     if server is not None:
         await server.close()
+    if close_http is not None:
+        await close_http()
     with suppress(*OPERATING_ERRORS):
         await node.stop()
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.sim.cluster.options import DEFAULT_SHARE, ClusterOptions, TopicShape, compaction_options
 from tests.sim.harness.disk import SimFile
-from tests.sim.mutants import bugs, compaction_bugs, transaction_bugs
+from tests.sim.mutants import bugs, compaction_bugs, rest_bugs, transaction_bugs
 from tiered.broker.hosted_replicas import HostedReplicas
 from tiered.broker.log_store import LogStore
 from tiered.broker.tiering import Tiering
@@ -60,6 +60,9 @@ from tiered.transactions import end, partitions, producer_init
 from tiered.transactions import shard as transaction_shard
 from tiered.transactions.decision import ShardState
 from tiered.transactions.shard import TransactionShard
+from tiered_api.http.consumers.instance import ConsumerInstance
+from tiered_api.http.consumers.reading import ConsumerPoll
+from tiered_api.http.v2 import consumers
 from tiered_api.kafka.client.connection import BrokerConnection
 
 _ERROR = re.compile(r"^[A-Za-z_][\w.]*: (?:liveness: not within [\d.]+ s: )?(.*)$", re.MULTILINE)
@@ -195,6 +198,30 @@ def _look_up_times(drawn: ClusterOptions) -> ClusterOptions:
     )  # fmt: skip
 
 
+def _read_over_rest(drawn: ClusterOptions) -> ClusterOptions:
+    """Adds REST consumers that begin at the end, commit by themselves, and whose replies come late or get lost."""
+    topic = TopicShape("t0", 2, 3, 2, "none")
+    return drawn.with_changes(
+        topics=(topic,), troubles=("kill",), troublemakers=1, rest_consumers=3, rest_reset="latest", rest_commits=True,
+        rest_pause_seconds=1.5, rest_slow=True, rebuild=False, admin=False, admin_deletes=False, moves=False,
+        members=0, rot=False, joins=False, changes=(), deletes=False, retention_bytes=-1, retention_ms=-1,
+        worst_fault=0.0, bucket_rate=0.0, transactional_producers=0, small_chunk_share=0.0,
+    )  # fmt: skip
+
+
+def _rebalance_late_readers(drawn: ClusterOptions) -> ClusterOptions:
+    """Does the same with more partitions, which move between the consumers while these wait for nothing else."""
+    topic = TopicShape("t0", 4, 1, 1, "none")
+    return _read_over_rest(drawn).with_changes(
+        topics=(topic,), troubles=(), rest_pause_seconds=0.2, send_rate=8.0, chaos_seconds=25.0
+    )
+
+
+def _rebalance_waiting_readers(drawn: ClusterOptions) -> ClusterOptions:
+    """Does the same with readers that commit by hand, and wait for few records."""
+    return _rebalance_late_readers(drawn).with_changes(rest_commits=False, rest_slow=False, send_rate=1.0, senders=2)
+
+
 def _fail_bucket_calls(drawn: ClusterOptions) -> ClusterOptions:
     """Makes the bucket fail often."""
     return drawn.with_changes(worst_fault=0.2)
@@ -317,6 +344,22 @@ MUTANTS = {
         SimMutant(
             "tiers_searched_apart", "a look-up by time searches both tiers as they were at its begin", ("I33",),
             ((LeaderReads, "offset_for_timestamp", bugs.search_each_tier_once),), _look_up_times,
+        ),
+        SimMutant(
+            "reset_not_committed", "REST consumers commit delivered records only, and no position of a reset", ("I34",),
+            ((ConsumerInstance, "_reset", rest_bugs.forget_resets),), _read_over_rest, seeds=20,
+        ),
+        SimMutant(
+            "marked_before_reply", "records count as delivered before their reply is sent", ("I34",),
+            ((consumers, "poll_records", rest_bugs.mark_before_reply),), _read_over_rest, seeds=20,
+        ),
+        SimMutant(
+            "marked_after_rebalance", "a late reply counts under another assignment", ("I34",),
+            ((ConsumerPoll, "mark_delivered", rest_bugs.mark_under_any_assignment),), _rebalance_late_readers, seeds=20,
+        ),
+        SimMutant(
+            "round_after_rebalance", "a read goes on with the partitions of before a rebalance", ("I34",),
+            ((ConsumerPoll, "read_round", rest_bugs.read_on_after_rebalance),), _rebalance_waiting_readers, seeds=20,
         ),
         SimMutant(
             "removed_within_epoch", "a replica leaves within a leader epoch", ("R3",),
@@ -659,6 +702,10 @@ MUTANTS = {
 
 
 FIRST_SEEDS = {
+    "reset_not_committed": 0,
+    "marked_before_reply": 0,
+    "marked_after_rebalance": 0,
+    "round_after_rebalance": 0,
     "tiers_searched_apart": 0,
     "key_forgotten_at_load": 2,
     "key_forgotten_by_failover": 2,

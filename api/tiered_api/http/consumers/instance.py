@@ -1,4 +1,4 @@
-"""One REST v2 consumer: its record format, its assignment and its positions.
+"""One REST v2 consumer: its record format, its assignment and its positions (I34).
 
 The group's coordinator keeps all that must survive a restart: the member with its subscription, and committed offsets.
 Positions that are not committed are kept here only, so records may be read twice, as with every consumer that commits

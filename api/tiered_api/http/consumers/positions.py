@@ -1,4 +1,4 @@
-"""The positions of a REST consumer, and the ones among them that its group does not have."""
+"""The positions of a REST consumer, and the ones among them that its group does not have (I34)."""
 
 from __future__ import annotations
 

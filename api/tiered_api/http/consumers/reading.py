@@ -1,4 +1,5 @@
-"""One read of a REST consumer: all assigned partitions in turn, until there are enough bytes or the time is over."""
+"""One read of a REST consumer: all assigned partitions in turn, until there are enough bytes or the time is over
+(I34)."""
 
 from __future__ import annotations
 
