@@ -113,8 +113,8 @@ class RestConsumer:
             "auto.commit.enable": str(options.rest_commits).lower(),
         }
         await self._ask("POST", f"/consumers/{GROUP}", settings, wanted=(EXISTS,))
-        await self._subscribe()
         turn_ns, has_all = self._draw_turn(), self.stays
+        await self._subscribe()
         while self.working:
             if self.stays and not has_all:
                 await self._subscribe()
