@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.sim.harness.disk import Op, SimDisk
+from tests.sim.harness.durable_logs import judged_disks
 from tests.unit.hot.fixtures import (
     DIRECTORY,
     NOW,
@@ -198,6 +199,31 @@ def test_log_is_unchanged_since_stop_until_an_append_or_a_cut() -> None:
         log.truncate_to(1)
         assert (log.end_offset, log.is_unchanged_since_stop) == (1, False), "its end is the same, its files are not"
         assert not (await open_log(on)).is_unchanged_since_stop, "nobody said how it was left"
+
+    run_scenario(scenario)
+
+
+@pytest.mark.parametrize("is_appended", [False, True])
+def test_dropped_segment_does_not_come_back_after_a_clean_stop(is_appended: bool) -> None:
+    """A start from an entry looks at no other file: the segment stayed on the disk, and a later start that reads the
+    directory found it again."""
+
+    async def scenario(on: SimDisk) -> None:
+        entry = await close_and_make_entry(on, 2)
+        assert entry is not None
+        log = await open_from_entry(on, entry)
+        if is_appended:
+            append(log, batch(2), epoch=3)
+        log.roll()
+        await log.drop_local_below(log.end_offset)
+        assert log.segment_count == 1 and not log.is_unchanged_since_stop
+        await log.close_clean()
+        entry = log.make_clean_entry(3, False)
+        assert entry is not None
+        for seed in range(20):
+            image = on.crash_image(random.Random(f"dropped {seed}"))
+            with judged_disks():
+                assert (await open_from_entry(image, entry)).local_start_offset == log.end_offset
 
     run_scenario(scenario)
 
