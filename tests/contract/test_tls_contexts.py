@@ -10,11 +10,15 @@ import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
 
 from tests.certificates import Signed, sign
+from tests.unit.hot.fixtures import FixedClock
 from tiered.errors import Refused
+from tiered.security.certificates import DAY_MS
 from tiered.security.secret import Secret
+from tiered.system.clock import SystemClock
 from tiered.system.tls_contexts import TlsContexts, make_client_context, make_server_context
 from tiered.system.tls_options import PKCS12, REQUIRED, Store, TlsOptions
 
+CLOCK = SystemClock()
 AUTHORITY = sign("CN=authority")
 BROKER = sign("CN=broker", AUTHORITY)
 TRUST = Store(certificates=AUTHORITY.certificate_pem)
@@ -146,7 +150,7 @@ def test_certificate_is_renewed_from_its_file_unless_it_is_broken(
     monkeypatch.setattr("tiered.system.tls_contexts.LOOK_SECONDS", 0)
     path = tmp_path / "broker.pem"
     options = TlsOptions(Store(location=BROKER.write(path)))
-    contexts, client = TlsContexts(lambda: options), make_client_context(CLIENT)
+    contexts, client = TlsContexts(lambda: options, CLOCK), make_client_context(CLIENT)
     assert shake_hands(contexts, client) == ("broker", "")
     sign("CN=renewed", AUTHORITY).write(path)
     assert shake_hands(contexts, client) == ("renewed", "")
@@ -158,13 +162,61 @@ def test_certificate_is_renewed_from_its_file_unless_it_is_broken(
     assert shake_hands(contexts, client) == ("moved", "")
 
 
+@pytest.mark.parametrize(("days", "why"), [((-3, -1), "expired at"), ((1, 3), "is not valid before")])
+def test_certificate_with_wrong_dates_does_not_replace_a_valid_one(
+    days: tuple[int, int], why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, clock = tmp_path / "broker.pem", FixedClock(CLOCK.wall_ms())
+    options = TlsOptions(Store(location=BROKER.write(path)))
+    contexts, client = TlsContexts(lambda: options, clock), make_client_context(CLIENT)
+    assert shake_hands(contexts, client) == ("broker", "") and contexts.rejected == ""
+    sign("CN=renewed", AUTHORITY, days=days).write(path)
+    for _ in range(3):
+        contexts.look()
+    assert shake_hands(contexts, client) == ("broker", "")
+    assert f"the new certificate (CN=renewed) {why}" in contexts.rejected
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    clock.wall += 2 * DAY_MS
+    contexts.look()
+    renewed = days[0] > 0
+    assert contexts.rejected.count(why) == (not renewed)
+    assert contexts.certificate is not None
+    assert contexts.certificate.subject == ("CN=renewed" if renewed else "CN=broker")
+
+
+def test_expired_certificate_is_used_if_the_old_one_is_no_longer_valid(tmp_path: Path) -> None:
+    path, clock = tmp_path / "broker.pem", FixedClock(CLOCK.wall_ms())
+    options = TlsOptions(Store(location=BROKER.write(path)))
+    contexts = TlsContexts(lambda: options, clock)
+    contexts.check()
+    sign("CN=renewed", AUTHORITY, days=(-3, -1)).write(path)
+    contexts.look()
+    assert contexts.certificate is not None and contexts.certificate.subject == "CN=broker"
+    clock.wall += 11 * DAY_MS
+    contexts.look()
+    assert contexts.certificate.subject == "CN=renewed" and contexts.rejected == ""
+
+
+def test_old_file_that_comes_back_ends_the_rejection(tmp_path: Path) -> None:
+    path, aside = tmp_path / "broker.pem", tmp_path / "aside.pem"
+    options = TlsOptions(Store(location=BROKER.write(path)))
+    contexts = TlsContexts(lambda: options, CLOCK)
+    contexts.check()
+    path.rename(aside)
+    contexts.look()
+    assert "it cannot be read" in contexts.rejected
+    aside.rename(path)
+    contexts.look()
+    assert contexts.rejected == ""
+
+
 def test_client_of_an_authority_that_was_removed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tiered.system.tls_contexts.LOOK_SECONDS", 0)
     other, trusted = sign("CN=other"), tmp_path / "trusted.pem"
     trusted.write_text(AUTHORITY.certificate_pem + other.certificate_pem)
     key = Store(certificates=BROKER.certificate_pem, key=Secret(BROKER.key_pem))
     options = TlsOptions(key, Store(location=str(trusted)), client_auth=REQUIRED)
-    contexts, clients = TlsContexts(lambda: options), []
+    contexts, clients = TlsContexts(lambda: options, CLOCK), []
     for authority in (AUTHORITY, other):
         signed = sign("CN=alice", authority)
         own = Store(certificates=signed.certificate_pem, key=Secret(signed.key_pem))
@@ -180,12 +232,12 @@ def test_start_with_other_options_asks_for_no_fewer_certificates() -> None:
     """The options in force cannot be used. Those of the start do not ask clients for certificates."""
     key = Store(certificates=BROKER.certificate_pem, key=Secret(BROKER.key_pem))
     wrong = TlsOptions(key=key, trust=Store(location="no-such-file.pem"), client_auth=REQUIRED)
-    contexts = TlsContexts(lambda: wrong, fallback=TlsOptions(key=key, trust=TRUST))
+    contexts = TlsContexts(lambda: wrong, CLOCK, fallback=TlsOptions(key=key, trust=TRUST))
     contexts.check()
     with pytest.raises(ssl.SSLError):
         shake_hands(contexts, make_client_context(CLIENT))
     with pytest.raises(Refused):
-        TlsContexts(lambda: wrong, fallback=TlsOptions(key=key)).check()
+        TlsContexts(lambda: wrong, CLOCK, fallback=TlsOptions(key=key)).check()
 
 
 def test_secrets_are_not_in_the_text_of_options() -> None:
@@ -196,7 +248,7 @@ def test_secrets_are_not_in_the_text_of_options() -> None:
 def test_renewing_context_makes_sessions_however_many_are_half_done() -> None:
     """The listener bounds them by address: a bound here would let one address shut out all others."""
     options = TlsOptions(Store(certificates=BROKER.certificate_pem, key=Secret(BROKER.key_pem)))
-    context = TlsContexts(lambda: options).make_renewing()
+    context = TlsContexts(lambda: options, CLOCK).make_renewing()
     half = [context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_side=True) for _ in range(300)]
     assert shake_hands(context, make_client_context(CLIENT)) == ("broker", "")
     assert all(each.version() is None for each in half)

@@ -210,3 +210,27 @@ def test_other_clients_speak_tls(tmp_path: Path) -> None:
                 return [(await consumer.getone()).value for _ in values]
 
         assert asyncio.run(send_and_read()) == values
+
+
+def test_certificates_that_are_not_used_make_the_cluster_unhealthy(tmp_path: Path) -> None:
+    key, ca = tmp_path / "broker.pem", tmp_path / "ca.pem"
+    ca.write_text(AUTHORITY.certificate_pem)
+    sign("CN=broker", AUTHORITY).write(key)
+    settings = ("listeners=SSL://127.0.0.1:0", f"ssl.keystore.location={key}")
+    pairs = [word for each in settings for word in ("-c", each)]
+    with ServeProcess(tmp_path / "data", *pairs, http="https://127.0.0.1:0") as broker:
+
+        def fetch(path: str) -> str:
+            with urlopen(broker.url + path, timeout=20, context=ssl.create_default_context(cafile=str(ca))) as response:
+                return bytes(response.read()).decode()
+
+        assert json.loads(fetch("/healthz"))["problems"] == []
+        sign("CN=late", AUTHORITY, days=(-3, -1)).write(key)
+        (problem,) = json.loads(fetch("/healthz"))["problems"]
+        assert "of listeners SSL, http is not used, the old one stays: the new certificate (CN=late) expired" in problem
+        assert 'tiered_tls_certificate_rejected{listener="http"} 1' in fetch("/metrics")
+        health = run_tiered("cluster", "health", *options(broker, str(ca)))
+        assert health.returncode == 10 and f"broker 1: {problem}" in health.stdout, health.stderr
+        sign("CN=good", AUTHORITY).write(key)
+        assert json.loads(fetch("/healthz"))["problems"] == []
+        assert name_of_broker(broker, str(ca)) == "good"

@@ -130,7 +130,7 @@ class Broker:
         self.metrics = metrics
         self.store = MeteredStore(world.store, world.clock, metrics)
         self.world = replace(world, store=self.store)
-        self.tls = ListenerTls(lambda: self.settings, settings)
+        self.tls = ListenerTls(lambda: self.settings, settings, world.clock, metrics)
         self.peers = peers
         self._log_level = log_level
         self.audit = AuditLog(world.clock, parse_super_users(settings.super_users))
@@ -362,6 +362,7 @@ class Broker:
             pending_metadata=self.cluster.pending,
             metadata_trouble=self._metadata.stall_reason,
             pots=self.pots.describe(),
+            certificates=self.tls.describe_problems(),
             unserved=self.hosted_replicas.list_unserved()
             | self.group_coordinators.list_unserved()
             | self.transaction_coordinators.list_unserved(),

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from tiered.config.exposure import check_exposure
 from tiered.config.settings import Settings
 from tiered.errors import Refused
-from tiered.ports import Net
+from tiered.metrics import Metrics
+from tiered.ports import Clock, Net
+from tiered.security.certificates import ListenerCertificate, describe_problems
 from tiered.system.tls import TlsNet
 from tiered.system.tls_contexts import TlsContexts
 from tiered.system.tls_options import Store, TlsOptions
 
 log = logging.getLogger(__name__)
+
+HTTP_LISTENER = "http"
+"""Name of the https listener: that of its setting."""
 
 
 def tls_options(settings: Settings) -> TlsOptions:
@@ -43,14 +48,27 @@ def tls_options(settings: Settings) -> TlsOptions:
 class ListenerTls:
     """TLS of a broker: the contexts of each listener, and those of the settings without a listener."""
 
-    def __init__(self, settings: Callable[[], Settings], startup: Settings) -> None:
+    def __init__(self, settings: Callable[[], Settings], startup: Settings, clock: Clock, metrics: Metrics) -> None:
         self._given = settings
         self._startup = startup
+        self._clock = clock
         self._judged = startup, startup
         """The settings that were looked at last, and what is used of them."""
-        self.shared = TlsContexts(lambda: tls_options(self._settings()), fallback=tls_options(startup))
+        self.shared = TlsContexts(lambda: tls_options(self._settings()), clock, fallback=tls_options(startup))
         """For HTTP, and for listeners without settings of their own."""
         self._own: dict[str, TlsContexts] = {}
+        metrics.gauge(
+            "tiered_tls_certificate_expiry_timestamp_seconds",
+            "Time at which the certificate of a listener expires, in seconds since 1970.",
+            ("listener",),
+        ).set_function(
+            lambda: {(each.listener,): each.certificate.not_after_ms / 1000 for each in self.list_certificates()}
+        )
+        metrics.gauge(
+            "tiered_tls_certificate_rejected",
+            "1 if a new certificate or setting of TLS of a listener is not used, else 0.",
+            ("listener",),
+        ).set_function(lambda: {(each.listener,): float(bool(each.rejected)) for each in self.list_certificates()})
 
     def of_listener(self, name: str) -> TlsContexts:
         """Returns the contexts of a listener."""
@@ -60,9 +78,31 @@ class ListenerTls:
         if name not in self._own:
             self._own[name] = TlsContexts(
                 lambda: tls_options(self._settings().for_listener(name)),
+                self._clock,
                 fallback=tls_options(self._startup.for_listener(name)),
             )
         return self._own[name]
+
+    def list_certificates(self) -> list[ListenerCertificate]:
+        """Looks for new certificates, and returns that of each listener that has one. The https listener is `http`."""
+        startup = self._startup
+        by_listener = {
+            each.name: self.of_listener(each.name) for each in startup.effective_listeners() if each.is_encrypted
+        }
+        if startup.http_scheme == "https":
+            by_listener[HTTP_LISTENER] = self.shared
+        for each in set(by_listener.values()):
+            each.look()
+        return [
+            ListenerCertificate(name, each.certificate, each.rejected)
+            for name, each in by_listener.items()
+            if each.certificate is not None
+        ]
+
+    def describe_problems(self) -> Iterator[str]:
+        """Yields a sentence for each problem of a certificate."""
+        days = self._given().tiered_certificate_expiry_warning_days
+        return describe_problems(self.list_certificates(), self._clock.wall_ms(), days)
 
     def _settings(self) -> Settings:
         """Returns the settings in force, with the `ssl.client.auth` of the start if theirs would open an address to

@@ -60,6 +60,7 @@ def assess_health(
     pending_metadata: int,
     metadata_trouble: str,
     pots: Iterable[str],
+    certificates: Iterable[str],
     unserved: dict[str, str],
     replicas: Iterable[LeaderReplica],
     image: Image,
@@ -90,6 +91,7 @@ def assess_health(
     elif metadata_trouble:
         problems.append(f"{pending_metadata} changes of metadata wait: {metadata_trouble}")
     problems += pots
+    problems += certificates
     problems += [f"partition {name} is not served: {why}" for name, why in list(unserved.items())[:LISTED_MAX]]
     listed = list(replicas)
     stuck = {str(replica.tp): replica.upload_problem for replica in listed if replica.upload_problem}

@@ -583,6 +583,14 @@ class Settings:
     )
     remote_log_manager_copier_thread_pool_size: int = setting(4, "Most segments copied at the same time.", 1, 64)
     # Settings that Kafka does not have.
+    tiered_certificate_expiry_warning_days: int = setting(
+        14,
+        "Days before a certificate of a listener expires from which the health report names it; for a short life, its"
+        " last third at most.",
+        0,
+        36_500,
+        dynamic=True,
+    )
     tiered_upload_max_lag_ms: int = setting(
         10 * MINUTE_MS,
         "Age at which the oldest record outside the bucket is copied there: its segment is closed and uploaded.",

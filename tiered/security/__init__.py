@@ -7,6 +7,8 @@ May import: words
   capturing_pattern  regular expressions with groups, matched in linear time
   principal_mapping  principals of certificates, by ssl.principal.mapping.rules
   distinguished_names  names of certificates as principals
+  x509        the facts of a certificate, read from its DER encoding
+  certificates  certificates of listeners: states, problems, replacement
   scram       SCRAM (RFC 5802, RFC 7677): credentials, and both sides of a login
   http_basic  user and password of HTTP Basic (RFC 7617)
   sasl_plain  PLAIN (RFC 4616): users of a listener, and both sides of a login

@@ -5,28 +5,33 @@ A certificate is renewed by a new file of the same name, or by a new setting. Co
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import logging
 import os
+import re
 import ssl
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from tiered.errors import Code, Refused
+from tiered.ports import Clock
+from tiered.security.certificates import NEVER_MS, find_next_decision_ms, refuse_replacement
+from tiered.security.x509 import Certificate, read_certificate
 from tiered.system.tls import MakeSession
 from tiered.system.tls_options import NONE, PKCS12, REQUIRED, TLS_1_2, TLS_1_3, Store, TlsOptions, wrap_pem
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 5.0
+LOOK_SECONDS = 5
 """Time between two looks at the files."""
 STORE_BYTES_MAX = 4 << 20
 TICKETS = 1
 """Tickets for later sessions that a listener sends after a handshake: OpenSSL sends two, and each costs as much as a
 small request."""
+_PEM = re.compile(r"-----BEGIN (?:X509 |TRUSTED )?CERTIFICATE-----([^-]*)-----END")
 VERSIONS = {TLS_1_2: ssl.TLSVersion.TLSv1_2, TLS_1_3: ssl.TLSVersion.TLSv1_3}
 NO_CRYPTOGRAPHY = "type PKCS12 needs the package cryptography: pip install 'tiered[tls]'"
 
@@ -36,6 +41,21 @@ class _State(NamedTuple):
 
     options: TlsOptions
     files: tuple[tuple[int, int, int] | None, ...]
+
+
+class _Made(NamedTuple):
+    """The contexts of one state: of listeners (True) and of connections (False), with the certificate of listeners."""
+
+    contexts: dict[bool, ssl.SSLContext]
+    certificate: Certificate | None
+
+
+class _Rejection(NamedTuple):
+    """A state that is not used, with the reason, and the time from which it is judged again."""
+
+    state: _State
+    why: str
+    again_ms: int = NEVER_MS
 
 
 class RenewingContext(ssl.SSLContext):
@@ -58,33 +78,56 @@ class RenewingContext(ssl.SSLContext):
 class TlsContexts:
     """The contexts of one process, for listeners and for connections. `options` returns the settings in force.
 
+    A new certificate whose dates are wrong by `clock` does not replace a valid one.
+
     `fallback` are those that the process was started with, or None. They are used if those in force cannot be used at
     the start: a wrong setting in the cluster's metadata could not be corrected if no broker started.
     """
 
     def __init__(
-        self, options: Callable[[], TlsOptions], *, at_listener: bool = True, fallback: TlsOptions | None = None
+        self,
+        options: Callable[[], TlsOptions],
+        clock: Clock,
+        *,
+        at_listener: bool = True,
+        fallback: TlsOptions | None = None,
     ) -> None:
         self._options = options
+        self._clock = clock
         self._fallback = fallback
-        self._made: dict[bool, ssl.SSLContext] = {}
-        """Context of listeners (True) and of connections (False)."""
+        self._made = _Made({}, None)
         self._state: _State | None = None
-        self._failed: _State | None = None
-        self._next_look = 0.0
+        self._rejection: _Rejection | None = None
+        self._next_look_ns = 0
         self._at_listener = at_listener
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """The certificate that listeners show; None before the first context was made."""
+        return self._made.certificate
+
+    @property
+    def rejected(self) -> str:
+        """Why the newest files or settings are not used; "" if they are."""
+        return self._rejection.why if self._rejection is not None else ""
+
+    def look(self) -> None:
+        """Looks at settings and files at once. Does nothing before the first context was made."""
+        if self._state is not None:
+            self._look(self._options())
 
     def check(self) -> None:
         """Raises `Refused` (INVALID_CONFIG) if no context can be made."""
         state = _read_state(self._options())
         try:
-            self._renew(state)
+            self._use(state, self._make(state.options))
         except Refused as refused:
             if self._fallback is None or self._fallback == state.options:
                 raise
             # Clients that need a certificate now need one all the same.
-            self._renew(_read_state(self._fallback._replace(client_auth=state.options.client_auth)))
-            self._failed = state
+            used = _read_state(self._fallback._replace(client_auth=state.options.client_auth))
+            self._use(used, self._make(used.options))
+            self._rejection = _Rejection(state, refused.why)
             log.error("settings of TLS are not used: those of the start are instead reason=%s", refused.why)
 
     def accept(self, received: ssl.MemoryBIO, unsent: ssl.MemoryBIO) -> ssl.SSLObject:
@@ -104,30 +147,49 @@ class TlsContexts:
         return lambda received, unsent: context.wrap_bio(received, unsent, server_hostname=host)
 
     def _context(self, *, at_listener: bool) -> ssl.SSLContext:
-        now, options = time.monotonic(), self._options()
+        options = self._options()
         if self._state is None:
             self.check()
-        elif now >= self._next_look or options != self._state.options:
-            self._next_look = now + LOOK_SECONDS
-            state = _read_state(options)
-            if state not in (self._state, self._failed):
-                self._try_renew(state)
-        return self._made[at_listener]
+        elif self._clock.mono_ns() >= self._next_look_ns or options != self._state.options:
+            self._look(options)
+        return self._made.contexts[at_listener]
+
+    def _look(self, options: TlsOptions) -> None:
+        self._next_look_ns = self._clock.mono_ns() + LOOK_SECONDS * 10**9
+        state, last = _read_state(options), self._rejection
+        if state == self._state:
+            self._rejection = None
+        elif last is None or last.state != state or self._clock.wall_ms() >= last.again_ms:
+            self._try_renew(state)
 
     def _try_renew(self, state: _State) -> None:
+        old, now_ms = self._made.certificate, self._clock.wall_ms()
         try:
-            self._renew(state)
-            log.info("certificates and settings of TLS were read anew")
+            made = self._make(state.options)
         except Refused as refused:
-            self._failed = state
-            log.error("new certificates or settings of TLS are not used: the old ones stay reason=%s", refused.why)
+            self._reject(_Rejection(state, refused.why))
+            return
+        new = made.certificate
+        if old is not None and new is not None and (why := refuse_replacement(old, new, now_ms)):
+            self._reject(_Rejection(state, why, find_next_decision_ms(old, new, now_ms)))
+            return
+        self._use(state, made)
+        log.info("certificates and settings of TLS were read anew")
 
-    def _renew(self, state: _State) -> None:
-        made = {False: make_client_context(state.options)}
-        if self._at_listener:
-            made[True] = make_server_context(state.options)
-        self._made, self._state, self._failed = made, state, None
-        self._next_look = time.monotonic() + LOOK_SECONDS
+    def _reject(self, rejection: _Rejection) -> None:
+        self._rejection = rejection
+        log.error("new certificates or settings of TLS are not used: the old ones stay reason=%s", rejection.why)
+
+    def _make(self, options: TlsOptions) -> _Made:
+        contexts = {False: make_client_context(options)}
+        if not self._at_listener:
+            return _Made(contexts, None)
+        contexts[True] = make_server_context(options)
+        return _Made(contexts, read_key_certificate(options.key))
+
+    def _use(self, state: _State, made: _Made) -> None:
+        self._made, self._state, self._rejection = made, state, None
+        self._next_look_ns = self._clock.mono_ns() + LOOK_SECONDS * 10**9
 
 
 def make_server_context(options: TlsOptions) -> ssl.SSLContext:
@@ -161,6 +223,21 @@ def make_client_context(options: TlsOptions) -> ssl.SSLContext:
     if options.key:
         _load_key(context, options.key)
     return context
+
+
+def read_key_certificate(store: Store) -> Certificate:
+    """Returns the facts of the certificate of a key: the first one. Raises `Refused` (INVALID_CONFIG) without one."""
+    name = "ssl.keystore.location"
+    if store.location and store.type != PKCS12:
+        text = _read_file(name, store.location).decode("ascii", "replace")
+    else:
+        text = _key_text(store)
+    found = _PEM.search(text)
+    try:
+        return read_certificate(base64.b64decode(found[1] if found is not None else ""))
+    except ValueError as error:
+        where = store.location or "ssl.keystore.certificate.chain"
+        raise _refuse(f"{name}: {where} has no certificate that can be read: {error}") from None
 
 
 def _set_protocols(context: ssl.SSLContext, options: TlsOptions) -> None:

@@ -9,6 +9,7 @@ from tiered.clients.properties import PROTOCOL, is_host_checked, read_key_store,
 from tiered.errors import Code, Refused
 from tiered.ports import Net
 from tiered.security.secret import Secret
+from tiered.system.clock import SystemClock
 from tiered.system.network import SocketNet
 from tiered.system.tls import TlsNet
 from tiered.system.tls_contexts import TlsContexts
@@ -51,7 +52,7 @@ def open_net(extra: Mapping[str, str], properties: Mapping[str, str] = NO_PROPER
         Store(location=options[CA]) if options[CA] else read_trust_store(properties),
         checks_host=checks_host,
     )
-    contexts = TlsContexts(lambda: made, at_listener=False)
+    contexts = TlsContexts(lambda: made, SystemClock(), at_listener=False)
     contexts.check()
     return TlsNet(SocketNet(), connect_to=contexts.connect_to)
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 
+from tests.certificates import sign
+from tests.unit.hot.fixtures import FixedClock
 from tiered.broker.encryption import ListenerTls
 from tiered.config.settings import Settings
+from tiered.metrics import Metrics
+from tiered.security.certificates import DAY_MS
+from tiered.system.clock import SystemClock
 
 OPEN, LOOPBACK = "SSL://0.0.0.0:9092", "SSL://127.0.0.1:9092"
 
@@ -29,7 +35,7 @@ def test_change_that_would_open_an_address_of_this_broker_is_not_used(
     common = {"http": "127.0.0.1:0", "ssl.keystore.location": "/broker.pem", "ssl.client.auth": "required"}
     start = Settings.from_strings({**common, **given})
     in_force = [start]
-    tls = ListenerTls(lambda: in_force[0], start)
+    tls = ListenerTls(lambda: in_force[0], start, SystemClock(), Metrics())
     assert tls.of_listener("SSL")._options().client_auth == "required"
     in_force[0] = Settings.from_strings({"ssl.client.auth": "none"}, defaults=start)
     assert [tls.of_listener("SSL")._options().client_auth for _ in range(2)] == [used] * 2
@@ -37,3 +43,40 @@ def test_change_that_would_open_an_address_of_this_broker_is_not_used(
     assert len(lines) == (used == "required") and all("ssl.client.auth" in line for line in lines)
     in_force[0] = Settings.from_strings({"ssl.client.auth": "requested"}, defaults=start)
     assert tls.shared._options().client_auth == ("required" if used == "required" else "requested")
+
+
+def test_certificates_of_all_listeners_stand_in_problems_and_metrics(tmp_path: Path) -> None:
+    authority, clock, metrics = sign("CN=authority"), FixedClock(SystemClock().wall_ms()), Metrics()
+    shared, own = tmp_path / "broker.pem", tmp_path / "own.pem"
+    broker = sign("CN=broker", authority, days=(-1, 60))
+    broker.write(shared)
+    sign("CN=own", authority, days=(-1, 90)).write(own)
+    settings = Settings.from_strings(
+        {
+            "listeners": "IN://127.0.0.1:0,OUT://127.0.0.1:0,PLAIN://127.0.0.1:0",
+            "listener.security.protocol.map": "IN:SSL,OUT:SSL,PLAIN:PLAINTEXT",
+            "inter.broker.listener.name": "IN",
+            "http": "https://127.0.0.1:0",
+            "ssl.keystore.location": str(shared),
+            "listener.name.out.ssl.keystore.location": str(own),
+        }
+    )
+    tls = ListenerTls(lambda: settings, settings, clock, metrics)
+    expiry = metrics.gauge("tiered_tls_certificate_expiry_timestamp_seconds", "", ("listener",))
+    rejected = metrics.gauge("tiered_tls_certificate_rejected", "", ("listener",))
+    assert tls.list_certificates() == []
+    for name in ("IN", "OUT"):
+        tls.of_listener(name).check()
+    assert list(tls.describe_problems()) == []
+    assert expiry.value("IN") == expiry.value("http") == int(broker.certificate.not_valid_after_utc.timestamp())
+    assert expiry.value("OUT") > expiry.value("IN") and "PLAIN" not in metrics.render()
+    clock.wall += 47 * DAY_MS
+    (problem,) = tls.describe_problems()
+    assert problem.startswith("the certificate of listeners IN, http (CN=broker) expires at ")
+    assert problem.endswith(", in 13.0 days: tiered.certificate.expiry.warning.days is 14")
+    own.write_text("half a file")
+    _, problem = tls.describe_problems()
+    assert problem.startswith(
+        "a new certificate or setting of TLS of listener OUT is not used, the old one stays: ssl.k"
+    )
+    assert [rejected.value(name) for name in ("IN", "OUT", "http")] == [0, 1, 0]
