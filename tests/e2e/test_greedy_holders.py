@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from itertools import count
@@ -16,22 +17,27 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.e2e.http_site import TEST_SECONDS, http_broker
+from tests.e2e.http_site import TEST_SECONDS, http_broker, wait_until
 from tests.sources import modules, nodes
 from tests.unit.groups.rig import Rig
 from tests.unit.hot.fixtures import NOW
 from tests.unit.hot.test_producer_state import walked_batch
-from tiered.config.settings import broker_rows
+from tiered.config.settings import Settings, broker_rows
+from tiered.controller import delegation_tokens
+from tiered.controller.delegation_tokens import create_token
+from tiered.controller.requests import CreateDelegationToken
 from tiered.errors import Code, Refused
 from tiered.groups.limits import GroupSettings
 from tiered.groups.pending_offsets import OFFSET_BYTES
 from tiered.hot.producer_state import ProducerLimits, ProducerStates
 from tiered.ids import KEYED_FROM
+from tiered.metadata.image import Image
 from tiered.quotas.shares import POTS, PotRefused
 from tiered.security.principal import Caller, Principal
 from tiered_api.http.consumers import instances
 from tiered_api.http.consumers.instance import ConsumerConfig
 from tiered_api.http.consumers.instances import ConsumerInstances, InstanceKey
+from tiered_api.http.exchange.context import INLINE_BYTES, WORKERS
 from tiered_api.http.transactions.transactional_ids import TransactionalIds
 
 Take = Callable[[str], Awaitable[None]]
@@ -131,7 +137,36 @@ async def open_http_transactions(directory: Path, monkeypatch: pytest.MonkeyPatc
         yield take
 
 
+@asynccontextmanager
+async def open_delegation_tokens(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Take]:
+    """Creates delegation tokens."""
+    monkeypatch.setattr(delegation_tokens, "TOKENS_MAX", 32)
+    image, settings, numbers = Image(), Settings(), count()
+
+    async def take(name: str) -> None:
+        nonlocal image
+        wanted = CreateDelegationToken(f"User:{name}", f"User:{name}")
+        image = image.apply(create_token(image, settings, wanted, f"t{next(numbers)}", 0).changes)
+
+    yield take
+
+
+@asynccontextmanager
+async def open_event_streams(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Take]:
+    """Opens event streams, each from another address."""
+    async with http_broker(directory, tiered_http_connections_max=32) as site, AsyncExitStack() as opened:
+        context, numbers = site.http._listener.context, count(1)
+
+        async def take(name: str) -> None:
+            caller = Caller(Principal("User", name), f"10.0.0.{next(numbers)}")
+            opened.enter_context(context.admit_stream(caller, object()))
+
+        yield take
+
+
 ATTACKS = {
+    "delegation-tokens": Attack(32, open_delegation_tokens),
+    "event-streams": Attack(32, open_event_streams),
     "group-bytes": Attack(100, open_groups),
     "producer-ids": Attack(32, open_producer_ids),
     "partition-producer-ids": Attack(32, open_partition_producer_ids),
@@ -173,7 +208,6 @@ NO_POTS = {
     "replica.alter.log.dirs.io.max.bytes.per.second": _RATE,
     "tiered.cleaner.max.requests.per.second": _RATE,
     "tiered.cleaner.max.request.share": _RATE,
-    "tiered.http.connections.max": _ADDRESS,
     "tiered.http.connections.max.per.ip": _ADDRESS,
     "tiered.http.max.connection.creation.rate": _ADDRESS,
     "queued.max.request.bytes": "an address that holds much leaves a reserve to others",
@@ -193,6 +227,7 @@ TURNS = {
     "tiered.cold.reader": "look-ups take turns by client address",
     "tiered.hot.batch_opening": "batches take turns by holder",
     "tiered.hot.time_lookup": "look-ups take turns by client address",
+    "tiered_api.http.exchange.context": "jobs of threads take turns by holder",
     "tiered_api.http.server.authentication": "logins take turns by neighbourhood and address",
     "tiered_api.http.transactions.transactional_ids": "the pot http-transactions",
 }
@@ -213,8 +248,6 @@ OWN_WORK = {
     "tiered_api.kafka.server.handlers.delete_records",
 }
 """Modules with slots for the work of the broker itself, or of one request, client or connection."""
-LACKING = {"tiered_api.http.exchange.context"}
-"""Modules with slots that one client can take all of."""
 
 
 def test_slots_that_clients_share_are_a_pot_or_taken_in_turn() -> None:
@@ -226,7 +259,7 @@ def test_slots_that_clients_share_are_a_pot_or_taken_in_turn() -> None:
         for node in nodes(path)
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in makers
     }
-    assert found == {*TURNS, *OWN_WORK, *LACKING}
+    assert found == {*TURNS, *OWN_WORK}
 
 
 async def fill(take: Take, name: str, most: int) -> tuple[int, Refused | None]:
@@ -268,3 +301,24 @@ def test_setting_that_bounds_something_is_a_pot_or_has_a_reason() -> None:
     bounds = {name for name in broker_rows() if ".max" in name or "pool.size" in name}
     pots = {each.setting for each in POTS.values()}
     assert bounds - pots == set(NO_POTS)
+
+
+def test_jobs_of_a_newcomer_take_their_turn_at_the_threads(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asyncio.timeout(TEST_SECONDS), http_broker(tmp_path) as site:
+            context, begun, order = site.http._listener.context, threading.Event(), list[str]()
+            large = INLINE_BYTES + 1
+
+            def work(name: str) -> None:
+                order.append(name)
+                assert begun.wait(TEST_SECONDS)
+
+            jobs = [asyncio.create_task(context.run_job_of("greedy", large, work, "greedy")) for _ in range(20)]
+            await wait_until(lambda: len(order) == WORKERS)
+            jobs.append(asyncio.create_task(context.run_job_of("new", large, work, "new")))
+            await wait_until(lambda: context._turns.waiting == 20 - WORKERS + 1)
+            begun.set()
+            await asyncio.gather(*jobs)
+            assert "new" in order[: WORKERS + 2], order
+
+    asyncio.run(scenario())

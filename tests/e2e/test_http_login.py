@@ -308,11 +308,11 @@ def test_body_of_a_removed_user_that_waits_for_a_thread_writes_nothing(tmp_path:
         path, body = ("/topics/t", {"records": [{"value": value}]})
         raw = ("/topics/t/partitions/0/records", bytes(batch([value.encode()])))
         busy = [asyncio.create_task(context.run_job(INLINE_BYTES + 1, go.wait, TEST_SECONDS)) for _ in range(WORKERS)]
-        await wait_until(lambda: context._running_jobs == WORKERS)
+        await wait_until(lambda: context._turns.taken == WORKERS)
         sent = raw if kind == RAW else (path, body)
         login = basic("alice", "wonderland")
         written = asyncio.create_task(site.ask("POST", *sent, kind=kind, Authorization=login))
-        await wait_until(lambda: context._running_jobs > WORKERS)
+        await wait_until(lambda: context._turns.waiting > 0)
         await remove_user(site, "alice")
         go.set()
         reply = await written

@@ -139,6 +139,7 @@ class Broker:
         self.client_quotas = ClientQuotas(settings, world.clock, metrics)
         self.tokens = TokenValidator(settings, world.clock)
         self.delegation_tokens = DelegationTokens(settings, world.clock, lambda: self.image)
+        self.pots.watch(self.delegation_tokens.holdings)
         self.cluster_id = ""
         self.secrets = BrokerSecrets()
         """The secrets of brokers of this cluster; none before the store was read."""

@@ -7,11 +7,14 @@ kept while the token is there. A client that knows ids of tokens, and not their 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from tiered.config.settings import Settings
+from tiered.controller.delegation_tokens import TOKENS_MAX
 from tiered.metadata.image import Image
 from tiered.ports import Clock
+from tiered.quotas.shares import DELEGATION_TOKENS, Holdings
 from tiered.security.delegation_tokens import DelegationToken, make_hmac, make_token_credential
 from tiered.security.scram import ScramCredential, ScramMechanism
 
@@ -28,6 +31,13 @@ class DelegationTokens:
         self._hmacs: dict[str, bytes] = {}
         self._credentials: dict[tuple[ScramMechanism, str], ScramCredential] = {}
         """Two for each token of the image at most."""
+        self.holdings = Holdings(
+            DELEGATION_TOKENS,
+            lambda: TOKENS_MAX,
+            lambda: len(self._find_image().delegation_tokens),
+            lambda: (Counter(each.requester for each in self._find_image().delegation_tokens.values()),),
+        )
+        """The tokens of each requester. The controller has the same numbers, and refuses by them."""
         self._reported: Mapping[str, DelegationToken] = {}
         self._on_change: list[Callable[[], object]] = []
 

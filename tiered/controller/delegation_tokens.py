@@ -10,6 +10,7 @@ from tiered.controller.requests import CreateDelegationToken, ExpireDelegationTo
 from tiered.errors import Code, Refused
 from tiered.metadata.changes import DelegationTokenRemoved, DelegationTokenSet
 from tiered.metadata.image import Image
+from tiered.quotas.shares import DELEGATION_TOKENS, has_room, refuse
 from tiered.security.delegation_tokens import DelegationToken
 
 TOKENS_MAX = 10_000
@@ -29,9 +30,9 @@ def create_token(
     image: Image, settings: Settings, request: CreateDelegationToken, token_id: str, now_ms: int
 ) -> ControllerResult[DelegationTokenSet]:
     """Creates a token. Its lifetime is that of the settings at most."""
-    if len(image.delegation_tokens) >= TOKENS_MAX:
-        raise Refused(Code.POLICY_VIOLATION, f"the cluster has {TOKENS_MAX} delegation tokens already")
     own = sum(each.requester == request.requester for each in image.delegation_tokens.values())
+    if not has_room(TOKENS_MAX, len(image.delegation_tokens), own, 1):
+        raise refuse(DELEGATION_TOKENS, TOKENS_MAX, len(image.delegation_tokens), request.requester, own, 1)
     if own >= TOKENS_OF_REQUESTER_MAX:
         why = f"{request.requester} has requested {TOKENS_OF_REQUESTER_MAX} delegation tokens already"
         raise Refused(Code.POLICY_VIOLATION, why)

@@ -64,6 +64,10 @@ IDEMPOTENCY_KEYS = _pot(
     Code.THROTTLING_QUOTA_EXCEEDED,
 )
 REST_CONSUMERS = _pot("rest-consumers", "", "REST consumers", Code.THROTTLING_QUOTA_EXCEEDED)
+DELEGATION_TOKENS = _pot("delegation-tokens", "", "delegation tokens", Code.THROTTLING_QUOTA_EXCEEDED)
+EVENT_STREAMS = _pot(
+    "event-streams", "tiered.http.connections.max", "connections by event streams", Code.THROTTLING_QUOTA_EXCEEDED
+)
 HTTP_TRANSACTIONS = _pot("http-transactions", "", "HTTP transactions at a time", Code.THROTTLING_QUOTA_EXCEEDED)
 
 
@@ -101,7 +105,9 @@ def describe(pot: Pot, bound: int, held: int) -> str:
     return f"{held} of {bound} {pot.unit} are taken{setting}"
 
 
-def refuse(pot: Pot, bound: int, held: int, holder: str, own: int, more: int, on_refused: OnRefused) -> PotRefused:
+def refuse(
+    pot: Pot, bound: int, held: int, holder: str, own: int, more: int, on_refused: OnRefused = ignore_refusal
+) -> PotRefused:
     """Returns the refusal of `more` to a holder, and reports it."""
     why = describe(pot, bound, held)
     if held + more <= bound:

@@ -12,7 +12,7 @@ from tiered.errors import Code, Refused
 from tiered.metadata.changes import DelegationTokenRemoved, DelegationTokenSet
 from tiered.metadata.image import Image
 
-ALICE, BOB, CAROL = "User:alice", "User:bob", "User:carol"
+ALICE, BOB, CAROL, DAVE = "User:alice", "User:bob", "User:carol", "User:dave"
 SETTINGS = Settings(delegation_token_max_lifetime_ms=1000, delegation_token_expiry_time_ms=100)
 TOKEN = DelegationTokenSet("t", ALICE, BOB, (CAROL,), issued_ms=0, max_ms=1000, expiry_ms=100)
 IMAGE = Image().apply([TOKEN])
@@ -71,7 +71,7 @@ def test_renewal_and_expiry_are_refused_alike(token_id: str, principal: str, now
 
 
 def test_tokens_of_a_cluster_and_of_a_requester_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delegation_tokens, "TOKENS_MAX", 3)
+    monkeypatch.setattr(delegation_tokens, "TOKENS_MAX", 4)
     monkeypatch.setattr(delegation_tokens, "TOKENS_OF_REQUESTER_MAX", 2)
     image = Image()
 
@@ -81,15 +81,16 @@ def test_tokens_of_a_cluster_and_of_a_requester_are_bounded(monkeypatch: pytest.
         try:
             decided = create_token(image, SETTINGS, request, f"t{len(image.delegation_tokens)}", 0)
         except Refused as refused:
-            assert refused.code is Code.POLICY_VIOLATION
-            return refused.why
+            return f"{refused.code.name} {refused.why}"
         image = image.apply(decided.changes)
         return ""
 
     assert [create(BOB), create(BOB)] == ["", ""]
-    assert "User:bob" in create(BOB)
+    assert create(BOB) == "POLICY_VIOLATION User:bob has requested 2 delegation tokens already"
     assert create(CAROL) == ""
-    assert "the cluster has 3" in create(CAROL)
+    assert create(CAROL).startswith("THROTTLING_QUOTA_EXCEEDED 3 of 4 delegation tokens are taken, User:carol has 1")
+    assert create(DAVE) == ""
+    assert create("User:eve").startswith("THROTTLING_QUOTA_EXCEEDED 4 of 4 delegation tokens are taken")
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import ParamSpec, TypeVar
 
 from tiered.broker.broker import Broker
+from tiered.errors import Refused
+from tiered.fair_slots import FairSlots
 from tiered.networks import network_of
+from tiered.quotas.shares import EVENT_STREAMS, Holdings
+from tiered.security.principal import Caller
 from tiered.thread_pool import ThreadPool
 from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.exchange.limits import Exhausted, HttpLimits, MemoryBudget, max_streams
@@ -40,12 +44,21 @@ class HttpContext:
         self.closing = False
         self.streams: dict[str, set[object]] = {}
         """Connections that are event streams, by the address of their client."""
+        self._stream_holders: dict[object, str] = {}
+        self._stream_holdings = broker.pots.watch(
+            Holdings(
+                EVENT_STREAMS,
+                lambda: broker.settings.tiered_http_connections_max,
+                lambda: len(self._stream_holders),
+            )
+        )
         self._services: dict[type, object] = {}
         self._deadlines: dict[asyncio.Timeout, float] = {}
         """Deadlines of waits, and the seconds that each has left once the server closes."""
         self._workers = ThreadPool("http", WORKERS)
         self._unlocked_workers = ThreadPool("http-nice", WORKERS, niceness=NICENESS)
-        self._running_jobs = 0
+        waiting_max = max(limits.jobs - WORKERS, 0)
+        self._turns, self._unlocked_turns = FairSlots(WORKERS, waiting_max), FairSlots(WORKERS, waiting_max)
         metrics = broker.metrics
         self.requests = metrics.counter(
             "tiered_http_requests_total", "Requests that got a response.", ("operation", "status")
@@ -86,14 +99,17 @@ class HttpContext:
                 del self._deadlines[deadline]
 
     @contextmanager
-    def admit_stream(self, peer: str, connection: object) -> Iterator[None]:
-        """Counts an event stream of an address. Raises `HttpError` 429 if the address has too many."""
-        streams = self.streams.setdefault(network_of(peer), set())
-        most = max_streams(self.broker.settings)
-        if len(streams) >= most:
+    def admit_stream(self, caller: Caller, connection: object) -> Iterator[None]:
+        """Counts an event stream. Raises `HttpError` 429 if its address has too many, `PotRefused` if its holder
+        has."""
+        peer, most = caller.host, max_streams(self.broker.settings)
+        if len(self.streams.get(network_of(peer), ())) >= most:
             why = f"your address has {most} event streams already"
             raise HttpError(429, why, (("Retry-After", "10"),))
-        streams.add(connection)
+        self._stream_holdings.check(caller.holder)
+        self.streams.setdefault(network_of(peer), set()).add(connection)
+        self._stream_holders[connection] = caller.holder
+        self._stream_holdings.add(caller.holder, 1)
         try:
             yield
         finally:
@@ -102,6 +118,9 @@ class HttpContext:
     def end_stream(self, peer: str, connection: object) -> None:
         """Uncounts the stream of a connection that ended, if it was one. The stream itself notices a lost client only
         at its next event."""
+        holder = self._stream_holders.pop(connection, None)
+        if holder is not None:
+            self._stream_holdings.add(holder, -1)
         counted = network_of(peer)
         streams = self.streams.get(counted)
         if streams is not None:
@@ -114,27 +133,32 @@ class HttpContext:
         jobs wait for a thread, or if the job takes too long. It may go on then, and its result is dropped."""
         if size <= INLINE_BYTES:
             return function(*args, **kwargs)
-        return await self._run(self._workers, lambda: function(*args, **kwargs))
+        return await self._run("", self._workers, self._turns, lambda: function(*args, **kwargs))
 
-    async def run_unlocked_job(self, function: Callable[[], T]) -> T:
+    async def run_job_of(
+        self, holder: str, size: int, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Does what `run_job` does for a holder: holders take turns at the threads."""
+        if size <= INLINE_BYTES:
+            return function(*args, **kwargs)
+        return await self._run(holder, self._workers, self._turns, lambda: function(*args, **kwargs))
+
+    async def run_unlocked_job(self, holder: str, function: Callable[[], T]) -> T:
         """Returns `function()`, as `run_job` does for much work, computed in a thread that yields its core to others.
 
         Only for a function that does not hold the interpreter's lock: all others would wait for it and its core.
         """
-        return await self._run(self._unlocked_workers, function)
+        return await self._run(holder, self._unlocked_workers, self._unlocked_turns, function)
 
-    async def _run(self, workers: ThreadPool, function: Callable[[], T]) -> T:
-        if self._running_jobs >= self.limits.jobs:
-            raise Exhausted(f"{self._running_jobs} jobs wait for a thread")
+    async def _run(self, holder: str, workers: ThreadPool, turns: FairSlots, function: Callable[[], T]) -> T:
         request_seconds = self.limits.job_seconds
-        self._running_jobs += 1
-        try:
-            async with self.timeout(request_seconds, CLOSING_SECONDS):
-                return await workers.run(function, request_seconds)
-        except TimeoutError:
-            raise Exhausted(f"not done within {request_seconds:g} s") from None
-        finally:
-            self._running_jobs -= 1
+        async with AsyncExitStack() as turn:
+            try:
+                async with self.timeout(request_seconds, CLOSING_SECONDS):
+                    await _take_turn(turn, turns, holder)
+                    return await workers.run(function, request_seconds)
+            except TimeoutError:
+                raise Exhausted(f"not done within {request_seconds:g} s") from None
 
     def drain(self) -> None:
         """Shortens all waits, because the server closes: reads return what they have."""
@@ -150,3 +174,11 @@ class HttpContext:
         await self.remote_brokers.close()
         self._workers.close()
         self._unlocked_workers.close()
+
+
+async def _take_turn(stack: AsyncExitStack, turns: FairSlots, holder: str) -> None:
+    """Waits for a slot, which the stack gives back. Raises `Exhausted` if too much work waits."""
+    try:
+        await stack.enter_async_context(turns.take(holder))
+    except Refused:
+        raise Exhausted(f"{turns.waiting} jobs wait for a thread") from None

@@ -187,7 +187,7 @@ class HttpRequest(web.BaseRequest):
     async def run_job(self, size: int, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Returns `function(...)` as `HttpContext.run_job` does. Raises `HttpError` 401 or 403 if the caller lost its
         rights during a wait for a thread."""
-        made = await self.context.run_job(size, function, *args, **kwargs)
+        made = await self.context.run_job_of(self.caller.holder, size, function, *args, **kwargs)
         if size > INLINE_BYTES:
             self.recheck()
         return made
@@ -232,7 +232,7 @@ class HttpRequest(web.BaseRequest):
         else:
             await self.reserve_memory(limit)  # a few compressed bytes may become so many
             await self.run_job(len(data), body.check)
-            size = await self.context.run_unlocked_job(body.fill)
+            size = await self.context.run_unlocked_job(self.caller.holder, body.fill)
             whole = await self.run_job(size, body.take)
             self.recheck()
         self.set_held_memory(len(whole))

@@ -33,7 +33,7 @@ KEEPALIVE_MS = 15_000
 
 async def stream_events(request: HttpRequest, spec: ReadSpec, form: str) -> web.StreamResponse:
     """Sends events until the client disconnects, the stream is too old or the server closes."""
-    with request.context.admit_stream(request.peer, request.protocol):
+    with request.context.admit_stream(request.caller, request.protocol):
         return await _stream(request, spec, form)
 
 

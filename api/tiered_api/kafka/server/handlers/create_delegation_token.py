@@ -11,6 +11,7 @@ import logging
 from tiered.controller.requests import CreateDelegationToken
 from tiered.errors import Code, Refused
 from tiered.metadata.changes import DelegationTokenSet
+from tiered.quotas.shares import DELEGATION_TOKENS
 from tiered.security.acls import Operation
 from tiered.security.principal import USER, Principal
 from tiered_api.kafka.protocol.messages.create_delegation_token import (
@@ -44,6 +45,8 @@ async def handle(context: KafkaContext, call: Call[CreateDelegationTokenRequest]
         wanted = CreateDelegationToken(str(owner), str(requester), tuple(map(str, renewers)), request.max_lifetime_ms)
         made: DelegationTokenSet = await context.broker.submit(wanted, DEFAULT_TIMEOUT_MS / 1000, by=call.caller)
     except Refused as refused:
+        if refused.code is DELEGATION_TOKENS.code:
+            context.broker.pots.report(DELEGATION_TOKENS, str(requester), refused.why)
         response.error_code = refused.code.number
         return response
     log.info("delegation token created token_id=%s owner=%s requester=%s", made.token_id, made.owner, made.requester)
