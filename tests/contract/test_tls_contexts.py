@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from pathlib import Path
 from typing import Any
@@ -208,6 +209,22 @@ def test_old_file_that_comes_back_ends_the_rejection(tmp_path: Path) -> None:
     aside.rename(path)
     contexts.look()
     assert contexts.rejected == ""
+
+
+def test_new_certificate_is_one_line_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    path = tmp_path / "broker.pem"
+    options = TlsOptions(Store(location=BROKER.write(path)))
+    contexts = TlsContexts(lambda: options, CLOCK)
+    contexts.check()
+    renewed = sign("CN=renewed,O=b", AUTHORITY)
+    renewed.write(path)
+    for _ in range(2):
+        contexts.look()
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "INFO"]
+    not_after = renewed.certificate.not_valid_after_utc.isoformat(timespec="seconds")
+    assert "subject=CN=renewed,O=b names=DNS:localhost,IP:127.0.0.1 serial=" in line
+    assert line.endswith(f" not_after={not_after}")
 
 
 def test_client_of_an_authority_that_was_removed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from tiered.errors import Code, Refused
 from tiered.ports import Clock
-from tiered.security.certificates import NEVER_MS, find_next_decision_ms, refuse_replacement
+from tiered.security.certificates import NEVER_MS, find_next_decision_ms, format_time, refuse_replacement
 from tiered.security.x509 import Certificate, read_certificate
 from tiered.system.tls import MakeSession
 from tiered.system.tls_options import NONE, PKCS12, REQUIRED, TLS_1_2, TLS_1_3, Store, TlsOptions, wrap_pem
@@ -174,7 +174,13 @@ class TlsContexts:
             self._reject(_Rejection(state, why, find_next_decision_ms(old, new, now_ms)))
             return
         self._use(state, made)
-        log.info("certificates and settings of TLS were read anew")
+        if new is not None and new != old:
+            log.info(
+                "a new certificate is used subject=%s names=%s serial=%s not_after=%s",
+                new.subject, ",".join(new.names), new.serial, format_time(new.not_after_ms),
+            )  # fmt: skip
+        else:
+            log.info("certificates and settings of TLS were read anew")
 
     def _reject(self, rejection: _Rejection) -> None:
         self._rejection = rejection
