@@ -110,3 +110,19 @@ def test_records_outside_the_bucket_for_too_long_are_reported(monkeypatch: pytes
         assert not found["healthy"] and "tiered.upload.max.lag.ms" in join_problems(found), found
 
     run_scenario(scenario, tiered_upload_max_lag_ms=LAG * 1000)
+
+
+def test_live_broker_that_cannot_be_reached_has_the_reason() -> None:
+    """The first takes no new connections. The second is behind a broken link."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        await create_topic(three, "t")
+        closed, hidden = three.others()
+        three.network.cut("operator", hidden.name)
+        three.network.drop_listener(closed.name, PORT)
+        said = (await fetch_health(three))["broker_problems"]
+        (of_closed,) = [each for each in said if each.startswith(f"broker {closed.node_id}: does not report its health")]
+        assert f"broker {closed.node_id} is advertised at {closed.name}:{PORT}: " in of_closed, said
+        assert f"broker {hidden.node_id}: does not report its health: no reply within 5 s" in said, said
+
+    run_scenario(scenario)

@@ -98,11 +98,13 @@ async def fetch_self_reports(client: KafkaClient, seen: ClusterView) -> list[Bro
 
 async def _fetch_self_report(client: KafkaClient, node: int) -> BrokerReport | None:
     request = DescribeClusterRequest(include_health=True)
+    seconds = min(REPORT_SECONDS, client.timeout)
     try:
-        async with asyncio.timeout(min(REPORT_SECONDS, client.timeout)):
+        async with asyncio.timeout(seconds):
             got = await client.send(request, DescribeClusterResponse, node_id=node)
     except (TimeoutError, Unavailable) as fault:
-        return BrokerReport(node, (f"does not report its health: {fault or 'no reply'}",))
+        why = str(fault) or client.connect_faults.get(node) or f"no reply within {seconds:g} s"
+        return BrokerReport(node, (f"does not report its health: {why}",))
     except Refused as no:
         if no.code is Code.UNSUPPORTED_VERSION:
             return None

@@ -85,6 +85,8 @@ class KafkaClient:
         self.timeout = timeout
         self.brokers: dict[int, Address] = {}
         self.coordinators: dict[tuple[int, str], int] = {}
+        self.connect_faults: dict[int, str] = {}
+        """Why the last attempt to connect to a broker failed; nothing for one that could be reached."""
         self._net = net
         self._client_id = client_id
         self._login = login
@@ -242,11 +244,14 @@ class KafkaClient:
             if node_id in self.brokers:
                 address = self.brokers[node_id]
                 try:
-                    return await self._open(address)
+                    connection = await self._open(address)
+                    self.connect_faults.pop(node_id, None)
+                    return connection
                 except Unavailable as fault:
                     why = f"broker {node_id} is advertised at {address}: {fault}"
             else:
                 why = f"broker {node_id} is not in the cluster"
+            self.connect_faults[node_id] = why
             if self.has_passed(deadline):
                 raise Unavailable(why)
             await pause()
