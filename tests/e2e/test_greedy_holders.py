@@ -22,6 +22,7 @@ from tests.sources import modules, nodes
 from tests.unit.groups.rig import Rig
 from tests.unit.hot.fixtures import NOW
 from tests.unit.hot.test_producer_state import walked_batch
+from tests.unit.transactions.rig import ShardRig
 from tiered.config.settings import Settings, broker_rows
 from tiered.controller import delegation_tokens
 from tiered.controller.delegation_tokens import create_token
@@ -34,6 +35,8 @@ from tiered.ids import KEYED_FROM
 from tiered.metadata.image import Image
 from tiered.quotas.shares import POTS, PotRefused
 from tiered.security.principal import Caller, Principal
+from tiered.transactions.decision import ID_BYTES
+from tiered.transactions.limits import TransactionSettings
 from tiered_api.http.consumers import instances
 from tiered_api.http.consumers.instance import ConsumerConfig
 from tiered_api.http.consumers.instances import ConsumerInstances, InstanceKey
@@ -164,7 +167,22 @@ async def open_event_streams(directory: Path, monkeypatch: pytest.MonkeyPatch) -
         yield take
 
 
+@asynccontextmanager
+async def open_transactional_ids(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Take]:
+    """Begins with ever more transactional ids."""
+    rig, refused, numbers = ShardRig(TransactionSettings(bytes_max=100 * (ID_BYTES + 20))), list[str](), count()
+    rig.shard.state.on_refused = lambda _, holder, why: refused.append(why)
+
+    async def take(name: str) -> None:
+        code = rig.init(name=f"{next(numbers):10}", holder=name).code
+        if code is not Code.NONE:
+            raise PotRefused(code, refused[-1])
+
+    yield take
+
+
 ATTACKS = {
+    "transaction-bytes": Attack(100, open_transactional_ids),
     "delegation-tokens": Attack(32, open_delegation_tokens),
     "event-streams": Attack(32, open_event_streams),
     "group-bytes": Attack(100, open_groups),
@@ -217,7 +235,6 @@ NO_POTS = {
     "tiered.metrics.max.group.topics": _LABELS,
     "tiered.partitions.max": _NO_SHARES,
     "tiered.partitions.max.per.broker": "bounds the replicas that the controller places on a broker",
-    "tiered.transactions.max.bytes": _NO_SHARES,
     "remote.log.manager.copier.thread.pool.size": _NO_SHARES,
 }
 """Settings of a broker that bound something, but no pot, each with the reason."""

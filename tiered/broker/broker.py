@@ -195,6 +195,7 @@ class Broker:
             ),
             metrics,
         )  # fmt: skip
+        self.pots.watch(self.transaction_coordinators.holdings)
         self.transaction_verification = TransactionVerification(
             self.view, self.transaction_coordinators, peers, metrics
         )

@@ -31,6 +31,7 @@ from tiered.metrics import Metrics
 from tiered.object_store.metered import MeteredStore
 from tiered.peers import Peers
 from tiered.ports import Clock
+from tiered.quotas.shares import TRANSACTION_BYTES, Holdings
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.shard import CoordinatorRecord
 from tiered.transactions.limits import TransactionSettings
@@ -124,6 +125,12 @@ class TransactionCoordinators:
         """Leader epoch in which the producers of a partition were renewed last, by partition."""
         self._waiting = 0
         self._calls_until_count = self._counted_bytes = 0
+        self.holdings = Holdings(
+            TRANSACTION_BYTES,
+            lambda: self._view.settings.tiered_transactions_max_bytes,
+            lambda: self.memory_bytes,
+            lambda: (shard.state.by_holder for shard in self.host.shards()),
+        )
         self._add_metrics(metrics)
 
     def _topic_size(self) -> InternalTopicSize:
@@ -319,6 +326,7 @@ class TransactionCoordinators:
             ),
             lambda: self._count_memory() - shard.state.memory_bytes,
         )
+        shard.state.find_own, shard.state.on_refused = self.holdings.own, self.holdings.on_refused
         return shard
 
     async def find_corrections(

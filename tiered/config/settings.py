@@ -488,7 +488,8 @@ class Settings:
     )
     tiered_transactions_max_bytes: int = setting(
         256 << 20,
-        "Memory for all transactional ids that a broker coordinates. Above it, new ids and partitions are refused.",
+        "Memory for all transactional ids that a broker coordinates. Above three quarters of it, new ids and partitions"
+        " are refused to clients that have more than their share (docs/SECURITY.md); above it, to all.",
         1 << 20,
         LONG_MAX,
     )

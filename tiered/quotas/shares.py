@@ -64,6 +64,12 @@ IDEMPOTENCY_KEYS = _pot(
     Code.THROTTLING_QUOTA_EXCEEDED,
 )
 REST_CONSUMERS = _pot("rest-consumers", "", "REST consumers", Code.THROTTLING_QUOTA_EXCEEDED)
+TRANSACTION_BYTES = _pot(
+    "transaction-bytes",
+    "tiered.transactions.max.bytes",
+    "bytes of transactional ids",
+    Code.COORDINATOR_NOT_AVAILABLE,
+)
 DELEGATION_TOKENS = _pot("delegation-tokens", "", "delegation tokens", Code.THROTTLING_QUOTA_EXCEEDED)
 EVENT_STREAMS = _pot(
     "event-streams", "tiered.http.connections.max", "connections by event streams", Code.THROTTLING_QUOTA_EXCEEDED

@@ -1,6 +1,6 @@
 """Transactions as pure decisions (KIP-98, KIP-360, KIP-890).
 
-May import: words
+May import: quotas
 
   shard          the transaction coordinator shard of one `__transaction_state` partition
   requests       requests to a transaction coordinator, its replies, and its events

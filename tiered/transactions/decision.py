@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from tiered.deadlines import Deadlines
 from tiered.errors import Code, Corrupt
 from tiered.ids import TopicPartition
+from tiered.quotas.shares import TRANSACTION_BYTES, OnRefused, count_holder, has_room, ignore_refusal, is_scarce, refuse
 from tiered.shard import CoordinatorRecord, CoordinatorResult, Now
 from tiered.transactions.limits import NO_TIMEOUT_MS, TransactionSettings
 from tiered.transactions.metadata import EPOCH_MAX, NO_PRODUCER_EPOCH, TransactionMetadata, TransactionState
@@ -42,6 +43,33 @@ class ShardState:
     other_shards_bytes: Callable[[], int] = lambda: 0
     """Memory that the ids of the broker's other shards take."""
 
+    holders: dict[str, str] = field(default_factory=dict)
+    """Holders of ids that have one: the caller that began first since the load. The log does not know it."""
+    by_holder: dict[str, int] = field(default_factory=dict)
+    """Memory of all ids of each holder."""
+    find_own: Callable[[str], int] | None = None
+    """Returns the memory of a holder's ids in all shards of the broker; None if this shard is the only one."""
+    on_refused: OnRefused = ignore_refusal
+
+    def claim(self, transactional_id: str, holder: str) -> None:
+        """Lets an id count for a holder, unless it counts for one already."""
+        if holder and transactional_id not in self.holders:
+            self.holders[transactional_id] = holder
+            count_holder(self.by_holder, holder, size_of(transactional_id, self.transactions.get(transactional_id)))
+
+    def has_room(self, holder: str, more: int) -> bool:
+        """True if a holder may take `more` bytes. Reports a refusal."""
+        bound, free = self.settings.bytes_max, self.free_bytes
+        held, own = bound - free, 0
+        if more <= free and (not holder or not is_scarce(bound, held + more)):
+            return True
+        if holder:
+            own = self.by_holder.get(holder, 0) if self.find_own is None else self.find_own(holder)
+            if has_room(bound, held, own, more):
+                return True
+        refuse(TRANSACTION_BYTES, bound, held, holder, own, more, self.on_refused)
+        return False
+
     @property
     def free_bytes(self) -> int:
         """Estimate of the memory that is left for more ids of this shard."""
@@ -50,7 +78,12 @@ class ShardState:
     def put(self, transactional_id: str, value: TransactionMetadata | None) -> None:
         """Sets the newest value of an id, or removes the id."""
         before = self.transactions.get(transactional_id)
-        self.memory_bytes += size_of(transactional_id, value) - size_of(transactional_id, before)
+        growth = size_of(transactional_id, value) - size_of(transactional_id, before)
+        self.memory_bytes += growth
+        if self.holders:
+            count_holder(self.by_holder, self.holders.get(transactional_id, ""), growth)
+            if value is None:
+                self.holders.pop(transactional_id, None)
         if before is not None and before.request_hash:
             del self.keyed[transactional_id]
         if value is not None and value.request_hash:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from tiered.transactions.decision import MARKERS, TIMEOUT, ShardState, size_of
@@ -15,6 +16,13 @@ def find_violations(state: ShardState) -> Iterator[str]:
     size = sum(size_of(name, value) for name, value in state.transactions.items())
     if size != state.memory_bytes:
         yield f"the ids take {size} bytes, and {state.memory_bytes} are counted"
+    if not set(state.holders) <= set(state.transactions):
+        yield f"ids count for holders that are gone: {set(state.holders) - set(state.transactions)}"
+    sizes = Counter[str]()
+    for name, holder in state.holders.items():
+        sizes[holder] += size_of(name, state.transactions.get(name))
+    if +sizes != state.by_holder:
+        yield f"holders have {dict(+sizes)} bytes, not {state.by_holder}"
     for name, value in state.transactions.items():
         if not 0 <= value.producer_epoch <= EPOCH_MAX or value.producer_id < 0:
             yield f"{name} has producer id {value.producer_id} and epoch {value.producer_epoch}"

@@ -32,8 +32,9 @@ def handle_add_partitions(decision: TransactionDecision, request: AddPartitions)
     partitions, state = known | request.partitions, decision.state
     if len(partitions) > state.settings.partitions_max:
         return CodeReply(Code.POLICY_VIOLATION)
-    if state.free_bytes < PARTITION_BYTES * (len(partitions) - len(known)):
-        return CodeReply(Code.POLICY_VIOLATION)
+    holder = state.holders.get(request.transactional_id, "")
+    if not state.has_room(holder, PARTITION_BYTES * (len(partitions) - len(known))):
+        return CodeReply(Code.COORDINATOR_NOT_AVAILABLE)
     now_ms = decision.now.wall_ms
     decision.write(
         request.transactional_id,

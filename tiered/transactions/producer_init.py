@@ -42,6 +42,7 @@ def handle_init_producer_id(decision: TransactionDecision, request: InitProducer
     found = state.transactions.get(request.transactional_id)
     if found is None:
         return _register(decision, request)
+    state.claim(request.transactional_id, request.holder)
     if request.request_hash or found.reply:
         settled = _find_settled(found, request)
         if settled is not None:
@@ -88,14 +89,17 @@ def _register(decision: TransactionDecision, request: InitProducerId) -> Produce
     state = decision.state
     if request.request_hash and not _make_room_for_key(decision):
         return ProducerIdReply(Code.THROTTLING_QUOTA_EXCEEDED)
-    if len(state.transactions) >= state.settings.ids_max or state.free_bytes < ID_BYTES:
+    if len(state.transactions) >= state.settings.ids_max:
         return ProducerIdReply(Code.POLICY_VIOLATION)
+    if not state.has_room(request.holder, ID_BYTES):
+        return ProducerIdReply(Code.COORDINATOR_NOT_AVAILABLE)
     if request.new_producer_id == NO_PRODUCER_ID:
         return ProducerIdReply(Code.COORDINATOR_LOAD_IN_PROGRESS)
     value = TransactionMetadata(
         _choose_producer_id(request), 0, request.timeout_ms, TransactionState.EMPTY,
         updated_ms=decision.now.wall_ms, request_hash=request.request_hash,
     )  # fmt: skip
+    state.claim(request.transactional_id, request.holder)
     decision.write(request.transactional_id, value, NO_PRODUCER_EPOCH)
     return ProducerIdReply(Code.NONE, value.producer_id, value.producer_epoch)
 

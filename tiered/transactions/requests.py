@@ -34,6 +34,8 @@ class InitProducerId:
     producer_epoch: int = NO_PRODUCER_EPOCH
     new_producer_id: int = NO_PRODUCER_ID
     request_hash: bytes = b""
+    holder: str = ""
+    """The holder that a new id counts for (`quotas.shares`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypeVar
 
 from tiered.errors import Code
@@ -84,12 +85,13 @@ class ShardRig:
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def init(
-        self, producer_id: int = -1, producer_epoch: int = -1, *, name: str = T, timeout_ms: int = 60_000
-    ) -> ProducerIdReply:
+        self, producer_id: int = -1, producer_epoch: int = -1, *, name: str = T, timeout_ms: int = 60_000,
+        holder: str = "",
+    ) -> ProducerIdReply:  # fmt: skip
         """InitProducerId, with a fresh producer id only if the shard says that it needs one."""
-        request = InitProducerId(name, timeout_ms, producer_id, producer_epoch)
+        request = InitProducerId(name, timeout_ms, producer_id, producer_epoch, holder=holder)
         if self.shard.needs_producer_id(request):
-            request = InitProducerId(name, timeout_ms, producer_id, producer_epoch, self._fresh_id())
+            request = replace(request, new_producer_id=self._fresh_id())
         reply = self.send(request)
         assert isinstance(reply, ProducerIdReply)
         return reply

@@ -122,9 +122,9 @@ def test_shards_of_a_broker_hold_a_bounded_number_of_bytes() -> None:
     rig = ShardRig(TransactionSettings(bytes_max=4 * ID_BYTES))
     rig.shard.state.other_shards_bytes = lambda: ID_BYTES
     codes = [rig.init(name=name).code for name in ("a", "b", "c", "d")]
-    assert codes == [Code.NONE, Code.NONE, Code.POLICY_VIOLATION, Code.POLICY_VIOLATION]
+    assert codes == [Code.NONE, Code.NONE, Code.COORDINATOR_NOT_AVAILABLE, Code.COORDINATOR_NOT_AVAILABLE]
     rig.shard.state.other_shards_bytes = lambda: 0
     producer = rig.init(name="a")
     partitions = [TopicPartition("t", number) for number in range(20)]
-    assert rig.add(producer, *partitions, name="a") is Code.POLICY_VIOLATION
+    assert rig.add(producer, *partitions, name="a") is Code.COORDINATOR_NOT_AVAILABLE
     assert rig.add(producer, partitions[0], name="a") is Code.NONE

@@ -22,7 +22,7 @@ async def handle(context: KafkaContext, call: Call[InitProducerIdRequest]) -> In
     """Returns an id and an epoch."""
     request = call.request
     if request.transactional_id is not None:
-        return await _init_transactional(context, request, call.version)
+        return await _init_transactional(context, request, call.version, call.caller.holder)
     if (request.producer_id == NO_ID) != (request.producer_epoch == NO_ID):
         return _make_refused_response(Code.INVALID_REQUEST)
     try:
@@ -33,7 +33,7 @@ async def handle(context: KafkaContext, call: Call[InitProducerIdRequest]) -> In
 
 
 async def _init_transactional(
-    context: KafkaContext, request: InitProducerIdRequest, version: int
+    context: KafkaContext, request: InitProducerIdRequest, version: int, holder: str
 ) -> InitProducerIdResponse:
     name = request.transactional_id or ""
     if not name:
@@ -42,7 +42,7 @@ async def _init_transactional(
         return _make_refused_response(Code.INVALID_REQUEST)
     requested = InitProducerId(
         name, request.transaction_timeout_ms, request.producer_id, request.producer_epoch,
-        request_hash=request.request_hash,
+        request_hash=request.request_hash, holder=holder,
     )  # fmt: skip
     reply = await call_coordinator(context, name, requested, ProducerIdReply)
     code = reply.code if isinstance(reply, ProducerIdReply) else reply
