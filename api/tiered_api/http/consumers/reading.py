@@ -75,8 +75,12 @@ class ConsumerPoll:
         self._remote_ends: list[tuple[RemotePartition, int]] = []
 
     @property
+    def _is_full(self) -> bool:
+        return self._is_cut or self._bytes_left <= 0
+
+    @property
     def is_enough(self) -> bool:
-        return self._is_cut or self._bytes_left <= 0 or self._size >= max(self._instance.config.min_bytes, 1)
+        return self._is_full or self._size >= max(self._instance.config.min_bytes, 1)
 
     def mark_delivered(self) -> None:
         """Moves the positions past the delivered rows. If the assignment changed meanwhile, the positions stay: the
@@ -94,7 +98,8 @@ class ConsumerPoll:
 
     async def read_round(self, partitions: list[TopicPartition]) -> bool:
         """Reads each partition once, starting after the one read last. Returns False if the assignment changed
-        meanwhile: the result is void then.
+        meanwhile: the result is void then. The partitions for which there is no room get a position only: a later reset
+        to the end would skip records.
 
         An error of a partition is raised by the read in which this partition comes first. The next read starts after
         it.
@@ -105,18 +110,15 @@ class ConsumerPoll:
         if self._instance.assignment_version != self._assignment_version:
             return False  # It changed during a wait: a position would be that of a partition of another consumer.
         for tp in self._instance.rotate_partitions(partitions):
-            if self._bytes_left <= 0:
-                break
             try:
                 await self._read(tp)
             except (Refused, HttpError, Unavailable, Corrupt) as error:
                 if self._instance.assignment_version == self._assignment_version and not _is_transient(error):
-                    if not self.rows:
+                    if not self.rows and not self._is_full:
                         self._instance.skip_partition(tp)
                         await self._instance.try_commit_new_resets()
                         raise
                     self._is_cut = True
-                    break
             if self._instance.assignment_version != self._assignment_version:
                 return False
         await self._instance.try_commit_new_resets()
@@ -133,14 +135,18 @@ class ConsumerPoll:
             position: int | None = spot.offset
         else:  # Nothing was delivered yet of the topic that has this name now.
             position = await instance.resolve_position(tp, source)
-        if position is None:
+            if spot is not None and position is not None:  # The delivery moves to this topic.
+                self._positions[tp] = spot = ConsumerPosition(source.topic_id, position)
+        if position is None or self._is_full:
             return
         try:
             fetched = await self._fetch(source, position)
         except Refused as refused:
             if refused.code is not Code.OFFSET_OUT_OF_RANGE:
                 raise
-            if instance.assignment_version == self._assignment_version:
+            if spot is not None:
+                self._is_cut = True  # The delivery of these rows would undo a reset. The next read resets.
+            elif instance.assignment_version == self._assignment_version:
                 await instance.reset_position(tp, source)
                 self._progressed = True
             return

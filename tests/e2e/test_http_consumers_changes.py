@@ -1,0 +1,92 @@
+"""Tests of REST v2 consumers whose topic, log or group changes below them: each record of later reaches a member."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.http_site import HttpBroker, HttpReply, run, wait_until
+from tests.e2e.test_http_consumers import JSON, HttpConsumer, values
+from tests.e2e.test_http_consumers_bad_days import parts
+from tests.e2e.test_http_consumers_positions import HAND, committed
+from tiered.controller.requests import DeleteTopic
+from tiered_api.http.consumers import reading
+
+
+async def start_waiting_read(where: HttpBroker, one: HttpConsumer) -> asyncio.Task[HttpReply]:
+    """Starts a read, and returns once it waits for more records of t-0."""
+    waiting = asyncio.create_task(one.ask("GET", "/records", accept=JSON))
+    await wait_until(lambda: bool(where.broker.leader_replica("t", 0).reads._parked))
+    return waiting
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_log_cut_below_a_waiting_read_costs_no_later_record(
+    tmp_path: Path, by_hand: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "RECHECK_SECONDS", 30.0)
+
+    async def scenario(where: HttpBroker) -> None:
+        await where.create("t")
+        settings = {"fetch_min_bytes": "100000", "consumer_request_timeout_ms": "20000", **(HAND if by_hand else {})}
+        one = await HttpConsumer.create(where, "g", "one", auto_offset_reset="latest", **settings)
+        await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
+        assert (await one.ask("GET", "/records?timeout=0", accept=JSON)).json == []
+        await where.produce("t", "0")
+        waiting = await start_waiting_read(where, one)
+        replica = where.broker.leader_replica("t", 0)
+        [(_, _, wake)] = replica.reads._parked._heap
+        replica.reads._parked._heap.clear()  # the next records do not wake it before they are deleted
+        await where.produce("t", "1", "2", "3")
+        await replica.delete_records(4)
+        wake()
+        assert values((await waiting).json) == [0]
+        assert await committed(where) == ({} if by_hand else {("t", 0): 0}), "the client has to get record 0 first"
+        assert where.broker.group_coordinators.observer.commits <= 1, "it tries no reset again and again"
+        assert (await one.ask("GET", "/records?timeout=0", accept=JSON)).json == []
+        assert await committed(where) == ({} if by_hand else {("t", 0): 4})
+        await where.produce("t", "4", "5")
+        assert values((await one.ask("GET", "/records?timeout=0", accept=JSON)).json) == [4, 5]
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_topic_made_again_below_a_waiting_read_costs_no_record(
+    tmp_path: Path, by_hand: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "RECHECK_SECONDS", 30.0)
+
+    async def scenario(where: HttpBroker) -> None:
+        await where.create("t")
+        settings = {"fetch_min_bytes": "100000", "consumer_request_timeout_ms": "2000", **(HAND if by_hand else {})}
+        one = await HttpConsumer.create(where, "g", "one", auto_offset_reset="latest", **settings)
+        await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
+        assert (await one.ask("GET", "/records?timeout=0", accept=JSON)).json == []
+        await where.produce("t", "0")
+        waiting = await start_waiting_read(where, one)
+        await where.broker.submit(DeleteTopic("t"))
+        await where.create("t")
+        assert values((await waiting).json) == [0]
+        await where.produce("t", "10", "11")
+        assert values((await one.ask("GET", "/records?timeout=0", accept=JSON)).json) == [10, 11]
+
+    run(tmp_path, scenario)
+
+
+def test_first_read_that_is_full_begins_in_every_partition(tmp_path: Path) -> None:
+    async def scenario(where: HttpBroker) -> None:
+        await where.create("t", partitions=3)
+        await where.produce("t", "0", "1")
+        one = await HttpConsumer.create(where, "g", "one", auto_offset_reset="latest")
+        await one.ask_without_reply("POST", "/assignments", parts(("t", 0), ("t", 1), ("t", 2)))
+        named = {"offsets": [{"topic": "t", "partition": 0, "offset": 0}]}
+        assert (await one.ask("POST", "/offsets", named)).status == 200
+        assert values((await one.ask("GET", "/records?max_bytes=1", accept=JSON)).json) == [1]
+        await where.produce("t", "2", partition=1)
+        await where.produce("t", "3", partition=2)
+        assert sorted(values(await one.read(2))) == [2, 3]
+
+    run(tmp_path, scenario)
