@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.http_site import HttpBroker, HttpReply, run, wait_until
-from tests.e2e.test_http_consumers import JSON, HttpConsumer, values
+from tests.e2e.test_http_consumers import JSON, V2, HttpConsumer, values
+from tests.e2e.test_http_consumers_bad_days import members as members_of
 from tests.e2e.test_http_consumers_bad_days import parts
-from tests.e2e.test_http_consumers_positions import HAND, committed
+from tests.e2e.test_http_consumers_positions import HAND, TOPIC, committed, read_once
 from tiered.controller.requests import DeleteTopic
+from tiered.groups.requests import JoinGroup
 from tiered_api.http.consumers import reading
+from tiered_api.http.consumers.member import encode_metadata
 
 
 async def start_waiting_read(where: HttpBroker, one: HttpConsumer) -> asyncio.Task[HttpReply]:
@@ -90,3 +93,26 @@ def test_first_read_that_is_full_begins_in_every_partition(tmp_path: Path) -> No
         assert sorted(values(await one.read(2))) == [2, 3]
 
     run(tmp_path, scenario)
+
+
+def test_consumer_is_found_after_a_restart_while_its_group_rebalances(tmp_path: Path) -> None:
+    async def first(where: HttpBroker) -> None:
+        await where.create("t")
+        one = await HttpConsumer.create(where, "g", "one")
+        await one.ask_without_reply("POST", "/subscription", TOPIC)
+        assert await read_once(one) == []
+
+    async def second(where: HttpBroker) -> None:
+        protocols = (("range", encode_metadata(["t"], b"")),)
+        join = JoinGroup("g", "", None, "x", "/x", 30_000, 60_000, "consumer", protocols, member_id_required=False)
+        joining = asyncio.create_task(where.broker.group_coordinators.submit("g", join, 60.0))
+        while len(await members_of(where)) < 2:
+            await asyncio.sleep(0.002)
+        again = HttpConsumer(where, "/consumers/g/instances/one")
+        assert (await again.ask("GET", "/subscription")).json == TOPIC
+        taken = await where.ask("POST", "/consumers/g", {"name": "one"}, kind=V2)
+        assert taken.json["error_code"] == 40902
+        await joining
+
+    run(tmp_path, first, group_initial_rebalance_delay_ms=0)
+    run(tmp_path, second, group_initial_rebalance_delay_ms=0)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from tiered.errors import Code
 from tiered.groups.classic import ClassicGroup, ClassicGroupState
 from tiered.groups.decision import Decision
+from tiered.groups.member import ClassicGroupMember
 from tiered.groups.offsets import offset_tombstone
 from tiered.groups.rebalance import drop_group
 from tiered.groups.records import group_key
@@ -26,7 +27,7 @@ CLASSIC = "classic"
 
 
 def handle_describe_group(groups: dict[str, ClassicGroup], request: DescribeGroup) -> DescribeGroupReply:
-    """Handles DescribeGroups for one group. Protocol and metadata are set only in a stable group."""
+    """Handles DescribeGroups for one group. The protocol is set only in a stable group, the metadata mostly so."""
     group = groups.get(request.group)
     if group is None:
         return DescribeGroupReply(Code.GROUP_ID_NOT_FOUND, request.group, ClassicGroupState.DEAD.value)
@@ -37,12 +38,16 @@ def handle_describe_group(groups: dict[str, ClassicGroup], request: DescribeGrou
             member.instance_id,
             member.client_id,
             member.client_host,
-            member.metadata(protocol) if protocol else b"",
+            member.metadata(protocol) if protocol else _first_metadata(member) if request.any_state else b"",
             member.assignment,
         )
         for member in group.members.values()
     )
     return DescribeGroupReply(Code.NONE, group.name, group.state.value, group.protocol_type or "", protocol, members)
+
+
+def _first_metadata(member: ClassicGroupMember) -> bytes:
+    return next((metadata for _, metadata in member.protocols), b"")
 
 
 def handle_list_groups(groups: Iterable[ClassicGroup], request: ListGroups) -> ListGroupsReply:

@@ -282,13 +282,15 @@ class LowerOffsets:
 
 @dataclass(frozen=True, slots=True)
 class DescribeGroup:
-    """The reply is `DescribeGroupReply`."""
+    """The reply is `DescribeGroupReply`. `any_state`: with metadata also while the group is not Stable, for the first
+    protocol of each member."""
 
     group: str
+    any_state: bool = False
 
 
 class DescribedMember(NamedTuple):
-    """A member as administrators see it. The metadata is empty unless the group is Stable."""
+    """A member as administrators see it. The metadata is empty if the group is not Stable, without `any_state`."""
 
     member_id: str
     instance_id: str | None

@@ -148,7 +148,7 @@ class ConsumerInstances:
         """Returns the settings and the subscription of a consumer that is a member of the group."""
         submit = self._context.broker.group_coordinators.submit
         group: DescribeGroupReply = await retry_while_loading(
-            self._context, lambda: submit(key.group, DescribeGroup(key.group))
+            self._context, lambda: submit(key.group, DescribeGroup(key.group, any_state=True))
         )
         for member in group.members if group.code is Code.NONE else ():
             if member.instance_id == INSTANCE_ID_PREFIX + key.name:
