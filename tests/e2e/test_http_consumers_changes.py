@@ -11,7 +11,7 @@ from tests.e2e.http_site import HttpBroker, HttpReply, run, wait_until
 from tests.e2e.test_http_consumers import JSON, V2, HttpConsumer, values
 from tests.e2e.test_http_consumers_bad_days import members as members_of
 from tests.e2e.test_http_consumers_bad_days import parts
-from tests.e2e.test_http_consumers_positions import HAND, TOPIC, committed, read_once
+from tests.e2e.test_http_consumers_positions import HAND, TOPIC, committed, find_instance, read_once
 from tiered.controller.requests import DeleteTopic
 from tiered.groups.requests import JoinGroup
 from tiered_api.http.consumers import reading
@@ -95,6 +95,28 @@ def test_first_read_that_is_full_begins_in_every_partition(tmp_path: Path) -> No
     run(tmp_path, scenario)
 
 
+def test_commit_after_a_restart_and_a_seek_tells_of_lost_reads(tmp_path: Path) -> None:
+    async def first(where: HttpBroker) -> None:
+        await where.create("t", partitions=2)
+        for partition in (0, 1):
+            await where.produce("t", "1", "2", partition=partition)
+        one = await HttpConsumer.create(where, "g", "one", **HAND)
+        await one.ask_without_reply("POST", "/subscription", TOPIC)
+        assert sorted(values(await one.read(4))) == [1, 1, 2, 2]
+
+    async def second(where: HttpBroker) -> None:
+        again = HttpConsumer(where, "/consumers/g/instances/one")
+        while not await again.partitions():
+            await asyncio.sleep(0.01)
+        await again.ask_without_reply("POST", "/positions/end", parts(("t", 0)))
+        told = await again.ask("POST", "/offsets")
+        assert told.status == 400 and "come again" in told.json["message"]
+        assert (await again.ask("POST", "/offsets")).json[0]["committed"] == 2
+
+    run(tmp_path, first, group_initial_rebalance_delay_ms=0)
+    run(tmp_path, second, group_initial_rebalance_delay_ms=0)
+
+
 def test_consumer_is_found_after_a_restart_while_its_group_rebalances(tmp_path: Path) -> None:
     async def first(where: HttpBroker) -> None:
         await where.create("t")
@@ -116,3 +138,17 @@ def test_consumer_is_found_after_a_restart_while_its_group_rebalances(tmp_path: 
 
     run(tmp_path, first, group_initial_rebalance_delay_ms=0)
     run(tmp_path, second, group_initial_rebalance_delay_ms=0)
+
+
+def test_reader_that_never_commits_keeps_no_lost_reads_of_deleted_topics(tmp_path: Path) -> None:
+    async def scenario(where: HttpBroker) -> None:
+        one = await HttpConsumer.create(where, "g", "one", **HAND)
+        for number in range(4):
+            await where.create(f"t{number}")
+            await where.produce(f"t{number}", "1")
+            await one.ask_without_reply("POST", "/assignments", parts((f"t{number}", 0)))
+            assert values(await one.read(1)) == [1]
+            await where.broker.submit(DeleteTopic(f"t{number}"))
+        assert len(find_instance(where, "one")._positions._lost) <= 1
+
+    run(tmp_path, scenario)

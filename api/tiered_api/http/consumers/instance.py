@@ -189,6 +189,7 @@ class ConsumerInstance:
         self.manual_assignment = given
         self.assignment_version += 1
         self._positions.retain(given)
+        self._positions.drop_lost(self._context.broker.image.topics_by_id)
 
     async def assigned_partitions(self, seconds: float) -> list[TopicPartition]:
         """Returns the partitions to read now. Waits for the first assignment; returns an empty list if there is none in
@@ -235,6 +236,7 @@ class ConsumerInstance:
         get the partitions."""
         self.assignment_version += 1
         uncommitted = self._positions.revoke()
+        self._positions.drop_lost(self._context.broker.image.topics_by_id)
         if self.config.auto_commit:
             await self._try_commit_positions(uncommitted)
 
@@ -332,12 +334,11 @@ class ConsumerInstance:
             names = ", ".join(map(str, lost[:NAMED_PARTITIONS])) + others
             why = f"the assignment changed before a commit: records read of {names} come again"
             raise Refused(Code.ILLEGAL_GENERATION, f"{why}. The next commit has the positions of then")
-        positions = self._positions.all()
-        if self.has_unknown_reads and not positions:
+        if self.has_unknown_reads:
             self.has_unknown_reads = False
             why = "the broker of this consumer restarted, or is another one: records read before and not committed"
             raise Refused(Code.ILLEGAL_GENERATION, f"{why} come again")
-        return await self._commit_positions(positions)
+        return await self._commit_positions(self._positions.all())
 
     async def _commit_positions(self, positions: Mapping[TopicPartition, ConsumerPosition]) -> list[PartitionOffset]:
         """Commits positions in topics that still exist."""

@@ -95,7 +95,12 @@ class ConsumerPositions:
         if lost is not None and (lost.topic_id != spot.topic_id or lost.offset <= spot.offset):
             del self._lost[tp]
 
+    def drop_lost(self, topic_ids: Container[str]) -> None:
+        """Forgets lost reads of other topics than these: nobody can read them again."""
+        self._lost = {tp: spot for tp, spot in self._lost.items() if spot.topic_id in topic_ids}
+
     def take_lost(self, topic_ids: Container[str]) -> list[TopicPartition]:
         """Returns the partitions, of these topics, whose reads were lost before a commit. Forgets them."""
+        self.drop_lost(topic_ids)
         lost, self._lost = self._lost, {}
-        return sorted(tp for tp, spot in lost.items() if spot.topic_id in topic_ids)
+        return sorted(lost)
