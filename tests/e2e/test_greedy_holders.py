@@ -18,6 +18,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.e2e.http_site import TEST_SECONDS, http_broker, wait_until
+from tests.e2e.kafka_site import kafka_broker
 from tests.sources import modules, nodes
 from tests.unit.groups.rig import Rig
 from tests.unit.hot.fixtures import NOW
@@ -42,6 +43,7 @@ from tiered_api.http.consumers.instance import ConsumerConfig
 from tiered_api.http.consumers.instances import ConsumerInstances, InstanceKey
 from tiered_api.http.exchange.context import INLINE_BYTES, WORKERS
 from tiered_api.http.transactions.transactional_ids import TransactionalIds
+from tiered_api.kafka.server.fetch import cold_reads
 
 Take = Callable[[str], Awaitable[None]]
 """Takes one unit of a pot for the holder of this name. Raises `Refused`."""
@@ -181,7 +183,31 @@ async def open_transactional_ids(directory: Path, monkeypatch: pytest.MonkeyPatc
     yield take
 
 
+def open_cold_reads_of(size: int) -> Callable[[Path, pytest.MonkeyPatch], AbstractAsyncContextManager[Take]]:
+    """Returns what starts cold reads of so many bytes, whose outcomes nobody takes."""
+
+    @asynccontextmanager
+    async def open_cold_reads(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Take]:
+        monkeypatch.setattr(cold_reads, "READS_MAX", 32 if size == 1 else 1_000)
+        monkeypatch.setattr(cold_reads, "LOADED_BYTES_MAX", 100 * cold_reads.LEAST_BYTES)
+        async with kafka_broker(directory) as site:
+            reads, offsets = (await site.create("t")).reads, count(1_000)
+            loads = cold_reads.ColdReads(site.server.context)
+
+            async def take(name: str) -> None:
+                if loads.get_or_start(reads, next(offsets), size, False, name) is None:
+                    holdings = loads._holdings if size == 1 else loads._byte_holdings
+                    raise holdings.refuse(name, size)
+
+            yield take
+            await loads.close()
+
+    return open_cold_reads
+
+
 ATTACKS = {
+    "cold-reads": Attack(32, open_cold_reads_of(1)),
+    "cold-read-bytes": Attack(100, open_cold_reads_of(cold_reads.LEAST_BYTES)),
     "transaction-bytes": Attack(100, open_transactional_ids),
     "delegation-tokens": Attack(32, open_delegation_tokens),
     "event-streams": Attack(32, open_event_streams),

@@ -70,6 +70,8 @@ TRANSACTION_BYTES = _pot(
     "bytes of transactional ids",
     Code.COORDINATOR_NOT_AVAILABLE,
 )
+COLD_READS = _pot("cold-reads", "", "reads of the bucket for fetches", Code.THROTTLING_QUOTA_EXCEEDED)
+COLD_READ_BYTES = _pot("cold-read-bytes", "", "bytes of cold reads for fetches", Code.THROTTLING_QUOTA_EXCEEDED)
 DELEGATION_TOKENS = _pot("delegation-tokens", "", "delegation tokens", Code.THROTTLING_QUOTA_EXCEEDED)
 EVENT_STREAMS = _pot(
     "event-streams", "tiered.http.connections.max", "connections by event streams", Code.THROTTLING_QUOTA_EXCEEDED

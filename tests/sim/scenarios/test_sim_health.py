@@ -121,7 +121,9 @@ def test_live_broker_that_cannot_be_reached_has_the_reason() -> None:
         three.network.cut("operator", hidden.name)
         three.network.drop_listener(closed.name, PORT)
         said = (await fetch_health(three))["broker_problems"]
-        (of_closed,) = [each for each in said if each.startswith(f"broker {closed.node_id}: does not report its health")]
+        (of_closed,) = [
+            each for each in said if each.startswith(f"broker {closed.node_id}: does not report its health")
+        ]
         assert f"broker {closed.node_id} is advertised at {closed.name}:{PORT}: " in of_closed, said
         assert f"broker {hidden.node_id}: does not report its health: no reply within 5 s" in said, said
 

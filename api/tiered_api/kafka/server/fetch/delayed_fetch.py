@@ -236,7 +236,7 @@ class DelayedFetch:
 
     def _read_cold(self, place: int, replica: LeaderReads, offset: int, most: int) -> PartitionResult:
         loads = self._context.cold_reads
-        load = loads.get_or_start(replica, offset, max(most, 0), self._request.read_committed)
+        load = loads.get_or_start(replica, offset, max(most, 0), self._request.read_committed, self._connection.holder)
         data, aborted, stable = b"", AbortedTxns(), -1
         if load is None:
             self._is_truncated = True

@@ -26,6 +26,8 @@ class FetchConnection(RequestConnection, Protocol):
     """Replicas that the caller may read."""
     fetch_rotation: int
     """Number of fetches that left out records for want of room."""
+    holder: str
+    """The holder that cold reads count for; "" for a broker."""
 
     @property
     def can_copy_slices(self) -> bool:
