@@ -231,6 +231,13 @@ def test_certificates_that_are_not_used_make_the_cluster_unhealthy(tmp_path: Pat
         assert 'tiered_tls_certificate_rejected{listener="http"} 1' in fetch("/metrics")
         health = run_tiered("cluster", "health", *options(broker, str(ca)))
         assert health.returncode == 10 and f"broker 1: {problem}" in health.stdout, health.stderr
+        shown = run_tiered("cluster", "certificates", "--format", "json", *options(broker, str(ca)))
+        rows = [json.loads(line) for line in shown.stdout.splitlines()]
+        assert [(row["listener"], row["subject"], row["state"]) for row in rows] == [
+            ("SSL", "CN=broker", "valid"), ("http", "CN=broker", "valid"),
+        ]  # fmt: skip
+        assert shown.returncode == 10 and all("(CN=late) expired at" in row["reason"] for row in rows), shown.stderr
         sign("CN=good", AUTHORITY).write(key)
         assert json.loads(fetch("/healthz"))["problems"] == []
         assert name_of_broker(broker, str(ca)) == "good"
+        assert run_tiered("cluster", "certificates", *options(broker, str(ca))).returncode == 0

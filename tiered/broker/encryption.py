@@ -11,7 +11,8 @@ from tiered.config.settings import Settings
 from tiered.errors import Refused
 from tiered.metrics import Metrics
 from tiered.ports import Clock, Net
-from tiered.security.certificates import ListenerCertificate, describe_problems
+from tiered.security.certificates import ListenerCertificate, describe_problems, judge
+from tiered.security.x509 import Certificate
 from tiered.system.tls import TlsNet
 from tiered.system.tls_contexts import TlsContexts
 from tiered.system.tls_options import Store, TlsOptions
@@ -101,8 +102,15 @@ class ListenerTls:
 
     def describe_problems(self) -> Iterator[str]:
         """Yields a sentence for each problem of a certificate."""
-        days = self._given().tiered_certificate_expiry_warning_days
-        return describe_problems(self.list_certificates(), self._clock.wall_ms(), days)
+        return describe_problems(self.list_certificates(), self._clock.wall_ms(), self._warning_days)
+
+    def judge(self, certificate: Certificate) -> str:
+        """Returns the state of a certificate now."""
+        return judge(certificate, self._clock.wall_ms(), self._warning_days)
+
+    @property
+    def _warning_days(self) -> int:
+        return self._given().tiered_certificate_expiry_warning_days
 
     def _settings(self) -> Settings:
         """Returns the settings in force, with the `ssl.client.auth` of the start if theirs would open an address to

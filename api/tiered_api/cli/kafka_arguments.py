@@ -362,6 +362,7 @@ def _cluster(verbs: Commands) -> None:
     )
     health.add_argument("-w", "--watch", action="store_true", help="repeat, and print changes")
     health.add_argument("-e", "--exit-when-healthy", action="store_true", help="with --watch: end when all is healthy")
+    add_verb(verbs, "certificates", "show the certificates of all listeners", "cluster.certificates", "certificates")
     lost = add_verb(verbs, "losses", "list possible losses of records, or acknowledge them", "cluster.losses", "losses")
     lost.add_argument(
         "action", nargs="?", choices=["acknowledge"], help="acknowledge the losses: they no longer count as problems"

@@ -6,6 +6,7 @@ May import: as cli
 ~ brokers         brokers and unregister
 ~ health          health: the report on partitions and brokers
   health_verdict  the verdict on a cluster, with its reasons
+~ certificates    certificates: those of all listeners, and rejected ones
 ~ secrets         rotate-secret: a new secret of the brokers
 ~ losses          losses: possibly lost records, and their acknowledgement
 ~ moves           reassign, rebalance, decommission (KIP-455)

@@ -15,6 +15,7 @@ from tiered_api.kafka.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
     PossibleLoss,
+    ReportedCertificate,
 )
 from tiered_api.kafka.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 
@@ -36,12 +37,13 @@ class BrokerSummary:
 @dataclass(frozen=True, slots=True)
 class BrokerReport:
     """The report of one broker on itself: sentences, and since when (ms) its bucket is unreachable, -1 if it is not.
-    `losses` are those of the cluster, by this broker's metadata."""
+    `losses` are those of the cluster, by this broker's metadata. `certificates` are None if it does not report them."""
 
     node_id: int
     problems: tuple[str, ...]
     store_unreachable_since_ms: int = -1
     losses: tuple[PossibleLoss, ...] = ()
+    certificates: tuple[ReportedCertificate, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,8 @@ async def _fetch_self_report(client: KafkaClient, node: int) -> BrokerReport | N
         raise
     if got.problems is None:
         return None
-    return BrokerReport(node, tuple(got.problems), got.store_away_since_ms, tuple(got.losses or ()))
+    certificates = None if got.certificates is None else tuple(got.certificates)
+    return BrokerReport(node, tuple(got.problems), got.store_away_since_ms, tuple(got.losses or ()), certificates)
 
 
 async def _fetch_registered(client: KafkaClient) -> DescribeClusterResponse | None:

@@ -44,6 +44,17 @@ class PossibleLoss:
     at_ms: int = integer(FieldType.INT64)
 
 
+@dataclass(slots=True)
+class ReportedCertificate:
+    listener: str = string()
+    subject: str = string()
+    names: list[str] = array(FieldType.STRING)
+    not_before_ms: int = integer(FieldType.INT64)
+    not_after_ms: int = integer(FieldType.INT64)
+    state: str = string()
+    rejected: str = string()
+
+
 @message(60, "0-2", "0+")
 @dataclass(slots=True)
 class DescribeClusterResponse(Message):
@@ -61,4 +72,7 @@ class DescribeClusterResponse(Message):
     store_away_since_ms: int = integer(FieldType.INT64, "0+", default=-1, tag=FIRST_PRIVATE_TAG + 1, tagged="0+")
     losses: list[PossibleLoss] | None = array(
         PossibleLoss, "0+", nullable="0+", default=None, tag=FIRST_PRIVATE_TAG + 2, tagged="0+"
+    )
+    certificates: list[ReportedCertificate] | None = array(
+        ReportedCertificate, "0+", nullable="0+", default=None, tag=FIRST_PRIVATE_TAG + 3, tagged="0+"
     )

@@ -2,18 +2,20 @@
 
 v1+ says whether the client means brokers or controllers (KIP-919): controllers have no listeners of their own here. v2+
 can include fenced brokers (KIP-1073), except those without a known address. Tagged fields of our own, which Kafka's
-clients skip, tell more: that a broker stopped by itself and cleanly, and on request the problems of the replying broker
-and the possible losses of the cluster.
+clients skip, tell more: that a broker stopped by itself and cleanly, and on request the problems
+and certificates of the replying broker, and the possible losses of the cluster.
 """
 
 from __future__ import annotations
 
+from tiered.broker.encryption import ListenerTls
 from tiered.controller.partition_health import unacknowledged_losses
 from tiered.errors import Code
 from tiered_api.kafka.protocol.messages.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,
+    ReportedCertificate,
 )
 from tiered_api.kafka.server.exchange.advertised_brokers import advertised_brokers, advertised_controller
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
@@ -50,7 +52,23 @@ async def handle(context: KafkaContext, call: Call[DescribeClusterRequest]) -> D
         response.problems = health.own_problems
         response.store_away_since_ms = -1 if since_ms is None else since_ms
         response.losses = encode_losses(unacknowledged_losses(image))
+        response.certificates = _encode_certificates(context.broker.tls)
     return response
+
+
+def _encode_certificates(tls: ListenerTls) -> list[ReportedCertificate]:
+    return [
+        ReportedCertificate(
+            listener,
+            found.subject,
+            list(found.names),
+            found.not_before_ms,
+            found.not_after_ms,
+            tls.judge(found),
+            rejected,
+        )
+        for listener, found, rejected in tls.list_certificates()
+    ]
 
 
 def _make_refused_response(code: Code, why: str) -> DescribeClusterResponse:

@@ -1,0 +1,66 @@
+"""`tiered cluster certificates`: the certificates that the listeners of each broker show, and those that are rejected.
+
+The reports are those of `tiered cluster health`. Each broker looks at its files before it replies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from argparse import Namespace
+from collections.abc import Iterable, Sequence
+
+from tiered.security.certificates import DAY_MS, VALID, format_time
+from tiered_api.cli.cluster.view import BrokerReport, build_view, fetch_self_reports
+from tiered_api.cli.exits import Exit
+from tiered_api.cli.output import Row, print_rows
+from tiered_api.cli.reach import open_client
+from tiered_api.kafka.protocol.messages.describe_cluster import ReportedCertificate
+
+UNKNOWN = "unknown"
+UNREPORTED = "the broker reports no certificates; the report needs DESCRIBE on the cluster"
+COLUMNS = ("broker", "listener", "subject", "names", "not_before", "not_after", "days_left", "state", "reason")
+
+
+def certificates(args: Namespace) -> int:
+    """Prints a row for each listener with TLS. Returns exit code 10 unless all certificates are valid and in use."""
+    return print_certificates(asyncio.run(_fetch_rows(args)), args.format)
+
+
+def print_certificates(rows: Sequence[Row], form: str) -> Exit:
+    """Prints the rows. The exit code repeats the verdict."""
+    print_rows(rows, form, COLUMNS)
+    return Exit.OK if all(row["state"] == VALID and not row["reason"] for row in rows) else Exit.UNHEALTHY
+
+
+def certificate_rows(nodes: Iterable[int], reports: Sequence[BrokerReport], now_ms: int) -> list[Row]:
+    """Returns a row for each listener with TLS, and one for each of the `nodes` that does not report certificates."""
+    rows: list[Row] = []
+    reports_by_node = {each.node_id: each for each in reports}
+    for node in nodes:
+        report = reports_by_node.get(node, BrokerReport(node, (UNREPORTED,)))
+        if report.certificates is None:
+            reason = report.problems[0] if report.problems else UNREPORTED
+            rows.append({**dict.fromkeys(COLUMNS), "broker": node, "state": UNKNOWN, "reason": reason})
+        else:
+            rows += [_row(node, each, now_ms) for each in report.certificates]
+    return rows
+
+
+async def _fetch_rows(args: Namespace) -> list[Row]:
+    async with open_client(args) as client:
+        seen = build_view(None, await client.fetch_metadata([]))
+        return certificate_rows(seen.brokers, await fetch_self_reports(client, seen), client.clock.wall_ms())
+
+
+def _row(node: int, each: ReportedCertificate, now_ms: int) -> Row:
+    return {
+        "broker": node,
+        "listener": each.listener,
+        "subject": each.subject,
+        "names": each.names,
+        "not_before": format_time(each.not_before_ms),
+        "not_after": format_time(each.not_after_ms),
+        "days_left": (each.not_after_ms - now_ms) // DAY_MS,
+        "state": each.state,
+        "reason": each.rejected,
+    }
