@@ -16,7 +16,7 @@ from tiered.errors import Refused
 from tiered.security.certificates import DAY_MS
 from tiered.security.secret import Secret
 from tiered.system.clock import SystemClock
-from tiered.system.tls_contexts import TlsContexts, make_client_context, make_server_context
+from tiered.system.tls_contexts import TlsContexts, make_client_context, make_server_context, read_key_certificate
 from tiered.system.tls_options import PKCS12, REQUIRED, Store, TlsOptions
 
 CLOCK = SystemClock()
@@ -79,6 +79,7 @@ def test_key_may_be_a_file_a_text_or_pkcs12(tmp_path: Path) -> None:
     )
     for key in keys:
         assert shake_hands(make_server_context(TlsOptions(key)), make_client_context(CLIENT)) == ("broker", "")
+        assert read_key_certificate(key).subject == "CN=broker"
 
 
 def test_client_shows_a_certificate_that_the_listener_trusts() -> None:
