@@ -12,6 +12,7 @@ from tests.e2e.test_http_consumers import JSON, V2, HttpConsumer, values
 from tests.e2e.test_http_consumers_bad_days import members as members_of
 from tests.e2e.test_http_consumers_bad_days import parts
 from tests.e2e.test_http_consumers_positions import HAND, TOPIC, committed, find_instance, read_once
+from tests.e2e.test_http_read_committed import ONE, Producers
 from tiered.controller.requests import DeleteTopic
 from tiered.groups.requests import JoinGroup
 from tiered_api.http.consumers import reading
@@ -150,5 +151,46 @@ def test_reader_that_never_commits_keeps_no_lost_reads_of_deleted_topics(tmp_pat
             assert values(await one.read(1)) == [1]
             await where.broker.submit(DeleteTopic(f"t{number}"))
         assert len(find_instance(where, "one")._positions._lost) <= 1
+
+    run(tmp_path, scenario)
+
+
+def test_refused_commit_of_a_reset_is_repeated_by_the_next_read(tmp_path: Path) -> None:
+    """The group has members at first: the consumer that has partitions by hand may not commit."""
+
+    async def scenario(where: HttpBroker) -> None:
+        await where.create("t")
+        await where.produce("t", "1")
+        other = await HttpConsumer.create(where, "g", "other")
+        await other.ask_without_reply("POST", "/subscription", {"topics": ["u"]})
+        assert await read_once(other) == []
+        one = await HttpConsumer.create(where, "g", "one", auto_offset_reset="latest")
+        await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
+        assert (await one.ask("GET", "/records?timeout=0", accept=JSON)).json == []
+        assert await committed(where) == {}
+        await other.ask_without_reply("DELETE", "")
+        assert (await one.ask("GET", "/records?timeout=0", accept=JSON)).json == []
+        assert await committed(where) == {("t", 0): 1}
+
+    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
+
+
+@pytest.mark.parametrize("begin", ["latest", "/positions/end", "/positions"])
+def test_consumer_that_begins_at_the_end_gets_the_open_transaction(tmp_path: Path, begin: str) -> None:
+    tp = {"topic": "t", "partition": 0}
+    bodies = {"/positions": {"timestamps": [{**tp, "timestamp": "2100-01-01T00:00Z"}]}}
+
+    async def scenario(where: HttpBroker) -> None:
+        await where.create("t")
+        await where.produce("t", "1")
+        producers = Producers(where)
+        await producers.write(ONE, "2", "3")
+        one = await HttpConsumer.create(where, "g", "one", auto_offset_reset="latest")
+        await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
+        if begin != "latest":
+            await one.ask_without_reply("POST", begin, bodies.get(begin, parts(("t", 0))))
+        assert (await one.ask("GET", "/records?timeout=0", accept=JSON)).json == []
+        await producers.end(ONE, commit=True)
+        assert values((await one.ask("GET", "/records", accept=JSON)).json) == [2, 3]
 
     run(tmp_path, scenario)
