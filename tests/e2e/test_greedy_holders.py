@@ -224,7 +224,7 @@ _RATE = "bounds a rate of the broker's own work"
 _ADDRESS = "has a limit for each address beside it"
 _OPERATOR = "only an administrator takes of it"
 _LABELS = "bounds labels of metrics: above it they share one"
-_NO_SHARES = "has no shares yet"
+_NO_SHARES = "has no shares, docs/SECURITY.md says so"
 
 NO_POTS = {
     "connections.max.reauth.ms": _TIME,
