@@ -15,6 +15,7 @@ from tests.e2e.test_http_consumers_positions import HAND, TOPIC, committed, find
 from tests.e2e.test_http_read_committed import ONE, Producers
 from tiered.controller.requests import DeleteTopic
 from tiered.groups.requests import JoinGroup
+from tiered.ids import TopicPartition
 from tiered_api.http.consumers import reading
 from tiered_api.http.consumers.member import encode_metadata
 
@@ -192,5 +193,26 @@ def test_consumer_that_begins_at_the_end_gets_the_open_transaction(tmp_path: Pat
         assert (await one.ask("GET", "/records?timeout=0", accept=JSON)).json == []
         await producers.end(ONE, commit=True)
         assert values((await one.ask("GET", "/records", accept=JSON)).json) == [2, 3]
+
+    run(tmp_path, scenario)
+
+
+def test_position_found_after_its_partition_was_lost_is_not_kept(tmp_path: Path) -> None:
+    async def scenario(where: HttpBroker) -> None:
+        await where.create("t")
+        one = await HttpConsumer.create(where, "g", "one", **HAND)
+        await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
+        instance, tp = find_instance(where, "one"), TopicPartition("t", 0)
+        place = where.broker.group_coordinators.host.led_partitions[
+            await where.broker.group_coordinators.partition_for("g")
+        ]
+        held, place.coordinator = place.coordinator, None  # the group is loading
+        resolving = asyncio.create_task(instance.resolve_position(tp, instance.open_partition(tp)))
+        await asyncio.sleep(0)
+        assert not resolving.done()
+        await instance._on_revoked()
+        place.coordinator = held
+        assert await resolving is None
+        assert (await one.ask("POST", "/offsets")).json == []
 
     run(tmp_path, scenario)
