@@ -117,7 +117,12 @@ def check_history(run: ClusterRun, dumps: dict[TopicPartition, PartitionDump]) -
     yield from checkers.check_commit_generations(history.commits, history.ownerships, lost_at)
     if run.time_reader is not None:
         sends = (*history.sends, *run.compaction.history.sends)
-        yield from check_lookups(run.time_reader.lookups, sends, may_be_lost, run.compaction.last_offsets)
+        logs = {each.name: each for each in run.model.compacted_logs.values()}
+        kept = {
+            tp: offsets - logs[str(tp)].removed_offsets() if str(tp) in logs else offsets
+            for tp, offsets in run.compaction.last_offsets.items()
+        }
+        yield from check_lookups(run.time_reader.lookups, sends, may_be_lost, kept)
     if run.rest is not None:
         yield from run.rest.check(may_be_lost)
     yield from check_log_starts(run, dumps)

@@ -119,6 +119,10 @@ class CompactedLog:
             self._decoded[key] = found
         return found
 
+    def removed_offsets(self) -> frozenset[int]:
+        """Returns the offsets of the records that some clean has removed by the rules. Another copy may have them."""
+        return frozenset(offset for offset, _ in self._removed)
+
     def is_removed(self, batch: LogBatch) -> bool:
         """True if some clean has removed the batch as a whole."""
         return batch in self._gone.get(batch.base, ())

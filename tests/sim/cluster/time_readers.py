@@ -109,7 +109,8 @@ def check_lookups(
     """I33: no record that was committed before a look-up, and is late enough, is between the log start and the answer.
 
     An acknowledged record counts, unless it may be lost. `cleaned` has the offsets that the last reader of each
-    compacted partition got: other records of these may be gone. The record of an answer is itself late enough.
+    compacted partition got, and that no clean has removed from any copy: other records of these may have been gone. The
+    record of an answer is itself late enough.
     """
     known: dict[TopicPartition, list[Send]] = {}
     for send in sends:
