@@ -46,6 +46,7 @@ from tiered.quotas.shares import (
     Holdings,
     Pot,
     PotRefused,
+    count_holder,
     has_room,
     is_scarce,
     refuse,
@@ -172,6 +173,7 @@ class ProducerStates:
         "_fences",
         "_guards",
         "_holders",
+        "_key_holders",
         "_keyed",
         "_limits",
         "_ongoing_txns",
@@ -201,6 +203,8 @@ class ProducerStates:
         """Number of keyed ids that are no fences."""
         self._holders: dict[str, int] = {}
         """Number of producers of each known holder."""
+        self._key_holders: dict[str, int] = {}
+        """Number of keyed ids of each known holder that are no fences."""
         self._admitted: dict[int, str] = {}
         """Holders of the new producers of the batches that were checked last."""
         self._fences: dict[int, None] = {}
@@ -250,35 +254,37 @@ class ProducerStates:
         self._keyed += producer_id >= KEYED_FROM
         if self._admitted:
             producer.holder = self._admitted.pop(producer_id, "")
-            self._count_holder(producer.holder, 1)
+            self._count_holder(producer, 1)
         return producer
 
-    def _count_holder(self, holder: str, count: int) -> None:
+    def _count_holder(self, producer: ProducerStateEntry, count: int) -> None:
         """Counts a producer of a holder that came, or one that went if `count` is below 0."""
-        if not holder:
-            return
-        self._limits.holdings.add(holder, count)
-        own = self._holders.get(holder, 0) + count
-        if own > 0:
-            self._holders[holder] = own
-        else:
-            del self._holders[holder]
+        self._limits.holdings.add(producer.holder, count)
+        count_holder(self._holders, producer.holder, count)
+        if producer.producer_id >= KEYED_FROM:
+            count_holder(self._key_holders, producer.holder, count)
 
     def _forget(self, producer_id: int) -> None:
         self._drop_fence(producer_id)
-        self._count_holder(self._producers.pop(producer_id).holder, -1)
+        self._count_holder(self._producers.pop(producer_id), -1)
         self._limits.producer_count -= 1
         self._keyed -= producer_id >= KEYED_FROM
 
     def _add_fence(self, producer_id: int) -> None:
         """Notes that the last entry of a producer is a marker. Its keyed id takes no room of keys any longer."""
         self._fences[producer_id] = None
-        self._keyed -= producer_id >= KEYED_FROM
+        self._count_key(producer_id, -1)
 
     def _drop_fence(self, producer_id: int) -> None:
         if producer_id in self._fences:
             del self._fences[producer_id]
-            self._keyed += producer_id >= KEYED_FROM
+            self._count_key(producer_id, 1)
+
+    def _count_key(self, producer_id: int, count: int) -> None:
+        """Counts a keyed id that takes room of keys again, or none any longer if `count` is below 0."""
+        if producer_id >= KEYED_FROM:
+            self._keyed += count
+            count_holder(self._key_holders, self._producers[producer_id].holder, count)
 
     def _trim(self, keep_id: int = -1) -> None:
         """Forgets fences, then the producers that wrote longest ago, above the limit of one partition."""
@@ -303,14 +309,18 @@ class ProducerStates:
         keyed = (each for each in self._producers.values() if each.producer_id >= KEYED_FROM)
         return next((each for each in keyed if each.txn_first_offset < 0 and not each.is_fence), None)
 
-    def _oldest_own(self, holder: str, now_ms: int, *, keyed: bool) -> ProducerStateEntry | None:
-        """Returns an idle producer of a holder, of those that wrote longest ago. With `keyed`, only a keyed id."""
+    def _find_idle(self, holder: str, now_ms: int, most: int, *, keyed: bool) -> list[int]:
+        """Returns idle producers of a holder, of those that wrote longest ago. With `keyed`, only keyed ids that take
+        room of keys. One that was not seen to write may have written just now."""
+        found: list[int] = []
         for each in islice(self._producers.values(), OWN_LOOKED_AT_MAX):
-            if each.last_seen_ms != UNSEEN and now_ms - each.last_seen_ms < IDLE_MS:
-                return None
-            if each.holder == holder and each.txn_first_offset < 0 and (not keyed or each.producer_id >= KEYED_FROM):
-                return each
-        return None
+            is_unseen = each.last_seen_ms == UNSEEN
+            if len(found) == most or (not is_unseen and now_ms - each.last_seen_ms < IDLE_MS):
+                break
+            is_wanted = not keyed or (each.producer_id >= KEYED_FROM and not each.is_fence)
+            if is_wanted and each.holder == holder and each.txn_first_offset < 0 and not is_unseen:
+                found.append(each.producer_id)
+        return found
 
     def _list_pots(self, new_producers: int, new_keyed: int) -> list[_PotLevel]:
         """Returns the pots that new producers are taken of."""
@@ -324,7 +334,9 @@ class ProducerStates:
 
     def _own(self, pot: Pot, holder: str) -> int:
         """Returns what a holder has of a pot."""
-        return self._limits.holdings.own(holder) if pot is PRODUCER_IDS else self._holders.get(holder, 0)
+        if pot is PRODUCER_IDS:
+            return self._limits.holdings.own(holder)
+        return (self._key_holders if pot is IDEMPOTENCY_KEYS else self._holders).get(holder, 0)
 
     def _refuse(self, level: _PotLevel, holder: str) -> PotRefused:
         own, on_refused = self._own(level.pot, holder), self._limits.holdings.on_refused
@@ -349,16 +361,16 @@ class ProducerStates:
                 raise self._refuse(full[0], holder)
             self._limits.keys_forgotten += oldest.producer_id >= KEYED_FROM
             self._forget(oldest.producer_id)
-        while holder:
-            above = [each for each in pots if not has_room(*each[1:3], self._own(each.pot, holder), each.more)]
-            if not above:
-                return
-            own = self._oldest_own(holder, now_ms, keyed=above[0].pot is IDEMPOTENCY_KEYS)
-            if own is None:
-                raise self._refuse(above[0], holder)
-            self._limits.keys_forgotten += own.producer_id >= KEYED_FROM
-            self._forget(own.producer_id)
-            pots = self._list_pots(new_producers, new_keyed)
+        above = [each for each in pots if holder and not has_room(*each[1:3], self._own(each.pot, holder), each.more)]
+        if not above:
+            return
+        replaced = max(each.more for each in above)
+        idle = self._find_idle(holder, now_ms, replaced, keyed=any(each.pot is IDEMPOTENCY_KEYS for each in above))
+        if len(idle) < replaced:
+            raise self._refuse(above[0], holder)
+        for producer_id in idle:
+            self._limits.keys_forgotten += producer_id >= KEYED_FROM
+            self._forget(producer_id)
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
@@ -793,7 +805,7 @@ class ProducerStates:
             if producer.batches and producer.txn_first_offset < 0 and producer.producer_id not in self._producers:
                 self._add(producer.producer_id, producer.epoch)
                 self._producers[producer.producer_id] = producer
-                self._count_holder(producer.holder, 1)
+                self._count_holder(producer, 1)
                 self._producers.move_to_end(producer.producer_id, last=False)
 
     def _restore(self, producer: ProducerStateEntry, older: list[BatchMetadata]) -> None:
@@ -810,6 +822,11 @@ class ProducerStates:
         check_invariant(self._keyed == keyed, "number of keyed ids is another", self._keyed)
         holders = Counter(each.holder for each in self._producers.values() if each.holder)
         check_invariant(self._holders == holders, "numbers of holders are others", self._holders)
+        takers = [
+            each for number, each in self._producers.items() if number >= KEYED_FROM and number not in self._fences
+        ]
+        holders = Counter(each.holder for each in takers if each.holder)
+        check_invariant(self._key_holders == holders, "numbers of holders of keys are others", self._key_holders)
         known = self.first_unstable_offset
         self._find_first_unstable()
         check_invariant(known == self.first_unstable_offset, "first unstable offset is another", known)

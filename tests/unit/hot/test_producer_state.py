@@ -300,6 +300,39 @@ def test_holder_above_its_share_of_keys_replaces_its_own_idle_key() -> None:
     assert producer_ids(states) == [1, *range(KEYED_FROM + 1, KEYED_FROM + 7)] and limits.keys_forgotten == 1
 
 
+def test_share_of_keys_counts_no_producers_without_a_key() -> None:
+    """Producers of a holder are no reason to refuse its keys, while others have many keys."""
+    states = ProducerStates(0, ProducerLimits(per_partition=160))
+    write_as(states, "a", *range(20))
+    write_as(states, "b", *range(KEYED_FROM, KEYED_FROM + 60))
+    write_as(states, "a", KEYED_FROM + 60, KEYED_FROM + 61)
+    with pytest.raises(Refused, match=r"keys of the partition are taken .*, a has 2, and nobody may have more than 2"):
+        write_as(states, "a", KEYED_FROM + 62)
+
+
+def test_holder_above_its_share_loses_no_more_than_it_gets() -> None:
+    limits = ProducerLimits(total=16)
+    states, elsewhere = ProducerStates(0, limits), ProducerStates(0, limits)
+    write_as(states, "a", 1, 2)
+    write_as(elsewhere, "a", *range(8), at=NOW + IDLE_MS)
+    write_as(elsewhere, "", *range(20, 24), at=NOW + IDLE_MS)
+    write_as(states, "a", 3, at=NOW + IDLE_MS)
+    assert producer_ids(states) == [2, 3] and limits.producer_count == 14
+    with pytest.raises(Refused):
+        states.find_duplicates([walked_batch(0, producer=4), walked_batch(0, producer=5)], NOW + IDLE_MS, holder="a")
+    assert producer_ids(states) == [2, 3], "a refusal forgets nothing"
+
+
+def test_producer_that_was_not_seen_to_write_is_not_replaced() -> None:
+    states = ProducerStates(0, ProducerLimits(per_partition=8))
+    write_as(states, "a", *range(6))
+    for producer in range(6):
+        states.apply(walked_batch(1, offset=states.end_offset, producer=producer))
+    with pytest.raises(Refused):
+        write_as(states, "a", 7, at=NOW + IDLE_MS)
+    assert len(states) == 6
+
+
 def test_refused_batch_gives_its_holder_nothing() -> None:
     """A batch that was checked and not written leaves its holder for the producer only."""
     limits = ProducerLimits()
