@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import resource
 import ssl
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,13 @@ from tiered.errors import Refused
 from tiered.security.certificates import DAY_MS
 from tiered.security.secret import Secret
 from tiered.system.clock import SystemClock
-from tiered.system.tls_contexts import TlsContexts, make_client_context, make_server_context, read_key_certificate
+from tiered.system.tls_contexts import (
+    RETRY_MS,
+    TlsContexts,
+    make_client_context,
+    make_server_context,
+    read_key_certificate,
+)
 from tiered.system.tls_options import PKCS12, REQUIRED, Store, TlsOptions
 
 CLOCK = SystemClock()
@@ -210,6 +217,40 @@ def test_old_file_that_comes_back_ends_the_rejection(tmp_path: Path) -> None:
     aside.rename(path)
     contexts.look()
     assert contexts.rejected == ""
+
+
+def test_certificate_that_could_not_be_opened_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The broker had no descriptor for the new file. The file is the same afterwards."""
+    path, clock = tmp_path / "broker.pem", FixedClock(CLOCK.wall_ms())
+    options = TlsOptions(Store(location=BROKER.write(path)))
+    contexts = TlsContexts(lambda: options, clock)
+    contexts.check()
+    sign("CN=renewed", AUTHORITY).write(path)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        contexts.look()
+        clock.wall += RETRY_MS
+        contexts.look()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert "it cannot be read: Too many open files" in contexts.rejected and len(caplog.records) == 1
+    clock.wall += RETRY_MS - 1
+    contexts.look()
+    assert contexts.rejected != ""
+    clock.wall += 1
+    contexts.look()
+    assert contexts.rejected == "" and contexts.certificate is not None
+    assert contexts.certificate.subject == "CN=renewed"
+
+
+def test_path_that_no_file_can_have_is_rejected_like_a_missing_file() -> None:
+    options = TlsOptions(Store(certificates=BROKER.certificate_pem, key=Secret(BROKER.key_pem)))
+    contexts = TlsContexts(lambda: options, CLOCK)
+    contexts.check()
+    options = TlsOptions(Store(location="a\0b"))
+    assert shake_hands(contexts, make_client_context(CLIENT)) == ("broker", "")
+    assert "it cannot be read: embedded null byte" in contexts.rejected
 
 
 def test_new_certificate_is_one_line_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

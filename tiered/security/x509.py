@@ -32,6 +32,8 @@ ATTRIBUTES = {
 """Names of attributes as Python's `ssl` has them. Others have their number."""
 ENCODINGS = {0x1E: "utf-16-be", 0x1C: "utf-32-be", 0x14: "latin-1"}
 """Encodings of texts by their tags. All others are UTF-8, or ASCII."""
+OID_BYTES_MAX = 128
+"""The longest number of an object. The time to read one grows with the square of its length."""
 KINDS = {EMAIL_NAME: "email", DNS_NAME: "DNS", URI_NAME: "URI"}
 
 
@@ -122,6 +124,8 @@ def _read_alternative_names(body: bytes) -> Iterator[str]:
 def _read_oid(body: bytes) -> str:
     if not body or body[-1] & 0x80:
         raise ValueError("a number of an object is cut off")
+    if len(body) > OID_BYTES_MAX:
+        raise ValueError("a number of an object is too long")
     numbers, value = [], 0
     for byte in body:
         value = value << 7 | byte & 0x7F

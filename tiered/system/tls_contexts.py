@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from tiered.errors import Code, Refused
 from tiered.ports import Clock
-from tiered.security.certificates import NEVER_MS, find_next_decision_ms, format_time, refuse_replacement
+from tiered.security.certificates import find_next_decision_ms, format_time, refuse_replacement
 from tiered.security.x509 import Certificate, read_certificate
 from tiered.system.tls import MakeSession
 from tiered.system.tls_options import NONE, PKCS12, REQUIRED, TLS_1_2, TLS_1_3, Store, TlsOptions, wrap_pem
@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5
 """Time between two looks at the files."""
+RETRY_MS = 60_000
+"""Time after which files that could not be used are tried again. New rights, or descriptors that are free again, do not
+change a file."""
 STORE_BYTES_MAX = 4 << 20
 TICKETS = 1
 """Tickets for later sessions that a listener sends after a handshake: OpenSSL sends two, and each costs as much as a
@@ -55,7 +58,7 @@ class _Rejection(NamedTuple):
 
     state: _State
     why: str
-    again_ms: int = NEVER_MS
+    again_ms: int
 
 
 class RenewingContext(ssl.SSLContext):
@@ -127,7 +130,7 @@ class TlsContexts:
             # Clients that need a certificate now need one all the same.
             used = _read_state(self._fallback._replace(client_auth=state.options.client_auth))
             self._use(used, self._make(used.options))
-            self._rejection = _Rejection(state, refused.why)
+            self._rejection = _Rejection(state, refused.why, self._clock.wall_ms() + RETRY_MS)
             log.error("settings of TLS are not used: those of the start are instead reason=%s", refused.why)
 
     def accept(self, received: ssl.MemoryBIO, unsent: ssl.MemoryBIO) -> ssl.SSLObject:
@@ -167,7 +170,7 @@ class TlsContexts:
         try:
             made = self._make(state.options)
         except Refused as refused:
-            self._reject(_Rejection(state, refused.why))
+            self._reject(_Rejection(state, refused.why, now_ms + RETRY_MS))
             return
         new = made.certificate
         if old is not None and new is not None and (why := refuse_replacement(old, new, now_ms)):
@@ -183,8 +186,9 @@ class TlsContexts:
             log.info("certificates and settings of TLS were read anew")
 
     def _reject(self, rejection: _Rejection) -> None:
-        self._rejection = rejection
-        log.error("new certificates or settings of TLS are not used: the old ones stay reason=%s", rejection.why)
+        last, self._rejection = self._rejection, rejection
+        if last is None or last[:2] != rejection[:2]:
+            log.error("new certificates or settings of TLS are not used: the old ones stay reason=%s", rejection.why)
 
     def _make(self, options: TlsOptions) -> _Made:
         contexts = {False: make_client_context(options)}
@@ -331,8 +335,8 @@ def _read_file(name: str, path: str) -> bytes:
     try:
         with Path(path).open("rb") as file:
             data = file.read(STORE_BYTES_MAX + 1)
-    except OSError as error:
-        raise _refuse(f"{name}={path}: it cannot be read: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # a path with a NUL is a ValueError
+        raise _refuse(f"{name}={path}: it cannot be read: {getattr(error, 'strerror', error)}") from None
     if len(data) > STORE_BYTES_MAX:
         raise _refuse(f"{name}={path}: it is longer than {STORE_BYTES_MAX} bytes")
     return data
@@ -363,7 +367,7 @@ def _read_state(options: TlsOptions) -> _State:
 def _identify(path: str) -> tuple[int, int, int] | None:
     try:
         found = Path(path).stat() if path else None
-    except OSError:
+    except (OSError, ValueError):
         return None
     return (found.st_ino, found.st_mtime_ns, found.st_size) if found is not None else None
 

@@ -26,7 +26,7 @@ from tiered.security.certificates import (
     refuse_replacement,
 )
 from tiered.security.distinguished_names import format_name
-from tiered.security.x509 import Certificate, read_certificate
+from tiered.security.x509 import OID_BYTES_MAX, Certificate, read_certificate
 
 KEY = ec.generate_private_key(ec.SECP256R1())
 ATTRIBUTES = {
@@ -81,6 +81,25 @@ def test_damaged_certificate_is_read_or_refused(noise: bytes, at: int) -> None:
             read_certificate(data)
         except ValueError as error:
             assert str(error)
+
+
+def test_number_of_an_object_is_read_up_to_a_length() -> None:
+    """The time to read a number grows with the square of its length."""
+    for size, why in ((OID_BYTES_MAX, ""), (OID_BYTES_MAX + 1, "a number of an object is too long")):
+        attribute = _element(0x06, b"\xff" * (size - 1) + b"\x01") + _element(0x0C, b"a")
+        subject = _element(0x30, _element(0x31, _element(0x30, attribute)))
+        dates = _element(0x30, 2 * _element(0x17, b"250101000000Z"))
+        parts = _element(0x02, b"\x01") + _element(0x30, b"") * 2 + dates + subject + _element(0x30, b"")
+        whole = _element(0x30, _element(0x30, parts))
+        if why:
+            with pytest.raises(ValueError, match=why):
+                read_certificate(whole)
+        else:
+            assert read_certificate(whole).subject.endswith("=a")
+
+
+def _element(tag: int, body: bytes) -> bytes:
+    return bytes((tag, 0x82)) + len(body).to_bytes(2, "big") + body
 
 
 @pytest.mark.parametrize(
