@@ -28,6 +28,10 @@ HOLDERS_PER_SECOND = 1000
 """Holders that have lines of one kind in a second."""
 TEXT_MAX = 250
 """Most characters of a text in an event. A request may name anything."""
+DETAIL_MAX = 2000
+"""Most characters of the detail of a change: it has room for all settings that a request may change in practice."""
+CUT = "..."
+"""The end of a text that was cut."""
 LOGIN, OPERATION, SHARE, CHANGE = "login", "operation", "share", "change"
 ALLOWED, REFUSED, ENDED = "allowed", "refused", "ended"
 DONE, UNKNOWN = "done", "unknown"
@@ -151,12 +155,18 @@ class AuditLog:
         if not self._on_line and not log.isEnabledFor(logging.INFO):
             return
         at = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC).isoformat(timespec="milliseconds")
-        shortened = {name: text[:TEXT_MAX] for name, text in fields.items()}
+        shortened = {
+            name: _shorten(text, DETAIL_MAX if name == "detail" else TEXT_MAX) for name, text in fields.items()
+        }
         counted = {"suppressed": suppressed} if suppressed else {}
         line = json.dumps({"time": at, "event": event, "outcome": outcome, **shortened, **counted})
         log.info("%s", line)
         for on_line in self._on_line:
             on_line(line)
+
+
+def _shorten(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - len(CUT)] + CUT
 
 
 def _describe_caller(caller: Caller) -> dict[str, str]:

@@ -21,6 +21,8 @@ TOPIC, GROUP, BROKER, CLUSTER = "TOPIC", "GROUP", "BROKER", "CLUSTER"
 USER, ACL, QUOTA, TOKEN = "USER", "ACL", "QUOTA", "DELEGATION_TOKEN"
 CLUSTER_NAME = "kafka-cluster"
 EVERY_BROKER = -1
+VALUE_MAX = 60
+"""Most characters of the value of a setting: a long value hides no other setting of the request."""
 SECRET_WORDS = ("password", "secret", "jaas", "keystore.key", "credential")
 """Parts of the names of settings whose values are secret. Settings that only Kafka has are among them."""
 
@@ -132,9 +134,11 @@ def _describe_configs(configs: Mapping[str, str | ListEdit | None], *, replaced:
 def _describe_value(name: str, value: str | ListEdit | None) -> str:
     if value is None:
         return "reset"
+    if any(word in name.lower() for word in SECRET_WORDS):
+        return HIDDEN
     if isinstance(value, ListEdit):
-        return "".join((*(f"+{each}" for each in value.added), *(f"-{each}" for each in value.removed)))
-    return HIDDEN if any(word in name for word in SECRET_WORDS) else value
+        value = "".join((*(f"+{each}" for each in value.added), *(f"-{each}" for each in value.removed)))
+    return value if len(value) <= VALUE_MAX else f"{value[: VALUE_MAX - 3]}..."
 
 
 def _describe_elections(request: requests.ElectLeaders, reply: Any, image: Image) -> Iterator[DescribedChange]:

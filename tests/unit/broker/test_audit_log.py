@@ -14,6 +14,8 @@ import pytest
 from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop
 from tiered.broker.audit_log import (
+    CUT,
+    DETAIL_MAX,
     HOLDERS_PER_SECOND,
     LINES_PER_SECOND,
     LOGGER,
@@ -59,7 +61,7 @@ def test_event_has_what_was_asked_by_whom(caplog: pytest.LogCaptureFixture, logg
         audit.record_refusal(ALICE, Operation.WRITE, ResourceType.TOPIC, 'a"\n\u202e' + "x" * 1000)
     at = {"time": "2023-11-14T22:13:20.000+00:00"}
     who = {"principal": "User:alice", "host": "10.0.0.1"}
-    name = 'a"\n\u202e' + "x" * (TEXT_MAX - 4)
+    name = 'a"\n\u202e' + "x" * (TEXT_MAX - 7) + CUT
     assert events(caplog) == [
         {**at, "event": "login", "outcome": "allowed", **who, "mechanism": "SCRAM-SHA-512", "listener": "CLIENT"},
         {
@@ -128,6 +130,15 @@ def test_changes_have_their_resource_and_outcome(caplog: pytest.LogCaptureFixtur
             "detail": "x=1",
         },
     ]  # fmt: skip
+
+
+def test_long_detail_of_a_change_ends_in_a_mark(caplog: pytest.LogCaptureFixture, logger: logging.Logger) -> None:
+    audit = AuditLog(SimClock(SimLoop(1)))
+    with caplog.at_level(logging.INFO, LOGGER):
+        for size in (DETAIL_MAX, DETAIL_MAX + 1):
+            audit.record_changes(ALICE, [DescribedChange("ALTER", "TOPIC", "orders", "x" * size)])
+    details = [each["detail"] for each in events(caplog)]
+    assert details == ["x" * DETAIL_MAX, "x" * (DETAIL_MAX - len(CUT)) + CUT]
 
 
 def test_count_of_a_flood_is_written_at_the_end(caplog: pytest.LogCaptureFixture, logger: logging.Logger) -> None:

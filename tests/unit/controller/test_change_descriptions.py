@@ -7,12 +7,13 @@ from typing import get_args
 import pytest
 
 from tiered.controller import requests
-from tiered.controller.change_descriptions import OF_BROKERS, DescribedChange, describe_changes
+from tiered.controller.change_descriptions import OF_BROKERS, VALUE_MAX, DescribedChange, describe_changes
 from tiered.controller.requests import Request
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId
 from tiered.metadata.changes import AclAdded, AclRemoved, DelegationTokenSet, ListEdit, ScramCredentialSet
 from tiered.metadata.image import Image
+from tiered.security.secret import HIDDEN
 
 ID = TopicId("AAAAAAAAAAAAAAAAAAAAAw")
 NO = Refused(Code.POLICY_VIOLATION, "no")
@@ -134,3 +135,16 @@ def test_each_request_is_described_or_comes_from_brokers_alone() -> None:
 def test_no_description_has_a_secret() -> None:
     texts = [str(each) for request, reply, _ in CASES for each in describe_changes(request, reply, Image())]
     assert texts and not [text for text in texts for secret in ("hush", "salt-1", "stored-1") if secret in text]
+
+
+def test_long_value_hides_no_other_setting() -> None:
+    changed = requests.AlterTopicConfigs("orders", {"a": "x" * VALUE_MAX, "b": "x" * 1000, "retention.ms": "1"})
+    (found,) = describe_changes(changed, None, Image())
+    assert found.detail == f"a={'x' * VALUE_MAX} b={'x' * (VALUE_MAX - 3)}... retention.ms=1"
+
+
+def test_secret_is_hidden_however_it_is_given() -> None:
+    """The controller would refuse both, and may not have replied."""
+    given: dict[str, str | ListEdit | None] = {"ssl.keystore.key": ListEdit(("hush",)), "SASL.JAAS.CONFIG": "hush"}
+    (found,) = describe_changes(requests.AlterBrokerConfigs(1, given), None, Image())
+    assert found.detail == f"ssl.keystore.key={HIDDEN} SASL.JAAS.CONFIG={HIDDEN}"
