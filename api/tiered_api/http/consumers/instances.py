@@ -59,8 +59,9 @@ class ConsumerInstances:
         async with self._lookup_lock(key):
             if key in self._instances or await self._find_member(key) is not None:
                 raise HttpError(CONSUMER_EXISTS, f"consumer {key.name!r} already exists in group {key.group!r}")
-            await self._make_room(caller.holder)
-            instance = self._add(key, replace(config, owner=str(caller.principal)), caller)
+            replaces = await self._make_room(caller.holder)
+            config = replace(config, owner=str(caller.principal))
+            instance = self._add(key, config, caller, replaces=replaces)
             instance.has_user = has_user
             return instance
 
@@ -98,9 +99,10 @@ class ConsumerInstances:
             lock = self._lookup_locks[key] = asyncio.Lock()
         return lock
 
-    def _add(self, key: InstanceKey, config: ConsumerConfig, caller: Caller) -> ConsumerInstance:
-        """Adds a consumer. Raises `PotRefused` if its holder may not have one more."""
-        self._holdings.check(caller.holder)
+    def _add(self, key: InstanceKey, config: ConsumerConfig, caller: Caller, *, replaces: bool) -> ConsumerInstance:
+        """Adds a consumer. Raises `PotRefused` if its holder may not have one more, and it `replaces` none."""
+        if not replaces or len(self._instances) >= INSTANCES_MAX:
+            self._holdings.check(caller.holder)
         instance = self._instances[key] = ConsumerInstance(self._context, self._topics, *key, config, caller)
         self._holdings.add(instance.holder, 1)
         if self._sweeper is None:
@@ -112,16 +114,19 @@ class ConsumerInstances:
         if instance is not None:
             self._holdings.add(instance.holder, -1)
 
-    async def _make_room(self, holder: str) -> None:
-        """Ends consumers that their holder uses least, if it may not have one more otherwise."""
+    async def _make_room(self, holder: str) -> bool:
+        """Ends the consumer that its holder uses least, if it may not have one more otherwise. Returns True if it ended
+        one, whose place a new one may take."""
         oldest_ns = self._context.clock.mono_ns() - int(SPARE_IDLE_SECONDS * 1e9)
         while not self._holdings.has_room(holder):
             own = ((key, each) for key, each in self._instances.items() if each.holder == holder)
             idle = [(key, each) for key, each in own if each.last_used_ns <= oldest_ns and not each.lock.locked()]
             if not idle:
-                return
+                return False
             with contextlib.suppress(HttpError):  # it was deleted meanwhile
                 await self._end_instance(*min(idle, key=lambda pair: pair[1].last_used_ns))
+                return True
+        return False
 
     async def _find_newest(self, key: InstanceKey, caller: Caller) -> ConsumerInstance | None:
         """Returns a consumer as its group has it. Returns None if there is none.
@@ -138,8 +143,8 @@ class ConsumerInstances:
         if instance is not None:
             self._remove(key)
             await instance.detach()
-        await self._make_room(caller.holder)
-        instance = self._add(key, found[0], caller)
+        replaces = await self._make_room(caller.holder)
+        instance = self._add(key, found[0], caller, replaces=replaces)
         instance.has_unknown_reads = True
         instance.join(found[1])
         return instance
