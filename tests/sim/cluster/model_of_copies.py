@@ -166,8 +166,12 @@ class ModelOfCopies:
         end, is_short = copy.end, is_torn and bool(copy.batches)
         self._count_lost_tail(copy)
         copy.replace(start, batches)
+        # An error of the disk before this damage, which no start has answered since, is not undone by it.
         copy.is_proof_unknown = (
-            is_proof_unknown or is_partly_synced or (copy.stopped_cleanly and not is_provable and copy.end == end)
+            is_proof_unknown
+            or is_partly_synced
+            or (copy.stopped_cleanly and not is_provable and copy.end == end)
+            or (copy.is_proof_unknown and copy.damaged_life >= 0)
         )
         if copy.is_provable:  # what could not be shown before cannot be now
             is_short = is_short or copy.end < end

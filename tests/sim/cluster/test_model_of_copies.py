@@ -223,6 +223,18 @@ def test_i10_last_complete_copy_does_not_leave_for_an_incomplete_one() -> None:
         assert rig.broken_rules == red, "damage that nobody knows of yet is forgiven"
 
 
+def test_i10_power_cut_after_a_disk_error_does_not_prove_the_log() -> None:
+    """The topic fsyncs before it acknowledges. The start may trust the disk after the error or not, also if the power
+    fails before that start."""
+    for had_error, red in ((True, []), (False, ["I10"])):
+        rig = make_three_copies(1)
+        rig.change_partition(1, 0, (1,))
+        rig.copies.on_damage(1, 0, (batch(0),), 1, is_provable=True, is_proof_unknown=had_error)
+        rig.damage(1, batch(0), proved=True)
+        rig.change_partition(NO_LEADER, 1, (), (), (1,), lives=LIVES | {1: 2})
+        assert rig.broken_rules == red, had_error
+
+
 def test_i10_broker_that_dies_before_it_trusts_its_directory_is_suspect() -> None:
     """A power cut took nothing of the last member's log. It led as last resort, with or without a loss report, and was
     killed. Its next start has to suspect the log again, unless the broker had trusted its directory by then."""
