@@ -54,6 +54,7 @@ class CleanedObject:
         self._index = IndexBuilder(base_offset, index_interval)
         self._keys = keys
         self._record_count = 0
+        self._base_timestamp = NO_TIMESTAMP
         self._is_time_unset = False
 
     @property
@@ -72,6 +73,8 @@ class CleanedObject:
             self._index.add_batch(position, batch.size, batch.last_offset, batch.max_timestamp)
             self._record_count += batch.count
             self._is_time_unset |= batch.is_time_unset
+            if self._base_timestamp < 0 and batch.count:
+                self._base_timestamp = batch.first_timestamp
         self.data += data
 
     def finish(
@@ -96,7 +99,7 @@ class CleanedObject:
         facts = SegmentFacts(
             base_offset=self.base_offset,
             next_offset=next_offset,
-            base_timestamp=run.replaced[0].base_timestamp,
+            base_timestamp=self._base_timestamp if self._record_count else run.replaced[0].base_timestamp,
             max_timestamp=NO_TIMESTAMP if self._is_time_unset else self._index.max_timestamp,
             record_count=self._record_count,
             log_bytes=len(self.data),

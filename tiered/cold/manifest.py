@@ -54,8 +54,13 @@ class SegmentEntry:
         """True if the entry does not say how late its records are: the greatest timestamp is below that of the first
         record. Producers left it unset, and earlier versions stored that. Producers may have clocks that are ahead:
         where the broker set the timestamps, that of the first record may be later than the upload."""
-        is_below = self.max_timestamp < self.base_timestamp
+        is_below = self.max_timestamp < self.base_timestamp and self.record_count > 0
         return is_below and (self.max_timestamp < 0 or self.base_timestamp <= self.uploaded_ms)
+
+    @property
+    def is_timeless(self) -> bool:
+        """True if no record has a timestamp. Such a segment says nothing about the time of those before it."""
+        return self.max_timestamp < 0 and not self.is_time_unset
 
     @property
     def newest_ms(self) -> int:

@@ -179,7 +179,7 @@ class ManifestStore:
         stack = list(reversed(manifest.nodes))
         while stack:
             node = stack.pop()
-            if node.next_offset <= start:
+            if node.next_offset <= start or _is_timeless(node):
                 continue
             if node.max_timestamp < timestamp:
                 if not _is_time_unset(node):
@@ -211,7 +211,8 @@ class ManifestStore:
             if isinstance(node, SegmentEntry):
                 yield node
                 continue
-            alive = [child for child in await self.read_submanifest(node) if child.next_offset > start]
+            children = await self.read_submanifest(node)
+            alive = [child for child in children if child.next_offset > start and not _is_timeless(child)]
             unset = list(takewhile(_is_time_unset, reversed(alive)))
             async for entry in self._list_early(alive[-len(unset) - 1 :], timestamp, start):
                 yield entry
@@ -454,6 +455,11 @@ class ManifestStore:
 
     def _new_nonce(self) -> str:
         return f"{self._random.getrandbits(128):032x}"
+
+
+def _is_timeless(node: ManifestNode) -> bool:
+    """True if the node is a segment without timestamps."""
+    return isinstance(node, SegmentEntry) and node.is_timeless
 
 
 def _is_time_unset(node: ManifestNode) -> bool:

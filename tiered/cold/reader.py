@@ -357,9 +357,11 @@ class ColdReader:
         return newest
 
     async def _find_unset_end(self, manifest: Manifest, end: int) -> SegmentEntry | None:
-        """Returns the last segment below `end` if its greatest timestamp is unset. Those before it are earlier."""
+        """Returns the last segment below `end` that has timestamps, if its greatest one is unset. Those before it are
+        earlier."""
         async for last in self._manifests.list_newest_first(manifest, end):
-            return last if last.is_time_unset else None
+            if not last.is_timeless:
+                return last if last.is_time_unset else None
         return None
 
     async def _find_tail(self, entry: SegmentEntry) -> int:

@@ -76,7 +76,7 @@ class _SegmentCheck:
         self._first: WalkedBatch | None = None
         self._start_position = 0
         self._last_offset = segment.base_offset - 1
-        self._max_timestamp = NO_TIMESTAMP
+        self._base_timestamp = self._max_timestamp = NO_TIMESTAMP
         self._is_time_unset = False
         self._records = 0
         self._lineage: list[tuple[int, int]] = []
@@ -125,6 +125,8 @@ class _SegmentCheck:
             self._last_offset = batch.last_offset
             self._records += batch.count
             self._is_time_unset |= batch.is_time_unset
+            if self._base_timestamp < 0 and batch.count:
+                self._base_timestamp = batch.first_timestamp
         self._max_timestamp = max(self._max_timestamp, max(batch.max_timestamp for batch in batches))
 
     def finish(self, may_begin_before: bool) -> tuple[FileSlice, SegmentFacts, Lineage]:
@@ -140,7 +142,7 @@ class _SegmentCheck:
         facts = SegmentFacts(
             base_offset=base_offset,
             next_offset=self._next_offset,
-            base_timestamp=first.first_timestamp,
+            base_timestamp=self._base_timestamp,
             max_timestamp=NO_TIMESTAMP if self._is_time_unset else self._max_timestamp,
             record_count=self._records,
             log_bytes=self.log.length - self._start_position,

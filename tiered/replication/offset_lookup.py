@@ -134,8 +134,10 @@ async def _bound_timestamps(replica: LeaderReplica, end: int, before: int, looku
 
 def _names_latest(manifest: Manifest, end: int) -> bool:
     """True if the manifest itself says how late the last cold records below offset `end` are."""
-    last = next((node for node in reversed(manifest.nodes) if node.base_offset < end), None)
-    return last is None or (isinstance(last, SegmentEntry) and not last.is_time_unset)
+    for node in reversed(manifest.nodes):
+        if node.base_offset < end and not (isinstance(node, SegmentEntry) and node.is_timeless):
+            return isinstance(node, SegmentEntry) and not node.is_time_unset
+    return True
 
 
 async def _with_epoch(replica: LeaderReplica, offset: int) -> TimestampAndOffset:

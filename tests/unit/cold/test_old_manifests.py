@@ -143,6 +143,62 @@ def test_segment_with_an_unset_batch_is_uploaded_as_unset() -> None:
 
 
 @pytest.mark.parametrize("is_old", [False, True])
+def test_segments_without_timestamps_hide_no_unset_ones(is_old: bool) -> None:
+    """A producer without a clock took turns with those that leave the greatest timestamp unset."""
+    for seed in range(40):
+        rng, rig, now_ms = random.Random(seed), Rig(seed), NOW
+        for kind in ("unset", *rng.choices(("set", "unset", "none"), k=rng.randrange(13))):
+            batches = []
+            for _ in range(rng.randrange(1, 4)):
+                times = [now_ms, now_ms + rng.randrange(10)]
+                batches.append(made([-1] if kind == "none" else times, newest=-1 if kind == "unset" else None))
+                now_ms += 10
+            write(rig, batches)
+
+        async def scenario(rig: Rig = rig, fan: int = rng.choice((2, 64)), end: int = now_ms) -> None:
+            broker = rig.broker(fan=fan)
+            now = await (upload_as_before(broker, rig) if is_old else broker.upload_all(rig.log, 1))
+            await compare(rig.broker("reader", fan=fan), rig, now, range(NOW - 1, end + 3))
+
+        rig.run(scenario)
+
+
+def test_unset_batch_after_one_without_a_timestamp_is_found_by_time() -> None:
+    rig = Rig()
+    write(rig, [made([-1]), made([NOW, NOW + 5]), made([NOW + 6, NOW + 9], newest=-1)])
+
+    async def scenario() -> None:
+        broker = rig.broker()
+        now = await broker.upload_all(rig.log, 1)
+        assert [(each.base_timestamp, each.is_time_unset) for each in now.entries] == [(NOW, True)]
+        await compare(broker, rig, now, range(NOW - 1, NOW + 12))
+
+    rig.run(scenario)
+
+
+@pytest.mark.parametrize("base", [-1, NOW])
+def test_segment_without_records_at_the_end_hides_no_unset_one(base: int) -> None:
+    """Entries of cleaned segments without records have the timestamp of a record that was dropped, or none."""
+    rig = Rig()
+    for at in (0, 10):
+        write(rig, [made([NOW + at, NOW + at + 9], newest=-1)])
+
+    def empty_last(current: Manifest, _: Submanifests) -> Manifest:
+        *before, last = current.entries
+        return replace(current, nodes=(*before, replace(last, base_timestamp=base, max_timestamp=-1, record_count=0)))
+
+    async def scenario() -> None:
+        broker = rig.broker()
+        await broker.upload_all(rig.log, 1)
+        now = await broker.manifests.change(PID, TOPIC, 1, empty_last)
+        assert now.entries[-1].is_timeless
+        assert await broker.reader.find_max_timestamp(PID, now, 2, 1 << 62, TimeLookups()) == NOW + 9
+        assert await broker.reader.offset_for_timestamp(PID, NOW + 8, manifest=now) == (1, NOW + 9, 1)
+
+    rig.run(scenario)
+
+
+@pytest.mark.parametrize("is_old", [False, True])
 def test_timestamps_of_a_broker_are_set_though_producers_are_ahead(is_old: bool) -> None:
     """The base timestamp of such a batch is that of the producer."""
     day = 86_400_000
@@ -202,6 +258,30 @@ def test_cleaned_segments_with_unset_batches_stay_unset() -> None:
         assert any(segment.is_time_unset for segment in now.entries)
         kept = [record for each in walk(data).batches for record in decode_records(data, each.position)]
         for moment in range(NOW - 1, NOW + 120):
+            first = next(((each.offset, each.timestamp, 0) for each in kept if each.timestamp >= moment), None)
+            assert await broker.reader.offset_for_timestamp(PID, moment, manifest=now) == first, moment
+
+    rig.run(scenario)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_objects_of_one_clean_begin_at_their_own_times(seed: int) -> None:
+    """Each had the base timestamp of the first segment in its run, and hid those before it."""
+    rng, rig = random.Random(seed), Rig(seed)
+
+    async def scenario() -> None:
+        log = await open_log(SimDisk(random.Random(1)), config(segment_bytes=rng.choice((200, 500, 1000))))
+        for number in range(30):
+            put_old(
+                log, made_with_key(rng.choice("abcdefghijklmnopqrstuvwxyz"), NOW + 10 * number, rng.choice((9, 60)))
+            )
+        log.roll()
+        broker, settings = rig.broker(fan=2), config(cleanup_policy=("compact",))
+        now = await broker.upload_all(log, 0)  # type: ignore[arg-type]
+        now = (await clean(broker.make_cleaner(object_bytes=400), now, settings=settings)).manifest
+        data = await broker.read_all()
+        kept = [record for each in walk(data).batches for record in decode_records(data, each.position)]
+        for moment in range(NOW - 1, NOW + 300, 5):
             first = next(((each.offset, each.timestamp, 0) for each in kept if each.timestamp >= moment), None)
             assert await broker.reader.offset_for_timestamp(PID, moment, manifest=now) == first, moment
 

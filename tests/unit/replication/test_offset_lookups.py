@@ -145,6 +145,25 @@ def test_unset_timestamps_of_an_earlier_version_are_found_in_the_bucket() -> Non
     rig.run(scenario)
 
 
+def test_newest_record_is_found_below_cold_records_without_timestamps() -> None:
+    rig = ReplicationRig(config=SMALL)
+
+    async def scenario() -> None:
+        base = rig.clock.wall_ms() - PAST_MS
+        replica = await rig.brokers[1].lead(0, [1])
+        for data in (made([base, base + 5], newest=-1), made([-1]), made([-1])):
+            stamp(data, 0, replica.log.end_offset, 0)
+            replica.log.append_as_follower(data, now_ms=base)
+            replica.roll()
+        append(replica, [-1])  # moves the high watermark
+        await tier(replica)
+        assert replica.local_start_offset >= 3
+        found = await find_by_spec(replica, OffsetSpec.MAX_TIMESTAMP, partial(int, 4), TimeLookups())
+        assert found == (1, base + 5, 0)
+
+    rig.run(scenario)
+
+
 def test_epoch_ends_where_it_did_though_later_epochs_are_deleted_meanwhile() -> None:
     rig = ReplicationRig(config=SMALL, fan=2)
 
