@@ -113,12 +113,14 @@ class RestConsumer:
             "auto.commit.enable": str(options.rest_commits).lower(),
         }
         await self._ask("POST", f"/consumers/{GROUP}", settings, wanted=(EXISTS,))
-        turn_ns, has_all = self._draw_turn(), self.stays
+        turn_ns = self._draw_turn()
         await self._subscribe()
+        all_at = self._host if self.stays else ""
         while self.working:
-            if self.stays and not has_all:
+            # The next coordinator knows the subscription of the last rebalance only (docs/HTTP.md).
+            if self.stays and all_at != self._host:
                 await self._subscribe()
-                has_all = True
+                all_at = self._host
             if not self.stays:
                 await asyncio.sleep(self._rng.expovariate(1 / options.rest_pause_seconds))
                 if self._load.now_ns() >= turn_ns:
