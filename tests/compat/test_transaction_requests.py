@@ -423,5 +423,6 @@ def test_epoch_of_the_log_moves_with_every_transaction_of_a_new_client(wire: Wir
         before = txn.known
         txn.write(topic)
         assert txn.end(True) is Code.NONE
+        assert txn.state_after("PrepareCommit") == "CompleteCommit", "Kafka replies before the marker is in the log"
         assert txn.send(topic, known=before) is Code.INVALID_PRODUCER_EPOCH
     assert txn.epoch == 3
