@@ -58,7 +58,7 @@ def test_transactional_ids_are_bounded_in_memory(tmp_path: Path) -> None:
             assert await kept.init() is Code.NONE
             await asyncio.gather(*map(init, range(CLIENTS)))
             assert codes.count(0) * ID_BYTES <= BYTES < len(codes) * ID_BYTES
-            assert set(codes) <= {0, Code.POLICY_VIOLATION.number}, set(codes)
+            assert set(codes) <= {0, Code.COORDINATOR_NOT_AVAILABLE.number}, set(codes)
             assert await kept.init() is Code.NONE
 
     with attacked_broker(tmp_path / "data", tiered_transactions_max_bytes=BYTES) as to:

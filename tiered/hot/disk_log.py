@@ -66,6 +66,7 @@ class DiskLog:
         "_log_limiter",
         "_reader",
         "_resumed_at",
+        "_resumed_start",
         "_swap",
         "_writer",
         "checkpointed_recovery_point",
@@ -107,7 +108,8 @@ class DiskLog:
         self.traffic = Traffic()
         self.suspect = False  # True: records were lost to corruption, and the cluster may not know it yet
         self.truncations = UnsyncedTruncations()
-        self._resumed_at: tuple[int, int, Lineage] | None = None
+        self._resumed_start = -1
+        self._resumed_at: tuple[int, Lineage] | None = None
         self._files = writer.files
         self._clock = clock
         self._index = writer.index
@@ -188,7 +190,7 @@ class DiskLog:
         elif compaction is None and is_compacted(config) and end > opened.segments[0].base_offset:
             self._mark_compacted()  # another program may have cleaned it
         if resumed is not None and start_offset == 0:
-            self._resumed_at = (opened.segments[0].base_offset, end, opened.epochs.lineage)
+            self._resumed_start, self._resumed_at = opened.segments[0].base_offset, (end, opened.epochs.lineage)
         self.suspect = opening.suspect
         self.truncations.made = int(truncation_interrupted or end < recovery_point)
         if not truncation_interrupted:  # else this process may have written another one
@@ -239,7 +241,8 @@ class DiskLog:
         if self._resumed_at is None or self.truncations.made:
             return False
         return (
-            (self.local_start_offset, self._writer.end_offset, self.epochs.lineage) == self._resumed_at
+            self.local_start_offset == self._resumed_start
+            and (self._writer.end_offset, self.epochs.lineage) == self._resumed_at
             and self.make_clean_entry(-1, True) is not None
             and not self.write_failure
         )

@@ -128,6 +128,20 @@ class ProducerStateEntry:
         return None
 
 
+_NONE_HELD: dict[str, int] = {}
+_NONE_ADMITTED: dict[int, str] = {}
+"""Shared by all partitions without such entries, and never changed: a broker leads tens of thousands."""
+
+
+def _count(by_holder: dict[str, int], holder: str, count: int) -> dict[str, int]:
+    """Returns the counts of holders after one took or gave back something."""
+    if not holder:
+        return by_holder
+    own = {} if by_holder is _NONE_HELD else by_holder
+    count_holder(own, holder, count)
+    return own or _NONE_HELD
+
+
 class _PotLevel(NamedTuple):
     """The level of a pot, and what is about to be taken of it."""
 
@@ -201,11 +215,11 @@ class ProducerStates:
         self._guards = VerificationGuards()
         self._keyed = 0
         """Number of keyed ids that are no fences."""
-        self._holders: dict[str, int] = {}
+        self._holders = _NONE_HELD
         """Number of producers of each known holder."""
-        self._key_holders: dict[str, int] = {}
+        self._key_holders = _NONE_HELD
         """Number of keyed ids of each known holder that are no fences."""
-        self._admitted: dict[int, str] = {}
+        self._admitted = _NONE_ADMITTED
         """Holders of the new producers of the batches that were checked last."""
         self._fences: dict[int, None] = {}
         """Producers without batches whose last entry in the log is a marker, in the order of their markers."""
@@ -260,9 +274,9 @@ class ProducerStates:
     def _count_holder(self, producer: ProducerStateEntry, count: int) -> None:
         """Counts a producer of a holder that came, or one that went if `count` is below 0."""
         self._limits.holdings.add(producer.holder, count)
-        count_holder(self._holders, producer.holder, count)
+        self._holders = _count(self._holders, producer.holder, count)
         if producer.producer_id >= KEYED_FROM:
-            count_holder(self._key_holders, producer.holder, count)
+            self._key_holders = _count(self._key_holders, producer.holder, count)
 
     def _forget(self, producer_id: int) -> None:
         self._drop_fence(producer_id)
@@ -284,7 +298,7 @@ class ProducerStates:
         """Counts a keyed id that takes room of keys again, or none any longer if `count` is below 0."""
         if producer_id >= KEYED_FROM:
             self._keyed += count
-            count_holder(self._key_holders, self._producers[producer_id].holder, count)
+            self._key_holders = _count(self._key_holders, self._producers[producer_id].holder, count)
 
     def _trim(self, keep_id: int = -1) -> None:
         """Forgets fences, then the producers that wrote longest ago, above the limit of one partition."""
