@@ -11,8 +11,8 @@ from tests.e2e.site import SimBrokerRig, run
 
 PARTITIONS = 150
 BYTES_MAX, BLOCKS_MAX = 5_050, 58
-"""Measured: 5,023 bytes in 57 blocks, 24 of them for the holders of producer ids. Before slots and lazily made events it
-was 8,080 bytes in 82 blocks."""
+"""Measured: 5,023 bytes in 57 blocks, 24 bytes of them for the holders of producer ids. Before slots and lazily made
+events it was 8,080 bytes in 82 blocks."""
 ENGINE = str(Path(tiered.__file__).parent)
 TESTS = str(Path(__file__).parent.parent)
 
