@@ -245,7 +245,7 @@ def check_single_owner(owned: Iterable[Ownership], loss_times: Sequence[int] = (
                     continue
                 if each.generation == other.generation:
                     yield Finding("I17", f"{group}: {tp} has two owners in generation {each.generation}")
-                elif each.until_ns > other.since_ns:
+                elif each.until_ns > other.since_ns and other.until_ns > other.since_ns:  # else its session was over
                     yield Finding("I17", f"{group}: {tp} of {each} is given to {other}")
 
 

@@ -198,6 +198,10 @@ def test_i17_partition_with_two_owners_is_reported() -> None:
     assert rules(checkers.check_single_owner([owner("a", 1, 0, 5), owner("b", 2, 4, 9)])) == ["I17"]
     assert rules(checkers.check_single_owner([owner("a", 1, 0, 5), owner("b", 1, 7, 9)])) == ["I17"]
     assert rules(checkers.check_single_owner([owner("a", 1, 0, 5), owner("a", 2, 4, 9)])) == []
+    late = owner("b", 2, 4, 3)
+    assert rules(checkers.check_single_owner([owner("a", 3, 0, 5), late])) == [], (
+        "its session was over before the reply"
+    )
     assert rules(checkers.check_single_owner([owner("a", 1, 0, 5), owner("b", 1, 4, 9)], [3])) == [], "it was forgotten"
     later = [owner("a", 1, 4, 5), owner("b", 1, 6, 9)]
     assert rules(checkers.check_single_owner(later, [3])) == ["I17"]
