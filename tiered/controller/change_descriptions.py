@@ -14,12 +14,12 @@ from tiered.errors import Code, Refused
 from tiered.ids import TopicId
 from tiered.metadata.changes import AclAdded, AclRemoved, ListEdit
 from tiered.metadata.image import Image
+from tiered.security.acls import CLUSTER_NAME
 from tiered.security.secret import HIDDEN
 
 CREATE, DELETE, ALTER, ALTER_CONFIGS = "CREATE", "DELETE", "ALTER", "ALTER_CONFIGS"
 TOPIC, GROUP, BROKER, CLUSTER = "TOPIC", "GROUP", "BROKER", "CLUSTER"
 USER, ACL, QUOTA, TOKEN = "USER", "ACL", "QUOTA", "DELEGATION_TOKEN"
-CLUSTER_NAME = "kafka-cluster"
 EVERY_BROKER = -1
 VALUE_MAX = 60
 """Most characters of the value of a setting: a long value hides no other setting of the request."""
@@ -91,6 +91,9 @@ def _describe_security(request: object, reply: Any) -> Iterator[DescribedChange]
             for acl in _granted(request.acls, reply):
                 yield DescribedChange(CREATE, ACL, acl.resource_name, _describe_acl(acl))
         case requests.DeleteAcls():
+            if reply is None:
+                for chosen in request.filters:
+                    yield DescribedChange(DELETE, ACL, chosen.resource_name or "", _describe_acl(chosen))
             for removed in reply or ():
                 for each in () if isinstance(removed, Refused) else removed:
                     yield DescribedChange(DELETE, ACL, each.resource_name, _describe_acl(each))
@@ -143,15 +146,17 @@ def _describe_value(name: str, value: str | ListEdit | None) -> str:
 
 def _describe_elections(request: requests.ElectLeaders, reply: Any, image: Image) -> Iterator[DescribedChange]:
     kind = "preferred leader elected" if request.preferred else "unclean leader elected"
+    if reply is None and request.partitions is None:
+        yield DescribedChange(ALTER, CLUSTER, CLUSTER_NAME, f"{kind}, all partitions")
     rows = [(*place, Code.NONE) for place in request.partitions or ()] if reply is None else reply
     for topic_id, partition, code in rows:
         if code is Code.NONE:
             yield DescribedChange(ALTER, TOPIC, _name_of(image, topic_id, partition), kind)
 
 
-def _describe_acl(acl: AclAdded | AclRemoved) -> str:
+def _describe_acl(acl: AclAdded | AclRemoved | requests.AclChoice) -> str:
     what = f"{acl.permission} {acl.operation} on {acl.resource_type} ({acl.pattern_type})"
-    return f"{what} to {acl.principal} from {acl.host}"
+    return f"{what} to {acl.principal or 'any'} from {acl.host or 'any'}"
 
 
 def _name_of(image: Image, topic_id: TopicId, partition: int) -> str:

@@ -124,6 +124,13 @@ def test_request_without_a_reply_is_described_by_what_it_may_have_changed() -> N
     assert [each.resource_name for each in both] == ["new", "old"]
     users = requests.AlterScramCredentials((requests.ScramDeletion("alice", "SCRAM-SHA-512"),), (CREDENTIAL,))
     assert [each.resource_name for each in describe_changes(users, None, Image())] == ["alice", "bob"]
+    rules = requests.DeleteAcls((requests.AclChoice("TOPIC", "LITERAL", "orders", None, None, "ANY", "ANY"),))
+    assert list(describe_changes(rules, None, Image())) == [
+        DescribedChange("DELETE", "ACL", "orders", "ANY ANY on TOPIC (LITERAL) to any from any")
+    ]
+    election = requests.ElectLeaders(preferred=False)
+    (all_of_them,) = describe_changes(election, None, Image())
+    assert all_of_them.detail == "unclean leader elected, all partitions"
 
 
 def test_each_request_is_described_or_comes_from_brokers_alone() -> None:
