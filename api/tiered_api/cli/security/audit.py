@@ -15,7 +15,7 @@ import orjson
 
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
-from tiered_api.cli.configs import describe_configs
+from tiered_api.cli.configs import BROKER, describe_configs
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_error, print_json, print_rows
 from tiered_api.cli.reach import open_client
@@ -25,7 +25,6 @@ from tiered_api.cli.topic.describe import partitions_of
 from tiered_api.kafka.client.client import KafkaClient, code_from_number
 from tiered_api.kafka.client.consumer import KafkaConsumer
 
-BROKER = 4
 AUDIT_TOPIC = "tiered.audit.topic"
 NAMES = ("time", "event", "outcome", "principal", "host", "operation", "resource_type", "resource_name", "detail")
 """The columns for people. JSON has the events as they are."""

@@ -11,15 +11,15 @@ from typing import Any, NamedTuple, TypeVar
 
 from tiered.errors import Code, InvariantViolation
 from tiered_api.kafka.protocol.schema import Message
+from tiered_api.kafka.server.rights import rights
 from tiered_api.kafka.server.rights.rights import Rights
 
 T = TypeVar("T")
 
-TOPIC_REFUSED = Code.TOPIC_AUTHORIZATION_FAILED.number
+TOPIC_REFUSED, WHY = rights.TOPIC_REFUSED
 GROUP_REFUSED = Code.GROUP_AUTHORIZATION_FAILED.number
 CLUSTER_REFUSED = Code.CLUSTER_AUTHORIZATION_FAILED.number
 TRANSACTIONAL_ID_REFUSED = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED.number
-WHY = "Authorization failed."
 
 
 class Verdict(NamedTuple):
