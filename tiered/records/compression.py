@@ -27,10 +27,9 @@ XERIAL_BLOCK = 32 << 10
 SNAPPY_RATIO = 64
 """Raw snappy cannot grow by more: its widest copy gives 64 bytes for 3 or less."""
 PIECE_BYTES = 1 << 20
-GZIP_SLICE = 1 << 16
-"""Limit on the bytes after a gzip member that are copied."""
 INPUT_SLICE = 1 << 16
-"""Compressed bytes that a decompressor gets at a time: it copies those that it does not use yet."""
+"""Compressed bytes that a decompressor gets at a time: it copies those that it does not use yet, and those behind a
+gzip member."""
 GZIP_MEMBERS_MAX = 1_000
 """Limit on gzip members. Clients write one. An empty member takes 20 bytes and a pass of its own."""
 ZSTD_GUESS = 16
@@ -221,25 +220,15 @@ def _decompress_lz4(data: Buffer, max_bytes: int) -> bytes:
 
 
 def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
-    whole = memoryview(data)
+    """Decompresses to a joined copy of pieces: zlib's one-call form takes twice `max_bytes` before it gives up."""
     out: list[bytes] = []
-    left, at, slice_bytes = max_bytes, 0, len(whole)
-    for _ in range(GZIP_MEMBERS_MAX):
-        member = zlib.decompressobj(GZIP_WINDOW)
-        while not member.eof:
-            if at >= len(whole):
-                raise Corrupt("gzip: stream is cut short")
-            part = whole[at : at + slice_bytes]
-            piece = member.decompress(part, left + 1)
-            left -= len(piece)
-            if left < 0:
-                raise _too_large(Codec.GZIP, max_bytes)
-            out.append(piece)
-            at += len(part) - len(member.unused_data)
-        slice_bytes = GZIP_SLICE
-        if at == len(whole):
-            return out[0] if len(out) == 1 else b"".join(out)
-    raise TooLarge(f"gzip: more than {GZIP_MEMBERS_MAX} members")
+    left = max_bytes
+    for piece in _gzip_pieces(memoryview(data)):
+        left -= len(piece)
+        if left < 0:
+            raise _too_large(Codec.GZIP, max_bytes)
+        out.append(piece)
+    return out[0] if len(out) == 1 else b"".join(out)
 
 
 def _compress_snappy(view: memoryview) -> bytes:

@@ -181,14 +181,15 @@ def open_whole(buf: Buffer, at: int, head: BatchHeader, max_bytes: int) -> Buffe
     """Returns the uncompressed records of the batch at `at`, or None if they take more than `max_bytes`, or are opened
     in pieces only. Raises `Corrupt` if they cannot be opened."""
     raw: Buffer = memoryview(buf)[at + HEADER_BYTES : at + head.size]
-    limit = whole_max(len(raw), max_bytes)
-    return _open_whole(raw, head.codec, limit) if not head.codec or stated_size(head.codec, raw) <= limit else None
+    return _open_whole(raw, head.codec, whole_max(len(raw), max_bytes))
 
 
 def _open_whole(raw: Buffer, codec: Codec, max_bytes: int) -> Buffer | None:
     """Returns the uncompressed records, or None if they take more than `max_bytes` bytes."""
     if not codec:
         return raw
+    if stated_size(codec, raw) > max_bytes:
+        return None
     try:
         return decompress(codec, raw, max_bytes)
     except TooLarge:

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiered.errors import Corrupt, TooLarge
-from tiered.records.compression import GZIP_MEMBERS_MAX, GZIP_SLICE, compress, decompress
+from tiered.records.compression import GZIP_MEMBERS_MAX, INPUT_SLICE, compress, decompress
 from tiered.records.model import Codec
 
 COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
@@ -138,7 +138,7 @@ def test_bytes_behind_a_gzip_member_are_read_in_slices() -> None:
     data = zlib.compress(b"", 9, 31) * 900 + zlib.compress(random.Random(0).randbytes(300_000), 1, 31)
     with patch.object(zlib, "decompressobj", Noted):
         assert len(decompress(Codec.GZIP, data, 1 << 20)) == 300_000
-    assert max(seen[1:]) <= GZIP_SLICE < len(data) - 20_000
+    assert max(seen[1:]) <= INPUT_SLICE < len(data) - 20_000
 
 
 def test_cut_snappy_never_decodes_to_other_bytes() -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+import struct
 import subprocess
 import sys
+import tracemalloc
+import zlib
 
 import pytest
 from hypothesis import given
@@ -15,7 +18,17 @@ from tiered.errors import Corrupt, TooLarge
 from tiered.records import compression, native, pieces
 from tiered.records.batch import check_batch, decode_header, decode_records, encode_batch, first_at_or_after
 from tiered.records.compression import compress_pieces, decompress
-from tiered.records.model import HEADER_BYTES, OBJECTS_MAX, Codec, ProducerRecord, Record
+from tiered.records.model import (
+    CRC_AT,
+    CRC_FROM,
+    HEADER_BYTES,
+    LENGTH_FROM,
+    OBJECTS_MAX,
+    Codec,
+    ProducerRecord,
+    Record,
+)
+from tiered.records.native import crc32c
 from tiered.records.pieces import RECORD_BYTES_MAX, Piece, iterate_records, open_pieces, read_records
 from tiered.records.pure_compact import rebuild_batch
 
@@ -189,6 +202,23 @@ def test_two_hundred_mebibytes_of_lines_are_read_in_little_memory(codec: Codec) 
     assert run.stderr.decode() == ""
     most = 150 if codec is Codec.SNAPPY else 60  # snappy of 10 MB is opened whole, up to 64 MiB
     assert int(run.stdout) < most << 10
+
+
+@pytest.mark.parametrize(("hides_its_size", "most"), [(False, 4 * MIB), (True, 14 * MIB)])
+def test_gzip_above_the_bound_of_a_whole_batch_takes_little_memory(hides_its_size: bool, most: int) -> None:
+    """zlib in one call takes twice the bound, in each of the readers, before it says that there is more."""
+    data = bytearray(encode_batch([(number, None, bytes(100_000), ()) for number in range(1000)], codec=Codec.GZIP))
+    if hides_its_size:  # the trailer tells the size of the last member only
+        data += zlib.compress(b"", 9, 31)
+        struct.pack_into(">i", data, LENGTH_FROM - 4, len(data) - LENGTH_FROM)
+        struct.pack_into(">I", data, CRC_AT, crc32c(data[CRC_FROM:]))
+    tracemalloc.start()
+    try:
+        first = next(open_pieces(data, 0, decode_header(data)))
+        assert not first.is_last
+        assert tracemalloc.get_traced_memory()[1] < most
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
