@@ -6,7 +6,7 @@ in place, and allocates nothing by a length that it read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, NoReturn
 
 from tiered.compaction.cleanable_range import COMPACT
@@ -14,7 +14,15 @@ from tiered.config.kafka_aliases import HOUR_MS
 from tiered.config.settings import LONG_MAX, TopicConfig
 from tiered.errors import Code, Corrupt, Refused
 from tiered.ports import Buffer
-from tiered.records.batch import check_batch, decode_header, read_times, set_append_time, set_max_timestamp, stamp
+from tiered.records.batch import (
+    check_batch,
+    decode_header,
+    read_times,
+    set_append_time,
+    set_max_timestamp,
+    stamp,
+    times_of,
+)
 from tiered.records.model import (
     APPEND_TIME,
     BAD_RECORDS,
@@ -30,7 +38,7 @@ from tiered.records.model import (
 )
 from tiered.records.native import find_keyless, fit, time_range, walk
 from tiered.records.opened_size import stated_size
-from tiered.records.pieces import BATCH_BYTES_MAX, open_pieces, open_whole
+from tiered.records.pieces import BATCH_BYTES_MAX, Piece, open_pieces, open_whole
 
 _FORBIDDEN = APPEND_TIME | CONTROL | DELETE_HORIZON
 NO_KEY = "has no key, which a compacted topic needs"
@@ -230,18 +238,23 @@ def open_batches(data: Buffer) -> list[OpenedBatch]:
 
 
 def _read_in_pieces(data: Buffer, batch: WalkedBatch) -> OpenedBatch:
-    keyless = -1
+    keyless: list[int] = []
+    head = decode_header(data, batch.position)
+    pieces = open_pieces(data, batch.position, head, max_whole=OPENED_BYTES_MAX)
     try:
-        times = read_times(data, batch.position)
-        head = decode_header(data, batch.position)
-        for piece in open_pieces(data, batch.position, head, max_whole=OPENED_BYTES_MAX):
-            found = find_keyless(piece.section[0], piece.section[4], 1)
-            if found:
-                keyless = piece.first + found[0]
-                break
+        times = times_of(_note_keyless(pieces, keyless))
     except Corrupt as error:
         return OpenedBatch(None, why=str(error))
-    return OpenedBatch(times, keyless)
+    return OpenedBatch(times, keyless[0] if keyless else -1)
+
+
+def _note_keyless(pieces: Iterable[Piece], keyless: list[int]) -> Iterator[Piece]:
+    """Yields the pieces, and appends the number of the first record without a key to `keyless`: the batch is opened
+    once for both."""
+    for piece in pieces:
+        if not keyless:
+            keyless += (piece.first + number for number in find_keyless(piece.section[0], piece.section[4], 1))
+        yield piece
 
 
 def _open_batch(data: bytearray | memoryview, batch: WalkedBatch, *, with_keys: bool) -> OpenedBatch:

@@ -7,7 +7,7 @@ Every length that is read is compared with the bytes that are there before memor
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
 from tiered.errors import Corrupt
@@ -31,7 +31,7 @@ from tiered.records.model import (
     Record,
     RecordSection,
 )
-from tiered.records.pieces import BATCH_BYTES_MAX, WHOLE_BYTES_MAX, open_pieces, whole_max
+from tiered.records.pieces import BATCH_BYTES_MAX, WHOLE_BYTES_MAX, Piece, open_pieces, whole_max
 
 __all__ = [
     "HEADER_BYTES",
@@ -49,6 +49,7 @@ __all__ = [
     "set_append_time",
     "set_max_timestamp",
     "stamp",
+    "times_of",
 ]
 
 _OFFSET = struct.Struct(">q")
@@ -189,9 +190,13 @@ def read_times(buf: Buffer, at: int = 0, *, max_bytes: int = BATCH_BYTES_MAX) ->
 
     The values are those of `native.time_range`. Raises `Corrupt` if the batch cannot be opened within `max_bytes`.
     """
-    head = decode_header(buf, at)
+    return times_of(open_pieces(buf, at, decode_header(buf, at), max_bytes=max_bytes))
+
+
+def times_of(pieces: Iterable[Piece]) -> tuple[int, int, int]:
+    """Returns what `read_times` does, of the records in `pieces`, and consumes them."""
     oldest, newest, beyond = NO_TIMESTAMP, NO_TIMESTAMP, -1
-    for piece in open_pieces(buf, at, head, max_bytes=max_bytes):
+    for piece in pieces:
         body, _, base_timestamp, _, count = piece.section
         low, high, wrong = native.time_range(body, base_timestamp, count)
         oldest = low if oldest == NO_TIMESTAMP else min(oldest, low) if low != NO_TIMESTAMP else oldest
