@@ -71,8 +71,7 @@ def _json(data: Any, what: str) -> bytes:
 _FROM_V3: dict[str, Callable[[Any, str], bytes]] = {"STRING": _string, "JSON": _json, "BINARY": decode_base64}
 
 
-def _field_v3(record: dict[str, Any], what: str, code: int) -> tuple[bytes | None, str]:
-    field = record.get(what)
+def _field_v3(field: Any, what: str, code: int) -> tuple[bytes | None, str]:
     if field is None:
         return None, ""
     if not isinstance(field, dict):
@@ -82,12 +81,11 @@ def _field_v3(record: dict[str, Any], what: str, code: int) -> tuple[bytes | Non
         if "data" not in field:
             raise record_error(f"{what} needs data (null for none)")
     kind, data = field.get("type"), field["data"]
+    if isinstance(kind, str) and kind in _FROM_V3:
+        return (None if data is None else _FROM_V3[kind](data, what)), kind
     if kind is None and data is None:
         return None, ""
-    read = _FROM_V3.get(kind) if isinstance(kind, str) else None
-    if read is None:
-        raise record_error(f"{what}.type has to be one of BINARY, JSON, STRING (there is no schema registry)")
-    return (None if data is None else read(data, what)), str(kind)
+    raise record_error(f"{what}.type has to be one of BINARY, JSON, STRING (there is no schema registry)")
 
 
 def parse_record_v3(
@@ -97,9 +95,16 @@ def parse_record_v3(
     reason if it is malformed, and with `code` for an unknown field."""
     if not isinstance(record, dict):
         raise record_error("a record has to be a JSON object")
-    key, key_kind = _field_v3(record, "key", code)
-    value, value_kind = _field_v3(record, "value", code)
-    if len(record) == ("key" in record) + ("value" in record):  # most have no other field
+    key = value = None
+    key_kind = value_kind = ""
+    fields = 0
+    if "key" in record:
+        key, key_kind = _field_v3(record["key"], "key", code)
+        fields = 1
+    if "value" in record:
+        value, value_kind = _field_v3(record["value"], "value", code)
+        fields += 1
+    if len(record) == fields:  # most have no other field
         return ProducerRecord(None, now_ms, key, value, (), (key_kind, value_kind))
     check_fields(record, allowed, "a record", code)
     partition, timestamp, headers = record.get("partition_id"), record.get("timestamp"), record.get("headers")
