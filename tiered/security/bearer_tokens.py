@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tiered.errors import Code, Refused
+from tiered.security.principal import can_be_issued
 
 TOKEN_MAX = 16 << 10
 """Most characters of a token."""
@@ -159,6 +160,8 @@ def _read_claims(claims: Mapping[str, Any], rules: TokenRules, now_seconds: floa
     subject = claims[rules.subject_claim]
     if not isinstance(subject, str) or not 0 < len(subject) <= NAME_MAX or not subject.isprintable():
         raise _refuse(f"its claim {rules.subject_claim} is no name")
+    if not can_be_issued(subject):
+        raise _refuse(f"its claim {rules.subject_claim} is {subject!r}, which no login may have")
     return VerifiedToken(subject, expires)
 
 

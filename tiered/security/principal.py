@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tiered.networks import network_of
+from tiered.security.acls import ANY_USER
 
 USER = "User"
 """Kind of the principals of clients, as in Kafka."""
@@ -30,6 +31,15 @@ def read_principal(text: str) -> Principal:
 
 ANONYMOUS = Principal(USER, "ANONYMOUS")
 """Principal of a client of a listener without login, as in Kafka."""
+
+
+def can_be_issued(name: str) -> bool:
+    """Returns false for a name that an issuer of tokens or certificates may give to nobody.
+
+    A blank at either end would make two names look like one. `*` and `ANONYMOUS` stand for everybody and for clients
+    without a login. Kafka takes these two, and removes the blanks.
+    """
+    return name == name.strip() and name not in ("", ANONYMOUS.name, read_principal(ANY_USER).name)
 
 
 class Caller(NamedTuple):

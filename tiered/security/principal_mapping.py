@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tiered.errors import Code, Refused
 from tiered.security.capturing_pattern import CapturingPattern
 from tiered.security.distinguished_names import Subject, format_name
-from tiered.security.principal import ANONYMOUS, USER, Principal
+from tiered.security.principal import ANONYMOUS, USER, Principal, can_be_issued
 
 SETTING = "ssl.principal.mapping.rules"
 DEFAULT = "DEFAULT"
@@ -72,14 +72,19 @@ def map_name(rules: tuple[MappingRule, ...], name: str) -> str | None:
 
 
 def map_subject(text: str, subject: Subject) -> Principal:
-    """Returns the principal of a certificate under the rules of a setting; ANONYMOUS without a certificate. Raises
-    `Refused` (SASL_AUTHENTICATION_FAILED) if no rule matches its name."""
+    """Returns the principal of a certificate under the rules of a setting; ANONYMOUS without a certificate.
+
+    Raises `Refused` (SASL_AUTHENTICATION_FAILED) if no rule matches its name, or if the rules make a name that no login
+    may have."""
     name = format_name(subject)
     if not name:
         return ANONYMOUS
     mapped = _map_name(text, name)
     if mapped is None:
         why = f"no rule of {SETTING} makes a principal of the certificate's name {name[:200]!r}"
+        raise Refused(Code.SASL_AUTHENTICATION_FAILED, why)
+    if not can_be_issued(mapped):
+        why = f"{SETTING} make {mapped[:200]!r} of the certificate's name {name[:200]!r}, which no login may have"
         raise Refused(Code.SASL_AUTHENTICATION_FAILED, why)
     return Principal(USER, mapped)
 

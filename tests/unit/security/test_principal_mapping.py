@@ -98,3 +98,9 @@ def test_certificate_without_a_principal_is_refused() -> None:
     assert map_subject("RULE:^CN=bob.*$/x/", ()) == ANONYMOUS
     with pytest.raises(Refused, match="CN=alice,O=Kranz"):
         map_subject("RULE:^CN=bob.*$/x/", subject)
+
+
+@pytest.mark.parametrize("name", ["*", "ANONYMOUS", "admin "])
+def test_certificate_whose_name_no_login_may_have_is_refused(name: str) -> None:
+    with pytest.raises(Refused, match="no login may have"):
+        map_subject("RULE:^CN=([^,]+)$/$1/", ((("commonName", name),),))
