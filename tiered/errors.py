@@ -12,6 +12,8 @@ from enum import Enum
 
 PERMISSION_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS)
 """Errors of the file system that mean no permission: waiting does not help."""
+FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of the file system that mean no room: waiting helps once somebody makes room."""
 BAD_PATH_ERRNOS = (
     errno.ENOENT,
     errno.ENOTDIR,

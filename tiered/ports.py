@@ -75,6 +75,18 @@ class File(ByteSource, Protocol):
     def close(self) -> None: ...
 
 
+class WriteErrors(NamedTuple):
+    """Failed writes in a data directory.
+
+    `failure` says why nothing is written any more; empty while writes work. `full_count` counts the writes for which
+    there was no room, and `full` is the reason of the last one.
+    """
+
+    failure: str = ""
+    full: str = ""
+    full_count: int = 0
+
+
 class Disk(Protocol):
     """One data directory. Paths are relative to its root, use `/` and never leave it. New files belong to the user of
     the process alone."""
@@ -94,7 +106,12 @@ class Disk(Protocol):
     async def discard(self, path: str) -> None:
         """Removes something that may be large, and is awaited: it takes a file system long to free the blocks."""
 
-    def space(self) -> Space: ...
+    def space(self) -> Space:
+        """Returns the room of the file system in bytes. Raises `Unavailable` if the file system does not say."""
+
+    def write_errors(self) -> WriteErrors:
+        """Returns which writes of this process failed so far, whoever made them."""
+
     def boot_mark(self, path: str) -> str:
         """Returns the boot id, and the device, mount and inode of a directory, in one line. Equal marks mean that the
         page cache survived, and that the directory is no copy."""

@@ -124,6 +124,32 @@ def test_failed_file_system_is_final_and_a_full_one_is_not(disk: LocalDisk, numb
     assert disk.make_error("pread", "f", OSError(number, os.strerror(number)), read_only=True).final is final
 
 
+@pytest.mark.parametrize(
+    ("number", "failed", "full_count"),
+    [(errno.EIO, True, 0), (errno.EROFS, True, 0), (errno.ENOSPC, False, 1), (errno.EDQUOT, False, 1),
+     (errno.EMFILE, False, 0)],
+)  # fmt: skip
+def test_write_errors_tell_a_full_disk_from_a_failed_one(
+    disk: LocalDisk, number: int, failed: bool, full_count: int
+) -> None:
+    why = str(disk.make_error("append", "f", OSError(number, os.strerror(number))))
+    errors = disk.write_errors()
+    assert (errors.failure, errors.full_count) == (why if failed else "", full_count)
+    assert errors.full == (why if full_count else "")
+
+
+def test_file_system_that_does_not_say_its_space_is_unavailable(
+    disk: LocalDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: str) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "statvfs", fail)
+    with pytest.raises(Unavailable, match="space failed") as caught:
+        disk.space()
+    assert not caught.value.final and not disk.write_errors().failure
+
+
 def test_sync_without_a_free_descriptor_is_unavailable(disk: LocalDisk) -> None:
     async def body() -> None:
         file = disk.open("f", create=True)

@@ -59,12 +59,52 @@ def test_full_disk_refuses_appends_serves_reads_and_recovers() -> None:
         assert refused.value.code is Code.KAFKA_STORAGE_ERROR
         health = site.node.health()
         assert any(each.startswith("disk full since") for each in health.problems)
-        assert "tiered_disk_full 1" in site.node.metrics.render()
+        assert "\ntiered_disk_full 1" in site.node.metrics.render()
         assert await read_values(replica, 0) == numbers(0, 3)
         site.machine.disk.capacity = None
         await fill(replica, 1, start=3)
-        assert site.node.health().problems == []
+        await site.wait_until(lambda: site.node.health().problems == [], 15)
+        assert "\ntiered_disk_full 0" in site.node.metrics.render()
         assert await read_values(replica, 0) == numbers(0, 4)
+        await site.stop()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("file", ["metadata-position", "recovery-point-offset-checkpoint"])
+def test_full_disk_that_only_a_note_meets_is_a_problem(file: str) -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start()
+        replica = await site.create()
+        site.machine.disk.faults = [DiskFault("append", file, "ENOSPC", times=-1)]
+        await site.create("u")
+        await site.wait_until(lambda: "disk full since" in str(site.node.health().problems), 70)
+        assert "\ntiered_disk_full 1" in site.node.metrics.render()
+        await fill(replica, 1)
+        site.machine.disk.faults.clear()
+        await site.wait_until(lambda: site.node.health().problems == [], 30)
+        await site.stop()
+
+    run(scenario)
+
+
+def test_full_disk_that_takes_small_appends_keeps_its_begin() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start()
+        replica = await site.create(segment_bytes="1000000")
+        await fill(replica, 1)
+        disk = site.machine.disk
+        disk.capacity = disk.space().total - disk.space().free + 30_000
+        found = set()
+        for number in range(20):
+            with pytest.raises(Refused):
+                await replica.append(batch([b"x" * 40_000]))
+            await fill(replica, 1, start=1 + number)
+            found |= {each for each in site.node.health().problems if each.startswith("disk full since")}
+            assert "\ntiered_disk_full 1" in site.node.metrics.render()
+            await asyncio.sleep(1)
+        assert len(found) == 1, found
+        disk.capacity = None
         await site.stop()
 
     run(scenario)

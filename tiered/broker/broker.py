@@ -151,7 +151,7 @@ class Broker:
         self.incarnation = self._draw_id()
         self.retention_clock = RetentionClock(world.clock)
         self.startup_retry = StartupRetry(self.store, world.clock, world.rng)
-        self.disk = DiskState(world.clock, metrics, self._on_disk_failed)
+        self.disk = DiskState(world.disk, world.clock, metrics, self._on_disk_failed)
         self.data_directory = DataDirectory(world.disk)
         self._metadata = MetadataLog(self.store, world.clock, world.rng, metrics, snapshot_slots=snapshot_slots)
         self.cluster = ClusterMember(

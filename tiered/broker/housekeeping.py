@@ -39,8 +39,8 @@ SYNCED_ENTRIES_AT_ONCE = 32
 """Logs for which a change of `flush` is noted at once."""
 UNFLUSHED_BYTES_MAX = 64 << 20
 """Bytes of an active segment after which the next checkpoint fsyncs it too."""
-FREE_AGAIN_BYTES = 64 << 20
-"""Free space at which a full disk counts as writable again, although no append was tried."""
+DISK_CHECK_SECONDS = 1.0
+"""Pause between two looks at failed writes and at the room on a full disk."""
 
 
 class Housekeeping:
@@ -59,7 +59,6 @@ class Housekeeping:
     ) -> None:
         self._view = view
         self._clock = world.clock
-        self._disk = world.disk
         self._hosted_replicas = hosted_replicas
         self._loss_reporter = loss_reporter
         self._tiering = tiering
@@ -83,6 +82,7 @@ class Housekeeping:
                 self._run_every(settings.log_flush_offset_checkpoint_interval_ms / 1000, self.write_checkpoints)
             )
             group.create_task(self._run_every(SWEEP_SECONDS, self.delete_dropped_logs))
+            group.create_task(self._run_every(DISK_CHECK_SECONDS, self.check_disk))
             await self._served.wait()  # a start writes the first note itself
             group.create_task(self._run_every(NOTE_SECONDS, self.note_metadata))
 
@@ -93,6 +93,10 @@ class Housekeeping:
             except (Unavailable, Refused) as error:
                 log.warning("housekeeping failed, goes on at its next turn step=%s why=%s", step.__name__, error)
             await self._clock.sleep(seconds)
+
+    async def check_disk(self) -> None:
+        """Marks the disk as full or failed after failed writes of any kind, and as writable once it has room."""
+        self._disk_state.check()
 
     # -- retries ------------------------------------------------------------------------------------------------------
 
@@ -144,8 +148,6 @@ class Housekeeping:
             if isinstance(replica, LeaderReplica):
                 self._tiering.wake(replica)
             await self._clock.sleep(0)
-        if self._disk_state.full is not None and self._disk.space().free >= FREE_AGAIN_BYTES:
-            self._disk_state.mark_writable()
 
     async def _maintain_log(self, replica: LeaderReplica | FollowerReplica, now_ms: int) -> None:
         """Deletes first: a full disk needs the space before it can take a new segment."""

@@ -1,4 +1,8 @@
-"""The state of a broker's data directory, which all its partitions share: in use, full or dead."""
+"""The state of a broker's data directory, which all its partitions share: in use, full or dead.
+
+The directory is full from the first write for which there is no room, whoever makes it. Small writes may succeed in
+between: a file system has room in the last block of a file. Therefore only `has_room` ends the state.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from typing import NamedTuple, TypeVar
 from tiered.errors import Code, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog
 from tiered.metrics import Metrics
-from tiered.ports import Clock
+from tiered.ports import Clock, Disk, Space
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -22,16 +26,43 @@ class DiskProblem(NamedTuple):
     why: str
 
 
+ROOM_SECONDS = 10.0
+"""Time without a write that found no room, after which a full disk may count as writable."""
+ROOM_BYTES = 64 << 20
+"""Free space at which a full disk has room, although nobody appends..."""
+ROOM_SHARE = 20
+"""... or this part of a small file system."""
+TAKEN_BYTES = 1 << 20
+"""Appended bytes that show room although the file system has little free space, or does not know a quota."""
+
+
+class FullDisk(NamedTuple):
+    """The last write that found no room on a full disk (monotonic time), and the bytes appended since."""
+
+    refused_ns: int
+    taken_bytes: int = 0
+
+
+def has_room(full: FullDisk, now_ns: int, space: Space) -> bool:
+    """Returns True once a full disk takes writes again: no write failed for a while, and there is proof of room."""
+    if now_ns - full.refused_ns < ROOM_SECONDS * 1e9:
+        return False
+    return full.taken_bytes >= TAKEN_BYTES or space.free >= min(ROOM_BYTES, space.total // ROOM_SHARE)
+
+
 class DiskState:
-    """The state of the data directory. Full: appends are refused until one succeeds. Dead (EIO, or a failed fsync):
+    """The state of the data directory. Full: appends may be refused, each is tried. Dead (EIO, or a failed fsync):
     nothing is tried again, the broker must stop, and the next start does not trust its log."""
 
-    def __init__(self, clock: Clock, metrics: Metrics, on_dead: Callable[[str], None]) -> None:
+    def __init__(self, disk: Disk, clock: Clock, metrics: Metrics, on_dead: Callable[[str], None]) -> None:
+        self._disk = disk
         self._clock = clock
         self._on_dead = on_dead
         self.full: DiskProblem | None = None
         self.dead: DiskProblem | None = None
-        metrics.gauge("tiered_disk_full", "1 while appends fail for lack of space.").set_function(
+        self._full_disk = FullDisk(0)
+        self._full_count = disk.write_errors().full_count
+        metrics.gauge("tiered_disk_full", "1 while the disk has no room for writes of any kind.").set_function(
             lambda: float(bool(self.full))
         )
         metrics.gauge("tiered_disk_dead", "1 after an I/O error or a failed fsync.").set_function(
@@ -39,14 +70,25 @@ class DiskState:
         )
 
     def mark_full(self, why: str) -> None:
-        """Notes that an append did not fit."""
+        """Notes that a write did not fit."""
+        self._full_disk = FullDisk(self._clock.mono_ns())
         if self.full is None:
             self.full = DiskProblem(self._clock.wall_ms(), why)
             log.error("disk full, appends are refused why=%s", why)
 
-    def mark_writable(self) -> None:
-        """Notes that an append succeeded."""
-        if self.full is not None:
+    def note_append(self, size: int) -> None:
+        """Notes that a full disk took an append of `size` bytes."""
+        self._full_disk = self._full_disk._replace(taken_bytes=self._full_disk.taken_bytes + size)
+
+    def check(self) -> None:
+        """Marks the disk after writes that failed, whoever made them, and ends the full state once there is room."""
+        errors = self._disk.write_errors()
+        if errors.failure:
+            self.mark_dead(errors.failure)
+        if errors.full_count != self._full_count:
+            self._full_count = errors.full_count
+            self.mark_full(errors.full)
+        if self.full is not None and has_room(self._full_disk, self._clock.mono_ns(), self._disk.space()):
             log.info("disk takes appends again after_ms=%d", self._clock.wall_ms() - self.full.since_ms)
             self.full = None
 

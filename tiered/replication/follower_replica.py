@@ -235,7 +235,7 @@ class FollowerReplica:
             self._disk.on_append_refused(refused, self.log)
             raise
         if self._disk.full is not None:
-            self._disk.mark_writable()
+            self._disk.note_append(len(part.records))
 
     def _truncate(self, offset: int, part: FetchedPartition) -> None:
         # Below the high watermark only after an unclean election or a reported loss; else it is a bug.

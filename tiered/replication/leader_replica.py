@@ -500,7 +500,7 @@ class LeaderReplica:
         traffic.bytes_in += len(data)
         traffic.records_in += 0 if appended.is_duplicate else appended.last_offset + 1 - appended.base_offset
         if disk.full is not None:
-            disk.mark_writable()
+            disk.note_append(len(data))
         if hot.segment_count != self._segments_seen:
             self._segments_seen = hot.segment_count
             self._events.on_segment_closed(self)

@@ -26,8 +26,8 @@ from concurrent.futures import ThreadPoolExecutor
 from stat import S_IMODE
 from types import TracebackType
 
-from tiered.errors import Unavailable, make_directory_error
-from tiered.ports import Buffer, Space
+from tiered.errors import FULL_ERRNOS, Unavailable, make_directory_error
+from tiered.ports import Buffer, Space, WriteErrors
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +56,8 @@ class LocalDisk:
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="tiered-disk")
         self.write_failure = ""
         """Why nothing is written any more; empty while writes work."""
+        self._full = ""
+        self._full_count = 0
         _make_root(self.root)
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> LocalFile:
@@ -112,8 +114,14 @@ class LocalDisk:
         await asyncio.wrap_future(self._pool.submit(self.remove, path))
 
     def space(self) -> Space:
-        stat = os.statvfs(self.root)
+        try:
+            stat = os.statvfs(self.root)
+        except OSError as error:
+            raise self.make_error("space", ".", error, read_only=True) from None
         return Space(total=stat.f_frsize * stat.f_blocks, free=stat.f_frsize * stat.f_bavail)
+
+    def write_errors(self) -> WriteErrors:
+        return WriteErrors(self.write_failure, self._full, self._full_count)
 
     def boot_mark(self, path: str) -> str:
         try:
@@ -153,6 +161,8 @@ class LocalDisk:
         why = f"{verb} failed path={path} error={error.strerror}"
         if error.errno in FATAL_ERRORS and not read_only:
             self.write_failure = why
+        elif error.errno in FULL_ERRNOS:
+            self._full, self._full_count = why, self._full_count + 1
         return Unavailable(why, final=bool(self.write_failure))
 
     async def sync_descriptor(self, descriptor: int, path: str, sync_call: Callable[[int], None]) -> None:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable, first_line
+from tiered.errors import FULL_ERRNOS, Code, Corrupt, Fenced, Refused, Unavailable, first_line
 from tiered_api.cli.arguments import parser
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import discard_output, print_error
 from tiered_api.cli.parsing import Command
 from tiered_api.kafka.protocol.primitives import Malformed
 
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Errors that the file of our output may raise."""
 
 FOREIGN = (
@@ -59,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         discard_output()
         return Exit.OK
     except OSError as error:
-        if error.errno not in DISK_FULL or error.filename is not None:
+        if error.errno not in FULL_ERRNOS or error.filename is not None:
             raise
         discard_output()
         return _fail(f"cannot write the output: {error.strerror}", Exit.UNAVAILABLE)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tests.sim.harness.durable_bytes import DurableBytes, Folder, Inode, Write, count_bytes
 from tiered.errors import Unavailable
-from tiered.ports import Buffer, Space
+from tiered.ports import Buffer, Space, WriteErrors
 
 TOTAL_BYTES = 1 << 40
 DEAD = "the process is dead"
@@ -67,6 +67,8 @@ class SimDisk:
         self._rng = rng
         self._contents = contents or DurableBytes()
         self._failed = ""
+        self._full = ""
+        self._full_count = 0
 
     @property
     def failed(self) -> bool:
@@ -141,6 +143,9 @@ class SimDisk:
         total = TOTAL_BYTES if self.capacity is None else self.capacity
         return Space(total, max(0, total - count_bytes(self._contents.root)))
 
+    def write_errors(self) -> WriteErrors:
+        return WriteErrors(self._failed if self.failed else "", self._full, self._full_count)
+
     def boot_mark(self, path: str) -> str:
         return f"boot={self._contents.boot} device=1 mount=1 inode={self._contents.inode}"
 
@@ -211,6 +216,12 @@ class SimDisk:
             return self._rng.randint(0, max(0, wanted - 1))
         return wanted if self.capacity is None else min(wanted, self.space().free)
 
+    def full_error(self, verb: str, path: str) -> Unavailable:
+        """Returns the error of a write that does not fit, and counts it."""
+        self._full = f"{verb} failed path={path} error=No space left on device"
+        self._full_count += 1
+        return Unavailable(self._full)
+
     def next_sequence(self) -> int:
         self._contents.sequence += 1
         return self._contents.sequence
@@ -266,7 +277,7 @@ class SimFile:
         self._change(before, data[:fits])
         if fits < len(data):
             self._change(before, None)
-            raise Unavailable(f"append failed path={self.name} error=No space left on device")
+            raise self._disk.full_error("append", self.name)
         self._disk.count_op("append", self.name)
         return len(self._inode.data)
 
@@ -274,7 +285,7 @@ class SimFile:
         self._enter("pwrite", write=True)
         growth = max(0, offset + len(data) - len(self._inode.data))
         if self._disk.bytes_that_fit(self.name, growth) < growth:
-            raise Unavailable(f"pwrite failed path={self.name} error=No space left on device")
+            raise self._disk.full_error("pwrite", self.name)
         self._change(offset, bytes(data))
         self._disk.count_op("pwrite", self.name)
 

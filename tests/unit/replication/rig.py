@@ -104,7 +104,7 @@ class BrokerRig:
         self.disk = disk
         self.disk_failures.clear()
         self.metrics = Metrics()
-        self.state = DiskState(self.clock, self.metrics, self.disk_failures.append)
+        self.state = DiskState(disk, self.clock, self.metrics, self.disk_failures.append)
         self.store = self._bucket.store(self.faults, self.clock)
 
         async def admit() -> None:

@@ -16,6 +16,7 @@ from tiered.errors import Refused
 from tiered.hot.disk_log import DiskLog
 from tiered.ids import TopicPartition
 from tiered.replication.become_leader import PreviousLeader
+from tiered.replication.disk_state import ROOM_SECONDS
 from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 
@@ -422,6 +423,10 @@ def test_full_disk_stops_copying_until_it_has_room() -> None:
         assert copy.lag == replica.high_watermark == 3
         two.disk.capacity = 1 << 40
         await wait_until(lambda: is_equal(copy, replica))
+        two.state.check()
+        assert two.state.full is not None
+        await asyncio.sleep(ROOM_SECONDS)
+        two.state.check()
         assert two.state.full is None and copy.lag == 0
         assert not two.disk_failures
 
