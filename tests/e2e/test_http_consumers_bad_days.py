@@ -348,6 +348,69 @@ def test_topic_that_grows_after_a_restart_is_assigned_again(tmp_path: Path) -> N
     run(tmp_path, second, group_initial_rebalance_delay_ms=0)
 
 
+async def start_group_of(where: HttpBroker, *topics: str) -> HttpConsumer:
+    """Returns a consumer that has the partitions of its first topic, and is to be found again after a restart."""
+    for topic in topics:
+        await where.create(topic)
+    one = await HttpConsumer.create(where, "g", "one")
+    await one.ask_without_reply("POST", "/subscription", {"topics": [topics[0]]})
+    await one.ask("GET", "/records", accept=JSON)
+    return one
+
+
+def test_consumer_deleted_first_thing_after_a_restart_leaves_its_group(tmp_path: Path) -> None:
+    """The member of the new process has sent nothing yet, but the group has the member of the one before."""
+
+    async def first(where: HttpBroker) -> None:
+        await start_group_of(where, "t")
+
+    async def second(where: HttpBroker) -> None:
+        assert await members(where) == ["rest-one"]
+        await HttpConsumer(where, "/consumers/g/instances/one").ask_without_reply("DELETE", "")
+        assert await members(where) == []
+
+    run(tmp_path, first, group_initial_rebalance_delay_ms=0)
+    run(tmp_path, second, group_initial_rebalance_delay_ms=0)
+
+
+def test_other_subscription_first_thing_after_a_restart_is_assigned(tmp_path: Path) -> None:
+    """A static member that comes back keeps its assignment, whatever topics it names."""
+
+    async def first(where: HttpBroker) -> None:
+        await start_group_of(where, "t", "u")
+
+    async def second(where: HttpBroker) -> None:
+        again = HttpConsumer(where, "/consumers/g/instances/one")
+        await again.ask_without_reply("POST", "/subscription", {"topics": ["t", "u"]})
+        await where.produce("u", "7")
+        async with asyncio.timeout(20):
+            assert values(await again.read(1)) == [7]
+        assert len(await again.partitions()) == 2
+
+    run(tmp_path, first, group_initial_rebalance_delay_ms=0)
+    run(tmp_path, second, group_initial_rebalance_delay_ms=0)
+
+
+def test_topic_that_a_pattern_matches_after_a_restart_is_assigned(tmp_path: Path) -> None:
+    """The consumer comes back with more topics than the group knows it for."""
+
+    async def first(where: HttpBroker) -> None:
+        await where.create("t1")
+        one = await HttpConsumer.create(where, "g", "one")
+        await one.ask_without_reply("POST", "/subscription", {"topic_pattern": "t."})
+        await one.ask("GET", "/records", accept=JSON)
+
+    async def second(where: HttpBroker) -> None:
+        await where.create("t2")
+        await where.produce("t2", "7")
+        again = HttpConsumer(where, "/consumers/g/instances/one")
+        async with asyncio.timeout(20):
+            assert values(await again.read(1)) == [7]
+
+    run(tmp_path, first, group_initial_rebalance_delay_ms=0)
+    run(tmp_path, second, group_initial_rebalance_delay_ms=0)
+
+
 def test_stored_assignment_of_a_consumer_is_restored() -> None:
     requested, choices = Subscription(("a", "b")), ConsumerConfig(format="json", min_bytes=7, auto_commit=False)
     assert ConsumerConfig.from_user_data(choices.to_user_data(requested)) == (choices, requested)

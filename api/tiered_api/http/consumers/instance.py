@@ -142,16 +142,17 @@ class ConsumerInstance:
                 return
             await before.stop()
             await self._on_revoked()
-        self.join(subscription, before.member_id if before is not None else "")
+        known = (before.member_id, before.known_metadata) if before is not None else ("", None)
+        self.join(subscription, *known)
 
-    def join(self, subscription: Subscription, member_id: str = "") -> None:
-        """Becomes a member, or continues a membership."""
+    def join(self, subscription: Subscription, member_id: str = "", known_metadata: bytes | None = None) -> None:
+        """Becomes a member, or continues a membership. The group may have the member with `known_metadata`."""
         context, user_data = self._context, self.config.to_user_data(subscription)
         session_ms = min(SESSION_MS, context.broker.settings.group_max_session_timeout_ms)
         config = MemberConfig(self.group, self.name, user_data, session_ms, self.holder)
         topics = self._topics.subscribe(subscription, self._may_read)
         submit = context.broker.group_coordinators.submit
-        self.member = RestMember(submit, context.clock, config, topics, self._on_revoked, member_id)
+        self.member = RestMember(submit, context.clock, config, topics, self._on_revoked, member_id, known_metadata)
 
     @property
     def is_fenced(self) -> bool:

@@ -35,6 +35,14 @@ class InstanceKey(NamedTuple):
     name: str
 
 
+class _FoundMember(NamedTuple):
+    """A consumer as its group has it: its settings, its subscription, and the metadata that has both."""
+
+    config: ConsumerConfig
+    subscription: Subscription
+    metadata: bytes
+
+
 class ConsumerInstances:
     """The consumers of one listener. `close` does not leave their groups: the members stay until their sessions end."""
 
@@ -138,26 +146,27 @@ class ConsumerInstances:
         if instance is not None and not instance.is_fenced:
             return instance
         found = await self._find_member(key)
-        if found is None or found[0].owner != str(caller.principal):
+        if found is None or found.config.owner != str(caller.principal):
             return instance
         if instance is not None:
             self._remove(key)
             await instance.detach()
         replaces = await self._make_room(caller.holder)
-        instance = self._add(key, found[0], caller, replaces=replaces)
+        instance = self._add(key, found.config, caller, replaces=replaces)
         instance.has_unknown_reads = True
-        instance.join(found[1])
+        instance.join(found.subscription, known_metadata=found.metadata)
         return instance
 
-    async def _find_member(self, key: InstanceKey) -> tuple[ConsumerConfig, Subscription] | None:
-        """Returns the settings and the subscription of a consumer that is a member of the group."""
+    async def _find_member(self, key: InstanceKey) -> _FoundMember | None:
+        """Returns a consumer that is a member of the group."""
         submit = self._context.broker.group_coordinators.submit
         group: DescribeGroupReply = await retry_while_loading(
             self._context, lambda: submit(key.group, DescribeGroup(key.group, any_state=True))
         )
         for member in group.members if group.code is Code.NONE else ():
             if member.instance_id == INSTANCE_ID_PREFIX + key.name:
-                return ConsumerConfig.from_user_data(user_data_of(member.metadata))
+                found = ConsumerConfig.from_user_data(user_data_of(member.metadata))
+                return None if found is None else _FoundMember(*found, member.metadata)
         return None
 
     async def _end_instance(self, key: InstanceKey, instance: ConsumerInstance) -> None:

@@ -63,7 +63,8 @@ class MemberConfig:
 
 class RestMember:
     """A member of a group that joins and sends heartbeats by itself. `on_revoked` is awaited before the member gives up
-    its partitions. A `member_id` that is not empty continues a membership."""
+    its partitions. A `member_id` that is not empty continues a membership. `known_metadata` is the metadata with which
+    the group may have the member already."""
 
     def __init__(
         self,
@@ -73,6 +74,7 @@ class RestMember:
         topics: SubscribedTopics,
         on_revoked: Callable[[], Awaitable[None]],
         member_id: str = "",
+        known_metadata: bytes | None = None,
     ) -> None:
         self.subscription = topics.subscription
         self.assigned: list[TopicPartition] | None = None
@@ -81,6 +83,8 @@ class RestMember:
         """The reason why it cannot be a member."""
         self.join_done = asyncio.Event()
         self.member_id = member_id
+        self.known_metadata = known_metadata
+        """The metadata with which the group may have the member; None if the group cannot have it."""
         self.generation = -1
         self.instance_id = INSTANCE_ID_PREFIX + config.name
         self._send_request = send_request
@@ -94,7 +98,6 @@ class RestMember:
         self._subscribed: tuple[str, ...] = ()
         self._group_topics: frozenset[str] = frozenset()
         """The topics that all members subscribe to, if this member leads the group."""
-        self._join_sent = bool(member_id)
         self._task = asyncio.create_task(self._run(), name=f"rest consumer {config.name}")
 
     @property
@@ -106,7 +109,7 @@ class RestMember:
         """Leaves the group, so that other members get its partitions."""
         await self.stop()
         # During a join the coordinator already has the member, but the member gets its id only with the reply.
-        if self._join_sent and not self.is_fenced:
+        if self.known_metadata is not None and not self.is_fenced:
             request = requests.LeaveGroup(
                 self._group, (LeavingMember(self.member_id, self.instance_id, "instance deleted"),)
             )
@@ -150,8 +153,14 @@ class RestMember:
     async def _join_group(self) -> Code:
         """Joins one generation and gets its assignment."""
         seen, self._known_rights = self._topics.partition_counts(), self._topics.rights
-        self._subscribed, self._known_counts, self._join_sent = await self._topics.matching_names(seen), seen, True
+        self._subscribed, self._known_counts = await self._topics.matching_names(seen), seen
         metadata = encode_metadata(self._subscribed, self._config.user_data)
+        # A static member that comes back under a new id gets its old assignment, whatever topics it names (KIP-345).
+        # It names those of before, and the others with its new id: that begins a rebalance.
+        comes_back = not self.member_id and self.known_metadata not in (None, metadata)
+        if comes_back:
+            metadata = self.known_metadata or b""
+        self.known_metadata = metadata
         join = requests.JoinGroup(
             self._group, self.member_id, self.instance_id, self._config.name, "/rest", self._config.session_ms,
             REBALANCE_MS, "consumer", ((PROTOCOL, metadata),), holder=self._config.holder,
@@ -160,6 +169,8 @@ class RestMember:
         self.member_id = joined.member_id or self.member_id
         if joined.code is not Code.NONE:
             return joined.code
+        if comes_back:
+            return Code.REBALANCE_IN_PROGRESS
         self.generation = joined.generation
         leads = joined.leader == joined.member_id
         subscriptions = {member.member_id: read_subscription(member.metadata) for member in joined.members if leads}
