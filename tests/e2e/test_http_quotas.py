@@ -117,6 +117,8 @@ def test_client_in_debt_of_partitions_gets_429(tmp_path: Path) -> None:
         assert [await create("a", 20, **APP), await create("b", 1, **APP)] == [201, 429]
         assert (await site.ask("DELETE", f"{topics}/a", **APP)).status == 429
         assert (await site.ask("PATCH", f"{topics}/a", {"partitions_count": 21}, **APP)).status == 429
+        setting = await site.ask("PUT", f"{topics}/a/configs/retention.ms", {"value": "1000"}, **APP)
+        assert setting.status == 429 and "retention.ms" not in site.broker.image.topics["a"].configs
         assert await create("b", 1) == 201, "another client"
         assert "b" in site.broker.image.topics and len(site.broker.image.topics["a"].partitions) == 20
 

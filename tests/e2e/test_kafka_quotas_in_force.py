@@ -31,6 +31,12 @@ from tiered_api.kafka.protocol.messages.delete_topics import (
     DeleteTopicState,
 )
 from tiered_api.kafka.protocol.messages.fetch import FetchResponse
+from tiered_api.kafka.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from tiered_api.kafka.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tiered_api.kafka.protocol.messages.produce import ProduceResponse
@@ -259,6 +265,39 @@ def test_client_with_a_debt_may_not_change_topics(tmp_path: Path) -> None:
         assert [each.error_code for each in lenient.topics] == [0], "old clients do not know the error"
         assert lenient.throttle_time_ms > first.throttle_time_ms
         assert site.node.image.topics.keys() >= {"a", "c"} and "b" not in site.node.image.topics
+
+    run(tmp_path, scenario)
+
+
+def alteration(value: int) -> IncrementalAlterConfigsRequest:
+    """Returns the request that sets a setting of a topic."""
+    resource = AlterConfigsResource(2, "t", [AlterableConfig("retention.ms", 0, str(value))])
+    return IncrementalAlterConfigsRequest([resource])
+
+
+def test_changes_of_settings_cost_their_client_pauses(tmp_path: Path) -> None:
+    """Clients of these requests do not know the error: they wait. A client with a connection for each request pays."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        await site.create("t")
+        await put(site, CLIENT, controller_mutation_rate=1.0)
+        codes, client = [], await site.client()
+        for number in range(11):
+            answer = await client.ask(alteration(1000 + number), 1, IncrementalAlterConfigsResponse)
+            assert (answer.responses[0].error_code, answer.throttle_time_ms) == (0, 0), "the bucket has eleven"
+        answer = await client.ask(alteration(2000), 1, IncrementalAlterConfigsResponse)
+        assert answer.responses[0].error_code == 0 and answer.throttle_time_ms > 500
+        assert reading(site) == [False]
+        for number in range(120):
+            other = await site.client()
+            answer = await other.ask(alteration(3000 + number), 1, IncrementalAlterConfigsResponse)
+            codes.append(answer.responses[0].error_code)
+            assert answer.throttle_time_ms > 500
+            other.close()
+        throttled = Code.THROTTLING_QUOTA_EXCEEDED.number
+        assert set(codes[:98]) == {0} and codes[-1] == throttled, "nobody owes more than a hundred"
+        value = int(site.node.image.topics["t"].configs["retention.ms"])
+        assert 3098 <= value < 3119
 
     run(tmp_path, scenario)
 

@@ -20,7 +20,7 @@ from tiered.broker.audit_log import DONE, REFUSED, UNKNOWN, AuditLog
 from tiered.broker.authorization import Authorization
 from tiered.broker.awaited_ends import AwaitedEnds
 from tiered.broker.clean_throttle import CleanThrottle
-from tiered.broker.client_quotas import ClientQuotas
+from tiered.broker.client_quotas import ClientQuotas, Submitter
 from tiered.broker.cluster_metrics import ClusterMetrics
 from tiered.broker.data_directory import DataDirectory
 from tiered.broker.delegation_tokens import DelegationTokens
@@ -59,6 +59,7 @@ from tiered.broker.transaction_verification import TransactionVerification
 from tiered.cold.manifest import FAN
 from tiered.config.settings import Settings
 from tiered.controller import requests
+from tiered.controller.change_costs import count_changes
 from tiered.controller.change_descriptions import describe_changes
 from tiered.controller.channel import SUBMIT_SECONDS
 from tiered.controller.member import ClusterMember
@@ -94,7 +95,6 @@ from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.security.administrators import parse_super_users
 from tiered.security.broker_secrets import BrokerSecrets, choose_secrets
-from tiered.security.principal import Caller
 
 T = TypeVar("T")
 
@@ -327,9 +327,11 @@ class Broker:
         """Returns the leader replicas of this broker."""
         return self.hosted_replicas.list_leaders()
 
-    async def submit(self, request: Request, timeout: float = SUBMIT_SECONDS, *, by: Caller | None = None) -> Any:
-        """Returns the controller's reply; its type stands with each request. Raises `Refused` with the reason. The
-        audit log gets what the request of a caller changed."""
+    async def submit(self, request: Request, timeout: float = SUBMIT_SECONDS, *, by: Submitter | None = None) -> Any:
+        """Returns the controller's reply; its type stands with each request. Raises `Refused` with the reason. A
+        client pays for the changes that its request asks for, and the audit log gets what became of them."""
+        if by is not None:
+            by.admit_changes(count_changes(request, self.image, self.settings.num_partitions))
         reply, outcome = None, UNKNOWN  # also if the caller leaves before the reply
         try:
             reply = await self.cluster.channel.submit(request, timeout)
@@ -339,7 +341,7 @@ class Broker:
             raise
         finally:
             if by is not None and outcome != REFUSED:
-                self.audit.record_changes(by, describe_changes(request, reply, self.image), outcome)
+                self.audit.record_changes(by.caller, describe_changes(request, reply, self.image), outcome)
         return reply
 
     async def announce(self, http: str, listeners: Mapping[str, str], advertised_http: str = "") -> None:

@@ -7,7 +7,7 @@ counted, and nobody is asked who sends a request.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tiered.config.settings import Settings
 from tiered.errors import Code, Refused
@@ -27,12 +27,25 @@ from tiered.quotas.validation import (
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
 )
+from tiered.security.principal import Caller
 
 SHOWN_MAX = 100
 """Most counts by quota and entity in the metrics: those of the entities that were throttled last."""
 SHOWN_TEXT_MAX = 100
 THROTTLED = "The throttling quota has been exceeded."
 """Kafka's text of THROTTLING_QUOTA_EXCEEDED."""
+
+
+class Submitter(Protocol):
+    """The client whose request changes metadata: it pays for the change (KIP-599)."""
+
+    @property
+    def caller(self) -> Caller:
+        """Its principal and host."""
+
+    def admit_changes(self, count: int) -> None:
+        """Charges changes of metadata. Raises the refusal of a client that has to wait."""
+
 
 RATE_QUOTAS = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE, CONNECTION_CREATION_RATE)
 
@@ -145,13 +158,14 @@ class ClientQuotas:
     # -- mutations and connections ------------------------------------------------------------------------------------
 
     def charge_mutations(self, limit: Limit, count: int, *, is_strict: bool) -> int:
-        """Counts created or deleted partitions (KIP-599), and returns the pause in ms.
+        """Counts changes of metadata (KIP-599), and returns the pause in ms.
 
-        A strict charge is refused while the client has a debt. Others only grow the debt.
+        A strict charge is refused while the client has a debt. Others grow the debt up to a bound: else a client that
+        opens a connection for each request would never wait.
         """
         now_ms = self._now_ms()
         bucket = self._buckets.find((CONTROLLER_MUTATION_RATE, limit.user, limit.client_id), limit.bound, now_ms)
-        if is_strict and bucket.measure(limit.bound, now_ms) < 0:
+        if bucket.measure(limit.bound, now_ms) < 0 if is_strict else bucket.is_overdrawn(limit.bound, now_ms):
             self._count(CONTROLLER_MUTATION_RATE, limit)
             raise Refused(Code.THROTTLING_QUOTA_EXCEEDED, THROTTLED)
         bucket.record(count, limit.bound, now_ms)

@@ -11,6 +11,8 @@ import math
 
 PAUSE_MS_MAX = 2**53
 """Longest pause: a tiny bound makes more milliseconds than a number can hold."""
+DEBT_LEAST = 100
+"""Tokens that any client may owe: a small bucket has less than one large request takes."""
 
 
 def round_half_up(value: float) -> int:
@@ -109,6 +111,10 @@ class TokenBucket:
     def record(self, value: float, bound: float, now_ms: int) -> None:
         """Takes tokens, or gives them back if the value is below 0."""
         self._tokens = min(self._burst_seconds * bound, self.measure(bound, now_ms) - value)
+
+    def is_overdrawn(self, bound: float, now_ms: int) -> bool:
+        """True if the debt is as large as a full bucket, and as `DEBT_LEAST`."""
+        return self.measure(bound, now_ms) <= -max(DEBT_LEAST, self._burst_seconds * bound)
 
     def throttle_ms(self, bound: float, now_ms: int) -> int:
         """Returns the pause after which there is no debt; 0 if there is none."""

@@ -141,3 +141,13 @@ def test_pause_is_never_longer_than_the_debt() -> None:
     pause_ms = rate.throttle_ms(1_000.0, 0)
     assert pause_ms == 20_000
     assert rate.throttle_ms(1_000.0, pause_ms) == 0
+
+
+@pytest.mark.parametrize(("bound", "most"), [(1.0, 100), (50.0, 550)])
+def test_bucket_is_overdrawn_at_a_full_one_or_a_hundred(bound: float, most: int) -> None:
+    bucket = TokenBucket(11, 1000, bound, 0)
+    bucket.record(11 * bound + most - 1, bound, 0)
+    assert not bucket.is_overdrawn(bound, 0)
+    bucket.record(1, bound, 0)
+    assert bucket.is_overdrawn(bound, 0)
+    assert not bucket.is_overdrawn(bound, 1_000), "time pays"

@@ -8,11 +8,12 @@ the event loop, without waits and without the work of threads.
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tiered.broker.client_quotas import ClientLimits, ClientQuotas
 from tiered.errors import Refused
 from tiered.quotas.precedence import QuotaTable
+from tiered.security.principal import Caller
 from tiered_api.http.exchange.errors import HttpError
 
 CLIENT_ID = "X-Client-Id"
@@ -76,13 +77,13 @@ class HttpMeter:
         if pause_ms > 0:
             raise _over_quota(pause_ms)
 
-    def charge_mutations(self, partitions: int) -> None:
-        """Charges created or deleted partitions. Raises `HttpError` 429 while the client has a debt (KIP-599)."""
+    def charge_mutations(self, count: int) -> None:
+        """Charges changes of metadata. Raises `HttpError` 429 while the client has a debt (KIP-599)."""
         limit = self._limits.mutations
         if limit is None:
             return
         try:
-            self._quotas.charge_mutations(limit, partitions, is_strict=True)
+            self._quotas.charge_mutations(limit, count, is_strict=True)
         except Refused:
             raise _over_quota(self._quotas.find_mutation_pause(limit)) from None
 
@@ -129,6 +130,18 @@ class HttpMeter:
             self._quotas.record_produced(self._limits.produced, count)
         elif operation in READS and self._limits.fetched is not None:
             self._quotas.record_fetched(self._limits.fetched, count)
+
+
+class HttpSubmitter(NamedTuple):
+    """The caller of a request that changes metadata, and its meter if it has a quota."""
+
+    caller: Caller
+    meter: HttpMeter | None
+
+    def admit_changes(self, count: int) -> None:
+        """Charges changes. Raises `HttpError` 429 while the client has a debt."""
+        if self.meter is not None and count:
+            self.meter.charge_mutations(count)
 
 
 def _over_quota(pause_ms: int) -> HttpError:

@@ -20,7 +20,7 @@ from tiered_api.http.exchange.context import INLINE_BYTES, HttpContext
 from tiered_api.http.exchange.decompress import WholeBody
 from tiered_api.http.exchange.errors import BAD_REQUEST, NOT_AUTHENTICATED, NOT_AUTHORIZED, HttpError
 from tiered_api.http.exchange.fields import load_json
-from tiered_api.http.exchange.metering import HttpMeter
+from tiered_api.http.exchange.metering import HttpMeter, HttpSubmitter
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -88,6 +88,11 @@ class HttpRequest(web.BaseRequest):
     def peer(self) -> str:
         """The address of the client; empty if unknown."""
         return self.remote or ""
+
+    @property
+    def submitter(self) -> HttpSubmitter:
+        """The caller, who pays for changes of metadata."""
+        return HttpSubmitter(self.caller, self.meter)
 
     def may(self, operation: Operation, kind: ResourceType, name: str) -> bool:
         """True if the caller may carry out an operation on a resource."""

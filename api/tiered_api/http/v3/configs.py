@@ -118,7 +118,7 @@ async def _alter_topic(
 ) -> web.StreamResponse:
     topic = _topic(request)
     await request.context.broker.submit(
-        AlterTopicConfigs(topic.name, changes, validate_only=validate_only), by=request.caller
+        AlterTopicConfigs(topic.name, changes, validate_only=validate_only), by=request.submitter
     )
     return no_content()
 
@@ -185,7 +185,7 @@ async def _alter_broker(
     request: HttpRequest, node_id: int, changes: Mapping[str, str | None], validate_only: bool
 ) -> web.StreamResponse:
     await request.context.broker.submit(
-        AlterBrokerConfigs(node_id, changes, validate_only=validate_only), by=request.caller
+        AlterBrokerConfigs(node_id, changes, validate_only=validate_only), by=request.submitter
     )
     return no_content()
 

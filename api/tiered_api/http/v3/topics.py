@@ -42,10 +42,7 @@ async def create_topic(request: HttpRequest) -> web.StreamResponse:
     wanted = parse_creation(await request.read_json_object())
     if not request.may(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME):
         request.require(Operation.CREATE, ResourceType.TOPIC, wanted.name)
-    if not wanted.validate_only:
-        partitions = wanted.partitions if wanted.partitions > 0 else request.context.broker.settings.num_partitions
-        _charge(request, partitions if wanted.assignments is None else len(wanted.assignments))
-    topic = await request.context.broker.submit(wanted, by=request.caller)
+    topic = await request.context.broker.submit(wanted, by=request.submitter)
     shape = topic_shape(request, topic)
     if wanted.validate_only:
         return json_response(shape)
@@ -138,10 +135,8 @@ async def grow_topic(request: HttpRequest) -> web.StreamResponse:
     if count < 0:
         raise HttpError(422, "partitions_count is missing")
     only = boolean_field(body, "validate_only")
-    if not only:
-        _charge(request, max(0, count - len(topic.partitions)))
     updated = await request.context.broker.submit(
-        CreatePartitions(topic.name, count, validate_only=only), by=request.caller
+        CreatePartitions(topic.name, count, validate_only=only), by=request.submitter
     )
     return json_response(topic_shape(request, updated))
 
@@ -150,12 +145,5 @@ async def delete_topic(request: HttpRequest) -> web.StreamResponse:
     """Deletes a topic at once; its objects in the bucket are deleted after a delay."""
     check_cluster(request)
     topic = find_topic(request.context, request.args["topic"])
-    _charge(request, len(topic.partitions))
-    await request.context.broker.submit(DeleteTopic(topic.name), by=request.caller)
+    await request.context.broker.submit(DeleteTopic(topic.name), by=request.submitter)
     return no_content()
-
-
-def _charge(request: HttpRequest, partitions: int) -> None:
-    """Charges partitions that are created or deleted. Raises `HttpError` 429 while the client has a debt."""
-    if request.meter is not None:
-        request.meter.charge_mutations(partitions)

@@ -271,6 +271,8 @@ class Dispatch:
 
     def _encode_response(self, call: Call[Any], key: int, response: Message | bytes, begun_ns: int) -> Sequence[Part]:
         head = encode_response_header(key, call.version, call.correlation_id)
+        if call.pause_ms and hasattr(response, "throttle_time_ms"):
+            response.throttle_time_ms = call.pause_ms
         body = response if isinstance(response, bytes) else encode(response, call.version)
         log.debug(
             "kafka request handled api=%s version=%d peer=%s client=%.100s bytes=%d ms=%.1f",

@@ -16,7 +16,7 @@ May import: as kafka.server
 ~ token_requests      the check of requests about delegation tokens (KIP-48)
   advertised_brokers  brokers and addresses in replies to a client
 ~ led_partitions      look-up of partitions that this broker leads
-  mutation_charges    created and deleted partitions against the quota of a client (KIP-599)
+  mutation_charges    changes of metadata against the quota of a client (KIP-599)
   leader_hints        the current leader inside error replies (KIP-951)
   metadata_fragments  encoded topics of Metadata replies, reused while unchanged
 ~ config_resources    resource names and edits of the config APIs

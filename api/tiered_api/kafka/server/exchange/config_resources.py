@@ -14,10 +14,10 @@ from tiered.errors import Code, Refused
 from tiered.metadata.changes import ALL_BROKERS, ListEdit
 from tiered.metadata.effective_config import apply_edits
 from tiered.metadata.topic_names import check_name
-from tiered.security.principal import Caller
 from tiered_api.kafka.server.exchange.bounded_tasks import run_bounded
 from tiered_api.kafka.server.exchange.context import KafkaContext
 from tiered_api.kafka.server.exchange.error_codes import CONCURRENT_CHANGES_MAX, DEFAULT_TIMEOUT_MS
+from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
 
 Edits = Mapping[str, str | ListEdit | None]
 NO_LOGGERS = "levels of single loggers cannot be changed; log.level of a broker is that of all its loggers"
@@ -72,7 +72,7 @@ def _check_topic_configs(context: KafkaContext, edits: Edits) -> None:
 
 async def alter_resources(
     context: KafkaContext,
-    caller: Caller,
+    charges: MutationCharges,
     resources: Sequence[R],
     read_edits: Callable[[R], Edits],
     *,
@@ -93,7 +93,13 @@ async def alter_resources(
         except Refused as refused:
             return AlterResult(refused.code, refused.why)
         return await _alter_resource(
-            context, caller, each.resource_type, each.resource_name, edits, validate_only=validate_only, replace=replace
+            context,
+            charges,
+            each.resource_type,
+            each.resource_name,
+            edits,
+            validate_only=validate_only,
+            replace=replace,
         )
 
     return await run_bounded(
@@ -106,7 +112,14 @@ async def alter_resources(
 
 
 async def _alter_resource(
-    context: KafkaContext, caller: Caller, kind: int, name: str, edits: Edits, *, validate_only: bool, replace: bool
+    context: KafkaContext,
+    charges: MutationCharges,
+    kind: int,
+    name: str,
+    edits: Edits,
+    *,
+    validate_only: bool,
+    replace: bool,
 ) -> AlterResult:
     timeout = DEFAULT_TIMEOUT_MS / 1000
     try:
@@ -116,10 +129,10 @@ async def _alter_resource(
             check_name(name)
             if name not in context.broker.image.topics:
                 _check_topic_configs(context, edits)
-            await context.broker.submit(AlterTopicConfigs(name, edits, validate_only, replace), timeout, by=caller)
+            await context.broker.submit(AlterTopicConfigs(name, edits, validate_only, replace), timeout, by=charges)
         elif kind == ConfigResourceType.BROKER:
             node_id = parse_broker_id(name, context.broker.image.brokers)
-            await context.broker.submit(AlterBrokerConfigs(node_id, edits, validate_only, replace), timeout, by=caller)
+            await context.broker.submit(AlterBrokerConfigs(node_id, edits, validate_only, replace), timeout, by=charges)
         elif kind == ConfigResourceType.BROKER_LOGGER:
             raise Refused(Code.INVALID_REQUEST, NO_LOGGERS)
         else:

@@ -36,6 +36,8 @@ class Call(Generic[R]):
     """The principal of the client, and its host."""
     on_credential: Callable[[], None] = lambda: None
     """Called when the request has proved by its credential that a broker sent it."""
+    pause_ms: int = 0
+    """Pause that the changes of the request cost its client."""
 
     @property
     def client_host(self) -> str:

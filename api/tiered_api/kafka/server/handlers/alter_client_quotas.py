@@ -14,6 +14,7 @@ from tiered_api.kafka.protocol.messages.alter_client_quotas import (
 )
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.error_codes import DEFAULT_TIMEOUT_MS
+from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
 
 
 async def handle(context: KafkaContext, call: Call[AlterClientQuotasRequest]) -> AlterClientQuotasResponse:
@@ -23,7 +24,7 @@ async def handle(context: KafkaContext, call: Call[AlterClientQuotasRequest]) ->
     finite = [at for at, fault in enumerate(results) if fault is None]
     try:
         alteration = AlterClientQuotas(tuple(_read_entry(entries[at]) for at in finite), call.request.validate_only)
-        decided = await context.broker.submit(alteration, DEFAULT_TIMEOUT_MS / 1000, by=call.caller)
+        decided = await context.broker.submit(alteration, DEFAULT_TIMEOUT_MS / 1000, by=MutationCharges(context, call))
     except Refused as refused:
         decided = (refused,) * len(finite)
     for at, result in zip(finite, decided, strict=True):

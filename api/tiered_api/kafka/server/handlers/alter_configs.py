@@ -12,13 +12,19 @@ from tiered_api.kafka.protocol.messages.alter_configs import (
 )
 from tiered_api.kafka.server.exchange.config_resources import Edits, alter_resources
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
 
 
 async def handle(context: KafkaContext, call: Call[AlterConfigsRequest]) -> AlterConfigsResponse:
     """Returns one result per resource, in the order of the request."""
     request = call.request
     outcomes = await alter_resources(
-        context, call.caller, request.resources, _edits, validate_only=request.validate_only, replace=True
+        context,
+        MutationCharges(context, call),
+        request.resources,
+        _edits,
+        validate_only=request.validate_only,
+        replace=True,
     )
     responses = [
         AlterConfigsResourceResponse(outcome.code.number, outcome.why, each.resource_type, each.resource_name)

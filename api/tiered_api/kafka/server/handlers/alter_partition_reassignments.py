@@ -16,6 +16,7 @@ from tiered_api.kafka.protocol.messages.alter_partition_reassignments import (
 )
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.error_codes import clamp_timeout_ms
+from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
 
 
 async def handle(
@@ -38,7 +39,9 @@ async def handle(
         reassign = Reassign(tuple(moves), request.allow_replication_factor_change)
         judged: tuple[Refused | None, ...] = ()
         if moves:
-            judged = await context.broker.submit(reassign, clamp_timeout_ms(request.timeout_ms) / 1000, by=call.caller)
+            judged = await context.broker.submit(
+                reassign, clamp_timeout_ms(request.timeout_ms) / 1000, by=MutationCharges(context, call)
+            )
     except Refused as refused:
         response.error_code, response.error_message = refused.code.number, refused.why
         return response

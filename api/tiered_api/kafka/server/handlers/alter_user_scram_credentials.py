@@ -20,6 +20,7 @@ from tiered_api.kafka.protocol.messages.alter_user_scram_credentials import (
 )
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.error_codes import DEFAULT_TIMEOUT_MS
+from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
 
 UNKNOWN_MECHANISM = "unknown"
 
@@ -34,7 +35,7 @@ async def handle(
             tuple(ScramDeletion(each.name, _mechanism_name(each.mechanism)) for each in request.deletions),
             tuple(map(_read_upsertion, request.upsertions)),
         )
-        results = await context.broker.submit(alteration, DEFAULT_TIMEOUT_MS / 1000, by=call.caller)
+        results = await context.broker.submit(alteration, DEFAULT_TIMEOUT_MS / 1000, by=MutationCharges(context, call))
     except Refused as refused:
         wanted: list[ScramCredentialDeletion | ScramCredentialUpsertion] = [*request.deletions, *request.upsertions]
         results = dict.fromkeys((each.name for each in wanted), refused)

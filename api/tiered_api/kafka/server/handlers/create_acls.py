@@ -19,6 +19,7 @@ from tiered_api.kafka.server.exchange.acl_words import read_word
 from tiered_api.kafka.server.exchange.authorization import check_acls_in_force
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.error_codes import DEFAULT_TIMEOUT_MS
+from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
 
 
 async def handle(context: KafkaContext, call: Call[CreateAclsRequest]) -> CreateAclsResponse:
@@ -30,7 +31,7 @@ async def handle(context: KafkaContext, call: Call[CreateAclsRequest]) -> Create
         results = {acl: find_acl_fault(acl) for acl in acls}
         valid = [acl for acl, refused in results.items() if refused is None]
         request = CreateAcls(tuple(AclAdded(*acl.to_texts()) for acl in valid))
-        replies = await context.broker.submit(request, DEFAULT_TIMEOUT_MS / 1000, by=call.caller)
+        replies = await context.broker.submit(request, DEFAULT_TIMEOUT_MS / 1000, by=MutationCharges(context, call))
         results.update(zip(valid, replies, strict=True))
         return CreateAclsResponse(results=[_to_result(results[acl]) for acl in acls])
     except Refused as refused:

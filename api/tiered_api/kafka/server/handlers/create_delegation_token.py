@@ -20,6 +20,7 @@ from tiered_api.kafka.protocol.messages.create_delegation_token import (
 )
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.error_codes import DEFAULT_TIMEOUT_MS
+from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
 from tiered_api.kafka.server.exchange.token_requests import check_token_request, check_tokens_enabled
 from tiered_api.kafka.server.rights.rights import find_rights
 
@@ -43,9 +44,11 @@ async def handle(context: KafkaContext, call: Call[CreateDelegationTokenRequest]
         if any(each.kind != USER for each in (owner, *renewers)):
             raise Refused(Code.INVALID_PRINCIPAL_TYPE, "owners and renewers of delegation tokens are users")
         wanted = CreateDelegationToken(str(owner), str(requester), tuple(map(str, renewers)), request.max_lifetime_ms)
-        made: DelegationTokenSet = await context.broker.submit(wanted, DEFAULT_TIMEOUT_MS / 1000, by=call.caller)
+        made: DelegationTokenSet = await context.broker.submit(
+            wanted, DEFAULT_TIMEOUT_MS / 1000, by=MutationCharges(context, call)
+        )
     except Refused as refused:
-        if refused.code is DELEGATION_TOKENS.code:
+        if refused.code is DELEGATION_TOKENS.code and not call.pause_ms:
             context.broker.pots.report(DELEGATION_TOKENS, str(requester), refused.why)
         response.error_code = refused.code.number
         return response

@@ -23,8 +23,6 @@ from tiered_api.kafka.server.exchange.error_codes import (
 from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
 
 TOO_MANY = Refused(Code.POLICY_VIOLATION, f"a request creates {PARTITIONS_PER_REQUEST_MAX} partitions at most")
-STRICT_FROM = 3
-"""Version from which clients know THROTTLING_QUOTA_EXCEEDED."""
 TIMED_OUT = Refused(Code.REQUEST_TIMED_OUT, "it is not done within the timeout, and may still be done")
 
 
@@ -43,7 +41,7 @@ async def handle(context: KafkaContext, call: Call[CreatePartitionsRequest]) -> 
     if added > PARTITIONS_PER_REQUEST_MAX:
         refused = [_make_refused_result(name, TOO_MANY) async for name in turns.each_of(wanted)]
         return CreatePartitionsResponse(results=refused)
-    charges = MutationCharges(context, call, STRICT_FROM)
+    charges = MutationCharges(context, call)
     works = [
         partial(_create_partitions, context, charges, topic, name in doubled, request.validate_only, timeout_ms)
         async for name, topic in turns.each_of(wanted.items())
@@ -56,7 +54,7 @@ async def handle(context: KafkaContext, call: Call[CreatePartitionsRequest]) -> 
         turns,
         concurrency=CONCURRENT_CHANGES_MAX,
     )
-    return CreatePartitionsResponse(charges.pause_ms, results)
+    return CreatePartitionsResponse(0, results)
 
 
 def _count_added_partitions(context: KafkaContext, topic: CreatePartitionsTopic) -> int:
@@ -75,12 +73,10 @@ async def _create_partitions(
     try:
         if is_duplicate:
             raise Refused(Code.INVALID_REQUEST, "the request names the topic twice")
-        if not validate_only:
-            charges.add(_count_added_partitions(context, topic))
         given = topic.assignments
         assignments = None if given is None else [each.broker_ids for each in given]
         create = CreatePartitions(topic.name, topic.count, validate_only, assignments)
-        await context.broker.submit(create, timeout / 1000, by=charges.caller)
+        await context.broker.submit(create, timeout / 1000, by=charges)
     except Refused as refused:
         return _make_refused_result(topic.name, refused)
     return CreatePartitionsTopicResult(topic.name)

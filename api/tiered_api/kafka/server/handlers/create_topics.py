@@ -12,12 +12,12 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from tiered.config.settings import topic_rows, unknown_topic_setting
+from tiered.controller.change_costs import count_changes
 from tiered.controller.requests import CreateTopic, CreateTopics
 from tiered.errors import Code, Refused
 from tiered.metadata.config_sources import TopicConfigEntries
 from tiered.metadata.image import TopicImage
 from tiered.metadata.topic_names import check_name
-from tiered.security.principal import Caller
 from tiered_api.kafka.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -33,8 +33,6 @@ CHANGES_AT_ONCE = 800
 """Approximate number of changes that the controller decides in one turn: a topic of one partition takes two. Changes
 that are decided while it writes an entry of the metadata log form the next entry."""
 CONFIGS_FROM = 5
-STRICT_FROM = 6
-"""Version from which clients know THROTTLING_QUOTA_EXCEEDED."""
 BETWEEN_TURNS = 500
 """Topics between two pauses in which other requests run."""
 
@@ -47,7 +45,7 @@ async def handle(context: KafkaContext, call: Call[CreateTopicsRequest]) -> Crea
     request = call.request
     doubled = find_duplicates(topic.name for topic in request.topics)
     room = PARTITIONS_PER_REQUEST_MAX
-    charges = MutationCharges(context, call, STRICT_FROM)
+    charges = MutationCharges(context, call)
     results: dict[str, CreatableTopicResult] = {}
     wanted: list[CreateTopic] = []
     for number, topic in enumerate(request.topics):
@@ -69,14 +67,13 @@ async def handle(context: KafkaContext, call: Call[CreateTopicsRequest]) -> Crea
                 raise Refused(
                     Code.POLICY_VIOLATION, f"a request creates {PARTITIONS_PER_REQUEST_MAX} partitions at most"
                 )
-            if not request.validate_only:
-                charges.add(partitions)
+            charges.pay(count_changes(requested, context.broker.image, partitions))
             wanted.append(requested)
         except Refused as refused:
             results[topic.name] = _make_refused_result(topic.name, refused)
     timeout = clamp_timeout_ms(request.timeout_ms) / 1000
     shares = list(_split_by_changes(wanted))
-    made = await asyncio.gather(*(_create(context, call.caller, share, timeout) for share in shares))
+    made = await asyncio.gather(*(_create(context, charges, share, timeout) for share in shares))
     settings = TopicConfigEntries(context.broker.image, context.broker.startup_settings)
     shown: ConfigRowsByOverrides = {}
     for share, outcomes in zip(shares, made, strict=True):
@@ -86,15 +83,15 @@ async def handle(context: KafkaContext, call: Call[CreateTopicsRequest]) -> Crea
                 results[requested.name] = _make_refused_result(requested.name, outcome)
             else:
                 results[requested.name] = _make_created_result(settings, outcome, call.version, shown)
-    return CreateTopicsResponse(charges.pause_ms, list(results.values()))
+    return CreateTopicsResponse(0, list(results.values()))
 
 
 async def _create(
-    context: KafkaContext, caller: Caller, topics: tuple[CreateTopic, ...], timeout: float
+    context: KafkaContext, charges: MutationCharges, topics: tuple[CreateTopic, ...], timeout: float
 ) -> Sequence[TopicImage | Refused]:
     await context.turns.wait_turn()
     try:
-        made: Sequence[TopicImage | Refused] = await context.broker.submit(CreateTopics(topics), timeout, by=caller)
+        made: Sequence[TopicImage | Refused] = await context.broker.submit(CreateTopics(topics), timeout, by=charges)
     except Refused as refused:
         return [refused] * len(topics)
     return made

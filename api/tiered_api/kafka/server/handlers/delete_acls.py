@@ -19,6 +19,7 @@ from tiered_api.kafka.server.exchange.acl_words import read_filter
 from tiered_api.kafka.server.exchange.authorization import check_acls_in_force
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.error_codes import DEFAULT_TIMEOUT_MS
+from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
 
 
 async def handle(context: KafkaContext, call: Call[DeleteAclsRequest]) -> DeleteAclsResponse:
@@ -27,7 +28,9 @@ async def handle(context: KafkaContext, call: Call[DeleteAclsRequest]) -> Delete
     try:
         check_acls_in_force(context)
         chosen = tuple(_to_choice(read_filter(each)) for each in filters)
-        results = await context.broker.submit(DeleteAcls(chosen), DEFAULT_TIMEOUT_MS / 1000, by=call.caller)
+        results = await context.broker.submit(
+            DeleteAcls(chosen), DEFAULT_TIMEOUT_MS / 1000, by=MutationCharges(context, call)
+        )
         return DeleteAclsResponse(filter_results=list(map(_to_result, results)))
     except Refused as refused:
         return DeleteAclsResponse(filter_results=[_to_result(refused) async for _ in context.turns.each_of(filters)])

@@ -24,8 +24,6 @@ from tiered_api.kafka.server.exchange.error_codes import CONCURRENT_CHANGES_MAX,
 from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
 
 BY_ID = 6
-STRICT_FROM = 5
-"""Version from which clients know THROTTLING_QUOTA_EXCEEDED."""
 
 
 async def handle(context: KafkaContext, call: Call[DeleteTopicsRequest]) -> DeleteTopicsResponse:
@@ -37,7 +35,7 @@ async def handle(context: KafkaContext, call: Call[DeleteTopicsRequest]) -> Dele
     async for each in turns.each_of(request.topics if call.version >= BY_ID else by_name):
         place = each.name, each.topic_id
         wanted[place] = place not in wanted
-    charges = MutationCharges(context, call, STRICT_FROM)
+    charges = MutationCharges(context, call)
     works = [partial(_delete, context, charges, *place, once) async for place, once in turns.each_of(wanted.items())]
     places = list(wanted)
     results = await run_bounded(
@@ -49,7 +47,7 @@ async def handle(context: KafkaContext, call: Call[DeleteTopicsRequest]) -> Dele
         turns,
         concurrency=CONCURRENT_CHANGES_MAX,
     )
-    return DeleteTopicsResponse(charges.pause_ms, results)
+    return DeleteTopicsResponse(0, results)
 
 
 async def _delete(
@@ -66,14 +64,12 @@ async def _delete(
             raise Refused(Code.TOPIC_DELETION_DISABLED, "delete.topic.enable=false")
         image = context.broker.image
         found = image.topics_by_id.get(TopicId(topic_id)) if name is None else image.topics.get(name)
-        if found is not None:
-            charges.add(len(found.partitions))
         if name is not None:
-            deleted = await context.broker.submit(DeleteTopic(name), by=charges.caller)
+            deleted = await context.broker.submit(DeleteTopic(name), by=charges)
         else:
             if found is None:
                 raise Refused(Code.UNKNOWN_TOPIC_ID, f"there is no topic with the id {topic_id}")
-            deleted = await context.broker.submit(DeleteTopic(found.name, found.topic_id), by=charges.caller)
+            deleted = await context.broker.submit(DeleteTopic(found.name, found.topic_id), by=charges)
     except Refused as refused:
         return _make_refused_result(name, topic_id, refused)
     return DeletableTopicResult(deleted.name, deleted.topic_id)

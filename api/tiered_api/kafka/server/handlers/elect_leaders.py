@@ -22,6 +22,7 @@ from tiered_api.kafka.protocol.messages.elect_leaders import (
 )
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.error_codes import clamp_timeout_ms
+from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
 
 PREFERRED, UNCLEAN = 0, 1
 WHY = {
@@ -50,7 +51,7 @@ async def handle(context: KafkaContext, call: Call[ElectLeadersRequest]) -> Elec
         if wanted or wanted is None:
             election = ElectLeaders(request.election_type == PREFERRED, wanted)
             outcomes = await context.broker.submit(
-                election, clamp_timeout_ms(request.timeout_ms) / 1000, by=call.caller
+                election, clamp_timeout_ms(request.timeout_ms) / 1000, by=MutationCharges(context, call)
             )
             done = {(topic_id, number): code for topic_id, number, code in outcomes}
     except Refused as refused:

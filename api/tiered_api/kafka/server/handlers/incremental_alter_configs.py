@@ -16,6 +16,7 @@ from tiered_api.kafka.protocol.messages.incremental_alter_configs import (
 )
 from tiered_api.kafka.server.exchange.config_resources import Edits, alter_resources
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
 
 
 class ConfigOperation(IntEnum):
@@ -31,7 +32,12 @@ async def handle(context: KafkaContext, call: Call[IncrementalAlterConfigsReques
     """Returns one result per resource, in the order of the request."""
     request = call.request
     outcomes = await alter_resources(
-        context, call.caller, request.resources, _edits, validate_only=request.validate_only, replace=False
+        context,
+        MutationCharges(context, call),
+        request.resources,
+        _edits,
+        validate_only=request.validate_only,
+        replace=False,
     )
     responses = [
         AlterConfigsResourceResponse(outcome.code.number, outcome.why, each.resource_type, each.resource_name)

@@ -32,7 +32,7 @@ from tiered_api.kafka.server.exchange.advertised_brokers import advertised_broke
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.error_codes import CLUSTER_OPERATIONS, PARTITIONS_PER_REQUEST_MAX, has_id
 from tiered_api.kafka.server.exchange.metadata_fragments import encode_fragment, join_fragments, make_topic_response
-from tiered_api.kafka.server.exchange.mutation_charges import NEVER, MutationCharges
+from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
 from tiered_api.kafka.server.rights.rights import Rights, find_rights
 
 log = logging.getLogger(__name__)
@@ -50,13 +50,13 @@ async def handle(context: KafkaContext, call: Call[MetadataRequest]) -> bytes:
     """Returns the encoded reply, with copies of fragments whose topics did not change."""
     request, version = call.request, call.version
     denied: dict[str, Code] = {}
-    rights, charges = find_rights(context, call), MutationCharges(context, call, NEVER)
+    rights, charges = find_rights(context, call), MutationCharges(context, call)
     if request.allow_auto_topic_creation and context.broker.settings.auto_create_topics_enable:
         denied = await _create_missing_topics(context, request, rights, charges)
     await context.broker.suspected_brokers.wait_resolved()
     image = context.broker.image
     head = MetadataResponse(
-        charges.pause_ms,
+        call.pause_ms,
         brokers=[
             MetadataResponseBroker(broker.node_id, host, port, broker.rack or None)
             for broker, host, port in advertised_brokers(
@@ -193,8 +193,7 @@ async def _create_missing_topics(
     if missing and context.broker.store.outage is None:
         wanted = CreateTopics(tuple(map(CreateTopic, missing)))
         with suppress(Refused):
-            made = await context.broker.submit(wanted, CREATE_SECONDS, by=charges.caller)
-        charges.add(sum(len(each.partitions) for each in made if isinstance(each, TopicImage)))
+            made = await context.broker.submit(wanted, CREATE_SECONDS, by=charges)
     denied = {
         name: each
         for name, each in zip(missing, made, strict=bool(made))

@@ -13,6 +13,7 @@ from tiered_api.kafka.protocol.messages.renew_delegation_token import (
 )
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.error_codes import DEFAULT_TIMEOUT_MS
+from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
 from tiered_api.kafka.server.exchange.token_requests import check_token_request, find_token_id
 
 
@@ -23,7 +24,9 @@ async def handle(context: KafkaContext, call: Call[RenewDelegationTokenRequest])
         check_token_request(context, call)
         token_id = find_token_id(context, request.hmac)
         wanted = RenewDelegationToken(token_id, str(call.caller.principal), request.renew_period_ms)
-        expiry_ms: int = await context.broker.submit(wanted, DEFAULT_TIMEOUT_MS / 1000, by=call.caller)
+        expiry_ms: int = await context.broker.submit(
+            wanted, DEFAULT_TIMEOUT_MS / 1000, by=MutationCharges(context, call)
+        )
     except Refused as refused:
         return RenewDelegationTokenResponse(refused.code.number, -1)
     return RenewDelegationTokenResponse(0, expiry_ms)

@@ -22,6 +22,7 @@ from tiered_api.kafka.protocol.messages.tiered_acknowledge import (
 )
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.error_codes import clamp_timeout_ms
+from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
 
 
 async def handle(context: KafkaContext, call: Call[TieredAcknowledgeRequest]) -> TieredAcknowledgeResponse:
@@ -34,7 +35,9 @@ async def handle(context: KafkaContext, call: Call[TieredAcknowledgeRequest]) ->
                 (image.topics[tp.topic].topic_id, tp.partition, loss.leader_epoch) for tp, loss in found.items()
             )
             await context.broker.submit(
-                AcknowledgeLosses(seen), clamp_timeout_ms(call.request.timeout_ms) / 1000, by=call.caller
+                AcknowledgeLosses(seen),
+                clamp_timeout_ms(call.request.timeout_ms) / 1000,
+                by=MutationCharges(context, call),
             )
     except Refused as refused:
         return TieredAcknowledgeResponse(refused.code.number, refused.why)

@@ -15,6 +15,7 @@ from tiered_api.kafka.protocol.messages.tiered_rotate_secret import (
 )
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.error_codes import clamp_timeout_ms
+from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
 
 
 async def handle(context: KafkaContext, call: Call[TieredRotateSecretRequest]) -> TieredRotateSecretResponse:
@@ -27,7 +28,7 @@ async def handle(context: KafkaContext, call: Call[TieredRotateSecretRequest]) -
         version = await broker.submit(
             RotateBrokerSecret(request.expected_version, secret),
             clamp_timeout_ms(request.timeout_ms) / 1000,
-            by=call.caller,
+            by=MutationCharges(context, call),
         )
     except Refused as refused:
         return TieredRotateSecretResponse(refused.code.number, refused.why, broker.secrets.newest_version)

@@ -9,12 +9,13 @@ from tiered.controller.requests import UnregisterBroker
 from tiered.errors import Refused
 from tiered_api.kafka.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
 
 
 async def handle(context: KafkaContext, call: Call[UnregisterBrokerRequest]) -> UnregisterBrokerResponse:
     """Returns success, or the error and its reason."""
     try:
-        await context.broker.submit(UnregisterBroker(call.request.broker_id), by=call.caller)
+        await context.broker.submit(UnregisterBroker(call.request.broker_id), by=MutationCharges(context, call))
     except Refused as refused:
         return UnregisterBrokerResponse(0, refused.code.number, refused.why)
     return UnregisterBrokerResponse()

@@ -16,6 +16,7 @@ from tiered_api.kafka.protocol.messages.update_features import (
 )
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.error_codes import clamp_timeout_ms
+from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 UPGRADE_TYPES_FROM = 1
@@ -27,7 +28,9 @@ async def handle(context: KafkaContext, call: Call[UpdateFeaturesRequest]) -> Up
     try:
         updates = tuple(_read_update(each, call.version) for each in request.feature_updates)
         seconds = clamp_timeout_ms(request.timeout_ms) / 1000
-        await context.broker.submit(UpdateFeatures(updates, request.validate_only), seconds, by=call.caller)
+        await context.broker.submit(
+            UpdateFeatures(updates, request.validate_only), seconds, by=MutationCharges(context, call)
+        )
     except Refused as refused:
         return _make_response(request, refused.code, refused.why)
     return _make_response(request, Code.NONE, None)
