@@ -212,7 +212,7 @@ def test_transaction_whose_commit_is_refused_is_aborted_at_once() -> None:
     run_scenario(scenario, **SETTINGS)
 
 
-def encode_one(producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
+async def encode_one(producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
     return encode_batch(
         [(0, None, b"v", ())], producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence,
         transactional=True,

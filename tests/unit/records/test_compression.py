@@ -9,7 +9,9 @@ import random
 import subprocess
 import sys
 import threading
+import time
 import zlib
+from collections.abc import Callable
 from unittest.mock import patch
 
 import cramjam
@@ -20,7 +22,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiered.errors import Corrupt, TooLarge
-from tiered.records.compression import GZIP_MEMBERS_MAX, INPUT_SLICE, compress, decompress
+from tiered.records.compression import (
+    CHEAP,
+    CONTEXTS_MAX,
+    COSTLY_BYTES_MAX,
+    GZIP_MEMBERS_MAX,
+    INPUT_SLICE,
+    _contexts,
+    affordable_level,
+    compress,
+    decompress,
+    level_cost,
+)
 from tiered.records.model import Codec
 
 COMPRESSED = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
@@ -222,3 +235,48 @@ def test_threads_do_not_share_contexts() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+LEVELS: dict[Codec, range] = {
+    Codec.GZIP: range(-1, 10),
+    Codec.LZ4: range(18),
+    Codec.ZSTD: range(-20, 23),
+}
+
+
+@pytest.mark.parametrize("codec", LEVELS)
+def test_cost_of_a_level_is_that_of_its_slowest_data(codec: Codec) -> None:
+    """Two kinds of letters are the slowest data for gzip and lz4, and 16 for zstd."""
+    data = bytes(random.Random(1).choices(b"0123456789abcdef" if codec is Codec.ZSTD else b"ab", k=1 << 16))
+    unit = min(cpu_seconds(lambda: compress(Codec.GZIP, data, 6)) for _ in range(3))
+    for level in LEVELS[codec]:
+        taken = min(cpu_seconds(lambda level=level: compress(codec, data, level)) for _ in range(3))  # type: ignore[misc]
+        assert taken < 4 * unit * level_cost(codec, level), level
+
+
+def cpu_seconds(call: Callable[[], object]) -> float:
+    began = time.thread_time()
+    call()
+    return time.thread_time() - began
+
+
+@pytest.mark.parametrize("codec", LEVELS)
+def test_costs_rise_with_levels_and_the_default_is_cheap(codec: Codec) -> None:
+    costs = [level_cost(codec, level) for level in LEVELS[codec]]
+    assert costs == sorted(costs) and min(costs) == level_cost(codec, None) == 1
+    assert level_cost(Codec.SNAPPY, None) == 1 and level_cost(Codec.NONE, None) == 0
+
+
+@pytest.mark.parametrize("codec", LEVELS)
+def test_large_batch_gets_the_default_level_instead_of_a_costly_one(codec: Codec) -> None:
+    for level in LEVELS[codec]:
+        assert affordable_level(codec, level, COSTLY_BYTES_MAX) == level
+        large = affordable_level(codec, level, COSTLY_BYTES_MAX + 1)
+        assert large == (level if level_cost(codec, level) <= CHEAP else None)
+
+
+def test_thread_keeps_few_compressors_however_many_levels_there_are() -> None:
+    for level in [*range(-300, 0), 3]:
+        data = compress(Codec.ZSTD, b"x" * 1000, level)
+        assert decompress(Codec.ZSTD, data, 1000) == b"x" * 1000
+    assert len(_contexts.compressors) == CONTEXTS_MAX and 3 in _contexts.compressors

@@ -15,9 +15,11 @@ from tiered.ids import TopicPartition
 from tiered.metadata.image import TopicImage
 from tiered.metadata.topic_names import INTERNAL, check_writable
 from tiered.records.batch import HEADER_BYTES, Codec, encode_batch
+from tiered.records.compression import affordable_level, level_cost
 from tiered.records.partitioner import partition_of
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
-from tiered_api.http.exchange.context import HttpContext
+from tiered.security.principal import Caller
+from tiered_api.http.exchange.context import INLINE_BYTES, HttpContext
 from tiered_api.http.exchange.errors import (
     EXPECTED_ERRORS,
     KEY_REUSED,
@@ -29,7 +31,11 @@ from tiered_api.http.exchange.errors import (
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.partitions.idempotency import IdempotencyKey, IdempotencyKeys, find_key, find_use, reused_error
 from tiered_api.http.partitions.record_formats import ProducerRecord
-from tiered_api.http.partitions.remote_partition import AnyPartition, RemotePartition, open_partition
+from tiered_api.http.partitions.remote_partition import (
+    AnyPartition,
+    RemotePartition,
+    open_partition,
+)
 
 RECORD_OVERHEAD = 32
 """Most bytes that a record takes beside its key, value and headers (five varints, attributes)."""
@@ -39,6 +45,9 @@ RECORDS_PER_TURN = 5_000
 
 BATCHES_PER_TURN = 100
 """Batches of one request that are written before others get their turn: a topic may allow small batches only."""
+
+NO_PRODUCER = (-1, -1, -1)
+"""Id, epoch and first sequence of a batch without a producer."""
 
 LZ4_FAST = 9
 """Kafka's value for no compression level."""
@@ -98,7 +107,8 @@ async def append_one(request: HttpRequest, topic: TopicImage, record: ProducerRe
     """Appends one record as one batch. Raises the error that refuses the record."""
     check_writable(topic.name)
     context, partition = request.context, choose_partition(record, len(topic.partitions), next(keyless_counter))
-    return (await _append(context, find_partition(context, topic, partition, request), [record]))[0]
+    source = find_partition(context, topic, partition, request)
+    return (await _append(context, _PartitionRecords.of(request, source, [0]), [record]))[0]
 
 
 async def append_once(
@@ -124,18 +134,23 @@ def append_locally(
     key: IdempotencyKey | None = None,
     holder: str = "",
 ) -> RecordMetadata | None:
-    """Appends one record to a partition that commits it at once. Returns None and does nothing for any other partition.
-    Raises the error that refuses the record. A key counts for `holder`."""
+    """Appends one record to a partition that commits it at once. Returns None and does nothing for any other partition,
+    and for a record that takes long to compress. Raises the error that refuses the record. A key counts for
+    `holder`."""
     partition = choose_partition(record, len(topic.partitions), _next_counter(key))
     if not 0 <= partition < len(topic.partitions) or topic.name in INTERNAL:
         return None
     replica = context.broker.leader_replica(topic.name, partition)
     if replica.topic_id != topic.topic_id or not replica.commits_on_append:
         return None
+    compression = choose_compression(replica.config, [record])
+    if compression.work > INLINE_BYTES:
+        return None
     if key is not None:
         context.service(IdempotencyKeys).check(key)
     try:
-        appended = replica.append_now(_encode(replica.config, [record], key), ACKS_ALL, holder=holder)
+        data = encode_records(compression, [record], NO_PRODUCER if key is None else key[1:])
+        appended = replica.append_now(data, ACKS_ALL, holder=holder)
     except RecordsUnopened:
         return None
     except Refused as refused:
@@ -178,7 +193,7 @@ async def _append_chunk(
     request: HttpRequest | None,
 ) -> list[RecordMetadata | HttpError]:
     outcomes: list[RecordMetadata | HttpError] = [_UNKNOWN] * len(records)
-    count, holder = len(topic.partitions), request.caller.holder if request is not None else ""
+    count = len(topic.partitions)
     groups: dict[int, list[int]] = {}
     for n, record in enumerate(records):
         groups.setdefault(choose_partition(record, count, counter), []).append(n)
@@ -186,8 +201,7 @@ async def _append_chunk(
     for partition, numbers in groups.items():
         try:
             source = find_partition(context, topic, partition, request)
-            limit = min(source.config.max_message_bytes, source.config.segment_bytes)
-            share = _PartitionRecords(source, numbers, limit, _recheck_of(request), holder)
+            share = _PartitionRecords.of(request, source, numbers)
         except EXPECTED_ERRORS as error:
             for n in numbers:
                 outcomes[n] = to_http_error(error)
@@ -244,13 +258,24 @@ def _is_reused(share: _PartitionRecords, outcomes: Sequence[RecordMetadata | Htt
 
 class _PartitionRecords(NamedTuple):
     """The records of one partition, by their numbers, and the size limit of its batches. `recheck` raises an error if
-    the caller lost its rights. Idempotency keys count for `holder`."""
+    the caller lost its rights. Threads and idempotency keys count for the holder of the caller."""
 
     source: AnyPartition
     numbers: list[int]
     limit: int
     recheck: Callable[[], None]
-    holder: str
+    caller: Caller | None
+
+    @classmethod
+    def of(cls, request: HttpRequest | None, source: AnyPartition, numbers: list[int]) -> _PartitionRecords:
+        """Returns the records of a request, or of the broker itself."""
+        limit = min(source.config.max_message_bytes, source.config.segment_bytes)
+        return cls(source, numbers, limit, _recheck_of(request), request.caller if request is not None else None)
+
+    @property
+    def holder(self) -> str:
+        """The holder of the caller; the broker itself has none."""
+        return self.caller.holder if self.caller is not None else ""
 
 
 def _check_single_batches(shares: Sequence[_PartitionRecords], records: Sequence[ProducerRecord]) -> None:
@@ -268,10 +293,14 @@ async def _append_partition(
     outcomes: list[RecordMetadata | HttpError],
     key: IdempotencyKey | None,
 ) -> None:
+    work = 0
     for count, batch in enumerate(batches(records, share.numbers, share.limit), 1):
-        if count % BATCHES_PER_TURN == 0:
+        taken = [records[n] for n in batch]
+        work += choose_compression(share.source.config, taken).work
+        if count % BATCHES_PER_TURN == 0 or work > INLINE_BYTES:
             await asyncio.sleep(0)
-        placed = await _append_batch(context, share, [records[n] for n in batch], key)
+            work = 0
+        placed = await _append_batch(context, share, taken, key)
         for n, outcome in zip(batch, placed, strict=True):
             outcomes[n] = outcome
 
@@ -311,7 +340,7 @@ async def _append_batch(
 ) -> list[RecordMetadata | HttpError]:
     try:
         share.recheck()
-        return list(await _append(context, share.source, records, key, share.holder))
+        return list(await _append(context, share, records, key))
     except EXPECTED_ERRORS as error:
         may_split = key is None and len(records) > 1
         if not may_split or not isinstance(error, Refused) or error.code not in SINGLE_RECORD_CODES:
@@ -320,29 +349,58 @@ async def _append_batch(
 
 
 async def _append(
-    context: HttpContext,
-    source: AnyPartition,
-    records: Sequence[ProducerRecord],
-    key: IdempotencyKey | None = None,
-    holder: str = "",
+    context: HttpContext, share: _PartitionRecords, records: Sequence[ProducerRecord], key: IdempotencyKey | None = None
 ) -> list[RecordMetadata]:
-    data = _encode(source.config, records, key)
+    source, compression = share.source, choose_compression(share.source.config, records)
+    producer = NO_PRODUCER if key is None else key[1:]
+    data = await context.run_job_of(share.holder, compression.work, encode_records, compression, records, producer)
+    if compression.work > INLINE_BYTES:  # another broker may lead the partition now
+        share.recheck()
+        source = open_partition(context, source.tp, source.topic_id, caller=share.caller, recheck=share.recheck)
     try:
-        appended = await source.append(data, timeout_ms=context.limits.append_ms, holder=holder)
+        appended = await source.append(data, timeout_ms=context.limits.append_ms, holder=share.holder)
     except Refused as refused:
         raise _rephrase_refusal(refused) from None
     return _note_append(context, source.partition, records, key, appended)
 
 
-def _encode(config: TopicConfig, records: Sequence[ProducerRecord], key: IdempotencyKey | None) -> bytearray:
+class Compression(NamedTuple):
+    """The codec of a batch and its level. `work` is what `HttpContext.run_job` takes as the size of the job: 0 without
+    compression."""
+
+    codec: Codec
+    level: int | None
+    work: int
+
+
+def choose_compression(config: TopicConfig, records: Sequence[ProducerRecord]) -> Compression:
+    """Returns the compression of a batch of these records, by the settings of the topic."""
     codec, level = topic_codec(config)
-    rows = [record[1:5] for record in records]
-    if key is None:
-        return bytearray(encode_batch(rows, codec=codec, level=level))
-    _, producer_id, epoch, sequence = key
+    if not codec:
+        return Compression(codec, None, 0)
+    size = sum(map(max_record_size, records))
+    level = affordable_level(codec, level, size)
+    return Compression(codec, level, size * level_cost(codec, level))
+
+
+def encode_records(
+    compression: Compression,
+    records: Sequence[ProducerRecord],
+    producer: tuple[int, int, int] = NO_PRODUCER,
+    *,
+    transactional: bool = False,
+) -> bytearray:
+    """Returns a batch of a producer, given by its id, epoch and first sequence."""
+    producer_id, epoch, sequence = producer
     return bytearray(
         encode_batch(
-            rows, codec=codec, level=level, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
+            [record[1:5] for record in records],
+            codec=compression.codec,
+            level=compression.level,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            transactional=transactional,
         )
     )
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
+from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId
 from tiered.metadata.topic_names import check_writable
-from tiered.records.batch import Codec, encode_batch
 from tiered.security.acls import Operation, ResourceType
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.errors import KEY_IN_USE, KEY_REUSED, HttpError
@@ -22,10 +22,11 @@ from tiered_api.http.exchange.responses import json_response
 from tiered_api.http.partitions.idempotency import IdempotencyKey, IdempotencyKeys, find_key
 from tiered_api.http.partitions.produce import (
     batches,
+    choose_compression,
+    encode_records,
     find_partition,
     find_topic,
     keyless_counter,
-    topic_codec,
 )
 from tiered_api.http.partitions.record_formats import ProducerRecord, format_timestamp
 from tiered_api.http.transactions.body import TransactionBody, parse_body
@@ -100,7 +101,7 @@ def _require_rights(request: HttpRequest, body: TransactionBody) -> None:
 
 async def _commit(request: HttpRequest, body: TransactionBody) -> list[WrittenPartition]:
     context = request.context
-    plan = _plan_writes(context, body, None)
+    plan = _plan_writes(context, body, None, request.caller.holder)
     seconds = context.limits.append_ms / 1000
     async with context.service(TransactionalIds).take(seconds, request.caller.holder) as producer:
         _require_rights(request, body)
@@ -136,7 +137,7 @@ async def commit_once(
             if kept:
                 context.service(IdempotencyKeys).mark_used(key)
                 return decode_reply(kept, body.records, key.producer_id)
-            plan = _plan_writes(context, body, key)
+            plan = _plan_writes(context, body, key, holder)
             check_reply_fits([(write.tp, len(write.batches)) for write in plan.writes])
             placed = await producer.commit(
                 plan.writes,
@@ -152,7 +153,7 @@ async def commit_once(
     return plan.locate(placed)
 
 
-def _plan_writes(context: HttpContext, body: TransactionBody, key: IdempotencyKey | None) -> Plan:
+def _plan_writes(context: HttpContext, body: TransactionBody, key: IdempotencyKey | None, holder: str) -> Plan:
     counts: dict[str, int] = {}
     counters: dict[str, int] = {}
     for name, _ in body.records:
@@ -166,29 +167,28 @@ def _plan_writes(context: HttpContext, body: TransactionBody, key: IdempotencyKe
         source = find_partition(context, find_topic(context, tp.topic), tp.partition)
         limit = min(source.config.max_message_bytes, source.config.segment_bytes)
         runs = list(batches(records, mine, limit))
-        codec, level = topic_codec(source.config)
-        encoders = [(len(run), _encoder([records[n] for n in run], codec, level)) for run in runs]
+        encoders = [(len(run), _encoder(context, holder, source.config, [records[n] for n in run])) for run in runs]
         writes.append(PartitionWrite(tp, source.topic_id, encoders))
         numbers.append(runs)
     return Plan(counts, writes, numbers)
 
 
-def _encoder(records: Sequence[ProducerRecord], codec: Codec, level: int | None) -> EncodeBatch:
-    return partial(_encode, [record[1:5] for record in records], codec, level)
+def _encoder(context: HttpContext, holder: str, config: TopicConfig, records: Sequence[ProducerRecord]) -> EncodeBatch:
+    compression = choose_compression(config, records)
 
+    async def encode(*producer: int) -> bytearray:
+        producer_id, epoch, sequence = producer
+        return await context.run_job_of(
+            holder,
+            compression.work,
+            encode_records,
+            compression,
+            records,
+            (producer_id, epoch, sequence),
+            transactional=True,
+        )
 
-def _encode(
-    rows: Sequence[Any], codec: Codec, level: int | None, producer_id: int, producer_epoch: int, base_sequence: int
-) -> bytes:
-    return encode_batch(
-        rows,
-        codec=codec,
-        level=level,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        transactional=True,
-    )
+    return encode
 
 
 def _format_reply(body: TransactionBody, written: Sequence[WrittenPartition]) -> dict[str, Any]:

@@ -54,7 +54,7 @@ NOT_REPEATED = (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.THROTTLING_QUOTA_EXCEEDED)
 
 T = TypeVar("T")
 
-EncodeBatch = Callable[[int, int, int], bytes]
+EncodeBatch = Callable[[int, int, int], Awaitable[bytes | bytearray]]
 """Returns a transactional batch of this producer id, epoch and base sequence."""
 
 
@@ -175,12 +175,12 @@ class TransactionalProducer:
     async def _write(self, identity: ProducerIdentity, write: PartitionWrite, deadline: int) -> list[Placed]:
         placed, sequence = [], 0
         for count, encode in write.batches:
-            data = encode(*identity, sequence)
+            data = await encode(*identity, sequence)
             placed.append(await self._retry(lambda data=data: self._produce(write, data, deadline), deadline))  # type: ignore[misc]
             sequence += count
         return placed
 
-    async def _produce(self, write: PartitionWrite, data: bytes, deadline: int) -> Placed:
+    async def _produce(self, write: PartitionWrite, data: bytes | bytearray, deadline: int) -> Placed:
         remote_brokers = self._context.remote_brokers
         partition = remote_brokers.topic(write.tp, write.topic_id).partitions[write.tp.partition]
         if partition.leader < 0:

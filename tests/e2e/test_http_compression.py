@@ -1,0 +1,166 @@
+"""Tests of batches of HTTP that take long to compress: a thread compresses them, and nothing else changes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.http_cluster import HttpCluster
+from tests.e2e.http_cluster import run as run_cluster
+from tests.e2e.http_site import TEST_SECONDS, HttpBroker, HttpReply, run, wait_until
+from tests.e2e.test_http_login import BASIC, basic, remove_user, set_user
+from tiered_api.http.exchange.context import INLINE_BYTES, WORKERS, HttpContext
+
+V2_JSON = "application/vnd.kafka.json.v2+json"
+KIB = 1 << 10
+HELD_SECONDS = 0.06
+"""CPU time that the event loop may take more for a compressed batch than for a plain one. A thread takes at least twice
+as much for each of these."""
+SLOW = {"gzip": (9, 60 * KIB, "ab"), "lz4": (17, 60 * KIB, "ab"), "zstd": (12, 4096 * KIB, "0123456789abcdef")}
+"""Level, size and letters of a value. A thread compresses at high levels of gzip and lz4 below INLINE_BYTES too."""
+TRANSACTIONS = "/tiered/v1/transactions"
+
+
+def random_text(size: int, letters: str) -> str:
+    return "".join(random.Random(7).choices(letters, k=size))
+
+
+def context_of(site: HttpBroker) -> HttpContext:
+    return site.http._listener.context
+
+
+async def create_slow(site: HttpBroker, codec: str) -> str:
+    """Creates a topic of the codec, and returns a value that takes long."""
+    level, size, letters = SLOW[codec]
+    configs = {f"compression_{codec}_level": str(level), "max_message_bytes": "16000000"}
+    await site.create("plain", 1, max_message_bytes="16000000")
+    await site.create("slow", 1, compression_type=codec, **configs)
+    return random_text(size, letters)
+
+
+def v2(topic: str, value: str, **more: str) -> tuple[str, dict[str, Any], dict[str, str]]:
+    return f"/topics/{topic}", {"records": [{"value": value}]}, {"kind": V2_JSON, **more}
+
+
+def v3(cluster: str, topic: str, value: str, **more: str) -> tuple[str, dict[str, Any], dict[str, str]]:
+    data = {"partition_id": 0, "value": {"type": "STRING", "data": value}}
+    return f"{cluster}/topics/{topic}/records", data, more
+
+
+async def write(site: HttpBroker, sent: tuple[str, dict[str, Any], dict[str, str]]) -> HttpReply:
+    path, body, more = sent
+    return await site.ask("POST", path, body, **more)
+
+
+async def loop_seconds(site: HttpBroker, sent: tuple[str, dict[str, Any], dict[str, str]]) -> float:
+    """Returns the CPU time of the event loop for a request, the less of two."""
+    taken = []
+    for _ in range(2):
+        began = time.thread_time()
+        reply = await write(site, sent)
+        taken.append(time.thread_time() - began)
+        assert reply.status == 200, reply
+    return min(taken)
+
+
+@pytest.mark.parametrize("codec", SLOW)
+@pytest.mark.parametrize("form", [v2, v3])
+def test_slow_compression_does_not_hold_the_event_loop(tmp_path: Path, codec: str, form: Any) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        value = await create_slow(site, codec)
+        forms = (v3(site.cluster, each, value) if form is v3 else v2(each, value) for each in ("plain", "slow"))
+        plain, slow = [await loop_seconds(site, each) for each in forms]
+        assert slow < plain + HELD_SECONDS
+        assert site.broker.leader_replica("slow", 0).high_watermark == 2
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("codec", SLOW)
+def test_transaction_that_is_slow_to_compress_does_not_hold_the_loop(tmp_path: Path, codec: str) -> None:
+    async def scenario(three: HttpCluster) -> None:
+        level, size, letters = SLOW[codec]
+        value = random_text(size, letters)
+        configs = {f"compression_{codec}_level": str(level), "compression_type": codec}
+        await three.create("plain", [1], max_message_bytes="16000000")
+        await three.create("slow", [1], max_message_bytes="16000000", **configs)
+        taken = []
+        for name in ("plain", "slow"):
+            record = {"topic_name": name, "partition_id": 0, "value": {"type": "STRING", "data": value}}
+            taken.append(await loop_seconds(three[1], (TRANSACTIONS, {"records": [record]}, {})))
+        assert taken[1] < taken[0] + HELD_SECONDS
+
+    run_cluster(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("key", ["", "once"])
+def test_removed_user_writes_nothing_after_a_wait_for_compression(tmp_path: Path, key: str) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await set_user(site, "alice", "wonderland")
+        value, context, go = await create_slow(site, "gzip"), context_of(site), threading.Event()
+        busy = [asyncio.create_task(context.run_job(INLINE_BYTES + 1, go.wait, TEST_SECONDS)) for _ in range(WORKERS)]
+        await wait_until(lambda: context._turns.taken == WORKERS)
+        more = {"Authorization": basic("alice", "wonderland"), **({"Idempotency_Key": key} if key else {})}
+        written = asyncio.create_task(write(site, v2("slow", value, **more)))
+        await wait_until(lambda: context._turns.waiting > 0)
+        await remove_user(site, "alice")
+        go.set()
+        reply = await written
+        assert site.broker.leader_replica("slow", 0).log.end_offset == 0, reply
+        assert b"the login has ended" in reply.body
+        await asyncio.gather(*busy)
+
+    run(tmp_path, scenario, authentication_method=BASIC)
+
+
+def test_slow_and_quick_records_of_one_connection_keep_their_order(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        value = await create_slow(site, "gzip")
+        path = f"{site.cluster}/topics/slow/records"
+        for _ in range(2):  # the second head takes the short path
+            for each in (value, "quick", value, "quick"):
+                reply = await write(site, (path, v3(site.cluster, "slow", each)[1], {}))
+                assert reply.status == 200, reply
+        rows = (await site.get("/topics/slow/partitions/0/records?offset=0&format=string")).json["records"]
+        assert [len(row["value"]) for row in rows] == [len(value), 5, len(value), 5] * 2
+
+    run(tmp_path, scenario)
+
+
+def test_key_of_a_batch_that_is_slow_to_compress_writes_it_once(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        value = await create_slow(site, "lz4")
+        sent = v2("slow", value, Idempotency_Key="k1")
+        replies = await asyncio.gather(*(write(site, sent) for _ in range(3)))
+        assert {reply.status for reply in replies} <= {200, 409}, replies
+        again = await write(site, sent)
+        assert (again.status, again.json["offsets"][0]["offset"]) == (200, 0)
+        assert site.broker.leader_replica("slow", 0).high_watermark == 1
+
+    run(tmp_path, scenario)
+
+
+def test_many_batches_of_one_request_leave_turns_to_others(tmp_path: Path) -> None:
+    """Each batch is small enough for the event loop, and all together take 100 times as long."""
+
+    async def scenario(site: HttpBroker) -> None:
+        await site.create("slow", 1, compression_type="gzip", max_message_bytes="70000")
+        records = [{"value": random_text(50 * KIB, "ab") + str(n)} for n in range(40)]
+        written = asyncio.create_task(site.ask("POST", "/topics/slow", {"records": records}, kind=V2_JSON))
+        worst, ended = 0.0, asyncio.Event()
+        written.add_done_callback(lambda _: ended.set())
+        while not ended.is_set():
+            began = time.thread_time()
+            await asyncio.sleep(0)
+            worst = max(worst, time.thread_time() - began)
+        assert (await written).status == 200
+        assert site.broker.leader_replica("slow", 0).high_watermark == 40
+        assert worst < 0.05
+
+    run(tmp_path, scenario)
