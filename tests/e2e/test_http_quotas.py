@@ -101,6 +101,18 @@ def test_client_above_its_share_of_time_gets_429(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_time_of_a_change_counts_for_its_client(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await put(site, request_percentage=50.0)
+        site.broker.view.change_time.spent_ns += 10**12
+        topics = f"{site.cluster}/topics"
+        made = await site.ask("POST", topics, {"topic_name": "dear", "partitions_count": 800}, **APP)
+        assert made.status == 201
+        assert (await site.ask("GET", topics, **APP)).status == 429, "8 s, of which it has 5"
+
+    run(tmp_path, scenario)
+
+
 def test_client_in_debt_of_partitions_gets_429(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await put(site, controller_mutation_rate=1.0)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.kafka_site import KafkaBroker, RawClient, fetch, produce, run, wait_until
+from tiered.controller.change_time import MEAN_NS_MAX
 from tiered.controller.requests import AlterClientQuotas, QuotaAlteration
 from tiered.errors import Code
 from tiered.quotas.entity import QuotaEntity
@@ -298,6 +299,25 @@ def test_changes_of_settings_cost_their_client_pauses(tmp_path: Path) -> None:
         assert set(codes[:98]) == {0} and codes[-1] == throttled, "nobody owes more than a hundred"
         value = int(site.node.image.topics["t"].configs["retention.ms"])
         assert 3098 <= value < 3119
+
+    run(tmp_path, scenario)
+
+
+def test_time_of_commits_and_images_counts_for_who_changes_metadata(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        await put(site, CLIENT, request_percentage=50.0)
+        spent = site.node.view.change_time
+        before = spent.spent_ns
+        client = await site.client()
+        made = await client.ask(creation("cheap"), 7, CreateTopicsResponse)
+        assert made.topics[0].error_code == made.throttle_time_ms == 0
+        assert spent.spent_ns > before
+        spent.spent_ns += 10**12
+        assert spent.mean_ns == MEAN_NS_MAX
+        dear = CreateTopicsRequest([CreatableTopic("dear", 800, 1)], 60_000)
+        made = await client.ask(dear, 7, CreateTopicsResponse)
+        assert made.topics[0].error_code == 0 and made.throttle_time_ms > 0, "8 s, of which it has 5"
+        assert reading(site) == [False]
 
     run(tmp_path, scenario)
 

@@ -88,6 +88,7 @@ from tiered.object_store.metered import MeteredStore
 from tiered.object_store.probe import probe, probe_at_restart
 from tiered.peers import Peers
 from tiered.ports import World
+from tiered.quotas.timed_steps import TimedSteps
 from tiered.replication.cold_tier import ColdTier
 from tiered.replication.disk_state import DiskState
 from tiered.replication.follower_reads import FollowerReads
@@ -330,8 +331,9 @@ class Broker:
     async def submit(self, request: Request, timeout: float = SUBMIT_SECONDS, *, by: Submitter | None = None) -> Any:
         """Returns the controller's reply; its type stands with each request. Raises `Refused` with the reason. A
         client pays for the changes that its request asks for, and the audit log gets what became of them."""
+        count = count_changes(request, self.image, self.settings.num_partitions) if by is not None else 0
         if by is not None:
-            by.admit_changes(count_changes(request, self.image, self.settings.num_partitions))
+            by.admit_changes(count)
         reply, outcome = None, UNKNOWN  # also if the caller leaves before the reply
         try:
             reply = await self.cluster.channel.submit(request, timeout)
@@ -341,6 +343,7 @@ class Broker:
             raise
         finally:
             if by is not None and outcome != REFUSED:
+                by.charge_time(count * self.view.change_time.mean_ns)
                 self.audit.record_changes(by.caller, describe_changes(request, reply, self.image), outcome)
         return reply
 
@@ -471,7 +474,7 @@ class Broker:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.cluster.run(), name="cluster")
-                group.create_task(self.cluster.loader.run(), name="carry-out")
+                group.create_task(self._apply_images(), name="carry-out")
                 self._loops = [
                     group.create_task(self.tiering.run(), name="tiering"),
                     group.create_task(self.housekeeping.run(), name="housekeeping"),
@@ -492,6 +495,9 @@ class Broker:
             self._fail(words)
             bug = error if words != str(cause) else None  # our own errors need no stack trace, bugs do
             log.critical("broker failed why=%s: %s", type(cause).__name__, cause, exc_info=bug)
+
+    async def _apply_images(self) -> None:
+        await TimedSteps(self.cluster.loader.run(), self.view.change_time, self.world.clock.mono_ns)
 
     def _on_disk_failed(self, why: str) -> None:
         """Ends the broker; without the boot mark the next start believes only what was fsynced."""
@@ -521,6 +527,7 @@ class Broker:
 
         `_apply_image` does all else later. The changes are committed, or the image is from a snapshot.
         """
+        self.view.change_time.count(len(changes))
         deleted = old.topics_by_id.keys() - new.topics_by_id.keys()
         if deleted:
             self.hosted_replicas.stop_topics(deleted)

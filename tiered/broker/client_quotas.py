@@ -46,6 +46,9 @@ class Submitter(Protocol):
     def admit_changes(self, count: int) -> None:
         """Charges changes of metadata. Raises the refusal of a client that has to wait."""
 
+    def charge_time(self, spent_ns: int) -> None:
+        """Charges the time of the event loop that these changes cost, beside that of the request itself."""
+
 
 RATE_QUOTAS = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE, CONNECTION_CREATION_RATE)
 

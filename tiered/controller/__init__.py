@@ -17,6 +17,7 @@ May import: metadata
   delegation_tokens      decisions about delegation tokens (KIP-48)
   client_quotas          decisions about client quotas (KIP-546)
   change_costs           the changes for which the caller of a request pays (KIP-599)
+  change_time            the time of the event loop that a change costs this broker
   change_descriptions    what the request of a caller changed, in Kafka's words, for the audit log
   scram_credentials      decisions about SCRAM credentials of users (KIP-554)
   partition_transitions  leader, ISR and ELR transitions of one partition (R1 to R4)

@@ -37,6 +37,7 @@ from tiered.metadata.image import BrokerImage
 from tiered.metadata.log_writer import MetadataLog
 from tiered.peers import MetadataFetch, Peers
 from tiered.ports import Clock
+from tiered.quotas.timed_steps import TimedSteps
 from tiered.subtask import run_subtask
 
 log = logging.getLogger(__name__)
@@ -111,12 +112,15 @@ class ActiveController:
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as group:
             self._group = group
-            group.create_task(self.runtime.run(), name="metadata")
+            group.create_task(self._commit_changes(), name="metadata")
             group.create_task(self._monitor_brokers(), name="liveness")
             group.create_task(self._await_newer_controller(), name="newer controller")
             group.create_task(self._leader_balancer.run(), name="preferred leaders")
             group.create_task(self._replica_balancer.run(), name="missing replicas")
             self._watch_tokens()
+
+    async def _commit_changes(self) -> None:
+        await TimedSteps(self.runtime.run(), self._view.change_time, self._clock.mono_ns)
 
     @property
     def has_contact(self) -> bool:

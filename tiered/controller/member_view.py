@@ -6,6 +6,7 @@ The parts of a broker take this value, and none of them takes the whole broker. 
 from __future__ import annotations
 
 from tiered.config.settings import Settings
+from tiered.controller.change_time import ChangeTime
 from tiered.metadata.dynamic_config import DynamicBrokerConfig
 from tiered.metadata.image import Image
 from tiered.metadata.loader import MetadataLoader
@@ -21,6 +22,8 @@ class MemberView:
         self.incarnation = incarnation
         self.config = config
         self.loader = loader
+        self.change_time = ChangeTime()
+        """What changes of metadata cost this broker."""
 
     @property
     def node_id(self) -> int:

@@ -128,7 +128,9 @@ class StandbyController:
             if reply.controller_epoch < image.controller_epoch:
                 return False
             if not reply.too_old:
+                begun_ns = self._clock.mono_ns()
                 self._view.loader.append_entries(reply.entries)
+                self._view.change_time.spent_ns += self._clock.mono_ns() - begun_ns
         except (Unavailable, Refused, Corrupt) as error:
             log.info("metadata fetch from controller failed node_id=%d why=%s", image.controller, error)
             return False

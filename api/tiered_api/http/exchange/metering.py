@@ -143,6 +143,11 @@ class HttpSubmitter(NamedTuple):
         if self.meter is not None and count:
             self.meter.charge_mutations(count)
 
+    def charge_time(self, spent_ns: int) -> None:
+        """Charges time of the event loop."""
+        if self.meter is not None:
+            self.meter.spent_ns += spent_ns
+
 
 def _over_quota(pause_ms: int) -> HttpError:
     seconds = max(1, -(-pause_ms // 1000))

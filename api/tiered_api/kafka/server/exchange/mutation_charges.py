@@ -30,6 +30,7 @@ class MutationCharges:
         if self._quotas.table.has_client_quotas and self.caller.principal.kind != BROKER:
             limits = self._quotas.find_limits(self.caller.principal.name, call.client_id)
         self._limit = None if limits is None else limits.mutations
+        self._time_limit = None if limits is None else limits.requests
         strict_from = STRICT_FROM.get(type(call.request))
         self._is_strict = strict_from is not None and call.version >= strict_from
         self._paid = 0
@@ -46,6 +47,11 @@ class MutationCharges:
         self._paid -= paid
         if count > paid:
             self._charge(count - paid)
+
+    def charge_time(self, spent_ns: int) -> None:
+        """Charges the time of the event loop that changes cost."""
+        if self._time_limit is not None and spent_ns:
+            self._pause(self._quotas.record_request_time(self._time_limit, spent_ns))
 
     def _charge(self, count: int) -> None:
         if self._limit is None or not count:
