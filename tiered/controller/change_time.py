@@ -14,7 +14,7 @@ MEAN_NS_MAX = 10_000_000
 
 
 class ChangeTime:
-    """The mean time of a change. Whoever does the work adds its time to `spent_ns`."""
+    """The mean time of a change. The parts that do the work add its time to `spent_ns`."""
 
     def __init__(self) -> None:
         self.spent_ns = 0

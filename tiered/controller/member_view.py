@@ -23,7 +23,7 @@ class MemberView:
         self.config = config
         self.loader = loader
         self.change_time = ChangeTime()
-        """What changes of metadata cost this broker."""
+        """The cost of changes of metadata on this broker."""
 
     @property
     def node_id(self) -> int:
