@@ -25,6 +25,7 @@ from tests.sources import ROOT
 FOLDER = ROOT / "requirements"
 SETS: dict[str, tuple[str, ...]] = {
     "core": (),
+    "secure": ("tls", "encryption", "oauth"),
     "demo": ("spark", "sql", "demo"),
     "dev": ("spark", "sql", "demo", "dev"),
 }
@@ -88,7 +89,7 @@ def lock() -> None:
     needed = [*project()["build-system"]["requires"], "pip"]
     _compile("build", "-", "--generate-hashes", given="\n".join(needed))
     constraint = ["-c", str(FOLDER / "build.txt")]
-    for name in ("dev", "demo", "core"):
+    for name in ("dev", "demo", "secure", "core"):
         extras = [word for extra in SETS[name] for word in ("--extra", extra)]
         _compile(name, "pyproject.toml", *extras, *constraint, "--generate-hashes")
         constraint = ["-c", str(FOLDER / "dev.txt")]

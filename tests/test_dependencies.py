@@ -71,11 +71,11 @@ def test_locked_versions_are_within_the_ranges(name: str, python: str, system: s
 
 @pytest.mark.parametrize(("python", "system"), TARGETS)
 def test_larger_set_has_the_versions_of_a_smaller_one(python: str, system: str) -> None:
-    core, demo, dev, tools = (
+    core, secure, demo, dev, tools = (
         {(package, each.version, each.hashes) for package, each in applicable(read(name), python, system).items()}
-        for name in ("core", "demo", "dev", "build")
+        for name in ("core", "secure", "demo", "dev", "build")
     )
-    assert core <= demo <= dev
+    assert core <= demo <= dev and core <= secure <= dev
     names = [package for package, *_ in dev | tools]
     assert len(names) == len(set(names))
 
