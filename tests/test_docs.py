@@ -13,6 +13,7 @@ import sys
 import tokenize
 from collections.abc import Iterator
 from io import StringIO
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,7 +38,7 @@ SETTINGS = ROOT / "docs" / "SETTINGS.md"
 ACLS = ROOT / "docs" / "ACLS.md"
 INVARIANTS = ROOT / "docs" / "INVARIANTS.md"
 DESIGN = ROOT / "docs" / "DESIGN.md"
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "infra").rglob("*.md"))]
 
 HEAD = """\
 # Settings
@@ -126,9 +127,16 @@ def test_every_setting_is_read_by_the_code(name: str) -> None:
     assert re.search(rf"\.{field}\b", text), name
 
 
+def first_command(line: str) -> list[str]:
+    """Returns the words of a line of a shell, up to an operator that ends the command."""
+    reader = shlex.shlex(line, posix=True, punctuation_chars="|;>&")
+    reader.whitespace_split = True
+    return [*takewhile(lambda word: not word.startswith(("|", ";", ">", "&")), reader)]
+
+
 @pytest.mark.parametrize(("page", "line"), [(page.name, line) for page in PAGES for line in commands(page)])
 def test_documented_commands_parse(page: str, line: str) -> None:
-    words = shlex.split(line, comments=True)
+    words = first_command(line)
     if words[0] == "make":
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), f"{page}: {line}"
     else:

@@ -51,20 +51,52 @@ def unit() -> configparser.SectionProxy:
     return read["Service"]
 
 
-def environment_of(file: Path) -> dict[str, str]:
-    lines = [line for line in file.read_text().splitlines() if line and not line.startswith("#")]
+def environment_of(text: str) -> dict[str, str]:
+    """Returns the variables of an EnvironmentFile."""
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     return dict(line.split("=", 1) for line in lines)
 
 
+def unit_words(number: str, environment: Mapping[str, str] | None = None) -> list[str]:
+    """Returns the words of the unit's command. systemd splits a variable without braces, and an empty one is no word.
+    `Environment` stands below the files."""
+    set_by_unit = environment_of(unit()["Environment"])
+    found = {**set_by_unit, **(environment or {})}
+    words = shlex.split(unit()["ExecStart"].replace("%i", number))
+    return [each for word in words for each in (found[word[1:]].split() if word.startswith("$") else [word])]
+
+
 def test_unit_starts_the_broker_of_its_name() -> None:
-    words = shlex.split(unit()["ExecStart"].replace("%i", "2"))
+    words = unit_words("2")
     assert words[0] == "/opt/tiered/bin/tiered"
     words[words.index("/etc/tiered/cluster.properties")] = str(INFRA / "systemd" / "cluster.properties")
-    chosen = serve_settings(words[1:], environment_of(INFRA / "systemd" / "broker-1.env"))
+    chosen = serve_settings(words[1:], environment_of((INFRA / "systemd" / "broker-1.env").read_text()))
     assert (chosen.node_id, chosen.data_dir, chosen.store) == (2, "/var/lib/tiered/2", "s3://my-bucket/my-cluster")
     assert (chosen.kafka, chosen.http, chosen.broker_rack) == ("10.0.0.1:9092", "10.0.0.1:8082", "a")
     assert (chosen.default_replication_factor, chosen.min_insync_replicas) == (3, 2)
     assert "/var/lib/" + unit()["StateDirectory"].replace("%i", "2") == chosen.data_dir
+
+
+def test_unit_adds_the_first_administrator_of_the_page_only_if_asked() -> None:
+    page = (INFRA / "README.md").read_text()
+    ((line, path),) = re.findall(r"^echo '(SERVE_OPTIONS=.*)' > (\S+)$", page, re.MULTILINE)
+    assert f"EnvironmentFile=-{path.replace('-1', '-%i')}" in UNIT.read_text().splitlines()
+    assert parser().parse_args(unit_words("1", environment_of(line))[1:]).add_scram == ["@/etc/tiered/first-users"]
+    assert parser().parse_args(unit_words("1")[1:]).add_scram == []
+
+
+@pytest.mark.parametrize("number", map(str, BROKERS))
+def test_secured_settings_allow_addresses_for_other_machines(number: str) -> None:
+    words = unit_words(number)
+    words[words.index("/etc/tiered/cluster.properties")] = str(INFRA / "secure" / "cluster.properties")
+    own = (INFRA / "secure" / f"broker-{number}.env").read_text().replace("127.0.0.1", f"10.0.0.{number}")
+    chosen = serve_settings(words[1:], environment_of(own))
+    assert (chosen.http, chosen.ssl_keystore_location) == (
+        f"https://10.0.0.{number}:{8081 + int(number)}",
+        f"/etc/tiered/broker-{number}.pem",
+    )
+    assert {each.host for each in chosen.effective_listeners()} == {f"10.0.0.{number}"}
+    assert all(each.is_encrypted and each.requires_login for each in chosen.effective_listeners())
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
@@ -160,12 +192,12 @@ def units(directory: Path, free: Callable[[], str]) -> list[Command]:
     config = directory / "cluster.properties"
     shared = (INFRA / "systemd" / "cluster.properties").read_text()
     config.write_text(shared.replace("s3://my-bucket/my-cluster", f"file://{directory / 'bucket'}"))
-    own = environment_of(INFRA / "systemd" / "broker-1.env")
+    own = environment_of((INFRA / "systemd" / "broker-1.env").read_text())
     made = []
     for number in map(str, BROKERS):
         addresses = {own[name]: free() for name in ("TIERED_KAFKA", "TIERED_HTTP")}
         places = {"/etc/tiered/cluster.properties": str(config), f"/var/lib/tiered/{number}": str(directory / number)}
-        words = shlex.split(unit()["ExecStart"].replace("%i", number))[1:]
+        words = unit_words(number)[1:]
         environment = {variable: localized(text, addresses, {}) for variable, text in own.items()}
         made.append(([localized(word, {}, places) for word in words], environment))
     return made
@@ -248,8 +280,8 @@ def test_image_copies_existing_files() -> None:
 
 def test_page_names_existing_files() -> None:
     page = (INFRA / "README.md").read_text()
-    named = set(re.findall(r"(?<![/\w])((?:systemd|compose)/[\w@.-]+\w)", page))
-    assert {name.split("/")[0] for name in named} == {"systemd", "compose"}
+    named = set(re.findall(r"(?<![/\w])((?:systemd|compose|secure)/[\w@.-]+\w)", page))
+    assert {name.split("/")[0] for name in named} == {"systemd", "compose", "secure"}
     assert all((INFRA / name).exists() for name in named), named
     for line in re.findall(r"^tiered .*$|(?<=broker-1 )tiered .*$", page, re.MULTILINE):
         parser().parse_args(shlex.split(line)[1:])
