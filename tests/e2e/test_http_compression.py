@@ -164,3 +164,19 @@ def test_many_batches_of_one_request_leave_turns_to_others(tmp_path: Path) -> No
         assert worst < 0.05
 
     run(tmp_path, scenario)
+
+
+def test_level_above_the_limit_of_the_broker_is_refused_over_http(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        topics = f"{site.cluster}/topics"
+        for level, status in (("22", 400), ("12", 201)):
+            configs = [{"name": "compression.zstd.level", "value": level}]
+            made = await site.ask("POST", topics, {"topic_name": f"t{level}", "configs": configs})
+            assert made.status == status, made
+        for name, value in (("compression.zstd.level", "13"), ("max.message.bytes", "104857601")):
+            altered = await site.ask("POST", f"{topics}/t12/configs:alter", {"data": [{"name": name, "value": value}]})
+            assert (altered.status, f"tiered.{name}.max" in altered.json["message"]) == (400, True), altered
+            put = await site.ask("PUT", f"{topics}/t12/configs/{name}", {"value": value})
+            assert (put.status, f"tiered.{name}.max" in put.json["message"]) == (400, True), put
+
+    run(tmp_path, scenario)

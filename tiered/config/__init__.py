@@ -5,6 +5,7 @@ May import: security
   setting        one setting as a row of a table, with parsing and refusal
   settings       the tables of topic settings and of broker settings
   portability    settings that do not survive a move between Kafka and here
+  topic_limits   limits of brokers on settings that owners of topics choose
   rules          rules between several settings, and forms of list values
   unserved       Kafka's settings of brokers that have no effect here
   kafka_aliases  Kafka's setting names, mapped to the names used here

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from tiered.config.settings import MIB, TopicConfig, topic_rows, unknown_topic_setting
+from tiered.config.settings import MIB, Settings, TopicConfig, topic_rows, unknown_topic_setting
+from tiered.config.topic_limits import check_topic_limits
 from tiered.errors import Refused
 
 OWN_SETTINGS = ("flush",)
@@ -42,6 +43,11 @@ def check_for_here(configs: Mapping[str, str]) -> Iterator[SettingNote]:
     if accepted.get("remote.log.copy.disable") == "true" and "remote.storage.enable" not in accepted:
         why = "a new topic is tiered here, and this setting ends its copies to the bucket"
         yield SettingNote("remote.log.copy.disable", "true", OTHER_EFFECT, why)
+    for name in accepted:
+        try:
+            check_topic_limits({name: accepted[name]}, Settings())
+        except Refused as refused:
+            yield SettingNote(name, accepted[name], REFUSED, refused.why)
     try:
         TopicConfig.from_strings(accepted)
     except Refused as refused:

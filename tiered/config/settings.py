@@ -374,6 +374,20 @@ class Settings:
         INT_MAX,
         dynamic=True,
     )
+    tiered_compression_gzip_level_max: int = setting(
+        9, "Highest `compression.gzip.level` that a request may set for a topic.", 1, 9, dynamic=True
+    )
+    tiered_compression_lz4_level_max: int = setting(
+        17, "Highest `compression.lz4.level` that a request may set for a topic; 9 is fast, and always taken.", 1, 17,
+        dynamic=True,
+    )  # fmt: skip
+    tiered_compression_zstd_level_max: int = setting(
+        12, "Highest `compression.zstd.level` that a request may set for a topic: 22 takes 17 times the CPU.", 1, 22,
+        dynamic=True,
+    )  # fmt: skip
+    tiered_max_message_bytes_max: int = setting(
+        100 * MIB, "Highest `max.message.bytes` that a request may set for a topic.", 1, INT_MAX, dynamic=True
+    )
     tiered_acls_max: int = setting(10_000, "Most ACLs of a cluster: above it none is added.", 1, 100_000, dynamic=True)
     default_replication_factor: int = setting(1, "Replicas of a topic that is created without a number.", 1, 32767)
     # Defaults of topic settings, under the names that Kafka's brokers give them.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tiered.config.settings import Settings, TopicConfig, topic_rows
+from tiered.config.topic_limits import check_topic_limits
 from tiered.controller import leaders, partition_transitions, requests
 from tiered.controller.decision import ControllerResult
 from tiered.controller.leaders import PartitionContexts
@@ -40,7 +41,8 @@ class Topics:
         self, topic_requests: Sequence[requests.CreateTopic], now_ms: int
     ) -> ControllerResult[tuple[TopicImage | Refused, ...]]:
         """Creates the topics that can be created, all in one entry; the others are refused one by one."""
-        defaults = broker_settings(self.image, self.settings, kinds.ALL_BROKERS).topic_defaults()
+        in_force = broker_settings(self.image, self.settings, kinds.ALL_BROKERS)
+        defaults = in_force.topic_defaults()
         limits = PartitionLimits(self.image, self.settings)
         names, number = TopicNames(self.image.topics), len(self.image.topics)
         results: list[TopicId | Refused] = []
@@ -48,7 +50,7 @@ class Topics:
         validated_only: list[Change] = []
         for each in topic_requests:
             try:
-                topic_changes = self._topic_changes(each, now_ms, defaults, names, number, limits)
+                topic_changes = self._topic_changes(each, now_ms, in_force, defaults, names, number, limits)
             except Refused as why:
                 results.append(why)
             else:
@@ -64,6 +66,7 @@ class Topics:
         self,
         request: requests.CreateTopic,
         now_ms: int,
+        in_force: Settings,
         defaults: TopicConfig,
         names: TopicNames,
         number: int,
@@ -78,6 +81,8 @@ class Topics:
         configs = {name: text for name, text in normalize_edits(given, topic_rows()).items() if text is not None}
         if configs:
             TopicConfig.from_strings(configs, defaults=defaults)
+        if request.name not in INTERNAL:
+            check_topic_limits(configs, in_force)
         assignments = self._assignments(request, number)
         if not self._is_default_internal(request.name, len(assignments)):
             limits.add_partitions(assignments)
@@ -190,9 +195,11 @@ class Topics:
     def alter_configs(self, request: requests.AlterTopicConfigs, now_ms: int) -> ControllerResult[TopicImage]:
         """Changes settings of a topic, and the eligible replicas and leaders that follow from them."""
         topic = self._find_topic(request.name)
-        defaults = broker_settings(self.image, self.settings, kinds.ALL_BROKERS).topic_defaults()
+        settings = broker_settings(self.image, self.settings, kinds.ALL_BROKERS)
+        defaults = settings.topic_defaults()
         in_force = {**defaults.to_strings(), **topic.configs}
         edits = apply_edits(request.configs, topic.configs, in_force, topic_rows(), replace=request.replace)
+        check_topic_limits({name: text for name, text in edits.items() if text != topic.configs.get(name)}, settings)
         changes: tuple[Change, ...] = (kinds.TopicConfigChanged(topic.topic_id, edits),)
         after = self.image.apply(changes).topics[request.name]
         TopicConfig.from_strings(dict(after.configs), defaults=defaults)

@@ -52,3 +52,10 @@ def test_default_settings_are_noted_by_name_alone() -> None:
     """MirrorMaker copies no defaults; an operator may set one by hand."""
     names = {each.name for each in check_for_kafka(TopicConfig().to_strings())}
     assert names == {"flush", "remote.storage.enable"}
+
+
+def test_settings_above_the_default_limits_of_brokers_are_noted() -> None:
+    [size, level] = check_for_here({"max.message.bytes": "104857601", "compression.zstd.level": "13"})
+    assert {size.effect, level.effect} == {REFUSED}
+    assert "tiered.compression.zstd.level.max" in level.why and "tiered.max.message.bytes.max" in size.why
+    assert not [*check_for_here({"max.message.bytes": "104857600", "compression.zstd.level": "12"})]
