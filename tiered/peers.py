@@ -24,10 +24,18 @@ class FoundTransaction(NamedTuple):
     committed_epoch: int
 
 
+class ClockComparison(NamedTuple):
+    """How far a broker's wall clock is ahead of the controller's; negative if it is behind. The true difference is at
+    most `error_ms` more or less."""
+
+    ahead_ms: int
+    error_ms: int
+
+
 class MetadataFetch(NamedTuple):
     """A broker's request for the metadata log from `slot` on; it also serves as the broker's heartbeat. The controller
     replies at once if it has entries, else after `wait_ms`. The broker has carried out the slots up to `applied`;
-    `controller_epoch` is the highest that it knows."""
+    `controller_epoch` is the highest that it knows. `clock` is what the broker's last heartbeat found of its clock."""
 
     node_id: int
     incarnation: str
@@ -35,18 +43,23 @@ class MetadataFetch(NamedTuple):
     applied: int
     controller_epoch: int
     wait_ms: int
+    clock: ClockComparison | None = None
 
 
 class MetadataFetchReply(NamedTuple):
     """The reply to a `MetadataFetch`. `entries` are the bodies of slots as the bucket has them, from the requested slot
     on, without a gap. `too_old` means that the requested slot is no longer in memory and has to be read from the
-    bucket. `store_age_ms` is for how long the controller has tried in vain to write; 0 if it has nothing to write."""
+    bucket. `store_age_ms` is for how long the controller has tried in vain to write; 0 if it has nothing to write.
+    `wall_ms` is the controller's wall clock when it replied, -1 if it does not say so. It held the request for
+    `held_ms`."""
 
     controller_epoch: int
     next_slot: int
     entries: tuple[bytes, ...]
     too_old: bool
     store_age_ms: int
+    wall_ms: int = -1
+    held_ms: int = 0
 
 
 class ControllerView(NamedTuple):

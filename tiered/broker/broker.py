@@ -157,10 +157,12 @@ class Broker:
         self._metadata = MetadataLog(self.store, world.clock, world.rng, metrics, snapshot_slots=snapshot_slots)
         self.cluster = ClusterMember(
             self.incarnation, self._config, self.world, peers, self._metadata, self._apply_image, self._on_committed,
-            self._draw_id,
+            self._draw_id, self.retention_clock.on_compared,
         )  # fmt: skip
         self.view = self.cluster.view
-        self.cluster_metrics = ClusterMetrics(metrics, self.view, lambda: self.cluster.is_controller)
+        self.cluster_metrics = ClusterMetrics(
+            metrics, self.view, lambda: self.cluster.is_controller, self.cluster.clock_comparisons
+        )
         self.suspected_brokers = SuspectedBrokers(world.clock, self.view, self.cluster.on_broker_unreachable)
         self._clean_throttle = CleanThrottle(world.clock)
         self.cold_tier = self._make_cold_tier(manifest_fan)
@@ -228,7 +230,7 @@ class Broker:
         self._loops: list[asyncio.Task[None]] = []
         self.loss_reporter = LossReporter(self.view, channel, self.losses, log_store, self.data_directory)
         self.registration = Registration(
-            self.view, channel, self.startup_retry, log_store, self.losses, self.loss_reporter, self.retention_clock,
+            self.view, channel, self.startup_retry, log_store, self.losses, self.loss_reporter,
             world.clock, lambda image: refuse_duplicate_broker(image, self.settings, world.net, self.peers),
         )  # fmt: skip
         self.housekeeping = Housekeeping(
@@ -370,6 +372,8 @@ class Broker:
             metadata_trouble=self._metadata.stall_reason,
             pots=self.pots.describe(),
             certificates=self.tls.describe_problems(),
+            clocks=self.cluster.describe_clocks(),
+            clock_comparisons=self.cluster.clock_comparisons(),
             unserved=self.hosted_replicas.list_unserved()
             | self.group_coordinators.list_unserved()
             | self.transaction_coordinators.list_unserved(),

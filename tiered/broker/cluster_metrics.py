@@ -6,7 +6,7 @@ A scrape computes the gauges, at most once for each image. Only events between t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tiered.controller.member_view import MemberView
 from tiered.controller.partition_health import (
@@ -18,15 +18,23 @@ from tiered.controller.partition_health import (
 from tiered.metadata.changes import Change
 from tiered.metadata.image import Image
 from tiered.metrics import Metrics, limit_topics
+from tiered.peers import ClockComparison
 
 LOSS_TOPICS_MAX = 100
 """Most topics with a label of their own in the metric of losses."""
 
 
 class ClusterMetrics:
-    """The metrics of one broker. `is_controller` is True if this broker is the active controller."""
+    """The metrics of one broker. `is_controller` is True if this broker is the active controller. `compare_clocks`
+    returns how far clocks are ahead of the controller's."""
 
-    def __init__(self, metrics: Metrics, view: MemberView, is_controller: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        view: MemberView,
+        is_controller: Callable[[], bool],
+        compare_clocks: Callable[[], Mapping[int, ClockComparison]],
+    ) -> None:
         self._view = view
         self._cached_health: tuple[Image, PartitionHealth] | None = None
         self._shrinks = metrics.counter(
@@ -37,6 +45,11 @@ class ClusterMetrics:
         )
         self._add_broker_gauges(metrics)
         self._add_cluster_gauges(metrics, is_controller)
+        metrics.gauge(
+            "tiered_clock_ahead_seconds",
+            "Time by which the clock of a broker is ahead of the controller's; the controller has all other brokers.",
+            ("broker",),
+        ).set_function(lambda: {(str(node_id),): each.ahead_ms / 1000 for node_id, each in compare_clocks().items()})
 
     @property
     def partition_health(self) -> PartitionHealth:

@@ -25,6 +25,7 @@ from tiered.controller.partition_health import (
 from tiered.ids import TopicPartition
 from tiered.metadata.image import Image, Loss, PartitionImage
 from tiered.object_store.metered import Outage
+from tiered.peers import ClockComparison
 from tiered.replication.disk_state import DiskState
 from tiered.replication.leader_replica import LeaderReplica
 
@@ -61,6 +62,8 @@ def assess_health(
     metadata_trouble: str,
     pots: Iterable[str],
     certificates: Iterable[str],
+    clocks: tuple[Iterable[str], Iterable[str]],
+    clock_comparisons: Mapping[int, ClockComparison],
     unserved: dict[str, str],
     replicas: Iterable[LeaderReplica],
     image: Image,
@@ -72,7 +75,9 @@ def assess_health(
     """Returns the report of a broker from the states of its parts.
 
     `waits_for_store`: the start waits for an unreachable store. `copy_lag_ms`: age of the oldest record that is not in
-    the bucket; `copy_lag_max_ms` is its limit. `contact_lost_ms`: time without contact with the controller; 0 with it.
+    the bucket; `copy_lag_max_ms` is its limit. `clocks` are problems of this broker's clock, and of others that it
+    finds as controller; `clock_comparisons` has the numbers. `contact_lost_ms`: time without contact with the
+    controller; 0 with it.
     """
     problems = list(_describe_not_serving(failure, waits_for_store=waits_for_store, started=started))
     if disk.dead is not None:
@@ -92,6 +97,8 @@ def assess_health(
         problems.append(f"{pending_metadata} changes of metadata wait: {metadata_trouble}")
     problems += pots
     problems += certificates
+    own_clock, other_clocks = clocks
+    problems += own_clock
     problems += [f"partition {name} is not served: {why}" for name, why in list(unserved.items())[:LISTED_MAX]]
     listed = list(replicas)
     stuck = {str(replica.tp): replica.upload_problem for replica in listed if replica.upload_problem}
@@ -105,6 +112,7 @@ def assess_health(
     problems += _describe_late_transactions(late_transactions)
     problems += [f"compaction of {tp} stopped: {why}" for tp, why in islice(uncleanable.items(), LISTED_MAX)]
     own = problems.copy()
+    problems += islice(other_clocks, LISTED_MAX)
     if started and contact_lost_ms:
         problems.append(
             f"no contact with the controller (broker {image.controller}) for {contact_lost_ms / 1000:.0f} s"
@@ -127,6 +135,7 @@ def assess_health(
         "store_unreachable_since_ms": outage.since_ms if outage else None,
         "disk_full_since_ms": disk.full.since_ms if disk.full else None,
         "disk_dead_since_ms": disk.dead.since_ms if disk.dead else None,
+        "clocks": {str(node_id): each._asdict() for node_id, each in clock_comparisons.items()},
         "possible_loss": {str(tp): loss._asdict() for tp, loss in lost.items()},
     }
     login_refused = outage is not None and outage.login_refused

@@ -14,7 +14,6 @@ from tiered.broker.data_directory import DirectoryState
 from tiered.broker.log_store import LogStore
 from tiered.broker.loss_reporter import LossReporter
 from tiered.broker.possible_losses import PossibleLosses
-from tiered.broker.retention_clock import CLOCK_SKEW_MS, RetentionClock
 from tiered.broker.startup_retry import StartupRetry
 from tiered.controller import requests
 from tiered.controller.channel import ControllerChannel
@@ -49,7 +48,6 @@ class Registration:
         log_store: LogStore,
         losses: PossibleLosses,
         loss_reporter: LossReporter,
-        retention_clock: RetentionClock,
         clock: Clock,
         refuse_duplicate: Callable[[Image], Awaitable[None]],
     ) -> None:
@@ -62,12 +60,9 @@ class Registration:
         self._log_store = log_store
         self._losses = losses
         self._loss_reporter = loss_reporter
-        self._retention_clock = retention_clock
         self._clock = clock
         self._directory_state: DirectoryState | None = None
         self._is_known_directory = False
-        self._first_request_ms = 0
-        """Time of the first request to register, by this broker's clock."""
 
     async def check_duplicate(self, image: Image) -> None:
         """Raises `Refused` if another process replies under this node id."""
@@ -100,7 +95,6 @@ class Registration:
         count = sum(1 for _ in hosted_partitions(view.image, view.node_id))
         timeout = REGISTER_SECONDS + SECONDS_PER_PARTITION * count
         suspect_partitions = await self._register(self._directory_state, timeout)
-        self._compare_clocks(self._first_request_ms)
         overridden = overridden_settings(view.image, view.config.startup, view.node_id)
         for name, (given, in_force) in overridden.items():
             log.warning(
@@ -130,8 +124,6 @@ class Registration:
                 self._check_still_believed(image, state)
             registration = self._make_request(state)
             suspect_partitions = self._losses.suspect_partitions
-            if not self._first_request_ms:  # the cluster keeps the time of the first request, however often it is sent
-                self._first_request_ms = self._clock.wall_ms()
             try:
                 await self._channel.submit_with_retry(registration, timeout)
                 self._loss_reporter.is_registered = True
@@ -194,24 +186,6 @@ class Registration:
                     raise
                 log.warning("addresses of this broker are not announced yet why=%s", refused.why)
             await self._clock.sleep(RETRY_SECONDS)
-
-    def _compare_clocks(self, request_ms: int) -> None:
-        """Warns if this clock differs from the controller's, and corrects retention if this one is fast.
-
-        Clocks decide only about ages and timestamps of records, so a wrong one is no reason to refuse the start.
-        """
-        known = self._view.image.brokers.get(self._view.node_id)
-        if known is None or known.incarnation != self._view.incarnation:
-            return
-        now_ms, there_ms = self._clock.wall_ms(), known.registered_ms
-        ahead_ms = request_ms - there_ms if there_ms < request_ms else min(0, now_ms - there_ms)
-        self._retention_clock.set_skew(ahead_ms)
-        if abs(ahead_ms) >= CLOCK_SKEW_MS:
-            log.warning(
-                "clock differs from the controller's ahead_seconds=%d controller=%d: timestamps of records go by"
-                " this one, retention by the earlier of the two, set one of them right",
-                ahead_ms // 1000, self._view.image.controller,
-            )  # fmt: skip
 
 
 def discard_untrusted(last: BrokerImage | None, state: DirectoryState) -> tuple[DirectoryState, bool]:

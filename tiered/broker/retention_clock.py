@@ -1,7 +1,8 @@
 """The time by which retention and expiry compute ages: this broker's clock, unless that is known to be fast.
 
-A fast clock would delete records too early. A start compares the clock with the controller's. While it is still as far
-ahead, retention uses the controller's time, carried on by the monotonic clock.
+A fast clock would delete records too early. Heartbeats compare the clock with the controller's. While it is as far
+ahead, retention uses the controller's time, carried on by the monotonic clock. A broker that becomes controller keeps
+what its last heartbeat found.
 
 Coordinators expire offsets and transactional ids by the same time (M4). A clock that goes ahead later on expires none
 of them for an hour, in which it can be set right.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import logging
 
+from tiered.peers import ClockComparison
 from tiered.ports import Clock
 
 log = logging.getLogger(__name__)
@@ -32,6 +34,10 @@ class RetentionClock:
         """The wall clock's time when the monotonic one was 0, by a wall clock that is believed."""
         self._jumped_mono_ms = -1
         """Monotonic time at which the wall clock was found ahead of that; -1 if it is not ahead."""
+
+    def on_compared(self, clock: ClockComparison) -> None:
+        """Takes a comparison with the controller's clock: this clock is ahead at least by its least difference."""
+        self.set_skew(clock.ahead_ms - clock.error_ms)
 
     def set_skew(self, ahead_ms: int) -> None:
         """Takes by how much this broker's clock is ahead of the controller's."""

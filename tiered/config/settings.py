@@ -606,6 +606,13 @@ class Settings:
         36_500,
         dynamic=True,
     )
+    tiered_clock_skew_max_ms: int = setting(
+        5_000,
+        "Most by which the clock of a broker may differ from the controller's: more is a problem of the health report.",
+        100,
+        LONG_MAX,
+        dynamic=True,
+    )
     tiered_upload_max_lag_ms: int = setting(
         10 * MINUTE_MS,
         "Age at which the oldest record outside the bucket is copied there: its segment is closed and uploaded.",

@@ -31,6 +31,7 @@ May import: metadata
   preferred_leaders      the plan that returns leadership to preferred leaders
 ~ balancer               carries out these plans, each after a pause
   heartbeats             contact times of brokers, and session timeouts
+  clock_skew             differences between the wall clocks of brokers and the controller's
 ~ active                 the active controller during one controller epoch
 ~ standby                a standby controller: fetches the metadata log (M3, M4, R6)
 ~ member_view           the cluster as one broker knows it: image, settings, the broker itself

@@ -35,7 +35,7 @@ from tiered.errors import Corrupt, Fenced, Refused, Unavailable, first_cause
 from tiered.metadata.changes import Change
 from tiered.metadata.image import BrokerImage
 from tiered.metadata.log_writer import MetadataLog
-from tiered.peers import MetadataFetch, Peers
+from tiered.peers import ClockComparison, MetadataFetch, Peers
 from tiered.ports import Clock
 from tiered.quotas.timed_steps import TimedSteps
 from tiered.subtask import run_subtask
@@ -166,6 +166,8 @@ class ActiveController:
             metadata_fetch.node_id, metadata_fetch.incarnation, metadata_fetch.applied, now_ns, self._view.image.slot
         ):
             self._wake.set()
+        if metadata_fetch.clock is not None:
+            self._judge_clock(metadata_fetch, metadata_fetch.clock)
         progress, self.applied_progress = self.applied_progress, asyncio.Event()
         progress.set()
         fenced = known is not None and known.fenced and known.alive and known.incarnation == metadata_fetch.incarnation
@@ -185,6 +187,16 @@ class ActiveController:
             )
             if connection_lost:
                 self.probe(metadata_fetch.node_id)
+
+    def _judge_clock(self, metadata_fetch: MetadataFetch, clock: ClockComparison) -> None:
+        max_ms = self._view.settings.tiered_clock_skew_max_ms
+        changed = self.heartbeats.judge_clock(metadata_fetch.node_id, metadata_fetch.incarnation, clock, max_ms)
+        if changed is not None:
+            log.log(
+                logging.WARNING if changed else logging.INFO,
+                "clock of a broker differs%s node_id=%d ahead_seconds=%.1f error_seconds=%.2f",
+                "" if changed else " no more", metadata_fetch.node_id, clock.ahead_ms / 1000, clock.error_ms / 1000,
+            )  # fmt: skip
 
     async def decide(self, request: Request, timeout: float) -> Any:
         """Returns the controller's reply after its changes are committed. Raises `Refused` like `Runtime.submit`."""

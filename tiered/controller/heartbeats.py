@@ -7,8 +7,11 @@ loses its leaderships to other brokers under later epochs, and is unfenced when 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from tiered.controller.clock_skew import ClockSkew
+from tiered.peers import ClockComparison
 
 PROBE_AFTER_NS = 300_000_000
 """Time without a fetch in progress after which a broker may be gone: brokers fetch again right after a reply."""
@@ -73,6 +76,7 @@ class _Session:
     applied_slot: int = -1
     probed_ns: int = 0
     fetch: FetchProgress = NO_PROGRESS
+    clock_skew: ClockSkew = field(default_factory=ClockSkew)
 
 
 class BrokerHeartbeats:
@@ -113,6 +117,18 @@ class BrokerHeartbeats:
         session.applied_slot = max(session.applied_slot, applied_slot)
         session.fetch = session.fetch.advance(applied_slot, log_slot, now_ns)
         return True
+
+    def judge_clock(self, node_id: int, incarnation: str, clock: ClockComparison, max_ms: int) -> bool | None:
+        """Takes what a broker found of its clock. Returns True if the clock now differs by more than `max_ms`, False if
+        it no longer does, and None without a change."""
+        session = self._session_of(node_id, incarnation)
+        if session is None or not session.clock_skew.judge(clock, max_ms):
+            return None
+        return session.clock_skew.is_beyond
+
+    def clock_skews(self) -> dict[int, ClockSkew]:
+        """Returns the states of the brokers' clocks, by node id."""
+        return {node_id: session.clock_skew for node_id, session in self._sessions.items()}
 
     def end_fetch(self, node_id: int, incarnation: str, now_ns: int, *, connection_lost: bool = False) -> None:
         """Records the end of a fetch. `connection_lost`: the connection broke, as it does when a process dies."""

@@ -14,18 +14,19 @@ from typing import Any
 
 from tiered.controller.active import ActiveController, LastContact
 from tiered.controller.channel import ControllerChannel
+from tiered.controller.clock_skew import describe_clocks, describe_own_clock
 from tiered.controller.controller import Controller
 from tiered.controller.member_view import MemberView
 from tiered.controller.request_codec import decode_request, encode_reply
 from tiered.controller.requests import AnnounceBroker, CreatePartitions, CreateTopic, CreateTopics, Quorum, Request
-from tiered.controller.standby import StandbyController
+from tiered.controller.standby import OnClockCompared, StandbyController
 from tiered.errors import Code, Fenced, Refused, Unavailable
 from tiered.ids import TopicId
 from tiered.metadata.dynamic_config import DynamicBrokerConfig
 from tiered.metadata.image import Image, inter_broker_address
 from tiered.metadata.loader import ApplyImage, MetadataLoader, OnChanges
 from tiered.metadata.log_writer import MetadataLog
-from tiered.peers import ControllerView, ForwardReply, MetadataFetch, MetadataFetchReply, Peers
+from tiered.peers import ClockComparison, ControllerView, ForwardReply, MetadataFetch, MetadataFetchReply, Peers
 from tiered.ports import World
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class ClusterMember:
         apply_image: ApplyImage,
         on_changes: OnChanges,
         draw_id: Callable[[], TopicId],
+        on_clock_compared: OnClockCompared,
     ) -> None:
         self.loader = MetadataLoader(apply_image, on_changes, self._on_image)
         self.view = MemberView(incarnation, config, self.loader)
@@ -62,7 +64,7 @@ class ClusterMember:
         rng = world.rng.stream("cluster")
         self.channel = ControllerChannel(self.view, self, peers, world.clock, rng)
         self.active_controller: ActiveController | None = None
-        self.standby = StandbyController(self.view, peers, world.store, world.clock, rng)
+        self.standby = StandbyController(self.view, peers, world.store, world.clock, rng, on_clock_compared)
 
     # -- state --------------------------------------------------------------------------------------------------------
 
@@ -83,6 +85,23 @@ class ClusterMember:
         """Number of requests that this broker, as controller, has decided and the bucket has not confirmed."""
         return self.active_controller.runtime.pending if self.active_controller is not None else 0
 
+    def clock_comparisons(self) -> dict[int, ClockComparison]:
+        """Returns how far clocks are ahead of the controller's, by broker: as controller those of all other brokers,
+        else that of this broker."""
+        if self.active_controller is None:
+            skews = {self.view.node_id: self.standby.clock_skew}
+        else:
+            skews = self.active_controller.heartbeats.clock_skews()
+        return {node_id: skew.comparison for node_id, skew in skews.items() if skew.comparison is not None}
+
+    def describe_clocks(self) -> tuple[list[str], list[str]]:
+        """Returns the problems of this broker's clock, and those of other brokers' clocks that it finds as
+        controller."""
+        if self.active_controller is None:
+            return describe_own_clock(self.standby.clock_skew, self.view.image.controller), []
+        skews = self.active_controller.heartbeats.clock_skews()
+        return describe_clocks(skews, self.view.settings.tiered_clock_skew_max_ms)
+
     # -- requests of other brokers ------------------------------------------------------------------------------------
 
     async def handle_metadata_fetch(self, metadata_fetch: MetadataFetch) -> MetadataFetchReply:
@@ -90,7 +109,7 @@ class ClusterMember:
 
         Raises `Refused` (NOT_CONTROLLER) if this broker is not the controller.
         """
-        active = self._require_active()
+        arrived_ns, active = self._clock.mono_ns(), self._require_active()
         if metadata_fetch.controller_epoch > active.epoch:
             active.on_newer_controller()
             raise Refused(
@@ -102,7 +121,8 @@ class ClusterMember:
             raise Refused(Code.NOT_CONTROLLER, f"controller epoch {active.epoch} has ended")
         entries = self.loader.recent_entries.read(metadata_fetch.slot)
         return MetadataFetchReply(
-            active.epoch, self.view.image.slot + 1, tuple(entries or ()), entries is None, self._store_stalled_ms()
+            active.epoch, self.view.image.slot + 1, tuple(entries or ()), entries is None, self._store_stalled_ms(),
+            self._clock.wall_ms(), (self._clock.mono_ns() - arrived_ns) // 1_000_000,
         )  # fmt: skip
 
     async def handle_forwarded(self, request: bytes, timeout: float) -> ForwardReply:

@@ -12,13 +12,14 @@ import logging
 from collections.abc import Callable, Sequence
 from random import Random
 
+from tiered.controller.clock_skew import ClockSkew, compare_clocks
 from tiered.controller.member_view import MemberView
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.log_limiter import StateLogLimiter
 from tiered.metadata.candidacy import BecomeCandidate, ContactLoss, Wait, decide_candidacy, decide_if_store_stalled
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.log_reader import load_metadata, read_boundary, read_entries, verify_cluster
-from tiered.peers import ControllerView, MetadataFetch, Peers
+from tiered.peers import ClockComparison, ControllerView, MetadataFetch, MetadataFetchReply, Peers
 from tiered.ports import Clock, ObjectStore
 
 log = logging.getLogger(__name__)
@@ -33,10 +34,27 @@ APPLY_WAIT_SECONDS = 0.2
 """Longest time that a fetch waits until this broker has applied the last reply, so that the fetch can report that."""
 
 
+OnClockCompared = Callable[[ClockComparison], None]
+"""Takes a comparison of this broker's clock with the controller's."""
+
+
 class StandbyController:
     """The standby role of one broker. Without `peers` the broker is alone and takes over at once."""
 
-    def __init__(self, view: MemberView, peers: Peers | None, store: ObjectStore, clock: Clock, rng: Random) -> None:
+    def __init__(
+        self,
+        view: MemberView,
+        peers: Peers | None,
+        store: ObjectStore,
+        clock: Clock,
+        rng: Random,
+        on_clock_compared: OnClockCompared,
+    ) -> None:
+        self.clock_skew = ClockSkew()
+        """The comparisons of this broker's clock by heartbeats."""
+        self._compared_epoch = -1
+        """The epoch of the controller with which the clock was compared."""
+        self._on_clock_compared = on_clock_compared
         self._view = view
         self._peers = peers
         self._store = store
@@ -93,6 +111,7 @@ class StandbyController:
         """
         self._on_contact(0, self._clock.mono_ns())
         self._awaits_successor = True
+        self.clock_skew = ClockSkew()
         self._unfollowed_epochs = 0 if was_followed else self._unfollowed_epochs + 1
 
     def _on_contact(self, store_stalled_ms: int, fetch_sent_ns: int) -> None:
@@ -121,10 +140,12 @@ class StandbyController:
         metadata_fetch = MetadataFetch(
             self._view.node_id, self._view.incarnation, image.slot + 1, self._view.loader.applied_slot,
             image.controller_epoch, wait_ms,
+            self.clock_skew.comparison if self._compared_epoch == image.controller_epoch else None,
         )  # fmt: skip
         sent_ns = self._clock.mono_ns()
         try:
             reply = await self._peers.fetch_metadata(address, metadata_fetch, timeout_ms / 1000)
+            clock = self._compare_clocks(reply, sent_ns)
             if reply.controller_epoch < image.controller_epoch:
                 return False
             if not reply.too_old:
@@ -135,11 +156,34 @@ class StandbyController:
             log.info("metadata fetch from controller failed node_id=%d why=%s", image.controller, error)
             return False
         self._on_contact(reply.store_age_ms, sent_ns)
+        if clock is not None:
+            self._compared_epoch = reply.controller_epoch
+            self._on_clock(clock)
         self._unfollowed_epochs = 0
         self._is_behind = self._view.image.slot + 1 < reply.next_slot
         if reply.too_old and await self.try_catch_up():
             self._is_behind = self._view.image.slot + 1 < reply.next_slot
         return decide_if_store_stalled(self._contact_loss(), self._view.session_ms) is None
+
+    def _compare_clocks(self, reply: MetadataFetchReply, sent_ns: int) -> ClockComparison | None:
+        """Returns the comparison by a reply that has just arrived; None if the controller sends no clock."""
+        if reply.wall_ms < 0:
+            return None
+        round_trip_ms = (self._clock.mono_ns() - sent_ns) // 1_000_000
+        return compare_clocks(self._clock.wall_ms(), reply.wall_ms, round_trip_ms, reply.held_ms)
+
+    def _on_clock(self, clock: ClockComparison) -> None:
+        self._on_clock_compared(clock)
+        if not self.clock_skew.judge(clock, self._view.settings.tiered_clock_skew_max_ms):
+            return
+        if self.clock_skew.is_beyond:
+            log.warning(
+                "clock differs from the controller's ahead_seconds=%.1f error_seconds=%.2f controller=%d: tokens,"
+                " certificates and timestamps of records go by this one, retention by the earlier of the two, set one"
+                " of them right", clock.ahead_ms / 1000, clock.error_ms / 1000, self._view.image.controller,
+            )  # fmt: skip
+        else:
+            log.info("clock is right again, as the controller's ahead_seconds=%.1f", clock.ahead_ms / 1000)
 
     async def on_controller_lost(self) -> bool:
         """Waits, or returns True if this broker has to become a candidate now.

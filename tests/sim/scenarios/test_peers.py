@@ -12,12 +12,12 @@ from tests.e2e.site import QUICK, SimBrokerRig, run
 from tests.sim.scenarios.test_replica_fetch import make_peers
 from tiered.config.listeners import Endpoint
 from tiered.errors import Code, Corrupt, Refused, Unavailable
-from tiered.peers import ControllerView, ForwardReply, MetadataFetch, MetadataFetchReply
+from tiered.peers import ClockComparison, ControllerView, ForwardReply, MetadataFetch, MetadataFetchReply
 from tiered_api.kafka.client.peers import IDLE_CONNECTIONS_MAX, IN_FLIGHT_MAX
 from tiered_api.kafka.server.server import KafkaServer, serve_kafka
 
 THERE = "one:9092"
-ASK = MetadataFetch(2, "incarnation", 7, 5, 3, 500)
+ASK = MetadataFetch(2, "incarnation", 7, 5, 3, 500, ClockComparison(-7_200_000, 12))
 
 
 class ClusterStub:
@@ -41,7 +41,7 @@ class ClusterStub:
             await self.may_reply.wait()
         finally:
             self.waiting -= 1
-        return MetadataFetchReply(4, 9, (b"seven", b"", b"nine" * 10_000), True, 1_200)
+        return MetadataFetchReply(4, 9, (b"seven", b"", b"nine" * 10_000), True, 1_200, 1_700_000_000_000, 1_999)
 
     async def handle_forwarded(self, request: bytes, timeout: float) -> ForwardReply:
         self.requests.append((request, timeout))
@@ -97,7 +97,7 @@ def test_requests_and_replies_arrive_unchanged() -> None:
     async def scenario(talk: PeerSession) -> None:
         peers = talk.peers
         assert await peers.fetch_metadata(THERE, ASK, 5) == MetadataFetchReply(
-            4, 9, (b"seven", b"", b"nine" * 10_000), True, 1_200
+            4, 9, (b"seven", b"", b"nine" * 10_000), True, 1_200, 1_700_000_000_000, 1_999
         )
         assert talk.stub.requests == [ASK]
         going: list[str] = []

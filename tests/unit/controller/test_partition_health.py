@@ -21,6 +21,7 @@ from tiered.metadata import changes as kinds
 from tiered.metadata.changes import ALL_BROKERS, NO_LEADER, Change
 from tiered.metadata.image import Image, PartitionImage
 from tiered.metrics import Metrics
+from tiered.peers import ClockComparison
 
 T = TopicId("AAAAAAAAAAAAAAAAAAAAAQ")
 
@@ -121,10 +122,11 @@ def test_isr_shrinks_and_expands_count_on_the_leader() -> None:
 def test_metrics_have_kafkas_names_and_follow_the_image() -> None:
     metrics = Metrics()
     view = make_view(cluster(WHOLE, LACKS, NOBODY, configs={"min.insync.replicas": "2"}), Settings(node_id=1))
-    figures = ClusterMetrics(metrics, view, lambda: True)
+    figures = ClusterMetrics(metrics, view, lambda: True, lambda: {2: ClockComparison(-1_500, 3)})
     assert figures.partition_health is figures.partition_health
     lines = metrics.render().splitlines()
     for line in (
+        'tiered_clock_ahead_seconds{broker="2"} -1.5',
         "kafka_server_replicamanager_underreplicatedpartitions 1",
         "kafka_server_replicamanager_underminisrpartitioncount 0",
         "kafka_server_replicamanager_atminisrpartitioncount 1",

@@ -114,6 +114,8 @@ class KafkaPeers:
             self.cluster_id, self._sent_credential, metadata_fetch.node_id, metadata_fetch.incarnation,
             metadata_fetch.slot, metadata_fetch.applied, metadata_fetch.controller_epoch, metadata_fetch.wait_ms,
         )  # fmt: skip
+        if metadata_fetch.clock is not None:
+            request.clock_ahead_ms, request.clock_error_ms = metadata_fetch.clock
         response = await self.send(address, request, TieredFollowResponse, timeout)
         _check_error(response.error_code, response.error_message)
         return MetadataFetchReply(
@@ -122,6 +124,8 @@ class KafkaPeers:
             tuple(response.entries),
             response.too_old,
             response.store_age_ms,
+            response.wall_ms,
+            response.held_ms,
         )
 
     async def forward(

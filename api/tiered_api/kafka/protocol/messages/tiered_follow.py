@@ -18,6 +18,8 @@ class TieredFollowRequest(Message):
     applied: int = integer(FieldType.INT64)
     controller_epoch: int = integer(FieldType.INT32)
     wait_ms: int = integer(FieldType.INT32)
+    clock_ahead_ms: int = integer(FieldType.INT64, tag=0, tagged="0+")
+    clock_error_ms: int = integer(FieldType.INT64, default=-1, tag=1, tagged="0+")
 
 
 @message(20001, "0", "0+")
@@ -30,3 +32,5 @@ class TieredFollowResponse(Message):
     entries: list[bytes] = array(FieldType.BYTES)
     too_old: bool = boolean()
     store_age_ms: int = integer(FieldType.INT64)
+    wall_ms: int = integer(FieldType.INT64, default=-1, tag=0, tagged="0+")
+    held_ms: int = integer(FieldType.INT64, tag=1, tagged="0+")

@@ -8,7 +8,7 @@ dead process at once.
 from __future__ import annotations
 
 from tiered.errors import Refused
-from tiered.peers import MetadataFetch
+from tiered.peers import ClockComparison, MetadataFetch
 from tiered_api.kafka.protocol.messages.tiered_follow import TieredFollowRequest, TieredFollowResponse
 from tiered_api.kafka.server.exchange.context import Call, KafkaContext
 from tiered_api.kafka.server.exchange.inter_broker_auth import authorize_call, refusal_text
@@ -20,8 +20,9 @@ async def handle(context: KafkaContext, call: Call[TieredFollowRequest]) -> Tier
     """Returns the requested slots, or why this broker has none to give."""
     request = call.request
     wait_ms = max(0, min(request.wait_ms, WAIT_MAX_MS))
+    clock = ClockComparison(request.clock_ahead_ms, request.clock_error_ms) if request.clock_error_ms >= 0 else None
     fetch = MetadataFetch(
-        request.node_id, request.incarnation, request.slot, request.applied, request.controller_epoch, wait_ms
+        request.node_id, request.incarnation, request.slot, request.applied, request.controller_epoch, wait_ms, clock
     )
     try:
         reply = await authorize_call(context, call, request.cluster_id, request.credential).handle_metadata_fetch(fetch)
@@ -33,4 +34,6 @@ async def handle(context: KafkaContext, call: Call[TieredFollowRequest]) -> Tier
         entries=list(reply.entries),
         too_old=reply.too_old,
         store_age_ms=reply.store_age_ms,
+        wall_ms=reply.wall_ms,
+        held_ms=reply.held_ms,
     )
