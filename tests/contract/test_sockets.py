@@ -165,3 +165,9 @@ def test_file_shorter_than_its_slice_is_an_error(tmp_path: Path) -> None:
 def test_unknown_host_name_is_unavailable() -> None:
     with pytest.raises(Unavailable, match=r"cannot resolve no-such-host\.invalid"):
         asyncio.run(SocketNet().connect("no-such-host.invalid", 1, 5))
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".example"])
+def test_name_that_no_host_can_have_is_not_reached(host: str) -> None:
+    with pytest.raises(Unavailable, match="it is no name of a host"):
+        asyncio.run(SocketNet().connect(host, 9, 5.0))

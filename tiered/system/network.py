@@ -83,6 +83,8 @@ async def _resolve(host: str, port: int, flags: int) -> tuple[int, tuple[str, in
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
     except OSError as error:
         raise Unavailable(f"cannot resolve {host}: {error.strerror}") from None
+    except UnicodeError:  # a label that is empty or too long
+        raise Unavailable(f"cannot resolve {host}: it is no name of a host") from None
     family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     return family, address  # type: ignore[return-value]
 
