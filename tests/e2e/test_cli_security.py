@@ -53,6 +53,22 @@ def test_users_and_rules_are_kept_by_the_command_line(tmp_path: Path, capsys: py
         users = [{"user": user, "mechanism": "SCRAM-SHA-512", "iterations": 4096} for user in ("admin", "bob")]
         assert command("user list") == users and command("user list bob") == users[1:]
 
+        def view(as_user: str, code: int) -> tuple[bool, list[str]]:
+            """Returns if a user's view of the health is partial, and what it lacks."""
+            rows = command("cluster health", as_user, code)
+            found = rows[0]
+            assert isinstance(found, dict) and found["healthy"]
+            return found["partial"], found["hidden"]
+
+        some, no_health = "only the topics that you may see", "no problems of brokers, without DESCRIBE on the cluster"
+        assert "need DESCRIBE on the cluster" in command("cluster losses", bob, code=2)
+        assert view(admin, 0) == (False, []) and view(bob, 11) == (True, [some, no_health])
+        command("acl add --cluster --allow-principal User:bob --operation Describe")
+        assert view(bob, 11) == (True, [some])
+        command("acl add --topic * --allow-principal User:bob --operation Read")
+        assert view(bob, 0) == (False, [])
+        command("acl remove --principal User:bob")
+
         assert "CLUSTER_AUTHORIZATION_FAILED" in command("acl list", bob, code=2)
         rule = {"principal": "User:bob", "host": "*", "permission": "ALLOW", "operation": "DESCRIBE"}
         rule |= {"resource_type": "CLUSTER", "resource_name": "kafka-cluster", "pattern": "LITERAL"}

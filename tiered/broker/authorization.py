@@ -63,6 +63,10 @@ class Authorization:
         """True if there may be a resource of a type on which the caller may carry out an operation."""
         return self.authorizer is None or self.authorizer.is_allowed_anywhere(caller, operation, kind)
 
+    def is_allowed_everywhere(self, caller: Caller, operation: Operation, kind: ResourceType) -> bool:
+        """True if the caller may carry out an operation on each resource of a type."""
+        return self.authorizer is None or self.authorizer.is_allowed_everywhere(caller, operation, kind)
+
     def allowed_operations(self, caller: Caller, kind: ResourceType, name: str) -> int:
         """Returns the mask of all operations that exist on a resource and that the caller may carry out."""
         allowed = EVERYTHING if self.authorizer is None else self.authorizer.allowed_operations(caller, kind, name)

@@ -30,6 +30,8 @@ REMEMBERED_MAX = 10_000
 """Most decisions that are remembered; with more, all are forgotten."""
 REMEMBERED_NAME_MAX = 250
 """Longest name whose decision is remembered. A topic's name is shorter, but a request may name anything."""
+NO_NAME = "\0"
+"""The end of a name that no literal ACL names: no resource has it."""
 
 Masks = dict[tuple[str, str], tuple[int, int]]
 """Denied and allowed operations by principal and host."""
@@ -56,6 +58,7 @@ class Authorizer:
         self._lengths = {kind: sorted(each) for kind, each in lengths.items()}
         self._remembered: dict[tuple[Caller, ResourceType, str], int] = {}
         self._remembered_any: dict[tuple[Caller, Operation, ResourceType], bool] = {}
+        self._remembered_everywhere: dict[tuple[Caller, Operation, ResourceType], bool] = {}
 
     def is_super(self, caller: Caller) -> bool:
         """True if no ACL can refuse anything to the caller."""
@@ -88,6 +91,17 @@ class Authorizer:
             if len(self._remembered_any) >= REMEMBERED_MAX:
                 self._remembered_any.clear()
             known = self._remembered_any[key] = self._decide_anywhere(caller, operation, kind)
+        return known
+
+    def is_allowed_everywhere(self, caller: Caller, operation: Operation, kind: ResourceType) -> bool:
+        """True if the caller may carry out an operation on each resource of a type, whatever its name is."""
+        key = caller, operation, kind
+        known = self._remembered_everywhere.get(key)
+        if known is None:
+            if len(self._remembered_everywhere) >= REMEMBERED_MAX:
+                self._remembered_everywhere.clear()
+            known = self.is_super(caller) or self._decide_everywhere(caller, operation, kind)
+            self._remembered_everywhere[key] = known
         return known
 
     def _decide(self, caller: Caller, kind: ResourceType, name: str) -> int:
@@ -128,6 +142,14 @@ class Authorizer:
             and not any((PatternType.PREFIXED, acl.resource_name[:length]) in denies for length in lengths)
             for acl in mine
         )
+
+    def _decide_everywhere(self, caller: Caller, operation: Operation, kind: ResourceType) -> bool:
+        """Decides one name of each group of names to which the same ACLs apply."""
+        if not self._decide(caller, kind, NO_NAME) >> operation & 1:
+            return False
+        names = [name for each, name in self._literal if each is kind and name != WILDCARD]
+        names += [prefix + NO_NAME for each, prefix in self._prefixed if each is kind]
+        return all(self._decide(caller, kind, name) >> operation & 1 for name in names)
 
 
 def _add_acl(masks: Masks, acl: Acl) -> None:

@@ -20,5 +20,7 @@ class Exit(IntEnum):
     """The store, the disk or the broker could not be reached; try again."""
     UNHEALTHY = 10
     """The cluster replies, and a part of it is not healthy."""
+    PARTIAL = 11
+    """All that the caller may see of the cluster is healthy, and it may not see all."""
     INTERRUPTED = 130
     """Ctrl-C."""

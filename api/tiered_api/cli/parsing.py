@@ -11,7 +11,8 @@ from typing import NamedTuple, NoReturn, TypeAlias
 EXIT_CODES_HELP = (
     "exit codes: 0 done; 1 a comparison did not hold, data is broken, or one of several things was refused; "
     "2 wrong usage or setting; 3 a tool that is needed is missing (Java, Maven, an extra); "
-    "4 store, disk or broker unreachable; 10 the cluster is unhealthy; 130 interrupted"
+    "4 store, disk or broker unreachable; 10 the cluster is unhealthy; 11 what you may see of it is healthy; "
+    "130 interrupted"
 )
 
 INT16_MAX, INT32_MAX, INT64_MAX = 2**15 - 1, 2**31 - 1, 2**63 - 1

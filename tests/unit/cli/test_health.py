@@ -15,7 +15,7 @@ from tiered_api.cli.cluster.health_verdict import (
     summarize_health,
     topics_to_examine,
 )
-from tiered_api.cli.cluster.view import AWAY, FENCED, LIVE, STOPPED, ClusterView, build_view
+from tiered_api.cli.cluster.view import AWAY, FENCED, LIVE, STOPPED, BrokerReport, ClusterView, build_view
 from tiered_api.cli.exits import Exit
 from tiered_api.kafka.protocol.messages.describe_cluster import DescribeClusterBroker, DescribeClusterResponse
 from tiered_api.kafka.protocol.messages.metadata import (
@@ -160,6 +160,26 @@ def test_each_problem_is_named_and_has_an_exit_code(capfd: pytest.CaptureFixture
     assert (told["nodes"], told["nodes_down"]) == ([1, 2, 4, 5], [4])
     assert (told["under_replicated_partitions"], told["partitions"][0]["leader"]) == (["t/1"], None)
     assert print_health(summarize_health(seen(), []), "json") is Exit.OK
+    assert json.loads(capfd.readouterr().out)["partial"] is False
+
+
+@pytest.mark.parametrize(
+    ("report", "hidden"),
+    [
+        (BrokerReport(1, (), hides_topics=True), ["only the topics that you may see"]),
+        (BrokerReport(1, (), hides_health=True), ["no problems of brokers, without DESCRIBE on the cluster"]),
+    ],
+)
+def test_view_that_is_partial_is_no_healthy_cluster(
+    report: BrokerReport, hidden: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    verdict = summarize_health(seen(), [], [BrokerReport(2, ()), report])
+    assert (verdict["healthy"], verdict["partial"], verdict["hidden"]) == (True, True, hidden)
+    assert print_health(verdict, "text") is Exit.PARTIAL
+    lines = [" ".join(line.split()) for line in capfd.readouterr().out.splitlines()]
+    assert lines.index(f"Partial: [{hidden[0]}]") == lines.index("Unhealthy reasons: []") + 1
+    unhealthy = summarize_health(seen((1, [1, 2], [1])), [], [report])
+    assert print_health(unhealthy, "text") is Exit.UNHEALTHY
 
 
 def test_text_explains_some_partitions_and_counts_the_rest(capfd: pytest.CaptureFixture[str]) -> None:

@@ -68,6 +68,30 @@ def test_operation_is_allowed_somewhere_if_a_name_of_a_rule_allows_it(acls: list
     assert asked or not allowed
 
 
+@given(st.lists(ACLS, max_size=6), CALLERS, st.booleans())
+def test_operation_is_allowed_everywhere_if_every_name_allows_it(
+    acls: list[Acl], caller: Caller, is_open: bool
+) -> None:
+    """A name that differs from all others in its end has the decision of the rules of prefixes."""
+    names = {each.resource_name + tail for each in acls for tail in ("", "~") if each.resource_name != "*"} | {"~"}
+    decisions = [decide_naively(acls, caller, Operation.DESCRIBE, ResourceType.TOPIC, name) for name in names]
+    expected = all(is_open if each is None else each for each in decisions)
+    authorizer = Authorizer(acls, is_open=is_open)
+    for _ in range(2):  # the second answer is remembered
+        assert authorizer.is_allowed_everywhere(caller, Operation.DESCRIBE, ResourceType.TOPIC) is expected
+
+
+def test_rule_for_all_names_allows_everywhere_unless_one_denies() -> None:
+    everything = READ_A._replace(resource_name="*")
+    deny = READ_A._replace(resource_name="secret", operation=Operation.DESCRIBE, permission=Permission.DENY)
+    rules = {"all": [everything], "one name": [READ_A], "all but one": [everything, deny], "none": []}
+    found = {
+        name: Authorizer(acls).is_allowed_everywhere(ALICE, Operation.DESCRIBE, ResourceType.TOPIC)
+        for name, acls in rules.items()
+    }
+    assert found == {"all": True, "one name": False, "all but one": False, "none": False}
+
+
 def test_whole_rule_that_is_denied_allows_nothing_anywhere() -> None:
     def can_write(*acls: Acl) -> bool:
         return Authorizer(acls).is_allowed_anywhere(ALICE, Operation.WRITE, ResourceType.TOPIC)
@@ -135,6 +159,8 @@ def test_super_user_and_broker_may_do_everything() -> None:
     masks = [authorizer.allowed_operations(each, ResourceType.TOPIC, "a") for each in (ALICE, broker, bob)]
     assert masks == [EVERYTHING, EVERYTHING, 0]
     assert authorizer.is_allowed_anywhere(ALICE, Operation.WRITE, ResourceType.TOPIC)
+    asked = [authorizer.is_allowed_everywhere(each, Operation.WRITE, ResourceType.TOPIC) for each in (ALICE, bob)]
+    assert asked == [True, False]
 
 
 def test_host_of_a_rule_may_be_written_in_any_form_of_the_address() -> None:

@@ -47,7 +47,8 @@ LISTS = {
 
 
 def health(args: Namespace) -> int:
-    """Prints the health of all partitions and brokers. Returns exit code 10 if not all are healthy."""
+    """Prints the health of all partitions and brokers. Returns exit code 10 if not all are healthy, and 11 if all that
+    the caller may see are."""
     return asyncio.run(_watch(args) if args.watch else _once(args))
 
 
@@ -73,7 +74,7 @@ async def _watch(args: Namespace) -> Exit:
             else:
                 print_health(found, args.format, internal=args.internal)
         if args.exit_when_healthy and isinstance(found, dict) and found["healthy"]:
-            return Exit.OK
+            return Exit.PARTIAL if found["partial"] else Exit.OK
         await asyncio.sleep(WATCH_SECONDS)
 
 
@@ -145,13 +146,16 @@ def print_health(found: dict[str, Any], form: str, *, internal: bool = False) ->
         print_json(found)
     else:
         _print_overview(found, internal)
-    return Exit.OK if found["healthy"] else Exit.UNHEALTHY
+    if not found["healthy"]:
+        return Exit.UNHEALTHY
+    return Exit.PARTIAL if found["partial"] else Exit.OK
 
 
 def _print_overview(found: dict[str, Any], internal: bool) -> None:
     lines = {
         "Healthy": str(found["healthy"]).lower(),
         "Unhealthy reasons": found["reasons"],
+        **({"Partial": found["hidden"]} if found["partial"] else {}),
         "Controller ID": found["controller"],
         "All nodes": found["nodes"],
         "Nodes down": found["nodes_down"],

@@ -88,7 +88,7 @@ def summarize_health(
     seen: ClusterView, found: Sequence[UnhealthyPartition], reports: Sequence[BrokerReport] = ()
 ) -> dict[str, Any]:
     """Returns the health of a cluster, in the form of `--format json`. A broker that stopped cleanly and has no
-    replicas does not count as missing. `reports` are those of the brokers."""
+    replicas does not count as missing. `reports` are those of the brokers, which also say what they hide."""
     holders = {node for topic in seen.topics for each in topic.partitions for node in each.replica_nodes}
     down = [
         node
@@ -110,9 +110,12 @@ def summarize_health(
     reasons += ["possible losses"] if lost else []
     reasons += ["bucket"] if bucket_unreachable else []
     reasons += ["broker problems"] if any(each.node_id not in bucket_unreachable for each in troubled) else []
+    hidden = list(_describe_hidden(reports))
     return {
         "healthy": not reasons,
         "reasons": reasons,
+        "partial": bool(hidden),
+        "hidden": hidden,
         "controller": seen.controller,
         "nodes": list(seen.brokers),
         "nodes_down": down,
@@ -147,6 +150,14 @@ def summarize_health(
             for each in found
         ],
     }
+
+
+def _describe_hidden(reports: Sequence[BrokerReport]) -> Iterator[str]:
+    """Yields what the caller may not see."""
+    if any(each.hides_topics for each in reports):
+        yield "only the topics that you may see"
+    if any(each.hides_health for each in reports):
+        yield "no problems of brokers, without DESCRIBE on the cluster"
 
 
 def _problems(seen: ClusterView, each: MetadataResponsePartition, wanted: int, new: int) -> Iterator[str]:

@@ -50,8 +50,11 @@ async def _losses(args: Namespace) -> Exit:
 
 
 async def possible_losses(client: KafkaClient) -> Sequence[PossibleLoss]:
-    """Returns the losses that are not acknowledged. Raises `Refused` with brokers that are not ours."""
+    """Returns the losses that are not acknowledged. Raises `Refused` with brokers that are not ours, and without
+    DESCRIBE on the cluster."""
     got = await client.send(DescribeClusterRequest(include_health=True), DescribeClusterResponse)
+    if got.hides_health:
+        raise Refused(Code.CLUSTER_AUTHORIZATION_FAILED, "possible losses need DESCRIBE on the cluster")
     if got.losses is None:
         raise Refused(Code.UNSUPPORTED_VERSION, "these brokers do not report possible losses")
     return got.losses

@@ -44,6 +44,10 @@ class BrokerReport:
     store_unreachable_since_ms: int = -1
     losses: tuple[PossibleLoss, ...] = ()
     certificates: tuple[ReportedCertificate, ...] | None = None
+    hides_topics: bool = False
+    """True if the caller may not describe each topic."""
+    hides_health: bool = False
+    """True if the caller may not see the health."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +115,13 @@ async def _fetch_self_report(client: KafkaClient, node: int) -> BrokerReport | N
         if no.code is Code.UNSUPPORTED_VERSION:
             return None
         raise
-    if got.problems is None:
+    if got.problems is None and not got.hides_health:
         return None
     certificates = None if got.certificates is None else tuple(got.certificates)
-    return BrokerReport(node, tuple(got.problems), got.store_away_since_ms, tuple(got.losses or ()), certificates)
+    return BrokerReport(
+        node, tuple(got.problems or ()), got.store_away_since_ms, tuple(got.losses or ()), certificates,
+        got.hides_topics, got.hides_health,
+    )  # fmt: skip
 
 
 async def _fetch_registered(client: KafkaClient) -> DescribeClusterResponse | None:

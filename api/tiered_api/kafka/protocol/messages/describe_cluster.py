@@ -76,3 +76,5 @@ class DescribeClusterResponse(Message):
     certificates: list[ReportedCertificate] | None = array(
         ReportedCertificate, "0+", nullable="0+", default=None, tag=FIRST_PRIVATE_TAG + 3, tagged="0+"
     )
+    hides_health: bool = boolean("0+", default=False, tag=FIRST_PRIVATE_TAG + 4, tagged="0+")
+    hides_topics: bool = boolean("0+", default=False, tag=FIRST_PRIVATE_TAG + 5, tagged="0+")

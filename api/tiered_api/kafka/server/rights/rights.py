@@ -88,6 +88,10 @@ class Rights:
         """True if there may be a topic on which the caller may carry out an operation."""
         return self._authorization.is_allowed_anywhere(self.caller, operation, ResourceType.TOPIC)
 
+    def on_every_topic(self, operation: Operation) -> bool:
+        """True if the caller may carry out an operation on each topic, whatever its name is."""
+        return self._authorization.is_allowed_everywhere(self.caller, operation, ResourceType.TOPIC)
+
     def may_create(self, topic: str) -> bool:
         """True if the caller may create a topic of that name."""
         is_creator = self._authorization.is_allowed_on_cluster(self.caller, Operation.CREATE)
