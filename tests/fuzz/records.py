@@ -151,6 +151,10 @@ def check(kind: str, data: bytes) -> None:
         assert set(ways) == {pure.crc32c(data)}, ways
     if kind == "json":
         compare_implementations("json_spans", data)
+        compare_implementations("json_spans", data, rng.choice((0, 1, 2)))
+        compare_implementations("json_elements", data)
+        for each in (data, b'{"l":[' + data, b'{"l":[' + data + b"]}"):
+            compare_implementations("json_entries", each, b"l", rng.choice((0, 5, 100)), rng.choice((0, 20, 1000)))
         compare_implementations("json_repeated_name", data, (b"data",))
     elif kind == "section":
         check_sections(rng, data)

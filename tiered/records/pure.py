@@ -43,7 +43,7 @@ from tiered.records.model import (
     WalkResult,
 )
 from tiered.records.pure_hash import hash_rows
-from tiered.records.pure_text import json_repeated_name, json_spans, murmur2
+from tiered.records.pure_text import json_elements, json_entries, json_repeated_name, json_spans, murmur2
 
 __all__ = [
     "arrow",
@@ -53,6 +53,8 @@ __all__ = [
     "first_at_or_after",
     "fit",
     "hash_rows",
+    "json_elements",
+    "json_entries",
     "json_repeated_name",
     "json_spans",
     "murmur2",

@@ -1,10 +1,11 @@
-"""Helpers of the HTTP API in plain Python: the hash that spreads keys, the spans of JSON values, and names that repeat
-in them."""
+"""Helpers of the HTTP API in plain Python: the hash that spreads keys, the spans and the number of JSON values, and
+names that repeat in them."""
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 
 from tiered.ports import Buffer
 
@@ -35,8 +36,9 @@ _MARK = re.compile(rb'["{}\[\]]')
 _CLOSERS = {ord("{"): ord("}"), ord("["): ord("]")}
 
 
-def json_spans(buf: Buffer) -> tuple[list[tuple[int, int]], int]:
+def json_spans(buf: Buffer, most: int = sys.maxsize, /) -> tuple[list[tuple[int, int]], int]:
     """Returns the top-level values of concatenated JSON as spans `[start, end)`, and where the incomplete rest begins.
+    The values after the first `most` are part of the rest.
 
     Only strings and brackets are parsed: a span may still be invalid JSON. A number or word at the very end is
     incomplete, because the next byte may belong to it: end the last piece with a newline. Invalid bytes or nesting
@@ -46,7 +48,7 @@ def json_spans(buf: Buffer) -> tuple[list[tuple[int, int]], int]:
     data = bytes(buf)
     spans: list[tuple[int, int]] = []
     at = _skip(_SPACE, data, 0)
-    while at < len(data):
+    while at < len(data) and len(spans) < most:
         try:
             end = _json_value(data, at)
         except ValueError:
@@ -57,7 +59,7 @@ def json_spans(buf: Buffer) -> tuple[list[tuple[int, int]], int]:
             return spans, at
         spans.append((at, end))
         at = _skip(_SPACE, data, end)
-    return spans, len(data)
+    return spans, at
 
 
 def _skip(pattern: re.Pattern[bytes], data: bytes, at: int) -> int:
@@ -98,6 +100,94 @@ def _json_nested(data: bytes, at: int) -> int:
         if not open_brackets:
             return at
     return -1
+
+
+_ELEMENT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[{\[,:]', re.DOTALL)
+
+
+def json_elements(buf: Buffer, /) -> int:
+    """Returns the number of values and names of a JSON value, or a little more: 1, and 1 for each `[`, `{`, `,` and `:`
+    outside of strings. Parsers take time and memory for each of them. `buf` may be any bytes."""
+    return 1 + sum(mark[0][0] != _QUOTE for mark in _ELEMENT.finditer(bytes(buf)))
+
+
+_QUOTE = ord('"')
+_PART = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+("?)|[{}\[\],:]', re.DOTALL)
+
+
+def json_entries(
+    buf: Buffer, name: bytes, elements_max: int, bytes_max: int, /
+) -> tuple[int, int, list[tuple[int, int, int, int]]] | None:
+    """Cuts the array that an object has as the value of `name` into pieces of consecutive entries. Returns the place
+    after its `[`, the place of the bracket that closes it, and the pieces as (start, end, entries, elements).
+
+    A piece has at most `elements_max` elements, each entry counted as by `json_elements`, and `bytes_max` bytes; or it
+    is one entry with more. Returns None if the value is no object, if it has no such array, or if the array has no end.
+    `name` is compared with the bytes between the quotes. The value has to be parsed to know if it is JSON at all: it is
+    if it is JSON with the array empty, and if each piece in brackets is an array of so many entries.
+    """
+    data = bytes(buf)
+    at = _find_array(data, name)
+    if at < 0:
+        return None
+    pieces: list[tuple[int, int, int, int]] = []
+    depth, start, elements = 0, at, 1
+    for part in _PART.finditer(data, at):
+        byte = data[part.start()]
+        if byte == _QUOTE:
+            if not part[1]:
+                return None
+            continue
+        closes = byte in _ENDS
+        if depth or (not closes and byte != _COMMA):
+            elements += not closes
+            depth += (byte in _OPENERS) - closes
+            continue
+        end = part.start()
+        if not (closes and not pieces and _skip(_SPACE, data, start) >= end):
+            _add_entry(pieces, (start, end, 1, elements), elements_max, bytes_max)
+        if closes:
+            return at, end, pieces
+        start, elements = end + 1, 1
+    return None
+
+
+_COMMA = ord(",")
+
+
+def _find_array(data: bytes, name: bytes) -> int:
+    """Returns the place after the `[` of the array `name` of an object, or -1."""
+    at = _skip(_SPACE, data, 0)
+    if data[at : at + 1] != b"{":
+        return -1
+    depth = 0
+    for part in _PART.finditer(data, at):
+        byte = data[part.start()]
+        if byte == _QUOTE:
+            if not part[1]:
+                return -1
+            colon = _skip(_SPACE, data, part.end())
+            if depth == 1 and data[part.start() + 1 : part.end() - 1] == name and data[colon : colon + 1] == b":":
+                at = _skip(_SPACE, data, colon + 1)
+                return at + 1 if data[at : at + 1] == b"[" else -1
+        elif byte in _OPENERS:
+            depth += 1
+        elif byte in _ENDS:
+            depth -= 1
+            if depth == 0:
+                return -1
+    return -1
+
+
+def _add_entry(
+    pieces: list[tuple[int, int, int, int]], entry: tuple[int, int, int, int], elements_max: int, bytes_max: int
+) -> None:
+    if pieces:
+        (start, _, entries, elements), (_, end, _, more) = pieces[-1], entry
+        if elements + more <= elements_max and end - start <= bytes_max:
+            pieces[-1] = start, end, entries + 1, elements + more
+            return
+    pieces.append(entry)
 
 
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"([ \t\n\r]*:)?|[{}\[\]]', re.DOTALL)

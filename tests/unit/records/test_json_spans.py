@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered.ports import Buffer
 from tiered.records import native, pure
 
-Spans = Callable[[Buffer], tuple[list[tuple[int, int]], int]]
+Spans = Callable[..., tuple[list[tuple[int, int]], int]]
 BOTH = [pytest.param(native.json_spans, id="native"), pytest.param(pure.json_spans, id="pure")]
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -71,6 +70,15 @@ def test_depth_of_64_is_allowed(json_spans: Spans) -> None:
     assert json_spans(deep) == ([(0, 128)], 128)
 
 
+@pytest.mark.parametrize("most", [0, 1, 2, 9])
+@pytest.mark.parametrize("json_spans", BOTH)
+def test_values_after_the_most_are_the_rest(json_spans: Spans, most: int) -> None:
+    text = b"1 [2] {}"
+    spans = [(0, 1), (2, 5), (6, 8)]
+    assert json_spans(text, most) == (spans[:most], [0, 2, 6, 8][min(most, 3)])
+    assert json_spans(b"1 ]", 1) == ([(0, 1)], 2)
+
+
 @given(st.lists(VALUES, max_size=5), st.sampled_from(["", " ", "\n\t"]), st.booleans())
 def test_valid_values_are_found_one_by_one(values: list[Any], between: str, ascii_only: bool) -> None:
     text = "".join(json.dumps(v, ensure_ascii=ascii_only) + (between or "\n") for v in values).encode()
@@ -89,11 +97,11 @@ def test_stream_in_two_pieces_gives_the_same_values(values: list[Any], data: st.
     assert [json.loads(one) for one in found] == values
 
 
-@given(st.binary(max_size=60) | st.text('{}[]"\\ ,:1tn\n', max_size=60).map(str.encode))
-def test_c_and_python_agree_on_any_bytes(text: bytes) -> None:
+@given(st.binary(max_size=60) | st.text('{}[]"\\ ,:1tn\n', max_size=60).map(str.encode), st.integers(0, 9))
+def test_c_and_python_agree_on_any_bytes(text: bytes, most: int) -> None:
     def outcome(json_spans: Spans) -> object:
         try:
-            return json_spans(memoryview(text))
+            return json_spans(memoryview(text), most)
         except ValueError as error:
             return str(error)
 

@@ -1,5 +1,7 @@
-/* Helpers of the HTTP API: the hash that spreads keys, the spans of JSON values, and names that repeat in them. */
+/* Helpers of the HTTP API: the hash that spreads keys, the spans and the number of JSON values, and names that repeat in
+ * them. */
 #include "native.h"
+#include <stdlib.h>
 
 #define DEPTH_MAX 64
 
@@ -93,18 +95,35 @@ static int span_add(PyObject *spans, Py_ssize_t start, Py_ssize_t end) {
     return outcome;
 }
 
-PyObject *native_json_spans(PyObject *self, PyObject *object) {
+/* The outcome of the value at *at. Others run while a long one is scanned. */
+static Outcome json_value_shared(const uint8_t *data, Py_ssize_t size, Py_ssize_t *at) {
+    Outcome outcome;
+    if (size - *at < RELEASE_RECORD_BYTES) return json_value(data, size, at);
+    Py_BEGIN_ALLOW_THREADS
+    outcome = json_value(data, size, at);
+    Py_END_ALLOW_THREADS
+    return outcome;
+}
+
+PyObject *native_json_spans(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     Py_buffer buf;
     PyObject *spans;
     Outcome outcome = WHOLE;
+    Py_ssize_t left = PY_SSIZE_T_MAX;
     (void)self;
-    if (PyObject_GetBuffer(object, &buf, PyBUF_SIMPLE) < 0) return NULL;
+    if (count < 1 || count > 2) {
+        PyErr_SetString(PyExc_TypeError, "json_spans takes a buffer and the most spans");
+        return NULL;
+    }
+    if (count == 2 && (left = PyLong_AsSsize_t(args[1])) == -1 && PyErr_Occurred()) return NULL;
+    if (PyObject_GetBuffer(args[0], &buf, PyBUF_SIMPLE) < 0) return NULL;
     if ((spans = PyList_New(0)) == NULL) goto failed;
     const uint8_t *data = buf.buf;
     Py_ssize_t start = skip_space(data, buf.len, 0), at = start;
-    while (start < buf.len && (outcome = json_value(data, buf.len, &at)) == WHOLE) {
+    while (left > 0 && start < buf.len && (outcome = json_value_shared(data, buf.len, &at)) == WHOLE) {
         if (span_add(spans, start, at) < 0) goto failed;
         start = at = skip_space(data, buf.len, at);
+        left--;
     }
     if ((outcome == UNEXPECTED || outcome == TOO_DEEP) && PyList_Size(spans) == 0) {
         if (outcome == TOO_DEEP) PyErr_Format(PyExc_ValueError, "nested deeper than %d at %zd", DEPTH_MAX, at);
@@ -117,6 +136,162 @@ failed:
     PyBuffer_Release(&buf);
     Py_XDECREF(spans);
     return NULL;
+}
+
+/* True for a byte outside of strings that comes before another value or name. */
+static int adds_element(uint8_t byte) { return byte == '[' || byte == '{' || byte == ',' || byte == ':'; }
+
+static Py_ssize_t count_elements(const uint8_t *data, Py_ssize_t size) {
+    Py_ssize_t elements = 1;
+    for (Py_ssize_t i = 0; i < size;) {
+        uint8_t byte = data[i++];
+        if (byte == '"') {
+            if (json_string(data, size, &i) != WHOLE) break;
+        } else {
+            elements += adds_element(byte);
+        }
+    }
+    return elements;
+}
+
+PyObject *native_json_elements(PyObject *self, PyObject *object) {
+    Py_buffer buf;
+    Py_ssize_t elements;
+    (void)self;
+    if (PyObject_GetBuffer(object, &buf, PyBUF_SIMPLE) < 0) return NULL;
+    if (buf.len < RELEASE_RECORD_BYTES) {
+        elements = count_elements(buf.buf, buf.len);
+    } else {
+        Py_BEGIN_ALLOW_THREADS
+        elements = count_elements(buf.buf, buf.len);
+        Py_END_ALLOW_THREADS
+    }
+    PyBuffer_Release(&buf);
+    return PyLong_FromSsize_t(elements);
+}
+
+/* Consecutive entries of a JSON array: where they stand, how many they are, and how many elements they have. */
+typedef struct {
+    Py_ssize_t start, end, entries, elements;
+} Piece;
+
+typedef struct {
+    Piece *at;
+    Py_ssize_t count, room;
+    Py_ssize_t elements_max, bytes_max; /* of a piece with more than one entry */
+} Pieces;
+
+/* Adds an entry to the last piece, or to a new one. Returns -1 without memory. */
+static int pieces_add(Pieces *pieces, Py_ssize_t start, Py_ssize_t end, Py_ssize_t elements) {
+    Piece *last = pieces->at + pieces->count - 1;
+    if (pieces->count && last->elements + elements <= pieces->elements_max && end - last->start <= pieces->bytes_max) {
+        last->end = end;
+        last->entries++;
+        last->elements += elements;
+        return 0;
+    }
+    if (pieces->count == pieces->room) {
+        Py_ssize_t room = pieces->room ? 2 * pieces->room : 64;
+        Piece *more = realloc(pieces->at, (size_t)room * sizeof(Piece));
+        if (more == NULL) return -1;
+        pieces->at = more;
+        pieces->room = room;
+    }
+    pieces->at[pieces->count++] = (Piece){start, end, 1, elements};
+    return 0;
+}
+
+/* Moves *at after the `[` of the array that is the value of `name` in the object that the data is. */
+static Outcome find_array(const uint8_t *data, Py_ssize_t size, const uint8_t *name, Py_ssize_t name_size, Py_ssize_t *at) {
+    Py_ssize_t depth = 0;
+    Py_ssize_t i = skip_space(data, size, 0);
+    if (i == size || data[i] != '{') return UNEXPECTED;
+    while (i < size) {
+        uint8_t byte = data[i++];
+        if (byte == '"') {
+            Py_ssize_t start = i;
+            if (json_string(data, size, &i) != WHOLE) return INCOMPLETE;
+            if (depth != 1 || i - 1 - start != name_size || memcmp(data + start, name, (size_t)name_size) != 0) continue;
+            Py_ssize_t colon = skip_space(data, size, i);
+            if (colon == size || data[colon] != ':') continue;
+            i = skip_space(data, size, colon + 1);
+            if (i == size || data[i] != '[') return UNEXPECTED;
+            *at = i + 1;
+            return WHOLE;
+        }
+        if (byte == '{' || byte == '[') depth++;
+        else if ((byte == '}' || byte == ']') && --depth == 0) return UNEXPECTED;
+    }
+    return INCOMPLETE;
+}
+
+/* Cuts the array whose `[` is before *at, and moves *at to the bracket that closes it. Returns -1 without memory. */
+static int cut_array(const uint8_t *data, Py_ssize_t size, Py_ssize_t *at, Pieces *pieces, Outcome *outcome) {
+    Py_ssize_t depth = 0, start = *at, elements = 1;
+    *outcome = INCOMPLETE;
+    for (Py_ssize_t i = start; i < size;) {
+        uint8_t byte = data[i++];
+        if (byte == '"') {
+            if (json_string(data, size, &i) != WHOLE) return 0;
+            continue;
+        }
+        int closes = byte == '}' || byte == ']';
+        if (depth == 0 && (closes || byte == ',')) {
+            int is_empty = closes && pieces->count == 0 && skip_space(data, i - 1, start) == i - 1;
+            if (!is_empty && pieces_add(pieces, start, i - 1, elements) < 0) return -1;
+            if (closes) {
+                *at = i - 1;
+                *outcome = WHOLE;
+                return 0;
+            }
+            start = i;
+            elements = 1;
+            continue;
+        }
+        elements += adds_element(byte);
+        depth += (byte == '{' || byte == '[') - closes;
+    }
+    return 0;
+}
+
+/* The pieces as a list of tuples; NULL on error. */
+static PyObject *pieces_list(const Pieces *pieces) {
+    PyObject *list = PyList_New(pieces->count);
+    for (Py_ssize_t i = 0; list != NULL && i < pieces->count; i++) {
+        const Piece *each = pieces->at + i;
+        PyObject *piece = Py_BuildValue("nnnn", each->start, each->end, each->entries, each->elements);
+        if (piece == NULL) Py_CLEAR(list);
+        else PyList_SetItem(list, i, piece);
+    }
+    return list;
+}
+
+PyObject *native_json_entries(PyObject *self, PyObject *args) {
+    Py_buffer buf, name;
+    Py_ssize_t start = 0, end;
+    Pieces pieces = {NULL, 0, 0, 0, 0};
+    Outcome outcome;
+    int failed = 0;
+    PyObject *found = NULL;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "y*y*nn", &buf, &name, &pieces.elements_max, &pieces.bytes_max)) return NULL;
+    Py_BEGIN_ALLOW_THREADS
+    outcome = find_array(buf.buf, buf.len, name.buf, name.len, &start);
+    end = start;
+    if (outcome == WHOLE) failed = cut_array(buf.buf, buf.len, &end, &pieces, &outcome);
+    Py_END_ALLOW_THREADS
+    PyBuffer_Release(&buf);
+    PyBuffer_Release(&name);
+    if (failed) {
+        PyErr_NoMemory();
+    } else if (outcome != WHOLE) {
+        found = Py_NewRef(Py_None);
+    } else {
+        PyObject *list = pieces_list(&pieces);
+        if (list != NULL) found = Py_BuildValue("nnN", start, end, list);
+    }
+    free(pieces.at);
+    return found;
 }
 
 #define NAMES_MAX 64
