@@ -85,3 +85,29 @@ def test_c_and_python_agree_on_any_bytes(text: bytes) -> None:
             return str(error)
 
     assert outcome(native.json_repeated_name) == outcome(pure.json_repeated_name)
+
+
+PARTS = ["a", "\\u0061", "\\u00e9", "é", "\\ud83d\\ude00", "😀", "\\ud83d", "\\n", "\\/", "\\x", "\\u12"]
+
+
+@given(st.lists(st.lists(st.sampled_from(PARTS), min_size=1, max_size=3).map("".join), max_size=4))
+def test_c_and_python_decode_names_alike(names: list[str]) -> None:
+    text = ("{" + ",".join(f'"{name}":[{{"a":1,"a":2}}]' for name in names) + "}").encode()
+
+    def outcome(find: Find) -> object:
+        try:
+            return find(text, (b"a", "é".encode(), "😀".encode(), b"/"))
+        except ValueError as error:
+            return str(error)
+
+    assert outcome(native.json_repeated_name) == outcome(pure.json_repeated_name)
+
+
+@pytest.mark.parametrize("other", ["\\u0061", "\\u0061b", "\\n", "\\ud83d\\ude00", "\\/"])
+def test_names_with_escapes_stay_in_c(other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not native.NATIVE:
+        return
+    monkeypatch.delattr("tiered.records.pure_text.json_repeated_name")
+    assert native.json_repeated_name(f'{{"b":1,"{other}":1}}'.encode(), ()) is None
+    with pytest.raises(AttributeError):  # plain Python names the field that is there twice
+        native.json_repeated_name(f'{{"{other}":1,"{other}":1}}'.encode(), ())

@@ -1,5 +1,5 @@
-/* Helpers of the HTTP API: the hash that spreads keys, the spans and the number of JSON values, and names that repeat in
- * them. */
+/* Helpers of the HTTP API: the hash that spreads keys, the spans and the number of JSON values, and names that repeat
+ * in them. */
 #include "native.h"
 #include <stdlib.h>
 
@@ -201,8 +201,14 @@ static int pieces_add(Pieces *pieces, Py_ssize_t start, Py_ssize_t end, Py_ssize
     return 0;
 }
 
+/* Bytes of a name between its quotes. */
+typedef struct {
+    const uint8_t *data;
+    Py_ssize_t size;
+} Name;
+
 /* Moves *at after the `[` of the array that is the value of `name` in the object that the data is. */
-static Outcome find_array(const uint8_t *data, Py_ssize_t size, const uint8_t *name, Py_ssize_t name_size, Py_ssize_t *at) {
+static Outcome find_array(const uint8_t *data, Py_ssize_t size, Name name, Py_ssize_t *at) {
     Py_ssize_t depth = 0;
     Py_ssize_t i = skip_space(data, size, 0);
     if (i == size || data[i] != '{') return UNEXPECTED;
@@ -211,7 +217,8 @@ static Outcome find_array(const uint8_t *data, Py_ssize_t size, const uint8_t *n
         if (byte == '"') {
             Py_ssize_t start = i;
             if (json_string(data, size, &i) != WHOLE) return INCOMPLETE;
-            if (depth != 1 || i - 1 - start != name_size || memcmp(data + start, name, (size_t)name_size) != 0) continue;
+            Py_ssize_t found = i - 1 - start;
+            if (depth != 1 || found != name.size || memcmp(data + start, name.data, (size_t)found) != 0) continue;
             Py_ssize_t colon = skip_space(data, size, i);
             if (colon == size || data[colon] != ':') continue;
             i = skip_space(data, size, colon + 1);
@@ -276,7 +283,7 @@ PyObject *native_json_entries(PyObject *self, PyObject *args) {
     (void)self;
     if (!PyArg_ParseTuple(args, "y*y*nn", &buf, &name, &pieces.elements_max, &pieces.bytes_max)) return NULL;
     Py_BEGIN_ALLOW_THREADS
-    outcome = find_array(buf.buf, buf.len, name.buf, name.len, &start);
+    outcome = find_array(buf.buf, buf.len, (Name){name.buf, name.len}, &start);
     end = start;
     if (outcome == WHOLE) failed = cut_array(buf.buf, buf.len, &end, &pieces, &outcome);
     Py_END_ALLOW_THREADS
@@ -297,20 +304,88 @@ PyObject *native_json_entries(PyObject *self, PyObject *args) {
 #define NAMES_MAX 64
 #define FREE_MAX 4
 
-/* Bytes of a name between its quotes. */
+static int hex_digit(uint8_t byte) {
+    if (byte >= '0' && byte <= '9') return byte - '0';
+    byte |= 'a' - 'A';
+    return byte >= 'a' && byte <= 'f' ? byte - 'a' + 10 : -1;
+}
+
+/* The number of the four digits after `\u` at p; -1 without them. */
+static int32_t unicode_escape(const uint8_t *p, const uint8_t *end) {
+    int32_t code = 0;
+    if (end - p < 6 || p[0] != '\\' || p[1] != 'u') return -1;
+    for (int i = 2; i < 6; i++) {
+        int digit = hex_digit(p[i]);
+        if (digit < 0) return -1;
+        code = code << 4 | digit;
+    }
+    return code;
+}
+
+/* The UTF-8 of a name without its escapes, byte by byte. `more` are `count` more bytes of an escape, lowest last. */
 typedef struct {
-    const uint8_t *data;
-    Py_ssize_t size;
-} Name;
+    const uint8_t *at, *end;
+    uint32_t more;
+    int count;
+} Decoder;
+
+/* The next byte; -1 at the end, -2 for an escape that is none. */
+static int decode_next(Decoder *name) {
+    if (name->count) return (int)(name->more >> 8 * --name->count & 0xff);
+    if (name->at == name->end) return -1;
+    if (*name->at != '\\') return *name->at++;
+    if (name->end - name->at < 2) return -2;
+    static const char letters[] = "\"\\/bfnrt", bytes[] = "\"\\/\b\f\n\r\t";
+    const char *letter = name->at[1] ? strchr(letters, name->at[1]) : NULL;
+    if (letter != NULL) {
+        name->at += 2;
+        return (uint8_t)bytes[letter - letters];
+    }
+    int32_t code = unicode_escape(name->at, name->end);
+    if (code < 0) return -2;
+    name->at += 6;
+    int32_t low = code >> 10 == 0xd800 >> 10 ? unicode_escape(name->at, name->end) : -1;
+    if (low >= 0 && low >> 10 == 0xdc00 >> 10) {
+        name->at += 6;
+        code = 0x10000 + ((code & 0x3ff) << 10 | (low & 0x3ff));
+    }
+    uint32_t c = (uint32_t)code;
+    if (c < 0x80) return code;
+    name->count = c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
+    name->more = (c >> 12 & 0x3f) << 16 | (c >> 6 & 0x3f) << 8 | (c & 0x3f) | 0x808080;
+    return (int)(c < 0x800 ? 0xc0 | c >> 6 : c < 0x10000 ? 0xe0 | c >> 12 : 0xf0 | c >> 18);
+}
+
+static int has_escape(Name name) { return memchr(name.data, '\\', (size_t)name.size) != NULL; }
+
+/* True for a name of printable ASCII with valid escapes. Plain Python decodes the others, or raises an error. */
+static int is_decodable(Name name) {
+    Decoder decoder = {name.data, name.data + name.size, 0, 0};
+    int byte;
+    for (Py_ssize_t i = 0; i < name.size; i++)
+        if (name.data[i] < 0x20 || name.data[i] >= 0x7f) return 0;
+    while ((byte = decode_next(&decoder)) >= 0) continue;
+    return byte == -1;
+}
+
+static int same_name(Name a, Name b) {
+    if (!has_escape(a) && !has_escape(b)) return a.size == b.size && memcmp(a.data, b.data, (size_t)a.size) == 0;
+    Decoder left = {a.data, a.data + a.size, 0, 0}, right = {b.data, b.data + b.size, 0, 0};
+    int byte;
+    do {
+        if ((byte = decode_next(&left)) != decode_next(&right)) return 0;
+    } while (byte >= 0);
+    return 1;
+}
 
 static int is_among(const Name *names, Py_ssize_t count, Name name) {
     for (Py_ssize_t i = 0; i < count; i++)
-        if (names[i].size == name.size && memcmp(names[i].data, name.data, (size_t)name.size) == 0) return 1;
+        if (same_name(names[i], name)) return 1;
     return 0;
 }
 
 /* True if no object has a name twice, apart from those in the values of free names. False if that is not sure: a name
- * has an escape, or there are too many names or levels. */
+ * has an escape beside bytes that are not printable ASCII, or there are too many names or levels. */
 static int names_differ(const uint8_t *data, Py_ssize_t size, const Name *free, Py_ssize_t free_count) {
     Name names[NAMES_MAX];       /* of all open objects, the outermost first */
     Py_ssize_t first[DEPTH_MAX]; /* for each open bracket: how many names came before it */
@@ -327,7 +402,7 @@ static int names_differ(const uint8_t *data, Py_ssize_t size, const Name *free, 
             if (colon == size || data[colon] != ':') continue;
             i = colon + 1;
             if (skipped || depth == 0) continue;
-            if (count == NAMES_MAX || memchr(name.data, '\\', (size_t)name.size) != NULL) return 0;
+            if (count == NAMES_MAX || (has_escape(name) && !is_decodable(name))) return 0;
             if (is_among(names + first[depth - 1], count - first[depth - 1], name)) return 0;
             names[count++] = name;
             is_free = is_among(free, free_count, name);
