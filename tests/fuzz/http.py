@@ -14,6 +14,7 @@ from tiered_api.http.consumers.topic_patterns import TopicPattern
 from tiered_api.http.exchange import media_types
 from tiered_api.http.exchange.decompress import WholeBody, new_inflater
 from tiered_api.http.exchange.errors import HttpError
+from tiered_api.http.exchange.json_entries import JsonEntries, load_with_entries
 from tiered_api.http.exchange.request import parse_query
 from tiered_api.http.partitions import records
 from tiered_api.http.partitions.record_formats import parse_record_v3
@@ -22,7 +23,7 @@ from tiered_api.http.server.routes import table
 from tiered_api.http.v2 import consumers
 from tiered_api.http.v2.produce import parse_records
 from tiered_api.http.v3 import configs, produce, topics
-from tiered_api.http.v3.streaming import JsonSplitter
+from tiered_api.http.v3.streaming import JsonSplitter, parse_whole
 
 NOW = 1_700_000_000_000
 ROOM = 1 << 20
@@ -81,9 +82,29 @@ def parse_object(data: bytes) -> Mapping[str, Any]:
 def check_record(data: bytes) -> None:
     """Checks one record of v3, alone and in a batch."""
     produce._is_stream(data)
+    call_or_none(lambda: produce._parse_single(data, NOW))
+    call_or_none(lambda: parse_whole(data, NOW))
     call_or_none(lambda: parse_record_v3(parse_json(data), NOW))
-    for _, entry in call_or_none(lambda: produce._parse_entries(dict(parse_object(data)), 100)) or ():
-        call_or_none(lambda entry=entry: parse_record_v3(entry, NOW))  # type: ignore[misc]
+    body = call_or_none(lambda: load_body(data, "entries"))
+    if isinstance(body, dict):
+        call_or_none(lambda: produce.parse_entries(body, 100, NOW))
+
+
+def load_body(data: bytes, listed: str) -> Any:
+    """Returns a body with its list in pieces. Without it, and with it, the body is the JSON value that it is whole."""
+    try:
+        body = load_with_entries(data, listed)
+        lists = body[listed] if isinstance(body, dict) and isinstance(body.get(listed), JsonEntries) else None
+        entries = None if lists is None else list(lists)
+    except orjson.JSONDecodeError:
+        assert parse_json(data) is None
+        raise HttpError(400, "malformed JSON") from None
+    except HttpError as error:
+        if "malformed JSON" in error.message:
+            assert parse_json(data) is None
+        raise
+    assert parse_json(data) == (body if entries is None else body | {listed: entries})
+    return body
 
 
 def check_v2_records(data: bytes) -> None:
@@ -103,6 +124,11 @@ def is_sound(splitter: JsonSplitter) -> bool:
     return call_or_none(checked) is True
 
 
+def feed(splitter: JsonSplitter, piece: bytes) -> list[bytes]:
+    """Returns the values that are complete after a piece of bytes."""
+    return [text for some in splitter.feed(piece) for text in some]
+
+
 def check_stream(data: bytes) -> None:
     """Checks that consecutive values are the same however the bytes are split."""
     rng = Random(data)
@@ -110,11 +136,11 @@ def check_stream(data: bytes) -> None:
     at, cut = 0, []
     while at < len(data):
         size = rng.choice((1, 2, 7, 100, 5000))
-        cut += pieces.feed(data[at : at + size])
+        cut += feed(pieces, data[at : at + size])
         at += size
         if not is_sound(pieces):
             break
-    texts = whole.feed(data)
+    texts = feed(whole, data)
     if not is_sound(whole):
         assert cut == texts[: len(cut)]
         return

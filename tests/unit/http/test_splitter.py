@@ -10,10 +10,15 @@ TEXT = b'{"a":"}{"} {"b":[1,{}]}\n\n"c"5 \t{"d":null}'
 VALUES = [b'{"a":"}{"}', b'{"b":[1,{}]}', b'"c"', b"5", b'{"d":null}']
 
 
+def feed(splitter: JsonSplitter, piece: bytes) -> list[bytes]:
+    """Returns the values that are complete after a piece of bytes."""
+    return [text for some in splitter.feed(piece) for text in some]
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 def test_values_are_the_same_for_any_pieces_of_bytes(size: int) -> None:
     splitter = JsonSplitter(100)
-    texts = [text for at in range(0, len(TEXT), size) for text in splitter.feed(TEXT[at : at + size])]
+    texts = [text for at in range(0, len(TEXT), size) for text in feed(splitter, TEXT[at : at + size])]
     splitter.raise_fault()
     assert texts + splitter.finish() == VALUES
     splitter.raise_fault()
@@ -21,7 +26,7 @@ def test_values_are_the_same_for_any_pieces_of_bytes(size: int) -> None:
 
 def test_values_before_garbage_are_returned_and_then_an_error() -> None:
     splitter = JsonSplitter(100)
-    assert splitter.feed(b'{"a":1} {"b":2} ] {"c":3}') == [b'{"a":1}', b'{"b":2}']
+    assert feed(splitter, b'{"a":1} {"b":2} ] {"c":3}') == [b'{"a":1}', b'{"b":2}']
     with pytest.raises(HttpError) as refused:
         splitter.raise_fault()
     assert refused.value.status == 400
@@ -29,15 +34,21 @@ def test_values_before_garbage_are_returned_and_then_an_error() -> None:
 
 def test_cut_end_and_too_long_value_are_errors() -> None:
     torn = JsonSplitter(100)
-    assert torn.feed(b'1 {"a":') == [b"1"]
+    assert feed(torn, b'1 {"a":') == [b"1"]
     assert torn.finish() == []
     with pytest.raises(HttpError, match="ends inside"):
         torn.raise_fault()
     long = JsonSplitter(10)
-    assert long.feed(b'{"a":"0123456789') == []
+    assert feed(long, b'{"a":"0123456789') == []
     with pytest.raises(HttpError) as refused:
         long.raise_fault()
     assert refused.value.status == 413
+
+
+def test_values_of_a_chunk_come_at_most_1000_at_a_time() -> None:
+    splitter = JsonSplitter(100)
+    assert [len(texts) for texts in splitter.feed(b"{}" * 2_500 + b"[")] == [1_000, 1_000, 500]
+    assert feed(splitter, b"]") == [b"[]"]
 
 
 def record(key: bytes | None, value: bytes = b"v", partition: int | None = None) -> ProducerRecord:

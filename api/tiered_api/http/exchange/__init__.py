@@ -7,7 +7,8 @@ May import: as http
 ~ responses       responses in one piece of bytes
 ~ sendfile        a response copied by the kernel from a segment file
 ~ metering        the charge of requests against client quotas (I28)
-  fields          the rules that a JSON body has no unknown field, and none twice
+  fields          the rules that a JSON body has few values, no unknown field, and none twice
+  json_entries    a JSON body whose list of records is parsed in pieces
   schemas         the bodies of requests as OpenAPI schemas
   errors          errors as HTTP status, Confluent code and message
 ~ limits          all limits on clients of the HTTP server

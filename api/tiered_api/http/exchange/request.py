@@ -20,6 +20,7 @@ from tiered_api.http.exchange.context import INLINE_BYTES, HttpContext
 from tiered_api.http.exchange.decompress import WholeBody
 from tiered_api.http.exchange.errors import BAD_REQUEST, NOT_AUTHENTICATED, NOT_AUTHORIZED, HttpError
 from tiered_api.http.exchange.fields import load_json
+from tiered_api.http.exchange.json_entries import load_with_entries, malformed_json
 from tiered_api.http.exchange.metering import HttpMeter, HttpSubmitter
 
 P = ParamSpec("P")
@@ -273,22 +274,21 @@ class HttpRequest(web.BaseRequest):
         return await self.parse_json_object(await self.read_body())
 
     async def parse_json_object(
-        self, data: bytes | bytearray, free: tuple[bytes, ...] = (), code: int = BAD_REQUEST
+        self, data: bytes | bytearray, free: tuple[bytes, ...] = (), code: int = BAD_REQUEST, listed: str = ""
     ) -> dict[str, Any]:
-        """Parses one JSON object. Raises `HttpError` 400 if it is not JSON, 422 if it is another JSON value, and with
-        `code` for a field that an object has twice, except inside the values of `free` fields."""
+        """Parses one JSON object. `JsonEntries` stand in the place of the list that is its field `listed`. Raises
+        `HttpError` 400 if it is not JSON, 413 if it has too many values and names, 422 if it is another JSON value, and
+        with `code` for a field that an object has twice, except inside the values of `free` fields."""
         try:
-            value = await self.run_job(len(data), load_json, data, free, code)
+            if listed:
+                value = await self.run_job(len(data), load_with_entries, data, listed, free, code)
+            else:
+                value = await self.run_job(len(data), load_json, data, free, code)
         except orjson.JSONDecodeError as error:
             raise malformed_json(error) from None
         if not isinstance(value, dict):
             raise HttpError(422, "the body has to be a JSON object")
         return value
-
-
-def malformed_json(error: orjson.JSONDecodeError) -> HttpError:
-    """Returns the error for malformed JSON."""
-    return HttpError(400, f"malformed JSON: {error.msg}")
 
 
 def parse_query(query: str) -> dict[str, str]:

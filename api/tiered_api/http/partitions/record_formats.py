@@ -20,6 +20,11 @@ from tiered_api.http.exchange.schemas import FIELD_V3, HEADER_V3, RECORD_V2, REC
 MAX_TIMESTAMP = 253_402_300_799_999
 """The last millisecond of the year 9999, the last one that an ISO timestamp can express."""
 HEADERS_MAX = 1_000
+"""Most headers of one record."""
+BODY_HEADERS_MAX = 200_000
+"""Most headers of all records in one body. Each one takes some 150 bytes of memory, however short it is."""
+COMPACT_BYTES = 1 << 20
+"""From this size on, a text is not copied for the memory that its maker left to it."""
 RECORD_V3_FIELDS = names(RECORD_V3)
 FIELD_V3_FIELDS = names(FIELD_V3)
 HEADER_V3_FIELDS = names(HEADER_V3)
@@ -66,6 +71,26 @@ def _json(data: Any, what: str) -> bytes:
         return orjson.dumps(data)
     except orjson.JSONEncodeError as error:
         raise record_error(f"{what} cannot be kept as JSON: {error}") from None
+
+
+def _compact_json(data: Any, what: str) -> bytes:
+    return _compact(_json(data, what))
+
+
+def _compact(text: bytes) -> bytes:
+    """Returns a short text in memory of its size. orjson leaves 4 KiB and more to each one that it makes."""
+    return b"%b" % text if len(text) < COMPACT_BYTES else text
+
+
+def compact_record(record: ProducerRecord) -> ProducerRecord:
+    """Returns a record of v3 that may be kept together with many others: its JSON takes no more memory than its
+    bytes."""
+    key_kind, value_kind = record.kinds
+    if "JSON" not in record.kinds:
+        return record
+    key = _compact(record.key) if key_kind == "JSON" and record.key is not None else record.key
+    value = _compact(record.value) if value_kind == "JSON" and record.value is not None else record.value
+    return record._replace(key=key, value=value)
 
 
 _FROM_V3: dict[str, Callable[[Any, str], bytes]] = {"STRING": _string, "JSON": _json, "BINARY": decode_base64}
@@ -137,6 +162,12 @@ def _headers_v3(headers: Any, code: int) -> tuple[Header, ...]:
     return tuple(out)
 
 
+def check_header_count(count: int) -> None:
+    """Raises `HttpError` 413 if the records of one body have too many headers."""
+    if count > BODY_HEADERS_MAX:
+        raise HttpError(413, f"the records have more than {BODY_HEADERS_MAX} headers: use several requests")
+
+
 def parse_timestamp(value: Any) -> int:
     """Returns milliseconds from an ISO 8601 timestamp with its offset from UTC, or from an integer of milliseconds."""
     if isinstance(value, str):
@@ -173,7 +204,7 @@ def format_timestamp(ms: int) -> str:
 # -- v2 ---------------------------------------------------------------------------------------------------------------
 
 
-FROM_V2: dict[str, Callable[[Any, str], bytes]] = {"binary": decode_base64, "json": _json}
+FROM_V2: dict[str, Callable[[Any, str], bytes]] = {"binary": decode_base64, "json": _compact_json}
 
 
 def parse_record_v2(record: Any, form: str, now_ms: int) -> ProducerRecord:

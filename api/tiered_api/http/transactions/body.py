@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from tiered.ids import TopicPartition
 from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.exchange.fields import check_fields
+from tiered_api.http.exchange.json_entries import JsonEntries
 from tiered_api.http.exchange.schemas import (
     TRANSACTION,
     TRANSACTION_GROUP,
@@ -15,7 +16,12 @@ from tiered_api.http.exchange.schemas import (
     TRANSACTION_RECORD,
     names,
 )
-from tiered_api.http.partitions.record_formats import ProducerRecord, parse_record_v3
+from tiered_api.http.partitions.record_formats import (
+    ProducerRecord,
+    check_header_count,
+    compact_record,
+    parse_record_v3,
+)
 
 RECORDS_MAX = 10_000
 OFFSETS_MAX = 10_000
@@ -63,14 +69,16 @@ def parse_body(body: Mapping[str, Any], now_ms: int) -> TransactionBody:
     """Returns the parsed body. Raises `HttpError` with the place of the first fault."""
     check_fields(body, FIELDS, "the body", 422)
     rows = _parse_list(body.get("records", []), "records", RECORDS_MAX)
-    records = []
+    records, headers = [], 0
     for at, row in enumerate(rows):
         try:
             _check_object(row, "a record")
-            record = parse_record_v3(row, now_ms, RECORD_FIELDS, 422)
+            record = compact_record(parse_record_v3(row, now_ms, RECORD_FIELDS, 422))
             records.append(TopicRecord(_parse_text(row, "topic_name"), record))
         except HttpError as error:
             raise HttpError(error.error_code, f"records[{at}]: {error.message}") from None
+        headers += len(record.headers)
+        check_header_count(headers)
     given = body.get("consumer_group")
     group = None if given is None else _parse_group(given)
     if not records and (group is None or not group.offsets):
@@ -107,8 +115,8 @@ def _check_object(given: Any, what: str) -> None:
         raise HttpError(422, f"{what} has to be an object")
 
 
-def _parse_list(given: Any, name: str, limit: int) -> list[Any]:
-    if not isinstance(given, list):
+def _parse_list(given: Any, name: str, limit: int) -> list[Any] | JsonEntries:
+    if not isinstance(given, list | JsonEntries):
         raise HttpError(422, f"{name} has to be an array")
     if len(given) > limit:
         raise HttpError(413, f"{name} has more than {limit} entries: use several transactions")

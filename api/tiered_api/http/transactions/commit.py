@@ -70,7 +70,7 @@ async def commit_transaction(request: HttpRequest) -> web.StreamResponse:
     """Writes all records and commits all offsets in one transaction, or nothing."""
     context = request.context
     data = await request.read_body()
-    given = await request.parse_json_object(data, V3_FREE, 422)
+    given = await request.parse_json_object(data, V3_FREE, 422, "records")
     body = await request.run_job(len(data), parse_body, given, context.clock.wall_ms())
     _require_rights(request, body)
     key = await find_key(request, NO_TOPIC, data)

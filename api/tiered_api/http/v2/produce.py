@@ -10,8 +10,9 @@ from aiohttp import web
 from tiered.metadata.image import TopicImage
 from tiered_api.http.exchange import media_types
 from tiered_api.http.exchange.errors import PARTITION_NOT_FOUND, HttpError
-from tiered_api.http.exchange.fields import V2_FREE, check_fields, load_json
-from tiered_api.http.exchange.request import HttpRequest, malformed_json
+from tiered_api.http.exchange.fields import V2_FREE, check_fields
+from tiered_api.http.exchange.json_entries import JsonEntries, load_with_entries, malformed_json
+from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import json_response
 from tiered_api.http.exchange.schemas import PRODUCE_V2, names
 from tiered_api.http.partitions.produce import RecordMetadata, append_once, find_topic
@@ -25,6 +26,8 @@ FORMS = {
     media_types.JSON: "binary",
 }
 NOT_RETRIABLE, RETRIABLE = 1, 2
+RECORDS_MAX = 100_000
+"""Most records in one body. Each one and its row of the response take some 700 bytes of memory, however short it is."""
 FIELDS = names(PRODUCE_V2)
 """The fields of the REST Proxy. Its embedded formats binary and json take no notice of schemas."""
 
@@ -57,15 +60,17 @@ async def _produce(request: HttpRequest, topic: TopicImage, form: str, partition
 def parse_records(body: bytes | bytearray, form: str, now_ms: int, partition: int | None) -> list[ProducerRecord]:
     """Parses the records of a body. Raises `HttpError` 4xx if one of them is bad: then none is appended."""
     try:
-        value = load_json(body, V2_FREE, 422)
+        value = load_with_entries(body, "records", V2_FREE, 422)
     except orjson.JSONDecodeError as error:
         raise malformed_json(error) from None
     if not isinstance(value, dict):
         raise HttpError(422, "the body has to be a JSON object with records")
     check_fields(value, FIELDS, "the body", 422)
     entries = value.get("records")
-    if not isinstance(entries, list) or not entries:
+    if not isinstance(entries, list | JsonEntries) or not entries:
         raise HttpError(422, "records has to be an array that is not empty")
+    if len(entries) > RECORDS_MAX:
+        raise HttpError(413, f"records has {len(entries)} entries: {RECORDS_MAX} are the most in one request")
     records = [parse_record_v2(entry, form, now_ms) for entry in entries]
     if partition is None:
         return records

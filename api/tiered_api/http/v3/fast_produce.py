@@ -23,7 +23,7 @@ from tiered.errors import Refused
 from tiered.records.native import json_repeated_name
 from tiered.security.acls import Operation, ResourceType
 from tiered.security.principal import ANONYMOUS, Caller
-from tiered_api.http.exchange.context import HttpContext
+from tiered_api.http.exchange.context import INLINE_BYTES, HttpContext
 from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.exchange.fields import V3_FREE
 from tiered_api.http.exchange.metering import CLIENT_ID, CLIENT_ID_MAX, HttpMeter
@@ -90,6 +90,9 @@ class HeadCache:
             return
         if any(name in request.headers for name in UNSUPPORTED_HEADERS):
             return
+        length = request.content_length or 0
+        if length > INLINE_BYTES:  # threads parse it
+            return
         head, key = _cut_key(head)
         name, client_id = _name_head(head, origin), request.headers.get(CLIENT_ID, "")
         known = self._known.get(name)
@@ -104,7 +107,7 @@ class HeadCache:
         if len(self._known) >= HEADS_MAX:
             self._known.clear()
         self._known[name] = KnownHead(
-            request.content_length or 0,
+            length,
             topic,
             ProduceReports(self._context.broker.cluster_id, topic),
             address_of(request),

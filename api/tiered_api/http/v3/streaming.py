@@ -6,27 +6,36 @@ The records of one chunk go into one batch per partition, so they share the cost
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 
 import orjson
 from aiohttp import web
 
 from tiered.metadata.image import TopicImage
+from tiered.ports import Buffer
 from tiered.records.native import json_spans
 from tiered.security.acls import Operation, ResourceType
 from tiered_api.http.exchange import media_types
 from tiered_api.http.exchange.decompress import Inflater, new_inflater
 from tiered_api.http.exchange.errors import HttpError, to_http_error
 from tiered_api.http.exchange.fields import V3_FREE, load_json
+from tiered_api.http.exchange.json_entries import malformed_json
 from tiered_api.http.exchange.limits import Exhausted
-from tiered_api.http.exchange.request import HttpRequest, malformed_json
+from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import HttpResponse, abort_connection, open_stream
-from tiered_api.http.partitions.produce import RecordMetadata, append_many, append_once
-from tiered_api.http.partitions.record_formats import ProducerRecord, parse_record_v3
+from tiered_api.http.partitions.produce import RECORDS_PER_TURN, RecordMetadata, append_many, append_once
+from tiered_api.http.partitions.record_formats import (
+    ProducerRecord,
+    check_header_count,
+    compact_record,
+    parse_record_v3,
+)
 from tiered_api.http.v3.produce_reports import ProduceReports
 
 PIECE_BYTES = 1 << 16
 SMALL_PIECE_BYTES = 1 << 14
+RECORDS_AT_ONCE = 1_000
+"""Most records of a chunk that are parsed and written before other requests get their turn: some milliseconds."""
 RESCAN_BYTES_PER_SECOND = 100_000_000
 """Speed limit for a long record that arrives in small pieces, which is scanned again from its start after each."""
 
@@ -43,10 +52,11 @@ async def serve_stream(
     deadline = loop.time() + request.context.limits.stream_seconds
     try:
         async for piece in pieces:
-            texts = splitter.feed(piece)
-            if texts:
+            has_texts = False
+            for texts in splitter.feed(piece):
                 await _send(request, response, await _append(request, topic, reports, texts))
-            elif splitter.pending_bytes > PIECE_BYTES and len(piece) < SMALL_PIECE_BYTES:
+                has_texts = True
+            if not has_texts and splitter.pending_bytes > PIECE_BYTES and len(piece) < SMALL_PIECE_BYTES:
                 await asyncio.sleep(splitter.pending_bytes / RESCAN_BYTES_PER_SECOND)
             splitter.raise_fault()
             if body is None:
@@ -92,26 +102,25 @@ class JsonSplitter:
         """Bytes of a value whose end has not arrived."""
         return len(self._rest)
 
-    def feed(self, piece: bytes | bytearray) -> list[bytes]:
-        """Returns the values that are complete now."""
+    def feed(self, piece: bytes | bytearray) -> Iterator[list[bytes]]:
+        """Yields the values that are complete now, at most `RECORDS_AT_ONCE` at a time. They have to be taken to the
+        end."""
         data = self._rest + piece if self._rest else piece
-        texts: list[bytes] = []
         try:
-            spans, rest = json_spans(data)
+            spans, rest = json_spans(data, RECORDS_AT_ONCE)
             while spans:
-                texts += [bytes(data[start:end]) for start, end in spans]
+                yield [bytes(data[start:end]) for start, end in spans]
                 data = data[rest:]
-                spans, rest = json_spans(data)
+                spans, rest = json_spans(data, RECORDS_AT_ONCE)
         except ValueError as error:
             self._fault = HttpError(400, f"malformed JSON: {error}")
         if len(data) > self._limit:
             self._fault = HttpError(413, f"a record on a stream has at most {self._limit} bytes of JSON")
         self._rest = bytes(data)
-        return texts
 
     def finish(self) -> list[bytes]:
         """Returns the values that only the end of the stream completes: a bare number."""
-        texts = self.feed(b"\n") if self._rest else []
+        texts = [text for some in self.feed(b"\n") for text in some] if self._rest else []
         if self._rest.strip() and self._fault is None:
             self._fault = HttpError(400, "malformed JSON: the stream ends inside a record")
         return texts
@@ -125,12 +134,7 @@ class JsonSplitter:
 async def produce_once(request: HttpRequest, topic: TopicImage, reports: ProduceReports) -> web.StreamResponse:
     """Serves a body with an idempotency key. It is read whole, because the key is of the whole body."""
     body = await request.read_body()
-    splitter = JsonSplitter(request.context.limits.record_bytes)
-    texts = [*splitter.feed(body), *splitter.finish()]
-    splitter.raise_fault()
-    if not texts:
-        raise HttpError(400, "malformed JSON: the body is empty")
-    parsed = _parse_all(texts, request.context.clock.wall_ms())
+    parsed = await request.run_job(len(body), parse_whole, body, request.context.clock.wall_ms())
     if len(parsed) == 1 and isinstance(parsed[0], HttpError):
         raise parsed[0]
     outcomes = await append_once(request, topic, [each for each in parsed if isinstance(each, ProducerRecord)], body)
@@ -138,6 +142,48 @@ async def produce_once(request: HttpRequest, topic: TopicImage, reports: Produce
         raise outcomes[0]
     lines = _format_reports(reports, parsed, outcomes)
     return HttpResponse(lines if len(parsed) > 1 else lines.rstrip(b"\n"))
+
+
+def parse_whole(body: bytes | bytearray, now_ms: int) -> list[ProducerRecord | HttpError]:
+    """Returns the records of a stream that is held whole, or the error of each. Raises `HttpError` 400 or 413 if the
+    body is malformed, or has too many records or headers for one request with a key."""
+    parsed: list[ProducerRecord | HttpError] = []
+    headers = 0
+    with memoryview(body) as view:
+        for start, end in _find_spans(view):
+            if len(parsed) == RECORDS_PER_TURN:
+                raise HttpError(413, f"a request with an Idempotency-Key has at most {RECORDS_PER_TURN} records")
+            with view[start:end] as text:
+                record = _parse(text, now_ms)
+            parsed.append(compact_record(record) if isinstance(record, ProducerRecord) else record)
+            if isinstance(record, ProducerRecord):
+                headers += len(record.headers)
+                check_header_count(headers)
+    if not parsed:
+        raise HttpError(400, "malformed JSON: the body is empty")
+    return parsed
+
+
+def _find_spans(view: memoryview) -> Iterator[tuple[int, int]]:
+    """Yields the spans of all values of a stream that is held whole. Raises `HttpError` 400 if it is malformed."""
+    at, rest = 0, 1
+    while rest:
+        with view[at:] as left:
+            spans, rest = _spans_or_error(left)
+            if not spans and bytes(left[:1]) not in b'{["':  # perhaps a bare number, which only the end completes
+                spans, rest = _spans_or_error(b"".join((left, b"\n")))
+        for start, end in spans:
+            yield at + start, at + end
+        at += rest
+        if not spans and at < len(view):
+            raise HttpError(400, "malformed JSON: the stream ends inside a record")
+
+
+def _spans_or_error(text: Buffer) -> tuple[list[tuple[int, int]], int]:
+    try:
+        return json_spans(text, RECORDS_AT_ONCE)
+    except ValueError as error:
+        raise HttpError(400, f"malformed JSON: {error}") from None
 
 
 async def _append(request: HttpRequest, topic: TopicImage, reports: ProduceReports, texts: list[bytes]) -> bytes:
@@ -174,7 +220,7 @@ def _format_reports(
     return b"\n".join(out)
 
 
-def _parse(text: bytes, now_ms: int) -> ProducerRecord | HttpError:
+def _parse(text: Buffer, now_ms: int) -> ProducerRecord | HttpError:
     try:
         return parse_record_v3(load_json(text, V3_FREE), now_ms)
     except orjson.JSONDecodeError as error:
