@@ -42,7 +42,7 @@ from tiered.transactions.limits import TransactionSettings
 from tiered_api.http.consumers import instances
 from tiered_api.http.consumers.instance import ConsumerConfig
 from tiered_api.http.consumers.instances import ConsumerInstances, InstanceKey
-from tiered_api.http.exchange.context import INLINE_BYTES, WORKERS
+from tiered_api.http.exchange.context import INLINE_BYTES
 from tiered_api.http.transactions.transactional_ids import TransactionalIds
 from tiered_api.kafka.server.fetch import cold_reads
 
@@ -368,7 +368,7 @@ def test_setting_that_bounds_something_is_a_pot_or_has_a_reason() -> None:
     assert bounds - pots == set(NO_POTS)
 
 
-def test_jobs_of_a_newcomer_take_their_turn_at_the_threads(tmp_path: Path) -> None:
+def test_jobs_of_a_newcomer_find_a_thread_and_take_turns(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asyncio.timeout(TEST_SECONDS), http_broker(tmp_path) as site:
             context, begun, order = site.http._listener.context, threading.Event(), list[str]()
@@ -379,11 +379,14 @@ def test_jobs_of_a_newcomer_take_their_turn_at_the_threads(tmp_path: Path) -> No
                 assert begun.wait(TEST_SECONDS)
 
             jobs = [asyncio.create_task(context.run_job_of("greedy", large, work, "greedy")) for _ in range(20)]
-            await wait_until(lambda: len(order) == WORKERS)
+            await wait_until(lambda: context._turns.waiting == 19)
+            await wait_until(lambda: order == ["greedy"])
             jobs.append(asyncio.create_task(context.run_job_of("new", large, work, "new")))
-            await wait_until(lambda: context._turns.waiting == 20 - WORKERS + 1)
+            await wait_until(lambda: order == ["greedy", "new"])
+            jobs += [asyncio.create_task(context.run_job_of(name, large, work, name)) for name in ("new", "third")]
+            await wait_until(lambda: context._turns.waiting == 21)
             begun.set()
             await asyncio.gather(*jobs)
-            assert "new" in order[: WORKERS + 2], order
+            assert {"new", "third"} <= set(order[2:6]), order
 
     asyncio.run(scenario())

@@ -113,6 +113,26 @@ def test_time_of_a_change_counts_for_its_client(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("work", ["parse", "decompress"])
+def test_time_of_threads_counts_for_the_client(tmp_path: Path, work: str) -> None:
+    """The body is refused in the end, so the event loop does next to nothing."""
+    if work == "parse":
+        record = b'{"value":[%b1]},' % (b"[]," * 50)
+        sent, headers, refusal = b'{"records":[%b{"wrong":1}]}' % (record * 20_000), APP, 422
+    else:
+        sent, headers, refusal = gzip.compress(bytes(60 << 20))[:-9], {**APP, "Content_Encoding": "gzip"}, 400
+
+    async def scenario(site: HttpBroker) -> None:
+        await site.create("t")
+        await put(site, request_percentage=0.1)
+        first = await site.ask("POST", "/topics/t", sent, kind=media_types.V2_JSON, **headers)
+        second = await site.ask("GET", "/topics", **APP)
+        assert (first.status, second.status) == (refusal, 429)
+        assert int(second.headers["Retry-After"]) > 30, "30 ms are 30 s of the quota"
+
+    run(tmp_path, scenario)
+
+
 def test_client_in_debt_of_partitions_gets_429(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await put(site, controller_mutation_rate=1.0)

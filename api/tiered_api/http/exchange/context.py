@@ -24,6 +24,9 @@ T = TypeVar("T")
 
 WORKERS = 2
 """Threads for work that holds the interpreter's lock, and as many for work that does not."""
+JOBS_OF_HOLDER = 1
+"""Most jobs of one holder at a time that hold the interpreter's lock: two would take as long, and leave no thread to
+others."""
 NICENESS = 10
 """Niceness of the latter. At 0, bombs on two cores kept the event loop from its core for milliseconds in each turn."""
 CLOSING_SECONDS = 1.0
@@ -58,7 +61,8 @@ class HttpContext:
         self._workers = ThreadPool("http", WORKERS)
         self._unlocked_workers = ThreadPool("http-nice", WORKERS, niceness=NICENESS)
         waiting_max = max(limits.jobs - WORKERS, 0)
-        self._turns, self._unlocked_turns = FairSlots(WORKERS, waiting_max), FairSlots(WORKERS, waiting_max)
+        self._turns = FairSlots(WORKERS, waiting_max, self._has_room)
+        self._unlocked_turns = FairSlots(WORKERS, waiting_max)
         metrics = broker.metrics
         self.requests = metrics.counter(
             "tiered_http_requests_total", "Requests that got a response.", ("operation", "status")
@@ -76,6 +80,10 @@ class HttpContext:
         )
         self.records_read = metrics.counter("tiered_http_records_read_total", "Records given as JSON or events.")
         self.raw_bytes_read = metrics.counter("tiered_http_raw_read_bytes_total", "Bytes of record batches given raw.")
+
+    def _has_room(self, holder: str) -> bool:
+        """True if a holder may have one more job that holds the interpreter's lock. Work of the broker itself may."""
+        return not holder or self._turns.by_owner.get(holder, 0) < JOBS_OF_HOLDER
 
     def add_service(self, service: object) -> None:
         """Makes an object of a class above this one reachable for handlers. Called before the first request."""
@@ -138,7 +146,7 @@ class HttpContext:
     async def run_job_of(
         self, holder: str, size: int, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Does what `run_job` does for a holder: holders take turns at the threads."""
+        """Does what `run_job` does for a holder: holders take turns at the threads, and have one at a time."""
         if size <= INLINE_BYTES:
             return function(*args, **kwargs)
         return await self._run(holder, self._workers, self._turns, lambda: function(*args, **kwargs))

@@ -2,19 +2,23 @@
 
 The entity is the user of the login and the client id in the header `X-Client-Id`. Records that are written count by the
 bytes of the body, records that are read by the bytes of the response. The time of a request is that of its handler on
-the event loop, without waits and without the work of threads.
+the event loop, without waits, and the CPU time of threads that decompress, parse or render for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple, Protocol
+import time
+from collections.abc import Callable
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from tiered.broker.client_quotas import ClientLimits, ClientQuotas
 from tiered.errors import Refused
 from tiered.quotas.precedence import QuotaTable
 from tiered.security.principal import Caller
 from tiered_api.http.exchange.errors import HttpError
+
+T = TypeVar("T")
 
 CLIENT_ID = "X-Client-Id"
 CLIENT_ID_MAX = 255
@@ -48,6 +52,23 @@ class MeteredStream(Protocol):
         """The connection; None once it is lost."""
 
 
+class TimedCall(Generic[T]):
+    """A call in a thread, and the CPU time that it took."""
+
+    def __init__(self, call: Callable[[], T]) -> None:
+        self._call = call
+        self.spent_ns = 0
+        """0 until the call has ended."""
+
+    def __call__(self) -> T:
+        """Returns or raises what the call does."""
+        begun_ns = time.thread_time_ns()
+        try:
+            return self._call()
+        finally:
+            self.spent_ns = time.thread_time_ns() - begun_ns
+
+
 class HttpMeter:
     """The limits of the client of one request, and what was charged so far. A stream outlives changes of quotas, so
     the limits are those of the quotas in force."""
@@ -59,7 +80,7 @@ class HttpMeter:
         self._table: QuotaTable | None = None
         self._known_limits = NO_LIMITS
         self.spent_ns = 0
-        """Time of the event loop that was not charged yet."""
+        """Time of the event loop and of threads that was not charged yet."""
         self._charged = 0
         """Bytes of a stream that were charged as they came."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -21,7 +22,7 @@ from tiered_api.http.exchange.decompress import WholeBody
 from tiered_api.http.exchange.errors import BAD_REQUEST, NOT_AUTHENTICATED, NOT_AUTHORIZED, HttpError
 from tiered_api.http.exchange.fields import load_json
 from tiered_api.http.exchange.json_entries import load_with_entries, malformed_json
-from tiered_api.http.exchange.metering import HttpMeter, HttpSubmitter
+from tiered_api.http.exchange.metering import HttpMeter, HttpSubmitter, TimedCall
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -191,12 +192,31 @@ class HttpRequest(web.BaseRequest):
             self.recheck()
 
     async def run_job(self, size: int, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Returns `function(...)` as `HttpContext.run_job` does. Raises `HttpError` 401 or 403 if the caller lost its
-        rights during a wait for a thread."""
-        made = await self.context.run_job_of(self.caller.holder, size, function, *args, **kwargs)
-        if size > INLINE_BYTES:
-            self.recheck()
+        """Returns `function(...)` as `HttpContext.run_job` does, and charges the time of the thread to the client.
+        Raises `HttpError` 401 or 403 if the caller lost its rights during a wait for a thread."""
+        if size <= INLINE_BYTES:
+            return function(*args, **kwargs)
+        holder = self.caller.holder
+        timed = TimedCall(lambda: function(*args, **kwargs))
+        with self._charging(timed):
+            made = await self.context.run_job_of(holder, size, timed)
+        self.recheck()
         return made
+
+    async def run_unlocked_job(self, function: Callable[[], T]) -> T:
+        """Returns `function()` as `HttpContext.run_unlocked_job` does, and charges the time of the thread to the
+        client."""
+        timed = TimedCall(function)
+        with self._charging(timed):
+            return await self.context.run_unlocked_job(self.caller.holder, timed)
+
+    @contextmanager
+    def _charging(self, timed: TimedCall[T]) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            if self.meter is not None:
+                self.meter.spent_ns += timed.spent_ns
 
     def set_held_memory(self, size: int) -> None:
         """Sets the held memory to `size` bytes: releases the rest, or takes more without waiting, because the bytes are
@@ -238,7 +258,7 @@ class HttpRequest(web.BaseRequest):
         else:
             await self.reserve_memory(limit)  # a few compressed bytes may become so many
             await self.run_job(len(data), body.check)
-            size = await self.context.run_unlocked_job(self.caller.holder, body.fill)
+            size = await self.run_unlocked_job(body.fill)
             whole = await self.run_job(size, body.take)
             self.recheck()
         self.set_held_memory(len(whole))
