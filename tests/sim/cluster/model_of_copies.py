@@ -165,6 +165,8 @@ class ModelOfCopies:
         copy = self.copy(node)
         end, is_short = copy.end, is_torn and bool(copy.batches)
         self._count_lost_tail(copy)
+        self._advance_agreed(copy)
+        copy.shown_end = 0 if copy.is_unopened else copy.agreed_end
         copy.replace(start, batches)
         # An error of the disk before this damage, which no start has answered since, is not undone by it.
         copy.is_proof_unknown = (
@@ -527,6 +529,8 @@ class ModelOfCopies:
         known = (*old.isr, *old.elr, *old.last_known)
         if new.leader != NO_LEADER and known and (nobody_was or told) and not unclean_epoch:
             ends = {node: self.copy(node).agreed_end for node in (*known, new.leader)}
+            if self.copy(new.leader).damaged_life >= lives.get(new.leader, 0):  # nobody can know of that damage yet
+                ends[new.leader] = self.copy(new.leader).shown_end
             sure = max(end for node, end in ends.items() if node == new.leader or not self.copy(node).may_be_deleted)
             if ends[new.leader] < sure > self.cold_end:
                 self._report("R4", f"{self.name}: b{new.leader} is elected though others have more: {ends} of {old}")

@@ -62,3 +62,18 @@ def test_unclean_leader_may_be_hurt_again_before_its_election_is_seen(unclean: b
     rig.copies.on_damage(2, 0, (), 2, is_provable=False)
     rig.change_partition(2, 1, (2,), live=(2,), lives=LIVES | {2: 2}, loss=Loss(1, 0, 0), unclean=unclean)
     assert ("R4" in rig.broken_rules) == is_reported
+
+
+@pytest.mark.parametrize(("has_opened", "red"), [(True, []), (False, ["R4"])])
+def test_replica_that_showed_its_log_may_be_hurt_before_its_election(has_opened: bool, red: list[str]) -> None:
+    rig = make_three_copies(3)
+    rig.damage(1, batch(0))
+    rig.damage(3)
+    rig.damage(2, batch(0), batch(10))
+    rig.change_partition(NO_LEADER, 0, (), (), (1, 2, 3), lives=AGAIN)
+    if has_opened:
+        rig.copies.on_opened(2, 0, [batch(0), batch(10)])
+    rig.copies.on_damage(2, 0, (), AGAIN[2], is_provable=False)
+    elected = PartitionImage((1, 2, 3), 2, 1, (2,), (), loss=Loss(1, 20, 0))
+    rig.copies.on_partition_change(elected, LIVE, AGAIN, ())
+    assert rig.broken_rules == red

@@ -323,6 +323,7 @@ def test_configuration_of_a_topic_follows_the_log() -> None:
 def test_unclean_election_may_be_allowed_within_a_slot_only(allowed: str, red: list[str]) -> None:
     """One slot allows it, elects a leader with less, and forbids it again."""
     kept, topic_id, name = ModelledBucket(), TopicId("B" * 22), "unclean.leader.election.enable"
+    kept.model.lives["b"] = 1  # the damage below ended the life before
     kept.put_slot(
         1,
         BrokerRegistered(2, "b", "e", "b2:80", "", 0),
