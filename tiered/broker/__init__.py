@@ -18,6 +18,7 @@ May import: controller, coordinator, groups, transactions
 ~ loss_reporter       reports of possible losses, and trust in the data directory
 ~ isr_updater         ISR change requests of all led partitions (R3)
 ~ awaited_ends        log end offsets that leader elections wait for (R4)
+~ disk_reports        reports of a full disk to the controller
 ~ stored_ends         notes of partitions that lie completely in the bucket
 ~ tiering             the loop of uploads, local deletion, expiry and garbage collection
 ~ housekeeping        timed rolls, fsyncs, checkpoints and file deletion

@@ -24,6 +24,7 @@ from tiered.broker.client_quotas import ClientQuotas, Submitter
 from tiered.broker.cluster_metrics import ClusterMetrics
 from tiered.broker.data_directory import DataDirectory
 from tiered.broker.delegation_tokens import DelegationTokens
+from tiered.broker.disk_reports import DiskReports
 from tiered.broker.duplicate_check import refuse_duplicate_broker
 from tiered.broker.encryption import ListenerTls
 from tiered.broker.group_coordinators import GroupCoordinators, GroupPorts
@@ -244,6 +245,7 @@ class Broker:
             self.view, channel, self.cluster, self.cold_tier.collector, self.store, world.clock
         )
         self._store_watch = StoreWatch(self.store, self.cluster, world.clock)
+        self._disk_reports = DiskReports(self.view, channel, self.disk, self.audit, world.clock)
         self._failure = ""
         metrics.gauge("tiered_metadata_waiting_changes", "Changes of metadata that wait for the bucket.").set_function(
             lambda: float(self.cluster.pending)
@@ -492,6 +494,7 @@ class Broker:
                     group.create_task(self.isr_updater.run(), name="in-sync-sets"),
                     group.create_task(self.awaited_ends.run(), name="awaited-ends"),
                     group.create_task(self.stored_ends.run(), name="stored-ends"),
+                    group.create_task(self._disk_reports.run(), name="disk-reports"),
                 ]
         except Exception as error:
             cause = first_cause(error)

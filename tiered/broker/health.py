@@ -23,6 +23,7 @@ from tiered.controller.partition_health import (
     unacknowledged_losses,
 )
 from tiered.ids import TopicPartition
+from tiered.metadata.changes import DISK_FULL
 from tiered.metadata.image import Image, Loss, PartitionImage
 from tiered.object_store.metered import Outage
 from tiered.peers import ClockComparison
@@ -117,6 +118,7 @@ def assess_health(
         problems.append(
             f"no contact with the controller (broker {image.controller}) for {contact_lost_ms / 1000:.0f} s"
         )
+    problems += _describe_full_disks(image)
     problems += _describe_partitions(image, partition_health)
     lost = unacknowledged_losses(image)
     problems += _describe_losses(lost)
@@ -165,6 +167,18 @@ def _describe_late_transactions(late_transactions: Sequence[LateTransaction]) ->
 
 def _late_details(late: LateTransaction) -> dict[str, Any]:
     return late._asdict() | {"tp": str(late.tp)}
+
+
+def _describe_full_disks(image: Image) -> Iterator[str]:
+    """Yields the live brokers whose disk is full, with the leaderships that moved because of it."""
+    for _, each in sorted(image.brokers.items()):
+        if each.live and each.disk == DISK_FULL:
+            since = _format_time(each.disk_since_ms)
+            if each.moved_leaders:
+                moved = f"moved leadership of {each.moved_leaders} partitions from broker {each.node_id}"
+                yield f"{moved}: disk full since {since}"
+            else:
+                yield f"the disk of broker {each.node_id} is full since {since}"
 
 
 def _describe_partitions(image: Image, partition_health: PartitionHealth) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """The changes that a caller of the controller made, in words of Kafka, for the audit log.
 
 `describe_changes` has one line for each resource that a granted request changed. It names no secret: passwords and keys
-of users, and settings that are secret, are left out. Requests that brokers send for themselves have no line.
+of users, and settings that are secret, are left out. Requests that brokers send for themselves have no line, but the
+report of a full disk: it moves leaderships.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 from tiered.controller import requests
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId
+from tiered.metadata import changes as kinds
 from tiered.metadata.changes import AclAdded, AclRemoved, ListEdit
 from tiered.metadata.image import Image
 from tiered.security.acls import CLUSTER_NAME
@@ -28,11 +30,12 @@ SECRET_WORDS = ("password", "secret", "jaas", "keystore.key", "credential")
 
 OF_BROKERS = (
     requests.ForgetTopic, requests.RegisterBroker, requests.AnnounceBroker, requests.NameDirectory,
-    requests.StopBroker, requests.FenceBroker, requests.UnfenceBroker, requests.HandOver, requests.LeavePartitions,
+    requests.StopBroker, requests.FenceBroker, requests.UnfenceBroker, requests.HandOver, requests.ReportDisk,
+    requests.LeavePartitions,
     requests.AlterPartitions, requests.ReportLoss, requests.NoteStoredEnds, requests.ReportEnds,
     requests.AllocateProducerIds, requests.RemoveExpiredTokens, requests.DescribeQuorum,
 )  # fmt: skip
-"""The requests that brokers send for themselves."""
+"""The requests that brokers send for themselves. Only the report of a full disk has a line."""
 
 
 class DescribedChange(NamedTuple):
@@ -66,6 +69,9 @@ def describe_changes(request: object, reply: Any, image: Image) -> Iterator[Desc
             yield DescribedChange(ALTER_CONFIGS, BROKER, name, detail)
         case requests.UnregisterBroker():
             yield DescribedChange(DELETE, BROKER, str(request.node_id))
+        case requests.ReportDisk(disk=kinds.DISK_FULL):
+            moved = "" if reply is None else f": moved leadership of {reply} partitions"
+            yield DescribedChange(ALTER, BROKER, str(request.node_id), f"disk full{moved}")
         case requests.ElectLeaders():
             yield from _describe_elections(request, reply, image)
         case requests.Reassign():

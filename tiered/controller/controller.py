@@ -91,6 +91,8 @@ class Controller:
                 return leaders.unfence_broker(image, settings, request, now_ms)
             case requests.HandOver():
                 return leaders.hand_over_leaders(image, settings, request, now_ms)
+            case requests.ReportDisk():
+                return leaders.report_disk(image, settings, request, now_ms)
             case requests.LeavePartitions():
                 return leaders.leave_partitions(image, settings, request, now_ms)
             case requests.AlterPartitions():

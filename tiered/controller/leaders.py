@@ -13,14 +13,23 @@ from tiered.config.settings import Settings
 from tiered.controller import partition_transitions, requests
 from tiered.controller.decision import ControllerResult
 from tiered.controller.partition_transitions import PartitionContext
-from tiered.errors import Code
+from tiered.errors import Code, Refused
 from tiered.ids import PartitionId, TopicId, incarnation_number
 from tiered.metadata import changes as kinds
-from tiered.metadata.changes import ALL_BROKERS, NO_LEADER, Change
+from tiered.metadata.changes import (
+    ALL_BROKERS,
+    DISK_FULL,
+    DISK_RECOVERING,
+    DISK_USABLE,
+    NO_LEADER,
+    Change,
+)
 from tiered.metadata.effective_config import MIN_ISR, cluster_min_isr
 from tiered.metadata.image import BrokerImage, End, Image, PartitionImage, TopicImage
 
 UNCLEAN = "unclean.leader.election.enable"
+
+DISK_STATES = (DISK_USABLE, DISK_FULL, DISK_RECOVERING)
 
 PartitionTransition = Callable[[TopicImage, int, PartitionImage, PartitionContext], PartitionImage]
 
@@ -36,7 +45,10 @@ class PartitionContexts:
         configs = image.broker_configs.get(ALL_BROKERS, {})
         unclean = configs.get(UNCLEAN)
         unclean_default = settings.unclean_leader_election_enable if unclean is None else _is_true(unclean)
-        self._defaults = PartitionContext(live, cluster_min_isr(image), unclean_default, now_ms, image.stopping_ids())
+        self._defaults = PartitionContext(
+            live, cluster_min_isr(image), unclean_default, now_ms, image.stopping_ids(), image.full_disk_ids(),
+            image.recovering_disk_ids(),
+        )  # fmt: skip
 
     def __call__(self, topic: TopicImage) -> PartitionContext:
         """Returns the context of one topic."""
@@ -122,6 +134,30 @@ def hand_over_leaders(
     others = image.live_ids() - image.stopping_ids() - {node}
     stopping = (kinds.BrokerStopping(node, request.incarnation),) if others else ()
     return ControllerResult((*stopping, *changes), still_led)
+
+
+def report_disk(image: Image, settings: Settings, request: requests.ReportDisk, now_ms: int) -> ControllerResult[int]:
+    """Records the state of a broker's disk, and moves leaderships from full disks to ISR members with room.
+
+    A disk that has room again may take leaderships of other brokers whose disks are full.
+    """
+    known = image.check_incarnation(request.node_id, request.incarnation)
+    if request.disk not in DISK_STATES:
+        raise Refused(Code.INVALID_REQUEST, f"the disk of a broker is no {request.disk[:20]!r}")
+    if known.disk == request.disk:
+        return ControllerResult((), 0)
+    node, moved = request.node_id, 0
+
+    def leave_full_disk(_: TopicImage, __: int, old: PartitionImage, context: PartitionContext) -> PartitionImage:
+        nonlocal moved
+        new = partition_transitions.leave_full_disk(old, context)
+        moved += old.leader == node != new.leader
+        return new
+
+    reported = kinds.BrokerDiskReported(node, request.incarnation, request.disk, 0, now_ms)
+    contexts = PartitionContexts(image.apply((reported,)), settings, image.live_ids(), now_ms)
+    changes = tuple(change_partitions(image.topics.values(), contexts, leave_full_disk))
+    return ControllerResult((replace(reported, moved=moved), *changes), moved)
 
 
 def leave_partitions(

@@ -25,7 +25,8 @@ UNKNOWN_OFFSET = 0
 
 @dataclass(frozen=True, slots=True)
 class PartitionContext:
-    """Inputs of a transition: the live brokers, those that are stopping, the topic's settings and the time.
+    """Inputs of a transition: the live brokers, those that are stopping, those whose disk is full or recovers from
+    that, the topic's settings and the time.
 
     If a partition has fewer replicas than `min_isr`, all of them are required, which leaves no other replica eligible.
     """
@@ -35,6 +36,8 @@ class PartitionContext:
     unclean: bool = False
     now_ms: int = 0
     stopping: frozenset[int] = frozenset()
+    full: frozenset[int] = frozenset()
+    recovering: frozenset[int] = frozenset()
 
 
 def new_partition(replicas: tuple[int, ...], context: PartitionContext) -> PartitionImage:
@@ -114,12 +117,28 @@ def hand_over(old: PartitionImage, node: int, context: PartitionContext) -> Part
     return old if old.leader != node or successor is None else _in_next_epoch(old, successor, old.isr, old.elr, context)
 
 
+def leave_full_disk(old: PartitionImage, context: PartitionContext) -> PartitionImage:
+    """Moves the leadership away from a broker whose disk is full, if an ISR member has room.
+
+    Does the same as `hand_over`, so that acks=all does not wait for the full disk if enough others are in sync. Without
+    such a member it keeps leading: reads go on.
+    """
+    node = old.leader
+    if node not in context.full:
+        return old
+    successor = _first_live(_without(old.isr, node), old.replicas, context)
+    if successor is None or successor in context.full or successor in context.stopping:
+        return old
+    return hand_over(old, node, context)
+
+
 def elect_preferred(old: PartitionImage, context: PartitionContext) -> PartitionImage | Code:
-    """Elects the preferred leader if it is in sync, live and not stopping."""
+    """Elects the preferred leader if it is in sync, live and not stopping, and its disk is not full."""
     preferred_leader = old.replicas[0]
     if old.leader == preferred_leader:
         return Code.ELECTION_NOT_NEEDED
-    if preferred_leader not in old.isr or preferred_leader not in context.live or preferred_leader in context.stopping:
+    electable = context.live - context.stopping - context.full
+    if preferred_leader not in old.isr or preferred_leader not in electable:
         return Code.PREFERRED_LEADER_NOT_AVAILABLE
     return _in_next_epoch(old, preferred_leader, old.isr, old.elr, context)
 
@@ -151,15 +170,15 @@ def alter_isr(
     for each in change.isr:
         if each.node_id not in old.replicas or incarnations.get(each.node_id) != each.incarnation:
             return Code.INELIGIBLE_REPLICA
-        if each.node_id in context.stopping and each.node_id not in old.isr:
-            return Code.INELIGIBLE_REPLICA  # acks=all would wait for a stopping broker again
+        if each.node_id in context.stopping | context.full and each.node_id not in old.isr:
+            return Code.INELIGIBLE_REPLICA  # acks=all would wait for it again
     isr = tuple(each for each in old.replicas if each in new_isr)
     if set(isr) == set(old.isr):
         # Still a change: its partition epoch tells the leader that no earlier request can be granted any more.
         return replace(old)
     removed = tuple(each for each in old.isr if each not in new_isr)
     elr = (*(each for each in old.elr if each not in new_isr), *removed)
-    return _update_sets(old, isr, elr, (), (), context)
+    return leave_full_disk(_update_sets(old, isr, elr, (), (), context), context)
 
 
 def start_reassignment(old: PartitionImage, target: tuple[int, ...], context: PartitionContext) -> PartitionImage:
@@ -365,11 +384,15 @@ def _replicas_without_end(
 
 
 def _first_live(nodes: tuple[int, ...], replicas: tuple[int, ...], context: PartitionContext) -> int | None:
-    """Returns the first live node in the order of replicas. Takes a stopping broker only if there is no other."""
+    """Returns the first live node in the order of replicas. Takes a stopping broker only if there is no other, and one
+    whose disk is full or recovering only if no other is usable."""
     live = [node for node in replicas if node in nodes and node in context.live]
     if not live:
         return None
-    return next((node for node in live if node not in context.stopping), live[0]) if context.stopping else live[0]
+    stopping, full, recovering = context.stopping, context.full, context.recovering
+    if not (stopping or full or recovering):
+        return live[0]
+    return min(live, key=lambda node: (node in stopping, node in full, node in recovering))
 
 
 def _without(nodes: tuple[int, ...], node: int) -> tuple[int, ...]:

@@ -15,8 +15,11 @@ TopicIdPartition = tuple[TopicId, int]
 
 
 def plan_preferred_leaders(image: Image) -> tuple[TopicIdPartition, ...]:
-    """Returns partitions whose preferred leader is in sync, live and not stopping, but does not lead."""
-    electable = image.live_ids() - image.stopping_ids()
+    """Returns partitions whose preferred leader is in sync, live and not stopping, but does not lead.
+
+    A broker whose disk was full gets its leaderships back once the disk had room for some time.
+    """
+    electable = image.live_ids() - image.stopping_ids() - image.full_disk_ids() - image.recovering_disk_ids()
     return tuple(
         (topic.topic_id, p)
         for topic in image.topics.values()

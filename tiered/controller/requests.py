@@ -184,6 +184,15 @@ class HandOver:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportDisk:
+    """-> int, the number of leaderships that the broker lost. The state of its disk is one of `BrokerDiskReported`."""
+
+    node_id: int
+    incarnation: str
+    disk: str
+
+
+@dataclass(frozen=True, slots=True)
 class LeavePartitions:
     """-> None. Does for these partitions the same as StopBroker.
 
@@ -481,6 +490,7 @@ Request = (
     | FenceBroker
     | UnfenceBroker
     | HandOver
+    | ReportDisk
     | LeavePartitions
     | AlterPartitions
     | ElectLeaders

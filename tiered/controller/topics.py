@@ -146,7 +146,10 @@ class Topics:
         self, topic_id: TopicId, first_partition: int, assignments: Sequence[tuple[int, ...]]
     ) -> Iterator[kinds.PartitionChanged]:
         """Yields the first leader of each partition: the same one for equal replicas."""
-        context = PartitionContext(self.image.live_ids(), stopping=self.image.stopping_ids())
+        context = PartitionContext(
+            self.image.live_ids(), stopping=self.image.stopping_ids(), full=self.image.full_disk_ids(),
+            recovering=self.image.recovering_disk_ids(),
+        )  # fmt: skip
         elected = {each: partition_transitions.new_partition(each, context) for each in dict.fromkeys(assignments)}
         for p, replicas in enumerate(assignments, first_partition):
             new = elected[replicas]

@@ -43,6 +43,10 @@ def summarize(changes: Sequence[Change], before: Image, after: Image) -> Iterato
                 brokers.append(f"broker unfenced node_id={change.node_id}")
             case kinds.BrokerStopping():
                 brokers.append(f"broker is about to stop node_id={change.node_id}")
+            case kinds.BrokerDiskReported(disk=kinds.DISK_FULL):
+                brokers.append(f"moved leadership of {change.moved} partitions from broker {change.node_id}: disk full")
+            case kinds.BrokerDiskReported():
+                brokers.append(f"disk of a broker has room again node_id={change.node_id} disk={change.disk}")
             case kinds.BrokerUnregistered():
                 brokers.append(f"broker is unregistered node_id={change.node_id}")
             case kinds.BrokerSecretSet():

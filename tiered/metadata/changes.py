@@ -17,6 +17,8 @@ from tiered.value import value
 NO_LEADER = -1
 ALL_BROKERS = -1
 """Node id of cluster-wide broker settings."""
+DISK_USABLE, DISK_FULL, DISK_RECOVERING = "usable", "full", "recovering"
+"""States of a broker's disk. A recovering one has room again, but not for long enough to lead more than it must."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,18 @@ class BrokerStopping:
 
     node_id: int
     incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerDiskReported:
+    """The disk of the incarnation is `usable`, `full` or `recovering`. A broker with a full disk joins no ISR, and
+    leads only where no other can. `moved` counts the leaderships that it lost with this change."""
+
+    node_id: int
+    incarnation: str
+    disk: str
+    moved: int
+    at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,6 +331,7 @@ Change = (
     | BrokerFenced
     | BrokerUnfenced
     | BrokerStopping
+    | BrokerDiskReported
     | BrokerUnregistered
     | TopicCreated
     | TopicDeleted
@@ -348,6 +363,7 @@ KINDS: dict[str, type[Change]] = {
     "broker_fenced": BrokerFenced,
     "broker_unfenced": BrokerUnfenced,
     "broker_stopping": BrokerStopping,
+    "broker_disk_reported": BrokerDiskReported,
     "broker_unregistered": BrokerUnregistered,
     "topic_created": TopicCreated,
     "topic_deleted": TopicDeleted,

@@ -19,7 +19,7 @@ from tiered.config.settings import Settings
 from tiered.errors import Code, Corrupt, Refused
 from tiered.ids import UNKNOWN_END, PartitionId, TopicId
 from tiered.metadata import changes as kinds
-from tiered.metadata.changes import NO_LEADER, Change, freeze
+from tiered.metadata.changes import DISK_FULL, DISK_RECOVERING, DISK_USABLE, NO_LEADER, Change, freeze
 from tiered.metadata.stored_configs import normalize_broker_configs, normalize_topic_configs
 from tiered.quotas.entity import QuotaEntity
 from tiered.security.acls import Acl, acl_from_texts
@@ -124,6 +124,12 @@ class BrokerImage:
     """True if it has announced a stop and still serves."""
     advertised_http: str = ""
     """The `http://HOST:PORT` for HTTP clients; "" if that is `http`."""
+    disk: str = DISK_USABLE
+    """`usable`, `full` or `recovering`, as in `BrokerDiskReported`."""
+    disk_since_ms: int = 0
+    """Time of the report of `disk`; 0 if there was none."""
+    moved_leaders: int = 0
+    """Leaderships that other brokers took because the disk became full."""
 
     @property
     def live(self) -> bool:
@@ -203,6 +209,14 @@ class Image:
         """Returns ids of the brokers that announced a stop."""
         return frozenset(broker.node_id for broker in self.brokers.values() if broker.stopping)
 
+    def full_disk_ids(self) -> frozenset[int]:
+        """Returns ids of the brokers whose disk is full."""
+        return frozenset(broker.node_id for broker in self.brokers.values() if broker.disk == DISK_FULL)
+
+    def recovering_disk_ids(self) -> frozenset[int]:
+        """Returns ids of the brokers whose disk was full until a short time ago."""
+        return frozenset(broker.node_id for broker in self.brokers.values() if broker.disk == DISK_RECOVERING)
+
     def placement_racks(self) -> dict[int, str]:
         """Returns node id -> rack of the brokers that take new replicas: live and not cordoned."""
         return {each.node_id: each.rack for each in self.live_brokers() if not self.is_cordoned(each.node_id)}
@@ -279,6 +293,7 @@ class _ImageBuilder:
                 | kinds.BrokerFenced()
                 | kinds.BrokerUnfenced()
                 | kinds.BrokerStopping()
+                | kinds.BrokerDiskReported()
                 | kinds.BrokerUnregistered()
             ):
                 self._apply_broker(change)
@@ -360,19 +375,22 @@ class _ImageBuilder:
         | kinds.BrokerFenced
         | kinds.BrokerUnfenced
         | kinds.BrokerStopping
+        | kinds.BrokerDiskReported
         | kinds.BrokerUnregistered,
     ) -> None:
         known = self.brokers.get(change.node_id)
         is_same_incarnation = known is not None and known.incarnation == change.incarnation
         if isinstance(change, kinds.BrokerRegistered):
-            # The same incarnation may register again, with other addresses.
-            fenced, stopping = (
-                (known.fenced, known.stopping) if known is not None and is_same_incarnation else (False, False)
-            )
-            self.brokers[change.node_id] = BrokerImage(
+            registered = BrokerImage(
                 change.node_id, change.incarnation, change.directory, change.http, change.rack, True, change.at_ms,
-                change.listeners, fenced, stopping, change.advertised_http,
+                change.listeners, advertised_http=change.advertised_http,
             )  # fmt: skip
+            if known is not None and is_same_incarnation:  # it registers again, with other addresses
+                registered = replace(
+                    registered, fenced=known.fenced, stopping=known.stopping, disk=known.disk,
+                    disk_since_ms=known.disk_since_ms, moved_leaders=known.moved_leaders,
+                )  # fmt: skip
+            self.brokers[change.node_id] = registered
         elif known is not None and is_same_incarnation:
             if isinstance(change, kinds.BrokerStopped):
                 self.brokers[change.node_id] = replace(known, alive=False)
@@ -381,6 +399,10 @@ class _ImageBuilder:
                 self.broker_configs.pop(change.node_id, None)
             elif isinstance(change, kinds.BrokerStopping):
                 self.brokers[change.node_id] = replace(known, stopping=True)
+            elif isinstance(change, kinds.BrokerDiskReported):
+                self.brokers[change.node_id] = replace(
+                    known, disk=change.disk, disk_since_ms=change.at_ms, moved_leaders=change.moved
+                )
             else:
                 self.brokers[change.node_id] = replace(known, fenced=isinstance(change, kinds.BrokerFenced))
 

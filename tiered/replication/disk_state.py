@@ -36,6 +36,10 @@ TAKEN_BYTES = 1 << 20
 """Appended bytes that show room although the file system has little free space, or does not know a quota."""
 
 
+RECOVERY_SECONDS = 60.0
+"""Time with room after which a disk that was full counts as usable: the broker gets its leaderships back then."""
+
+
 class FullDisk(NamedTuple):
     """The last write that found no room on a full disk (monotonic time), and the bytes appended since."""
 
@@ -61,6 +65,7 @@ class DiskState:
         self.full: DiskProblem | None = None
         self.dead: DiskProblem | None = None
         self._full_disk = FullDisk(0)
+        self._recovering_until_ns = 0
         self._full_count = disk.write_errors().full_count
         metrics.gauge("tiered_disk_full", "1 while the disk has no room for writes of any kind.").set_function(
             lambda: float(bool(self.full))
@@ -68,6 +73,11 @@ class DiskState:
         metrics.gauge("tiered_disk_dead", "1 after an I/O error or a failed fsync.").set_function(
             lambda: float(bool(self.dead))
         )
+
+    @property
+    def is_recovering(self) -> bool:
+        """True for some time after a full disk got room."""
+        return self.full is None and self._clock.mono_ns() < self._recovering_until_ns
 
     def mark_full(self, why: str) -> None:
         """Notes that a write did not fit."""
@@ -91,6 +101,7 @@ class DiskState:
         if self.full is not None and has_room(self._full_disk, self._clock.mono_ns(), self._disk.space()):
             log.info("disk takes appends again after_ms=%d", self._clock.wall_ms() - self.full.since_ms)
             self.full = None
+            self._recovering_until_ns = self._clock.mono_ns() + int(RECOVERY_SECONDS * 1e9)
 
     def on_append_refused(self, error: Refused, hot: DiskLog) -> None:
         """Marks the disk dead or full if that is why an append or a roll was refused."""

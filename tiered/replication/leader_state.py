@@ -252,18 +252,18 @@ class LeaderState:
         return follower.is_lagging(self.end, now_ns, lag_ns)
 
     def next_isr_change(
-        self, now_ns: int, lag_ns: int, live: Mapping[int, int], stopping: Collection[int] = ()
+        self, now_ns: int, lag_ns: int, live: Mapping[int, int], barred: Collection[int] = ()
     ) -> ProposedIsr | None:
         """Returns the ISR to request from the controller, or None if the ISR is right or a request is in flight. `live`
-        maps live brokers to their incarnation numbers; `stopping` are brokers that are about to stop, which do not
-        join.
+        maps live brokers to their incarnation numbers; `barred` are brokers that do not join: they are about to stop,
+        or their disk is full.
 
         After a request with unknown outcome, returns a change even if the ISR is the same. Only a newer partition epoch
         proves that the lost request can no longer be applied.
         """
         if self._change_in_flight or self.node_id not in live:
             return None
-        may_join = live.keys() - {*stopping} | self._isr
+        may_join = live.keys() - {*barred} | self._isr
         members = [(broker, live[broker]) for broker in self.replicas if broker in live and broker in may_join]
         wanted = [member for member in members if self._belongs_in_isr(*member, now_ns, lag_ns)]
         proposed = ProposedIsr(self.partition_epoch, tuple(sorted(wanted)))

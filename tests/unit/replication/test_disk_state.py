@@ -12,7 +12,15 @@ from tests.sim.harness.loop import SimLoop
 from tiered.errors import Unavailable
 from tiered.metrics import Metrics
 from tiered.ports import Space
-from tiered.replication.disk_state import ROOM_BYTES, ROOM_SECONDS, TAKEN_BYTES, DiskState, FullDisk, has_room
+from tiered.replication.disk_state import (
+    RECOVERY_SECONDS,
+    ROOM_BYTES,
+    ROOM_SECONDS,
+    TAKEN_BYTES,
+    DiskState,
+    FullDisk,
+    has_room,
+)
 
 LATER_NS = int(ROOM_SECONDS * 1e9)
 LARGE = 1 << 40
@@ -45,6 +53,26 @@ def test_write_of_any_file_marks_the_disk_at_the_next_check() -> None:
         disk.open("note", create=True).append([b"x"])
     state.check()
     assert state.full is not None and "path=note" in state.full.why and state.dead is None
+
+
+def test_disk_that_had_no_room_recovers_before_it_is_usable() -> None:
+    loop = SimLoop(1)
+
+    async def scenario() -> None:
+        disk, clock = SimDisk(random.Random(1)), SimClock(loop)
+        state = DiskState(disk, clock, Metrics(), lambda _: None)
+        assert not state.is_recovering
+        state.mark_full("no room")
+        await clock.sleep(ROOM_SECONDS - 1)
+        state.check()
+        assert state.full is not None and not state.is_recovering
+        await clock.sleep(1)
+        state.check()
+        assert state.full is None and state.is_recovering
+        await clock.sleep(RECOVERY_SECONDS)
+        assert not state.is_recovering
+
+    loop.run(scenario())
 
 
 def test_failed_write_of_any_file_ends_the_use_at_the_next_check() -> None:

@@ -443,7 +443,7 @@ def test_stopping_broker_does_not_join_isr_and_stays_if_in_it() -> None:
     fetch(partition, 2, 0)
     change = partition.next_isr_change(0, LAG, LIVE)
     assert change is not None and change.isr == {1, 2, 3}
-    assert partition.next_isr_change(0, LAG, LIVE, stopping=(2, 3)) is None
+    assert partition.next_isr_change(0, LAG, LIVE, barred=(2, 3)) is None
 
 
 def test_log_that_ends_inside_the_cold_range_restarts_at_the_cold_end() -> None:

@@ -1,0 +1,125 @@
+"""Tests of the controller's decisions about brokers whose disk is full: moves, ISRs, elections, and the way back."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.controller.test_controller import decide, refusal
+from tests.unit.controller.test_leaders import TWO, cluster, incarnation, isr_change, partition, states, topic_id
+from tiered.controller import requests
+from tiered.controller.controller import Controller
+from tiered.controller.partition_health import describe_out_of_sync
+from tiered.controller.preferred_leaders import plan_preferred_leaders
+from tiered.errors import Code
+from tiered.metadata.changes import DISK_FULL, DISK_RECOVERING, DISK_USABLE
+
+
+def report(shard: Controller, node: int, disk: str) -> object:
+    return decide(shard, requests.ReportDisk(node, incarnation(node), disk))
+
+
+def test_full_leader_hands_over_and_leaves_a_large_isr() -> None:
+    shard = cluster(1, 2, 3)
+    decide(shard, requests.CreateTopic("t", assignments=[[1, 2, 3], [2, 1, 3]], configs=TWO))
+    assert report(shard, 1, DISK_FULL) == 1
+    assert states(shard) == (2, (2, 3), ()) and partition(shard).leader_epoch == 1
+    assert partition(shard, 1).isr == (2, 1, 3), "a follower leaves the ISR by its lag"
+    assert (shard.image.brokers[1].disk, shard.image.brokers[1].moved_leaders) == (DISK_FULL, 1)
+    assert describe_out_of_sync(shard.image, partition(shard)) == "broker 1 (disk full)"
+
+
+def test_full_leader_stays_in_an_isr_that_would_be_too_small() -> None:
+    shard = cluster(1, 2)
+    decide(shard, requests.CreateTopic("t", assignments=[[1, 2]], configs=TWO))
+    assert report(shard, 1, DISK_FULL) == 1
+    assert states(shard) == (2, (1, 2), ())
+
+
+def test_full_leader_keeps_leading_while_no_isr_member_has_room() -> None:
+    shard = cluster(1, 2, 3)
+    decide(shard, requests.CreateTopic("t", assignments=[[1, 2, 3]], configs=TWO))
+    decide(shard, requests.CreateTopic("u", assignments=[[1]]))
+    decide(shard, requests.HandOver(3, incarnation(3)))
+    assert report(shard, 2, DISK_FULL) == 0
+    assert report(shard, 1, DISK_FULL) == 0
+    assert states(shard) == (1, (1, 2), ()) and partition(shard).leader_epoch == 0
+    assert shard.image.topics["u"].partitions[0].leader == 1
+
+
+def test_full_leader_hands_over_once_an_isr_member_has_room() -> None:
+    shard = cluster(1, 2)
+    decide(shard, requests.CreateTopic("t", assignments=[[1, 2]]))
+    for node in (2, 1):
+        assert report(shard, node, DISK_FULL) == 0
+    report(shard, 2, DISK_RECOVERING)
+    assert states(shard) == (2, (2,), ())
+
+
+def test_full_leader_hands_over_to_a_replica_that_joins_the_isr() -> None:
+    shard = cluster(1, 2)
+    decide(shard, requests.CreateTopic("t", assignments=[[1, 2]]))
+    decide(shard, requests.AlterPartitions(1, incarnation(1), (isr_change(shard, 1),)))
+    assert report(shard, 1, DISK_FULL) == 0
+    joins = requests.AlterPartitions(1, incarnation(1), (isr_change(shard, 1, 2),))
+    assert decide(shard, joins) == (Code.NONE,)
+    assert states(shard) == (2, (2,), ())
+
+
+def test_broker_with_a_full_disk_joins_no_isr_until_it_has_room() -> None:
+    shard = cluster(1, 2)
+    decide(shard, requests.CreateTopic("t", assignments=[[1, 2]]))
+    report(shard, 1, DISK_FULL)
+    assert states(shard) == (2, (2,), ())
+    joins = isr_change(shard, 2, 1)
+    assert decide(shard, requests.AlterPartitions(2, incarnation(2), (joins,))) == (Code.INELIGIBLE_REPLICA,)
+    report(shard, 1, DISK_RECOVERING)
+    assert decide(shard, requests.AlterPartitions(2, incarnation(2), (joins,))) == (Code.NONE,)
+    assert states(shard) == (2, (1, 2), ())
+
+
+def test_leaderships_return_only_to_a_usable_disk() -> None:
+    shard = cluster(1, 2)
+    decide(shard, requests.CreateTopic("t", assignments=[[1, 2]], configs=TWO))
+    report(shard, 1, DISK_FULL)
+    place = (topic_id(shard), 0)
+    elect = requests.ElectLeaders(True, (place,))
+    assert decide(shard, elect) == ((*place, Code.PREFERRED_LEADER_NOT_AVAILABLE),)
+    assert plan_preferred_leaders(shard.image) == ()
+    report(shard, 1, DISK_RECOVERING)
+    assert plan_preferred_leaders(shard.image) == ()
+    report(shard, 1, DISK_USABLE)
+    assert plan_preferred_leaders(shard.image) == (place,)
+
+
+@pytest.mark.parametrize(("disk", "leader"), [(DISK_FULL, 3), (DISK_RECOVERING, 3), (DISK_USABLE, 2)])
+def test_election_prefers_a_broker_whose_disk_is_usable(disk: str, leader: int) -> None:
+    shard = cluster(1, 2, 3)
+    decide(shard, requests.CreateTopic("t", assignments=[[1, 2, 3]]))
+    report(shard, 2, disk)
+    decide(shard, requests.FenceBroker(1, incarnation(1)))
+    assert states(shard) == (leader, (2, 3), ())
+    decide(shard, requests.FenceBroker(3, incarnation(3)))
+    assert partition(shard).leader == 2, "a full disk leads rather than nobody"
+
+
+def test_new_partition_is_led_by_a_broker_with_room() -> None:
+    shard = cluster(1, 2)
+    report(shard, 1, DISK_FULL)
+    decide(shard, requests.CreateTopic("t", assignments=[[1, 2]]))
+    assert states(shard) == (2, (1, 2), ())
+
+
+def test_disk_of_a_new_incarnation_counts_as_usable() -> None:
+    shard = cluster(1, 2)
+    report(shard, 1, DISK_FULL)
+    decide(shard, requests.AnnounceBroker(1, incarnation(1), "h:1", {}))
+    assert shard.image.full_disk_ids() == {1}
+    decide(shard, requests.RegisterBroker(1, incarnation(1, 1), "d", "", whole=True))
+    assert not shard.image.full_disk_ids()
+
+
+def test_report_that_changes_nothing_writes_nothing() -> None:
+    shard = cluster(1)
+    assert shard.decide(requests.ReportDisk(1, incarnation(1), DISK_USABLE), 0).changes == ()
+    assert refusal(shard, requests.ReportDisk(1, "other", DISK_FULL)) is Code.STALE_BROKER_EPOCH
+    assert refusal(shard, requests.ReportDisk(1, incarnation(1), "odd")) is Code.INVALID_REQUEST
