@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from stat import S_IMODE, S_ISREG
 from typing import NamedTuple
 
 from tiered.errors import Code, Refused
 from tiered.object_store.key_ring import KeyRing, parse_key_ring
 from tiered.ports import Clock
-from tiered.system.local_disk import sync_file
+from tiered.system.private_file import lock_folder, replace_file
 
 log = logging.getLogger(__name__)
 
 SETTING = "tiered.encryption.keys.file"
 FILE_BYTES_MAX = 64 << 10
-FILE_MODE = 0o600
 LOOK_NS = 5_000_000_000
 """Pause between two looks whether the file has changed."""
 MISSING_KEY_LOOK_NS = 500_000_000
@@ -95,56 +92,17 @@ def edit_key_file(path: str, change: Callable[[list[str]], list[str]]) -> KeyRin
     ring, or if they cannot be written.
     """
     path = os.path.realpath(path)
-    with _lock_folder(path) as folder:
-        lines = change(_read(path)[0].splitlines() if os.path.lexists(path) else [])
-        text = "".join(f"{line}\n" for line in lines)
-        ring = parse_key_ring(text, path)
-        try:
-            _replace(path, text)
-            sync_file(folder)
-        except OSError as error:
-            raise _cannot_write(path, error) from None
-    return ring
-
-
-@contextlib.contextmanager
-def _lock_folder(path: str) -> Iterator[int]:
-    """Yields a descriptor of the folder of a file, which has the lock for edits."""
     try:
-        folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with lock_folder(path) as folder:
+            lines = change(_read(path)[0].splitlines() if os.path.lexists(path) else [])
+            text = "".join(f"{line}\n" for line in lines)
+            ring = parse_key_ring(text, path)
+            replace_file(path, text, folder, keeps_mode=True)
+    except BlockingIOError:
+        raise Refused(Code.INVALID_REQUEST, f"another process edits a key file beside {path}: try again") from None
     except OSError as error:
         raise _cannot_write(path, error) from None
-    try:
-        try:
-            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Refused(Code.INVALID_REQUEST, f"another process edits a key file beside {path}: try again") from None
-        except OSError as error:
-            raise _cannot_write(path, error) from None
-        yield folder
-    finally:
-        os.close(folder)
-
-
-def _replace(path: str, text: str) -> None:
-    """Writes a file beside `path`, fsyncs it, and gives it that name. The caller has the lock of the folder."""
-    temporary = f"{path}.tmp"
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(temporary)  # of a process that was killed
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
-    try:
-        with open(descriptor, "w", encoding="ascii") as file:
-            if os.path.exists(path):
-                old = os.stat(path)
-                os.fchown(descriptor, old.st_uid, old.st_gid)
-                os.fchmod(descriptor, S_IMODE(old.st_mode))
-            file.write(text)
-            file.flush()
-            sync_file(descriptor)
-        os.replace(temporary, path)
-    except OSError:
-        os.unlink(temporary)
-        raise
+    return ring
 
 
 def _cannot_write(path: str, error: OSError) -> Refused:

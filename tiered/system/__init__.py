@@ -10,5 +10,6 @@ May import: security
   tls_options the settings of TLS of one side
 ~ tls_contexts  OpenSSL's contexts, made anew when settings or files change
 ~ http_request  one bounded request to the HTTP server of somebody else
+~ private_file  edits of a small file of one user: locked, and whole or not at all
 ~ local_disk  the Disk port on a real directory, with fsync in threads
 """

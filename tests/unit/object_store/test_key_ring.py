@@ -172,7 +172,7 @@ def test_edit_is_durable_and_follows_a_link(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "keys.tmp").write_text("of an edit that was killed")
     done: list[str] = []
     monkeypatch.setattr(
-        "tiered.object_store.key_file.sync_file",
+        "tiered.system.private_file.sync_file",
         lambda descriptor: done.append(os.readlink(f"/proc/self/fd/{descriptor}")),
     )
     assert list(edit_key_file(str(link), lambda lines: [*lines, key_line("two")]).keys) == ["one", "two"]
