@@ -446,7 +446,8 @@ class ModelOfCopies:
             suspected = {node for node, copy in self.copies.items() if 0 <= copy.suspect_after < lives.get(node, 0)}
             joined_in = {node: life - (node in isr_within_slot) for node, life in lives.items()}
             came_back = {node for node in isr_within_slot if 0 <= self.copy(node).damaged_life < lives.get(node, 0)}
-            self._check_step(old, new, members, joined_in, suspected, came_back)
+            hurt_since = {node for node, copy in self.copies.items() if copy.damaged_life >= lives.get(node, 0)}
+            self._check_step(old, new, members, joined_in, suspected, came_back, hurt_since)
         for node, copy in self.copies.items():
             copy.is_removed = (copy.is_removed or node not in new.replicas) and node not in new.isr
         for node in new.isr:
@@ -495,6 +496,7 @@ class ModelOfCopies:
         lives: Mapping[int, int],
         suspects: Collection[int],
         returned: Collection[int],
+        hurt_since: Collection[int],
     ) -> None:
         if new.leader_epoch < old.leader_epoch or (
             new.leader_epoch == old.leader_epoch and NO_LEADER != new.leader != old.leader != NO_LEADER
@@ -529,7 +531,7 @@ class ModelOfCopies:
         known = (*old.isr, *old.elr, *old.last_known)
         if new.leader != NO_LEADER and known and (nobody_was or told) and not unclean_epoch:
             ends = {node: self.copy(node).agreed_end for node in (*known, new.leader)}
-            if self.copy(new.leader).damaged_life >= lives.get(new.leader, 0):  # nobody can know of that damage yet
+            if new.leader in hurt_since:  # nobody can know of that damage yet
                 ends[new.leader] = self.copy(new.leader).shown_end
             sure = max(end for node, end in ends.items() if node == new.leader or not self.copy(node).may_be_deleted)
             if ends[new.leader] < sure > self.cold_end:
