@@ -34,6 +34,11 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 
 from tests.passwords import find_passwords  # noqa: E402  (after the paths)
 
+# Profiles of whoever runs the tests must not reach them: this folder can neither have a file nor get one.
+os.environ["XDG_CONFIG_HOME"] = "/dev/null/config"
+for variable in ("TIERED_PROFILE", "TIERED_COMMAND_CONFIG"):
+    os.environ.pop(variable, None)
+
 # Machines may be slow or busy: a property that hangs is told by the timeout of its test.
 settings.register_profile("any", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any")

@@ -31,6 +31,7 @@ from tiered.errors import Code, Refused
 from tiered.security.sasl_oauthbearer import MECHANISM as OAUTHBEARER
 from tiered.security.secret import Secret
 from tiered.system.tls_contexts import make_client_context
+from tiered.system.tls_options import TlsOptions
 
 PREFIX = "kafka."
 COMMAND_CONFIG = "commandConfig"
@@ -101,14 +102,15 @@ def login_of_options(options: Mapping[str, str]) -> HttpLogin:
     return make_login({name.removeprefix(PREFIX): value for name, value in options.items() if name.startswith(PREFIX)})
 
 
-def make_login(properties: Mapping[str, str]) -> HttpLogin:
-    """Returns the login that properties ask for. Raises `Refused` for one that HTTP does not have."""
+def make_login(properties: Mapping[str, str], tls: TlsOptions | None = None) -> HttpLogin:
+    """Returns the login that properties ask for. `tls` replaces what they say of certificates. Raises `Refused` for a
+    login that HTTP does not have."""
     protocol = properties.get(PROTOCOL, "").upper()
     if protocol and protocol not in PROTOCOLS:
         raise _refuse(f"{PROTOCOL}={protocol}: it must be one of {', '.join(PROTOCOLS)}")
     context = None
     if protocol.endswith("SSL"):
-        context = make_client_context(read_tls_options(properties))
+        context = make_client_context(tls or read_tls_options(properties))
     if not protocol.startswith("SASL_"):
         return HttpLogin(protocol, context)
     mechanism = properties.get(MECHANISM, "").upper()

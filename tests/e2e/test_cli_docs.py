@@ -18,7 +18,7 @@ def test_examples_print_the_output_on_the_page(tmp_path: Path) -> None:
     write_command(tmp_path / "bin")
     with start_cluster("ours", tmp_path) as cluster:
         path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
-        environment = {**os.environ, "PATH": path, "TIERED_BROKERS": cluster.address}
+        environment = {**os.environ, "PATH": path, "TIERED_BROKERS": cluster.address, "XDG_CONFIG_HOME": str(tmp_path)}
         for script, shown in read_examples(PAGE.read_text()):
             assert shown is not None, f"an example without its output: {script}"
             done = subprocess.run(

@@ -6,11 +6,16 @@ May import: clients, system, controller, replication, cli.text
   arguments        the whole command line as one parser
   kafka_arguments  the parsers of the commands topic, group, transaction and cluster
   security_arguments  the parsers of the commands acl, user, quota and audit
+  profile_arguments  the parser of the command profile
   parsing          building blocks of the parser
 ~ output           tables for people, JSON lines for programs
   exits            exit codes
 ~ reach            bootstrap brokers, and a client with a bounded life
-~ client_properties  the properties of a Kafka client, from `--command-config`
+  client_settings  settings of a connection, each from the first of its sources
+~ client_sources   the sources: options, files, environment and profiles
+~ client_properties  the properties of a Kafka client, from a file or from a profile
+  profiles         named settings of connections, as a TOML file has them
+~ profile_file     the file of profiles: read, and edited as a whole
 ~ encryption       TLS of the connections of commands
 ~ login            the login of the connections of commands
 ~ status           the outcome of one item of a request
@@ -22,6 +27,7 @@ May import: clients, system, controller, replication, cli.text
   transaction/     `tiered transaction`
   cluster/         `tiered cluster`
   security/        `tiered acl`, `tiered user`, `tiered quota` and `tiered audit`
+  profile/         `tiered profile`
   broker/          `tiered serve` and `tiered up`
   cold/            `tiered cold`
   lake/            `tiered load`, `verify`, `sql` and `table`

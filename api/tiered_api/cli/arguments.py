@@ -15,10 +15,12 @@ from tiered_api.cli.parsing import (
     add_command,
     add_format_option,
     add_isolation_option,
+    add_profile_options,
     count,
     number_of,
     number_within,
 )
+from tiered_api.cli.profile_arguments import add_profile_commands
 from tiered_api.cli.security_arguments import add_security_commands
 
 COMMAND_CONFIG_HELP = "with --bootstrap: properties of a Kafka client, with its TLS and its login"
@@ -45,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
     _demo(commands)
     add_kafka_commands(commands)
     add_security_commands(commands)
+    add_profile_commands(commands)
     _cold(commands)
     _encryption(commands)
     _lake(commands)
@@ -239,7 +242,7 @@ def _lake(commands: Commands) -> None:
         metavar="HOST:PORT",
         help="tables end with the newer records of a broker, by HTTP",
     )
-    sql.add_argument("--command-config", metavar="FILE", help=COMMAND_CONFIG_HELP)
+    add_profile_options(sql, COMMAND_CONFIG_HELP)
     load.add_argument(
         "--interval", metavar="S", type=number_within(1, 3600), default=10, help="seconds between looks of --follow"
     )
@@ -304,7 +307,7 @@ def _table(commands: Commands) -> None:
             metavar="HOST:PORT",
             help="show the lag behind the newest records, from a broker's HTTP",
         )
-        verb.add_argument("--command-config", metavar="FILE", help=COMMAND_CONFIG_HELP)
+        add_profile_options(verb, COMMAND_CONFIG_HELP)
     for verb in (ls, describe, history, diff):
         verb.add_argument("--warehouse", metavar="DIR", default=WAREHOUSE, help=WAREHOUSE_HELP)
         add_format_option(verb)

@@ -13,6 +13,7 @@ from tiered_api.cli.parsing import (
     add_command,
     add_format_option,
     add_isolation_option,
+    add_profile_options,
     count,
     number_of,
     number_within,
@@ -53,7 +54,7 @@ def _add_connection_options(command: argparse.ArgumentParser) -> None:
         "--brokers",
         "--bootstrap-server",
         metavar="HOST:PORT[,...]",
-        help="bootstrap brokers (default $TIERED_BROKERS, else 127.0.0.1:9092)",
+        help="bootstrap brokers (default: $TIERED_BROKERS, else those of the profile, else 127.0.0.1:9092)",
     )
     command.add_argument(
         "-X",
@@ -63,9 +64,7 @@ def _add_connection_options(command: argparse.ArgumentParser) -> None:
         dest="extra",
         help="brokers=HOST:PORT, timeout=SECONDS, security.protocol=SSL or ssl.ca.location=FILE",
     )
-    command.add_argument(
-        "--command-config", metavar="FILE", help="properties of a Kafka client, with its TLS and its login"
-    )
+    add_profile_options(command, "properties of a Kafka client, with its TLS and its login")
 
 
 def add_verb(

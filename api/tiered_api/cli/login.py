@@ -15,7 +15,7 @@ from tiered.errors import Code, Refused
 from tiered.security.sasl_oauthbearer import MECHANISM as OAUTHBEARER
 from tiered.security.secret import Secret
 from tiered.thread_pool import ThreadPool
-from tiered_api.cli.client_properties import NO_PROPERTIES, find_option
+from tiered_api.cli.client_settings import ClientSettings
 from tiered_api.kafka.client.login import TokenLogin, UserLogin
 
 EXTRAS = (MECHANISM, USER, PASSWORD)
@@ -24,16 +24,14 @@ FETCH_SECONDS = 3 * SECONDS
 """Longest wait for a token."""
 
 
-def find_login(
-    extra: Mapping[str, str], properties: Mapping[str, str] = NO_PROPERTIES
-) -> UserLogin | TokenLogin | None:
-    """Returns the login that options, properties or environment ask for, None without a protocol of SASL.
+def find_login(settings: ClientSettings) -> UserLogin | TokenLogin | None:
+    """Returns the login that settings ask for, None without a protocol of SASL.
 
-    Raises `Refused` for an option that is wrong, or that has no effect.
+    Raises `Refused` for a setting that is wrong, or for an option that has no effect.
     """
-    options = {name: find_option(name, extra, properties) for name in (PROTOCOL, *EXTRAS)}
+    options = {name: settings.get(name) for name in (PROTOCOL, *EXTRAS)}
     if not options[PROTOCOL].upper().startswith("SASL_"):
-        unused = next((name for name in EXTRAS if name in extra), None)
+        unused = next((name for name in EXTRAS if settings.is_option(name)), None)
         if unused:
             raise Refused(
                 Code.INVALID_REQUEST, f"-X {unused}: it has no effect without -X {PROTOCOL}=SASL_PLAINTEXT or SASL_SSL"
@@ -41,13 +39,13 @@ def find_login(
         return None
     mechanism = options[MECHANISM].upper() or DEFAULT_MECHANISM
     if mechanism == OAUTHBEARER:
-        return _make_token_login(properties)
+        return _make_token_login(settings.properties)
     if mechanism not in SASL_MECHANISMS:
         known = ", ".join((*SASL_MECHANISMS, OAUTHBEARER))
         raise Refused(Code.INVALID_REQUEST, f"{MECHANISM}={mechanism}: it must be one of {known}")
     if not options[USER] or not options[PASSWORD]:
         raise Refused(Code.INVALID_REQUEST, f"a login needs both {USER} and {PASSWORD}")
-    by_token = properties.get(TOKEN_LOGIN, "").lower() == "true" and USER not in extra
+    by_token = settings.get(TOKEN_LOGIN).lower() == "true" and settings.source(USER) is settings.source(TOKEN_LOGIN)
     return UserLogin(options[USER], Secret(options[PASSWORD]), mechanism, by_token)
 
 

@@ -90,6 +90,18 @@ def add_format_option(command: argparse.ArgumentParser, *more: str) -> None:
     )
 
 
+def add_profile_options(command: argparse.ArgumentParser, file_help: str) -> None:
+    """Adds the options for a file of properties and for a profile."""
+    command.add_argument("--command-config", metavar="FILE", help=f"{file_help} (default $TIERED_COMMAND_CONFIG)")
+    profiles = command.add_mutually_exclusive_group()
+    profiles.add_argument(
+        "--profile",
+        metavar="NAME",
+        help="a profile of `tiered profile` (default $TIERED_PROFILE, else the current)",
+    )
+    profiles.add_argument("--ignore-profile", action="store_true", help="use no profile")
+
+
 def add_isolation_option(command: argparse.ArgumentParser) -> None:
     """Adds the option for records of open and aborted transactions. It becomes `read_committed`."""
     command.add_argument(

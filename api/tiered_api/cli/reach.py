@@ -4,43 +4,81 @@ from __future__ import annotations
 
 import contextlib
 from argparse import Namespace
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
+from urllib.parse import urlsplit
 
+from tiered.clients.properties import PROTOCOL
 from tiered.errors import Code, Refused
 from tiered.system.clock import SystemClock
 from tiered_api.cli import encryption, login
-from tiered_api.cli.client_properties import find_option, read_client_properties
+from tiered_api.cli.client_settings import ClientSettings
+from tiered_api.cli.client_sources import find_client_settings
 from tiered_api.cli.output import print_error
 from tiered_api.cli.parsing import is_number
+from tiered_api.cli.profiles import HTTP
 from tiered_api.kafka.client.client import Address, KafkaClient
 from tiered_api.kafka.client.consumer import KafkaConsumer
 
 DEFAULT_BROKERS = "127.0.0.1:9092"
 DEFAULT_PORT = 9092
+DEFAULT_TIMEOUT = "30"
 RETRY_SECONDS = 15.0
-EXTRAS = ("brokers", "timeout", *encryption.EXTRAS, *login.EXTRAS)
+LOGIN_REFUSALS = (Code.SASL_AUTHENTICATION_FAILED, Code.UNSUPPORTED_SASL_MECHANISM, Code.ILLEGAL_SASL_STATE)
 MEMBER_WAIT_MS = 5000
 """Longest wait of a poll by a member of a group: its heartbeats use the same connection."""
 
 
 @contextlib.asynccontextmanager
 async def open_client(args: Namespace) -> AsyncIterator[KafkaClient]:
-    """Opens a client of the cluster that the command line or the environment names."""
-    extra = parse_extras(args.extra)
-    properties = read_client_properties(args.command_config)
-    brokers = parse_addresses(args.brokers or find_option("brokers", extra, properties) or DEFAULT_BROKERS)
-    client = KafkaClient(
-        encryption.open_net(extra, properties),
-        SystemClock(),
-        brokers,
-        login=login.find_login(extra, properties),
-        timeout=_seconds(extra.get("timeout") or properties.get("timeout", "30")),
-        retry_seconds=RETRY_SECONDS,
-    )
+    """Opens a client of the cluster that the command line, the environment or a profile names. Errors say where the
+    settings are from, unless they are options."""
+    settings = find_client_settings(args)
+    try:
+        client = _make_client(settings)
+    except Refused as refused:
+        raise settings.explain(refused) from None
     try:
         yield client
+    except Refused as refused:
+        source = settings.source(PROTOCOL)
+        if refused.code not in LOGIN_REFUSALS or source is None or source.is_option:
+            raise
+        raise Refused(refused.code, f"{refused.why} (the login is from {source.name})") from None
     finally:
         await client.close()
+
+
+def _make_client(settings: ClientSettings) -> KafkaClient:
+    source = settings.source("brokers")
+    return KafkaClient(
+        encryption.open_net(settings),
+        SystemClock(),
+        parse_addresses(settings.get("brokers", DEFAULT_BROKERS)),
+        brokers_from="--brokers" if source is None or source.is_option else f"the brokers from {source.name}",
+        login=login.find_login(settings),
+        timeout=_seconds(settings.get("timeout", DEFAULT_TIMEOUT)),
+        retry_seconds=RETRY_SECONDS,
+    )
+
+
+def check_settings(settings: ClientSettings) -> None:
+    """Raises `Refused` for addresses or a timeout that cannot be used. A login may lack its password, which another
+    source may have."""
+    parse_addresses(settings.get("brokers", DEFAULT_BROKERS))
+    _seconds(settings.get("timeout", DEFAULT_TIMEOUT))
+    if address := settings.get(HTTP):
+        _check_http_address(address)
+
+
+def _check_http_address(text: str) -> None:
+    """Raises `Refused` for a text that is no address of a broker's HTTP."""
+    parts = urlsplit(text if "://" in text else f"//{text}")
+    try:
+        is_address = parts.scheme in ("", "http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # the port
+        is_address = False
+    if not is_address:
+        raise Refused(Code.INVALID_REQUEST, f"{HTTP}={text}: it must be HOST:PORT of a broker's HTTP, or its URL")
 
 
 def new_consumer(client: KafkaClient, args: Namespace) -> KafkaConsumer:
@@ -57,17 +95,6 @@ def new_consumer(client: KafkaClient, args: Namespace) -> KafkaConsumer:
     )
 
 
-def parse_extras(pairs: Sequence[str]) -> dict[str, str]:
-    """Returns the options in `-X name=value`."""
-    out = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals or name not in EXTRAS:
-            raise Refused(Code.INVALID_REQUEST, f"-X {pair}: it must be one of {', '.join(EXTRAS)}, then = and a value")
-        out[name] = value
-    return out
-
-
 def parse_addresses(text: str) -> list[Address]:
     """Parses `host:port,host:port`; a host alone has port 9092."""
     out = []
@@ -76,10 +103,10 @@ def parse_addresses(text: str) -> list[Address]:
         if not colon or part.endswith("]"):
             host, port = part, str(DEFAULT_PORT)
         if not host or not is_number(port, 65535) or not int(port):
-            raise Refused(Code.INVALID_REQUEST, f"--brokers {part}: it must be HOST:PORT")
+            raise Refused(Code.INVALID_REQUEST, f"brokers {part}: it must be HOST:PORT")
         out.append(Address(host.strip("[]"), int(port)))
     if not out:
-        raise Refused(Code.INVALID_REQUEST, "--brokers names no broker")
+        raise Refused(Code.INVALID_REQUEST, "brokers names no broker")
     return out
 
 
@@ -113,5 +140,5 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds <= 3600:
-        raise Refused(Code.INVALID_REQUEST, f"-X timeout={text}: it must be seconds, above 0 and at most 3600")
+        raise Refused(Code.INVALID_REQUEST, f"timeout={text}: it must be seconds, above 0 and at most 3600")
     return seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from tiered.security.acls import CLUSTER_NAME, Acl, AclFilter, Operation, Patter
 from tiered.security.secret import Secret
 from tiered_api.cli.arguments import parser
 from tiered_api.cli.client_properties import read_client_properties
+from tiered_api.cli.client_settings import ClientSettings, Source, merge_sources
 from tiered_api.cli.encryption import open_net
 from tiered_api.cli.login import find_login
 from tiered_api.cli.main import main
@@ -139,6 +140,11 @@ def test_password_is_asked_for_twice_at_a_terminal(monkeypatch: pytest.MonkeyPat
         read_password(None, "bob")
 
 
+def settings(properties: Mapping[str, str], extra: Mapping[str, str] = {}) -> ClientSettings:
+    """Returns settings from options of `-X` and from a file of properties."""
+    return merge_sources([Source("-X", extra, is_option=True), Source("file", properties, is_client=True)])
+
+
 def test_client_properties_say_how_a_connection_is_made(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text(
@@ -147,12 +153,16 @@ def test_client_properties_say_how_a_connection_is_made(tmp_path: Path) -> None:
     )
     properties = read_client_properties(str(file))
     assert (properties["brokers"], properties["timeout"], "acks" in properties) == ("b:1", "2.5", False)
-    assert find_login({}, properties) == UserLogin("bob", Secret("pencil"), "SCRAM-SHA-256")
-    assert find_login({"sasl.username": "eve"}, properties) == UserLogin("eve", Secret("pencil"), "SCRAM-SHA-256")
+    assert find_login(settings(properties)) == UserLogin("bob", Secret("pencil"), "SCRAM-SHA-256")
+    assert find_login(settings(properties, {"sasl.username": "eve"})) == UserLogin(
+        "eve", Secret("pencil"), "SCRAM-SHA-256"
+    )
     file.write_text(file.read_text().replace('"pencil";', '"pencil" tokenauth="true";'))
     properties = read_client_properties(str(file))
-    assert find_login({}, properties) == UserLogin("bob", Secret("pencil"), "SCRAM-SHA-256", by_token=True)
-    assert find_login({"sasl.username": "eve"}, properties) == UserLogin("eve", Secret("pencil"), "SCRAM-SHA-256")
+    assert find_login(settings(properties)) == UserLogin("bob", Secret("pencil"), "SCRAM-SHA-256", by_token=True)
+    assert find_login(settings(properties, {"sasl.username": "eve"})) == UserLogin(
+        "eve", Secret("pencil"), "SCRAM-SHA-256"
+    )
 
 
 def test_client_properties_name_a_token(tmp_path: Path) -> None:
@@ -163,7 +173,7 @@ def test_client_properties_name_a_token(tmp_path: Path) -> None:
         f"security.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER\nsasl.jaas.config={module} required "
         f'extension_cluster="x";\nsasl.oauthbearer.token.endpoint.url=file://{tmp_path}/token\n'
     )
-    login = find_login({}, read_client_properties(str(file)))
+    login = find_login(settings(read_client_properties(str(file))))
     assert isinstance(login, TokenLogin) and login.extensions == (("cluster", "x"),)
 
     async def fetch() -> Secret:
@@ -194,12 +204,13 @@ def test_bad_client_properties_are_refused_without_their_text(tmp_path: Path, te
 def test_truststore_of_the_client_properties_is_used(tmp_path: Path) -> None:
     with pytest.raises(Refused, match=r"absent\.pem"):
         open_net(
-            {},
-            {
-                "security.protocol": "SSL",
-                "ssl.truststore.type": "PEM",
-                "ssl.truststore.location": str(tmp_path / "absent.pem"),
-            },
+            settings(
+                {
+                    "security.protocol": "SSL",
+                    "ssl.truststore.type": "PEM",
+                    "ssl.truststore.location": str(tmp_path / "absent.pem"),
+                }
+            )
         )
 
 

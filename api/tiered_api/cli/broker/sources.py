@@ -18,14 +18,13 @@ from tiered.config.properties import parse_properties
 from tiered.config.setting import unknown_setting
 from tiered.config.settings import Settings, broker_rows
 from tiered.errors import Code, Refused
+from tiered_api.cli.client_sources import FILE_VARIABLE, PROFILE_VARIABLE, VARIABLES
 
 PREFIX = "TIERED_"
 NOT_SETTINGS = {
-    "TIERED_BROKERS",
-    "TIERED_SECURITY_PROTOCOL",
-    "TIERED_SASL_MECHANISM",
-    "TIERED_SASL_USERNAME",
-    "TIERED_SASL_PASSWORD",
+    *VARIABLES,
+    PROFILE_VARIABLE,
+    FILE_VARIABLE,
     "TIERED_PURE",
     "TIERED_JARS",
     "TIERED_PEER",
@@ -81,11 +80,17 @@ def _from_environment(environment: Mapping[str, str]) -> SourcedTexts:
     names = {environment_variable(name): name for name in broker_rows()}
     given = {}
     for key, text in environment.items():
-        if key.startswith(PREFIX) and key not in NOT_SETTINGS and not KUBERNETES_VARIABLE.fullmatch(f"{key}={text}"):
-            if key not in names:
-                raise unknown_setting(key, names, "environment")
+        if key in names:
             given[names[key]] = (text, key)
+        elif _is_misspelt(key, text):
+            raise unknown_setting(key, names, "environment")
     return given
+
+
+def _is_misspelt(key: str, text: str) -> bool:
+    """True for a variable with our prefix that nothing of ours reads, and that nobody else sets."""
+    is_foreign = KUBERNETES_VARIABLE.fullmatch(f"{key}={text}") is not None
+    return key.startswith(PREFIX) and key not in NOT_SETTINGS and not is_foreign
 
 
 def _from_pairs(pairs: Sequence[str]) -> SourcedTexts:

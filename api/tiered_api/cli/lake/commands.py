@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from tiered.errors import Code, Refused
 from tiered_api.cli.broker.log_output import log_to_stderr
-from tiered_api.cli.client_properties import OPTION
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import format_size, print_json, print_lines
 
 if TYPE_CHECKING:
     from pyspark_tiered.erase import EraseProgress
     from pyspark_tiered.load import LoadOptions, LoadProgress
-    from pyspark_tiered.login import HttpLogin
     from pyspark_tiered.native_engine import NativeEngine
     from pyspark_tiered.repair import RepairProgress
     from pyspark_tiered.typed.form import ValueRules
@@ -369,14 +367,6 @@ def prepare_spark(warehouse: str) -> None:
     logging.getLogger("pyspark_tiered").setLevel(logging.WARNING)
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
-
-
-def find_login(args: Namespace) -> HttpLogin:
-    """Returns the login of the file in `--command-config`; none without it."""
-    from pyspark_tiered.login import NO_LOGIN, make_login, read_login_file
-
-    file = args.command_config
-    return NO_LOGIN if file is None else make_login(read_login_file(file, OPTION))
 
 
 def report_missing(lack: str) -> int:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from contextlib import nullcontext
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from tiered.errors import Code, Refused
-from tiered_api.cli.client_properties import OPTION
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.lake.commands import describe_missing, find_login, prepare_spark, report_missing
+from tiered_api.cli.lake.commands import describe_missing, prepare_spark, report_missing
+from tiered_api.cli.lake.http_place import HttpPlace, find_http_place
 from tiered_api.cli.output import print_error
 
 if TYPE_CHECKING:
@@ -37,7 +38,11 @@ def sql(args: Namespace) -> int:
     from pyspark_tiered.query.engine import SqlSession
     from pyspark_tiered.query.output import render_lines
 
-    with SqlSession(args.warehouse, _open_tail(args)) as session:
+    place = find_http_place(args)
+    with (
+        nullcontext() if place is None else place.named(),
+        SqlSession(args.warehouse, _open_tail(args.store, place)) as session,
+    ):
         if args.query is not None:
             running = session.run(args.query)
             for note in running.notes:
@@ -55,21 +60,23 @@ def sql(args: Namespace) -> int:
     return Exit.OK
 
 
-def _open_tail(args: Namespace) -> LogTail | None:
+def _open_tail(store: str | None, place: HttpPlace | None) -> LogTail | None:
     """Returns where the newest records are, None if the command names no place."""
-    if args.command_config is not None and args.bootstrap is None:
-        raise Refused(Code.INVALID_REQUEST, f"{OPTION} has no effect without --bootstrap")
-    if args.bootstrap is None and args.store is None:
-        return None
-    from pyspark_tiered.log_tail import BrokerTail, BucketTail
+    if place is not None:
+        from pyspark_tiered.log_tail import BrokerTail
 
-    return BucketTail(args.store) if args.bootstrap is None else BrokerTail(args.bootstrap, find_login(args))
+        return BrokerTail(place.address, place.login)
+    if store is not None:
+        from pyspark_tiered.log_tail import BucketTail
+
+        return BucketTail(store)
+    return None
 
 
 def _run_spark(args: Namespace) -> int:
     if lack := describe_missing():
         return report_missing(lack)
-    if args.store is not None or args.bootstrap is not None:
+    if any(each is not None for each in (args.store, args.bootstrap, args.profile, args.command_config)):
         raise Refused(
             Code.INVALID_REQUEST, "--store and --bootstrap need the native engine; in Spark use pyspark_tiered.table"
         )

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from tiered.errors import Code, Corrupt, Refused
-from tiered_api.cli.client_properties import OPTION
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.lake.commands import describe_missing_native, find_login, report_missing
+from tiered_api.cli.lake.commands import describe_missing_native, report_missing
+from tiered_api.cli.lake.http_place import HttpPlace, find_http_place
 from tiered_api.cli.output import format_size, print_error, print_json, print_lines, print_rows
 
 if TYPE_CHECKING:
@@ -142,10 +142,10 @@ def _open(args: Namespace) -> Iterator[tuple[Warehouse, Ends | None]]:
     from pyspark_tiered.warehouse import Warehouse
 
     with closing(Warehouse(args.warehouse)) as warehouse:
-        if getattr(args, "command_config", None) and not args.bootstrap:
-            raise Refused(Code.INVALID_REQUEST, f"{OPTION} has no effect without --bootstrap")
-        if getattr(args, "bootstrap", None):
-            yield warehouse, _broker_ends(args)
+        place = find_http_place(args) if hasattr(args, "bootstrap") else None
+        if place is not None:
+            with place.named():
+                yield warehouse, _broker_ends(place)
         elif getattr(args, "store", None):
             from pyspark_tiered.bucket import ColdTopicReader
 
@@ -162,10 +162,10 @@ def _cold_ends(reader: Any, name: str, topic_id: str) -> Mapping[int, int] | Non
     return {each.partition: each.readable_end_offset for each in topic.partitions}
 
 
-def _broker_ends(args: Namespace) -> Ends:
+def _broker_ends(place: HttpPlace) -> Ends:
     from pyspark_tiered.broker import BrokerClient
 
-    client = BrokerClient(args.bootstrap, login=find_login(args))
+    client = BrokerClient(place.address, login=place.login)
 
     def read(name: str, topic_id: str) -> Mapping[int, int] | None:
         topic = client.topic(name)

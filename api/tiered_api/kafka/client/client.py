@@ -80,6 +80,7 @@ class KafkaClient:
         login: UserLogin | TokenLogin | None = None,
         timeout: float = 30.0,
         retry_seconds: float = 30.0,
+        brokers_from: str = "--brokers",
     ) -> None:
         self.clock = clock
         self.timeout = timeout
@@ -92,6 +93,7 @@ class KafkaClient:
         self._login = login
         self._retry_ns = int(retry_seconds * 1e9)
         self._bootstrap = list(brokers)
+        self._brokers_from = brokers_from
         self._leaders: dict[TopicPartition, int] = {}
         self._connections: dict[Address, BrokerConnection] = {}
         self._retired: list[BrokerConnection] = []
@@ -232,7 +234,7 @@ class KafkaClient:
                     faults.append(str(fault))
             if not self.brokers or self.has_passed(deadline):
                 tried = ", ".join(map(str, self._bootstrap))
-                raise Unavailable(f"no broker replies at {tried} ({'; '.join(faults)}): check --brokers")
+                raise Unavailable(f"no broker replies at {tried} ({'; '.join(faults)}): check {self._brokers_from}")
             await pause()
         raise AssertionError("pauses never end")
 

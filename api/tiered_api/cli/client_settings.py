@@ -1,0 +1,93 @@
+"""The settings of a connection, each from the first of several sources that has it.
+
+Options win over variables of the environment, and these win over the current profile. A file of properties or a
+profile is a whole client: TLS and login are those of the first one, even if it has none. Otherwise a file that names
+another broker would send the password of the profile there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from tiered.errors import Refused
+
+NO_SETTINGS: Mapping[str, str] = {}
+
+
+class Source(NamedTuple):
+    """Settings from one place."""
+
+    name: str
+    settings: Mapping[str, str]
+    is_client: bool = False
+    """True for a file of properties and a profile: settings of TLS and of the login that it lacks are absent."""
+    is_option: bool = False
+    """True if the caller has just typed the settings, and needs no word on their source."""
+
+
+class ClientSettings(NamedTuple):
+    """Settings of a connection by their sources, the first one first. An empty value counts as absent."""
+
+    sources: tuple[Source, ...]
+
+    def get(self, name: str, default: str = "") -> str:
+        """Returns a setting from its first source."""
+        source = self.source(name)
+        return default if source is None else source.settings[name]
+
+    def source(self, *names: str) -> Source | None:
+        """Returns the first source that has one of the settings, None without any."""
+        return next((each for each in self.sources if any(each.settings.get(name) for name in names)), None)
+
+    def first(self, name: str, default: str) -> str:
+        """Returns a setting from the first source that has it, also if it is empty there."""
+        return next((each.settings[name] for each in self.sources if name in each.settings), default)
+
+    def is_behind(self, names: Sequence[str], others: Sequence[str]) -> bool:
+        """True if some of `others` come from an earlier source than all of `names`."""
+        for each in self.sources:
+            if any(each.settings.get(name) for name in names):
+                return False
+            if any(each.settings.get(name) for name in others):
+                return True
+        return False
+
+    def is_option(self, name: str) -> bool:
+        """True if an option has the setting."""
+        return any(each.is_option and name in each.settings for each in self.sources)
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The settings of the file or the profile that says how to log in."""
+        return next((each.settings for each in self.sources if each.is_client), NO_SETTINGS)
+
+    def explain(self, refused: Refused) -> Refused:
+        """Returns an error that also says the sources of the settings that it names, but for options."""
+        told = "; ".join(f"{name} from {source.name}" for name, source in self._named(refused.why))
+        return Refused(refused.code, f"{refused.why} ({told})") if told else refused
+
+    def _named(self, why: str) -> Iterator[tuple[str, Source]]:
+        for name in dict.fromkeys(name for each in self.sources for name in each.settings):
+            source = self.source(name)
+            if source and not source.is_option and source.name not in why and re.search(rf"(?<![\w.-]){name}\b", why):
+                yield name, source
+
+
+def merge_sources(sources: Sequence[Source]) -> ClientSettings:
+    """Returns the settings of sources, the first one first. Only the first whole client keeps its TLS and its
+    login."""
+    kept = list[Source]()
+    for each in sources:
+        if each.is_client and any(other.is_client for other in kept):
+            others = {name: value for name, value in each.settings.items() if not is_security(name)}
+            kept.append(Source(each.name, others))
+        else:
+            kept.append(each)
+    return ClientSettings(tuple(kept))
+
+
+def is_security(name: str) -> bool:
+    """True for a setting of TLS or of the login."""
+    return name not in ("brokers", "timeout", "http")
