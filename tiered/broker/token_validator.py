@@ -137,7 +137,7 @@ class TokenValidator:
                 self.keys, self._text = keys, text
                 log.info("keys of tokens were read keys=%d", len(self.keys))
         except Exception as error:  # the looks for newer keys must never end
-            why = error.why if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
+            why = _find_reason(error)
             if is_needed:
                 raise Refused(Code.INVALID_CONFIG, f"sasl.oauthbearer.jwks.endpoint.url={self._url}: {why}") from None
             is_unknown = not isinstance(error, (OSError, Refused, Unavailable))
@@ -145,6 +145,15 @@ class TokenValidator:
             log.error(what, len(self.keys), why, exc_info=is_unknown)
             return False
         return True
+
+
+def _find_reason(error: Exception) -> str:
+    """Returns why keys were not taken, as a sentence for operators. Only an unknown error has its type there."""
+    if isinstance(error, Refused):
+        return error.why
+    if isinstance(error, (OSError, Unavailable)):
+        return f"it cannot be read: {getattr(error, 'strerror', None) or error}"
+    return f"{type(error).__name__}: {error}"
 
 
 def digest_token(token: str) -> bytes:

@@ -121,7 +121,7 @@ def _read(path: str) -> tuple[str, KeyRing, _State]:
         raise _refuse(path, "it is no file")
     mode = S_IMODE(found.st_mode)
     if mode & MODE_FORBIDDEN:
-        raise _refuse(path, f"other users may read or change it (mode {mode:04o}): chmod 600")
+        raise _refuse(path, f"other users may read or change it (mode {mode:04o}): chmod 600, or 640 for its group")
     if len(data) > FILE_BYTES_MAX:
         raise _refuse(path, f"it has more than {FILE_BYTES_MAX} bytes")
     try:

@@ -63,7 +63,7 @@ def test_second_key_is_added_beside_the_first_and_activated_later(
         ("activate keys three", "keys has no key three"),
         ("activate none one", "none has no key one"),
         ("add nowhere/keys", "nowhere/keys cannot be written: No such file or directory"),
-        ("add open --id x", "other users may read or change it (mode 0644): chmod 600"),
+        ("add open --id x", "other users may read or change it (mode 0644): chmod 600, or 640 for its group"),
     ],
 )
 def test_change_that_is_no_ring_leaves_the_file_as_it_is(

@@ -144,7 +144,7 @@ def test_changed_file_that_is_no_ring_leaves_the_old_keys_and_is_told_once(
 def test_file_that_others_may_read_or_change_is_refused(mode: int, tmp_path: Path) -> None:
     path = write_key_file(tmp_path / "keys")
     path.chmod(mode)
-    with pytest.raises(Refused, match=rf"tiered.encryption.keys.file={path}: .*mode {mode:04o}\): chmod 600"):
+    with pytest.raises(Refused, match=rf"tiered.encryption.keys.file={path}: .*mode {mode:04o}\): chmod 600, or 640"):
         KeyFile(str(path), SimClock(SimLoop(1)))
     path.chmod(0o640)
     assert KeyFile(str(path), SimClock(SimLoop(1))).ring().active == "one"
