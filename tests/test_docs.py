@@ -25,7 +25,7 @@ from tests.sources import ROOT, modules, tree
 from tests.test_floors import packages, pure_files
 from tiered.config.kafka_aliases import LARGER_UNITS, SAME_MEANING, WITHOUT_EFFECT
 from tiered.config.setting import SettingRow, text_of
-from tiered.config.settings import broker_rows, topic_rows
+from tiered.config.settings import broker_rows, listed_topic_rows, topic_rows
 from tiered_api.cli.arguments import parser
 from tiered_api.cli.broker.sources import environment_variable
 from tiered_api.cli.exits import Exit
@@ -53,7 +53,9 @@ def settings_page() -> str:
     defaults = {row.topic_name: name for name, row in broker_rows().items() if row.topic_name}
     parts = [HEAD, "## Of a topic", "", "| Setting | Type | Default | Allowed | Broker's default | |"]
     parts += ["| --- | --- | --- | --- | --- | --- |"]
-    parts += [_line(row, f"`{defaults[name]}`" if name in defaults else "") for name, row in topic_rows().items()]
+    parts += [
+        _line(row, f"`{defaults[name]}`" if name in defaults else "") for name, row in listed_topic_rows().items()
+    ]
     parts += ["", "## Of a broker", "", "| Setting | Type | Default | Allowed | Environment | |"]
     parts += ["| --- | --- | --- | --- | --- | --- |"]
     parts += [_line(row, f"`{environment_variable(name)}`") for name, row in own.items()]

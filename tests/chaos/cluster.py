@@ -36,7 +36,7 @@ MOVE_SECONDS = 120.0
 PAUSE_SECONDS = 0.05
 TOPIC = {
     "min.insync.replicas": "2",
-    "segment.bytes": "262144",
+    "internal.segment.bytes": "262144",
     "local.retention.bytes": "524288",
     "retention.ms": "-1",
 }
@@ -44,6 +44,7 @@ TOPIC = {
 SETTINGS = {
     "remote.log.manager.task.interval.ms": "1000",
     "log.retention.check.interval.ms": "1000",
+    "tiered.internal.configs.enable": "true",
     "offsets.topic.num.partitions": "3",
     "transaction.state.log.num.partitions": "3",
     "tiered.cleaner.max.request.share": "1000",

@@ -36,7 +36,7 @@ COMPACTED_TOPIC, COMPACTED_PARTITIONS, KEYS = "compacted", 2, 50
 COMPACTED = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0.01",
-    "segment.bytes": "65536",
+    "internal.segment.bytes": "65536",
     "local.retention.bytes": "65536",
 }
 TRANSACTIONS_TOPIC, COPIES_TOPIC, TRANSACTIONS_PARTITIONS = "transactions", "copies", 3

@@ -22,7 +22,7 @@ pytestmark = [
 ]
 RATE = 20.0
 """Records a second and partition: a low rate leaves CPU for other tests."""
-TOPIC = {"segment.bytes": "32768", "local.retention.bytes": "65536"}
+TOPIC = {"internal.segment.bytes": "32768", "local.retention.bytes": "65536"}
 DEADLINE_FACTOR = 3.0
 """Factor of deadlines for busy machines."""
 

@@ -42,6 +42,7 @@ TOKEN_CLASSES = "org.apache.kafka.common.security.oauthbearer"
 OURS = {
     "log.retention.check.interval.ms": "500",
     "remote.log.manager.task.interval.ms": "500",
+    "tiered.internal.configs.enable": "true",
     "tiered.cleaner.max.request.share": "1000",
     "tiered.object.delete.delay.ms": "5000",
 }

@@ -21,7 +21,7 @@ def cold(broker: CompatBroker, admin: DriverClient, clients: Callable[[ClientKin
     if broker.name != "ours":
         pytest.skip("Kafka has no bucket here")
     topic = "replayed"
-    small = {"segment.bytes": "65536", "local.retention.bytes": "1", "retention.ms": "-1"}
+    small = {"internal.segment.bytes": "65536", "local.retention.bytes": "1", "retention.ms": "-1"}
     admin.ask("create", topic=topic, configs=small)
     for start in range(0, COUNT, 100):
         batch = [ClientRecord(value(number), b"k%d" % number, (), T0 + number) for number in range(start, start + 100)]

@@ -104,7 +104,8 @@ async def http_broker(
 ) -> AsyncIterator[HttpBroker]:
     """Yields a broker on `directory`, and stops it cleanly at the end. `ports` may replace the real ports."""
     directory.mkdir(parents=True, exist_ok=True)
-    chosen = Settings(**{"data_dir": str(directory), "http": "127.0.0.1:0", **settings})
+    given = {"data_dir": str(directory), "http": "127.0.0.1:0", "tiered_internal_configs_enable": True}
+    chosen = Settings(**{**given, **settings})
     world = real_world(chosen)
     node = Broker(chosen, ports(world) if ports else world, Metrics())
     try:

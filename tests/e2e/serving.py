@@ -18,6 +18,8 @@ from tests.passwords import find_passwords
 
 COMMAND = [sys.executable, "-m", "tiered_api.cli.main"]
 SECONDS = 30.0
+INTERNAL_CONFIGS = ("-c", "tiered.internal.configs.enable=true")
+"""Arguments of a broker whose topics may have segments of less than 1 MiB."""
 
 
 def run_tiered(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

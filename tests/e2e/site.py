@@ -24,12 +24,13 @@ from tiered.replication.leader_replica import LeaderReplica
 
 QUICK = Settings(
     num_partitions=1,
+    tiered_internal_configs_enable=True,
     log_retention_check_interval_ms=1_000,
     remote_log_manager_task_interval_ms=2_000,
     tiered_object_delete_delay_ms=5_000,
     tiered_topic_delete_delay_ms=60_000,
 )
-SMALL = {"segment.bytes": "4096", "retention.ms": "-1"}
+SMALL = {"internal.segment.bytes": "4096", "retention.ms": "-1"}
 
 
 class SimBrokerRig:

@@ -28,7 +28,7 @@ from tiered.replication.partition_report import explain
 
 COMPACTED: dict[str, Any] = {
     "cleanup_policy": "compact",
-    "segment_bytes": "4096",
+    "internal_segment_bytes": "4096",
     "local_retention_bytes": "1",
     "min_cleanable_dirty_ratio": "0.1",
 }

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.e2e.http_site import wait_until
 from tests.e2e.kafka_site import KafkaBroker, RawClient, fetch, produce, run
-from tests.e2e.serving import ServeProcess
+from tests.e2e.serving import INTERNAL_CONFIGS, ServeProcess
 from tiered.controller.requests import AlterTopicConfigs
 from tiered.errors import Code
 from tiered.records.batch import decode_header, decode_records, encode_batch
@@ -25,7 +25,7 @@ QUICK: dict[str, Any] = {"log_cleaner_backoff_ms": 20, "log_flush_offset_checkpo
 COMPACTED: dict[str, Any] = {
     "cleanup_policy": "compact",
     "remote_storage_enable": "false",
-    "segment_bytes": "4096",
+    "internal_segment_bytes": "4096",
     "retention_ms": "-1",
 }
 KEYS = 7
@@ -168,7 +168,7 @@ def test_process_killed_while_it_cleans_keeps_each_keys_last_record(tmp_path: Pa
     expected: dict[str, int] = {}
     number = 0
     for life in range(3):
-        with ServeProcess(tmp_path / "data", *words) as broker:
+        with ServeProcess(tmp_path / "data", *INTERNAL_CONFIGS, *words) as broker:
             if life == 0:
                 broker.create_topic("t", **{**COMPACTED, "min_cleanable_dirty_ratio": "0"})
                 keyless = {"records": [{"value": 1}]}

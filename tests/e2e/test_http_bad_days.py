@@ -57,7 +57,7 @@ def test_broker_without_its_bucket_serves_hot_records_and_gives_reasons(tmp_path
         return replace(world, store=faulty(world.store, faults, world.clock))
 
     async def scenario(site: HttpBroker) -> None:
-        await site.create("t", 1, segment_bytes="1024", local_retention_bytes="1")
+        await site.create("t", 1, internal_segment_bytes="1024", local_retention_bytes="1")
         for n in range(30):
             await site.produce("t", f"{n:0100d}")
         replica = site.broker.leader_replica("t", 0)

@@ -196,7 +196,7 @@ async def create_consumer(three: HttpCluster, group: str, setting: dict[str, str
 
 def test_cold_records_are_read_as_hot_ones(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
-        await site.create("t", 1, segment_bytes="1024", local_retention_bytes="1")
+        await site.create("t", 1, internal_segment_bytes="1024", local_retention_bytes="1")
         producers, committed = Producers(site), []
         for n in range(30):
             await producers.write(ONE, "a" * 200)

@@ -321,7 +321,7 @@ def test_idempotent_retry_gets_the_first_offset(tmp_path: Path) -> None:
 
 def test_hot_and_cold_reads_return_the_same_bytes(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
-        await site.create("t", 1, segment_bytes="1024", local_retention_bytes="1", **KEEP)
+        await site.create("t", 1, internal_segment_bytes="1024", local_retention_bytes="1", **KEEP)
         expected = b""
         for first in range(0, 60, 10):
             await site.ask("POST", PATH, batch(first, 10), kind=RAW)

@@ -71,7 +71,7 @@ def test_refused_record_is_named_and_the_others_are_written(tmp_path: Path) -> N
 
 def test_records_larger_than_a_segment_go_into_several_batches(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
-        await site.create("t", 1, segment_bytes="4096")
+        await site.create("t", 1, internal_segment_bytes="4096")
         records = [{"value": "x" * 900} for _ in range(30)]
         offsets = (await site.ask("POST", "/topics/t", {"records": records}, kind=JSON)).json["offsets"]
         assert [each["offset"] for each in offsets] == list(range(30))

@@ -22,7 +22,7 @@ def value(data: Any, kind: str = "JSON") -> dict[str, Any]:
 def test_topic_is_created_shown_and_deleted(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         topics = f"{site.cluster}/topics"
-        wanted = {"topic_name": "t", "partitions_count": 2, "configs": [{"name": "segment.bytes", "value": 4096}]}
+        wanted = {"topic_name": "t", "partitions_count": 2, "configs": [{"name": "segment.bytes", "value": 2097152}]}
         rehearsed = await site.ask("POST", topics, {**wanted, "validate_only": True})
         assert rehearsed.status == 200 and (await site.get(topics)).json["data"] == []
         made = await site.ask("POST", topics, wanted)
@@ -85,14 +85,14 @@ def test_invalid_topic_is_refused_with_a_reason(tmp_path: Path) -> None:
 
 def test_settings_show_their_source_and_change_all_or_none(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
-        await site.create("t", segment_bytes="4096")
+        await site.create("t", segment_bytes="2097152")
         configs = f"{site.cluster}/topics/t/configs"
 
         async def read_setting(name: str) -> tuple[str, str, bool]:
             one = (await site.get(f"{configs}/{name}")).json
             return one["value"], one["source"], one["is_default"]
 
-        assert await read_setting("segment.bytes") == ("4096", "DYNAMIC_TOPIC_CONFIG", False)
+        assert await read_setting("segment.bytes") == ("2097152", "DYNAMIC_TOPIC_CONFIG", False)
         assert await read_setting("flush") == ("none", "DEFAULT_CONFIG", True)
         assert (await site.ask("PUT", f"{configs}/retention.ms", {"value": "60000"})).status == 204
         assert await read_setting("retention.ms") == ("60000", "DYNAMIC_TOPIC_CONFIG", False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.e2e.kafka_site import KafkaBroker, RawClient, run
-from tiered.config.settings import broker_rows, topic_rows
+from tiered.config.settings import broker_rows, listed_topic_rows
 from tiered.errors import Code
 from tiered.metadata.config_sources import ConfigSource
 from tiered_api.kafka.protocol.messages import alter_configs, incremental_alter_configs
@@ -70,11 +70,11 @@ async def change_configs(
 
 def test_every_setting_is_shown_with_its_source(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
-        await site.create("t", segment_bytes="4096")
+        await site.create("t", segment_bytes="2097152")
         client = await site.client()
         for version in range(1, 5):
             result = await describe_configs(client, TOPIC, "t", version=version)
-            assert (result.error_code, {each.name for each in result.configs}) == (0, set(topic_rows()))
+            assert (result.error_code, {each.name for each in result.configs}) == (0, set(listed_topic_rows()))
             assert all(not each.read_only and not each.is_sensitive for each in result.configs)
             assert all(bool(each.documentation) == (version >= 3) for each in result.configs)
             types = {each.name: each.config_type for each in result.configs}
@@ -82,8 +82,8 @@ def test_every_setting_is_shown_with_its_source(tmp_path: Path) -> None:
                      "min.cleanable.dirty.ratio")  # fmt: skip
             assert [types[name] for name in names] == ([1, 2, 3, 5, 7, 6] if version >= 3 else [0] * 6)
         shown = await describe_one(client, TOPIC, "t", "segment.bytes")
-        assert (shown.value, shown.config_source) == ("4096", ConfigSource.DYNAMIC_TOPIC_CONFIG)
-        assert synonyms_of(shown) == [("segment.bytes", "4096", 1), ("log.segment.bytes", "1073741824", DEFAULT)]
+        assert (shown.value, shown.config_source) == ("2097152", ConfigSource.DYNAMIC_TOPIC_CONFIG)
+        assert synonyms_of(shown) == [("segment.bytes", "2097152", 1), ("log.segment.bytes", "1073741824", DEFAULT)]
         whole = DescribeConfigsRequest([DescribeConfigsResource(TOPIC, "t", None)])
         (plain,) = (await client.ask(whole, 4, DescribeConfigsResponse)).results
         assert not any(each.synonyms or each.documentation for each in plain.configs)
@@ -220,7 +220,7 @@ def test_settings_of_brokers_are_defaults_of_topics(tmp_path: Path) -> None:
 
 def test_incremental_change_keeps_other_settings(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
-        replica = await site.create("t", segment_bytes="4096")
+        replica = await site.create("t", segment_bytes="2097152")
         client, throttled = await site.client(), "leader.replication.throttled.replicas"
         assert await change_configs(client, TOPIC, "t", ("retention.ms", SET, "5"), only=True) == (0, None)
         assert replica.config.retention_ms != 5
@@ -280,7 +280,7 @@ def test_each_resource_has_its_own_error(tmp_path: Path) -> None:
 
 def test_alter_configs_replaces_all_settings(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
-        await site.create("t", segment_bytes="4096", retention_ms="5")
+        await site.create("t", segment_bytes="2097152", retention_ms="5")
         client = await site.client()
 
         async def replace(kind: int, name: str, only: bool = False, **configs: str | None) -> int:

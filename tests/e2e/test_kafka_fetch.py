@@ -176,7 +176,7 @@ def test_closed_connection_ends_its_waiting_fetch(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-SMALL = {"segment_bytes": "4096", "local_retention_bytes": "1", "retention_ms": "-1"}
+SMALL = {"internal_segment_bytes": "4096", "local_retention_bytes": "1", "retention_ms": "-1"}
 QUICK = {"log_retention_check_interval_ms": 50, "remote_log_manager_task_interval_ms": 50}
 
 

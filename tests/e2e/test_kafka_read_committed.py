@@ -29,7 +29,7 @@ from tiered_api.kafka.protocol.messages.list_offsets import (
 )
 
 LONG_MS = 20_000
-LOCAL_NONE = {"segment_bytes": "4096", "local_retention_bytes": "1", "retention_ms": "-1"}
+LOCAL_NONE = {"internal_segment_bytes": "4096", "local_retention_bytes": "1", "retention_ms": "-1"}
 QUICK = {"log_retention_check_interval_ms": 50, "remote_log_manager_task_interval_ms": 50}
 LATEST = -1
 

@@ -136,7 +136,7 @@ async def check_second_topic(site: SimBrokerRig, go_on: Callable[[], None]) -> N
 def test_retention_that_waits_for_an_fsync_spares_the_second_topic() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
-        await fill(await create(site, segment_bytes="4096"), 10)
+        await fill(await create(site, internal_segment_bytes="4096"), 10)
         disk, gate, waiting = site.machine.disk, asyncio.Event(), asyncio.Event()
         delay = disk.sync_delay
 
@@ -157,7 +157,7 @@ def test_retention_that_waits_for_an_fsync_spares_the_second_topic() -> None:
 def test_retention_that_waits_for_the_bucket_spares_the_second_topic() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
-        replica = await create(site, segment_bytes="4096", remote_storage_enable="true")
+        replica = await create(site, internal_segment_bytes="4096", remote_storage_enable="true")
         await fill(replica, 4)
         await site.wait_until(lambda: replica.cold_end_offset == 3)
         no_upload = FaultRule(FaultKind.ERROR, ("upload",))

@@ -46,7 +46,7 @@ def test_records_are_read_hot_cold_and_across() -> None:
 def test_clean_restart_keeps_everything_under_a_new_epoch() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
-        replica = await site.create(segment_bytes="4096", retention_ms="-1", local_retention_bytes="1")
+        replica = await site.create(internal_segment_bytes="4096", retention_ms="-1", local_retention_bytes="1")
         await fill(replica, 10)
         await site.wait_until(lambda: replica.local_start_offset == 9)
         await site.stop()
@@ -81,7 +81,7 @@ def test_killed_process_loses_nothing() -> None:
 def test_power_cut_keeps_fsynced_records_and_reports_the_rest(seed: int) -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
-        replica = await site.create(segment_bytes="4096", retention_ms="-1", remote_storage_enable="false")
+        replica = await site.create(internal_segment_bytes="4096", retention_ms="-1", remote_storage_enable="false")
         await fill(replica, 5)
         await replica.flush()
         await fill(replica, 5, start=5)

@@ -237,12 +237,12 @@ def test_partition_whose_manifest_was_unreadable_is_served_later() -> None:
 
 def test_partition_that_could_not_be_led_is_led_soon_by_default_settings() -> None:
     async def scenario(site: SimBrokerRig) -> None:
-        await site.start(Settings())
+        await site.start(Settings(tiered_internal_configs_enable=True))
         replica = await site.create()
         await fill(replica, 10)
         await site.crash(site.machine.power_cut)
         site.machine.faults.rules = [FaultRule(FaultKind.ERROR, ("get",), key="/manifest")]
-        node = await site.start(Settings())
+        node = await site.start(Settings(tiered_internal_configs_enable=True))
         await asyncio.sleep(60)
         assert node.hosted_replicas.unopened_leaders
         site.machine.faults.rules = []
@@ -256,7 +256,7 @@ def test_partition_that_could_not_be_led_is_led_soon_by_default_settings() -> No
 @pytest.mark.parametrize("away", [False, True])
 def test_pending_loss_is_reported_by_a_stop_or_by_the_next_start(away: bool) -> None:
     async def scenario(site: SimBrokerRig) -> None:
-        node = await site.start(Settings())
+        node = await site.start(Settings(tiered_internal_configs_enable=True))
         replica = await site.create()
         await fill(replica, 3)
         assert node.loss_reporter.directory_trusted
@@ -304,7 +304,7 @@ def test_faulty_bucket_delays_and_loses_nothing(seed: int) -> None:
                 break
             except (Unavailable, Refused):
                 await site.crash(site.machine.kill)
-        replica = await site.create(segment_bytes="4096", retention_ms="-1", local_retention_bytes="1")
+        replica = await site.create(internal_segment_bytes="4096", retention_ms="-1", local_retention_bytes="1")
         await fill(replica, 20)
         await site.wait_until(lambda: replica.local_start_offset >= 18, 3000)
         site.machine.faults.rules = []

@@ -79,7 +79,7 @@ def test_bytes_to_check_after_a_power_cut_are_bounded(monkeypatch: pytest.Monkey
 def test_closed_segments_are_durable_after_a_checkpoint() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
-        replica = await create_hot_topic(site, segment_bytes="4096")
+        replica = await create_hot_topic(site, internal_segment_bytes="4096")
         await fill(replica, 40)
         closed = replica.log.active_view.base_offset
         assert replica.log.segment_count > 2 and replica.log.flushed_offset < closed

@@ -109,7 +109,9 @@ def test_start_goes_on_with_an_older_bucket_once_the_note_is_removed() -> None:
 def test_uploads_of_a_manifest_that_went_back_pause_with_a_problem() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(QUICK)
-        replica = await site.create("t", 1, segment_bytes="4096", retention_ms="-1", local_retention_bytes="32768")
+        replica = await site.create(
+            "t", 1, internal_segment_bytes="4096", retention_ms="-1", local_retention_bytes="32768"
+        )
         await fill(replica, 20)
         await site.wait_until(lambda: replica.cold_end_offset >= 12)
         older = copy_bucket(site)
@@ -201,7 +203,7 @@ def test_nothing_is_appended_behind_a_later_leader_epoch() -> None:
 def test_damaged_leader_epochs_on_disk_are_repaired_before_the_log_is_led() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
-        await fill(await site.create("t", 1, segment_bytes="4096", **LOCAL), 20)
+        await fill(await site.create("t", 1, internal_segment_bytes="4096", **LOCAL), 20)
         await site.stop()
         disk, directory = site.machine.disk, f"{ROOT}/t-0"
         lineage = checkpoints.parse_lineage(checkpoints.load(disk, directory, checkpoints.EPOCHS_FILE) or b"")

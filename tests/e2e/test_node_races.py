@@ -129,7 +129,7 @@ def test_outage_during_a_start_does_not_mark_the_clock_as_fast(seconds: float) -
 def test_local_copies_of_cold_segments_are_deleted_while_uploads_fail() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
-        replica = await site.create(segment_bytes="4096", retention_ms="-1", local_retention_bytes="-1")
+        replica = await site.create(internal_segment_bytes="4096", retention_ms="-1", local_retention_bytes="-1")
         await fill(replica, 10)
         await site.wait_until(lambda: replica.cold_end_offset == 9)
         site.machine.faults.rules = [FaultRule(FaultKind.ERROR, ("upload",))]
@@ -232,7 +232,7 @@ def test_recreated_topic_is_new_even_if_the_old_log_could_not_be_moved() -> None
 def test_topic_deleted_on_a_full_disk_can_be_recreated() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
-        replica = await site.create(segment_bytes="65536", index_interval_bytes="100", retention_ms="-1")
+        replica = await site.create(internal_segment_bytes="65536", index_interval_bytes="100", retention_ms="-1")
         await fill(replica, 9)
         site.machine.disk.capacity = 1
         await site.node.submit(DeleteTopic("t"))

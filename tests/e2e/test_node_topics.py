@@ -222,7 +222,7 @@ def test_quiet_topic_is_uploaded_too() -> None:
 def test_total_retention_moves_the_log_start_hot_and_cold() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
-        replica = await site.create(segment_bytes="4096", retention_ms="600000", local_retention_bytes="1")
+        replica = await site.create(internal_segment_bytes="4096", retention_ms="600000", local_retention_bytes="1")
         await fill(replica, 10)
         await site.wait_until(lambda: replica.local_start_offset == 9)
         await site.wait_until(lambda: replica.log_start_offset == 10, 1500)
@@ -243,7 +243,7 @@ def test_untiered_topic_stays_on_its_disk() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
         replica = await site.create(
-            segment_bytes="4096", retention_ms="-1", retention_bytes="9000", remote_storage_enable="false"
+            internal_segment_bytes="4096", retention_ms="-1", retention_bytes="9000", remote_storage_enable="false"
         )
         await fill(replica, 20)
         await site.wait_until(lambda: replica.log_start_offset > 0)
@@ -276,7 +276,7 @@ def test_many_cold_segments_cost_no_request_while_none_expires(monkeypatch: pyte
 
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(fan=2)
-        replica = await site.create(segment_bytes="4096", retention_ms="-1", retention_bytes="1000000")
+        replica = await site.create(internal_segment_bytes="4096", retention_ms="-1", retention_bytes="1000000")
         await fill(replica, 40)
         await site.wait_until(lambda: replica.cold_end_offset == 39)
         assert replica.manifest is not None and max(node.level for node in replica.manifest.nodes) >= 2
@@ -321,7 +321,7 @@ def test_long_poll_ends_with_the_first_record_or_at_its_deadline() -> None:
 def test_records_are_found_by_time_hot_and_cold() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
-        replica = await site.create(segment_bytes="4096", retention_ms="-1", local_retention_bytes="1")
+        replica = await site.create(internal_segment_bytes="4096", retention_ms="-1", local_retention_bytes="1")
         base = site.node.world.clock.wall_ms()
         for number in range(10):
             await replica.append(batch([b"x" * 1000], timestamp=base + 100 * number))

@@ -164,7 +164,7 @@ def test_unknown_host_is_an_error_with_the_text_of_the_resolver(tmp_path: Path) 
             ["-c", "log.segment.byte=5"],
             "log.segment.byte: unknown broker setting; did you mean log.segment.bytes? (-c)",
         ),
-        (["-c", "log.segment.bytes=5"], "log.segment.bytes=5: it must be an integer from 1024 to 2147483647 (-c)"),
+        (["-c", "log.segment.bytes=5"], "log.segment.bytes=5: it must be an integer from 1048576 to 2147483647 (-c)"),
         (["-c", "=5"], "-c =5: it must be name=value"),
         (["--http", "8082"], "http=8082: it must be HOST:PORT with a port from 0 to 65535 (--http)"),
         (["-c", "log.cleanup.policy=shred"], "log.cleanup.policy=shred: it must be a list of delete or compact"),

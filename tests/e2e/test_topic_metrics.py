@@ -62,7 +62,7 @@ def test_kafka_clients_are_counted_in_metrics_of_their_topics(tmp_path: Path) ->
 def test_sizes_on_disk_and_in_the_bucket_are_metrics_by_topic() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
-        replica = await site.create("t", 2, segment_bytes="4096", retention_ms="-1", local_retention_bytes="1")
+        replica = await site.create("t", 2, internal_segment_bytes="4096", retention_ms="-1", local_retention_bytes="1")
         await fill(replica, 10)
         await site.wait_until(lambda: replica.local_start_offset == 9)
         text = site.node.metrics.render()

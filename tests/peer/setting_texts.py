@@ -107,6 +107,7 @@ TEXTS = [
     *_of("message.timestamp.type", {" LogAppendTime ": "LogAppendTime", "logappendtime": None}),
     *_of("leader.replication.throttled.replicas", REPLICAS),
     *_of("retention.bytes", {"-2": "-2", " -1": "-1"}),
+    *_of("segment.bytes", {"1048576": "1048576", "1048575": None}),
     *_of("segment.index.bytes", {"4": "4", "3": None}),
     *_of("remote.log.copy.disable", {"True": "true"}),
     *_of("remote.log.delete.on.disable", {"true": "true"}),
@@ -115,8 +116,6 @@ TEXTS = [
 OURS = [
     *_of("min.cleanable.dirty.ratio", {"NaN": None, "0x1p-1": None}),
     *_of("leader.replication.throttled.replicas", {"0:1,": "0:1", "0:1,0:1": "0:1", "*,*": "*"}),
-    *_of("segment.bytes", {"65536": "65536"}),
     *_of("compression.gzip.level", {"0": "0"}),
-    *_of("internal.segment.bytes", {"65536": None}),
 ]
 """The texts that ours reads otherwise than Kafka, with the value of ours."""

@@ -79,7 +79,7 @@ class TopicAdmin:
         made: TopicImage = await node.submit(CreateTopic(name, count, configs=self._options.topic_configs))
         self.counts["made"] += 1
         # Nobody else gives or takes this name, so what was open before is decided by this answer.
-        segment_bytes = frozenset({made.configs["segment.bytes"]})
+        segment_bytes = frozenset({made.configs["internal.segment.bytes"]})
         self._known[name] = KnownTopic(made.topic_id, False, (count, count), segment_bytes)
         for _ in range(rng.randint(0, 12)):
             partition_id = PartitionId(made.topic_id, rng.randrange(count))
@@ -112,7 +112,7 @@ class TopicAdmin:
         if known.topic_id is None or known.undecided:
             return
         known.segment_bytes |= {value}
-        await node.submit(AlterTopicConfigs(name, {"segment.bytes": value}))
+        await node.submit(AlterTopicConfigs(name, {"internal.segment.bytes": value}))
         known.segment_bytes = frozenset({value})
         self.counts["altered"] += 1
 
@@ -140,10 +140,12 @@ class TopicAdmin:
             if topic is not None:
                 least, most = known.partitions
                 assert least <= len(topic.partitions) <= most, f"M5: {name} has {len(topic.partitions)}, not {known}"
-                assert topic.configs["segment.bytes"] in known.segment_bytes, f"M5: {name} {topic.configs}, not {known}"
+                assert topic.configs["internal.segment.bytes"] in known.segment_bytes, (
+                    f"M5: {name} {topic.configs}, not {known}"
+                )
                 self._known[name] = _known_from_image(topic)
 
 
 def _known_from_image(topic: TopicImage) -> KnownTopic:
     count = len(topic.partitions)
-    return KnownTopic(topic.topic_id, False, (count, count), frozenset({topic.configs["segment.bytes"]}))
+    return KnownTopic(topic.topic_id, False, (count, count), frozenset({topic.configs["internal.segment.bytes"]}))

@@ -70,7 +70,7 @@ class SingleOptions:
     @property
     def topic_configs(self) -> dict[str, str]:
         return {
-            "segment.bytes": str(self.segment_bytes),
+            "internal.segment.bytes": str(self.segment_bytes),
             "segment.ms": "5000",
             "flush": self.flush,
             "local.retention.bytes": str(self.local_retention_bytes),
@@ -82,6 +82,7 @@ class SingleOptions:
 
 SETTINGS = replace(
     Settings(),
+    tiered_internal_configs_enable=True,
     log_retention_check_interval_ms=1000,
     remote_log_manager_task_interval_ms=1000,
     log_flush_offset_checkpoint_interval_ms=3000,

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark_tiered import table
 from pyspark_tiered.load import load
 from pyspark_tiered.stream import append_once
-from tests.e2e.serving import ServeProcess
+from tests.e2e.serving import INTERNAL_CONFIGS, ServeProcess
 
 pytestmark = pytest.mark.java
 COUNT = 600
@@ -26,8 +26,8 @@ TOPIC = "live"
 def topic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
     """A topic whose closed segments left the disk and whose newest records have nowhere gone."""
     directory = tmp_path_factory.mktemp("live") / "data"
-    with ServeProcess(directory, "-c", "log.retention.check.interval.ms=100") as broker:
-        broker.create_topic(TOPIC, segment_bytes="4096", local_retention_bytes="1")
+    with ServeProcess(directory, *INTERNAL_CONFIGS, "-c", "log.retention.check.interval.ms=100") as broker:
+        broker.create_topic(TOPIC, internal_segment_bytes="4096", local_retention_bytes="1")
         for first in range(0, COUNT, 50):
             broker.produce(TOPIC, *({"n": n} for n in range(first, first + 50)))
         broker.wait_for_offset(TOPIC, "local_start_offset", 1)

@@ -29,7 +29,7 @@ from pyspark_tiered.log_tail import BrokerTail
 from pyspark_tiered.native_engine import NativeEngine
 from pyspark_tiered.query.engine import SqlSession
 from pyspark_tiered.session import session
-from tests.e2e.serving import ServeProcess
+from tests.e2e.serving import INTERNAL_CONFIGS, ServeProcess
 from tests.spark.driver import FAST_START
 from tiered.errors import Refused, Unavailable
 
@@ -42,7 +42,7 @@ LOADS = 0.3
 """Seconds between two loads without a JVM."""
 SPARK_LOAD_EVERY, OPTIMIZE_EVERY = 25, 40
 """Queries after which Spark loads, or joins the files."""
-CONFIGS = {"segment.bytes": "8192", "local.retention.bytes": "16384", "retention.bytes": "131072"}
+CONFIGS = {"internal.segment.bytes": "8192", "local.retention.bytes": "16384", "retention.bytes": "131072"}
 
 
 Counted = dict[int, tuple[int, ...]]
@@ -53,7 +53,7 @@ class Site:
     """A broker with a topic, and the ends of what was sent and acknowledged."""
 
     def __init__(self, folder: Path) -> None:
-        self.broker = ServeProcess(folder / "data", "-c", "log.retention.check.interval.ms=200")
+        self.broker = ServeProcess(folder / "data", *INTERNAL_CONFIGS, "-c", "log.retention.check.interval.ms=200")
         self.store, self.warehouse = f"file://{folder}/data/bucket", str(folder / "tables")
         self.sent, self.acknowledged = [0] * PARTITIONS, [0] * PARTITIONS
         self.loads = Counter[str]()

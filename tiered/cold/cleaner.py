@@ -451,7 +451,7 @@ class ColdCleaner:
             if survey.is_full and needs_thorough_clean(facts, manifest.clean_to, clean.config, is_map_full=True):
                 return False
             plan = plan_rewrites(
-                segments, survey.map_from, end, manifest.clean_to, min(clean.config.segment_bytes, self._object_bytes),
+                segments, survey.map_from, end, manifest.clean_to, min(clean.config.segment_size, self._object_bytes),
                 clean.config.segment_index_bytes,
             )  # fmt: skip
             if plan.runs or plan.clean_to > manifest.clean_to:
@@ -546,7 +546,7 @@ class ColdCleaner:
 
     def _group(self, clean: _Clean, covered: Sequence[SegmentEntry], clean_to: int) -> list[list[SegmentEntry]]:
         by_offset = {each.base_offset: each for each in covered}
-        segment_bytes = min(clean.config.segment_bytes, self._object_bytes)
+        segment_bytes = min(clean.config.segment_size, self._object_bytes)
         groups = group_segments(
             [_facts(each) for each in covered], clean_to, segment_bytes, clean.config.segment_index_bytes
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from tiered.config.settings import MIB, Settings, TopicConfig, topic_rows, unknown_topic_setting
+from tiered.config.settings import Settings, TopicConfig, topic_rows, unknown_topic_setting
 from tiered.config.topic_limits import check_topic_limits
 from tiered.errors import Refused
 
@@ -76,7 +76,6 @@ def _judge_tiering(configs: Mapping[str, str]) -> str:
 
 
 _REFUSED_BY_KAFKA: Mapping[str, Callable[[Mapping[str, str]], str]] = {
-    "segment.bytes": lambda configs: f"it must be at least {MIB}" if int(configs["segment.bytes"]) < MIB else "",
     "compression.gzip.level": lambda configs: (
         "it must be -1 or from 1 to 9" if configs["compression.gzip.level"] == "0" else ""
     ),

@@ -56,6 +56,8 @@ class SettingRow:
     """The topic setting of which this broker setting is the default; "" if there is none."""
     dynamic: bool = False
     """True if a broker setting can change while the broker runs; defaults of topic settings always can."""
+    internal: bool = False
+    """True for a setting that is for tests: replies show it only where it is set."""
 
     @property
     def secret(self) -> bool:
@@ -109,15 +111,17 @@ class SettingRow:
     def normalize_stored(self, text: str) -> str:
         """Returns the normal form of a text that the metadata has.
 
-        Earlier releases stored the text as it was typed, and read it as Python does: `1_000`, `compact,`.
-        A text that has no value is returned as it is.
+        Earlier releases stored the text as it was typed, and read it as Python does: `1_000`, `compact,`. They also
+        took smaller numbers: such a number counts as the least that is taken now. A text that has no value is returned
+        as it is.
         """
         text = text.strip()
         try:
             if isinstance(self.default, tuple):
                 text = ",".join(word for word in map(str.strip, text.split(",")) if word)
             elif isinstance(self.default, int | float) and not isinstance(self.default, bool):
-                text = str(type(self.default)(text))
+                assert self.low is not None, self.name
+                text = str(max(type(self.default)(text), self.low))
             return self.normalize(text)
         except (ValueError, Refused):
             return text
@@ -169,6 +173,7 @@ def setting(
     skips_blank_words: bool = False,
     topic_name: str = "",
     dynamic: bool = False,
+    internal: bool = False,
 ) -> T:
     """Returns a field of a settings table.
 
@@ -176,7 +181,7 @@ def setting(
     """
     row = SettingRow(
         "", default, sentence, low, high, choices, unsupported or {}, without_effect or {}, skips_blank_words,
-        topic_name, dynamic or bool(topic_name),
+        topic_name, dynamic or bool(topic_name), internal,
     )  # fmt: skip
     field_: T = field(default=default, metadata={"row": row})
     return field_

@@ -76,7 +76,10 @@ class TopicConfig:
         -2, "Most local bytes kept of segments that are in the bucket; -2 follows retention.bytes.", -2, LONG_MAX
     )
     segment_bytes: int = setting(
-        GIB, "Size at which a segment is closed. A larger batch gets a segment of its own.", 1024, INT_MAX
+        GIB, "Size at which a segment is closed. A larger batch gets a segment of its own.", MIB, INT_MAX
+    )
+    internal_segment_bytes: int = setting(
+        0, "Size at which a segment is closed, in place of segment.bytes; 0 is none.", 0, INT_MAX, internal=True
     )
     segment_ms: int = setting(7 * DAY_MS, "Age at which a segment is closed.", 1, LONG_MAX)
     segment_jitter_ms: int = setting(
@@ -148,6 +151,11 @@ class TopicConfig:
     )
 
     @property
+    def segment_size(self) -> int:
+        """Bytes at which a segment is closed."""
+        return self.internal_segment_bytes or self.segment_bytes
+
+    @property
     def copies_to_bucket(self) -> bool:
         """True if closed segments are copied to the bucket."""
         return self.remote_storage_enable and not self.remote_log_copy_disable
@@ -191,6 +199,12 @@ def _default_of(topic_name: str) -> Any:
 def topic_rows() -> dict[str, SettingRow]:
     """Returns the rows of the topic table by name."""
     return rows(TopicConfig)
+
+
+@cache
+def listed_topic_rows() -> dict[str, SettingRow]:
+    """Returns the rows of the topic table that users are shown."""
+    return {name: row for name, row in topic_rows().items() if not row.internal}
 
 
 NO_LOGIN = "NONE"
@@ -448,7 +462,7 @@ class Settings:
         3, "Replicas of `__consumer_offsets`; fewer while there are fewer brokers.", 1, 32767
     )
     offsets_topic_segment_bytes: int = setting(
-        100 * MIB, "Size at which a segment of `__consumer_offsets` is closed.", 1024, INT_MAX
+        100 * MIB, "Size at which a segment of `__consumer_offsets` is closed.", MIB, INT_MAX
     )
     tiered_groups_max_bytes: int = setting(
         256 << 20,
@@ -489,7 +503,7 @@ class Settings:
         32767,
     )
     transaction_state_log_segment_bytes: int = setting(
-        100 * MIB, "Size at which a segment of `__transaction_state` is closed.", 1024, INT_MAX
+        100 * MIB, "Size at which a segment of `__transaction_state` is closed.", MIB, INT_MAX
     )
     transaction_max_timeout_ms: int = setting(
         15 * MINUTE_MS, "Longest timeout of transactions that a producer may request.", 1, INT_MAX
@@ -598,6 +612,11 @@ class Settings:
     )
     remote_log_manager_copier_thread_pool_size: int = setting(4, "Most segments copied at the same time.", 1, 64)
     # Settings that Kafka does not have.
+    tiered_internal_configs_enable: bool = setting(
+        False,
+        "Topics may set internal.segment.bytes, which is for tests: small segments cost files and requests to the"
+        " bucket. The same on all brokers.",
+    )
     tiered_certificate_expiry_warning_days: int = setting(
         14,
         "Days before a certificate of a listener expires from which the health report names it; for a short life, its"
@@ -816,7 +835,7 @@ def unknown_topic_setting(name: str) -> Refused:
     """Returns the error for a name that no setting of topics has."""
     if name in broker_rows():
         return Refused(Code.INVALID_CONFIG, f"{name}: it is a setting of brokers, not of topics")
-    return unknown_setting(name, topic_rows(), "topic")
+    return unknown_setting(name, listed_topic_rows(), "topic")
 
 
 def unknown_broker_setting(name: str) -> Refused:

@@ -1,4 +1,5 @@
-"""Limits of a broker on settings that the owners of topics choose: levels of compression, and sizes of batches.
+"""Limits of a broker on settings that the owners of topics choose: levels of compression, sizes of batches, and
+settings for tests.
 
 The limits apply to values that a request sets. A topic that has a higher value keeps it, and so does the default of a
 broker.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from tiered.config.settings import Settings
+from tiered.config.settings import Settings, topic_rows
 from tiered.errors import Code, Refused
 
 LIMITS: dict[str, tuple[str, Callable[[Settings], int]]] = {
@@ -32,10 +33,17 @@ ALWAYS_ALLOWED = {"compression.lz4.level": 9}
 
 
 def check_topic_limits(configs: Mapping[str, str | None], settings: Settings) -> None:
-    """Raises `Refused` (POLICY_VIOLATION) with the first value above its limit.
+    """Raises `Refused` with the first value above its limit (POLICY_VIOLATION), or for an internal setting that the
+    brokers do not allow (INVALID_CONFIG).
 
     `configs` are values to set in their normal form, None for the default.
     """
+    for name, text in configs.items():
+        row = topic_rows().get(name)
+        if row is not None and row.internal and text is not None and not settings.tiered_internal_configs_enable:
+            raise Refused(
+                Code.INVALID_CONFIG, f"{name}: it is for tests, and needs tiered.internal.configs.enable=true"
+            )
     for name, (limit, read) in LIMITS.items():
         text, most = configs.get(name), read(settings)
         if text is None:

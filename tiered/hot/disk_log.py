@@ -452,7 +452,7 @@ class DiskLog:
                 self._mark_compacted()
             offset = batch.last_offset + 1
         seen_ms = self._clock.mono_ns() // 1_000_000
-        if len(data) <= self.config.segment_bytes:
+        if len(data) <= self.config.segment_size:
             self._write(data, walked.batches, now_ms, seen_ms)
             return
         view = memoryview(data)

@@ -138,7 +138,7 @@ class LogCleaning:
             groups = group_segments(
                 [segment_facts(each) for each in self._segments],
                 clean_to,
-                self._config.segment_bytes,
+                self._config.segment_size,
                 self._config.segment_index_bytes,
             )
             for group in groups:

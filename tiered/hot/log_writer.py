@@ -271,7 +271,7 @@ class LogWriter:
         self._fast_config = config
         full = self.builder.is_full(config.segment_index_bytes)
         self._fast_below = (
-            0 if full or self.txn_index.unwritten else min(config.segment_bytes, self._index_due, self._snapshot_due)
+            0 if full or self.txn_index.unwritten else min(config.segment_size, self._index_due, self._snapshot_due)
         )
 
     def is_behind(self) -> bool:

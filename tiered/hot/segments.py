@@ -88,7 +88,7 @@ def jitter_ms(limit_ms: int, seed: str, base_offset: int) -> int:
 def must_roll(segment: Segment, more_bytes: int, last_offset: int, config: TopicConfig) -> bool:
     """True if `more_bytes` that end with `last_offset` need a new segment."""
     return segment.size > 0 and (
-        segment.size + more_bytes > config.segment_bytes or last_offset - segment.base_offset > RELATIVE_MAX
+        segment.size + more_bytes > config.segment_size or last_offset - segment.base_offset > RELATIVE_MAX
     )
 
 

@@ -77,16 +77,19 @@ class TopicConfigEntries:
         fallback = {name: names.get(name, name) for name in topic_rows()}
         defaults = {fallback[name]: text_of(row.default) for name, row in topic_rows().items()}
         default = ConfigLayer(ConfigSource.DEFAULT_CONFIG, defaults, fallback)
-        self._default_entries = _build_entries(topic_rows(), [*below, default], is_topic=True)
+        self._all_entries = _build_entries(topic_rows(), [*below, default], is_topic=True)
+        self._default_entries = [each for each in self._all_entries if not each.row.internal]
 
     def entries_of(self, topic: TopicImage) -> list[ConfigEntry]:
-        """Returns all settings of a topic, by name. Entries that the topic does not set are shared by all topics."""
+        """Returns all settings of a topic, by name. Entries that the topic does not set are shared by all topics.
+        Internal settings are among them only if the topic sets them, as in Kafka."""
         configs = topic.configs
         if not configs:
             return self._default_entries
         return [
             _with_topic_value(each, configs[each.row.name]) if each.row.name in configs else each
-            for each in self._default_entries
+            for each in self._all_entries
+            if not each.row.internal or each.row.name in configs
         ]
 
 

@@ -214,7 +214,7 @@ class Administration:
         return (
             None
             if name is None
-            else await self.alter_configs(name, {"segment.bytes": self._rng.choice(("1024", "2048"))})
+            else await self.alter_configs(name, {"internal.segment.bytes": self._rng.choice(("1024", "2048"))})
         )
 
     async def alter_configs(self, name: str, configs: Mapping[str, str]) -> Code:

@@ -57,7 +57,7 @@ POLICY_EDITS: tuple[Edit, ...] = (
     {"delete.retention.ms": "0"},
     {"delete.retention.ms": "4000"},
     {"max.compaction.lag.ms": "3000"},
-    {"segment.bytes": "4096"},
+    {"internal.segment.bytes": "4096"},
 )
 """Changes of the topic while it is in use."""
 

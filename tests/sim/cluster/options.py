@@ -292,7 +292,7 @@ class ClusterOptions:
     def topic_configs(self) -> dict[str, str]:
         """Returns the settings that all topics have in common."""
         return {
-            "segment.bytes": str(self.segment_bytes),
+            "internal.segment.bytes": str(self.segment_bytes),
             "segment.ms": "5000",
             "local.retention.bytes": str(self.local_retention_bytes),
             "retention.bytes": str(self.retention_bytes),
@@ -444,7 +444,7 @@ def compaction_options(rng: random.Random, brokers: int) -> dict[str, Any]:
     tiered = rng.random() >= UNTIERED_COMPACTION_SHARE
     own = {
         "cleanup.policy": rng.choice(("compact", "compact", "compact", "compact,delete", "delete")),
-        "segment.bytes": rng.choice(("1024", "1024", "2048")),
+        "internal.segment.bytes": rng.choice(("1024", "1024", "2048")),
         "segment.ms": "3000",
         "min.cleanable.dirty.ratio": rng.choice(("0.01", "0.1", "0.5")),
         "delete.retention.ms": rng.choice(("1000", "5000", "20000")),
@@ -473,6 +473,7 @@ def _draw_topic(rng: random.Random, number: int, brokers: int) -> TopicShape:
 COMMON_SETTINGS = replace(
     Settings(),
     auto_create_topics_enable=False,
+    tiered_internal_configs_enable=True,
     log_retention_check_interval_ms=2_000,
     remote_log_manager_task_interval_ms=2_000,
     log_flush_offset_checkpoint_interval_ms=3_000,

@@ -142,7 +142,7 @@ def test_clock_an_hour_fast_keeps_records_for_their_whole_retention(flush: str) 
     """While the leader's clock is so far ahead, retention uses the controller's time, and deletes the records that are
     due by it."""
     minutes = 10
-    configs = {"retention.ms": str(minutes * 60_000), "segment.bytes": "1024", "segment.ms": "5000"}
+    configs = {"retention.ms": str(minutes * 60_000), "internal.segment.bytes": "1024", "segment.ms": "5000"}
     if flush == "hot":
         configs["remote.storage.enable"] = "false"
 

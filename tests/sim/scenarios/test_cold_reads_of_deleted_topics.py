@@ -28,7 +28,7 @@ from tiered_api.kafka.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 
-COLD = {"local.retention.bytes": "1", "segment.bytes": "1024"}
+COLD = {"local.retention.bytes": "1", "internal.segment.bytes": "1024"}
 BATCHES = 20
 BUCKET_SECONDS = 1.0
 GONE = (Code.UNKNOWN_TOPIC_OR_PARTITION, Code.UNKNOWN_TOPIC_ID, Code.NOT_LEADER_OR_FOLLOWER)

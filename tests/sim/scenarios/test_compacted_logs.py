@@ -26,7 +26,7 @@ CONFIGS = {
     "cleanup.policy": "compact",
     "remote.storage.enable": "false",
     "retention.ms": "-1",
-    "segment.bytes": "1024",
+    "internal.segment.bytes": "1024",
     "min.cleanable.dirty.ratio": "0.1",
 }
 Facts = list[tuple[int, bytes, bytes]]
@@ -266,7 +266,7 @@ def test_tombstone_keeps_its_time_on_a_broker_with_a_fast_clock() -> None:
 @pytest.mark.parametrize("segment_bytes", ["1024", "1048576"])
 def test_follower_copies_a_transaction_again_whose_marker_is_gone(segment_bytes: str) -> None:
     """The abort was cleaned away while the follower was down. The producer's next marker, a commit, is not its own."""
-    own = {"delete.retention.ms": "0", "segment.bytes": segment_bytes, "min.insync.replicas": "2"}
+    own = {"delete.retention.ms": "0", "internal.segment.bytes": segment_bytes, "min.insync.replicas": "2"}
 
     async def scenario(three: ThreeBrokers) -> None:
         await three.controller.node.submit(CreateTopic("t", 1, 3, configs=CONFIGS | own))

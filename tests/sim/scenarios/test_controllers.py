@@ -320,7 +320,7 @@ def test_idle_cluster_sends_few_requests_to_the_bucket(filled: bool) -> None:
 async def fill(three: ThreeBrokers) -> None:
     """Creates topics of three replicas, with closed segments in the bucket and an open one, and a group with a
     commit."""
-    configs = {"segment.bytes": "4096", "retention.ms": "3600000", "local.retention.bytes": "4096"}
+    configs = {"internal.segment.bytes": "4096", "retention.ms": "3600000", "local.retention.bytes": "4096"}
     for name in ("s", "t"):
         await three.controller.node.submit(CreateTopic(name, 3, 3, configs=configs))
         for number, partition in enumerate(three.controller.node.image.topics[name].partitions):

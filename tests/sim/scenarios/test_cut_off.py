@@ -154,7 +154,7 @@ def test_cut_off_leader_of_a_deleted_topic_leaves_no_object() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         lonely, _ = three.others()
         control = three.controller
-        configs = {"segment.bytes": "1024", "retention.ms": "-1"}
+        configs = {"internal.segment.bytes": "1024", "retention.ms": "-1"}
         await control.node.submit(CreateTopic("t", assignments=[[lonely.node_id]], configs=configs))
         await three.wait_until(lambda: bool(lonely.node.leader_replicas()), 10)
         replica = lonely.node.leader_replica("t", 0)

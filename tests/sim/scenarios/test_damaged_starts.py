@@ -62,7 +62,7 @@ def test_damaged_log_of_a_full_disk_claims_only_what_proves_itself() -> None:
 
     async def scenario(three: ThreeBrokers) -> None:
         a, b = three.others()
-        configs = {"min.insync.replicas": "2", "segment.bytes": "1024", "remote.storage.enable": "false"}
+        configs = {"min.insync.replicas": "2", "internal.segment.bytes": "1024", "remote.storage.enable": "false"}
         await three.controller.node.submit(CreateTopic(AT.topic, assignments=[[a.node_id, b.node_id]], configs=configs))
         await three.wait_until(lambda: a.node.hosted_replicas.find_leader(AT) is not None, 5)
         leader = a.node.leader_replica(*AT)
@@ -169,7 +169,7 @@ def test_log_that_a_start_cannot_open_is_checked_by_the_next_one(seed: int) -> N
 
     async def scenario(three: ThreeBrokers) -> None:
         a, b = three.others()
-        configs = {"segment.bytes": "1024", "remote.storage.enable": "false"}
+        configs = {"internal.segment.bytes": "1024", "remote.storage.enable": "false"}
         nodes = [a.node_id, b.node_id]
         await three.controller.node.submit(CreateTopic(AT.topic, assignments=[nodes], configs=configs))
         await three.wait_until(lambda: a.node.hosted_replicas.find_leader(AT) is not None, 5)
@@ -382,7 +382,7 @@ def test_retry_is_known_after_a_lost_disk() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         producers = Producers(random.Random("producers"))
         await site.start(QUICK)
-        replica = await site.create("t", segment_bytes="1500", retention_ms="-1")
+        replica = await site.create("t", internal_segment_bytes="1500", retention_ms="-1")
         await producers.write(replica, 30)
         replica.roll()
         await site.wait_until(lambda: replica.cold_end_offset == 30)
@@ -443,7 +443,9 @@ def test_damage_below_the_log_start_is_no_loss() -> None:
 def test_closed_segment_that_is_shorter_than_noted_has_a_gap() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(QUICK)
-        replica = await site.create("t", 1, segment_bytes="4096", retention_ms="-1", remote_storage_enable="false")
+        replica = await site.create(
+            "t", 1, internal_segment_bytes="4096", retention_ms="-1", remote_storage_enable="false"
+        )
         await fill(replica, 12)
         first = replica.log.closed_segments()[0]
         await site.stop()
@@ -744,7 +746,7 @@ def test_damaged_leader_epochs_cost_no_record() -> None:
 
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(QUICK)
-        replica = await site.create("t", segment_bytes="4096", retention_ms="-1")
+        replica = await site.create("t", internal_segment_bytes="4096", retention_ms="-1")
         await fill(replica, 20)
         await site.wait_until(lambda: replica.cold_end_offset > 0)
         await fill(replica, 2, 20)
@@ -768,7 +770,9 @@ def test_any_end_of_the_process_keeps_what_was_fsynced(seed: int) -> None:
         rng, producers = random.Random(f"{seed}/ends"), Producers(random.Random(f"{seed}/producers"))
         site.machine.disk.sync_seconds = lambda: 0.002
         await site.start(QUICK)
-        replica = await site.create("t", segment_bytes="1500", retention_ms="-1", remote_storage_enable="false")
+        replica = await site.create(
+            "t", internal_segment_bytes="1500", retention_ms="-1", remote_storage_enable="false"
+        )
         for _ in range(5):
             await producers.write(replica, rng.randint(3, 9))
             if rng.random() < 0.7:

@@ -337,7 +337,7 @@ def test_records_expire_in_the_manifest_first() -> None:
 
     async def scenario(of: Judged) -> None:
         a, b = of.a, of.b
-        await of.create(a, b, segment_bytes="1024", retention_bytes="3000")
+        await of.create(a, b, internal_segment_bytes="1024", retention_bytes="3000")
         await of.write(a, 12)
         await of.wait(lambda: of.leader(a).cold_end_offset > 0)
         start = of.leader(a).log_start_offset

@@ -70,7 +70,7 @@ def test_records_arrive_once_and_in_order_over_a_faulty_network(seed: int) -> No
     async def scenario(site: SimBrokerRig) -> None:
         await site.start(QUICK)
         await site.node.submit(
-            CreateTopic("t", 1, configs=SMALL | {"max.message.bytes": "300000", "segment.bytes": "400000"})
+            CreateTopic("t", 1, configs=SMALL | {"max.message.bytes": "300000", "internal.segment.bytes": "400000"})
         )
         replica = site.node.leader_replica("t", 0)
         server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})

@@ -12,7 +12,7 @@ from tests.sim.scenarios.judged import Judged, run_judged
 from tests.sim.scenarios.three import SimBroker
 
 TIERED = {
-    "segment_bytes": "1024", "local_retention_bytes": "1", "min_insync_replicas": "1",
+    "internal_segment_bytes": "1024", "local_retention_bytes": "1", "min_insync_replicas": "1",
     "unclean_leader_election_enable": "true", "file_delete_delay_ms": "0",
 }  # fmt: skip
 

@@ -193,7 +193,7 @@ def test_follower_without_a_record_sends_consumers_to_the_leader() -> None:
         stale = RackReader(three, "")
         for offset in (0, 1, 8):
             assert (await stale.ask(2, offset)).error_code == Code.NOT_LEADER_OR_FOLLOWER.number, "it asks for a leader"
-        settings: dict[str, str | None] = {"segment.bytes": "4096", "local.retention.bytes": "1"}
+        settings: dict[str, str | None] = {"internal.segment.bytes": "4096", "local.retention.bytes": "1"}
         await three.controller.node.submit(AlterTopicConfigs("t", {**settings}))
         for _ in range(8):
             await leader.node.leader_replica("t", 0).append(batch([LARGE]), acks=ACKS_ALL)

@@ -22,7 +22,7 @@ from tiered.replication.read_result import ReadResult
 
 TP = TopicPartition("t", 0)
 WAIT_SECONDS = 60.0
-TIERED = {"segment.bytes": "2048", "segment.ms": "1000", "local.retention.ms": "1000", "retention.ms": "-1"}
+TIERED = {"internal.segment.bytes": "2048", "segment.ms": "1000", "local.retention.ms": "1000", "retention.ms": "-1"}
 
 
 async def wait_leader(three: ThreeBrokers, *, other_than: int = -1) -> LeaderReplica:

@@ -456,7 +456,7 @@ def test_producer_goes_on_if_a_rebuilt_coordinator_knows_an_earlier_epoch() -> N
     """Records go to the bucket after seconds, and transactional ids once a minute."""
 
     async def scenario(three: ThreeBrokers) -> None:
-        await create_topic(three, (1, 2, 3), configs={"segment.bytes": "1024"})
+        await create_topic(three, (1, 2, 3), configs={"internal.segment.bytes": "1024"})
         producer = SimProducer(three)
         await producer.init()
         await producer.write(0, b"first")

@@ -81,7 +81,7 @@ def test_closed_segments_wait_for_others_at_most_the_maximum_lag() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         leader = three.controller
         nodes = [leader.node_id, *(each.node_id for each in three.others())]
-        await leader.node.submit(CreateTopic("t", assignments=[nodes], configs={"segment.bytes": "4096"}))
+        await leader.node.submit(CreateTopic("t", assignments=[nodes], configs={"internal.segment.bytes": "4096"}))
         await three.wait_until(lambda: len(leader.node.image.topics["t"].partitions[0].isr) == 3, 20)
         replica = leader.node.leader_replica("t", 0)
         while replica.unified_log.waiting_segments < 2:

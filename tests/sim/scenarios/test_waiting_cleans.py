@@ -23,7 +23,7 @@ SMALL_BUFFER = 32 << 10
 """A clean that reads or writes more than 64 KiB at once uses a thread, and a simulation has none."""
 CONFIGS = {
     "cleanup.policy": "compact",
-    "segment.bytes": "1024",
+    "internal.segment.bytes": "1024",
     "min.cleanable.dirty.ratio": "0.1",
 }
 
@@ -146,7 +146,7 @@ def test_clean_waits_no_longer_once_storage_costs_more_than_its_requests() -> No
     """Its five requests cost as much as 40 MiB for a day. It frees 8 MiB."""
 
     async def scenario(waiting: Waiting) -> None:
-        await waiting.begin(30_000, 40, **{"segment.bytes": str(1 << 20)})
+        await waiting.begin(30_000, 40, **{"internal.segment.bytes": str(1 << 20)})
         await waiting.write(280, 30_000)
         await waiting.upload_all()
         before = waiting.manifest

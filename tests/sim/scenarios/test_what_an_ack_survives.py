@@ -179,7 +179,7 @@ def test_acks_all_with_flush_ack_survives_a_power_cut_of_all() -> None:
 
 def test_records_in_the_bucket_survive_all_brokers_and_disks() -> None:
     async def whole(three: ThreeBrokers) -> None:
-        configs = {"segment.bytes": "4096", "retention.ms": "-1"}
+        configs = {"internal.segment.bytes": "4096", "retention.ms": "-1"}
         await three.controller.node.submit(CreateTopic("t", 1, 3, configs=configs))
         leader = await wait_leader(three)
         for number in range(COUNT):

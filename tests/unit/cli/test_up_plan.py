@@ -30,7 +30,7 @@ def test_three_brokers_with_consecutive_ports_share_a_bucket(tmp_path: Path) -> 
 
 def test_command_of_a_broker_parses(tmp_path: Path) -> None:
     made = planned(
-        tmp_path, "--brokers", "2", "--kafka", "[::1]:0", "-c", "log.segment.bytes=5000", "-c", "num.partitions=2"
+        tmp_path, "--brokers", "2", "--kafka", "[::1]:0", "-c", "log.segment.bytes=5000000", "-c", "num.partitions=2"
     )
     words = list(broker_command(made, made.brokers[1])(""))
     assert words[3:5] == [str(os.getpid()), "serve"]
@@ -39,7 +39,7 @@ def test_command_of_a_broker_parses(tmp_path: Path) -> None:
     assert (args.kafka, args.http, args.pairs) == (
         "[::1]:0",
         "127.0.0.1:8083",
-        ["log.segment.bytes=5000", "num.partitions=2"],
+        ["log.segment.bytes=5000000", "num.partitions=2"],
     )
 
 

@@ -13,7 +13,7 @@ from tiered.config.settings import TopicConfig
     ("configs", "name", "effect", "why"),
     [
         ({"preallocate": "true"}, "preallocate", NO_EFFECT, "segment files grow"),
-        ({"internal.segment.bytes": "1024"}, "internal.segment.bytes", REFUSED, "did you mean segment.bytes?"),
+        ({"internal.segment.bytes": "1024"}, "internal.segment.bytes", REFUSED, "it is for tests"),
         ({"min.cleanable.dirty.ratio": "NaN"}, "min.cleanable.dirty.ratio", REFUSED, "a number from 0 to 1"),
         ({"retention.ms": "5", "local.retention.ms": "9"}, "local.retention.ms", REFUSED, "must not exceed"),
         ({"remote.log.copy.disable": "true"}, "remote.log.copy.disable", OTHER_EFFECT, "is tiered here"),
@@ -35,7 +35,6 @@ def test_values_that_both_take_are_not_noted() -> None:
     ("configs", "names"),
     [
         ({"flush": "none"}, ["flush"]),
-        ({"segment.bytes": "1048575", "retention.ms": "5"}, ["segment.bytes"]),
         ({"segment.bytes": "1048576", "compression.gzip.level": "1"}, []),
         ({"compression.gzip.level": "0"}, ["compression.gzip.level"]),
         ({"remote.storage.enable": "true"}, ["remote.storage.enable"]),

@@ -52,9 +52,9 @@ def test_missing_values_come_from_the_given_defaults() -> None:
         ({"retention.mss": "1"}, "retention.mss: unknown topic setting; did you mean retention.ms?"),
         ({"zzz": "1"}, "zzz: unknown topic setting"),
         ({"tiered.upload.max.lag.ms": "1"}, "tiered.upload.max.lag.ms: it is a setting of brokers, not of topics"),
-        ({"segment.bytes": "lots"}, "segment.bytes=lots: it must be an integer from 1024 to 2147483647"),
-        ({"segment.bytes": "1"}, "segment.bytes=1: it must be an integer from 1024 to 2147483647"),
-        ({"segment.bytes": "1e9"}, "segment.bytes=1e9: it must be an integer from 1024 to 2147483647"),
+        ({"segment.bytes": "lots"}, "segment.bytes=lots: it must be an integer from 1048576 to 2147483647"),
+        ({"segment.bytes": "1048575"}, "segment.bytes=1048575: it must be an integer from 1048576 to 2147483647"),
+        ({"segment.bytes": "1e9"}, "segment.bytes=1e9: it must be an integer from 1048576 to 2147483647"),
         ({"remote.storage.enable": "1"}, "remote.storage.enable=1: it must be true or false"),
         (
             {"message.timestamp.type": "Now"},
@@ -69,6 +69,11 @@ def test_missing_values_come_from_the_given_defaults() -> None:
 )
 def test_refusal_names_the_key_the_value_and_the_allowed_values(given: dict[str, str], words: str) -> None:
     assert refusal(given) == words
+
+
+def test_internal_segment_bytes_win_over_segment_bytes() -> None:
+    assert TopicConfig.from_strings({"segment.bytes": "1048576"}).segment_size == 1 << 20
+    assert TopicConfig.from_strings({"segment.bytes": "1048576", "internal.segment.bytes": "9"}).segment_size == 9
 
 
 @pytest.mark.parametrize("policy", ["", "delete", "compact", "compact,delete"])
@@ -107,15 +112,17 @@ def test_local_retention_may_be_shorter_equal_or_follow() -> None:
 
 
 def test_broker_settings_are_defaults_of_topics() -> None:
-    settings = Settings.from_strings({"log.segment.bytes": "2048", "log.retention.ms": "9", "message.max.bytes": "77"})
-    assert settings.topic_defaults() == TopicConfig(segment_bytes=2048, retention_ms=9, max_message_bytes=77)
+    settings = Settings.from_strings(
+        {"log.segment.bytes": "1048576", "log.retention.ms": "9", "message.max.bytes": "77"}
+    )
+    assert settings.topic_defaults() == TopicConfig(segment_bytes=1 << 20, retention_ms=9, max_message_bytes=77)
     assert Settings().topic_defaults() == TopicConfig()
 
 
 def test_every_topic_setting_has_a_broker_default_of_the_same_type() -> None:
     named = {row.topic_name: row for row in broker_rows().values() if row.topic_name}
     without = {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
-    without |= {"remote.log.copy.disable", "remote.log.delete.on.disable"}
+    without |= {"remote.log.copy.disable", "remote.log.delete.on.disable", "internal.segment.bytes"}
     assert set(named) == set(topic_rows()) - without, "Kafka's brokers have no names for these"
     for name, row in topic_rows().items():
         if name in without:

@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from tiered.config.settings import Settings
+from tiered.config.settings import Settings, TopicConfig
 from tiered.controller import requests
 from tiered.controller.controller import Controller
 from tiered.controller.requests import Request
@@ -25,7 +25,7 @@ from tiered.metadata.changes import (
     TopicConfigChanged,
     TopicCreated,
 )
-from tiered.metadata.effective_config import broker_settings
+from tiered.metadata.effective_config import broker_settings, topic_config
 from tiered.metadata.image import Image, PartitionImage, TopicImage
 
 THROTTLED = "leader.replication.throttled.replicas"
@@ -58,15 +58,15 @@ def refusal(shard: Controller, request: Request) -> Code:
 
 def test_topic_is_created_with_its_leaders() -> None:
     shard = controller(1)
-    decision = shard.decide(requests.CreateTopic("t", 2, configs={"segment.bytes": "2048"}), 1000)
+    decision = shard.decide(requests.CreateTopic("t", 2, configs={"segment.bytes": "2097152"}), 1000)
     topic_id = encode_uuid(uuid.UUID(int=1))
     assert decision.changes == (
-        TopicCreated("t", topic_id, ((1,), (1,)), {"segment.bytes": "2048"}, 1000),
+        TopicCreated("t", topic_id, ((1,), (1,)), {"segment.bytes": "2097152"}, 1000),
         PartitionChanged(topic_id, 0, 1, 0, (1,), ()),
         PartitionChanged(topic_id, 1, 1, 0, (1,), ()),
     )
     partition = PartitionImage((1,), 1, 0, (1,), partition_epoch=1)
-    assert decision.reply == TopicImage("t", topic_id, (partition, partition), {"segment.bytes": "2048"}, 1000)
+    assert decision.reply == TopicImage("t", topic_id, (partition, partition), {"segment.bytes": "2097152"}, 1000)
 
 
 def test_validation_only_changes_nothing() -> None:
@@ -82,6 +82,34 @@ def test_defaults_come_from_the_brokers_settings() -> None:
     topic = decide(shard, requests.CreateTopic("t"))
     assert isinstance(topic, TopicImage)
     assert len(topic.partitions) == 3
+
+
+def test_internal_setting_is_taken_where_the_broker_allows_it() -> None:
+    shard = controller(1, settings=Settings(tiered_internal_configs_enable=True))
+    name = "internal.segment.bytes"
+    made = decide(shard, requests.CreateTopic("t", configs={name: "1024"}))
+    assert isinstance(made, TopicImage) and made.configs == {name: "1024"}
+    assert topic_config(made, TopicConfig()).segment_size == 1024
+
+
+def test_topic_keeps_an_internal_setting_and_may_lose_it() -> None:
+    """The setting may be older than the broker that refuses new ones."""
+    shard, name = controller(1), "internal.segment.bytes"
+    decide(shard, requests.CreateTopic("t"))
+    shard.apply((TopicConfigChanged(shard.image.topics["t"].topic_id, {name: "1024"}),))
+    kept = decide(shard, requests.AlterTopicConfigs("t", {"retention.ms": "5"}))
+    assert isinstance(kept, TopicImage) and kept.configs == {name: "1024", "retention.ms": "5"}
+    lost = decide(shard, requests.AlterTopicConfigs("t", {name: None}))
+    assert isinstance(lost, TopicImage) and lost.configs == {"retention.ms": "5"}
+
+
+def test_smaller_segment_bytes_of_an_earlier_release_count_as_the_least() -> None:
+    shard = controller(1)
+    decide(shard, requests.CreateTopic("t"))
+    shard.apply((TopicConfigChanged(shard.image.topics["t"].topic_id, {"segment.bytes": "1024"}),))
+    shard.apply((BrokerConfigChanged(ALL_BROKERS, {"log.segment.bytes": "2048"}),))
+    assert topic_config(shard.image.topics["t"], TopicConfig()).segment_size == 1 << 20
+    assert broker_settings(shard.image, Settings(), 1).topic_defaults().segment_size == 1 << 20
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "a b", "a\0", "ü", "x" * 250])
@@ -103,6 +131,11 @@ def test_illegal_names_and_paths_are_refused(name: str) -> None:
         (requests.CreateTopic("u", assignments=[]), Code.INVALID_REPLICA_ASSIGNMENT),
         (requests.CreateTopic("u", 1, assignments=[[1]]), Code.INVALID_REQUEST),
         (requests.CreateTopic("u", configs={"segment.bytes": "none"}), Code.INVALID_CONFIG),
+        (requests.CreateTopic("u", configs={"segment.bytes": "1048575"}), Code.INVALID_CONFIG),
+        (requests.CreateTopic("u", configs={"internal.segment.bytes": "1048576"}), Code.INVALID_CONFIG),
+        (requests.AlterTopicConfigs("t", {"segment.bytes": "1048575"}), Code.INVALID_CONFIG),
+        (requests.AlterTopicConfigs("t", {"internal.segment.bytes": "1048576"}), Code.INVALID_CONFIG),
+        (requests.AlterBrokerConfigs(1, {"log.segment.bytes": "1048575"}), Code.INVALID_CONFIG),
         (requests.CreateTopic("u", configs={"no.such": "1"}), Code.INVALID_CONFIG),
         (requests.CreateTopic("u", configs={"cleanup.policy": "shred"}), Code.INVALID_CONFIG),
         (requests.CreateTopic("u", configs={THROTTLED: LONG}), Code.INVALID_CONFIG),
@@ -204,10 +237,10 @@ def test_default_that_contradicts_an_existing_topic_is_refused() -> None:
 
 def test_setting_of_one_broker_wins_over_that_of_all() -> None:
     shard = controller(1)
-    decide(shard, requests.AlterBrokerConfigs(ALL_BROKERS, {"log.segment.bytes": "4096"}))
-    decide(shard, requests.AlterBrokerConfigs(1, {"log.segment.bytes": "8192"}))
-    assert broker_settings(shard.image, Settings(), 1).log_segment_bytes == 8192
-    assert broker_settings(shard.image, Settings(), 2).log_segment_bytes == 4096
+    decide(shard, requests.AlterBrokerConfigs(ALL_BROKERS, {"log.segment.bytes": "4194304"}))
+    decide(shard, requests.AlterBrokerConfigs(1, {"log.segment.bytes": "8388608"}))
+    assert broker_settings(shard.image, Settings(), 1).log_segment_bytes == 8 << 20
+    assert broker_settings(shard.image, Settings(), 2).log_segment_bytes == 4 << 20
 
 
 CERTIFICATES = {

@@ -104,7 +104,7 @@ def test_words_are_added_to_and_removed_from_a_list() -> None:
 
 def test_replacement_resets_unnamed_settings_to_their_defaults() -> None:
     shard = controller(1)
-    shard.apply(shard.decide(CreateTopic("a", configs={"retention.ms": "5", "segment.bytes": "2048"}), NOW).changes)
+    shard.apply(shard.decide(CreateTopic("a", configs={"retention.ms": "5", "segment.bytes": "2097152"}), NOW).changes)
     request = AlterTopicConfigs("a", {"retention.ms": "6"})
-    assert shard.decide(request, NOW).reply.configs == {"retention.ms": "6", "segment.bytes": "2048"}
+    assert shard.decide(request, NOW).reply.configs == {"retention.ms": "6", "segment.bytes": "2097152"}
     assert shard.decide(dataclasses.replace(request, replace=True), NOW).reply.configs == {"retention.ms": "6"}

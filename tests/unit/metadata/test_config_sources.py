@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tiered.config.listener_overrides import ListenerOverride
-from tiered.config.settings import Settings, broker_rows, topic_rows
+from tiered.config.settings import Settings, broker_rows, listed_topic_rows
 from tiered.ids import TopicId
 from tiered.metadata.changes import ALL_BROKERS
 from tiered.metadata.config_sources import (
@@ -87,9 +87,20 @@ def test_secret_has_no_value() -> None:
     assert shown["ssl.keystore.password"] == (None, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
 
 
+def test_internal_setting_is_shown_only_of_a_topic_that_sets_it() -> None:
+    name = "internal.segment.bytes"
+    shown = {each.row.name: each.value for each in topic_config_entries(IMAGE, STARTED, topic(retention_ms="9"))}
+    assert name not in shown and shown["retention.ms"] == "9"
+    own = {
+        each.row.name: each.value for each in topic_config_entries(IMAGE, STARTED, topic(internal_segment_bytes="5"))
+    }
+    assert own[name] == "5" and own.keys() - shown.keys() == {name}
+
+
 def test_shown_value_is_the_effective_one() -> None:
-    for configs in ({}, {"retention_ms": "9", "segment_bytes": "4096", "min_cleanable_dirty_ratio": "0.25"}):
+    for configs in ({}, {"retention_ms": "9", "segment_bytes": "4194304", "min_cleanable_dirty_ratio": "0.25"}):
         in_force = topic_config(topic(**configs), broker_settings(IMAGE, STARTED, 1).topic_defaults()).to_strings()
+        del in_force["internal.segment.bytes"]
         assert {
             each.row.name: each.value for each in topic_config_entries(IMAGE, STARTED, topic(**configs))
         } == in_force
@@ -125,7 +136,7 @@ def test_min_insync_replicas_never_comes_from_one_broker() -> None:
 
 
 def test_settings_are_sorted_and_marked_if_they_can_change() -> None:
-    assert [each.row.name for each in topic_config_entries(Image(), STARTED, topic())] == sorted(topic_rows())
+    assert [each.row.name for each in topic_config_entries(Image(), STARTED, topic())] == sorted(listed_topic_rows())
     shown = broker_config_entries(Image(), STARTED, 1)
     assert [each.row.name for each in shown] == sorted(broker_rows())
     changeable = {each.row.name for each in shown if not each.is_read_only}

@@ -40,7 +40,7 @@ def test_delta_of_two_images_has_the_actions_of_the_broker() -> None:
     assert compute_delta(start, created, 1, "i1") == Delta(leaders=(Lead(FIRST, topic_id, 0, True),))
     assert compute_delta(start, created, 2, "i2") == Delta(leaders=(Lead(SECOND, topic_id, 0, True),))
     decide(shard, requests.AlterTopicConfigs("t", {"segment.ms": "5"}))
-    decide(shard, requests.AlterBrokerConfigs(1, {"log.segment.bytes": "8192"}))
+    decide(shard, requests.AlterBrokerConfigs(1, {"log.segment.bytes": "8388608"}))
     assert compute_delta(created, shard.image, 1, "i1") == Delta(configured_topics=("t",), broker_configs_changed=True)
     again = shard.image
     decide(shard, requests.RegisterBroker(1, "again", "d", ""))

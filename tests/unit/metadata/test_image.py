@@ -23,12 +23,12 @@ FLIGHTS = TopicId("AAAAAAAAAAAAAAAAAAAAAQ")
 ONE_OF_EACH: list[Change] = [
     kinds.ControllerElected(1, 7, "i1"),
     kinds.BrokerRegistered(7, "i1", "d1", "127.0.0.1:8082", "", 1000),
-    kinds.TopicCreated("flights", FLIGHTS, ((7,), (7,)), {"retention.ms": "-1", "segment.bytes": "2048"}, 1001),
+    kinds.TopicCreated("flights", FLIGHTS, ((7,), (7,)), {"retention.ms": "-1", "segment.bytes": "2097152"}, 1001),
     kinds.PartitionChanged(FLIGHTS, 0, 7, 0, (7,), ()),
     kinds.PartitionChanged(FLIGHTS, 1, 7, 0, (7,), ()),
     kinds.PartitionsAdded(FLIGHTS, ((7,),)),
     kinds.TopicConfigChanged(FLIGHTS, {"retention.ms": None, "segment.ms": "5"}),
-    kinds.BrokerConfigChanged(ALL_BROKERS, {"log.segment.bytes": "4096"}),
+    kinds.BrokerConfigChanged(ALL_BROKERS, {"log.segment.bytes": "4194304"}),
     kinds.PartitionChanged(FLIGHTS, 1, 7, 1, (7,), (), (7, 8), ((8, 0, 3),), (7, 8), (8,), (7,)),
     kinds.LossReported(FLIGHTS, 1, 1, 42, 1002),
     kinds.LossReported(FLIGHTS, 2, 0, 5, 1003),
@@ -73,7 +73,7 @@ def test_every_change_has_its_effect_on_the_image() -> None:
             PartitionImage((7, 8), 7, 1, (7,), (), Loss(1, 42, 1002), 2, (7, 8), (End(8, 0, 3),), (8,), (7,)),
             PartitionImage((7,), loss=Loss(0, 5, 1003)),
         ),
-        {"segment.bytes": "2048", "segment.ms": "5"},
+        {"segment.bytes": "2097152", "segment.ms": "5"},
         1001,
     )
     assert image == Image(
@@ -98,7 +98,7 @@ def test_every_change_has_its_effect_on_the_image() -> None:
         },
         topics={"flights": flights},
         topics_by_id={FLIGHTS: flights},
-        broker_configs={ALL_BROKERS: {"log.segment.bytes": "4096"}},
+        broker_configs={ALL_BROKERS: {"log.segment.bytes": "4194304"}},
         next_producer_id=1000,
         losses={PartitionId(FLIGHTS, 1): (Loss(1, 42, 1002),)},
         features={"transaction.version": 1},
@@ -209,7 +209,7 @@ def test_unregistered_broker_is_gone_with_its_settings() -> None:
     changes = [*ONE_OF_EACH, kinds.BrokerConfigChanged(7, {"cordoned.log.dirs": "*"})]
     before = Image().apply(changes, 3)
     after = before.apply([kinds.BrokerUnregistered(7, "i1")], 4)
-    assert (after.brokers, after.broker_configs) == ({}, {ALL_BROKERS: {"log.segment.bytes": "4096"}})
+    assert (after.brokers, after.broker_configs) == ({}, {ALL_BROKERS: {"log.segment.bytes": "4194304"}})
     assert after.apply([kinds.BrokerUnregistered(7, "i1")], 5).brokers == {}
 
 

@@ -23,7 +23,7 @@ def test_in_sync_leader_serves_at_once_and_survives_a_late_upload() -> None:
     cluster = ThreeBrokers()
 
     async def scenario() -> None:
-        await cluster.start(segment_bytes="2000")
+        await cluster.start(internal_segment_bytes="2000")
         first = await wait_for_leader(cluster)
         for number in range(40):
             await first.append(batch(number), acks=ACKS_ALL)
@@ -51,7 +51,7 @@ def test_in_sync_leader_knows_late_manifest_changes_after_one_pass(known: bool) 
     cluster = ThreeBrokers()
 
     async def scenario() -> None:
-        await cluster.start(segment_bytes="2000")
+        await cluster.start(internal_segment_bytes="2000")
         first = await wait_for_leader(cluster)
         for number in range(40):
             await first.append(batch(number), acks=ACKS_ALL)
@@ -90,7 +90,7 @@ def test_deposed_leader_with_controller_contact_completes_no_deletion(
     cluster = ThreeBrokers()
 
     async def scenario() -> None:
-        await cluster.start(segment_bytes="2000", remote_storage_enable=tiered)
+        await cluster.start(internal_segment_bytes="2000", remote_storage_enable=tiered)
         first = await wait_for_leader(cluster)
         for number in range(40):
             await first.append(batch(number), acks=ACKS_ALL)
@@ -113,7 +113,7 @@ def test_leader_without_controller_contact_deletes_no_records(monkeypatch: pytes
     cluster = ThreeBrokers()
 
     async def scenario() -> None:
-        await cluster.start(segment_bytes="2000")
+        await cluster.start(internal_segment_bytes="2000")
         first = await wait_for_leader(cluster)
         for number in range(40):
             await first.append(batch(number), acks=ACKS_ALL)

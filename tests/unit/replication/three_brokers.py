@@ -154,7 +154,9 @@ class ThreeBrokers:
         self.lost_message: Callable[[], str] = lambda: ""
         """The message to or from the controller that is lost: "ask", "answer" or none."""
         ids = iter(range(1, 1 << 30))
-        self.controller = Controller(Image(), Settings(), lambda: encode_uuid(uuid.UUID(int=next(ids))))
+        self.controller = Controller(
+            Image(), Settings(tiered_internal_configs_enable=True), lambda: encode_uuid(uuid.UUID(int=next(ids)))
+        )
         self.members = {node: BrokerProcess(self, node) for node in NODES}
         self.peers = RoutedPeers(self)
 

@@ -269,7 +269,7 @@ class _PartitionRecords(NamedTuple):
     @classmethod
     def of(cls, request: HttpRequest | None, source: AnyPartition, numbers: list[int]) -> _PartitionRecords:
         """Returns the records of a request, or of the broker itself."""
-        limit = min(source.config.max_message_bytes, source.config.segment_bytes)
+        limit = min(source.config.max_message_bytes, source.config.segment_size)
         return cls(source, numbers, limit, _recheck_of(request), request.caller if request is not None else None)
 
     @property

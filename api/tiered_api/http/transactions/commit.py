@@ -165,7 +165,7 @@ def _plan_writes(context: HttpContext, body: TransactionBody, key: IdempotencyKe
     writes, numbers = [], []
     for tp, mine in group_by_partition(body.records, counts, counters).items():
         source = find_partition(context, find_topic(context, tp.topic), tp.partition)
-        limit = min(source.config.max_message_bytes, source.config.segment_bytes)
+        limit = min(source.config.max_message_bytes, source.config.segment_size)
         runs = list(batches(records, mine, limit))
         encoders = [(len(run), _encoder(context, holder, source.config, [records[n] for n in run])) for run in runs]
         writes.append(PartitionWrite(tp, source.topic_id, encoders))

@@ -80,7 +80,7 @@ class ColdReads:
         key = (reads.topic_id, reads.partition, offset, read_committed)
         load = self._reads.get(key)
         if load is None:
-            room = self._make_room(holder, min(max_bytes, reads.unified_log.config.segment_bytes))
+            room = self._make_room(holder, min(max_bytes, reads.unified_log.config.segment_size))
             if room is None:
                 return None
             max_bytes = room
