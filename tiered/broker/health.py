@@ -112,13 +112,15 @@ def assess_health(
             )
     problems += _describe_late_transactions(late_transactions)
     problems += [f"compaction of {tp} stopped: {why}" for tp, why in islice(uncleanable.items(), LISTED_MAX)]
+    full_disks = _describe_full_disks(image)
+    problems += [words for node, words in full_disks.items() if node == partition_health.node_id]
     own = problems.copy()
     problems += islice(other_clocks, LISTED_MAX)
     if started and contact_lost_ms:
         problems.append(
             f"no contact with the controller (broker {image.controller}) for {contact_lost_ms / 1000:.0f} s"
         )
-    problems += _describe_full_disks(image)
+    problems += [words for node, words in full_disks.items() if node != partition_health.node_id]
     problems += _describe_partitions(image, partition_health)
     lost = unacknowledged_losses(image)
     problems += _describe_losses(lost)
@@ -169,16 +171,16 @@ def _late_details(late: LateTransaction) -> dict[str, Any]:
     return late._asdict() | {"tp": str(late.tp)}
 
 
-def _describe_full_disks(image: Image) -> Iterator[str]:
-    """Yields the live brokers whose disk is full, with the leaderships that moved because of it."""
-    for _, each in sorted(image.brokers.items()):
+def _describe_full_disks(image: Image) -> dict[int, str]:
+    """Returns what became of the leaderships of each live broker whose disk is full."""
+    found = {}
+    for node, each in sorted(image.brokers.items()):
         if each.live and each.disk == DISK_FULL:
-            since = _format_time(each.disk_since_ms)
-            if each.moved_leaders:
-                moved = f"moved leadership of {each.moved_leaders} partitions from broker {each.node_id}"
-                yield f"{moved}: disk full since {since}"
-            else:
-                yield f"the disk of broker {each.node_id} is full since {since}"
+            moved = (
+                f"moved leadership of {each.moved_leaders} partitions" if each.moved_leaders else "moved no leadership"
+            )
+            found[node] = f"{moved} from broker {node}: disk full since {_format_time(each.disk_since_ms)}"
+    return found
 
 
 def _describe_partitions(image: Image, partition_health: PartitionHealth) -> Iterator[str]:
