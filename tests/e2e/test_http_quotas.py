@@ -76,6 +76,25 @@ def test_reader_over_its_quota_gets_429(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_reader_that_costs_too_many_requests_to_the_bucket_gets_429(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await site.create("t", segment_bytes="4096", local_retention_bytes="1")
+        for number in range(12):
+            await site.produce("t", f"{number:03}" * 300)
+        replica = site.broker.leader_replica("t", 0)
+        await wait_until(lambda: replica.local_start_offset >= 6)
+        await put(site, store_request_rate=0.1)
+        statuses = list[int]()
+        while 429 not in statuses and len(statuses) < 5:
+            path = f"/topics/t/partitions/0/records?offset={2 * len(statuses)}&max_bytes=1"
+            statuses.append((await site.ask("GET", path, **APP)).status)
+        assert statuses == [200] * (len(statuses) - 1) + [429] and 1 < len(statuses) < 5
+        assert (await site.ask("POST", "/topics/t", {"records": [{"value": "eA=="}]}, **APP)).status == 200, "a write"
+        assert (await site.get(READ)).status == 200, "another client"
+
+    run(tmp_path, scenario, log_retention_check_interval_ms=50, remote_log_manager_task_interval_ms=50)
+
+
 def test_write_that_fails_is_charged_and_a_refused_one_is_not(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await put(site, producer_byte_rate=1.0)

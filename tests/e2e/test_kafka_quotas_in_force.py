@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.kafka_site import KafkaBroker, RawClient, fetch, produce, run, wait_until
+from tests.e2e.test_kafka_fetch import QUICK, create_cold_topic
 from tiered.controller.change_time import MEAN_NS_MAX
 from tiered.controller.requests import AlterClientQuotas, QuotaAlteration
 from tiered.errors import Code
@@ -39,10 +40,23 @@ from tiered_api.kafka.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from tiered_api.kafka.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from tiered_api.kafka.protocol.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tiered_api.kafka.protocol.messages.produce import ProduceResponse
 from tiered_api.kafka.protocol.messages.tiered_heard import TieredHeardRequest, TieredHeardResponse
 from tiered_api.kafka.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from tiered_api.kafka.server.fetch.cold_reads import ColdRead
+
+
+def cold_reads(site: KafkaBroker) -> list[ColdRead]:
+    """Returns the cold reads of a broker."""
+    return site.server.dispatch.fetch_handler.fetches.cold_reads.all()
+
 
 CLIENT: QuotaEntity = (("client-id", "test"),)
 """The client id of raw clients."""
@@ -320,6 +334,50 @@ def test_time_of_commits_and_images_counts_for_who_changes_metadata(tmp_path: Pa
         assert reading(site) == [False]
 
     run(tmp_path, scenario)
+
+
+def test_reader_that_costs_too_many_requests_to_the_bucket_waits(tmp_path: Path) -> None:
+    """A fetch that does not wait gets no records, and still starts a read of the bucket."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await create_cold_topic(site, "t")
+        await put(site, CLIENT, store_request_rate=0.1)
+        client, gets = await site.client(), site.node.store.count_by_verb().get("get", 0)
+        pauses: list[int] = []
+        while not any(pauses) and len(pauses) < 10:
+            answer = await client.ask(fetch((replica, 2 * len(pauses))), 12, FetchResponse)
+            pauses.append(answer.throttle_time_ms)
+            await wait_until(lambda: all(load.done for load in cold_reads(site)))
+        assert 1 < len(pauses) < 10 and pauses[-1] > 5_000 and reading(site) == [False]
+        counted = site.node.store.count_by_verb()["get"]
+        assert counted - gets >= 2, "one in ten seconds"
+        other = await site.client()
+        empty = await other.ask(fetch((replica, 0)), 12, FetchResponse)
+        assert not empty.responses and empty.throttle_time_ms > 5_000, "from any connection"
+        assert site.node.store.count_by_verb()["get"] == counted
+        await put(site, CLIENT, store_request_rate=None)
+        assert (await other.ask(fetch((replica, 0)), 12, FetchResponse)).throttle_time_ms == 0
+
+    run(tmp_path, scenario, **QUICK)
+
+
+def test_each_user_has_the_default_rate_of_requests_to_the_bucket(tmp_path: Path) -> None:
+    """Look-ups by time count too, and writes do not wait for them."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await create_cold_topic(site, "t")
+        client, pauses = await site.client(), list[int]()
+        while not any(pauses) and len(pauses) < 10:
+            wanted = [ListOffsetsTopic("t", [ListOffsetsPartition(0, -1, 1 + len(pauses))])]
+            answer = await client.ask(ListOffsetsRequest(-1, 0, wanted), 7, ListOffsetsResponse)
+            assert answer.topics[0].partitions[0].offset >= 0
+            pauses.append(answer.throttle_time_ms)
+        assert len(pauses) < 10 and pauses[-1] > 5_000
+        other = await site.client()
+        written = await other.ask(produce(replica, b"x"), 9, ProduceResponse)
+        assert written.throttle_time_ms == 0
+
+    run(tmp_path, scenario, tiered_store_request_rate=0.1, tiered_chunk_cache_bytes=0, **QUICK)
 
 
 def test_topics_that_metadata_creates_grow_the_debt(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from tiered.quotas.validation import (
     NAME_MAX,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
+    STORE_REQUEST_RATE,
 )
 from tiered.security.principal import Caller
 
@@ -50,7 +51,7 @@ class Submitter(Protocol):
         """Charges the time of the event loop that these changes cost, beside that of the request itself."""
 
 
-RATE_QUOTAS = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE, CONNECTION_CREATION_RATE)
+RATE_QUOTAS = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE, CONNECTION_CREATION_RATE, STORE_REQUEST_RATE)
 
 
 class ClientLimits(NamedTuple):
@@ -60,6 +61,10 @@ class ClientLimits(NamedTuple):
     fetched: Limit | None
     requests: Limit | None
     mutations: Limit | None
+    stored: Limit | None
+
+
+NO_LIMITS = ClientLimits(None, None, None, None, None)
 
 
 class ClientQuotas:
@@ -81,7 +86,9 @@ class ClientQuotas:
         self._buckets = Sensors(lambda bound, now_ms: TokenBucket(bucket_samples, bucket_ms, bound, now_ms))
         self._quotas: Mapping[QuotaEntity, Mapping[str, float]] = {}
         self._on_change: list[Callable[[], object]] = []
-        self.table = QuotaTable({})
+        rate = settings.tiered_store_request_rate
+        self._defaults = {STORE_REQUEST_RATE: rate} if rate else {}
+        self.table = QuotaTable({}, self._defaults)
         self._throttled = metrics.counter(
             "tiered_throttled_total",
             "Requests and connections that a client quota delayed or refused.",
@@ -99,7 +106,7 @@ class ClientQuotas:
         if image.quotas is self._quotas or image.quotas == self._quotas:
             return
         self._quotas = image.quotas
-        self.table = QuotaTable(image.quotas)
+        self.table = QuotaTable(image.quotas, self._defaults)
         for on_change in self._on_change:
             on_change()
 
@@ -112,8 +119,9 @@ class ClientQuotas:
             find(CONSUMER_BYTE_RATE, user, client_id),
             find(REQUEST_PERCENTAGE, user, client_id),
             find(CONTROLLER_MUTATION_RATE, user, client_id),
+            find(STORE_REQUEST_RATE, user, client_id),
         )
-        return None if limits == (None, None, None, None) else limits
+        return None if limits == NO_LIMITS else limits
 
     # -- use of bytes and time: each returns the pause in ms ----------------------------------------------------------
 
@@ -144,6 +152,14 @@ class ClientQuotas:
     def record_request_time(self, limit: Limit, spent_ns: int) -> int:
         """Counts time of the event loop. The pause is one window at most, as in Kafka."""
         return min(self.window_ms, self._record(REQUEST_PERCENTAGE, limit, spent_ns * 100 / 1e9))
+
+    def record_store_request(self, limit: Limit) -> None:
+        """Counts a request to the bucket that a client causes."""
+        self._record(STORE_REQUEST_RATE, limit, 1)
+
+    def find_store_pause(self, limit: Limit) -> int:
+        """Returns the pause of a client until it may cause requests to the bucket; 0 if it may."""
+        return self._find_pause(STORE_REQUEST_RATE, limit)
 
     def _find_pause(self, key: str, limit: Limit) -> int:
         rate = self._rates[key].peek((key, limit.user, limit.client_id))

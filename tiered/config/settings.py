@@ -558,10 +558,17 @@ class Settings:
     quota_window_num: int = setting(11, "Samples over which the rates of client quotas are measured.", 1, 100)
     quota_window_size_seconds: int = setting(1, "Length of a sample of client quotas.", 1, 3600)
     controller_quota_window_num: int = setting(
-        11, "Samples over which partitions may be created or deleted at once, under a client quota.", 1, 100
+        11, "Samples over which changes of metadata may be made at once, under a client quota.", 1, 100
     )
     controller_quota_window_size_seconds: int = setting(
-        1, "Length of a sample of client quotas for created and deleted partitions.", 1, 3600
+        1, "Length of a sample of client quotas for changes of metadata.", 1, 3600
+    )
+    tiered_store_request_rate: float = setting(
+        0.0,
+        "Requests to the bucket that each user may cause in a second on a broker, by cold reads and look-ups."
+        " 0 for no limit. The quota `store_request_rate` of an entity takes its place.",
+        0.0,
+        float(LONG_MAX),
     )
     connections_max_idle_ms: int = setting(
         10 * MINUTE_MS, "Time after which a connection without requests is closed.", 1, LONG_MAX

@@ -6,7 +6,9 @@ retries sends requests often enough for that. A broker without requests of its o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import NamedTuple
 
 from tiered.errors import Unavailable
@@ -24,10 +26,23 @@ from tiered.ports import (
     Unknown,
 )
 
+PAYER: ContextVar[Callable[[], object] | None] = ContextVar("payer", default=None)
+"""Called for each request to the store that a task sends for a client. None for the requests of the broker itself."""
+
 VERBS = ("get", "list", "put", "upload", "delete")
 OUTCOMES = ("ok", "not_found", "refused", "failed")
 PAGE_KEYS = 1000
 """Keys of one request for a list. A longer list counts as several requests."""
+
+
+@contextmanager
+def paid_by(payer: Callable[[], object] | None) -> Iterator[None]:
+    """Charges a client for the requests to the store in this context, and in tasks that begin in it."""
+    token = PAYER.set(payer)
+    try:
+        yield
+    finally:
+        PAYER.reset(token)
 
 
 class Outage(NamedTuple):
@@ -140,12 +155,21 @@ class MeteredStore:
         self.outage = None
         self._requests.inc(requests, verb, outcome)
         self._bytes.inc(size, verb)
+        _charge(requests)
 
     def _record_failure(self, verb: str, error: Unavailable) -> Unavailable:
         since = self.outage.since_ms if self.outage else self._clock.wall_ms()
         self.outage = Outage(since, str(error), error.refused, error.login_refused)
         self._requests.inc(1, verb, "failed")
+        _charge(1)
         return error
 
     def _outage_seconds(self) -> float:
         return max(0.0, (self._clock.wall_ms() - self.outage.since_ms) / 1000) if self.outage else 0.0
+
+
+def _charge(requests: int) -> None:
+    payer = PAYER.get()
+    if payer is not None:
+        for _ in range(requests):
+            payer()

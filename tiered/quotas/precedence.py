@@ -22,9 +22,11 @@ class Limit(NamedTuple):
 
 
 class QuotaTable:
-    """All quotas of a cluster, by key."""
+    """All quotas of a cluster, by key. `defaults` hold for the default user where that has no such quota."""
 
-    def __init__(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
+    def __init__(
+        self, quotas: Mapping[QuotaEntity, Mapping[str, float]], defaults: Mapping[str, float] | None = None
+    ) -> None:
         self._by_key: dict[str, dict[QuotaEntity, float]] = {}
         self._by_ip: dict[str, float] = {}
         self._default_ip: float | None = None
@@ -37,6 +39,8 @@ class QuotaTable:
                     self._default_ip = value
                 else:
                     self._by_ip[read_ip(name) or name] = value
+        for key, value in (defaults or {}).items():
+            self._by_key.setdefault(key, {}).setdefault(((USER, None),), value)
 
     @property
     def has_client_quotas(self) -> bool:

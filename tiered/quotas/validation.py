@@ -15,7 +15,9 @@ CONSUMER_BYTE_RATE = "consumer_byte_rate"
 REQUEST_PERCENTAGE = "request_percentage"
 """Share of the time of a thread that requests may take, in percent."""
 CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
-"""Partitions that are created or deleted in a second (KIP-599)."""
+"""Changes of metadata a second: created and deleted partitions (KIP-599), and all others (`change_costs`)."""
+STORE_REQUEST_RATE = "store_request_rate"
+"""Requests to the bucket a second that requests of clients cause. Kafka has no such quota."""
 CONNECTION_CREATION_RATE = "connection_creation_rate"
 """New connections a second (KIP-612)."""
 
@@ -25,6 +27,7 @@ _USER_KEYS: Mapping[str, tuple[float, str] | None] = {
     CONSUMER_BYTE_RATE: (_LONG_MAX, "a LONG"),
     REQUEST_PERCENTAGE: None,
     CONTROLLER_MUTATION_RATE: None,
+    STORE_REQUEST_RATE: None,
 }
 """Largest value of a whole number, with its type in Kafka's words; None for a value that may have fractions."""
 _IP_KEYS: Mapping[str, tuple[float, str] | None] = {CONNECTION_CREATION_RATE: (_INT_MAX, "an INT")}

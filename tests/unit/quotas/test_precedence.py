@@ -56,3 +56,13 @@ def test_address_has_its_own_bound_or_the_default(host: str, bound: float) -> No
 def test_cluster_without_quotas_says_so() -> None:
     table = QuotaTable({})
     assert (table.has_ip_quotas, table.has_client_quotas, table.find_ip_bound("h")) == (False, False, None)
+
+
+def test_default_holds_for_users_without_a_quota() -> None:
+    quotas: dict[QuotaEntity, dict[str, float]] = {(("user", "alice"),): {"store_request_rate": 5.0}}
+    table = QuotaTable(quotas, {"store_request_rate": 1.0})
+    assert table.find_limit("store_request_rate", "alice", "app") == Limit(5.0, "alice", "")
+    assert table.find_limit("store_request_rate", "bob", "app") == Limit(1.0, "bob", "")
+    assert table.has_client_quotas
+    chosen = QuotaTable({(("user", None),): {"store_request_rate": 7.0}}, {"store_request_rate": 1.0})
+    assert chosen.find_limit("store_request_rate", "bob", "app") == Limit(7.0, "bob", "")

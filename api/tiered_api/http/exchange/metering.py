@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from tiered.broker.client_quotas import ClientLimits, ClientQuotas
+from tiered.broker.client_quotas import NO_LIMITS, ClientLimits, ClientQuotas
 from tiered.errors import Refused
 from tiered.quotas.precedence import QuotaTable
 from tiered.security.principal import Caller
@@ -39,7 +39,6 @@ STREAMED = frozenset(("read_records", "v3_produce_records"))
 """Operations that may be streams, which may last a day."""
 UNMETERED = frozenset(("get_node", "healthz", "metrics"))
 """Operations for operators and probes, which no quota refuses."""
-NO_LIMITS = ClientLimits(None, None, None, None)
 NAP_SECONDS = 15.0
 """A stream that is slowed looks at the quotas again after this time."""
 
@@ -133,6 +132,8 @@ class HttpMeter:
     def find_pause_ms(self, operation: str) -> int:
         """Returns the pause of the client before an operation; 0 if it may go on."""
         pauses = [0]
+        if self._limits.stored is not None and operation not in WRITES:
+            pauses.append(self._quotas.find_store_pause(self._limits.stored))
         if self._limits.requests is not None:
             pauses.append(self._quotas.find_request_pause(self._limits.requests))
         if operation in WRITES and self._limits.produced is not None:
@@ -140,6 +141,11 @@ class HttpMeter:
         elif operation in READS and self._limits.fetched is not None:
             pauses.append(self._quotas.find_fetch_pause(self._limits.fetched))
         return max(pauses)
+
+    def charge_store_request(self) -> None:
+        """Charges a request to the bucket."""
+        if self._limits.stored is not None:
+            self._quotas.record_store_request(self._limits.stored)
 
     def _record(self, operation: str, count: int) -> None:
         spent_ns, self.spent_ns = self.spent_ns, 0

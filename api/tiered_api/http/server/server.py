@@ -21,6 +21,7 @@ from tiered.config.ip_overrides import read_ip_overrides
 from tiered.errors import Corrupt, InvariantViolation, Refused
 from tiered.log_limiter import LogLimiter
 from tiered.networks import network_of
+from tiered.object_store.metered import paid_by
 from tiered.quotas.rate import TokenBucket
 from tiered.quotas.timed_steps import TimedSteps
 from tiered.security.distinguished_names import Subject
@@ -360,7 +361,10 @@ async def _serve_metered(route: Route, request: HttpRequest) -> web.StreamRespon
     assert meter is not None
     meter.check(route.operation)
     try:
-        response: web.StreamResponse = await TimedSteps(route.handler(request), meter, request.context.clock.mono_ns)
+        with paid_by(meter.charge_store_request):
+            response: web.StreamResponse = await TimedSteps(
+                route.handler(request), meter, request.context.clock.mono_ns
+            )
         sent = response.body_bytes if isinstance(response, HttpResponse) else 0
         return response
     finally:

@@ -4,7 +4,8 @@ A reply leaves at once and names the pause. Then the broker reads nothing from t
 While no client has a quota, connections do not pass through here: they have the dispatch itself.
 
 Produce is charged by the bytes of the request, Fetch by those of the reply. A Fetch of a client that is over its quota
-gets no records, as in Kafka. The time of a request is that of the event loop, without its waits. Brokers are
+gets no records, as in Kafka. The same holds for requests to the bucket, which count for the client whose request
+sends them. The time of a request is that of the event loop, without its waits. Brokers are
 exempt once they have proved themselves, by a login or by a credential. So are the requests that they send for clients
 of HTTP: HTTP charges these.
 """
@@ -12,11 +13,12 @@ of HTTP: HTTP charges these.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from struct import Struct, calcsize
 from typing import Protocol
 
 from tiered.broker.client_quotas import ClientLimits, ClientQuotas
+from tiered.object_store.metered import paid_by
 from tiered.ports import FileSlice
 from tiered.quotas.precedence import QuotaTable
 from tiered.quotas.validation import NAME_MAX
@@ -119,6 +121,8 @@ class Charge:
             pause_ms = max(pause_ms, quotas.record_fetched(limits.fetched, size))
         if limits.requests is not None:
             pause_ms = max(pause_ms, quotas.record_request_time(limits.requests, self.spent_ns))
+        if limits.stored is not None and self.api_key != PRODUCE:
+            pause_ms = max(pause_ms, quotas.find_store_pause(limits.stored))
         return _pause(self.connection, self.api_key, self.version, parts, pause_ms)
 
 
@@ -152,20 +156,27 @@ class Metering:
         limits = meter.limits
         if limits is None or connection.is_acting or connection.is_broker:
             return self._dispatch(connection, frame, api_key, version, correlation_id, body)
+        stored, payer = limits.stored, None
+        if stored is not None:
+            payer = partial(self._quotas.record_store_request, stored)
         if (
             api_key == FETCH
-            and limits.fetched is not None
+            and (limits.fetched is not None or stored is not None)
             and 4 <= version <= 18
             and not _may_be_follower(frame, version)
         ):
-            pause_ms = self._quotas.find_fetch_pause(limits.fetched)
+            pause_ms = 0 if stored is None else self._quotas.find_store_pause(stored)
+            if limits.fetched is not None:
+                pause_ms = max(pause_ms, self._quotas.find_fetch_pause(limits.fetched))
             if pause_ms > 0:
                 empty = fetch_frames.encode_response(version, correlation_id, (), 0)
                 return _pause(connection, FETCH, version, empty, pause_ms)
-            limit_fetch(frame, version, body, self._quotas.window_bytes(limits.fetched))
+            if limits.fetched is not None:
+                limit_fetch(frame, version, body, self._quotas.window_bytes(limits.fetched))
         is_timed = limits.requests is not None
         before, since_ns = connection.pending, self._mono_ns() if is_timed else 0
-        reply = self._dispatch(connection, frame, api_key, version, correlation_id, body)
+        with paid_by(payer):
+            reply = self._dispatch(connection, frame, api_key, version, correlation_id, body)
         if connection.is_broker:
             return reply
         if api_key == PRODUCE and reply is not None and not is_timed:

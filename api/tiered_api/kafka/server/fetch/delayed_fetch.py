@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 
 from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.object_store.metered import PAYER, paid_by
 from tiered.ports import FileSlice
 from tiered.replication.leader_reads import LeaderReads
 from tiered.replication.read_result import AbortedTxns
@@ -47,6 +48,7 @@ class DelayedFetch:
         "_min_bytes",
         "_parking",
         "_partitions",
+        "_payer",
         "_replicas",
         "_request",
         "_reread_scheduled",
@@ -71,6 +73,8 @@ class DelayedFetch:
         self._connection = connection
         self._sources = connection.read_sources
         """Those of the caller that sent the request: a broker may send the next one for another caller."""
+        self._payer = PAYER.get()
+        """The client that pays for requests to the bucket: a later read runs among the work of another client."""
         self._version = version
         self._correlation_id = correlation_id
         self._request = request
@@ -236,7 +240,10 @@ class DelayedFetch:
 
     def _read_cold(self, place: int, replica: LeaderReads, offset: int, most: int) -> PartitionResult:
         loads = self._context.cold_reads
-        load = loads.get_or_start(replica, offset, max(most, 0), self._request.read_committed, self._connection.holder)
+        with paid_by(self._payer):
+            load = loads.get_or_start(
+                replica, offset, max(most, 0), self._request.read_committed, self._connection.holder
+            )
         data, aborted, stable = b"", AbortedTxns(), -1
         if load is None:
             self._is_truncated = True
