@@ -83,6 +83,11 @@ class KeyFile:
         log.info("key file was read again file=%s keys=%d active=%s", self.path, len(ring.keys), ring.active)
 
 
+def read_key_lines(path: str) -> list[str]:
+    """Returns the lines of a key file. Raises `Refused` if it cannot be used."""
+    return _read(path)[0].splitlines()
+
+
 def edit_key_file(path: str, change: Callable[[list[str]], list[str]]) -> KeyRing:
     """Changes the lines of a key file, or creates one for its user alone, and returns the new ring.
 

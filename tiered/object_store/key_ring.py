@@ -91,6 +91,11 @@ def activate_key(lines: Sequence[str], key_id: str) -> list[str]:
     return changed
 
 
+def remove_key(lines: Sequence[str], key_id: str) -> list[str]:
+    """Returns the lines of a ring without a key. Comments stay."""
+    return [line for line in lines if line.split()[:2] != [_WORD, key_id]]
+
+
 def is_key_id(text: str) -> bool:
     """True if a key may have this id."""
     return _ID.fullmatch(text) is not None

@@ -155,6 +155,16 @@ def _encryption(commands: Commands) -> None:
     )
     activate.add_argument("file", metavar="FILE", help="the key file")
     activate.add_argument("id", metavar="ID", help="the id of a key in it")
+    removed = add_command(
+        encryption,
+        "remove",
+        "remove a key from a key file, unless an object in the bucket needs it",
+        Command(module, "remove"),
+        aliases=("delete", "rm"),
+    )
+    removed.add_argument("file", metavar="FILE", help="the key file")
+    removed.add_argument("id", metavar="ID", help="the id of a key in it that is not active")
+    removed.add_argument("--store", metavar="URL", required=True, help=STORE_HELP)
     listed = add_command(
         encryption,
         "list",

@@ -26,6 +26,11 @@ def of_newer_version(sealed: bytes) -> bytes:
     return clear + crc32c(clear).to_bytes(4, "big") + sealed[HEADER_BYTES:]
 
 
+def ports() -> tuple[SystemClock, SystemRng]:
+    """Returns the clock and the random numbers of a store."""
+    return SystemClock(), SystemRng()
+
+
 def test_new_key_is_random_for_its_user_alone_and_not_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -62,6 +67,9 @@ def test_second_key_is_added_beside_the_first_and_activated_later(
         ("add keys --id a/b", "'a/b' is no id of a key"),
         ("activate keys three", "keys has no key three"),
         ("activate none one", "none has no key one"),
+        ("remove keys three --store file:store", "keys has no key three"),
+        ("remove keys one --store file:store", "key one encrypts new objects: activate another one first"),
+        ("remove none one --store file:store", "none: it cannot be read: No such file or directory"),
         ("add nowhere/keys", "nowhere/keys cannot be written: No such file or directory"),
         ("add open --id x", "other users may read or change it (mode 0644): chmod 600, or 640 for its group"),
     ],
@@ -104,6 +112,36 @@ def test_list_counts_objects_by_key_without_the_keys(tmp_path: Path, capsys: pyt
         "tiered: one/1 has version 2 of encrypted objects, this program reads up to 1: upgrade it",
         "tiered: the header of an encrypted object is damaged where=two/0 position=0",
     ]
+
+
+def test_key_is_removed_once_no_object_needs_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place, file = f"file://{tmp_path}/store", tmp_path / "keys"
+
+    async def fill() -> None:
+        for active in ("one", "two"):
+            store = open_store(f"{place}?keys={write_key_file(file, 'one', 'two', active=active)}", *ports())
+            await store.put(f"{active}/0", b"12345")
+            await store.put(f"{active}/1", b"12345")
+            await store.close()
+
+    asyncio.run(fill())
+    file.write_text("# mine\n" + file.read_text())
+    before, words = file.read_bytes(), ["encryption", "remove", str(file), "one", "--store", place]
+    assert main(words) == Exit.USAGE
+    assert f"{place} has 2 objects under key one, which {file} keeps" in capsys.readouterr().err
+    for number in (0, 1):
+        (tmp_path / "store" / "one" / str(number)).unlink()
+    damaged = tmp_path / "store" / "two" / "0"
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:100])
+    assert main(words) == Exit.USAGE
+    assert "has 1 objects whose key is not known, which may be one: the header of" in capsys.readouterr().err
+    assert file.read_bytes() == before
+    damaged.write_bytes(whole)
+    assert main(words) == Exit.OK
+    assert capsys.readouterr().out == f"key one was removed: {file} has 1 key, two encrypts new objects\n"
+    ring = parse_key_ring(file.read_text(), "f")
+    assert (list(ring.keys), ring.active) == (["two"], "two") and file.read_text().startswith("# mine\n")
 
 
 def test_rewrite_encrypts_a_plain_bucket_and_says_what_is_left(

@@ -3,6 +3,6 @@
 May import: cli, offline
 
 ~ commands  ls and cat: the bucket read without a broker
-~ encryption  add and activate: the key file of an encrypted bucket; list: the keys in use;
+~ encryption  add, activate and remove: the key file of an encrypted bucket; list: the keys in use;
                rewrite: objects encrypted anew
 """

@@ -8,9 +8,9 @@ from argparse import Namespace
 from datetime import UTC, datetime
 
 from tiered.errors import Code, Refused
-from tiered.object_store.key_file import edit_key_file
-from tiered.object_store.key_ring import KEY_BYTES, KeyRing, activate_key, format_key_line, parse_key_ring
-from tiered.offline.keys_in_use import count_keys_in_use
+from tiered.object_store.key_file import edit_key_file, read_key_lines
+from tiered.object_store.key_ring import KEY_BYTES, KeyRing, activate_key, format_key_line, parse_key_ring, remove_key
+from tiered.offline.keys_in_use import UNKNOWN, count_keys_in_use
 from tiered.offline.rewrite import RewriteCounts, rewrite_objects
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import print_error, print_lines, print_rows
@@ -43,6 +43,36 @@ def activate(args: Namespace) -> int:
 
     _print_ring(f"key {args.id} is active", args.file, edit_key_file(args.file, change))
     return Exit.OK
+
+
+def remove(args: Namespace) -> int:
+    """Removes a key from a key file, once no object in the bucket needs it."""
+    _check_removable(read_key_lines(args.file), args)
+    found = asyncio.run(count_keys_in_use(args.store))
+    counts = {each.key_id: each.object_count for each in found.keys}
+    needed = counts.get(args.id, 0)
+    if needed:
+        why = f"{args.store} has {needed} objects under key {args.id}, which {args.file} keeps: `encryption rewrite`"
+        raise Refused(Code.INVALID_REQUEST, f"{why} encrypts them by the active key")
+    if counts.get(UNKNOWN):
+        why = f"{args.store} has {counts[UNKNOWN]} objects whose key is not known, which may be {args.id}"
+        raise Refused(Code.INVALID_REQUEST, f"{why}: {found.faults[0]}")
+
+    def change(lines: list[str]) -> list[str]:
+        _check_removable(lines, args)
+        return remove_key(lines, args.id)
+
+    _print_ring(f"key {args.id} was removed", args.file, edit_key_file(args.file, change))
+    return Exit.OK
+
+
+def _check_removable(lines: list[str], args: Namespace) -> None:
+    """Raises `Refused` for a key that the file does not have, or that is active."""
+    ring = parse_key_ring("\n".join(lines), args.file)
+    if args.id not in ring.keys:
+        raise Refused(Code.INVALID_REQUEST, f"{args.file} has no key {args.id}")
+    if ring.active == args.id:
+        raise Refused(Code.INVALID_REQUEST, f"key {args.id} encrypts new objects: activate another one first")
 
 
 def list_keys(args: Namespace) -> int:
