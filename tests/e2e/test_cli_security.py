@@ -31,6 +31,7 @@ def test_users_and_rules_are_kept_by_the_command_line(tmp_path: Path, capsys: py
     password.write_text(BOB + "\n")
     settings = (
         "listeners=SASL_PLAINTEXT://127.0.0.1:0",
+        "listener.name.sasl_plaintext.sasl.enabled.mechanisms=SCRAM-SHA-512",
         f"authorizer.class.name={STANDARD_AUTHORIZER}",
         "super.users=User:admin",
         f"tiered.audit.file={tmp_path}/audit",
@@ -49,6 +50,8 @@ def test_users_and_rules_are_kept_by_the_command_line(tmp_path: Path, capsys: py
 
         added = command(f"user add bob --password-file {password}")
         assert added == [{"user": "bob", "mechanism": "SCRAM-SHA-512", "status": "OK"}]
+        unfit = command(f"user add bob --password-file {password} --mechanism SCRAM-SHA-256", code=2)
+        assert "no listener of the brokers takes SCRAM-SHA-256: they take SCRAM-SHA-512" in unfit
         assert "`user alter` changes it" in command(f"user add bob --password-file {password}", code=2)
         users = [{"user": user, "mechanism": "SCRAM-SHA-512", "iterations": 4096} for user in ("admin", "bob")]
         assert command("user list") == users and command("user list bob") == users[1:]

@@ -56,6 +56,11 @@ def is_dynamic(name: str) -> bool:
     return name == name.lower() and _split(name)[1] in DYNAMIC
 
 
+def is_shown(name: str, table: Mapping[str, SettingRow]) -> bool:
+    """True if a setting of a listener is shown with those of its broker. The users of PLAIN are not."""
+    return name == name.lower() and _split(name)[1] in table
+
+
 def has_listener(name: str, listeners: Collection[str]) -> bool:
     """True if a setting belongs to one of the listeners."""
     return _split(name)[0] in listeners

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from tiered.config.listener_overrides import PREFIX, is_dynamic, override_row
+from tiered.config.listener_overrides import PREFIX, is_shown, override_row
 from tiered.config.setting import SettingRow, text_of
 from tiered.config.settings import Settings, broker_rows, topic_rows
 from tiered.config.unserved import CHANGEABLE
@@ -113,8 +113,8 @@ def cluster_config_entries(image: Image) -> list[ConfigEntry]:
 
 
 def _build_broker_entries(layers: Sequence[ConfigLayer]) -> list[ConfigEntry]:
-    of_listeners = {name for layer in layers for name in layer.values if is_dynamic(name)}
     table = broker_rows()
+    of_listeners = {name for layer in layers for name in layer.values if is_shown(name, table)}
     shown = {**table, **{name: override_row(name, table) for name in of_listeners}}
     changed = [layer.values for layer in layers if layer.source != ConfigSource.DEFAULT_CONFIG]
     shown |= {name: row for name, row in CHANGEABLE.items() if any(name in values for values in changed)}

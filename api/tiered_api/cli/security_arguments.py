@@ -118,6 +118,7 @@ def _user(verbs: Commands) -> None:
             "--iterations", type=number_within(ITERATIONS_MIN, ITERATIONS_MAX), default=ITERATIONS_MIN, metavar="N",
             help=f"iterations of the hash (default {ITERATIONS_MIN})",
         )  # fmt: skip
+    added.add_argument("--force", action="store_true", help="also if no listener takes the mechanism")
     removed = add_verb(verbs, "remove", "remove users", module, "remove_users", aliases=("delete", "rm"))
     removed.add_argument("users", metavar="USER", nargs="+")
     removed.add_argument("--mechanism", choices=tuple(MECHANISMS), help="remove only the passwords of this mechanism")

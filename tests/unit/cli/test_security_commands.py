@@ -20,6 +20,7 @@ from tiered_api.cli.login import find_login
 from tiered_api.cli.main import main
 from tiered_api.cli.security.acls import read_filters, read_new_acls
 from tiered_api.cli.security.lockout import ClusterRights, check_rules, check_users
+from tiered_api.cli.security.login_mechanisms import read_mechanisms
 from tiered_api.cli.security.passwords import read_password
 from tiered_api.kafka.client.login import TokenLogin, UserLogin
 
@@ -222,3 +223,29 @@ def test_quota_that_is_no_number_is_refused(quota: str, why: str, capsys: pytest
     with pytest.raises(SystemExit):
         parser().parse_args(["quota", "set", "--user", "bob", quota])
     assert why in capsys.readouterr().err
+
+
+NEW, OLD = "SCRAM-SHA-512", "SCRAM-SHA-256"
+BOTH = {"sasl.enabled.mechanisms": f"{OLD}, {NEW}", "authentication.method": "NONE"}
+TWO = {
+    "listeners": "INNER://0.0.0.0:1,CLIENT://[::]:2",
+    "listener.security.protocol.map": "INNER:SASL_SSL,CLIENT:SASL_PLAINTEXT",
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "taken"),
+    [
+        (BOTH | {"listeners": "SASL_SSL://:9093,PLAINTEXT://:9092"}, {OLD, NEW}),
+        (BOTH | {"listeners": "PLAINTEXT://:9092"}, set()),
+        (BOTH | {"listeners": None}, set()),
+        (BOTH | TWO, {OLD, NEW}),
+        (BOTH | TWO | {"listener.security.protocol.map": "INNER:SSL,CLIENT:PLAINTEXT"}, set()),
+        (BOTH | TWO | {f"listener.name.{each}.sasl.enabled.mechanisms": NEW for each in ("inner", "client")}, {NEW}),
+        (BOTH | TWO | {"listener.name.inner.sasl.enabled.mechanisms": "PLAIN"}, {OLD, NEW}),
+        (BOTH | {"listeners": "PLAINTEXT://:9092", "authentication.method": "BEARER,BASIC"}, {OLD, NEW}),
+        ({"listeners": "SASL_SSL://:9093", "sasl.enabled.mechanisms": "GSSAPI"}, set()),
+    ],
+)
+def test_password_is_taken_by_a_listener_with_its_mechanism(settings: dict[str, str | None], taken: set[str]) -> None:
+    assert {each for each in (OLD, NEW) if read_mechanisms(settings).has(each)} == taken

@@ -76,6 +76,28 @@ def test_listeners_that_follow_from_a_flag_are_static() -> None:
     assert trail(unset, "advertised.listeners") == [("advertised.listeners", "", 5)]
 
 
+def test_settings_of_a_listener_are_shown_with_their_source() -> None:
+    prefix = "listener.name.sasl_plaintext"
+    started = Settings.from_strings(
+        {
+            "listeners": "SASL_PLAINTEXT://127.0.0.1:9092",
+            "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+            f"{prefix}.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+            f"{prefix}.ssl.key.password": "eightyeight",
+            f"{prefix}.plain.sasl.jaas.config": 'a.PlainLoginModule required user_alice="pencil";',
+            f"{prefix}.max.connections": "7",
+        }
+    )
+    image = Image(broker_configs={ALL_BROKERS: {f"{prefix}.max.connections": "8"}})
+    entries = [each for each in broker_config_entries(image, started, started.node_id) if prefix in each.row.name]
+    static, dynamic = ConfigSource.STATIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+    assert [(each.row.name.removeprefix(prefix), each.value, each.source, each.is_read_only) for each in entries] == [
+        (".max.connections", "8", dynamic, False),
+        (".sasl.enabled.mechanisms", "SCRAM-SHA-512", static, True),
+        (".ssl.key.password", None, static, True),
+    ]
+
+
 def test_secret_has_no_value() -> None:
     """Neither where it was set, nor where it was not."""
     started = replace(STARTED, ssl_key_password=Secret("eightyeight"))

@@ -21,6 +21,7 @@ from tiered_api.cli.output import Row, print_error, print_rows
 from tiered_api.cli.reach import open_client
 from tiered_api.cli.security.acl_requests import delete_acls
 from tiered_api.cli.security.lockout import check_users, fetch_rights
+from tiered_api.cli.security.login_mechanisms import check_mechanism
 from tiered_api.cli.security.passwords import read_password
 from tiered_api.cli.security.quotas import Quotas, fetch_quotas, remove_all_quotas
 from tiered_api.cli.status import OK, format_status
@@ -107,6 +108,8 @@ async def _set_password(args: Namespace, *, is_new: bool) -> list[Row]:
         if not is_new and args.mechanism not in mechanisms:
             why = f"no user {args.user} with {args.mechanism}: `user add` makes one"
             raise Refused(Code.RESOURCE_NOT_FOUND, why)
+        if is_new and not args.force:
+            await check_mechanism(client, args.mechanism)
         salt = make_salt(os.urandom(SALT_RANDOM_BYTES))
         salted = salt_password(mechanism, read_password(args.password_file, args.user), salt, args.iterations)
         upsertion = ScramCredentialUpsertion(args.user, mechanism.number, args.iterations, salt, salted)
