@@ -19,7 +19,7 @@ from tiered.records.batch import Codec, decode_header, encode_batch
 from tiered.records.pieces import RECORD_BYTES_MAX, WHOLE_BYTES_MAX
 from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.partitions.reads import OBJECTS_MAX, decode_batches, decode_memory, max_decoded_size
-from tiered_api.http.partitions.record_json import encode_events, encode_json, rows_v2
+from tiered_api.http.partitions.record_json import Rendered, encode_events, encode_json, rows_v2
 from tiered_api.http.partitions.records import BATCHES_MAX, count_batches
 
 PLAIN = encode_batch([(0, None, b"v" * 100, ())])
@@ -131,18 +131,21 @@ def read_by(module: Any, call: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]
 
 def shown_offsets(reply: tuple[Any, ...]) -> tuple[list[int], int]:
     """Returns the offsets of the records in a reply of any form, and the offset of the next read."""
-    match reply:
-        case (bytes() as body, int()):
-            whole = json.loads(body)
-            return [row["offset"] for row in whole["records"]], whole["next_offset"]
-        case (bytes() as text, int(), int() as following):
-            return [int(line[4:]) for line in text.splitlines() if line.startswith(b"id: ")], following
-        case (rows, following):
-            return [row["offset"] for row in rows], following
-    raise ValueError(reply)
+    pieces, count, following = reply
+    text = b"".join(pieces)
+    if text.startswith(b"id: "):
+        offsets = [int(line[4:]) for line in text.splitlines() if line.startswith(b"id: ")]
+    elif text.startswith(b'{"next_offset"'):
+        whole = json.loads(text)
+        offsets = [row["offset"] for row in whole["records"]]
+        assert whole["next_offset"] == following
+    else:
+        offsets = [row["offset"] for row in json.loads(b"[%b]" % text)]
+    assert len(offsets) == count
+    return offsets, following
 
 
-FORMS: dict[str, Callable[[bytes, int, int], tuple[Any, ...]]] = {
+FORMS: dict[str, Callable[[bytes, int, int], Rendered]] = {
     "v2": lambda data, offset, objects: rows_v2(data, offset, ROOM, "binary", "t", 0, objects),
     "json": lambda data, offset, objects: encode_json(data, offset, ROOM, "string", {}, objects=objects),
     "events": lambda data, offset, objects: encode_events(data, offset, ROOM, "string", objects=objects),

@@ -1,3 +1,5 @@
+from typing import Any
+
 import orjson
 import pytest
 
@@ -6,7 +8,7 @@ from tiered.records.batch import Codec, encode_batch
 from tiered.records.native import walk
 from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.partitions.reads import drop_aborted
-from tiered_api.http.partitions.record_json import encode_events, encode_json, encode_v2
+from tiered_api.http.partitions.record_json import Rendered, encode_events, encode_json, encode_v2
 
 FIRST = encode_batch([(5, b"k", b'{"n":1}', (("h", b"\0"), ("none", None))), (6, None, None, ())], base_offset=10)
 CONTROL = encode_batch([(7, b"\0\0\0\0", b"\0\0\0\0\0\0", ())], base_offset=12, control=True)
@@ -14,10 +16,15 @@ SECOND = encode_batch([(8, b"\xff", b"text", ())], base_offset=13, leader_epoch=
 LOG = FIRST + CONTROL + SECOND
 
 
+def parse(reply: Rendered) -> Any:
+    return orjson.loads(b"".join(reply.pieces))
+
+
 def test_reply_has_the_data_records_from_the_offset_on() -> None:
-    body, count = encode_json(LOG, 11, 1 << 20, "string", {"topic": "t"})
-    assert (count, orjson.loads(body)) == (
+    reply = encode_json(LOG, 11, 1 << 20, "string", {"topic": "t"})
+    assert (reply.shown, reply.next_offset, parse(reply)) == (
         2,
+        14,
         {
             "topic": "t",
             "next_offset": 14,
@@ -39,8 +46,7 @@ def test_reply_has_the_data_records_from_the_offset_on() -> None:
 
 def test_forms_show_the_same_bytes_as_text_json_or_base64() -> None:
     shown = {
-        form: orjson.loads(encode_json(FIRST, 10, 1 << 20, form, {})[0])["records"][0]
-        for form in ("string", "json", "binary")
+        form: parse(encode_json(FIRST, 10, 1 << 20, form, {}))["records"][0] for form in ("string", "json", "binary")
     }
     assert shown["string"]["value"] == '{"n":1}'
     assert (shown["json"]["value"], shown["json"]["key"], shown["json"]["key_base64"]) == ({"n": 1}, None, "aw==")
@@ -50,18 +56,17 @@ def test_forms_show_the_same_bytes_as_text_json_or_base64() -> None:
 
 def test_reply_ends_before_a_record_without_room_but_has_one() -> None:
     for offset in (10, 11):
-        body, _ = encode_json(LOG, offset, 1, "string", {})
-        assert orjson.loads(body)["next_offset"] == offset + 1
+        assert parse(encode_json(LOG, offset, 1, "string", {}))["next_offset"] == offset + 1
 
 
 def test_reply_of_control_batches_alone_moves_the_offset() -> None:
-    assert orjson.loads(encode_json(CONTROL, 12, 1 << 20, "string", {})[0]) == {"next_offset": 13, "records": []}
+    assert parse(encode_json(CONTROL, 12, 1 << 20, "string", {})) == {"next_offset": 13, "records": []}
 
 
 def test_v2_lists_records_and_refuses_those_that_it_cannot_show() -> None:
-    body, count, following = encode_v2(LOG, 10, 1 << 20, "binary", "t", 3)
-    assert (count, following) == (3, 14)
-    assert orjson.loads(body)[0] == {"topic": "t", "key": "aw==", "value": "eyJuIjoxfQ==", "partition": 3, "offset": 10}
+    reply = encode_v2(LOG, 10, 1 << 20, "binary", "t", 3)
+    assert (reply.shown, reply.next_offset) == (3, 14)
+    assert parse(reply)[0] == {"topic": "t", "key": "aw==", "value": "eyJuIjoxfQ==", "partition": 3, "offset": 10}
     with pytest.raises(HttpError, match="of t partition 3 at offset 10 is not json: read it as binary") as refused:
         encode_v2(LOG, 10, 1 << 20, "json", "t", 3)
     assert refused.value.error_code == 42203
@@ -71,8 +76,8 @@ def test_v2_lists_the_records_before_one_that_it_cannot_show() -> None:
     values = (b"1", b"2", b"no json", b"4")
     batches = b"".join(encode_batch([(0, None, each, ())], base_offset=n) for n, each in enumerate(values))
     for data in (batches, encode_batch([(0, None, each, ()) for each in values])):
-        body, count, following = encode_v2(data, 0, 1 << 20, "json", "t", 3)
-        assert ([row["value"] for row in orjson.loads(body)], count, following) == ([1, 2], 2, 2)
+        reply = encode_v2(data, 0, 1 << 20, "json", "t", 3)
+        assert ([row["value"] for row in parse(reply)], reply.shown, reply.next_offset) == ([1, 2], 2, 2)
         with pytest.raises(HttpError, match="position 3"):
             encode_v2(data, 2, 1 << 20, "json", "t", 3)
 
@@ -95,18 +100,19 @@ ABORTED = ((1, 0), (1, 5))
 
 def test_records_of_aborted_transactions_are_in_no_form_of_reply() -> None:
     log = transactions()
-    body, count = encode_json(log, 0, 1 << 20, "string", {}, ABORTED)
-    assert (count, [row["offset"] for row in orjson.loads(body)["records"]]) == (1, [2])
-    assert orjson.loads(body)["next_offset"] == 7
-    body, count, following = encode_v2(log, 0, 1 << 20, "binary", "t", 0, ABORTED)
-    assert (count, following, [row["offset"] for row in orjson.loads(body)]) == (1, 7, [2])
-    text, count, following = encode_events(log, 0, 1 << 20, "string", ABORTED)
+    reply = encode_json(log, 0, 1 << 20, "string", {}, ABORTED)
+    assert (reply.shown, [row["offset"] for row in parse(reply)["records"]]) == (1, [2])
+    assert parse(reply)["next_offset"] == 7
+    reply = encode_v2(log, 0, 1 << 20, "binary", "t", 0, ABORTED)
+    assert (reply.shown, reply.next_offset, [row["offset"] for row in parse(reply)]) == (1, 7, [2])
+    pieces, count, following = encode_events(log, 0, 1 << 20, "string", ABORTED)
+    text = b"".join(pieces)
     assert (count, following, text.count(b"id: 2\n"), text.count(b"id: ")) == (1, 7, 1, 1)
 
 
 def test_reply_of_aborted_records_alone_moves_the_offset() -> None:
-    body, count = encode_json(transactions(), 0, 1 << 20, "string", {}, [(1, 0), (2, 2), (1, 5)])
-    assert (count, orjson.loads(body)) == (0, {"next_offset": 7, "records": []})
+    reply = encode_json(transactions(), 0, 1 << 20, "string", {}, [(1, 0), (2, 2), (1, 5)])
+    assert (reply.shown, parse(reply)) == (0, {"next_offset": 7, "records": []})
 
 
 def test_whole_batches_are_left_out_of_a_raw_reply() -> None:
@@ -118,7 +124,7 @@ def test_whole_batches_are_left_out_of_a_raw_reply() -> None:
 
 
 def test_event_has_its_offset_as_id() -> None:
-    text, count, following = encode_events(LOG, 11, 1 << 20, "string")
+    pieces, count, following = encode_events(LOG, 11, 1 << 20, "string")
     assert (count, following) == (2, 14)
-    first, second, rest = text.split(b"\n\n")
+    first, second, rest = b"".join(pieces).split(b"\n\n")
     assert first.startswith(b"id: 11\ndata: {") and second.startswith(b"id: 13\ndata: {") and rest == b""

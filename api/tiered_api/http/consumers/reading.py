@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
 
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicId, TopicPartition
@@ -21,7 +20,7 @@ from tiered_api.http.partitions.reads import (
     DECODED_PER_BYTE,
     OBJECTS_MAX,
     decode_memory,
-    load_bytes,
+    load,
     max_decoded_size,
     read_remote,
     tell_unshown_record,
@@ -31,8 +30,6 @@ from tiered_api.http.partitions.remote_partition import AnyPartition, RemotePart
 
 RECHECK_SECONDS = 1.0
 """Time for writing a response. The assignment may change while nothing is written."""
-
-Row = dict[str, Any]
 
 
 async def poll_records(
@@ -61,7 +58,10 @@ class ConsumerPoll:
     lost if a partition cannot be read, or if the client goes away before that."""
 
     def __init__(self, request: HttpRequest, instance: ConsumerInstance, max_bytes: int) -> None:
-        self.rows: list[Row] = []
+        self.pieces: list[bytes] = []
+        """Rows of REST v2 as JSON, with commas between them."""
+        self.count = 0
+        """Number of the rows."""
         self._positions: dict[TopicPartition, ConsumerPosition] = {}
         self._last: TopicPartition | None = None
         self._request = request
@@ -87,9 +87,9 @@ class ConsumerPoll:
         next owner of the partitions reads the rows again, and the next commit by hand says so."""
         if self._instance.assignment_version == self._assignment_version:
             self._instance.mark_read(self._positions, self._last)
-        elif self.rows:
+        elif self.count:
             self._instance.mark_lost(self._positions)
-        self._request.context.records_read.inc(len(self.rows))
+        self._request.context.records_read.inc(self.count)
 
     def require_rights(self) -> None:
         """Raises `HttpError` if the caller may not read a topic any more whose rows were gathered before a wait."""
@@ -114,7 +114,7 @@ class ConsumerPoll:
                 await self._read(tp)
             except (Refused, HttpError, Unavailable, Corrupt) as error:
                 if self._instance.assignment_version == self._assignment_version and not _is_transient(error):
-                    if not self.rows and not self._is_full:
+                    if not self.count and not self._is_full:
                         self._instance.skip_partition(tp)
                         await self._instance.try_commit_new_resets()
                         raise
@@ -152,13 +152,13 @@ class ConsumerPoll:
             return
         if not fetched.size:
             return
-        data = load_bytes(fetched)
+        data = await load(request, fetched)
         if isinstance(source, LeaderReplica):
             await request.reserve_memory(decode_memory(data))
         form = instance.config.format
-        objects = OBJECTS_MAX - len(self.rows)
+        objects = OBJECTS_MAX - self.count
         with tell_unshown_record(*tp):
-            rows, following = await request.run_job(
+            pieces, count, following = await request.run_job(
                 max_decoded_size(data),
                 rows_v2,
                 data,
@@ -170,11 +170,13 @@ class ConsumerPoll:
                 fetched.aborted_txns,
             )
         request.require(Operation.READ, ResourceType.TOPIC, tp.topic)
-        self.rows += rows
+        if count:
+            self.pieces += [b",", *pieces] if self.count else pieces
+            self.count += count
         self._positions[tp] = ConsumerPosition(source.topic_id, following)
         self._last, self._progressed = tp, True
-        self._size += len(data) if rows else 0
-        self._bytes_left = self._bytes_left - len(data) if len(self.rows) < OBJECTS_MAX else 0
+        self._size += len(data) if count else 0
+        self._bytes_left = self._bytes_left - len(data) if self.count < OBJECTS_MAX else 0
 
     async def _fetch(self, source: AnyPartition, position: int) -> ReadResult:
         read_committed = self._instance.config.read_committed

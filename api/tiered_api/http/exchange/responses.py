@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator, Sequence
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any, NoReturn
@@ -28,17 +29,23 @@ class HttpResponse(web.StreamResponse):
     handler that needs to know when it is sent awaits `send`; otherwise aiohttp writes it after the handler."""
 
     def __init__(
-        self, body: bytes = b"", *, status: int = 200, media_type: str = media_types.JSON, headers: Headers = ()
+        self,
+        body: bytes | Sequence[bytes] = b"",
+        *,
+        status: int = 200,
+        media_type: str = media_types.JSON,
+        headers: Headers = (),
     ) -> None:
+        """The body is bytes, or pieces that are written one after the other: to join 60 MB takes 20 ms."""
         self._status = status
-        self.payload = body
+        self.pieces = (body,) if isinstance(body, bytes) else body
         self.media_type = media_type
         self.extra_headers = headers
 
     @property
     def body_bytes(self) -> int:
         """Size of the body."""
-        return len(self.payload)
+        return sum(map(len, self.pieces))
 
     async def send(self, request: web.BaseRequest) -> None:
         """Returns once the kernel has all of it, to send it; the client may still miss it. `ConnectionError` where the
@@ -59,15 +66,17 @@ class HttpResponse(web.StreamResponse):
             raise ConnectionResetError("the client has gone")
         if self._keep_alive is None:
             self._keep_alive = request.keep_alive
-        head = head_bytes(
-            self._status, self.media_type, len(self.payload), self._keep_alive, request, self.extra_headers
-        )
-        body = b"" if request.method == "HEAD" else self.payload
-        if len(body) <= JOINED_BYTES_MAX:
-            transport.write(head + body)
+        size = self.body_bytes
+        head = head_bytes(self._status, self.media_type, size, self._keep_alive, request, self.extra_headers)
+        pieces = () if request.method == "HEAD" else self.pieces
+        if size <= JOINED_BYTES_MAX:
+            transport.write(b"".join((head, *pieces)))
         else:
             transport.write(head)
-            transport.write(body)
+            if len(pieces) > 1:
+                await write_pieces(request, pieces)
+            elif pieces:
+                transport.write(pieces[0])
         self._eof_sent = True
         if transport.get_write_buffer_size():
             await drain_writer(request)
@@ -113,6 +122,32 @@ def date_line() -> bytes:
 def open_stream(media_type: str) -> web.StreamResponse:
     """Returns a response of unknown length. It does not name the server software."""
     return web.StreamResponse(headers={"Content-Type": media_type, "Cache-Control": "no-store", "Server": "tiered"})
+
+
+async def write_pieces(request: web.BaseRequest, pieces: Sequence[bytes]) -> None:
+    """Writes pieces of a body as fast as the client takes them, in the time that a whole body has. Ends the connection
+    of a client that takes longer."""
+    try:
+        async with asyncio.timeout(write_seconds(request)):
+            for piece in _join_small(pieces):
+                if request.transport is None:
+                    raise ConnectionResetError("the client has gone")
+                request.transport.write(piece)
+                await request.writer.drain()
+    except TimeoutError:
+        abort_connection(request)
+
+
+def _join_small(pieces: Sequence[bytes]) -> Iterator[bytes]:
+    """Yields the pieces: small ones as one, so that none takes a call to the kernel of its own."""
+    waiting, size = list[bytes](), 0
+    for piece in pieces:
+        waiting.append(piece)
+        size += len(piece)
+        if size > JOINED_BYTES_MAX:
+            yield from waiting if len(waiting) == 1 else (b"".join(waiting[:-1]), waiting[-1])
+            waiting, size = [], 0
+    yield b"".join(waiting)
 
 
 async def drain_writer(request: web.BaseRequest) -> None:

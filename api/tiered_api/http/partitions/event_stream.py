@@ -18,7 +18,7 @@ from tiered_api.http.partitions.reads import (
     ReadSpec,
     decode_memory,
     fetch,
-    load_bytes,
+    load,
     max_decoded_size,
     reserve_memory,
     tell_unshown_record,
@@ -41,22 +41,22 @@ async def _stream(request: HttpRequest, spec: ReadSpec, form: str) -> web.Stream
     spec = replace(
         spec, offset=_resume_offset(request, spec.offset), max_bytes=min(spec.max_bytes, READ_BYTES_MAX), wait_ms=0
     )
-    text, spec = await _next_events(request, spec, form)
+    pieces, spec = await _next_events(request, spec, form)
     response = open_stream(media_types.EVENTS)
     await response.prepare(request)
-    await _send(request, response, text or b": open\n\n")
+    await _send(request, response, pieces or [b": open\n\n"])
     spec = replace(spec, wait_ms=KEEPALIVE_MS)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + request.context.limits.stream_seconds
     while loop.time() < deadline and not request.context.closing and request.transport is not None:
         try:
-            text, spec = await _next_events(request, spec, form)
+            pieces, spec = await _next_events(request, spec, form)
         except EXPECTED_ERRORS as error:
-            await _send(request, response, _error_event(to_http_error(error)))
+            await _send(request, response, [_error_event(to_http_error(error))])
             break
-        await _send(request, response, text or b": silence\n\n")
+        await _send(request, response, pieces or [b": silence\n\n"])
         if request.meter is not None:
-            await _slow_down(request, response, len(text), deadline)
+            await _slow_down(request, response, sum(map(len, pieces)), deadline)
     response.force_close()
     await response.write_eof()
     return response
@@ -68,7 +68,7 @@ async def _slow_down(request: HttpRequest, response: web.StreamResponse, count: 
     assert meter is not None
     left = await meter.pace(request.operation, count, request)
     while left and loop.time() < deadline and not request.context.closing and request.transport is not None:
-        await _send(request, response, b": silence\n\n")
+        await _send(request, response, [b": silence\n\n"])
         left = await meter.rest(request.operation, request)
 
 
@@ -81,23 +81,23 @@ def _resume_offset(request: HttpRequest, offset: int) -> int:
     return int(last) + 1
 
 
-async def _next_events(request: HttpRequest, spec: ReadSpec, form: str) -> tuple[bytes, ReadSpec]:
+async def _next_events(request: HttpRequest, spec: ReadSpec, form: str) -> tuple[list[bytes], ReadSpec]:
     """Returns the events of one read, and the next read. The events hold memory until they are sent."""
     context = request.context
     spec = replace(spec, source=resolve_leader(context, spec.source, request.caller))
     fetched = await fetch(request, spec)
-    data = load_bytes(fetched)
+    data = await load(request, fetched)
     if data:
         await reserve_memory(request, spec.source, decode_memory(data))
     room = context.limits.json_bytes
     with tell_unshown_record(spec.source.topic, spec.source.partition):
-        text, count, following = await request.run_job(
+        rendered = await request.run_job(
             max_decoded_size(data), encode_events, data, spec.offset, room, form, fetched.aborted_txns
         )
     request.require(Operation.READ, ResourceType.TOPIC, spec.source.topic)
-    request.set_held_memory(len(text))
-    context.records_read.inc(count)
-    return text, replace(spec, offset=following)
+    request.set_held_memory(rendered.size)
+    context.records_read.inc(rendered.shown)
+    return rendered.pieces, replace(spec, offset=rendered.next_offset)
 
 
 def _error_event(error: HttpError) -> bytes:
@@ -105,10 +105,11 @@ def _error_event(error: HttpError) -> bytes:
     return b"event: error\ndata: %b\n\n" % body
 
 
-async def _send(request: HttpRequest, response: web.StreamResponse, text: bytes) -> None:
+async def _send(request: HttpRequest, response: web.StreamResponse, pieces: list[bytes]) -> None:
     try:
         async with asyncio.timeout(request.context.limits.write_seconds):
-            await response.write(text)
+            for piece in pieces:
+                await response.write(piece)
     except TimeoutError:
         abort_connection(request)
     request.set_held_memory(0)

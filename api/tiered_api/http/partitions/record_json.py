@@ -1,28 +1,78 @@
-"""Records as JSON for readers: whole responses, REST v2 lists, and the data of events."""
+"""Records as JSON for readers: whole responses, REST v2 lists, and the data of events.
+
+A response is rendered in pieces. The objects of one piece exist at a time, and each step holds the interpreter's lock
+for milliseconds. So the pieces are not joined, and long base64 is made bit by bit.
+"""
 
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import orjson
 
 from tiered.records.aborted import AbortedTransaction
 from tiered.records.model import Header, Record
+from tiered.records.native import json_elements
+from tiered.records.pieces import RECORD_BYTES
 from tiered_api.http.exchange.errors import CONVERSION_FAILED, HttpError
+from tiered_api.http.exchange.fields import ELEMENTS_MAX
 from tiered_api.http.partitions.reads import OBJECTS_MAX, DecodedBatch, decode_batches
+
+SHOWN_BYTES_MAX = 4 << 20
+"""Longest key or value that is shown as text or JSON: parsing and writing it takes at most 20 ms. Longer ones, and JSON
+of more than `ELEMENTS_MAX` values and names, are shown as base64."""
+PIECE_BYTES = 1 << 17
+"""Bytes of records that are rendered in one step, beside a single larger record."""
+BINARY_BYTES = 3 << 18
+"""Bytes that become base64 in one step: whole groups of three."""
+DEPTH_SAFE = 200
+"""Brackets in a value that need no check: orjson reads depths up to 1024 and writes depths up to 254."""
+EXPANSION_MAX = 3
+"""Most bytes of a response for each byte of its room. Control characters take six as text. It has one record at
+least."""
+
+
+class Rendered(NamedTuple):
+    """A response in pieces, the number of records that it shows, and the offset of the next read."""
+
+    pieces: list[bytes]
+    shown: int
+    next_offset: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the response."""
+        return sum(map(len, self.pieces))
+
+
+class _NotShown(ValueError):
+    """A key or value that takes too long to be shown in the form that the reader wants."""
+
+
+Tails = list[tuple[str, bytes]]
+"""Fields at the end of a row, as base64."""
+Row = tuple[dict[str, Any], Tails]
 
 
 def _binary(data: bytes) -> str:
+    if len(data) > SHOWN_BYTES_MAX:
+        raise _NotShown
     return b64encode(data).decode("ascii")
 
 
-DEPTH_SAFE = 200
-"""Brackets in a value that need no check: orjson reads depths up to 1024 and writes depths up to 254."""
+def _text(data: bytes) -> str:
+    if len(data) > SHOWN_BYTES_MAX:
+        raise _NotShown(f"it has {len(data)} bytes, more than {SHOWN_BYTES_MAX}")
+    return data.decode()
 
 
 def _json(data: bytes) -> Any:
+    if len(data) > SHOWN_BYTES_MAX:
+        raise _NotShown(f"it has {len(data)} bytes, more than {SHOWN_BYTES_MAX}")
+    if len(data) >= ELEMENTS_MAX and (elements := json_elements(data)) > ELEMENTS_MAX:
+        raise _NotShown(f"it has {elements} values and names, more than {ELEMENTS_MAX}")
     value = orjson.loads(data)
     if data.count(b"[") + data.count(b"{") > DEPTH_SAFE:
         try:
@@ -32,45 +82,109 @@ def _json(data: bytes) -> Any:
     return value
 
 
-FORMS: dict[str, Callable[[bytes], Any]] = {"string": bytes.decode, "json": _json, "binary": _binary}
-"""Returns the renderer of keys and values; it raises ValueError if bytes are not of the form."""
+FORMS: dict[str, Callable[[bytes], Any]] = {"string": _text, "json": _json, "binary": _binary}
+"""Returns the renderer of keys and values; it raises ValueError if bytes are not of the form, or are too long."""
 
 
 def headers_json(headers: tuple[Header, ...]) -> list[dict[str, str | None]]:
     """Returns headers with base64 values, the form that REST v3 accepts."""
-    return [{"name": name, "value": None if value is None else _binary(value)} for name, value in headers]
+    return [
+        {"name": name, "value": None if value is None else b64encode(value).decode("ascii")} for name, value in headers
+    ]
 
 
-def rows_json(batch: DecodedBatch, form: str) -> list[dict[str, Any]]:
-    """Returns the records of one batch. Bytes that are not of the form become `key_base64` or `value_base64`, and `key`
-    or `value` is null: nothing is lost or ambiguous."""
-    show, epoch = FORMS[form], batch.leader_epoch
-    try:
-        return [
-            {
-                "offset": offset,
-                "timestamp": timestamp,
-                "leader_epoch": epoch,
-                "key": None if key is None else show(key),
-                "value": None if value is None else show(value),
-                "headers": headers_json(headers) if headers else [],
-            }
-            for offset, timestamp, key, value, headers in batch.records
-        ]
-    except ValueError:
-        return [_row(row, epoch, show) for row in batch.records]
+def _rows_json(records: Sequence[Record], epoch: int, form: str) -> list[dict[str, Any]]:
+    """Returns records of one batch. Raises `ValueError` if a key or value is not of the form."""
+    show = FORMS[form]
+    return [
+        {
+            "offset": offset,
+            "timestamp": timestamp,
+            "leader_epoch": epoch,
+            "key": None if key is None else show(key),
+            "value": None if value is None else show(value),
+            "headers": headers_json(headers) if headers else [],
+        }
+        for offset, timestamp, key, value, headers in records
+    ]
 
 
-def _row(row: Record, epoch: int, show: Callable[[bytes], Any]) -> dict[str, Any]:
+def _row(row: Record, epoch: int, form: str) -> Row:
+    """Returns a record, and its fields that are too long. Bytes that are not of the form become `key_base64` or
+    `value_base64`, and `key` or `value` is null: nothing is lost or ambiguous."""
+    show, tails = FORMS[form], Tails()
     out: dict[str, Any] = {"offset": row.offset, "timestamp": row.timestamp, "leader_epoch": epoch}
     for name, data in (("key", row.key), ("value", row.value)):
         try:
             out[name] = None if data is None else show(data)
         except ValueError:
+            assert data is not None
+            if form == "binary":
+                tails.append((name, data))
+                continue
             out[name] = None
-            out[f"{name}_base64"] = _binary(data or b"")
+            tails.append((f"{name}_base64", data))
     out["headers"] = headers_json(row.headers)
-    return out
+    return out, tails
+
+
+def _row_pieces(row: dict[str, Any], tails: Tails) -> Iterator[bytes]:
+    """Yields the JSON of a row."""
+    text = orjson.dumps(row)
+    if not tails:
+        yield text
+        return
+    yield text[:-1]
+    for name, data in tails:
+        yield b',"%b":"' % name.encode()
+        for at in range(0, len(data), BINARY_BYTES):
+            yield b64encode(data[at : at + BINARY_BYTES])
+        yield b'"'
+    yield b"}"
+
+
+def _join(rows: Sequence[Row]) -> list[bytes]:
+    """Returns the JSON of rows, with commas between them."""
+    if not any(tails for _, tails in rows):
+        return [orjson.dumps([row for row, _ in rows])[1:-1]]
+    out: list[bytes] = []
+    for row, tails in rows:
+        out += (b",", *_row_pieces(row, tails))
+    return out[1:]
+
+
+def _slices(batch: DecodedBatch) -> Iterator[tuple[Sequence[Record], int]]:
+    """Yields the records of a batch in pieces, each with the offset after it."""
+    start = size = 0
+    for n, (_, _, key, value, headers) in enumerate(batch.records, 1):
+        size += RECORD_BYTES * (1 + len(headers)) + len(key or b"") + len(value or b"")
+        if size >= PIECE_BYTES and n < len(batch.records):
+            yield batch.records[start:n], batch.records[n - 1].offset + 1
+            start, size = n, 0
+    yield batch.records[start:], batch.next_offset
+
+
+def _gather(
+    batches: Iterator[DecodedBatch],
+    offset: int,
+    room: int,
+    render: Callable[[Sequence[Record], int], list[bytes]],
+    between: bytes = b"",
+) -> Rendered:
+    """Returns what `render` makes of the records and their leader epoch, with `between` between its results."""
+    pieces, count, following, size = list[bytes](), 0, offset, 0
+    for batch in batches:
+        for records, ends in _slices(batch):
+            if records:
+                made = render(records, batch.leader_epoch)
+                if count and between:
+                    pieces.append(between)
+                pieces += made
+                count, size = count + len(records), size + sum(map(len, made))
+            following = ends
+            if size >= EXPANSION_MAX * room:
+                return Rendered(pieces, count, following)
+    return Rendered(pieces, count, following)
 
 
 def encode_json(
@@ -81,14 +195,18 @@ def encode_json(
     outer: dict[str, Any],
     aborted: Sequence[AbortedTransaction] = (),
     objects: int = OBJECTS_MAX,
-) -> tuple[bytes, int]:
-    """Returns (body, records) of a JSON read: `outer` with the next offset and the records."""
-    rows: list[dict[str, Any]] = []
-    following = offset
-    for batch in decode_batches(data, offset, room, objects, aborted):
-        rows += rows_json(batch, form)
-        following = batch.next_offset
-    return orjson.dumps({**outer, "next_offset": following, "records": rows}), len(rows)
+) -> Rendered:
+    """Returns a JSON read: `outer` with the next offset and the records."""
+
+    def render(records: Sequence[Record], epoch: int) -> list[bytes]:
+        try:
+            return [orjson.dumps(_rows_json(records, epoch, form))[1:-1]]
+        except ValueError:
+            return _join([_row(record, epoch, form) for record in records])
+
+    pieces, count, following = _gather(decode_batches(data, offset, room, objects, aborted), offset, room, render, b",")
+    head = orjson.dumps({**outer, "next_offset": following})[:-1]
+    return Rendered([head + b',"records":[', *pieces, b"]}"], count, following)
 
 
 def encode_v2(
@@ -99,10 +217,10 @@ def encode_v2(
     topic: str,
     partition: int,
     aborted: Sequence[AbortedTransaction] = (),
-) -> tuple[bytes, int, int]:
-    """Returns (body, records, next offset) of a REST v2 read."""
-    rows, following = rows_v2(data, offset, room, form, topic, partition, aborted=aborted)
-    return orjson.dumps(rows), len(rows), following
+) -> Rendered:
+    """Returns a REST v2 read."""
+    pieces, count, following = rows_v2(data, offset, room, form, topic, partition, aborted=aborted)
+    return Rendered([b"[", *pieces, b"]"], count, following)
 
 
 def rows_v2(
@@ -114,27 +232,56 @@ def rows_v2(
     partition: int,
     objects: int = OBJECTS_MAX,
     aborted: Sequence[AbortedTransaction] = (),
-) -> tuple[list[dict[str, Any]], int]:
-    """Returns (records, next offset) of a REST v2 read. Ends before a record that is not of the form, because v2 has no
-    other field for it. Raises `HttpError` 422 if that is the first one."""
-    show = FORMS[form]
-    rows: list[dict[str, Any]] = []
-    following = offset
+) -> Rendered:
+    """Returns the rows of a REST v2 read, with commas between them. Ends before a record that is not of the form, or
+    takes too long to be shown as JSON: v2 has no other field for it. Raises `HttpError` 422 if that is the first
+    one."""
+    pieces, count, following, size = list[bytes](), 0, offset, 0
     for batch in decode_batches(data, offset, room, objects, aborted):
-        following = batch.next_offset
-        for at, _, key, value, _ in batch.records:
-            try:
-                shown = (None if key is None else show(key), None if value is None else show(value))
-            except ValueError:
-                if rows:
-                    return rows, at
-                raise HttpError(
-                    CONVERSION_FAILED,
-                    f"the record of {topic} partition {partition} at offset {at} is not {form}: read it as binary "
-                    f"(Accept, or a consumer made with that format), or go on at position {at + 1}",
-                ) from None
-            rows.append({"topic": topic, "key": shown[0], "value": shown[1], "partition": partition, "offset": at})
-    return rows, following
+        for records, ends in _slices(batch):
+            rows, unshown = list[Row](), None
+            for record in records:
+                try:
+                    rows.append(_row_v2(record, topic, partition, form))
+                except ValueError as error:
+                    unshown = error
+                    break
+            if rows:
+                made = _join(rows)
+                pieces += [b",", *made] if count else made
+                count, size = count + len(rows), size + sum(map(len, made))
+            if unshown is not None:
+                ends = records[len(rows)].offset
+                if not count:
+                    raise _unshown_v2(unshown, topic, partition, ends, form)
+            following = ends
+            if unshown is not None or size >= EXPANSION_MAX * room:
+                return Rendered(pieces, count, following)
+    return Rendered(pieces, count, following)
+
+
+def _row_v2(record: Record, topic: str, partition: int, form: str) -> Row:
+    """Returns a record, and its fields that are too long. Raises `ValueError` if it is not of the form."""
+    show, tails = FORMS[form], Tails()
+    row: dict[str, Any] = {"topic": topic}
+    for name, data in (("key", record.key), ("value", record.value)):
+        try:
+            row[name] = None if data is None else show(data)
+        except ValueError:
+            if form != "binary" or data is None:
+                raise
+            tails.append((name, data))
+    row |= {"partition": partition, "offset": record.offset}
+    return row, tails
+
+
+def _unshown_v2(error: ValueError, topic: str, partition: int, offset: int, form: str) -> HttpError:
+    why = f" ({error})" if isinstance(error, _NotShown) else ""
+    return HttpError(
+        CONVERSION_FAILED,
+        f"the record of {topic} partition {partition} at offset {offset} is not {form}{why}: read it as binary "
+        f"(Accept, or a consumer made with that format), or go on at position {offset + 1}",
+    )
 
 
 def encode_events(
@@ -144,11 +291,18 @@ def encode_events(
     form: str,
     aborted: Sequence[AbortedTransaction] = (),
     objects: int = OBJECTS_MAX,
-) -> tuple[bytes, int, int]:
-    """Returns (text of the events, records, next offset). The id of an event is the record's offset."""
-    out: list[bytes] = []
-    following = offset
-    for batch in decode_batches(data, offset, room, objects, aborted):
-        out += [b"id: %d\ndata: %b\n\n" % (row["offset"], orjson.dumps(row)) for row in rows_json(batch, form)]
-        following = batch.next_offset
-    return b"".join(out), len(out), following
+) -> Rendered:
+    """Returns events. The id of an event is the record's offset."""
+
+    def render(records: Sequence[Record], epoch: int) -> list[bytes]:
+        out: list[bytes] = []
+        try:
+            rows = _rows_json(records, epoch, form)
+        except ValueError:
+            for record in records:
+                row, tails = _row(record, epoch, form)
+                out += (b"id: %d\ndata: " % record.offset, *_row_pieces(row, tails), b"\n\n")
+            return out
+        return [b"".join(b"id: %d\ndata: %b\n\n" % (row["offset"], orjson.dumps(row)) for row in rows)]
+
+    return _gather(decode_batches(data, offset, room, objects, aborted), offset, room, render)

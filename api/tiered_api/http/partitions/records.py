@@ -27,6 +27,7 @@ from tiered_api.http.partitions.reads import (
     decode_memory,
     drop_aborted,
     fetch,
+    load,
     load_bytes,
     max_decoded_size,
     parse_read_spec,
@@ -105,12 +106,12 @@ async def _read_json(request: HttpRequest, spec: ReadSpec, kind: str) -> HttpRes
     shown = v2 or parse_format(request)
     fetched = await fetch(request, spec)
     # Read twice: a request that waits for its turn holds no bytes of a hot segment.
-    await reserve_memory(request, spec.source, decode_memory(load_bytes(fetched)))
-    data = load_bytes(fetched)
+    await reserve_memory(request, spec.source, decode_memory(await load(request, fetched)))
+    data = await load(request, fetched)
     context, source, room = request.context, spec.source, request.context.limits.json_bytes
     if v2:
         with tell_unshown_record(source.topic, source.partition):
-            body, count, following = await request.run_job(
+            rendered = await request.run_job(
                 max_decoded_size(data),
                 encode_v2,
                 data,
@@ -121,7 +122,7 @@ async def _read_json(request: HttpRequest, spec: ReadSpec, kind: str) -> HttpRes
                 source.partition,
                 fetched.aborted_txns,
             )
-        headers: tuple[tuple[str, str], ...] = ((NEXT_OFFSET, str(following)),)
+        headers: tuple[tuple[str, str], ...] = ((NEXT_OFFSET, str(rendered.next_offset)),)
     else:
         outer = {
             "topic": source.topic,
@@ -131,13 +132,13 @@ async def _read_json(request: HttpRequest, spec: ReadSpec, kind: str) -> HttpRes
             "last_stable_offset": fetched.last_stable_offset,
         }
         with tell_unshown_record(source.topic, source.partition):
-            body, count = await request.run_job(
+            rendered = await request.run_job(
                 max_decoded_size(data), encode_json, data, spec.offset, room, shown, outer, fetched.aborted_txns
             )
         headers = ()
-    request.set_held_memory(len(body))
-    context.records_read.inc(count)
-    return HttpResponse(body, media_type=kind, headers=headers)
+    request.set_held_memory(rendered.size)
+    context.records_read.inc(rendered.shown)
+    return HttpResponse(rendered.pieces, media_type=kind, headers=headers)
 
 
 async def write_batches(request: HttpRequest) -> web.StreamResponse:

@@ -44,7 +44,7 @@ from tiered_api.http.exchange.errors import (
 from tiered_api.http.exchange.fields import check_fields
 from tiered_api.http.exchange.limits import Exhausted
 from tiered_api.http.exchange.request import HttpRequest
-from tiered_api.http.exchange.responses import HttpResponse, json_response
+from tiered_api.http.exchange.responses import HttpResponse
 from tiered_api.http.exchange.schemas import (
     COMMIT_V2,
     OFFSET_V2,
@@ -280,7 +280,7 @@ async def read_consumer(request: HttpRequest) -> web.StreamResponse:
     async with instance.use():
         max_bytes = request.query_integer("max_bytes", limits.json_bytes, 1, limits.json_bytes)
         reading = await poll_records(request, instance, max_bytes, timeout_ms)
-        response = json_response(reading.rows, media_type=kind)
+        response = HttpResponse([b"[", *reading.pieces, b"]"], media_type=kind)
         await response.send(request)
         reading.mark_delivered()
     return response
