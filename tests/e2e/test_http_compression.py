@@ -15,6 +15,7 @@ from tests.e2e.http_cluster import HttpCluster
 from tests.e2e.http_cluster import run as run_cluster
 from tests.e2e.http_site import TEST_SECONDS, HttpBroker, HttpReply, run, wait_until
 from tests.e2e.test_http_login import BASIC, basic, remove_user, set_user
+from tests.e2e.test_http_quotas import APP, put
 from tiered_api.http.exchange.context import INLINE_BYTES, WORKERS, HttpContext
 
 V2_JSON = "application/vnd.kafka.json.v2+json"
@@ -180,3 +181,22 @@ def test_level_above_the_limit_of_the_broker_is_refused_over_http(tmp_path: Path
             assert (put.status, f"tiered.{name}.max" in put.json["message"]) == (400, True), put
 
     run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("kind", ["records", "transaction"])
+def test_time_of_compression_in_threads_is_charged_to_the_client(tmp_path: Path, kind: str) -> None:
+    """The batch takes 100 ms, and the event loop less than 10 ms."""
+
+    async def scenario(three: HttpCluster) -> None:
+        level, size, letters = SLOW["gzip"]
+        value, site = random_text(size, letters), three[1]
+        await three.create("slow", [1], compression_type="gzip", compression_gzip_level=str(level))
+        record = {"topic_name": "slow", "partition_id": 0, "value": {"type": "STRING", "data": value}}
+        sent = v2("slow", value, **APP) if kind == "records" else (TRANSACTIONS, {"records": [record]}, APP)
+        await put(site, request_percentage=0.1)
+        first = await write(site, sent)
+        second = await site.ask("GET", "/topics", **APP)
+        assert (first.status, second.status) == (200, 429), first
+        assert int(second.headers["Retry-After"]) > 30, "30 ms are 30 s of the quota"
+
+    run_cluster(tmp_path, scenario)

@@ -18,7 +18,6 @@ from tiered.records.batch import HEADER_BYTES, Codec, encode_batch
 from tiered.records.compression import affordable_level, level_cost
 from tiered.records.partitioner import partition_of
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
-from tiered.security.principal import Caller
 from tiered_api.http.exchange.context import INLINE_BYTES, HttpContext
 from tiered_api.http.exchange.errors import (
     EXPECTED_ERRORS,
@@ -257,25 +256,29 @@ def _is_reused(share: _PartitionRecords, outcomes: Sequence[RecordMetadata | Htt
 
 
 class _PartitionRecords(NamedTuple):
-    """The records of one partition, by their numbers, and the size limit of its batches. `recheck` raises an error if
-    the caller lost its rights. Threads and idempotency keys count for the holder of the caller."""
+    """The records of one partition, by their numbers, and the size limit of its batches. Threads and idempotency keys
+    count for the client of the request; the broker itself writes without one."""
 
     source: AnyPartition
     numbers: list[int]
     limit: int
-    recheck: Callable[[], None]
-    caller: Caller | None
+    request: HttpRequest | None
 
     @classmethod
     def of(cls, request: HttpRequest | None, source: AnyPartition, numbers: list[int]) -> _PartitionRecords:
         """Returns the records of a request, or of the broker itself."""
         limit = min(source.config.max_message_bytes, source.config.segment_size)
-        return cls(source, numbers, limit, _recheck_of(request), request.caller if request is not None else None)
+        return cls(source, numbers, limit, request)
 
     @property
     def holder(self) -> str:
         """The holder of the caller; the broker itself has none."""
-        return self.caller.holder if self.caller is not None else ""
+        return self.request.caller.holder if self.request is not None else ""
+
+    def recheck(self) -> None:
+        """Raises `HttpError` if the caller lost its rights."""
+        if self.request is not None:
+            self.request.recheck()
 
 
 def _check_single_batches(shares: Sequence[_PartitionRecords], records: Sequence[ProducerRecord]) -> None:
@@ -353,10 +356,11 @@ async def _append(
 ) -> list[RecordMetadata]:
     source, compression = share.source, choose_compression(share.source.config, records)
     producer = NO_PRODUCER if key is None else key[1:]
-    data = await context.run_job_of(share.holder, compression.work, encode_records, compression, records, producer)
+    run_job = context.run_job if share.request is None else share.request.run_job
+    data = await run_job(compression.work, encode_records, compression, records, producer)
     if compression.work > INLINE_BYTES:  # another broker may lead the partition now
-        share.recheck()
-        source = open_partition(context, source.tp, source.topic_id, caller=share.caller, recheck=share.recheck)
+        caller = share.request.caller if share.request is not None else None
+        source = open_partition(context, source.tp, source.topic_id, caller=caller, recheck=share.recheck)
     try:
         appended = await source.append(data, timeout_ms=context.limits.append_ms, holder=share.holder)
     except Refused as refused:

@@ -81,9 +81,7 @@ async def commit_transaction(request: HttpRequest) -> web.StreamResponse:
         written = await _commit(request, body)
     else:
         with context.service(IdempotencyKeys).use(key):
-            written = await commit_once(
-                context, body, key, partial(_require_rights, request, body), request.caller.holder
-            )
+            written = await commit_once(context, body, key, partial(_require_rights, request, body), request)
     return json_response(_format_reply(body, written))
 
 
@@ -101,7 +99,7 @@ def _require_rights(request: HttpRequest, body: TransactionBody) -> None:
 
 async def _commit(request: HttpRequest, body: TransactionBody) -> list[WrittenPartition]:
     context = request.context
-    plan = _plan_writes(context, body, None, request.caller.holder)
+    plan = _plan_writes(context, body, None, request)
     seconds = context.limits.append_ms / 1000
     async with context.service(TransactionalIds).take(seconds, request.caller.holder) as producer:
         _require_rights(request, body)
@@ -119,15 +117,15 @@ async def commit_once(
     body: TransactionBody,
     key: IdempotencyKey,
     require_rights: Callable[[], None],
-    holder: str = "",
+    request: HttpRequest | None = None,
 ) -> list[WrittenPartition]:
     """Writes all in the one transaction of a key, or finds where its first try wrote it.
 
     The key has a transactional id of its own. Its coordinator keeps the reply in the record that commits the
     transaction, so that no try can write after another one has. `require_rights` raises an error if the caller lost its
-    rights during a wait.
+    rights during a wait. Work in threads is charged to the client of the `request`.
     """
-    seconds = context.limits.append_ms / 1000
+    seconds, holder = context.limits.append_ms / 1000, "" if request is None else request.caller.holder
     request_hash = KEY_HASH.pack(key.producer_epoch, key.base_sequence)
     producer = TransactionalProducer(context, f"tiered-key-{key.producer_id:x}", request_hash)
     async with context.service(TransactionalIds).admit(seconds, holder):
@@ -137,7 +135,7 @@ async def commit_once(
             if kept:
                 context.service(IdempotencyKeys).mark_used(key)
                 return decode_reply(kept, body.records, key.producer_id)
-            plan = _plan_writes(context, body, key, holder)
+            plan = _plan_writes(context, body, key, request)
             check_reply_fits([(write.tp, len(write.batches)) for write in plan.writes])
             placed = await producer.commit(
                 plan.writes,
@@ -153,7 +151,9 @@ async def commit_once(
     return plan.locate(placed)
 
 
-def _plan_writes(context: HttpContext, body: TransactionBody, key: IdempotencyKey | None, holder: str) -> Plan:
+def _plan_writes(
+    context: HttpContext, body: TransactionBody, key: IdempotencyKey | None, request: HttpRequest | None
+) -> Plan:
     counts: dict[str, int] = {}
     counters: dict[str, int] = {}
     for name, _ in body.records:
@@ -167,26 +167,22 @@ def _plan_writes(context: HttpContext, body: TransactionBody, key: IdempotencyKe
         source = find_partition(context, find_topic(context, tp.topic), tp.partition)
         limit = min(source.config.max_message_bytes, source.config.segment_size)
         runs = list(batches(records, mine, limit))
-        encoders = [(len(run), _encoder(context, holder, source.config, [records[n] for n in run])) for run in runs]
+        encoders = [(len(run), _encoder(context, request, source.config, [records[n] for n in run])) for run in runs]
         writes.append(PartitionWrite(tp, source.topic_id, encoders))
         numbers.append(runs)
     return Plan(counts, writes, numbers)
 
 
-def _encoder(context: HttpContext, holder: str, config: TopicConfig, records: Sequence[ProducerRecord]) -> EncodeBatch:
+def _encoder(
+    context: HttpContext, request: HttpRequest | None, config: TopicConfig, records: Sequence[ProducerRecord]
+) -> EncodeBatch:
     compression = choose_compression(config, records)
+    run_job = context.run_job if request is None else request.run_job
 
     async def encode(*producer: int) -> bytearray:
         producer_id, epoch, sequence = producer
-        return await context.run_job_of(
-            holder,
-            compression.work,
-            encode_records,
-            compression,
-            records,
-            (producer_id, epoch, sequence),
-            transactional=True,
-        )
+        identity = (producer_id, epoch, sequence)
+        return await run_job(compression.work, encode_records, compression, records, identity, transactional=True)
 
     return encode
 
