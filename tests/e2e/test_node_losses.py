@@ -66,6 +66,40 @@ def test_only_possibly_missing_records_are_reported_after_lost_disks(caplog: pyt
     run(scenario)
 
 
+def test_loss_says_of_how_many_seconds_records_may_be_missing() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await three_topics(site)
+        newest_ms = 1_700_000_000_000
+        await site.crash(site.machine.lose_disk)
+        await site.start(LAGGING)
+        loss = site.node.health().details["possible_loss"]["hot-0"]
+        assert loss["newest_ms"] == newest_ms < loss["at_ms"]
+        seconds = -(-(loss["at_ms"] - newest_ms) // 1000)
+        (problem,) = [each for each in site.node.health().problems if "may be gone" in each]
+        assert (
+            f"at most those of the last {seconds} s: the newest record that is left is of 2023-11-14T22:13:20"
+            in problem
+        )
+        await site.stop()
+
+    run(scenario)
+
+
+def test_partition_that_was_whole_seconds_ago_is_not_reported() -> None:
+    async def scenario(site: SimBrokerRig) -> None:
+        await site.start(LAGGING)
+        replica = await site.create()
+        await fill(replica, 5)
+        await site.wait_until(lambda: replica.stored_end == 5, 300)
+        await asyncio.sleep(45)
+        await site.crash(site.machine.lose_disk)
+        await site.start(LAGGING)
+        assert loss_offsets(site) == {}
+        await site.stop()
+
+    run(scenario)
+
+
 def test_loss_stays_a_problem_over_restarts_until_it_is_acknowledged() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await three_topics(site)

@@ -198,10 +198,17 @@ def _describe_losses(losses_by_partition: Mapping[TopicPartition, Loss]) -> Iter
     for tp, loss in islice(losses_by_partition.items(), LISTED_MAX):
         yield (
             f"acknowledged records of partition {tp} may be gone from offset {loss.from_offset} on,"
-            f" reported at {_format_time(loss.at_ms)} (see tiered cluster losses)"
+            f" reported at {_format_time(loss.at_ms)}{_describe_missing_time(loss)} (see tiered cluster losses)"
         )
     if len(losses_by_partition) > LISTED_MAX:
         yield f"and of {len(losses_by_partition) - LISTED_MAX} more partitions acknowledged records may be gone"
+
+
+def _describe_missing_time(loss: Loss) -> str:
+    if loss.seconds is None:
+        return ""
+    newest = _format_time(loss.newest_ms)
+    return f", at most those of the last {loss.seconds} s: the newest record that is left is of {newest}"
 
 
 def _describe_each(

@@ -381,7 +381,10 @@ class HostedReplicas:
             if is_loss_unreported(known.loss, replica):
                 replica.block_appends()
             if known.stored_end == UNKNOWN_END:
-                loss = Loss(lead.leader_epoch, replica.epoch_start, self._world.clock.wall_ms())
+                loss = Loss(
+                    lead.leader_epoch, replica.epoch_start, self._world.clock.wall_ms(),
+                    self.losses.get_newest_ms(replica),
+                )  # fmt: skip
                 replica.possible_loss = loss._asdict()
         elif is_loss_overstated(known.loss, replica):
             self.losses.add_overstated(replica)

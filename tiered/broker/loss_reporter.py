@@ -72,7 +72,7 @@ class LossReporter:
         try:
             # The lowest offset is last: of several losses it stays.
             due = sorted({*lost, *losses.overstated}, key=_get_loss_offset, reverse=True)
-            reports = map(_make_loss_report, due)
+            reports = (_make_loss_report(each, losses.get_newest_ms(each)) for each in due)
             while some := list(islice(reports, REPORTS_AT_ONCE)):
                 await asyncio.gather(*map(self._channel.submit, some))
         finally:
@@ -97,13 +97,14 @@ class LossReporter:
         self.directory_trusted = True
 
 
-def _make_loss_report(replica: LeaderReplica) -> requests.ReportLoss:
+def _make_loss_report(replica: LeaderReplica, newest_ms: int) -> requests.ReportLoss:
     return requests.ReportLoss(
         replica.topic_id,
         replica.partition,
         replica.leader_epoch,
         replica.epoch_start,
         replica.initial_cold_end_offset,
+        newest_ms,
     )
 
 

@@ -28,6 +28,8 @@ class PossibleLosses:
         self.overstated: list[LeaderReplica] = []
         """Leaders of logs that lack less than the metadata log says."""
         self.report_due = asyncio.Event()
+        self._newest_ms: dict[LeaderReplica, int] = {}
+        """By leader with a loss to report: the timestamp of the newest record that it had at its start."""
 
     @property
     def has_any_to_report(self) -> bool:
@@ -45,11 +47,18 @@ class PossibleLosses:
     def add_unreported(self, replica: LeaderReplica) -> None:
         """Takes a leader whose log may lack records; it has to be reported at once."""
         self.unreported.append(replica)
+        self._newest_ms[replica] = replica.unified_log.newest_record_ms
         self.report_due.set()
 
     def add_overstated(self, replica: LeaderReplica) -> None:
         """Takes a leader whose log lacks less than the metadata log says."""
         self.overstated.append(replica)
+        self._newest_ms[replica] = replica.unified_log.newest_record_ms
+
+    def get_newest_ms(self, replica: LeaderReplica) -> int:
+        """Returns the timestamp (ms) of the newest record that a leader with a loss had at its start; 0 if none is
+        known."""
+        return self._newest_ms.get(replica, 0)
 
     def drop_recorded(self, reported: Collection[LeaderReplica]) -> None:
         """Drops the losses that the metadata log has as they are, and lets their leaders append.
@@ -58,6 +67,8 @@ class PossibleLosses:
         """
         self.unreported = [each for each in self.unreported if each not in reported or self._is_unreported(each)]
         self.overstated = [each for each in self.overstated if self._is_overstated(each)]
+        kept = {*self.unreported, *self.overstated}
+        self._newest_ms = {replica: ms for replica, ms in self._newest_ms.items() if replica in kept}
         for replica in set(reported).difference(self.unreported):
             replica.on_loss_reported()
 

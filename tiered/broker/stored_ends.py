@@ -26,7 +26,7 @@ from tiered.replication.leader_replica import LeaderReplica
 
 log = logging.getLogger(__name__)
 
-REST_SECONDS = 60.0
+REST_SECONDS = 20.0
 """Pause between two checks. A log that has the same end in both is idle."""
 ENDS_MAX = 1_000
 """Most notes in one request."""

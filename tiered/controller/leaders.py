@@ -254,7 +254,8 @@ def report_loss(image: Image, request: requests.ReportLoss, now_ms: int) -> Cont
         if known.from_offset == offset:
             return ControllerResult((), None)
         epoch = known.leader_epoch
-    lost = kinds.LossReported(request.topic_id, request.partition, epoch, offset, now_ms)
+    newest_ms = request.newest_ms if offset == max(request.from_offset, request.stored_to) else 0
+    lost = kinds.LossReported(request.topic_id, request.partition, epoch, offset, now_ms, newest_ms)
     return ControllerResult((lost,), None)
 
 

@@ -76,7 +76,10 @@ def unacknowledged_losses(image: Image) -> dict[TopicPartition, Loss]:
     """
     losses = {
         TopicPartition(topic.name, partition_id.partition): Loss(
-            each[-1].leader_epoch, min(loss.from_offset for loss in each), each[0].at_ms
+            each[-1].leader_epoch,
+            min(loss.from_offset for loss in each),
+            each[0].at_ms,
+            min(loss.newest_ms for loss in each),
         )
         for partition_id, each in image.losses.items()
         if (topic := image.topics_by_id.get(partition_id.topic_id)) is not None

@@ -220,7 +220,7 @@ def to_changes(
         () if new.replicas == old.replicas else new.replicas, new.adding, new.removing,
     )  # fmt: skip
     if new.loss is not None and new.loss != old.loss:
-        yield LossReported(topic_id, p, new.loss.leader_epoch, new.loss.from_offset, new.loss.at_ms)
+        yield LossReported(topic_id, p, *new.loss)
 
 
 def check_invariants(image: PartitionImage, context: PartitionContext) -> None:

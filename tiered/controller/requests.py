@@ -271,7 +271,8 @@ class Reassign:
 class ReportLoss:
     """-> None. A leader could not prove its log whole: records from `from_offset` on may be gone.
 
-    All records below `stored_to` at the start of its leader epoch are in the bucket, whatever was reported before.
+    All records below `stored_to` at the start of its leader epoch are in the bucket, whatever was reported before. The
+    newest record that was left then has the timestamp `newest_ms`; 0 if none is known.
     """
 
     topic_id: TopicId
@@ -279,6 +280,7 @@ class ReportLoss:
     leader_epoch: int
     from_offset: int
     stored_to: int = 0
+    newest_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

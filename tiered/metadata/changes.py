@@ -188,13 +188,17 @@ class PartitionChanged:
 
 @dataclass(frozen=True, slots=True)
 class LossReported:
-    """Acknowledged records from `from_offset` on may be gone: the leader of that epoch cannot prove its log whole."""
+    """Acknowledged records from `from_offset` on may be gone: the leader of that epoch cannot prove its log whole.
+
+    The newest record that is left has the timestamp `newest_ms`; 0 if none is known.
+    """
 
     topic_id: TopicId
     partition: int
     leader_epoch: int
     from_offset: int
     at_ms: int
+    newest_ms: int = field(default_factory=int)
 
 
 @dataclass(frozen=True, slots=True)

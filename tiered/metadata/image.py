@@ -35,11 +35,20 @@ LOSSES_MAX = 4
 
 
 class Loss(NamedTuple):
-    """A possible loss since `leader_epoch`: acknowledged records of earlier epochs, from `from_offset` on."""
+    """A possible loss since `leader_epoch`: acknowledged records of earlier epochs, from `from_offset` on.
+
+    `newest_ms` is the timestamp of the newest record that is left; 0 if none is known.
+    """
 
     leader_epoch: int
     from_offset: int
     at_ms: int
+    newest_ms: int = 0
+
+    @property
+    def seconds(self) -> int | None:
+        """The seconds before the report of which records may be missing; None if that is not known."""
+        return -((self.newest_ms - self.at_ms) // 1000) if 0 < self.newest_ms <= self.at_ms else None
 
 
 class End(NamedTuple):
@@ -432,7 +441,7 @@ class _ImageBuilder:
 
     def _report_loss(self, change: kinds.LossReported) -> None:
         partitions, old = self._mutable_partition(change.topic_id, change.partition)
-        loss = Loss(change.leader_epoch, change.from_offset, change.at_ms)
+        loss = Loss(change.leader_epoch, change.from_offset, change.at_ms, change.newest_ms)
         partitions[change.partition] = replace(old, loss=loss)
         partition_id = PartitionId(change.topic_id, change.partition)
         self._put_losses(partition_id, add_loss(self.losses.get(partition_id, ()), old, loss))
@@ -515,7 +524,8 @@ def add_loss(known: tuple[Loss, ...], old: PartitionImage, new: Loss) -> tuple[L
     if len(known) == LOSSES_MAX:
         first, second, *rest = known
         from_offset = min(first.from_offset, second.from_offset)
-        known = (Loss(second.leader_epoch, from_offset, first.at_ms), *rest)
+        newest_ms = min(first.newest_ms, second.newest_ms)
+        known = (Loss(second.leader_epoch, from_offset, first.at_ms, newest_ms), *rest)
     return (*known, new)
 
 

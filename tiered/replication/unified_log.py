@@ -64,6 +64,16 @@ class UnifiedLog:
         return self.manifest.segment_count if self.manifest is not None else 0
 
     @property
+    def newest_record_ms(self) -> int:
+        """The greatest timestamp in the newest segment that has records, hot or cold; 0 if none is known. It is never
+        later than the upload of a cold one: producers may have clocks that are ahead."""
+        for segment in (self.hot.active_view, *reversed(self.hot.closed_segments())):
+            if segment.size:
+                return max(segment.max_timestamp, 0)
+        entries = self.manifest.entries if self.manifest is not None else ()
+        return max(min(entries[-1].newest_ms, entries[-1].uploaded_ms), 0) if entries else 0
+
+    @property
     def bytes_above_cold(self) -> int:
         """Bytes of log that are only on this disk. Leaves out a segment of which an earlier leader uploaded a part:
         bytes that were counted twice would make retention by size delete other records."""

@@ -494,3 +494,21 @@ def test_only_the_leader_notes_the_stored_end() -> None:
     assert note(2, epoch + 1, -1) == -1
     stale = requests.NoteStoredEnds(1, incarnation(1, 5), ())
     assert refusal(shard, stale) is Code.STALE_BROKER_EPOCH
+
+
+@pytest.mark.parametrize(("from_offset", "stored_to", "newest_ms"), [(90, 90, 700), (90, 80, 0)])
+def test_loss_says_what_is_left_only_where_its_leader_saw_it(from_offset: int, stored_to: int, newest_ms: int) -> None:
+    """An election reported more: records below the leader's own loss may be missing too."""
+    shard = cluster(1)
+    decide(shard, requests.CreateTopic("t", assignments=[[1]]))
+    epoch = partition(shard).leader_epoch
+    shard.apply((kinds.LossReported(topic_id(shard), 0, epoch, 0, 500),))
+    decide(shard, requests.ReportLoss(topic_id(shard), 0, epoch, from_offset, stored_to, 700))
+    assert partition(shard).loss == Loss(epoch, stored_to, 1000, newest_ms)
+
+
+@pytest.mark.parametrize(
+    ("newest_ms", "seconds"), [(0, None), (99_000, 1), (99_001, 1), (98_999, 2), (100_000, 0), (100_001, None)]
+)
+def test_missing_seconds_count_from_the_newest_record_left(newest_ms: int, seconds: int | None) -> None:
+    assert Loss(1, 5, 100_000, newest_ms).seconds == seconds

@@ -164,7 +164,10 @@ def _print_overview(found: dict[str, Any], internal: bool) -> None:
         lines[f"{words} ({len(found[key])})"] = _abbreviate(found[key])
     lost = sorted(found["possible_losses"], key=lambda each: is_internal(each["topic"]))
     if lost:
-        names = [f"{each['topic']}/{each['partition']} from offset {each['from_offset']} on" for each in lost]
+        names = [
+            f"{each['topic']}/{each['partition']} from offset {each['from_offset']} on{_format_missing_time(each)}"
+            for each in lost
+        ]
         lines[f"Possible losses ({len(lost)})"] = [*_abbreviate(names), "see: tiered cluster losses"]
     for number, sentence in enumerate(found["broker_problems"], 1):
         lines[f"Problem {number}"] = sentence
@@ -206,3 +209,7 @@ def _abbreviate(names: list[str]) -> list[str]:
 
 def _format_value(value: object) -> str:
     return "[" + ", ".join(map(str, value)) + "]" if isinstance(value, list) else str(value)
+
+
+def _format_missing_time(loss: dict[str, Any]) -> str:
+    return "" if loss["at_most_seconds"] is None else f" (at most the last {loss['at_most_seconds']} s)"

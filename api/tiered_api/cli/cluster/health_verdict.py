@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from tiered.metadata.image import Loss
 from tiered_api.cli.cluster.view import FENCED, BrokerReport, ClusterView
 from tiered_api.kafka.protocol.messages.metadata import MetadataResponsePartition
 
@@ -129,6 +130,8 @@ def summarize_health(
                 "from_offset": each.from_offset,
                 "leader_epoch": each.leader_epoch,
                 "at_ms": each.at_ms,
+                "newest_ms": each.newest_ms or None,
+                "at_most_seconds": Loss(each.leader_epoch, each.from_offset, each.at_ms, each.newest_ms).seconds,
             }
             for (topic, partition), each in sorted(lost.items())
         ],

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from tiered.errors import Code, Refused
+from tiered.metadata.image import Loss
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_lines, print_rows
 from tiered_api.cli.reach import open_client
@@ -70,11 +71,17 @@ async def _acknowledge(client: KafkaClient, args: Namespace) -> Sequence[Possibl
 
 
 def _row(each: PossibleLoss) -> Row:
-    reported = datetime.fromtimestamp(each.at_ms / 1000, UTC).isoformat(timespec="seconds")
+    loss = Loss(each.leader_epoch, each.from_offset, each.at_ms, each.newest_ms)
     return {
         "topic": each.topic,
         "partition": each.partition,
         "from_offset": each.from_offset,
         "leader_epoch": each.leader_epoch,
-        "told": reported,
+        "told": _format_time(each.at_ms),
+        "newest_left": _format_time(each.newest_ms) if each.newest_ms else None,
+        "at_most_seconds": loss.seconds,
     }
+
+
+def _format_time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")

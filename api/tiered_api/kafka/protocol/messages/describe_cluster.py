@@ -42,6 +42,7 @@ class PossibleLoss:
     leader_epoch: int = integer(FieldType.INT32)
     from_offset: int = integer(FieldType.INT64)
     at_ms: int = integer(FieldType.INT64)
+    newest_ms: int = integer(FieldType.INT64, "0+", default=0, tag=FIRST_PRIVATE_TAG, tagged="0+")
 
 
 @dataclass(slots=True)

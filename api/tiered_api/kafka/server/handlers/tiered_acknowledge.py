@@ -46,7 +46,7 @@ async def handle(context: KafkaContext, call: Call[TieredAcknowledgeRequest]) ->
 
 def encode_losses(found: Mapping[TopicPartition, Loss]) -> list[PossibleLoss]:
     """Returns losses as messages of the protocol."""
-    return [PossibleLoss(*tp, loss.leader_epoch, loss.from_offset, loss.at_ms) for tp, loss in found.items()]
+    return [PossibleLoss(*tp, *loss) for tp, loss in found.items()]
 
 
 def _select_losses(image: Image, topics: list[AcknowledgedTopic] | None) -> dict[TopicPartition, Loss]:
