@@ -135,6 +135,33 @@ def test_commands_read_the_newest_records_with_a_login(
     assert "no effect without --bootstrap" in capfd.readouterr().err
 
 
+def test_commands_read_the_newest_records_by_a_profile(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    where = ["--warehouse", make_table(site, tmp_path / "tables"), "--format", "json"]
+    words = [f"http={site.address}", "security.protocol=SASL_SSL", "sasl.username=alice", f"sasl.password={SECRET}"]
+    words += [f"ssl.ca.location={site.authority}"]
+    assert main(["profile", "create", "user", *(word for each in words for word in ("-s", each))]) == 0
+    assert main(["profile", "create", "token", "-s", f"http={site.address}", "--command-config", site.by_token]) == 0
+    query = ["sql", f"SELECT count(*) AS n FROM {TOPIC}", *where]
+    for profile in ("user", "token"):
+        capfd.readouterr()
+        assert main([*query, "--profile", profile]) == 0
+        assert json.loads(capfd.readouterr().out) == {"n": COUNT}
+        assert main(["table", "ls", *where, "--profile", profile]) == 0
+        assert json.loads(capfd.readouterr().out)["lag"] == COUNT
+    monkeypatch.setenv("TIERED_PROFILE", "user")
+    assert main([*query, "--bootstrap", site.address]) == 0
+    assert json.loads(capfd.readouterr().out) == {"n": COUNT}
+    assert main(query) == 0, "the environment alone sends no query to the cluster"
+    assert json.loads(capfd.readouterr().out) == {"n": 0}
+    assert main(["profile", "create", "gone", "--from-profile", "user", "-s", "http=localhost:1"]) == 0
+    capfd.readouterr()
+    assert main([*query, "--profile", "gone"]) == 4
+    assert f"(http from profile 'gone' ({tmp_path}/config/tiered/profiles.toml))" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [
