@@ -103,6 +103,19 @@ def test_offset_that_a_log_does_not_have_is_not_committed(cluster: CliCluster) -
     assert cluster.consume(topic, "-g", group, "-n", "1") == ["v0"]
 
 
+def test_member_without_a_reset_needs_the_offsets_of_its_group(cluster: CliCluster) -> None:
+    topic, group = create_filled_topic(cluster, 2, 4), cluster.new_name("none")
+    words = ("topic", "consume", topic, "-g", group, "-o", "none")
+    said = cluster.run(*words, code=2)
+    assert f"group {group} has no offset of {topic}-0, {topic}-1" in said
+    cluster.run("group", "seek", group, "--to", "start", "--topics", topic, "--allow-new-topics")
+    assert len(cluster.consume(topic, "-g", group, "-o", "none", "-n", "8")) == 8
+    cluster.run("group", "seek", group, "--to", "start")
+    cluster.run("topic", "trim", topic, "-o", "2", "-p", "all")
+    assert "has no offset 0: it begins at 2" in cluster.run(*words, code=2)
+    assert "-o none is for the members of a group" in cluster.run("topic", "consume", topic, "-o", "none", code=2)
+
+
 def test_two_members_share_partitions_and_an_interrupted_one_leaves(cluster: CliCluster) -> None:
     topic, group = create_filled_topic(cluster, 2, 1), cluster.new_name("shared")
     readers = [cluster.start("topic", "consume", topic, "-g", group, "-f", r"%p\n") for _ in range(2)]

@@ -266,6 +266,35 @@ def test_position_out_of_range_is_reset_and_committed(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_partition_without_an_offset_is_an_error_without_a_reset(tmp_path: Path) -> None:
+    """The reads were empty for ever, although the partition had records."""
+
+    async def scenario(where: HttpBroker) -> None:
+        await where.create("t", partitions=2)
+        await where.produce("t", "1", "2")
+        one = await HttpConsumer.create(where, "g", "one", auto_offset_reset="none", **HAND)
+        await one.ask_without_reply("POST", "/assignments", parts(("t", 0), ("t", 1)))
+        errors = [(await one.ask("GET", "/records", accept=JSON)).json for _ in range(2)]
+        assert [each["error_code"] for each in errors] == [50002, 50002]
+        assert [each["message"].partition(",")[0] for each in errors] == [
+            f"group g has no offset of t-{number}" for number in range(2)
+        ]
+        spots = {"offsets": [{"topic": "t", "partition": number, "offset": 1 - number} for number in range(2)]}
+        await one.ask_without_reply("POST", "/positions", spots)
+        assert values(await one.read(1)) == [2]
+        assert (await one.ask("POST", "/offsets")).status == 200
+        again = await HttpConsumer.create(where, "g", "two", auto_offset_reset="none", **HAND)
+        await again.ask_without_reply("POST", "/assignments", parts(("t", 0), ("t", 1)))
+        await where.produce("t", "3")
+        assert values(await again.read(1)) == [3]
+        stray = {"offsets": [{"topic": "t", "partition": 0, "offset": 70}]}
+        await again.ask_without_reply("POST", "/positions", stray)
+        refused = (await again.ask("GET", "/records", accept=JSON)).json
+        assert refused["error_code"] == 50002 and refused["message"].startswith("t-0 has no offset 70,")
+
+    run(tmp_path, scenario)
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_records_after_the_first_read_outlive_a_restart(tmp_path: Path, clean: bool) -> None:
     async def scenario() -> None:

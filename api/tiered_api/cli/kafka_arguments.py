@@ -248,7 +248,7 @@ def _consume(verbs: Commands) -> None:
         "--offset",
         default="start",
         metavar="WHERE",
-        help="start, end, 47, +2, -3, 10:20, :end, @TIME, @TIME:TIME (default start)",
+        help="start, end, 47, +2, -3, 10:20, :end, @TIME, @TIME:TIME, or with -g none (default start)",
     )
     consume.add_argument(
         "-n", "--num", type=count, default=0, metavar="N", help="end after this many records (0, the default: never)"

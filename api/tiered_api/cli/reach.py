@@ -16,6 +16,7 @@ from tiered_api.cli.client_sources import find_client_settings
 from tiered_api.cli.output import print_error
 from tiered_api.cli.parsing import is_number
 from tiered_api.cli.profiles import HTTP
+from tiered_api.cli.text.offset_range import NO_RESET
 from tiered_api.kafka.client.client import Address, KafkaClient
 from tiered_api.kafka.client.consumer import KafkaConsumer
 
@@ -91,6 +92,7 @@ def new_consumer(client: KafkaClient, args: Namespace) -> KafkaConsumer:
         max_wait_ms=wait_ms,
         max_bytes=args.fetch_max_bytes,
         rack=args.rack,
+        skips_deleted=args.offset != NO_RESET,
         warn=print_error,
     )
 

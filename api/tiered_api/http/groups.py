@@ -23,6 +23,7 @@ from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.remote_brokers import Leader, OffsetQuery
 from tiered_api.http.partitions.remote_partition import RemotePartition, open_partition
 from tiered_api.kafka.client.client import code_from_number
+from tiered_api.kafka.client.error_sentences import explain_error
 from tiered_api.kafka.client.leader_routing import LATEST, STALE_COORDINATOR_CODES
 from tiered_api.kafka.protocol.messages.describe_groups import (
     DescribedGroup,
@@ -149,7 +150,9 @@ async def _fetch_offsets(context: HttpContext, broker: int, group: str) -> Seque
         raise _unreachable(broker, fault) from None
     code = code_from_number(got.groups[0].error_code)
     if code is not Code.NONE:
-        raise Refused(code, f"broker {broker} refuses to read the offsets of group {group[:249]!r}: {code.name}")
+        raise Refused(
+            code, f"broker {broker} refuses to read the offsets of group {group[:249]!r}: {explain_error(code.number)}"
+        )
     return [
         PartitionOffset(
             topic.name, row.partition_index, row.committed_offset, row.committed_leader_epoch, row.metadata or ""

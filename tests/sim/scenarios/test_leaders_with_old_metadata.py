@@ -67,9 +67,9 @@ def test_rest_consumer_from_the_end_reads_all_records_of_a_second_topic() -> Non
         await consumer.assign([AT])
         remote = RemotePartition(context, AT, again.new_id)
         with pytest.raises(Refused):
-            await consumer.reset_position(AT, remote)
+            await consumer.reset_position(AT, remote, 0)
         new = await again.reconnect_slow()
-        await consumer.reset_position(AT, remote)
+        await consumer.reset_position(AT, remote, 0)
         for number in range(NEW):
             await new.append(batch([b"new-%d" % number]), acks=ACKS_ALL)
         assert await consumer.resolve_position(AT, remote) == 0

@@ -40,6 +40,8 @@ class Range(NamedTuple):
     end: Point | None = None
 
 
+NO_RESET = "none"
+"""Value of `-o` for members that begin only at offsets of their group, as `auto.offset.reset` has it."""
 UNITS_MS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4, "h": 3.6e6, "hr": 3.6e6, "d": 8.64e7}
 UNIX_MS = {10: lambda number: number * 1000, 13: lambda number: number, 19: lambda number: number // 1_000_000}
 """Unix seconds, milliseconds and nanoseconds differ in their number of digits."""

@@ -14,7 +14,7 @@ from tiered.ids import TopicPartition
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import print_error
 from tiered_api.cli.reach import new_consumer, open_client, parse_numbers
-from tiered_api.cli.text.offset_range import Point, PointKind, Range, parse_range, resolve_offsets
+from tiered_api.cli.text.offset_range import NO_RESET, Point, PointKind, Range, parse_range, resolve_offsets
 from tiered_api.cli.topic.consume_group import consume_as_member
 from tiered_api.cli.topic.describe import partitions_of
 from tiered_api.cli.topic.record_printer import Printer, make_writer
@@ -38,8 +38,10 @@ async def _consume(args: Namespace) -> None:
     # Same as Ctrl-C: a member of a group leaves it.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
     write = make_writer(args)
-    where = parse_range(args.offset, time.time_ns() // 1_000_000)
-    if args.group is not None:
+    if args.offset == NO_RESET and args.group is None:
+        raise Refused(Code.INVALID_REQUEST, f"-o {NO_RESET} is for the members of a group: name it by -g")
+    where = None if args.offset == NO_RESET else parse_range(args.offset, time.time_ns() // 1_000_000)
+    if args.group is not None or where is None:
         await consume_as_member(args, where, write)
         return
     async with open_client(args) as client:

@@ -14,7 +14,7 @@ from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered_api.cli.output import print_error
 from tiered_api.cli.reach import new_consumer, open_client
-from tiered_api.cli.text.offset_range import PointKind, Range, resolve_offsets
+from tiered_api.cli.text.offset_range import NO_RESET, PointKind, Range, resolve_offsets
 from tiered_api.cli.topic.record_printer import Printer, Write
 from tiered_api.cli.topic.topics import select_topics
 from tiered_api.kafka.client.client import KafkaClient
@@ -24,13 +24,16 @@ from tiered_api.kafka.client.group_offsets import fetch_committed_offsets
 
 COMMIT_NS = 1_000_000_000
 LEAVE_SECONDS = 5.0
+NAMED_MAX = 5
+"""Most partitions that an error names."""
 
 
-async def consume_as_member(args: Namespace, where: Range, write: Write) -> None:
-    """Reads the partitions that are assigned to this member, until enough is printed or the user interrupts."""
+async def consume_as_member(args: Namespace, where: Range | None, write: Write) -> None:
+    """Reads the partitions that are assigned to this member, until enough is printed or the user interrupts. `where` is
+    the place to begin in partitions without an offset; None refuses them."""
     if args.partitions is not None:
         raise Refused(Code.INVALID_REQUEST, "-g and -p exclude each other: the group assigns the partitions")
-    if where.end is not None:
+    if where is not None and where.end is not None:
         raise Refused(Code.INVALID_REQUEST, f"-g reads without end: -o {args.offset} has an end")
     async with open_client(args) as client:
         topics = await select_topics(client, args)
@@ -45,7 +48,7 @@ class GroupReader:
     """A member that prints the records of its partitions."""
 
     def __init__(
-        self, client: KafkaClient, args: Namespace, where: Range, member: ConsumerGroupMember, printer: Printer
+        self, client: KafkaClient, args: Namespace, where: Range | None, member: ConsumerGroupMember, printer: Printer
     ) -> None:
         self._client = client
         self._args = args
@@ -80,6 +83,12 @@ class GroupReader:
         stable = self._args.read_committed
         known = await fetch_committed_offsets(self._client, self._args.group, require_stable=stable)
         new = [each for each in mine if each not in known]
+        if self._where is None:
+            if new:
+                why = f"group {self._args.group} has no offset of {', '.join(map(str, sorted(new)[:NAMED_MAX]))}"
+                ways = f"`tiered group seek` sets one, or -o says where to begin instead of {NO_RESET}"
+                raise Refused(Code.INVALID_REQUEST, f"{why}: {ways}")
+            return {each: known[each] for each in mine}
         unresolved = [each for each in new if each not in self._first_offsets]
         self._first_offsets |= await resolve_offsets(
             self._client, self._where.start, unresolved, read_committed=stable, report=print_error

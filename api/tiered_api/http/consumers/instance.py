@@ -34,8 +34,9 @@ from tiered_api.http.consumers.positions import ConsumerPosition, ConsumerPositi
 from tiered_api.http.consumers.subscriptions import Subscription, TopicCatalog
 from tiered_api.http.consumers.topic_patterns import TopicPattern
 from tiered_api.http.exchange.context import HttpContext
-from tiered_api.http.exchange.errors import CONSUMER_NOT_FOUND, ILLEGAL_STATE, HttpError
+from tiered_api.http.exchange.errors import CONSUMER_NOT_FOUND, ILLEGAL_STATE, KAFKA_ERROR, HttpError
 from tiered_api.http.partitions.remote_partition import AnyPartition, fetch_bounds, open_partition
+from tiered_api.kafka.client.error_sentences import explain_error
 
 FORMATS = ("binary", "json")
 RESETS = ("earliest", "latest", "none")
@@ -254,8 +255,9 @@ class ConsumerInstance:
         self._last_read = tp
 
     async def resolve_position(self, tp: TopicPartition, source: AnyPartition) -> int | None:
-        """Returns the next offset to read: the position, else the committed offset, else the reset offset. None if
-        there is none, or while a transaction may change the committed offset of a read_committed consumer (KIP-447)."""
+        """Returns the next offset to read: the position, else the committed offset, else the reset offset. None if the
+        assignment changed, or while a transaction may change the committed offset of a read_committed consumer
+        (KIP-447)."""
         spot = self._positions.find(tp)
         if spot is None or spot.topic_id != source.topic_id:
             version = self.assignment_version
@@ -263,8 +265,9 @@ class ConsumerInstance:
             if reply.unstable:  # a later read asks again, once the transaction is over
                 return None
             committed = reply.offsets[0].offset
-            start = committed if committed != NO_OFFSET else await self._reset_offset(source)
-            if start is None or version != self.assignment_version:
+            why = f"group {self.group} has no offset of {tp}"
+            start = committed if committed != NO_OFFSET else await self._reset_offset(source, why)
+            if version != self.assignment_version:
                 return None
             spot = ConsumerPosition(source.topic_id, start)
             if committed != NO_OFFSET:
@@ -284,17 +287,21 @@ class ConsumerInstance:
             self._has_new_reset = False
             await self.try_commit_uncommitted()
 
-    async def _reset_offset(self, source: AnyPartition) -> int | None:
+    async def _reset_offset(self, source: AnyPartition, why: str) -> int:
+        """Returns the offset of the setting for resets. `why` says which offset is missing.
+
+        Raises `HttpError` (50002, as the REST Proxy) if the consumer is to have none.
+        """
         if self.config.reset == "none":
-            return None
+            ways = "choose one by POST .../positions, or earliest or latest"
+            raise HttpError(KAFKA_ERROR, f"{why}, and auto.offset.reset is none: {ways}")
         start, end = await fetch_bounds(source, self.config.read_committed)
         return start if self.config.reset == "earliest" else end
 
-    async def reset_position(self, tp: TopicPartition, source: AnyPartition) -> None:
-        """Continues at the reset offset: the offset at the current position does not exist any more."""
-        version, start = self.assignment_version, await self._reset_offset(source)
-        if start is None:
-            raise HttpError(ILLEGAL_STATE, f"the offset of {tp} does not exist any more, and auto.offset.reset is none")
+    async def reset_position(self, tp: TopicPartition, source: AnyPartition, position: int) -> None:
+        """Continues at the reset offset: the offset at the current position does not exist."""
+        version = self.assignment_version
+        start = await self._reset_offset(source, f"{tp} has no offset {position}")
         if version == self.assignment_version:
             self._reset(tp, ConsumerPosition(source.topic_id, start))
 
@@ -371,7 +378,9 @@ class ConsumerInstance:
                 self._positions.note_committed(TopicPartition(row.topic, row.partition), spot)
         for row, code in zip(offsets, reply.codes, strict=True):
             if code is not Code.NONE:
-                raise Refused(code, f"the offset of {row.topic}-{row.partition} was not committed: {code.name}")
+                raise Refused(
+                    code, f"the offset of {row.topic}-{row.partition} was not committed: {explain_error(code.number)}"
+                )
 
     async def fetch_committed(self, partitions: list[TopicPartition]) -> list[PartitionOffset]:
         """Returns the committed offsets in the order of `partitions`, without those of earlier topics of the same
@@ -384,7 +393,7 @@ class ConsumerInstance:
         request = FetchOffsets(self.group, tuple(partitions), topic_ids=ids, require_stable=require_stable)
         reply: FetchOffsetsReply = await self._call_coordinator(request)
         if reply.code is not Code.NONE:
-            raise Refused(reply.code, f"the offsets of the group cannot be read: {reply.code.name}")
+            raise Refused(reply.code, f"the offsets of the group cannot be read: {explain_error(reply.code.number)}")
         return reply
 
     async def _call_coordinator(self, request: Request) -> Any:

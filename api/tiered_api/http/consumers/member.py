@@ -18,6 +18,7 @@ from tiered.groups.requests import HeartbeatReply, JoinGroupReply, LeavingMember
 from tiered.ids import TopicPartition
 from tiered.ports import Clock
 from tiered_api.http.consumers.subscriptions import SubscribedTopics
+from tiered_api.kafka.client.error_sentences import explain_error
 from tiered_api.kafka.client.group_member import assign_range, read_assignment, read_subscription, write_assignment
 from tiered_api.kafka.protocol.codec import Malformed, decode, encode
 from tiered_api.kafka.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
@@ -134,7 +135,7 @@ class RestMember:
             except Refused as refused:
                 code = refused.code
             if not self._can_rejoin(code):
-                self.failure = Refused(code, f"the group does not accept this consumer: {code.name}")
+                self.failure = Refused(code, f"the group does not accept this consumer: {explain_error(code.number)}")
                 self.join_done.set()
                 return
             self.join_done.clear()

@@ -147,7 +147,7 @@ class ConsumerPoll:
             if spot is not None:
                 self._is_cut = True  # The delivery of these rows would undo a reset. The next read resets.
             elif instance.assignment_version == self._assignment_version:
-                await instance.reset_position(tp, source)
+                await instance.reset_position(tp, source, position)
                 self._progressed = True
             return
         if not fetched.size:

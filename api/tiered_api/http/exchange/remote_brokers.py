@@ -21,6 +21,7 @@ from tiered.replication.read_result import ReadResult
 from tiered.security.principal import ANONYMOUS, BROKER, Caller, Principal
 from tiered_api.http.exchange.errors import HttpError
 from tiered_api.kafka.client.client import code_from_number
+from tiered_api.kafka.client.error_sentences import explain_error
 from tiered_api.kafka.client.leader_routing import STALE_LEADER_CODES
 from tiered_api.kafka.client.peers import KafkaPeers
 from tiered_api.kafka.protocol.messages.fetch import (
@@ -166,7 +167,8 @@ class RemoteBrokers:
             count = int.from_bytes(data[57:61], "big")
             return LogAppendInfo(part.base_offset, part.base_offset + count - 1, part.log_append_time_ms, False)
         kind = LeaderNotFound if code in STALE_LEADER_CODES and part.base_offset < 0 else Refused
-        raise kind(code, part.error_message or f"broker {leader.node_id} refuses records for {tp}: {code.name}")
+        why = part.error_message or f"broker {leader.node_id} refuses records for {tp}: {explain_error(code.number)}"
+        raise kind(code, why)
 
     async def fetch(
         self,
@@ -310,4 +312,4 @@ class RemoteBrokers:
 
 def _leader_refusal(leader: Leader, tp: TopicPartition, code: Code) -> Refused:
     kind = LeaderNotFound if code in STALE_LEADER_CODES else Refused
-    return kind(code, f"broker {leader.node_id} cannot serve {tp}: {code.name}")
+    return kind(code, f"broker {leader.node_id} cannot serve {tp}: {explain_error(code.number)}")

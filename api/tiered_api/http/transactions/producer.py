@@ -19,6 +19,7 @@ from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.errors import EXPECTED_ERRORS
 from tiered_api.http.transactions.body import GroupOffsets
 from tiered_api.kafka.client.client import code_from_number
+from tiered_api.kafka.client.error_sentences import explain_error
 from tiered_api.kafka.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from tiered_api.kafka.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tiered_api.kafka.protocol.messages.produce import (
@@ -268,7 +269,7 @@ class TransactionalProducer:
         """Raises `Refused` for an error in a reply."""
         code = code_from_number(error_code)
         if code is not Code.NONE:
-            raise Refused(code, f"{what}: {why or code.name}")
+            raise Refused(code, f"{what}: {explain_error(error_code, why)}")
 
     async def _retry(self, step: Callable[[], Awaitable[T]], deadline: int) -> T:
         """Repeats a step that may be repeated until it succeeds, is refused for good, or the time is over."""

@@ -82,7 +82,9 @@ class _Position:
 
 
 class KafkaConsumer:
-    """A consumer of assigned partitions. `skipped_offsets` counts offsets that were deleted before they were read.
+    """A consumer of assigned partitions. `skipped_offsets` counts offsets that were deleted before they were read;
+    without `skips_deleted` such an offset is an error.
+
     `warn` is called once if a partition cannot be read for the moment; reads are retried for the time limit of a
     request. It is also called if an open transaction holds a partition back for some seconds."""
 
@@ -95,6 +97,7 @@ class KafkaConsumer:
         max_wait_ms: int = 500,
         max_bytes: int = FETCH_BYTES,
         rack: str = "",
+        skips_deleted: bool = True,
         warn: Callable[[str], None] = lambda why: None,
     ) -> None:
         self._client = client
@@ -103,6 +106,7 @@ class KafkaConsumer:
         self._max_wait_ms = max_wait_ms
         self._max_bytes = max_bytes
         self._rack = rack
+        self._skips_deleted = skips_deleted
         self._warn = warn
         self._positions: dict[TopicPartition, _Position] = {}
         self._fetches: dict[int, asyncio.Task[FetchResponse]] = {}
@@ -154,14 +158,17 @@ class KafkaConsumer:
         return out
 
     async def _reset_out_of_range(self) -> None:
-        """Handles partitions that do not have the requested offset: skips deleted offsets, refuses future ones. (The
-        reply to the fetch may lack the log start: Kafka's does.)"""
+        """Handles partitions that do not have the requested offset: skips deleted offsets, or refuses them too, and
+        refuses future ones. (The reply to the fetch may lack the log start: Kafka's does.)"""
         strays = sorted(self._out_of_range & self._positions.keys())
         self._out_of_range.clear()
         starts = await list_offsets_at(self._client, strays, EARLIEST)
         ends = await list_offsets_at(self._client, strays, LATEST)
         for tp in strays:
             position = self._positions[tp]
+            if position.offset < starts[tp] and not self._skips_deleted:
+                why = f"{tp} has no offset {position.offset}: it begins at {starts[tp]}"
+                raise Refused(Code.OFFSET_OUT_OF_RANGE, why)
             if position.offset < starts[tp]:
                 self.skipped_offsets += starts[tp] - position.offset
                 position.offset = starts[tp]
