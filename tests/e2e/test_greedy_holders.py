@@ -232,6 +232,7 @@ NO_POTS = {
     "delegation.token.max.lifetime.ms": _TIME,
     "replica.lag.time.max.ms": _TIME,
     "replica.fetch.wait.max.ms": _TIME,
+    "remote.fetch.max.wait.ms": _TIME,
     "log.message.timestamp.before.max.ms": _TIME,
     "log.message.timestamp.after.max.ms": _TIME,
     "log.cleaner.max.compaction.lag.ms": _TIME,

@@ -260,6 +260,50 @@ def test_fetch_of_cold_records_waits_for_the_first_of_them(tmp_path: Path) -> No
     run(tmp_path, scenario, ports=bucket.ports, **QUICK)
 
 
+def test_client_that_never_waits_reads_all_cold_records_once(tmp_path: Path) -> None:
+    """No request of the bucket is for nothing: each reply has what its fetch has read there."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await create_cold_topic(site, "t")
+        bucket.gets = 0
+        client, found, fetches = await site.client(), list[bytes](), 0
+        while len(found) < 12:
+            request = fetch((replica, len(found)), wait_ms=0, each_bytes=1000)
+            request.min_bytes = 0
+            (some,) = await read(client, request)
+            found, fetches = found + some, fetches + 1
+        assert [value[:3] for value in found] == [b"%03d" % n for n in range(12)]
+        assert fetches == 12 and bucket.gets <= 4, "a request of the bucket for each segment"
+        assert site.server.dispatch.fetch_handler.fetches.cold_reads.all() == []
+
+    bucket = SlowBucket()
+    bucket.open.set()
+    run(tmp_path, scenario, ports=bucket.ports, **QUICK)
+
+
+def test_fetch_waits_for_the_bucket_no_longer_than_the_setting_says(tmp_path: Path) -> None:
+    """Its read goes on, and the next fetch has it."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await create_cold_topic(site, "t")
+        client = await site.client()
+        bucket.open.clear()
+        for min_bytes in (0, 1):
+            request = fetch((replica, 0), wait_ms=0, each_bytes=1000)
+            request.min_bytes = min_bytes
+            assert await read(client, request) == [[]]
+        cold_reads, started = site.server.dispatch.fetch_handler.fetches.cold_reads, bucket.gets
+        assert len(cold_reads.all()) == 1
+        bucket.open.set()
+        await wait_until(lambda: all(load.done for load in cold_reads.all()))
+        assert (await read(client, request))[0][0][:3] == b"000"
+        assert bucket.gets <= started + 1
+
+    bucket = SlowBucket()
+    bucket.open.set()
+    run(tmp_path, scenario, ports=bucket.ports, remote_fetch_max_wait_ms=20, **QUICK)
+
+
 def test_fast_path_returns_what_the_slow_path_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 4)

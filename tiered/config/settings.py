@@ -576,6 +576,13 @@ class Settings:
     remote_list_offsets_request_timeout_ms: int = setting(
         30_000, "Longest time for a lookup of offsets by time in the bucket.", 1, LONG_MAX, dynamic=True
     )
+    remote_fetch_max_wait_ms: int = setting(
+        500,
+        "Time for which a fetch that would wait less, or not at all, waits for records that only the bucket has.",
+        1,
+        INT_MAX,
+        dynamic=True,
+    )
     fetch_max_bytes: int = setting(55 * MIB, "Most bytes of records in one reply.", 1024, INT_MAX)
     tiered_frame_timeout_ms: int = setting(
         30_000, "Longest time from the first byte of a request to its last.", 1, INT_MAX

@@ -23,8 +23,6 @@ from tiered_api.kafka.server.fetch.fetch_context import FetchConnection, FetchCo
 from tiered_api.kafka.server.fetch.frames import ParsedFetch, Part, PartitionResult, RequestedPartition, RequestedTopic
 from tiered_api.kafka.server.fetch.parking import Parking
 
-COLD_WAIT_MS = 500
-"""Shortest wait of a fetch that needs the bucket (Kafka's `remote.fetch.max.wait.ms`)."""
 WAIT_MAX_MS = 300_000
 LEADER_HINTS_FROM, LEADER_TAG = 16, 1
 """First version whose replies name the current leader (KIP-951), and the tag of that field."""
@@ -113,10 +111,15 @@ class DelayedFetch:
             self._read_partition(place)
 
     def is_done(self) -> bool:
-        """True if there are enough bytes, or an error, which the client gets at once."""
-        if self._has_error or self._total_bytes >= self._min_bytes or not self._partitions:
+        """True if there are enough bytes, or an error, which the client gets at once.
+
+        An empty reply waits for its cold reads, also where the client would not: else they would be for nothing.
+        """
+        if self._has_error or not self._partitions:
             return True
-        return self._request.max_wait_ms <= 0 and not self._cold_reads
+        if self._cold_reads and not self._total_bytes:
+            return False
+        return self._total_bytes >= self._min_bytes or (self._request.max_wait_ms <= 0 and not self._cold_reads)
 
     def make_response(self) -> list[Part]:
         """Returns the reply with what was read."""
@@ -292,7 +295,9 @@ class DelayedFetch:
         self._authorizer = self._context.kafka.broker.authorization.authorizer
 
     def _wait_seconds(self) -> float:
-        wait_ms = max(self._request.max_wait_ms, COLD_WAIT_MS) if self._cold_reads else self._request.max_wait_ms
+        wait_ms = self._request.max_wait_ms
+        if self._cold_reads:
+            wait_ms = max(wait_ms, self._context.kafka.broker.settings.remote_fetch_max_wait_ms)
         return min(wait_ms, WAIT_MAX_MS) / 1000
 
     def unpark(self) -> ResponseSlot | None:
