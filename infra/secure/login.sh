@@ -28,6 +28,9 @@ ssl.truststore.type=PEM
 ssl.truststore.location=$PWD/ca.pem
 sasl.mechanism=OAUTHBEARER
 sasl.oauthbearer.token.endpoint.url=file://$PWD/$user.token
+# For Kafka's own tools, which also want the URL in -Dorg.apache.kafka.sasl.oauthbearer.allowed.urls.
+sasl.login.callback.handler.class=org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler
+sasl.jaas.config=org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;
 END
 
 cat > "$user.curl" <<END

@@ -43,11 +43,11 @@ def run_blocks(blocks: list[str], folder: Path, path: str) -> list[tuple[str, in
     """Returns what each block printed, and its exit code. One shell runs them all, and nothing that it started
     remains."""
     script = "".join(f"{{\n{block}}} 2>&1\necho '{END}' $?\n" for block in blocks)
-    environment = {name: text for name, text in os.environ.items() if not name.startswith("TIERED_")}
+    environment = {name: text for name, text in os.environ.items() if not name.startswith(("TIERED_", "XDG_"))}
     shell = subprocess.Popen(
         ["bash"],
         cwd=folder,
-        env={**environment, "PATH": path},
+        env={**environment, "PATH": path, "HOME": str(folder)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
