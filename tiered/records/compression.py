@@ -36,6 +36,12 @@ ZSTD_GUESS = 16
 """Kafka's clients do not write the content size: the first try allows zstd this many times the compressed size."""
 
 
+ZSTD_WINDOW_MAX = 1 << 27
+"""Largest window of zstd, which a batch that is opened in pieces takes as memory. Java's producers have it at level
+22."""
+ZSTD_WINDOW_KEPT = 8 << 20
+"""Windows up to this size stay in the context of a thread: those of levels up to 19. A larger one is freed."""
+
 LEVEL_COSTS: dict[Codec, tuple[tuple[int, int], ...]] = {
     Codec.NONE: (),
     Codec.GZIP: ((6, 1), (7, 2), (8, 8), (9, 24)),
@@ -72,7 +78,7 @@ class _Contexts(threading.local):
     """zstd contexts of one thread."""
 
     def __init__(self) -> None:
-        self.decompressor = zstandard.ZstdDecompressor()
+        self.decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_MAX)
         self.compressors: dict[int, zstandard.ZstdCompressor] = {}
 
     def compressor(self, level: int) -> zstandard.ZstdCompressor:
@@ -192,7 +198,9 @@ def _decompress_zstd(data: Buffer, max_bytes: int) -> bytes:
 
 
 def _zstd_pieces(view: memoryview) -> Iterator[bytes]:
-    with _contexts.decompressor.stream_reader(view) as reader:
+    is_wide = zstandard.get_frame_parameters(view).window_size > ZSTD_WINDOW_KEPT
+    decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_MAX) if is_wide else _contexts.decompressor
+    with decompressor.stream_reader(view) as reader:
         while piece := reader.read(PIECE_BYTES):
             yield piece
 

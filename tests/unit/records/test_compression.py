@@ -12,6 +12,8 @@ import threading
 import time
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from unittest.mock import patch
 
 import cramjam
@@ -32,6 +34,7 @@ from tiered.records.compression import (
     affordable_level,
     compress,
     decompress,
+    decompress_pieces,
     level_cost,
 )
 from tiered.records.model import Codec
@@ -280,3 +283,60 @@ def test_thread_keeps_few_compressors_however_many_levels_there_are() -> None:
         data = compress(Codec.ZSTD, b"x" * 1000, level)
         assert decompress(Codec.ZSTD, data, 1000) == b"x" * 1000
     assert len(_contexts.compressors) == CONTEXTS_MAX and 3 in _contexts.compressors
+
+
+def zstd_frame(window_log: int, size: int) -> bytes:
+    """Returns a frame of a window that becomes `size` equal bytes. It takes 4 bytes for each 128 KiB."""
+    frame = bytearray(b"\x28\xb5\x2f\xfd\0" + bytes([(window_log - 10) << 3]))
+    for left in range(size, 0, -(1 << 17)):
+        head = min(left, 1 << 17) << 3 | 2 | (left <= 1 << 17)
+        frame += head.to_bytes(3, "little") + b"a"
+    return bytes(frame)
+
+
+def memory_mb(what: str) -> int:
+    return int(Path("/proc/self/status").read_text().partition(f"{what}:")[2].split()[0]) // 1024
+
+
+def small_inputs() -> dict[str, tuple[Codec, bytes]]:
+    """Returns inputs of a KB or less that claim much: windows, blocks and lengths."""
+    return {
+        **{f"zstd window {log}": (Codec.ZSTD, zstd_frame(log, 30 << 20)[:1000]) for log in (20, 23, 27, 28, 31)},
+        "zstd empty blocks": (Codec.ZSTD, zstd_frame(27, 1)[:6] + bytes(900) + b"\1\0\0"),
+        "lz4 linked": (Codec.LZ4, lz4.frame.compress(bytes(250_000), block_linked=True, block_size=7)),
+        "lz4 begun": (Codec.LZ4, lz4.frame.compress(bytes(9_000_000), block_linked=True, block_size=7)[:40]),
+        "snappy lies": (Codec.SNAPPY, b"\xff\xff\xff\x7f" + b"a" * 900),
+        "snappy empty blocks": (Codec.SNAPPY, compress(Codec.SNAPPY, b"")[:16] + b"\0\0\0\1\0" * 190),
+        "gzip": (Codec.GZIP, compress(Codec.GZIP, bytes(900_000))),
+    }
+
+
+@pytest.mark.parametrize("name", small_inputs())
+def test_input_of_a_kilobyte_takes_little_memory_in_every_codec(name: str) -> None:
+    codec, data = small_inputs()[name]
+    assert len(data) <= 1200
+    Path("/proc/self/clear_refs").write_text("5")
+    before = memory_mb("VmRSS")
+    with suppress(Corrupt):
+        decompress(codec, data, 64 * MIB)
+    with suppress(Corrupt):
+        for _ in decompress_pieces(codec, data, 16 * MIB):
+            pass
+    assert memory_mb("VmHWM") - before <= 80
+
+
+def test_window_above_that_of_the_highest_level_is_refused() -> None:
+    assert len(decompress(Codec.ZSTD, zstd_frame(27, 1000), 1000)) == 1000
+    assert b"".join(decompress_pieces(Codec.ZSTD, zstd_frame(27, 300_000), MIB)) == b"a" * 300_000
+    for log in (28, 31):
+        with pytest.raises(Corrupt, match="memory"):
+            decompress(Codec.ZSTD, zstd_frame(log, 1000), 1000)
+        with pytest.raises(Corrupt, match="memory"):
+            list(decompress_pieces(Codec.ZSTD, zstd_frame(log, 1000), MIB))
+
+
+def test_thread_keeps_no_memory_of_a_wide_window() -> None:
+    """The 10 KB of the frame become 300 MB, so that all of the window is used."""
+    frame, before = zstd_frame(27, 300 * MIB), memory_mb("VmRSS")
+    assert sum(map(len, decompress_pieces(Codec.ZSTD, frame, MIB))) == 300 * MIB
+    assert memory_mb("VmRSS") - before < 40
