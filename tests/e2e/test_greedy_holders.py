@@ -15,6 +15,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
+from uuid import UUID
 
 import pytest
 
@@ -27,13 +28,14 @@ from tests.unit.hot.test_producer_state import walked_batch
 from tests.unit.transactions.rig import ShardRig
 from tiered.config.settings import Settings, broker_rows
 from tiered.controller import delegation_tokens
+from tiered.controller.controller import Controller
 from tiered.controller.delegation_tokens import create_token
-from tiered.controller.requests import CreateDelegationToken
+from tiered.controller.requests import CreateDelegationToken, CreateTopic, RegisterBroker
 from tiered.errors import Code, Refused
 from tiered.groups.limits import GroupSettings
 from tiered.groups.pending_offsets import OFFSET_BYTES
 from tiered.hot.producer_state import ProducerLimits, ProducerStates
-from tiered.ids import KEYED_FROM
+from tiered.ids import KEYED_FROM, encode_uuid
 from tiered.metadata.image import Image
 from tiered.quotas.shares import POTS, PotRefused
 from tiered.security.principal import Caller, Principal
@@ -184,6 +186,25 @@ async def open_transactional_ids(directory: Path, monkeypatch: pytest.MonkeyPatc
     yield take
 
 
+def open_partitions_under(
+    settings: Settings,
+) -> Callable[[Path, pytest.MonkeyPatch], AbstractAsyncContextManager[Take]]:
+    """Returns what creates topics of one partition, under limits of a cluster of one broker."""
+
+    @asynccontextmanager
+    async def open_partitions(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Take]:
+        numbers = count(1)
+        shard = Controller(Image(), settings, lambda: encode_uuid(UUID(int=next(numbers))))
+        shard.apply(shard.decide(RegisterBroker(1, "i", "d", "", whole=True), NOW).changes)
+
+        async def take(name: str) -> None:
+            shard.apply(shard.decide(CreateTopic(f"{name}-{next(numbers)}", creator=name), NOW).changes)
+
+        yield take
+
+    return open_partitions
+
+
 def open_cold_reads_of(size: int) -> Callable[[Path, pytest.MonkeyPatch], AbstractAsyncContextManager[Take]]:
     """Returns what starts cold reads of so many bytes, whose outcomes nobody takes."""
 
@@ -209,6 +230,8 @@ def open_cold_reads_of(size: int) -> Callable[[Path, pytest.MonkeyPatch], Abstra
 ATTACKS = {
     "cold-reads": Attack(32, open_cold_reads_of(1)),
     "cold-read-bytes": Attack(100, open_cold_reads_of(cold_reads.LEAST_BYTES)),
+    "partitions": Attack(32, open_partitions_under(Settings(tiered_partitions_max=32))),
+    "broker-replicas": Attack(32, open_partitions_under(Settings(tiered_partitions_max_per_broker=32))),
     "transaction-bytes": Attack(100, open_transactional_ids),
     "delegation-tokens": Attack(32, open_delegation_tokens),
     "event-streams": Attack(32, open_event_streams),
@@ -240,6 +263,7 @@ NO_POTS = {
     "transaction.max.timeout.ms": _TIME,
     "connections.max.idle.ms": _TIME,
     "tiered.upload.max.lag.ms": _TIME,
+    "tiered.clock.skew.max.ms": _TIME,
     "replica.fetch.max.bytes": _ONE,
     "replica.fetch.response.max.bytes": _ONE,
     "log.index.size.max.bytes": _ONE,
@@ -265,8 +289,6 @@ NO_POTS = {
     "tiered.max.message.bytes.max": _ONE,
     "tiered.metrics.max.topics": _LABELS,
     "tiered.metrics.max.group.topics": _LABELS,
-    "tiered.partitions.max": _NO_SHARES,
-    "tiered.partitions.max.per.broker": "bounds the replicas that the controller places on a broker",
     "remote.log.manager.copier.thread.pool.size": _NO_SHARES,
 }
 """Settings of a broker that bound something, but no pot, each with the reason."""

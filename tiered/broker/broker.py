@@ -64,6 +64,7 @@ from tiered.controller.change_costs import count_changes
 from tiered.controller.change_descriptions import describe_changes
 from tiered.controller.channel import SUBMIT_SECONDS
 from tiered.controller.member import ClusterMember
+from tiered.controller.partition_limits import count_partitions, count_replicas
 from tiered.controller.requests import Request
 from tiered.errors import (
     Code,
@@ -89,14 +90,17 @@ from tiered.object_store.metered import MeteredStore
 from tiered.object_store.probe import probe, probe_at_restart
 from tiered.peers import Peers
 from tiered.ports import World
+from tiered.quotas.shares import BROKER_REPLICAS, PARTITIONS, Holdings
 from tiered.quotas.timed_steps import TimedSteps
 from tiered.replication.cold_tier import ColdTier
 from tiered.replication.disk_state import DiskState
 from tiered.replication.follower_reads import FollowerReads
 from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.leader_replica import LeaderReplica
+from tiered.security.acls import Operation
 from tiered.security.administrators import parse_super_users
 from tiered.security.broker_secrets import BrokerSecrets, choose_secrets
+from tiered.security.principal import Caller
 
 T = TypeVar("T")
 
@@ -142,6 +146,7 @@ class Broker:
         self.tokens = TokenValidator(settings, world.clock)
         self.delegation_tokens = DelegationTokens(settings, world.clock, lambda: self.image)
         self.pots.watch(self.delegation_tokens.holdings)
+        self._watch_partitions()
         self.cluster_id = ""
         self.secrets = BrokerSecrets()
         """The secrets of brokers of this cluster; none before the store was read."""
@@ -254,6 +259,24 @@ class Broker:
             lambda: float(world.disk.space().free)
         )
 
+    def _watch_partitions(self) -> None:
+        """Watches the partitions of the cluster and the replicas of this broker. The controller has the same numbers,
+        and refuses by them. Replicas are counted by creator only while shares are in force: there may be many."""
+        cluster = Holdings(
+            PARTITIONS,
+            lambda: self.settings.tiered_partitions_max,
+            lambda: self.image.partition_count,
+            lambda: (count_partitions(self.image),),
+        )
+        own: Holdings = Holdings(
+            BROKER_REPLICAS,
+            lambda: self.settings.tiered_partitions_max_per_broker,
+            lambda: self.image.replica_counts.get(self.settings.node_id, 0),
+            lambda: (count_replicas(self.image, self.settings.node_id),) if own.is_scarce else (),
+        )
+        self.pots.watch(cluster)
+        self.pots.watch(own)
+
     def _make_cold_tier(self, manifest_fan: int) -> ColdTier:
         world, settings = self.world, self.settings
         return ColdTier.build(
@@ -338,18 +361,41 @@ class Broker:
         count = count_changes(request, self.image, self.settings.num_partitions) if by is not None else 0
         if by is not None:
             by.admit_changes(count)
+            request = self._name_creator(request, by.caller)
         reply, outcome = None, UNKNOWN  # also if the caller leaves before the reply
         try:
             reply = await self.cluster.channel.submit(request, timeout)
             outcome = DONE
         except Refused as refused:
             outcome = UNKNOWN if refused.code is Code.REQUEST_TIMED_OUT else REFUSED
+            if by is not None:
+                self._report_share(by.caller, refused)
             raise
         finally:
             if by is not None and outcome != REFUSED:
+                for each in reply if isinstance(request, requests.CreateTopics) and reply else ():
+                    if isinstance(each, Refused):
+                        self._report_share(by.caller, each)
                 by.charge_time(count * self.view.change_time.mean_ns)
                 self.audit.record_changes(by.caller, describe_changes(request, reply, self.image), outcome)
         return reply
+
+    def _name_creator(self, request: Request, caller: Caller) -> Request:
+        """Returns a request with the holder for which new topics count. Administrators create for others: their topics
+        count for nobody. So do all topics without an authorizer, where nobody is kept from anything."""
+        if not isinstance(request, requests.CreateTopic | requests.CreateTopics):
+            return request
+        if self.authorization.is_allowed_on_cluster(caller, Operation.ALTER):
+            return request
+        if isinstance(request, requests.CreateTopic):
+            return replace(request, creator=caller.holder)
+        return requests.CreateTopics(tuple(replace(each, creator=caller.holder) for each in request.topics))
+
+    def _report_share(self, caller: Caller, refused: Refused) -> None:
+        """Reports a refusal of partitions that the controller, here or elsewhere, made for want of a share."""
+        for pot in (PARTITIONS, BROKER_REPLICAS):
+            if refused.code is pot.code and f"({pot.setting})" in refused.why:
+                self.pots.report(pot, caller.holder, refused.why)
 
     async def announce(self, http: str, listeners: Mapping[str, str], advertised_http: str = "") -> None:
         """Tells the cluster the addresses of this broker.

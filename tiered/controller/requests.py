@@ -12,7 +12,10 @@ from tiered.value import value
 
 @dataclass(frozen=True, slots=True)
 class CreateTopic:
-    """-> TopicImage. `replication_factor` -1 and `partitions` -1 mean the defaults; `assignments` excludes both."""
+    """-> TopicImage. `replication_factor` -1 and `partitions` -1 mean the defaults; `assignments` excludes both.
+
+    The partitions count for the holder `creator`, "" for nobody.
+    """
 
     name: str
     partitions: int = -1
@@ -20,6 +23,7 @@ class CreateTopic:
     assignments: Sequence[Sequence[int]] | None = None
     configs: Mapping[str, str] = field(default_factory=dict)
     validate_only: bool = False
+    creator: str = ""
 
 
 @dataclass(frozen=True, slots=True)

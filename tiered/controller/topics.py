@@ -85,13 +85,13 @@ class Topics:
             check_topic_limits(configs, in_force)
         assignments = self._assignments(request, number)
         if not self._is_default_internal(request.name, len(assignments)):
-            limits.add_partitions(assignments)
+            limits.add_partitions(assignments, request.creator)
         topic_id = self.draw_id()
         default_factor = self.settings.default_replication_factor
         by_default = request.assignments is None and request.replication_factor == -1
         is_short = by_default and len(assignments[0]) < default_factor
         created = kinds.TopicCreated(
-            request.name, topic_id, assignments, configs, now_ms, default_factor if is_short else 0
+            request.name, topic_id, assignments, configs, now_ms, default_factor if is_short else 0, request.creator
         )
         return created, *self._new_partition_changes(topic_id, 0, assignments)
 
@@ -176,7 +176,7 @@ class Topics:
                 f"topic {request.name!r} has {have} partitions; the new total is not in {have + 1}..{PARTITIONS_MAX}",
             )
         added = self._added_assignments(request, topic)
-        PartitionLimits(self.image, self.settings).add_partitions(added)
+        PartitionLimits(self.image, self.settings).add_partitions(added, topic.creator)
         changes: tuple[Change, ...] = (
             kinds.PartitionsAdded(topic.topic_id, added),
             *self._new_partition_changes(topic.topic_id, have, added),

@@ -114,7 +114,7 @@ class TopicCreated:
     """`assignments[p]` are the replicas of partition p, the preferred leader first.
 
     `wanted` is the default replication factor if there were too few brokers for it, else 0. Replicas are added as
-    brokers join.
+    brokers join. The partitions count for the holder `creator`; "" is nobody.
     """
 
     name: str
@@ -123,6 +123,7 @@ class TopicCreated:
     configs: Mapping[str, str]
     at_ms: int
     wanted: int = field(default_factory=int)
+    creator: str = field(default_factory=str)
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,8 @@ class TopicImage:
     created_ms: int
     wanted: int = 0
     """Replication factor to reach once there are enough brokers; 0: the replicas stay."""
+    creator: str = ""
+    """The holder for which its partitions count; "" is nobody, and unknown for topics of earlier versions."""
 
 
 def inter_broker_address(listeners: Mapping[str, str], name: str) -> str:
@@ -419,7 +421,9 @@ class _ImageBuilder:
         if change.name in self.topics:
             raise Corrupt(f"topic {change.name} is created twice")
         partitions, configs = self._new_partitions(change.assignments), normalize_topic_configs(change.configs)
-        self._put_topic(TopicImage(change.name, change.topic_id, partitions, configs, change.at_ms, change.wanted))
+        self._put_topic(
+            TopicImage(change.name, change.topic_id, partitions, configs, change.at_ms, change.wanted, change.creator)
+        )
 
     def _new_partitions(self, assignments: Iterable[tuple[int, ...]]) -> tuple[PartitionImage, ...]:
         assignments = tuple(assignments)

@@ -76,6 +76,10 @@ DELEGATION_TOKENS = _pot("delegation-tokens", "", "delegation tokens", Code.THRO
 EVENT_STREAMS = _pot(
     "event-streams", "tiered.http.connections.max", "connections by event streams", Code.THROTTLING_QUOTA_EXCEEDED
 )
+PARTITIONS = _pot("partitions", "tiered.partitions.max", "partitions of the cluster", Code.THROTTLING_QUOTA_EXCEEDED)
+BROKER_REPLICAS = _pot(
+    "broker-replicas", "tiered.partitions.max.per.broker", "replicas of one broker", Code.THROTTLING_QUOTA_EXCEEDED
+)
 HTTP_TRANSACTIONS = _pot("http-transactions", "", "HTTP transactions at a time", Code.THROTTLING_QUOTA_EXCEEDED)
 
 

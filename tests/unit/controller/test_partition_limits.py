@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -16,8 +17,9 @@ from tiered.controller.missing_replicas import plan_missing_replicas
 from tiered.controller.partition_limits import BROKER_MAX, CLUSTER_MAX
 from tiered.controller.requests import CreatePartitions, CreateTopic, CreateTopics, Move, Reassign, Request
 from tiered.errors import Code, Refused
-from tiered.ids import encode_uuid
-from tiered.metadata.changes import ALL_BROKERS
+from tiered.ids import TopicId, encode_uuid
+from tiered.metadata.changes import ALL_BROKERS, TopicCreated
+from tiered.metadata.changes import from_json as change_from_json
 from tiered.metadata.image import Image, TopicImage, from_json, to_json
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 
@@ -133,3 +135,45 @@ def test_image_counts_partitions_and_replicas_as_they_come_and_go() -> None:
     assert (image.partition_count, dict(image.replica_counts)) == (5, {node: held.count(node) for node in (1, 2, 3)})
     read = from_json(to_json(image))
     assert (read.partition_count, read.replica_counts) == (image.partition_count, image.replica_counts)
+
+
+def test_topics_of_one_decision_count_for_their_creator_together() -> None:
+    """Three quarters of eight are six; of the two that are left nobody has more than one."""
+    shard = controller(1, 2, 3)
+    wanted = tuple(CreateTopic(f"t{number}", 1, 1, creator="User:greedy") for number in range(8))
+    made = decide(shard, CreateTopics(wanted))
+    assert isinstance(made, tuple)
+    refused = [each for each in made if isinstance(each, Refused)]
+    assert len(refused) == 2 and {each.code for each in refused} == {Code.THROTTLING_QUOTA_EXCEEDED}
+    assert f"({CLUSTER_MAX})" in refused[0].why and "User:greedy has 6" in refused[0].why
+    decide(shard, CreateTopic("u", 1, 1, creator="User:other"))
+    decide(shard, CreateTopic("v", 1, 1))
+    assert CLUSTER_MAX in refusal(shard, CreateTopic("w", 1, 1))
+
+
+def test_creator_has_a_share_of_the_replicas_of_each_broker() -> None:
+    shard = controller(1, 2)
+    decide(shard, CreateTopic("t", assignments=[[1]] * 3, creator="User:greedy"))
+    with pytest.raises(Refused) as refused:
+        shard.decide(CreateTopic("u", assignments=[[1]], creator="User:greedy"), 1000)
+    assert f"({BROKER_MAX})" in refused.value.why and "User:greedy has 3" in refused.value.why
+    decide(shard, CreateTopic("u", assignments=[[2]], creator="User:greedy"))
+    decide(shard, CreateTopic("v", assignments=[[1]], creator="User:other"))
+
+
+def test_creators_outlive_a_snapshot_and_older_topics_have_none() -> None:
+    shard = controller(1, 2, 3)
+    decide(shard, CreateTopic("t", 2, 1, creator="User:alice"))
+    body = to_json(shard.image)
+    older = {**body, "topics": [{key: value for key, value in body["topics"][0].items() if key != "creator"}]}
+    assert from_json(deepcopy(body)).topics["t"].creator == "User:alice"
+    assert from_json(deepcopy(older)).topics["t"].creator == ""
+    change = {
+        "kind": "topic_created",
+        "name": "u",
+        "topic_id": "u" * 22,
+        "assignments": [[1]],
+        "configs": {},
+        "at_ms": 1,
+    }
+    assert change_from_json(change) == TopicCreated("u", TopicId("u" * 22), ((1,),), {}, 1)
