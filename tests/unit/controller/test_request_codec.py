@@ -36,7 +36,14 @@ def tuples(of: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]:
 
 EDITS = st.dictionaries(TEXT, st.none() | TEXT | st.builds(ListEdit, tuples(TEXT), tuples(TEXT)), max_size=3)
 CREATION = st.builds(
-    requests.CreateTopic, TEXT, NUMBER, NUMBER, st.none() | tuples(tuples(NUMBER)), st.dictionaries(TEXT, TEXT)
+    requests.CreateTopic,
+    TEXT,
+    NUMBER,
+    NUMBER,
+    st.none() | tuples(tuples(NUMBER)),
+    st.dictionaries(TEXT, TEXT),
+    st.booleans(),
+    TEXT,
 )
 ENDS = tuples(st.builds(requests.ReplicaEnd, IDS, NUMBER, NUMBER, NUMBER))
 ISR = tuples(st.builds(requests.InSync, NUMBER, NUMBER))
@@ -100,10 +107,12 @@ SAID_WITH: dict[type[Any], st.SearchStrategy[Any]] = {
 
 NUMBERS = tuples(NUMBER)
 PARTITION = st.builds(
-    PartitionImage, NUMBERS, NUMBER, NUMBER, NUMBERS, NUMBERS, st.none() | st.builds(Loss, NUMBER, NUMBER, NUMBER),
+    PartitionImage, NUMBERS, NUMBER, NUMBER, NUMBERS, NUMBERS, st.none() | st.builds(Loss, *[NUMBER] * 4),
     NUMBER, NUMBERS, tuples(st.builds(End, NUMBER, NUMBER, NUMBER)), NUMBERS, NUMBERS, NUMBER,
 )  # fmt: skip
-TOPIC = st.builds(TopicImage, TEXT, IDS, tuples(PARTITION), st.dictionaries(TEXT, TEXT, max_size=3), NUMBER)
+TOPIC = st.builds(
+    TopicImage, TEXT, IDS, tuples(PARTITION), st.dictionaries(TEXT, TEXT, max_size=3), NUMBER, NUMBER, TEXT
+)
 CODE = st.sampled_from(Code)
 REPLY = st.one_of(
     TOPIC,
