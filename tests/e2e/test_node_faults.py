@@ -91,7 +91,7 @@ def test_full_disk_that_only_a_note_meets_is_a_problem(file: str) -> None:
 def test_full_disk_that_takes_small_appends_keeps_its_begin() -> None:
     async def scenario(site: SimBrokerRig) -> None:
         await site.start()
-        replica = await site.create(segment_bytes="1000000")
+        replica = await site.create(segment_bytes="1048576")
         await fill(replica, 1)
         disk = site.machine.disk
         disk.capacity = disk.space().total - disk.space().free + 30_000

@@ -113,14 +113,16 @@ def assess_health(
     problems += _describe_late_transactions(late_transactions)
     problems += [f"compaction of {tp} stopped: {why}" for tp, why in islice(uncleanable.items(), LISTED_MAX)]
     full_disks = _describe_full_disks(image)
-    problems += [words for node, words in full_disks.items() if node == partition_health.node_id]
+    own_id = partition_health.node_id
+    if own_id in full_disks and image.brokers[own_id].moved_leaders:
+        problems.append(full_disks[own_id])
     own = problems.copy()
     problems += islice(other_clocks, LISTED_MAX)
     if started and contact_lost_ms:
         problems.append(
             f"no contact with the controller (broker {image.controller}) for {contact_lost_ms / 1000:.0f} s"
         )
-    problems += [words for node, words in full_disks.items() if node != partition_health.node_id]
+    problems += [words for node, words in full_disks.items() if node != own_id]
     problems += _describe_partitions(image, partition_health)
     lost = unacknowledged_losses(image)
     problems += _describe_losses(lost)
