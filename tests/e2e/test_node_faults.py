@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -124,6 +125,51 @@ def test_directory_with_a_closed_log_is_not_trusted() -> None:
         site.machine.disk.faults.clear()
         await site.wait_until(lambda: site.node.loss_reporter.directory_trusted)
         assert await read_values(site.node.leader_replica("t", 0), 0) == numbers(0, 5)
+        await site.stop()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("verb", ["append", "sync", "rename"])
+@pytest.mark.parametrize("restarts", [False, True], ids=["first start", "restart"])
+def test_broker_whose_disk_fails_at_its_start_never_serves(
+    verb: str, restarts: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker whose last note failed said that it serves, and then ended. Each write of a start fails once here."""
+    caplog.set_level("INFO")
+
+    async def scenario(site: SimBrokerRig) -> None:
+        if restarts:
+            await site.start()
+            await fill(await site.create(), 1)
+            await site.crash(site.machine.kill)
+        caplog.clear()
+        site.machine.disk.faults = [fault]
+        with contextlib.suppress(Unavailable, Refused):
+            await site.start()
+        site.machine.disk.faults = []
+        has_failed = site.machine.disk.failed
+        assert site.node.served.is_set() is not has_failed, caplog.text
+        assert ("broker serves" in caplog.text) is not has_failed
+        await site.stop()
+
+    for number in range(100):
+        fault = DiskFault(verb, error="EIO", skip=number)
+        run(scenario)
+        if fault.times:  # the start has no such write any more
+            break
+    assert 0 < number < 99
+
+
+def test_broker_that_failed_after_its_start_announces_no_address() -> None:
+    """Its line with the addresses follows the announcement."""
+
+    async def scenario(site: SimBrokerRig) -> None:
+        node = await site.start()
+        site.machine.disk.faults = [DiskFault("append", "recovery-point-offset-checkpoint", "EIO")]
+        await site.wait_until(node.ended.is_set)
+        with pytest.raises(Unavailable, match="the broker failed at its start: data directory: "):
+            await node.announce("127.0.0.1:1", {})
         await site.stop()
 
     run(scenario)

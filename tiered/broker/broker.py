@@ -401,8 +401,10 @@ class Broker:
         """Tells the cluster the addresses of this broker.
 
         A second process with this node id checks `http` (HOST:PORT). Kafka clients get `listeners`, and HTTP clients
-        `advertised_http` (`http://HOST:PORT`; "": as `http`). Raises `Refused` if the controller cannot connect.
+        `advertised_http` (`http://HOST:PORT`; "": as `http`). Raises `Refused` if the controller cannot connect, and
+        `Unavailable` if this broker failed after its start.
         """
+        self._check_alive()
         await self.registration.announce(http, listeners, advertised_http)
 
     def health(self) -> Health:
@@ -438,7 +440,8 @@ class Broker:
     async def start(self) -> None:
         """Starts the broker. Returns once it serves; waits as long as the store is unreachable.
 
-        Raises `Refused` if this broker must not run, and `Unavailable` if the store refuses.
+        Raises `Refused` if this broker must not run, and `Unavailable` if the store refuses or the data directory
+        failed.
         """
         await self.tokens.start()
         image = await self.startup_retry.retry_until_store_is_back(self._load_metadata)
@@ -456,6 +459,7 @@ class Broker:
         except Refused as refused:
             raise Unavailable(f"the broker could not register: {refused.why}") from None
         await self._note_metadata()
+        self._check_alive()  # a step above may go on without the disk, because a running broker ends by itself
         self._is_serving = True
         self.served.set()
         log.info(
@@ -463,6 +467,11 @@ class Broker:
             self.settings.node_id, self.cluster_id, incarnation_digest(self.incarnation), self.image.controller_epoch,
             len(self.leader_replicas()),
         )  # fmt: skip
+
+    def _check_alive(self) -> None:
+        """Raises `Unavailable` if the broker failed."""
+        if self._failure:
+            raise Unavailable(f"the broker failed at its start: {self._failure}", final=True)
 
     async def _note_metadata(self) -> None:
         """Notes what the metadata log has reached. A disk that cannot take the note ends nothing here."""
