@@ -20,7 +20,8 @@ class CopyModel:
     batches: list[LogBatch] = field(default_factory=list)
     agreed_end: int = 0
     shown_end: int = 0
-    """What the life that the last damage ended could show others: its `agreed_end`, if it had opened the log."""
+    """The end that others may have seen of the life that the last damage ended: its `agreed_end`, if that life had
+    opened the log."""
     is_provable: bool = True
     damaged_life: int = -1
     unproved_life: int = -1
