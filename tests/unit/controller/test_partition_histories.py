@@ -67,6 +67,8 @@ class History:
         self.lost_in = NO_EPOCH
         self.asked: list[tuple[int, IsrWish]] = []
         self.written = 0
+        self.handed_over: frozenset[int] = frozenset()
+        """Brokers that handed over: these lead only until they have stopped."""
         for node in self.nodes:
             self._begin(node)
 
@@ -149,7 +151,7 @@ class History:
             numbers = {each: self.now.incarnations[each] for each in self.now.terms.live}
             found = partition_transitions.alter_isr(self.now.image, node, isr_change, numbers, self.now.terms)
             if isinstance(found, PartitionImage):
-                self._decided(found)
+                self._decided(found, joined={each.node_id for each in isr_change.isr})
             elif self.brokers[node].proposed is isr_change:
                 self.brokers[node].proposed = None
 
@@ -194,7 +196,18 @@ class History:
         self._decided(partition_transitions.reevaluate(self.now.image, terms), terms)
 
     def hand_over(self, node: int, _: int) -> None:
+        self.handed_over |= {node}
         self._decided(partition_transitions.hand_over(self.now.image, node, self.now.terms))
+
+    def report_disk(self, node: int, state: int) -> None:
+        """The disk of a broker is full (0, 1), recovering (2) or usable."""
+        full, recovering = self.now.terms.full - {node}, self.now.terms.recovering - {node}
+        terms = replace(
+            self.now.terms,
+            full=full | {node} if state < 2 else full,
+            recovering=recovering | {node} if state == 2 else recovering,
+        )
+        self._decided(partition_transitions.leave_full_disk(self.now.image, terms), terms)
 
     def prefer(self, _: int, __: int) -> None:
         found = partition_transitions.elect_preferred(self.now.image, self.now.terms)
@@ -225,7 +238,9 @@ class History:
         incarnations: dict[int, int] | None = None,
         reports: int | None = None,
         forced: bool = False,
+        joined: Iterable[int] = (),
     ) -> None:
+        """Takes a decision of the controller. `joined` may lead: they are in sync by the same decision."""
         old = self.now
         gone = set(old.image.replicas) - set(image.replicas)
         if gone:
@@ -237,7 +252,7 @@ class History:
         self.slots.append(Seen(image, terms or old.terms, incarnations or old.incarnations))
         dead = image.leader != -1 and self.brokers[image.leader].cut  # nobody knows yet; it never acts under this epoch
         if image.leader_epoch > old.image.leader_epoch and not dead:
-            if not forced and image.leader not in {*old.image.isr, *old.image.elr} - {reports}:
+            if not forced and image.leader not in {*old.image.isr, *old.image.elr, *joined} - {reports}:
                 self._has_most(image.leader)
             kept = common(self.brokers[image.leader].log, self.truth)
             known = {*old.image.isr, *old.image.elr, *old.image.last_known}
@@ -273,6 +288,9 @@ class History:
         partition_transitions.check_invariants(image, terms)
         if terms.live & {*image.isr, *image.elr}:
             assert image.leader != -1, "somebody could lead"
+        if image.leader in terms.full:
+            unable = terms.full | self.handed_over
+            assert unable.issuperset(image.isr), "a full disk leads although a replica in sync has room"
         for node in (*image.isr, *image.elr):
             broker = self.brokers[node]
             assert broker.cut or common(broker.log, self.truth) == len(self.truth), f"{node} is eligible and lacks some"
@@ -314,7 +332,7 @@ def common(a: list[Record], b: list[Record]) -> int:
 
 USUAL = "write write fetch fetch fetch fetch request_isr request_isr grant grant learn learn learn learn unfence"
 USUAL += " come_back come_back tell"
-RARE = "die fence fence stop hand_over prefer want force reassign call_off"
+RARE = "die fence fence stop hand_over report_disk prefer want force reassign call_off"
 VERBS: dict[str, Callable[[History, int, int], None]] = {
     name: getattr(History, name) for name in f"{USUAL} {RARE}".split()
 }
@@ -366,6 +384,11 @@ def test_random_histories_keep_the_rules_and_reach_every_case() -> None:
         seen["waits for one"] += any(image.last_known for image in images)
         seen["waits for several"] += any(len(image.last_known) > 1 for image in images)
         seen["lost"] += history.lost_in >= 0
+        seen["led by a full disk"] += any(slot.image.leader in slot.terms.full for slot in history.slots)
+        seen["left a full disk"] += any(
+            old.image.leader in new.terms.full and new.image.leader not in (NO_LEADER, old.image.leader)
+            for old, new in pairwise(history.slots)
+        )
         seen["led by one that was not in sync"] += any(
             old.last_known and new.leader not in (NO_LEADER, *old.last_known, *old.elr) for old, new in pairwise(images)
         )
