@@ -67,6 +67,7 @@ class ThreadPool:
                 return await future
         finally:
             job.call = _do_nothing  # it may wait for long, and hold much memory
+            del job, future  # else the traceback of an error keeps the error, and all that its frames hold
 
     def close(self) -> None:
         """Lets running calls end by themselves and cancels waiting ones."""

@@ -39,7 +39,10 @@ class TimedSteps:
 
     def throw(self, *error: Any) -> Any:
         """Runs the next step, which begins with an error."""
-        return self._time(self._steps.throw, *error)
+        try:
+            return self._time(self._steps.throw, *error)
+        finally:
+            del error  # else its traceback keeps it, and all that its frames hold
 
     def close(self) -> None:
         """Ends the work."""
@@ -51,3 +54,4 @@ class TimedSteps:
             return step(*values)
         finally:
             self._spender.spent_ns += self._mono_ns() - begun_ns
+            del values

@@ -7,6 +7,7 @@ import gc
 import os
 import threading
 import weakref
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -130,6 +131,30 @@ def test_cancelled_call_keeps_nothing_in_memory_while_it_waits() -> None:
         workers.close()
 
     asyncio.run(main())
+
+
+def test_call_that_fails_keeps_nothing_in_memory() -> None:
+    """The collector may look at it much later."""
+    kept: list[weakref.ref[set[int]]] = []
+
+    def call() -> None:
+        body = {1}
+        kept.append(weakref.ref(body))
+        raise ValueError
+
+    async def main() -> None:
+        workers = ThreadPool("test", 1)
+        for _ in range(2):  # the thread lets go of the first call once it begins the second
+            with suppress(ValueError):
+                await workers.run(call, 10)
+        workers.close()
+        assert kept[0]() is None
+
+    gc.disable()
+    try:
+        asyncio.run(main())
+    finally:
+        gc.enable()
 
 
 def test_waiting_calls_are_bounded_and_cancelled_by_close() -> None:
