@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from tiered_api.http.exchange import fields, json_entries
 from tiered_api.http.exchange.errors import HttpError
-from tiered_api.http.exchange.fields import ELEMENTS_MAX, V2_FREE, V3_FREE, load_json
-from tiered_api.http.exchange.json_entries import JsonEntries, load_with_entries
+from tiered_api.http.exchange.fields import ELEMENTS_MAX, TEXT_BYTES, V2_FREE, V3_FREE, load_json
+from tiered_api.http.exchange.json_entries import REST_BYTES, JsonEntries, load_with_entries
 from tiered_api.http.partitions.record_formats import BODY_HEADERS_MAX, HEADERS_MAX, ProducerRecord
 from tiered_api.http.transactions.body import parse_body
 from tiered_api.http.v2.produce import RECORDS_MAX, parse_records
@@ -193,6 +193,16 @@ def test_objects_of_one_piece_exist_at_a_time(parse: Parse, record: bytes) -> No
 
 
 @pytest.mark.parametrize(
+    ("parse", "body", "between"),
+    [(parse_batch, b'{"entries":[%b]}', b","), (lambda body: parse_whole(body, NOW), b"%b", b"\n")],
+    ids=["batch", "stream with a key"],
+)
+def test_refused_record_is_not_kept_in_memory(parse: Parse, body: bytes, between: bytes) -> None:
+    records = [b'{"id":"%d","value":{"type":"STRING","data":[%b1]}}' % (n, b"[]," * 1_000) for n in range(900)]
+    assert peak_bytes(parse, body % between.join(records)) < 6 * MIB
+
+
+@pytest.mark.parametrize(
     ("parse", "record", "body"),
     [
         (parse_v2, b'{"key":1,"value":1}', b'{"records":[%b]}'),
@@ -211,6 +221,26 @@ def test_objects_of_one_piece_exist_at_a_time(parse: Parse, record: bytes) -> No
 )
 def test_short_json_values_take_little_memory(parse: Parse, record: bytes, body: bytes) -> None:
     assert peak_bytes(parse, body % b",".join([record] * 5_000)) < 5_000 * 500 + 2 * MIB
+
+
+@pytest.mark.parametrize("parse", [parse_v2, parse_batch, parse_transaction])
+def test_record_and_rest_of_a_body_that_are_too_long_are_413(parse: Parse) -> None:
+    name = "entries" if parse is parse_batch else "records"
+    text = b"x" * TEXT_BYTES
+    body = b'{"%b":[%b]%b}'
+    error = refusal(parse, body % (name.encode(), b'{"id":"%b"}' % text, b""))
+    assert (error.status, error.message) == (413, f"{name}[0] has 16777225 bytes of JSON: 16777216 are the most")
+    error = refusal(parse, body % (name.encode(), b"{}", b',"more":"%b"' % text[:REST_BYTES]))
+    assert (error.status, error.message) == (413, f"the body has more than 4194304 bytes of JSON beside {name!r}")
+    error = refusal(parse, (body % (name.encode(), b'"%b"' % text, b""))[:-2])
+    assert (error.status, error.message[:14]) == (400, "malformed JSON")
+    error = refusal(load_json, b'"%b"' % text)
+    assert (error.status, error.message) == (413, "the body has 16777218 bytes of JSON: 16777216 are the most")
+
+
+def test_long_timestamp_is_refused_at_once() -> None:
+    assert refusal(lambda body: _parse_single(body, NOW), b'{"timestamp":"%b"}' % (b"2" * 65)).error_code == 42206
+    assert isinstance(_parse_single(b'{"timestamp":"2026-01-01T00:00:00.000000+00:00"}', NOW), ProducerRecord)
 
 
 def test_limit_of_values_counts_each_value_and_name(monkeypatch: pytest.MonkeyPatch) -> None:

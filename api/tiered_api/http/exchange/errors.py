@@ -25,6 +25,10 @@ class HttpError(Exception):
         self.headers = headers
         self.close = close
 
+    def without_traceback(self) -> HttpError:
+        """Returns the same error to keep: the traceback of a raised one keeps what was parsed."""
+        return HttpError(self.error_code, self.message, self.headers, close=self.close)
+
     @property
     def status(self) -> int:
         """The HTTP status of the code."""

@@ -24,6 +24,8 @@ class HttpLimits:
     """Largest request body in memory, as sent and after decompression. Streams are not held in memory."""
     record_bytes: int = 4 * MIB
     """Longest JSON text of one record on a stream; a larger one needs a request of its own."""
+    object_bytes: int = 4 * MIB
+    """Largest JSON body without records."""
     memory_bytes: int = 256 * MIB
     """Most bytes of all bodies and JSON responses that are held at one time."""
     batch_entries: int = 1_000

@@ -234,19 +234,21 @@ class HttpRequest(web.BaseRequest):
         if self.transport is not None:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    async def read_body(self) -> bytes | bytearray:
-        """Returns the body, decompressed. The caller may change a bytearray.
+    async def read_body(self, most: int | None = None) -> bytes | bytearray:
+        """Returns the body, decompressed: at most `most` bytes. The caller may change a bytearray.
 
         Raises `HttpError` 413 if the body is too large, 408 if it comes too slowly, 401 or 403 if the caller lost its
         rights meanwhile.
         """
+        limit = self.context.limits.body_bytes
+        if most is not None:
+            limit = min(limit, most)
         content = self.content
         if content.is_eof():
             data: bytes | bytearray = content.read_nowait(-1)
         else:
-            data = await self._read_chunks()
+            data = await self._read_chunks(limit)
             self.recheck()
-        limit = self.context.limits.body_bytes
         if len(data) > limit:
             raise self._too_large(limit)
         encoding = self.headers.get("Content-Encoding")
@@ -265,9 +267,8 @@ class HttpRequest(web.BaseRequest):
         self.inflated_bytes = len(whole)
         return whole
 
-    async def _read_chunks(self) -> bytearray:
+    async def _read_chunks(self, limit: int) -> bytearray:
         """Returns the body as it arrived. It grows with each part: a copy of 60 MB would block all others for 40 ms."""
-        limit = self.context.limits.body_bytes
         length = self.content_length
         if length is not None and length > limit:
             raise self._too_large(limit)
@@ -290,8 +291,8 @@ class HttpRequest(web.BaseRequest):
         return HttpError(413, f"the body is larger than {limit} bytes")
 
     async def read_json_object(self) -> dict[str, Any]:
-        """Returns the body as one JSON object."""
-        return await self.parse_json_object(await self.read_body())
+        """Returns the body, which has no records, as one JSON object."""
+        return await self.parse_json_object(await self.read_body(self.context.limits.object_bytes))
 
     async def parse_json_object(
         self, data: bytes | bytearray, free: tuple[bytes, ...] = (), code: int = BAD_REQUEST, listed: str = ""

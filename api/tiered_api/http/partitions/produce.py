@@ -28,7 +28,7 @@ from tiered_api.http.exchange.errors import (
     to_http_error,
 )
 from tiered_api.http.exchange.request import HttpRequest
-from tiered_api.http.partitions.idempotency import IdempotencyKey, IdempotencyKeys, find_key, find_use, reused_error
+from tiered_api.http.partitions.idempotency import IdempotencyKey, IdempotencyKeys, find_use, reused_error
 from tiered_api.http.partitions.record_formats import ProducerRecord
 from tiered_api.http.partitions.remote_partition import (
     AnyPartition,
@@ -111,10 +111,9 @@ async def append_one(request: HttpRequest, topic: TopicImage, record: ProducerRe
 
 
 async def append_once(
-    request: HttpRequest, topic: TopicImage, records: Sequence[ProducerRecord], body: bytes | bytearray
+    request: HttpRequest, topic: TopicImage, records: Sequence[ProducerRecord], key: IdempotencyKey | None
 ) -> list[RecordMetadata | HttpError]:
     """Appends the records of a request as `append_many` does, once for its idempotency key if it has one."""
-    key = await find_key(request, topic.topic_id, body)
     if key is None:
         return await append_many(request.context, topic, records, request=request)
     with request.context.service(IdempotencyKeys).use(key):

@@ -19,6 +19,8 @@ from tiered_api.http.exchange.schemas import FIELD_V3, HEADER_V3, RECORD_V2, REC
 
 MAX_TIMESTAMP = 253_402_300_799_999
 """The last millisecond of the year 9999, the last one that an ISO timestamp can express."""
+TIMESTAMP_CHARACTERS = 64
+"""Most characters of a timestamp in ISO 8601, which needs 32."""
 HEADERS_MAX = 1_000
 """Most headers of one record."""
 BODY_HEADERS_MAX = 200_000
@@ -172,6 +174,7 @@ def parse_timestamp(value: Any) -> int:
     """Returns milliseconds from an ISO 8601 timestamp with its offset from UTC, or from an integer of milliseconds."""
     if isinstance(value, str):
         try:
+            value = value if len(value) <= TIMESTAMP_CHARACTERS else ""
             value = (datetime.fromisoformat(value) - _EPOCH) // _MILLISECOND
         except (ValueError, TypeError):
             value = None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from tiered.ids import TopicPartition
@@ -70,20 +72,24 @@ def parse_body(body: Mapping[str, Any], now_ms: int) -> TransactionBody:
     check_fields(body, FIELDS, "the body", 422)
     rows = _parse_list(body.get("records", []), "records", RECORDS_MAX)
     records, headers = [], 0
-    for at, row in enumerate(rows):
-        try:
-            _check_object(row, "a record")
-            record = compact_record(parse_record_v3(row, now_ms, RECORD_FIELDS, 422))
-            records.append(TopicRecord(_parse_text(row, "topic_name"), record))
-        except HttpError as error:
-            raise HttpError(error.error_code, f"records[{at}]: {error.message}") from None
-        headers += len(record.headers)
+    for record in map(partial(_parse_record, now_ms=now_ms), itertools.count(), rows):  # keeps no row meanwhile
+        records.append(record)
+        headers += len(record.record.headers)
         check_header_count(headers)
     given = body.get("consumer_group")
     group = None if given is None else _parse_group(given)
     if not records and (group is None or not group.offsets):
         raise HttpError(422, "the transaction has neither records nor offsets")
     return TransactionBody(tuple(records), group)
+
+
+def _parse_record(at: int, row: Any, now_ms: int) -> TopicRecord:
+    try:
+        _check_object(row, "a record")
+        record = compact_record(parse_record_v3(row, now_ms, RECORD_FIELDS, 422))
+        return TopicRecord(_parse_text(row, "topic_name"), record)
+    except HttpError as error:
+        raise HttpError(error.error_code, f"records[{at}]: {error.message}") from None
 
 
 def _parse_group(given: Any) -> GroupOffsets:

@@ -74,6 +74,7 @@ async def commit_transaction(request: HttpRequest) -> web.StreamResponse:
     body = await request.run_job(len(data), parse_body, given, context.clock.wall_ms())
     _require_rights(request, body)
     key = await find_key(request, NO_TOPIC, data)
+    del data, given  # the memory is needed for the batches
     own = context.broker.image.brokers.get(context.broker.settings.node_id)
     if own is not None and not own.listeners:  # no other broker could reach this one, so it is alone
         raise Refused(Code.INVALID_REQUEST, "transactions need a Kafka listener, and this broker has none")

@@ -7,6 +7,7 @@ the broker.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -57,11 +58,14 @@ from tiered_api.http.exchange.schemas import (
     names,
 )
 from tiered_api.http.partitions.reads import ISOLATION_LEVELS
+from tiered_api.http.partitions.record_formats import TIMESTAMP_CHARACTERS
 from tiered_api.http.partitions.remote_partition import fetch_bounds, offset_for_timestamp
 from tiered_api.http.v2.topics import v2_response
 
 RECORD_TYPES = dict(zip(FORMATS, (media_types.V2_BINARY, media_types.V2_JSON), strict=True))
 NAME_CHARACTERS = 249
+ROWS_PER_TURN = 100
+"""Partitions of one request that are looked up before other requests get their turn."""
 NAME_ALIASES = {
     "id": "name",
     "responseMinBytes": "fetch.min.bytes",
@@ -97,7 +101,7 @@ async def _find_instance(request: HttpRequest) -> ConsumerInstance:
 
 async def _read_body(request: HttpRequest) -> dict[str, Any]:
     """Returns the body as an object; an empty one if there is no body."""
-    data = await request.read_body()
+    data = await request.read_body(request.context.limits.object_bytes)
     return await request.parse_json_object(data, code=422) if data else {}
 
 
@@ -218,6 +222,8 @@ def _parse_subscription(topics: Any, pattern: Any) -> Subscription:
     if topics is not None:
         if not isinstance(topics, list) or not topics or not all(isinstance(topic, str) for topic in topics):
             raise HttpError(422, "topics has to be a list of names")
+        if any(len(topic) > NAME_CHARACTERS for topic in topics):
+            raise HttpError(422, f"the name of a topic has at most {NAME_CHARACTERS} characters")
         return Subscription(tuple(dict.fromkeys(topics)))
     if not isinstance(pattern, str) or not pattern:
         raise HttpError(422, "topic_pattern has to be a regular expression")
@@ -338,7 +344,10 @@ async def seek(request: HttpRequest) -> web.StreamResponse:
             for tp, offset, _ in (_parse_offsets(body) if "offsets" in body else [])
         ]
         lookups = TimeLookups(request.peer, request.connection_name)
-        for tp, row in _parse_rows(body, "timestamps") if "timestamps" in body else []:
+        rows = _parse_rows(body, "timestamps") if "timestamps" in body else []
+        for number, (tp, row) in enumerate(rows, 1):
+            if number % ROWS_PER_TURN == 0:
+                await asyncio.sleep(0)
             instance.check_assigned(tp)
             request.require(Operation.READ, ResourceType.TOPIC, tp.topic)
             source = instance.open_partition(tp)
@@ -379,7 +388,9 @@ async def _seek_to(request: HttpRequest, which: int) -> web.StreamResponse:
             instance.check_assigned(tp)
             request.require(Operation.READ, ResourceType.TOPIC, tp.topic)
         targets = []
-        for tp in partitions:
+        for number, tp in enumerate(partitions, 1):
+            if number % ROWS_PER_TURN == 0:
+                await asyncio.sleep(0)
             source = instance.open_partition(tp)
             bounds = await fetch_bounds(source, instance.config.read_committed)
             targets.append((tp, source.topic_id, bounds[which]))
@@ -437,8 +448,9 @@ def _metadata(row: Mapping[str, Any]) -> str:
 
 
 def _parse_timestamp(row: Mapping[str, Any]) -> int:
+    text = row.get("timestamp")
     try:
-        when = datetime.fromisoformat(str(row.get("timestamp")))
+        when = datetime.fromisoformat(text if isinstance(text, str) and len(text) <= TIMESTAMP_CHARACTERS else "")
     except ValueError:
         raise HttpError(422, "timestamp has to be a time in ISO 8601") from None
     if when.tzinfo is None:

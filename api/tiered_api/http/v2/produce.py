@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from typing import Any
 
 import orjson
@@ -15,7 +17,8 @@ from tiered_api.http.exchange.json_entries import JsonEntries, load_with_entries
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import json_response
 from tiered_api.http.exchange.schemas import PRODUCE_V2, names
-from tiered_api.http.partitions.produce import RecordMetadata, append_once, find_topic
+from tiered_api.http.partitions.idempotency import find_key
+from tiered_api.http.partitions.produce import RECORDS_PER_TURN, RecordMetadata, append_once, find_topic
 from tiered_api.http.partitions.record_formats import ProducerRecord, parse_record_v2
 from tiered_api.http.v2.topics import response_type
 
@@ -52,8 +55,13 @@ async def _produce(request: HttpRequest, topic: TopicImage, form: str, partition
     kind = response_type(request)
     body = await request.read_body()
     records = await request.run_job(len(body), parse_records, body, form, request.context.clock.wall_ms(), partition)
-    outcomes = await append_once(request, topic, records, body)
-    offsets = [_offset_row(outcome) for outcome in outcomes]
+    key = await find_key(request, topic.topic_id, body)
+    del body  # its memory is needed for the batches
+    outcomes = await append_once(request, topic, records, key)
+    offsets: list[dict[str, Any]] = []
+    for start in range(0, len(outcomes), RECORDS_PER_TURN):
+        offsets += map(_offset_row, outcomes[start : start + RECORDS_PER_TURN])
+        await asyncio.sleep(0)
     return json_response({"offsets": offsets, "key_schema_id": None, "value_schema_id": None}, media_type=kind)
 
 
@@ -71,7 +79,7 @@ def parse_records(body: bytes | bytearray, form: str, now_ms: int, partition: in
         raise HttpError(422, "records has to be an array that is not empty")
     if len(entries) > RECORDS_MAX:
         raise HttpError(413, f"records has {len(entries)} entries: {RECORDS_MAX} are the most in one request")
-    records = [parse_record_v2(entry, form, now_ms) for entry in entries]
+    records = list(map(partial(parse_record_v2, form=form, now_ms=now_ms), entries))  # keeps no entry meanwhile
     if partition is None:
         return records
     if any(record.partition not in (None, partition) for record in records):

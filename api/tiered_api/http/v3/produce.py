@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import orjson
@@ -9,12 +10,12 @@ from aiohttp import web
 
 from tiered.records.native import json_spans
 from tiered_api.http.exchange.errors import INVALID_BATCH, HttpError
-from tiered_api.http.exchange.fields import V3_FREE, check_elements, check_fields, load_json
+from tiered_api.http.exchange.fields import V3_FREE, check_fields, check_text, load_json
 from tiered_api.http.exchange.json_entries import JsonEntries, malformed_json
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import HttpResponse, json_response
 from tiered_api.http.exchange.schemas import BATCH_V3, ENTRY_V3, names
-from tiered_api.http.partitions.idempotency import has_key
+from tiered_api.http.partitions.idempotency import find_key, has_key
 from tiered_api.http.partitions.produce import RecordMetadata, append_once, append_one, find_topic
 from tiered_api.http.partitions.record_formats import (
     ProducerRecord,
@@ -44,6 +45,7 @@ async def produce_records(request: HttpRequest) -> web.StreamResponse:
     record = await request.run_job(len(body), _parse_single, body, request.context.clock.wall_ms())
     if record is None:
         return await serve_stream(request, topic, reports, body)
+    del body
     placed = await append_one(request, topic, record)
     return HttpResponse(reports.format_success(record, placed))
 
@@ -72,7 +74,7 @@ def _is_stream(body: bytes | bytearray) -> bool:
             if not spans or rest == len(body):
                 return False
             with view[: spans[0][1]] as first:
-                check_elements(first)
+                check_text(first)
                 orjson.loads(first)
         except (ValueError, HttpError):
             return False
@@ -97,7 +99,9 @@ async def produce_batch(request: HttpRequest) -> web.StreamResponse:
             taken.append((name, record))
     reports = ProduceReports(cluster_id, topic.name)
     successes: list[dict[str, Any]] = []
-    outcomes = await append_once(request, topic, [record for _, record in taken], body)
+    key = await find_key(request, topic.topic_id, body)
+    del body, given  # the memory is needed for the batches
+    outcomes = await append_once(request, topic, [record for _, record in taken], key)
     for (name, record), outcome in zip(taken, outcomes, strict=True):
         if isinstance(outcome, RecordMetadata):
             successes.append({"id": name, **orjson.loads(reports.format_success(record, outcome))})
@@ -117,18 +121,21 @@ def parse_entries(body: dict[str, Any], limit: int, now_ms: int) -> list[tuple[s
         raise HttpError(INVALID_BATCH, f"more than {limit} entries")
     parsed: dict[str, ProducerRecord | HttpError] = {}
     headers = 0
-    for entry in entries:
-        name = entry.get("id") if isinstance(entry, dict) else None
-        if not isinstance(name, str) or not 0 < len(name) <= ID_CHARACTERS:
-            raise HttpError(INVALID_BATCH, f"each entry needs an id of 1 to {ID_CHARACTERS} characters")
+    for name, record in map(partial(_parse_entry, now_ms=now_ms), entries):  # keeps no entry meanwhile
         if name in parsed:
             raise HttpError(INVALID_BATCH, f"the id {name!r} appears twice")
-        try:
-            record = compact_record(parse_record_v3(entry, now_ms, ENTRY_FIELDS))
-        except HttpError as error:
-            parsed[name] = error
-            continue
         parsed[name] = record
-        headers += len(record.headers)
-        check_header_count(headers)
+        if isinstance(record, ProducerRecord):
+            headers += len(record.headers)
+            check_header_count(headers)
     return list(parsed.items())
+
+
+def _parse_entry(entry: Any, now_ms: int) -> tuple[str, ProducerRecord | HttpError]:
+    name = entry.get("id") if isinstance(entry, dict) else None
+    if not isinstance(name, str) or not 0 < len(name) <= ID_CHARACTERS:
+        raise HttpError(INVALID_BATCH, f"each entry needs an id of 1 to {ID_CHARACTERS} characters")
+    try:
+        return name, compact_record(parse_record_v3(entry, now_ms, ENTRY_FIELDS))
+    except HttpError as error:
+        return name, error.without_traceback()

@@ -23,6 +23,7 @@ from tiered_api.http.exchange.json_entries import malformed_json
 from tiered_api.http.exchange.limits import Exhausted
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import HttpResponse, abort_connection, open_stream
+from tiered_api.http.partitions.idempotency import find_key
 from tiered_api.http.partitions.produce import RECORDS_PER_TURN, RecordMetadata, append_many, append_once
 from tiered_api.http.partitions.record_formats import (
     ProducerRecord,
@@ -137,7 +138,9 @@ async def produce_once(request: HttpRequest, topic: TopicImage, reports: Produce
     parsed = await request.run_job(len(body), parse_whole, body, request.context.clock.wall_ms())
     if len(parsed) == 1 and isinstance(parsed[0], HttpError):
         raise parsed[0]
-    outcomes = await append_once(request, topic, [each for each in parsed if isinstance(each, ProducerRecord)], body)
+    key = await find_key(request, topic.topic_id, body)
+    del body  # its memory is needed for the batches
+    outcomes = await append_once(request, topic, [each for each in parsed if isinstance(each, ProducerRecord)], key)
     if len(parsed) == 1 and isinstance(outcomes[0], HttpError):
         raise outcomes[0]
     lines = _format_reports(reports, parsed, outcomes)
@@ -226,7 +229,7 @@ def _parse(text: Buffer, now_ms: int) -> ProducerRecord | HttpError:
     except orjson.JSONDecodeError as error:
         return malformed_json(error)
     except HttpError as error:
-        return error
+        return error.without_traceback()
 
 
 async def _send(request: HttpRequest, response: web.StreamResponse, data: bytes) -> None:
