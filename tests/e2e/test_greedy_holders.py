@@ -248,7 +248,6 @@ _RATE = "bounds a rate of the broker's own work"
 _ADDRESS = "has a limit for each address beside it"
 _OPERATOR = "only an administrator takes of it"
 _LABELS = "bounds labels of metrics: above it they share one"
-_NO_SHARES = "has no shares, docs/SECURITY.md says so"
 
 NO_POTS = {
     "connections.max.reauth.ms": _TIME,
@@ -289,12 +288,13 @@ NO_POTS = {
     "tiered.max.message.bytes.max": _ONE,
     "tiered.metrics.max.topics": _LABELS,
     "tiered.metrics.max.group.topics": _LABELS,
-    "remote.log.manager.copier.thread.pool.size": _NO_SHARES,
+    "remote.log.manager.copier.thread.pool.size": "topics take turns",
 }
 """Settings of a broker that bound something, but no pot, each with the reason."""
 
 
 TURNS = {
+    "tiered.broker.tiering": "topics take turns",
     "tiered.cold.reader": "look-ups take turns by client address",
     "tiered.hot.batch_opening": "batches take turns by holder",
     "tiered.hot.time_lookup": "look-ups take turns by client address",
@@ -306,7 +306,6 @@ TURNS = {
 OWN_WORK = {
     "tiered.broker.hosted_replicas",
     "tiered.broker.log_cleaner",
-    "tiered.broker.tiering",
     "tiered.broker.token_validator",
     "tiered.coordinator.snapshotter",
     "tiered.object_store.directory",

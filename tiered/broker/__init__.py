@@ -21,6 +21,7 @@ May import: controller, coordinator, groups, transactions
 ~ disk_reports        reports of a full disk to the controller
 ~ stored_ends         notes of partitions that lie completely in the bucket
 ~ tiering             the loop of uploads, local deletion, expiry and garbage collection
+  topic_turns         partitions that wait for a pass, in turns of their topics
 ~ housekeeping        timed rolls, fsyncs, checkpoints and file deletion
 ~ object_deletion     timed deletion of expired objects, and of the objects of deleted topics
 ~ store_watch         timed requests to the bucket: end of an outage, newer controller

@@ -2,7 +2,7 @@
 
 A pass over a partition makes the plans in their order and carries them out: object before manifest, manifest before
 local delete (I22), manifest before object delete. A partition whose pass fails is tried again after a growing pause. A
-partition with nothing to do costs no request. Takeovers of manifests and sweeps wait for uploads.
+partition with nothing to do costs no request. Topics take turns. Takeovers of manifests and sweeps wait for uploads.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import logging
 
 from tiered.broker.led_partitions import LedPartitions
 from tiered.broker.retention_clock import RetentionClock
+from tiered.broker.topic_turns import TopicTurns
 from tiered.cold.layout import manifest_key
 from tiered.cold.manifest import Manifest, SegmentEntry, SubmanifestNeeded
 from tiered.cold.planner import find_expiry, may_expire
@@ -56,8 +57,8 @@ class Tiering:
         self._retention_clock = retention_clock
         self._clock = clock
         self._rng = rng.stream("tiering")
-        self._due: dict[LeaderReplica, None] = {}
-        self._due_low_priority: dict[LeaderReplica, None] = {}
+        self._due = TopicTurns[LeaderReplica]()
+        self._due_low_priority = TopicTurns[LeaderReplica]()
         """Due partitions with nothing to upload, whose manifest has to be taken over or swept."""
         self._passes = 0
         self._busy: set[LeaderReplica] = set()
@@ -101,20 +102,20 @@ class Tiering:
     def _enqueue(self, replica: LeaderReplica) -> None:
         has_cleanup = replica.takeover_pending or self._clock.wall_ms() >= self._sweep_due_ms.get(replica, NEVER)
         if has_cleanup and not replica.unified_log.waiting_segments:
-            self._due_low_priority[replica] = None
+            self._due_low_priority.add(replica)
         else:
-            self._due_low_priority.pop(replica, None)
-            self._due[replica] = None
+            self._due_low_priority.remove(replica)
+            self._due.add(replica)
         self._wake.set()
 
     def _next_replica(self) -> LeaderReplica | None:
-        """Returns the partition that has waited longest and has no pass in progress."""
+        """Returns the partition whose turn is next, and that has no pass in progress."""
         queues = (
             (self._due, self._due_low_priority)
             if (self._passes + 1) % LOW_PRIORITY_SHARE
             else (self._due_low_priority, self._due)
         )
-        return next((each for queue in queues for each in queue if each not in self._busy), None)
+        return next((found for queue in queues if (found := queue.find_next(self._busy)) is not None), None)
 
     def waiting_segments(self) -> int:
         """Returns the number of closed segments that are not in the bucket yet, over all partitions."""
@@ -135,8 +136,8 @@ class Tiering:
                         self._pass_slots.release()
                         break
                     self._passes += 1
-                    self._due.pop(replica, None)
-                    self._due_low_priority.pop(replica, None)
+                    self._due.take(replica)
+                    self._due_low_priority.take(replica)
                     self._busy.add(replica)
                     group.create_task(self._run_pass(replica, group))
 
@@ -251,8 +252,8 @@ class Tiering:
 
     def forget(self, replica: LeaderReplica) -> None:
         """Drops all state of a partition: its leadership has ended."""
-        self._due.pop(replica, None)
-        self._due_low_priority.pop(replica, None)
+        self._due.remove(replica)
+        self._due_low_priority.remove(replica)
         self._failures.pop(replica, None)
         self._sweep_due_ms.pop(replica, None)
         self._oldest_segments.pop(replica, None)
@@ -306,7 +307,7 @@ class Tiering:
         if written is not None:
             replica.unified_log.update_manifest(written)
             if not replica.is_stopped and replica.unified_log.waiting_segments:
-                self._due[replica] = None
+                self._due.add(replica)
 
     async def _expire_cold(self, replica: LeaderReplica) -> None:
         """Applies total retention to cold segments. Takes over the manifest first, but only if a segment expires."""

@@ -143,6 +143,35 @@ def test_pending_takeover_runs_although_uploads_are_always_due(
     rig.run(scenario)
 
 
+def test_topic_with_many_partitions_lets_others_upload_in_turn() -> None:
+    """Its partitions were there first, and each has more to upload."""
+    rig = ReplicationRig()
+
+    async def scenario() -> None:
+        broker = rig.brokers[1]
+        greedy = [await broker.lead(1, [1], tp=TopicPartition("greedy", number)) for number in range(12)]
+        small = await broker.lead(1, [1], tp=TopicPartition("small", 12))
+        for each in (*greedy, small):
+            while each.unified_log.waiting_segments < 2:
+                each.state.high_watermark = append_batch(each, each.log.end_offset)
+        settings = Settings(remote_log_manager_copier_thread_pool_size=1)
+        runs = Tiering(
+            settings, LeaderList(*greedy, small), RetentionClock(broker.clock), broker.clock, broker.rng,
+            broker.metrics,
+        )  # fmt: skip
+        task = asyncio.create_task(runs.run())
+        async with asyncio.timeout(20):
+            while small.cold_end_offset == 0:
+                await asyncio.sleep(0)
+        assert sum(each.cold_end_offset > 0 for each in greedy) <= 2
+        async with asyncio.timeout(20):
+            while any(each.unified_log.waiting_segments for each in greedy):
+                await asyncio.sleep(0.1)
+        task.cancel()
+
+    rig.run(scenario)
+
+
 def test_object_with_a_lost_reply_is_deleted_by_a_later_sweep() -> None:
     """The manifest change names the objects before the lost one, and the pass counts as a success."""
     rig = ReplicationRig()
