@@ -152,16 +152,19 @@ class Tiering:
         """Closes and uploads segments that would otherwise miss `tiered.upload.max.lag.ms`."""
         shortest, longest = LAG_CHECK_SECONDS
         while True:
-            now_ms = self._clock.wall_ms()
-            next_ms = min(
-                (self._check_upload_lag(replica, now_ms) for replica in self._led_partitions.list_leaders()),
-                default=NEVER,
-            )
+            now_ms, next_ms = self._clock.wall_ms(), NEVER
+            for replica in self._led_partitions.list_leaders():
+                closed = replica.log.segment_count
+                next_ms = min(next_ms, self._check_upload_lag(replica, now_ms))
+                if replica.log.segment_count != closed:
+                    await asyncio.sleep(0)  # a roll takes about a millisecond, and all partitions may be due at once
             await self._clock.sleep(min(max((next_ms - now_ms) / 1000, shortest), longest))
 
     def _check_upload_lag(self, replica: LeaderReplica, now_ms: int) -> int:
         """Returns when the partition has to be checked again, after a check if one is due."""
         late_at = self._lag_check_due_ms.get(replica, now_ms)
+        if replica.is_stopped:
+            return NEVER
         if now_ms < late_at:
             return late_at
         lag_ms = self._settings.tiered_upload_max_lag_ms

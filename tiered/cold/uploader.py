@@ -37,6 +37,9 @@ It saves requests where segments close faster than the bucket takes manifests. N
 without a manifest that names it.
 """
 
+TOGETHER_SEGMENTS = 512
+"""Limit on the segments that one manifest change names: other partitions wait for a pass meanwhile."""
+
 
 class LogSections(Protocol):
     """The indexes and the producer snapshot of a local segment, as bytes. Offsets and positions are relative to the
@@ -59,8 +62,8 @@ class TieredLog(Protocol):
     def epochs(self) -> LeaderEpochs:
         """Returns the lineage, from the log start on."""
 
-    def closed_segments(self) -> Sequence[ClosedSegment]:
-        """Returns the closed segments, oldest first."""
+    def closed_segments(self, above: int = 0, limit: int | None = None) -> Sequence[ClosedSegment]:
+        """Returns the closed segments that end above an offset, oldest first; only the first `limit`, if it is set."""
 
     def segment_data(self, base_offset: int, *, from_offset: int | None = None) -> LogSections:
         """Returns the index data of the segment `base_offset`.
@@ -125,7 +128,7 @@ class Uploader:
         planned = manifest
         if with_keys and not planned.key_seed:
             planned = replace(planned, key_seed=f"{self._seeds.getrandbits(8 * SEED_BYTES):0{2 * SEED_BYTES}x}")
-        while sum(entry.object_bytes for entry in entries) < TOGETHER_BYTES:
+        while len(entries) < TOGETHER_SEGMENTS and sum(entry.object_bytes for entry in entries) < TOGETHER_BYTES:
             try:
                 entry = await self._next_object(source, planned, epoch, stable_offset, with_keys)
             except (Unavailable, Corrupt):
@@ -145,11 +148,11 @@ class Uploader:
     ) -> SegmentEntry | None:
         """Checks and puts the object of the segment after this manifest. Returns its entry, or None if there is no such
         segment."""
-        closed = source.closed_segments()
+        closed = source.closed_segments(manifest.cold_end_offset, 1)
         plan = next_upload(closed, manifest, stable_offset)
         if plan is None:
             return None
-        segment = next(s for s in closed if s.base_offset == plan.base_offset)
+        [segment] = closed
         # In one turn with the choice: a clean on the disk may replace the segment while it is checked.
         within = plan.from_offset > segment.base_offset
         sections = source.segment_data(segment.base_offset, from_offset=plan.from_offset if within else None)

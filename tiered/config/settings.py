@@ -86,7 +86,7 @@ class TopicConfig:
         0, "Largest random reduction of segment.ms, so that segments do not all roll at once.", 0, LONG_MAX
     )
     segment_index_bytes: int = setting(
-        10 * MIB, "Size of an index at which its segment is closed; less than 64 count as 64.", 4, INT_MAX
+        10 * MIB, "Size of an index at which its segment is closed; less than 65536 count as 65536.", 4, INT_MAX
     )
     index_interval_bytes: int = setting(
         4096, "Bytes of log between two index entries; more than 65536 count as 65536.", 0, INT_MAX

@@ -375,9 +375,14 @@ class DiskLog:
         `Corrupt`."""
         return recovery.find_gaps(self._writer.segments)
 
-    def closed_segments(self) -> list[SegmentView]:
-        """Returns the closed segments, oldest first."""
-        return [SegmentView.of(segment, self._files) for segment in self._writer.segments[:-1]]
+    def closed_segments(self, above: int = 0, limit: int | None = None) -> list[SegmentView]:
+        """Returns the closed segments that end above an offset, oldest first; only the first `limit`, if it is set."""
+        segments = self._writer.segments
+        first = max(find_segment_number(segments, above), 0)
+        if segments[first].next_offset <= above:
+            first += 1
+        end = len(segments) - 1 if limit is None else min(first + limit, len(segments) - 1)
+        return [SegmentView.of(segment, self._files) for segment in segments[first:end]]
 
     def segment_data(self, base_offset: int, *, from_offset: int | None = None) -> LogSegmentData:
         """Returns all data that is uploaded with the closed segment at `base_offset`.

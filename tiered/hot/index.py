@@ -18,8 +18,9 @@ OFFSET_ENTRY = struct.Struct(">ii")
 TIME_ENTRY = struct.Struct(">qi")
 RELATIVE_MAX = 2**31 - 1
 """Limit on the offsets and on the bytes of a segment."""
-FULL_BYTES_MIN = 64
-"""Least size at which an index is full, whatever a topic sets."""
+FULL_BYTES_MIN = 64 << 10
+"""Least size at which an index is full, whatever a topic sets: with an entry for each batch, some 5,000 batches. Else
+the owner of a topic makes a segment of a few batches, with its files and its requests of the bucket."""
 INTERVAL_MAX = 64 << 10
 """Limit on the interval in effect, whatever a topic sets. A look-up walks the batch headers between two entries, on the
 event loop, so the interval bounds the look-up."""
@@ -78,8 +79,7 @@ class IndexBuilder:
         self._add_time_entry()
 
     def is_full(self, index_bytes: int) -> bool:
-        """True if either index has reached `index_bytes`. Room for one time entry is reserved for `finish`. A smaller
-        limit than `FULL_BYTES_MIN` would close segments without a record."""
+        """True if either index has reached `index_bytes`. Room for one time entry is reserved for `finish`."""
         index_bytes = max(index_bytes, FULL_BYTES_MIN)
         return (
             len(self.offsets) >= index_bytes // OFFSET_ENTRY.size * OFFSET_ENTRY.size

@@ -20,7 +20,7 @@ from tiered.hot.producer_state import ProducerLimits, ProducerStates
 from tiered.hot.recovery import classify_files
 from tiered.hot.segment_files import SegmentFiles
 from tiered.hot.segment_index import SegmentIndex
-from tiered.hot.segments import IndexChecksums, Segment, encode_line, encode_lines, must_roll
+from tiered.hot.segments import IndexChecksums, Segment, encode_line, encode_lines, find_segment_number, must_roll
 from tiered.hot.transaction_index import INDEX_BYTES_MAX, TransactionIndex
 from tiered.ports import Clock, File
 from tiered.records.model import CONTROL, WalkedBatch
@@ -100,6 +100,7 @@ class LogWriter:
         "files",
         "index",
         "is_tiered",
+        "loose_snapshots",
         "producer_limits",
         "producers",
         "segments",
@@ -131,6 +132,8 @@ class LogWriter:
         """Topic id of a log without records, until `partition.metadata` is checked to name it.
         Empty once that is done."""
         self._clock = clock
+        self.loose_snapshots: list[int] | None = None
+        """Offsets of producer snapshots that may be at no base of a segment. None: nobody has listed them yet."""
         self._checkpoint_lines = 0
         self._epochs_due = False
         self._fast_below = 0
@@ -359,10 +362,12 @@ class LogWriter:
             self.files.replace(self.files.path(end, ".snapshot"), self.producers.encode_snapshot())
             self.unsynced.note_replaced(f"{end:020d}.snapshot")
             self.unsynced.directory_changed = True
-        bases = {segment.base_offset for segment in self.segments}
-        for offset in self.snapshot_offsets():
-            if offset < end and offset not in bases:
+        loose = self.snapshot_offsets() if self.loose_snapshots is None else self.loose_snapshots
+        self.loose_snapshots = None
+        for offset in loose:
+            if offset < end and self.segments[find_segment_number(self.segments, offset)].base_offset != offset:
                 self.files.remove(self.files.path(offset, ".snapshot"))
+        self.loose_snapshots = [end]
         self._snapshot_due = self.active.size + SNAPSHOT_BYTES
 
     def _is_snapshotted(self, end: int) -> bool:

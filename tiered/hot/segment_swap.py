@@ -127,6 +127,7 @@ class SegmentSwap:
             writer.index.unmap(old.base_offset)
             writer.txn_index.drop(old.base_offset)
         writer.segments[first : first + len(group)] = [cleaned]
+        writer.loose_snapshots = None  # those of the group may be at no base any more
         if cleaned.txn_index_bytes:
             writer.txn_index.bases = tuple(sorted((*writer.txn_index.bases, cleaned.base_offset)))
         writer.rewrite_checkpoint()

@@ -77,7 +77,7 @@ class UnifiedLog:
     def bytes_above_cold(self) -> int:
         """Bytes of log that are only on this disk. Leaves out a segment of which an earlier leader uploaded a part:
         bytes that were counted twice would make retention by size delete other records."""
-        views = (*self.hot.closed_segments(), self.hot.active_view)
+        views = (*self.hot.closed_segments(above=self.cold_end_offset), self.hot.active_view)
         return sum(segment.size for segment in views if segment.base_offset >= self.cold_end_offset)
 
     @property
@@ -93,7 +93,7 @@ class UnifiedLog:
     def _segments_to_upload(self) -> list[SegmentView]:
         if not self.config.copies_to_bucket:
             return []
-        return [segment for segment in self.hot.closed_segments() if segment.next_offset > self.cold_end_offset]
+        return self.hot.closed_segments(above=self.cold_end_offset)
 
     @property
     def upload_lag_since_ms(self) -> int | None:

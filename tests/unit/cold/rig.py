@@ -86,8 +86,8 @@ class LocalLog:
     def epochs(self) -> LeaderEpochs:
         return LeaderEpochs(self.lineage)
 
-    def closed_segments(self) -> list[Segment]:
-        return list(self.segments)
+    def closed_segments(self, above: int = 0, limit: int | None = None) -> list[Segment]:
+        return [each for each in self.segments if each.next_offset > above][:limit]
 
     def segment_data(self, base_offset: int, *, from_offset: int | None = None) -> Files:
         segment = next(s for s in self.segments if s.base_offset == base_offset)

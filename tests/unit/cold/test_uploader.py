@@ -193,9 +193,10 @@ def test_failed_upload_leaves_the_manifest_and_can_be_retried(kind: FaultKind) -
     rig.run(scenario)
 
 
-def test_segments_closed_meanwhile_share_one_manifest_change(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("limit", ["bytes", "segments"])
+def test_segments_closed_meanwhile_share_one_manifest_change(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A manifest change costs a request. Segments that close faster than they are uploaded share one, up to a number of
-    bytes."""
+    bytes or segments: other partitions wait meanwhile."""
     rig = Rig()
 
     async def scenario() -> None:
@@ -204,7 +205,10 @@ def test_segments_closed_meanwhile_share_one_manifest_change(monkeypatch: pytest
             rig.log.fill(50 * number, 5)
         manifest = await broker.take_over(1)
         changes = broker.store.calls["put"]
-        monkeypatch.setattr(uploader, "TOGETHER_BYTES", 2 * rig.log.segments[0].log.length + 1)
+        if limit == "bytes":
+            monkeypatch.setattr(uploader, "TOGETHER_BYTES", 2 * rig.log.segments[0].log.length + 1)
+        else:
+            monkeypatch.setattr(uploader, "TOGETHER_SEGMENTS", 2)
         ends = []
         while (written := await broker.uploader.upload_next(rig.log, manifest, 1, 1000)) is not None:
             manifest = written

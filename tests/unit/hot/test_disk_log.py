@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import random
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -124,6 +125,60 @@ def test_snapshot_at_the_base_of_each_segment_stays() -> None:
         assert len(bases) > 3
         names = on.list(DIRECTORY)
         assert [base for base in bases[1:] if f"{base:020d}.snapshot" not in names] == []
+
+    run_scenario(scenario)
+
+
+class ListingDisk(SimDisk):
+    """A disk that counts how often a directory was listed."""
+
+    listed = 0
+
+    def list(self, path: str) -> list[str]:
+        self.listed += 1
+        return super().list(path)
+
+
+def test_roll_does_not_list_the_directory_of_its_log() -> None:
+    """It may have the files of very many segments, and a roll runs between the requests of all clients."""
+
+    async def scenario() -> None:
+        on = ListingDisk(random.Random(1))
+        log = await fill_log(on)
+        log.roll()
+        on.listed = 0
+        for number in range(30, 60):
+            append(log, batch(number, at=NOW))
+            log.roll()
+        assert on.listed == 0
+        bases = [segment.base_offset for segment in log.closed_segments()] + [log.end_offset]
+        kept = {int(name[:20]) for name in on.list(DIRECTORY) if name.endswith(".snapshot")}
+        assert kept == set(bases[1:])
+
+    asyncio.run(scenario())
+
+
+def test_closed_segments_are_found_by_their_end() -> None:
+    async def scenario(on: SimDisk) -> None:
+        log = await fill_log(on)
+        log.roll()
+        closed = log.closed_segments()
+        assert len(closed) == 3
+        for above in range(log.end_offset + 2):
+            expected = [each for each in closed if each.next_offset > above]
+            assert log.closed_segments(above) == expected
+            for limit in range(3):
+                assert log.closed_segments(above, limit) == expected[:limit]
+
+    run_scenario(scenario)
+
+
+def test_small_index_closes_no_segment_of_a_few_batches() -> None:
+    """Owners of topics choose the size and the interval, and each segment costs the broker four files and an upload."""
+
+    async def scenario(on: SimDisk) -> None:
+        log = await fill_log(on, 300, segment_index_bytes=4, index_interval_bytes=0, segment_bytes=1 << 20)
+        assert log.segment_count == 1
 
     run_scenario(scenario)
 

@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiered.hot.index import (
+    FULL_BYTES_MIN,
     INTERVAL_MAX,
     OFFSET_ENTRY,
     RELATIVE_MAX,
+    TIME_ENTRY,
     IndexBuilder,
     lookup_offset,
     lookup_position,
@@ -53,10 +55,11 @@ def test_time_index_of_a_closed_segment_has_the_greatest_timestamp() -> None:
 
 
 def test_index_is_full_one_time_entry_early() -> None:
-    builder, _ = build_indexes([(600, 1, at) for at in range(1, 7)])
-    assert (len(builder.times), len(builder.offsets)) == (60, 40)
-    assert builder.is_full(72)
-    assert not builder.is_full(84)
+    entries = FULL_BYTES_MIN // TIME_ENTRY.size - 1
+    builder, _ = build_indexes([(600, 1, at) for at in range(1, entries + 2)])
+    assert (len(builder.times), len(builder.offsets)) == (12 * entries, 8 * entries)
+    assert builder.is_full(FULL_BYTES_MIN)
+    assert not builder.is_full(FULL_BYTES_MIN + TIME_ENTRY.size)
 
 
 def test_smallest_index_is_not_full_without_entries() -> None:

@@ -605,6 +605,22 @@ def test_batch_out_of_place_stops_the_clean_and_drops_nothing(bit: int, is_clean
     asyncio.run(scenario())
 
 
+def test_snapshots_of_joined_segments_go_with_the_next_roll() -> None:
+    async def scenario() -> None:
+        on = disk()
+        log = await filled(on)
+        log.configure(compacted(segment_bytes=1 << 20))
+        before = log.segment_count
+        await clean(log)
+        assert log.segment_count < before
+        put(log, "k0", "newest")
+        log.roll()
+        bases = [each.base_offset for each in log.closed_segments()] + [log.end_offset]
+        assert {int(name[:20]) for name in names(on) if name.endswith(".snapshot")} == set(bases[1:])
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(("verb", "path"), [("append", ".log.cleaned"), ("sync_dir", ""), ("rename", ".log.cleaned")])
 def test_disk_that_refuses_a_step_leaves_a_whole_log(verb: str, path: str) -> None:
     async def scenario() -> None:

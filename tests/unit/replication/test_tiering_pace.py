@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.unit.replication.rig import TOPIC_ID, TP, LeaderList, ReplicationRig, append_batch
+from tests.unit.replication.rig import TOPIC_ID, TP, LeaderList, RecordedEvents, ReplicationRig, append_batch
 from tiered.broker import tiering
 from tiered.broker.retention_clock import RetentionClock
 from tiered.broker.tiering import UPLOAD_IN_FLIGHT_MS, Tiering
@@ -168,6 +168,42 @@ def test_topic_with_many_partitions_lets_others_upload_in_turn() -> None:
             while any(each.unified_log.waiting_segments for each in greedy):
                 await asyncio.sleep(0.1)
         task.cancel()
+
+    rig.run(scenario)
+
+
+def test_other_work_has_its_turn_between_two_rolls_of_lagging_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All partitions of a broker may be due at once."""
+    rig, turn, turns = ReplicationRig(), 0, list[int]()
+
+    def count_turn() -> None:
+        nonlocal turn
+        turn += 1
+        if len(turns) < 20:
+            asyncio.get_running_loop().call_soon(count_turn)
+
+    def note_turn(_: RecordedEvents, __: LeaderReplica) -> None:
+        turns.append(turn)
+        if len(turns) == 1:
+            asyncio.get_running_loop().call_soon(count_turn)
+
+    monkeypatch.setattr(RecordedEvents, "on_segment_closed", note_turn)
+
+    async def scenario() -> None:
+        broker = rig.brokers[1]
+        leaders = [await broker.lead(1, [1], tp=TopicPartition("t", number)) for number in range(20)]
+        for each in leaders:
+            each.state.high_watermark = append_batch(each, 0)
+        settings = Settings(tiered_upload_max_lag_ms=1_000)
+        runs = Tiering(
+            settings, LeaderList(*leaders), RetentionClock(broker.clock), broker.clock, broker.rng, broker.metrics
+        )
+        task = asyncio.create_task(runs.run())
+        async with asyncio.timeout(20):
+            while len(turns) < len(leaders):
+                await asyncio.sleep(0.1)
+        task.cancel()
+        assert len(set(turns)) == len(leaders)
 
     rig.run(scenario)
 
