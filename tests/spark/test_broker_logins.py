@@ -156,6 +156,14 @@ def test_commands_read_the_newest_records_by_a_profile(
     assert json.loads(capfd.readouterr().out) == {"n": COUNT}
     assert main(query) == 0, "the environment alone sends no query to the cluster"
     assert json.loads(capfd.readouterr().out) == {"n": 0}
+    assert main([*query, "--bootstrap", f"http://{site.address}"]) == 2
+    source = f"profile 'user' ({tmp_path}/config/tiered/profiles.toml)"
+    assert f"is not for a bootstrap of http (security.protocol from {source})" in capfd.readouterr().err
+    assert main(["profile", "create", "wrong", "--from-profile", "user", "-s", "sasl.password=wrong"]) == 0
+    for words in (query, ["table", "describe", TOPIC, *where]):
+        capfd.readouterr()
+        assert main([*words, "--profile", "wrong"]) == 2
+        assert f"(the login is from {source.replace('user', 'wrong')})" in capfd.readouterr().err
     assert main(["profile", "create", "gone", "--from-profile", "user", "-s", "http=localhost:1"]) == 0
     capfd.readouterr()
     assert main([*query, "--profile", "gone"]) == 4

@@ -11,9 +11,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from tiered.errors import Refused
+from tiered.errors import Code, Refused
 
 NO_SETTINGS: Mapping[str, str] = {}
+PROTOCOL = "security.protocol"
+LOGIN_REFUSALS = (Code.SASL_AUTHENTICATION_FAILED, Code.UNSUPPORTED_SASL_MECHANISM, Code.ILLEGAL_SASL_STATE)
 
 
 class Source(NamedTuple):
@@ -68,11 +70,26 @@ class ClientSettings(NamedTuple):
         told = "; ".join(f"{name} from {source.name}" for name, source in self._named(refused.why))
         return Refused(refused.code, f"{refused.why} ({told})") if told else refused
 
+    def explain_login(self, refused: Refused) -> Refused:
+        """Returns an error of a broker that also says the source of the login, if the login is refused and is from no
+        option."""
+        source = self.source(PROTOCOL)
+        if refused.code not in LOGIN_REFUSALS or source is None or source.is_option:
+            return refused
+        return Refused(refused.code, f"{refused.why} (the login is from {source.name})")
+
     def _named(self, why: str) -> Iterator[tuple[str, Source]]:
         for name in dict.fromkeys(name for each in self.sources for name in each.settings):
             source = self.source(name)
-            if source and not source.is_option and source.name not in why and re.search(rf"(?<![\w.-]){name}\b", why):
+            if source and not source.is_option and source.name not in why and _names(why, name):
                 yield name, source
+
+
+def _names(why: str, setting: str) -> bool:
+    """True if an error is about a setting. One without a dot is also a word, so it has to stand first."""
+    if "." not in setting:
+        return why.startswith((f"{setting}=", f"{setting} "))
+    return re.search(rf"(?<![\w.-]){re.escape(setting)}\b", why) is not None
 
 
 def merge_sources(sources: Sequence[Source]) -> ClientSettings:

@@ -7,7 +7,6 @@ from argparse import Namespace
 from collections.abc import AsyncIterator, Iterable
 from urllib.parse import urlsplit
 
-from tiered.clients.properties import PROTOCOL
 from tiered.errors import Code, Refused
 from tiered.system.clock import SystemClock
 from tiered_api.cli import encryption, login
@@ -24,7 +23,6 @@ DEFAULT_BROKERS = "127.0.0.1:9092"
 DEFAULT_PORT = 9092
 DEFAULT_TIMEOUT = "30"
 RETRY_SECONDS = 15.0
-LOGIN_REFUSALS = (Code.SASL_AUTHENTICATION_FAILED, Code.UNSUPPORTED_SASL_MECHANISM, Code.ILLEGAL_SASL_STATE)
 MEMBER_WAIT_MS = 5000
 """Longest wait of a poll by a member of a group: its heartbeats use the same connection."""
 
@@ -41,10 +39,7 @@ async def open_client(args: Namespace) -> AsyncIterator[KafkaClient]:
     try:
         yield client
     except Refused as refused:
-        source = settings.source(PROTOCOL)
-        if refused.code not in LOGIN_REFUSALS or source is None or source.is_option:
-            raise
-        raise Refused(refused.code, f"{refused.why} (the login is from {source.name})") from None
+        raise settings.explain_login(refused) from None
     finally:
         await client.close()
 

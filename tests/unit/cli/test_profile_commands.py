@@ -12,7 +12,7 @@ import pytest
 
 from tiered_api.cli.arguments import parser
 from tiered_api.cli.broker.sources import load_settings
-from tiered_api.cli.client_sources import FILE_VARIABLE, PROFILE_VARIABLE, VARIABLES
+from tiered_api.cli.client_sources import FILE_VARIABLE, PROFILE_VARIABLE, VARIABLES, find_client_settings
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.main import main
 
@@ -214,6 +214,27 @@ def test_profile_that_no_command_could_use_is_not_kept(
         assert ended.code == Exit.USAGE
     assert why in capsys.readouterr().err
     assert (folder / "tiered" / "profiles.toml").read_text() == before
+
+
+def test_command_that_connects_again_keeps_its_profile(folder: Path) -> None:
+    """A watch must not go on with another cluster, because somebody chose another profile."""
+    assert main(["profile", "create", "one", "-s", "brokers=one:1"]) == 0
+    args = parser().parse_args(["cluster", "health", "--watch"])
+    assert find_client_settings(args).get("brokers") == "one:1"
+    assert main(["profile", "create", "two", "-s", "brokers=two:2"]) == 0
+    assert find_client_settings(args).get("brokers") == "one:1"
+    assert find_client_settings(parser().parse_args(["cluster", "health"])).get("brokers") == "two:2"
+
+
+def test_open_file_of_profiles_is_told_at_each_command(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tiered_api.cli.reach.RETRY_SECONDS", 0.0)
+    assert main(["profile", "create", "one", "-s", "brokers=127.0.0.1:1"]) == 0
+    (folder / "tiered" / "profiles.toml").chmod(0o640)
+    capsys.readouterr()
+    assert main(["topic", "list"]) == Exit.UNAVAILABLE
+    assert capsys.readouterr().err.count("warning: other users may use") == 1
 
 
 def test_broken_file_stops_no_command_that_ignores_profiles(

@@ -21,17 +21,22 @@ if TYPE_CHECKING:
 
 
 class HttpPlace(NamedTuple):
-    """The address of a broker's HTTP, the login there, and the source of the address, "" for an option."""
+    """The address of a broker's HTTP, the login there, and the source of the address, "" for an option. `settings` are
+    those of the connection."""
 
     address: str
     login: HttpLogin
+    settings: ClientSettings
     source: str = ""
 
     @contextmanager
     def named(self) -> Iterator[None]:
-        """Adds the source of the address to the errors of a broker that cannot be reached."""
+        """Adds the source of the address to the errors of a broker that cannot be reached, and that of the login to
+        those of one that refuses it."""
         try:
             yield
+        except Refused as refused:
+            raise self.settings.explain_login(refused) from None
         except Unavailable as error:
             if not self.source:
                 raise
@@ -58,11 +63,14 @@ def find_http_place(args: Namespace) -> HttpPlace | None:
         raise Refused(Code.INVALID_REQUEST, why)
     try:
         login = _make_login(settings)
+        place = HttpPlace(args.bootstrap, login, settings)
+        if args.bootstrap is None and source is not None:
+            place = HttpPlace(settings.get(HTTP), login, settings, source.name)
+        scheme, colon, _ = place.address.partition("://")
+        login.uses_tls(scheme if colon else "")
     except Refused as refused:
         raise settings.explain(refused) from None
-    if args.bootstrap is not None or source is None:
-        return HttpPlace(args.bootstrap, login)
-    return HttpPlace(settings.get(HTTP), login, source.name)
+    return place
 
 
 def _make_login(settings: ClientSettings) -> HttpLogin:
