@@ -190,3 +190,44 @@ def test_brokers_write_a_transaction_of_a_caller_with_rights(tmp_path: Path) -> 
 
     settings = {"authorizer_class_name": STANDARD_AUTHORIZER, "authentication_method": BASIC}
     run_cluster(tmp_path, scenario, numbers=(1, 2), **settings)
+
+
+def test_transaction_that_brokers_write_counts_for_its_caller(tmp_path: Path) -> None:
+    """The id of an idempotency key, its producer ids, and the group whose offsets are committed."""
+
+    async def scenario(pair: HttpCluster) -> None:
+        await pair.create("t", [1], [2])
+        await set_user(pair[1], "alice", "secret")
+        rights = (("TRANSACTIONAL_ID", "tiered-http", "WRITE"), ("GROUP", "g", "READ"), ("TOPIC", "t", "READ"))
+        for kind, name, operation in rights:
+            rule = AclAdded(kind, "LITERAL", name, "User:alice", "*", operation, "ALLOW")
+            await pair[1].broker.submit(CreateAcls((rule,)))
+        await pair[1].broker.submit(allow("alice", "WRITE"))
+        brokers = [each.broker for each in pair.brokers.values()]
+        pots = {
+            "ids": [each.transaction_coordinators.holdings for each in brokers],
+            "groups": [each.group_coordinators.holdings for each in brokers],
+            "producers": [each.hosted_replicas.log_store.producer_limits.holdings for each in brokers],
+        }
+
+        def held() -> dict[str, int]:
+            return {name: sum(each.own("User:alice") for each in parts) for name, parts in pots.items()}
+
+        async def commit(place: int, **headers: str) -> None:
+            records = [{"topic_name": "t", "partition_id": n, "value": {"type": "JSON", "data": 1}} for n in (0, 1)]
+            offsets = [{"topic_name": "t", "partition_id": 0, "offset": place}]
+            body = {"records": records, "consumer_group": {"consumer_group_id": "g", "offsets": offsets}}
+            login = basic("alice", "secret")
+            made = await pair[1].ask("POST", "/tiered/v1/transactions", body, Authorization=login, **headers)
+            assert made.status == 200, made
+
+        assert not any(held().values())
+        await commit(1)
+        shared = held()
+        assert shared["groups"] > 0 == shared["ids"] == shared["producers"], "those ids are the broker's"
+        await commit(2, Idempotency_Key="one")
+        keyed = held()
+        assert keyed["ids"] > 0 and keyed["producers"] == 2 and keyed["groups"] > 0
+
+    settings = {"authorizer_class_name": STANDARD_AUTHORIZER, "authentication_method": BASIC}
+    run_cluster(tmp_path, scenario, numbers=(1, 2), **settings)

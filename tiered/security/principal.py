@@ -49,11 +49,13 @@ class Caller(NamedTuple):
     host: str
     by_token: bool = False
     """True if a delegation token proved the principal."""
+    shares_of: str = ""
+    """The holder for which a broker sends a request of its own, such as the offsets of a transaction over HTTP."""
 
     @property
     def holder(self) -> str:
-        """The name under which the caller has shares of a broker: the principal, else the network of the host; "" for
-        another broker, which has none."""
+        """The name under which the caller has shares of a broker: the principal, else the network of the host. A
+        broker has none of its own: "", unless it works for a holder."""
         if self.principal == ANONYMOUS:
             return network_of(self.host)
-        return "" if self.principal.kind == BROKER else str(self.principal)
+        return self.shares_of if self.principal.kind == BROKER else str(self.principal)

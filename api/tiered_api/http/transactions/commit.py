@@ -106,7 +106,9 @@ async def _commit(request: HttpRequest, body: TransactionBody) -> list[WrittenPa
         _require_rights(request, body)
         try:
             require_rights = partial(_require_rights, request, body)
-            placed = await producer.commit(plan.writes, body.group, seconds, require_rights=require_rights)
+            placed = await producer.commit(
+                plan.writes, body.group, seconds, require_rights=require_rights, holder=request.caller.holder
+            )
         except Refused as refused:
             raise _to_client_error(refused) from None
     context.records_written.inc(len(body.records))
@@ -128,7 +130,7 @@ async def commit_once(
     """
     seconds, holder = context.limits.append_ms / 1000, "" if request is None else request.caller.holder
     request_hash = KEY_HASH.pack(key.producer_epoch, key.base_sequence)
-    producer = TransactionalProducer(context, f"tiered-key-{key.producer_id:x}", request_hash)
+    producer = TransactionalProducer(context, f"tiered-key-{key.producer_id:x}", request_hash, holder)
     async with context.service(TransactionalIds).admit(seconds, holder):
         try:
             kept = await producer.begin_once(seconds)
@@ -144,6 +146,7 @@ async def commit_once(
                 seconds,
                 lambda placed: encode_reply(plan.partition_counts, plan.locate(placed)),
                 require_rights,
+                holder,
             )
         except Refused as refused:
             raise _to_key_error(refused) from None

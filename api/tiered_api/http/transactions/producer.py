@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.topic_names import TRANSACTIONS_TOPIC
+from tiered.security.principal import BROKER, Caller, Principal
 from tiered_api.http.consumers.coordinator_calls import find_coordinator
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.errors import EXPECTED_ERRORS
@@ -85,11 +86,22 @@ class ProducerIdentity(NamedTuple):
     producer_epoch: int
 
 
+def _make_caller(context: HttpContext, holder: str) -> Caller | None:
+    """Returns this broker as the caller that works for a holder; None if it works for nobody."""
+    if not holder:
+        return None
+    return Caller(Principal(BROKER, str(context.broker.settings.node_id)), "", shares_of=holder)
+
+
 class TransactionalProducer:
     """The producer of one transactional id. The caller runs one transaction at a time."""
 
-    def __init__(self, context: HttpContext, transactional_id: str, request_hash: bytes = b"") -> None:
+    def __init__(
+        self, context: HttpContext, transactional_id: str, request_hash: bytes = b"", holder: str = ""
+    ) -> None:
+        """The id and its producer count for `holder`; those that requests share count for nobody."""
         self.transactional_id = transactional_id
+        self._caller = _make_caller(context, holder)
         self._request_hash = request_hash
         self._context = context
         self._identity: ProducerIdentity | None = None
@@ -112,10 +124,12 @@ class TransactionalProducer:
         seconds: float,
         make_reply: Callable[[Places], bytes] = lambda _: b"",
         require_rights: Callable[[], None] = lambda: None,
+        holder: str = "",
     ) -> Places:
         """Writes all batches and offsets in one transaction, and commits it. Returns the place of each batch. The
         result of `make_reply` is kept for the idempotency key. `require_rights` raises an error if the client lost its
-        rights: before the first write, or before the commit, which then becomes an abort.
+        rights: before the first write, or before the commit, which then becomes an abort. The group counts for
+        `holder`.
 
         Raises the first error if nothing was written. Raises `Refused` with REQUEST_TIMED_OUT if the outcome is not
         known.
@@ -124,12 +138,12 @@ class TransactionalProducer:
         known, self._identity = self._identity, None
         if known is not None:
             try:
-                return await self._run(known, writes, group, deadline, make_reply, require_rights)
+                return await self._run(known, writes, group, deadline, make_reply, require_rights, holder)
             except Refused as refused:
                 if refused.code not in STALE_IDENTITY or self._request_hash:
                     raise
         identity, _ = await self._init_identity(deadline, TRANSACTION_MS)
-        return await self._run(identity, writes, group, deadline, make_reply, require_rights)
+        return await self._run(identity, writes, group, deadline, make_reply, require_rights, holder)
 
     async def _run(
         self,
@@ -139,11 +153,12 @@ class TransactionalProducer:
         deadline: int,
         make_reply: Callable[[Places], bytes],
         require_rights: Callable[[], None],
+        holder: str,
     ) -> Places:
         require_rights()
         steps = [self._write(identity, write, deadline) for write in writes]
         if group is not None and group.offsets:
-            steps.append(self._commit_offsets(identity, group, deadline))
+            steps.append(self._commit_offsets(identity, group, deadline, holder))
         outcomes = await asyncio.gather(*steps, return_exceptions=True)
         faults = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         if not faults:
@@ -167,7 +182,9 @@ class TransactionalProducer:
 
         async def init() -> tuple[ProducerIdentity, bytes]:
             remote_brokers, node = self._context.remote_brokers, await self._find_coordinator()
-            reply = await remote_brokers.send_request(node, request, InitProducerIdResponse, INIT_VERSION)
+            reply = await remote_brokers.send_request(
+                node, request, InitProducerIdResponse, INIT_VERSION, caller=self._caller
+            )
             self._check(reply.error_code, "the transactional id")
             return ProducerIdentity(reply.producer_id, reply.producer_epoch), reply.reply
 
@@ -191,13 +208,15 @@ class TransactionalProducer:
         topics = [TopicProduceData(topic_id=write.topic_id, partition_data=rows)]
         request = ProduceRequest(self.transactional_id, ACKS_ALL, timeout_ms, topics)
         reply = await remote_brokers.send_request(
-            partition.leader, request, ProduceResponse, PRODUCE_VERSION, timeout_ms / 1000
+            partition.leader, request, ProduceResponse, PRODUCE_VERSION, timeout_ms / 1000, self._caller
         )
         [[row]] = [topic.partition_responses for topic in reply.responses]
         self._check(row.error_code, f"records of {write.tp}", row.error_message or "")
         return Placed(row.base_offset, row.log_append_time_ms)
 
-    async def _commit_offsets(self, identity: ProducerIdentity, group: GroupOffsets, deadline: int) -> list[Placed]:
+    async def _commit_offsets(
+        self, identity: ProducerIdentity, group: GroupOffsets, deadline: int, holder: str
+    ) -> list[Placed]:
         topics: dict[str, TxnOffsetCommitRequestTopic] = {}
         for tp, offset, metadata in group.offsets:
             topic = topics.setdefault(tp.topic, TxnOffsetCommitRequestTopic(tp.topic))
@@ -210,7 +229,10 @@ class TransactionalProducer:
         async def commit() -> list[Placed]:
             node = await find_coordinator(self._context, group.group)
             remote_brokers = self._context.remote_brokers
-            reply = await remote_brokers.send_request(node, request, TxnOffsetCommitResponse, OFFSETS_VERSION)
+            caller = _make_caller(self._context, holder)
+            reply = await remote_brokers.send_request(
+                node, request, TxnOffsetCommitResponse, OFFSETS_VERSION, caller=caller
+            )
             for topic in reply.topics:
                 for row in topic.partitions:
                     self._check(row.error_code, f"the offset of {topic.name}-{row.partition_index}")

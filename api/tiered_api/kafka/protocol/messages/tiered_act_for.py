@@ -16,6 +16,8 @@ class TieredActForRequest(Message):
     principal_type: str = string()
     principal_name: str = string()
     client_host: str = string()
+    holder: str = string("0+", tag=0, tagged="0+")
+    """The holder that a broker works for, if the principal is a broker. Earlier versions do not know it."""
 
 
 @message(20006, "0", "0+")
