@@ -16,7 +16,6 @@ from tests.sim.scenarios.transactions import SimProducer, ask, create_topic, fin
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered.records.batch import encode_batch
-from tiered.security.principal import Caller
 from tiered.transactions.requests import AddPartitions, InitProducerId
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.errors import (
@@ -174,14 +173,14 @@ def test_fenced_commit_is_aborted_only_if_no_earlier_try_has_committed(lost_repl
         site = HttpContext(three.brokers[1].node, HttpLimits(append_ms=APPEND_MS))
         send, ends = site.remote_brokers.send_request, 0
 
-        async def send_with_faults(node_id: int, request: Any, *more: Any, caller: Caller | None = None) -> Any:
+        async def send_with_faults(node_id: int, request: Any, *more: Any, **given: Any) -> Any:
             nonlocal ends
             if not isinstance(request, EndTxnRequest):
-                return await send(node_id, request, *more, caller=caller)
+                return await send(node_id, request, *more, **given)
             ends += 1
             if ends > lost_replies:
                 await SimProducer(three, "http").init()
-            reply = await send(node_id, request, *more, caller=caller)
+            reply = await send(node_id, request, *more, **given)
             if ends <= lost_replies:
                 raise Unavailable("the reply is lost")
             return reply
