@@ -185,7 +185,7 @@ def test_fenced_commit_is_aborted_only_if_no_earlier_try_has_committed(lost_repl
                 raise Unavailable("the reply is lost")
             return reply
 
-        site.remote_brokers.send_request = send_with_faults  # type: ignore[method-assign, assignment]
+        site.remote_brokers.send_request = send_with_faults  # type: ignore[method-assign]
         tp, image = TopicPartition("t", 0), three.brokers[1].node.image
         write = PartitionWrite(tp, image.topics["t"].topic_id, [(1, encode_one)])
         with pytest.raises(Refused) as refused:
