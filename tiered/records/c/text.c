@@ -183,8 +183,8 @@ typedef struct {
 
 /* Adds an entry to the last piece, or to a new one. Returns -1 without memory. */
 static int pieces_add(Pieces *pieces, Py_ssize_t start, Py_ssize_t end, Py_ssize_t elements) {
-    Piece *last = pieces->at + pieces->count - 1;
-    if (pieces->count && last->elements + elements <= pieces->elements_max && end - last->start <= pieces->bytes_max) {
+    Piece *last = pieces->count ? pieces->at + pieces->count - 1 : NULL;
+    if (last && last->elements + elements <= pieces->elements_max && end - last->start <= pieces->bytes_max) {
         last->end = end;
         last->entries++;
         last->elements += elements;
