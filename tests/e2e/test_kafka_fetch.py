@@ -281,6 +281,29 @@ def test_client_that_never_waits_reads_all_cold_records_once(tmp_path: Path) -> 
     run(tmp_path, scenario, ports=bucket.ports, **QUICK)
 
 
+def test_fetches_of_the_same_cold_records_share_one_read(tmp_path: Path) -> None:
+    """The first of them that gets the batches leaves them to the others that wait."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await create_cold_topic(site, "t")
+        clients = [await site.client() for _ in range(5)]
+        bucket.gets = 0
+        bucket.open.clear()
+        for each in clients:
+            await each.send(each.frame(fetch((replica, 0), wait_ms=LONG_MS, each_bytes=1000), 12))
+        await wait_until(lambda: site.server.pending_requests == len(clients))
+        bucket.open.set()
+        for each in clients:
+            reply = await each.receive(FetchResponse, 12)
+            assert values_of(parts(reply)[0].records)[0][:3] == b"000"
+        assert bucket.gets == 1
+        assert site.server.dispatch.fetch_handler.fetches.cold_reads.all() == []
+
+    bucket = SlowBucket()
+    bucket.open.set()
+    run(tmp_path, scenario, ports=bucket.ports, **QUICK)
+
+
 def test_fetch_waits_for_the_bucket_no_longer_than_the_setting_says(tmp_path: Path) -> None:
     """Its read goes on, and the next fetch has it."""
 

@@ -242,11 +242,11 @@ class DelayedFetch:
         return found
 
     def _read_cold(self, place: int, replica: LeaderReads, offset: int, most: int) -> PartitionResult:
-        loads = self._context.cold_reads
-        with paid_by(self._payer):
-            load = loads.get_or_start(
-                replica, offset, max(most, 0), self._request.read_committed, self._connection.holder
-            )
+        loads, committed = self._context.cold_reads, self._request.read_committed
+        load = self._cold_reads.get(place)  # another fetch may have taken its batches, and then nobody else finds it
+        if load is None:
+            with paid_by(self._payer):
+                load = loads.get_or_start(replica, offset, max(most, 0), committed, self._connection.holder)
         data, aborted, stable = b"", AbortedTxns(), -1
         if load is None:
             self._is_truncated = True
