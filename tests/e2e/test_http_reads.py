@@ -2,7 +2,9 @@
 form."""
 
 import asyncio
+import gc
 import json
+import types
 from pathlib import Path
 from typing import Any
 
@@ -334,5 +336,26 @@ def test_hot_and_cold_reads_return_the_same_bytes(tmp_path: Path) -> None:
         state = (await site.get("/tiered/v1/topics/t/partitions/0")).json
         assert state["local_start_offset"] > 0 and state["cold_end_offset"] >= state["local_start_offset"]
         assert state["high_watermark"] == 60 and state["cold_segments"] > 0 and state["leader"] == 1
+
+    run(tmp_path, scenario)
+
+
+def test_refused_read_keeps_no_data_until_the_next_collection(tmp_path: Path) -> None:
+    """Errors and the frames of their traceback refer to each other: 50 MB a request, until objects are collected."""
+
+    async def scenario(site: HttpBroker) -> None:
+        await site.create("t", max_message_bytes="2000000")
+        value = b"[" + b"[]," * 400_000 + b"[]]"
+        replica = site.broker.leader_replica("t", 0)
+        await replica.append(bytearray(encode_batch([(0, None, value, ())])))
+        gc.collect()
+        gc.disable()
+        try:
+            reply = await site.get("/topics/t/partitions/0/records?offset=0", "application/vnd.kafka.json.v2+json")
+            assert reply.json["error_code"] == 42203
+            frames = [each.f_code.co_name for each in gc.get_objects() if isinstance(each, types.FrameType)]
+            assert "rows_v2" not in frames and "_read_json" not in frames
+        finally:
+            gc.enable()
 
     run(tmp_path, scenario)

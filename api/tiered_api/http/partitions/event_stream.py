@@ -54,9 +54,10 @@ async def _stream(request: HttpRequest, spec: ReadSpec, form: str) -> web.Stream
         except EXPECTED_ERRORS as error:
             await _send(request, response, [_error_event(to_http_error(error))])
             break
+        size = sum(map(len, pieces))
         await _send(request, response, pieces or [b": silence\n\n"])
         if request.meter is not None:
-            await _slow_down(request, response, sum(map(len, pieces)), deadline)
+            await _slow_down(request, response, size, deadline)
     response.force_close()
     await response.write_eof()
     return response
@@ -106,10 +107,14 @@ def _error_event(error: HttpError) -> bytes:
 
 
 async def _send(request: HttpRequest, response: web.StreamResponse, pieces: list[bytes]) -> None:
+    """Writes the pieces, and empties the list: a stream that waits for its next event keeps nothing of the last one."""
+    pieces.reverse()
     try:
         async with asyncio.timeout(request.context.limits.write_seconds):
-            for piece in pieces:
-                await response.write(piece)
+            while pieces:
+                await response.write(pieces.pop())
     except TimeoutError:
         abort_connection(request)
+    finally:
+        pieces.clear()  # the error of a client that went away refers to this frame
     request.set_held_memory(0)

@@ -239,23 +239,23 @@ def rows_v2(
     pieces, count, following, size = list[bytes](), 0, offset, 0
     for batch in decode_batches(data, offset, room, objects, aborted):
         for records, ends in _slices(batch):
-            rows, unshown = list[Row](), None
+            rows, why = list[Row](), None
             for record in records:
                 try:
                     rows.append(_row_v2(record, topic, partition, form))
                 except ValueError as error:
-                    unshown = error
+                    why = f" ({error})" if isinstance(error, _NotShown) else ""
                     break
             if rows:
                 made = _join(rows)
                 pieces += [b",", *made] if count else made
                 count, size = count + len(rows), size + sum(map(len, made))
-            if unshown is not None:
+            if why is not None:
                 ends = records[len(rows)].offset
                 if not count:
-                    raise _unshown_v2(unshown, topic, partition, ends, form)
+                    raise _unshown_v2(why, topic, partition, ends, form)
             following = ends
-            if unshown is not None or size >= EXPANSION_MAX * room:
+            if why is not None or size >= EXPANSION_MAX * room:
                 return Rendered(pieces, count, following)
     return Rendered(pieces, count, following)
 
@@ -275,8 +275,7 @@ def _row_v2(record: Record, topic: str, partition: int, form: str) -> Row:
     return row, tails
 
 
-def _unshown_v2(error: ValueError, topic: str, partition: int, offset: int, form: str) -> HttpError:
-    why = f" ({error})" if isinstance(error, _NotShown) else ""
+def _unshown_v2(why: str, topic: str, partition: int, offset: int, form: str) -> HttpError:
     return HttpError(
         CONVERSION_FAILED,
         f"the record of {topic} partition {partition} at offset {offset} is not {form}{why}: read it as binary "

@@ -326,6 +326,8 @@ class HttpListener(web.Server):
             response = await (route.handler(request) if request.meter is None else _serve_metered(route, request))
         except EXPECTED_ERRORS as error:
             response = self._refuse(request, to_http_error(error), error)
+            # Frames of its traceback refer to it: they would keep the data of the request until the next collection.
+            error.__traceback__ = error.__context__ = None
         except (ConnectionError, asyncio.CancelledError):
             request.set_held_memory(0)
             raise
