@@ -67,11 +67,11 @@ def test_records_cost_no_segment_each(tmp_path: Path) -> None:
             for _ in range(rounds):
                 parts = [(number, one_record(700)) for number in range(PARTITIONS)]
                 assert await produce(client, "t", *parts) == [0] * PARTITIONS
-        segments = PARTITIONS * (1 + rounds * 800 // MIB)
-        assert count_files(tmp_path / "data" / "log", ".log") <= segments
-        assert count_files(tmp_path / "data" / "bucket", ".seg") <= segments
-        assert count_requests(to, "put", "upload") - puts <= 10 + 4 * segments
-        assert len(os.listdir(f"/proc/{to.pid}/fd")) - open_files <= 10 + 4 * segments
+            segments = PARTITIONS * (1 + rounds * 800 // MIB)
+            assert count_files(tmp_path / "data" / "log", ".log") <= segments
+            assert count_files(tmp_path / "data" / "bucket", ".seg") <= segments
+            assert count_requests(to, "put", "upload") - puts <= 10 + 4 * segments
+            assert len(os.listdir(f"/proc/{to.pid}/fd")) - open_files <= 10 + 4 * segments
 
     with attacked_broker(tmp_path / "data") as to:
         asyncio.run(scenario(to))
@@ -109,8 +109,8 @@ def test_fetches_that_wait_for_nothing_read_the_bucket_for_a_reply(tmp_path: Pat
 
         async with to.attack("fetches that wait for nothing", memory=200):
             found = await asyncio.gather(*map(read, clients))
-        assert found == [cold] * len(clients)
-        assert count_requests(to, "get") - gets <= 2 * cold
+            assert found == [cold] * len(clients)
+            assert count_requests(to, "get") - gets <= 2 * cold
 
     with attacked_broker(
         tmp_path / "data", log_retention_check_interval_ms=50, remote_log_manager_task_interval_ms=50,
