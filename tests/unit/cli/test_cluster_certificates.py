@@ -9,7 +9,7 @@ import pytest
 
 from tiered.security.certificates import DAY_MS
 from tiered_api.cli.cluster.certificates import certificate_rows, print_certificates
-from tiered_api.cli.cluster.view import BrokerReport
+from tiered_api.cli.cluster.view import FENCED, LIVE, STOPPED, BrokerReport, BrokerSummary
 from tiered_api.cli.exits import Exit
 from tiered_api.kafka.protocol.messages.describe_cluster import ReportedCertificate
 
@@ -17,8 +17,12 @@ NOW = 100 * DAY_MS
 GOOD = ReportedCertificate("SSL", "CN=a", ["DNS:a", "IP:127.0.0.1"], 90 * DAY_MS, NOW + 30 * DAY_MS, "valid")
 
 
+def live(*nodes: int) -> list[BrokerSummary]:
+    return [BrokerSummary(node, LIVE) for node in nodes]
+
+
 def test_each_listener_has_a_row_with_days_and_state(capfd: pytest.CaptureFixture[str]) -> None:
-    rows = certificate_rows([1, 2], [BrokerReport(1, ("disk full",), certificates=(GOOD,))], NOW)
+    rows = certificate_rows(live(1, 2), [BrokerReport(1, ("disk full",), certificates=(GOOD,))], NOW)
     assert rows[0] == {
         "broker": 1,
         "listener": "SSL",
@@ -54,11 +58,20 @@ def test_each_listener_has_a_row_with_days_and_state(capfd: pytest.CaptureFixtur
 def test_anything_but_valid_and_used_is_unhealthy(
     report: BrokerReport, state: str, days: int | None, reason: str
 ) -> None:
-    (row,) = rows = certificate_rows([1], [report], NOW)
+    (row,) = rows = certificate_rows(live(1), [report], NOW)
     assert (row["state"], row["days_left"], row["reason"]) == (state, days, reason)
     assert print_certificates(rows, "json") == Exit.UNHEALTHY
 
 
 def test_brokers_without_tls_have_no_rows(capfd: pytest.CaptureFixture[str]) -> None:
-    assert print_certificates(certificate_rows([1], [BrokerReport(1, (), certificates=())], NOW), "text") == Exit.OK
+    assert print_certificates(certificate_rows(live(1), [BrokerReport(1, (), certificates=())], NOW), "text") == Exit.OK
     assert capfd.readouterr().out.startswith("BROKER  LISTENER  SUBJECT  NAMES")
+
+
+@pytest.mark.parametrize("state", [FENCED, STOPPED])
+def test_broker_that_is_not_live_has_a_row_and_is_unhealthy(state: str) -> None:
+    brokers = [*live(1), BrokerSummary(2, state)]
+    rows = certificate_rows(brokers, [BrokerReport(1, (), certificates=(GOOD,))], NOW)
+    assert [(row["broker"], row["state"]) for row in rows] == [(1, "valid"), (2, "unknown")]
+    assert rows[1]["reason"] == f"the broker is {state}"
+    assert print_certificates(rows, "json") == Exit.UNHEALTHY

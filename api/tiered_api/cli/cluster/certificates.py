@@ -10,7 +10,14 @@ from argparse import Namespace
 from collections.abc import Iterable, Sequence
 
 from tiered.security.certificates import DAY_MS, VALID, format_time
-from tiered_api.cli.cluster.view import BrokerReport, build_view, fetch_self_reports
+from tiered_api.cli.cluster.view import (
+    LIVE,
+    BrokerReport,
+    BrokerSummary,
+    build_view,
+    fetch_registered,
+    fetch_self_reports,
+)
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_rows
 from tiered_api.cli.reach import open_client
@@ -32,12 +39,17 @@ def print_certificates(rows: Sequence[Row], form: str) -> Exit:
     return Exit.OK if all(row["state"] == VALID and not row["reason"] for row in rows) else Exit.UNHEALTHY
 
 
-def certificate_rows(nodes: Iterable[int], reports: Sequence[BrokerReport], now_ms: int) -> list[Row]:
-    """Returns a row for each listener with TLS, and one for each of the `nodes` that does not report certificates."""
+def certificate_rows(brokers: Iterable[BrokerSummary], reports: Sequence[BrokerReport], now_ms: int) -> list[Row]:
+    """Returns a row for each listener with TLS, and one for each of the `brokers` that does not report certificates.
+
+    A broker that is not live may have lost the others by its certificate, so it has a row too.
+    """
     rows: list[Row] = []
     reports_by_node = {each.node_id: each for each in reports}
-    for node in nodes:
-        report = reports_by_node.get(node, BrokerReport(node, (UNREPORTED,)))
+    for broker in brokers:
+        node = broker.node_id
+        why = UNREPORTED if broker.state == LIVE else f"the broker is {broker.state}"
+        report = reports_by_node.get(node, BrokerReport(node, (why,)))
         if report.certificates is None:
             reason = report.problems[0] if report.problems else UNREPORTED
             rows.append({**dict.fromkeys(COLUMNS), "broker": node, "state": UNKNOWN, "reason": reason})
@@ -48,8 +60,9 @@ def certificate_rows(nodes: Iterable[int], reports: Sequence[BrokerReport], now_
 
 async def _fetch_rows(args: Namespace) -> list[Row]:
     async with open_client(args) as client:
-        seen = build_view(None, await client.fetch_metadata([]))
-        return certificate_rows(seen.brokers, await fetch_self_reports(client, seen), client.clock.wall_ms())
+        got = await client.fetch_metadata([])
+        seen = build_view(await fetch_registered(client), got)
+        return certificate_rows(seen.brokers.values(), await fetch_self_reports(client, seen), client.clock.wall_ms())
 
 
 def _row(node: int, each: ReportedCertificate, now_ms: int) -> Row:

@@ -71,7 +71,7 @@ class ClusterView:
 async def fetch_cluster_view(client: KafkaClient) -> ClusterView:
     """Fetches the whole state."""
     got = await client.fetch_metadata(None)
-    return build_view(await _fetch_registered(client), got)
+    return build_view(await fetch_registered(client), got)
 
 
 def build_view(registered: DescribeClusterResponse | None, got: MetadataResponse) -> ClusterView:
@@ -124,7 +124,11 @@ async def _fetch_self_report(client: KafkaClient, node: int) -> BrokerReport | N
     )  # fmt: skip
 
 
-async def _fetch_registered(client: KafkaClient) -> DescribeClusterResponse | None:
+async def fetch_registered(client: KafkaClient) -> DescribeClusterResponse | None:
+    """Returns the registered brokers, or None if the brokers do not know the request.
+
+    Raises Refused with the error of the reply.
+    """
     try:
         got = await client.send(DescribeClusterRequest(include_fenced_brokers=True), DescribeClusterResponse)
     except Refused as no:
