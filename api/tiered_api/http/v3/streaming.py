@@ -57,6 +57,8 @@ async def serve_stream(
             for texts in splitter.feed(piece):
                 await _send(request, response, await _append(request, topic, reports, texts))
                 has_texts = True
+                if len(texts) == RECORDS_AT_ONCE:
+                    await asyncio.sleep(0)
             if not has_texts and splitter.pending_bytes > PIECE_BYTES and len(piece) < SMALL_PIECE_BYTES:
                 await asyncio.sleep(splitter.pending_bytes / RESCAN_BYTES_PER_SECOND)
             splitter.raise_fault()
