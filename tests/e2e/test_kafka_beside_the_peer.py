@@ -79,7 +79,7 @@ class ValidRequests(PlausibleRequests):
         return super().message(table, version)
 
     def field(self, row: FieldSpec, version: int) -> Any:
-        if row.name in EMPTY:
+        if row.name in EMPTY and (EMPTY[row.name] is not None or version in row.nullable):
             return EMPTY[row.name]
         # Kafka never answers a producer that sends null for records.
         value = self.value(row, version) if row.kind is FieldType.RECORDS else super().field(row, version)
