@@ -78,7 +78,7 @@ def test_reader_over_its_quota_gets_429(tmp_path: Path) -> None:
 
 def test_reader_that_costs_too_many_requests_to_the_bucket_gets_429(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
-        await site.create("t", segment_bytes="4096", local_retention_bytes="1")
+        await site.create("t", internal_segment_bytes="4096", local_retention_bytes="1")
         for number in range(12):
             await site.produce("t", f"{number:03}" * 300)
         replica = site.broker.leader_replica("t", 0)
