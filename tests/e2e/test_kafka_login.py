@@ -301,8 +301,10 @@ def test_client_logs_in_again_before_its_session_ends(tmp_path: Path) -> None:
     run_with_login(tmp_path, scenario, connections_max_reauth_ms=300)
 
 
-def test_connections_of_a_removed_or_changed_user_end_and_no_others(tmp_path: Path) -> None:
-    """Also one that waits in a fetch: it gets no later record."""
+def test_connections_of_a_removed_or_changed_user_end_and_no_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also one that waits in a fetch: it gets no later record. The log names the user."""
 
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
@@ -324,6 +326,7 @@ def test_connections_of_a_removed_or_changed_user_end_and_no_others(tmp_path: Pa
         await site.node.submit(AlterScramCredentials((ScramDeletion("alice", SMALL),)))
         assert await again.read_to_end() == b"" and await list_groups(other) == 0
         assert site.count_refusals("login_ended") == 3
+        assert "why=User:alice was removed or has another password" in caplog.text
 
     run_with_login(tmp_path, scenario, sasl_enabled_mechanisms=SASL_MECHANISMS)
 

@@ -178,8 +178,10 @@ class LoginHandler:
             return
         if login.proven_mechanism == broker_login.MECHANISM:
             known = self._find_broker(broker_login.user_name(int(login.principal.name)))
+            why = "the secret of the brokers was rotated"
         else:
             known = self._find_user(login.proven_mechanism, login.principal.name)
+            why = f"{login.principal} was removed or has another password"
         if login.credential not in known:
             login.credential = None  # a connection that waits for its last reply ends once
             caller = Caller(login.principal, connection.peer.rpartition(":")[0])
@@ -187,7 +189,7 @@ class LoginHandler:
             if connection.pending == 1 and connection.oldest_slot.api_key in TOLD_APIS:
                 connection.drain()
             else:
-                connection.refuse("login_ended", "its user or password has changed")
+                connection.refuse("login_ended", why)
 
     def follow_token(self, connection: LoginConnection) -> None:
         """Ends a connection whose delegation token was removed. Shortens its login if the token expires earlier now."""
