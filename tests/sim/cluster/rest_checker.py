@@ -117,19 +117,20 @@ class RestChecker:
             yield
 
     def _reset_offset(self, original: Any) -> Any:
-        async def reset_offset(instance: ConsumerInstance, source: AnyPartition) -> int | None:
-            offset: int | None = await original(instance, source)
-            if offset is not None:
-                self.counts["resets"] += 1
-                self._raise(source.tp, offset)
+        async def reset_offset(instance: ConsumerInstance, source: AnyPartition, why: str) -> int:
+            offset: int = await original(instance, source, why)
+            self.counts["resets"] += 1
+            self._raise(source.tp, offset)
             return offset
 
         return reset_offset
 
     def _reset_position(self, original: Any) -> Any:
-        async def reset_position(instance: ConsumerInstance, tp: TopicPartition, source: AnyPartition) -> None:
+        async def reset_position(
+            instance: ConsumerInstance, tp: TopicPartition, source: AnyPartition, position: int
+        ) -> None:
             before = instance._positions.find(tp)
-            await original(instance, tp, source)
+            await original(instance, tp, source, position)
             after = instance._positions.find(tp)
             if before is not None and after is not None and before.offset < min(after.offset, self._log_start(tp)):
                 self.counts["deleted_positions"] += 1
