@@ -15,7 +15,7 @@ from random import Random
 from tiered.controller.clock_skew import ClockSkew, compare_clocks
 from tiered.controller.member_view import MemberView
 from tiered.errors import Corrupt, Refused, Unavailable
-from tiered.log_limiter import StateLogLimiter
+from tiered.log_limiter import LogLimiter, StateLogLimiter
 from tiered.metadata.candidacy import BecomeCandidate, ContactLoss, Wait, decide_candidacy, decide_if_store_stalled
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.log_reader import load_metadata, read_boundary, read_entries, verify_cluster
@@ -67,6 +67,10 @@ class StandbyController:
         self._read_failure_log = StateLogLimiter(self._clock)
         self._store_readable = True
         """True if the last read of the log from the bucket succeeded."""
+        self._fetch_failure_log = StateLogLimiter(self._clock)
+        self._fetch_works = True
+        """True if the last fetch from a controller got a reply."""
+        self._view_failure_log = LogLimiter(self._clock)
         self._controller_lost = False
         self._awaits_successor = False
         """True if this broker was controller and has had no contact with the next one yet."""
@@ -119,6 +123,7 @@ class StandbyController:
         self._fetch_sent_ns = fetch_sent_ns
         self._controller_lost, self._awaits_successor, self._store_stalled_ms = False, False, store_stalled_ms
         self._is_log_read = self._log_went_on = False
+        self._fetch_works = True
 
     # -- following the controller -------------------------------------------------------------------------------------
 
@@ -153,8 +158,17 @@ class StandbyController:
                 self._view.loader.append_entries(reply.entries)
                 self._view.change_time.spent_ns += self._clock.mono_ns() - begun_ns
         except (Unavailable, Refused, Corrupt) as error:
-            log.info("metadata fetch from controller failed node_id=%d why=%s", image.controller, error)
+            seconds = self._fetch_failure_log.admit(is_start=self._fetch_works)
+            self._fetch_works = False
+            if seconds is not None:
+                # One failure is the end of a controller; failures that last are a fault that somebody has to mend.
+                log.log(
+                    logging.WARNING if seconds else logging.INFO,
+                    "metadata fetch from controller failed node_id=%d seconds=%d why=%s",
+                    image.controller, seconds, error,
+                )  # fmt: skip
             return False
+        self._fetch_works = True
         self._on_contact(reply.store_age_ms, sent_ns)
         if clock is not None:
             self._compared_epoch = reply.controller_epoch
@@ -257,7 +271,11 @@ class StandbyController:
         try:
             return await self._peers.get_controller_view(address, QUERY_SECONDS)
         except (Unavailable, Refused, Corrupt) as error:
-            log.info("broker sends no view of the controller address=%s why=%s", address, error)
+            suppressed = self._view_failure_log.admit(address)
+            if suppressed is not None:
+                log.info(
+                    "broker sends no view of the controller address=%s suppressed=%d why=%s", address, suppressed, error
+                )
             return None
 
     # -- reading the bucket -------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
 
 import pytest
@@ -372,3 +373,19 @@ def test_leader_that_opens_late_does_not_lead_under_an_earlier_epoch(attempt: st
 
 def image_of(broker: SimBroker, topic: str) -> PartitionImage:
     return broker.node.image.topics[topic].partitions[0]
+
+
+def test_broker_that_nobody_reaches_says_so_in_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "tiered.controller.standby")
+
+    async def scenario(three: ThreeBrokers) -> None:
+        await create_topic(three)
+        isolate(three, three.others()[0])
+        caplog.clear()
+        await asyncio.sleep(60)
+
+    run_scenario(scenario, 1)
+    lines = [each for each in caplog.records if "fetch from controller failed" in each.getMessage()]
+    assert [each.levelno for each in lines[:2]] == [logging.INFO, logging.WARNING]
+    assert len(lines) <= 6 and "seconds=1" in lines[1].getMessage()
+    assert 0 < sum("sends no view" in each.getMessage() for each in caplog.records) <= 20
