@@ -156,10 +156,17 @@ def longest_call(call: Callable[[], object]) -> float:
     return longest
 
 
+def measure_unavoidable() -> float:
+    """Returns the CPU seconds of the slowest steps that no reply can do without: copies of a whole value, and the parse
+    of the longest JSON that is shown."""
+    value, names = bytearray(SHAPES["too long"]), SHAPES["long names"]
+    return min(longest_call(lambda: (value.copy(), orjson.loads(names))) for _ in range(3))
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("form", ["json", "string", "binary"])
 def test_no_step_of_a_reply_holds_the_lock_for_long(shape: str, form: str) -> None:
-    """Bound: twice what copies of the whole value take, 18 ms for 50 MB, and what 4 MiB of JSON take."""
+    """The bound is a ratio: a busy machine makes both slow. A parse of the whole of 50 MB takes a hundred times that."""
     data = batch(SHAPES[shape])
-    longest = min(longest_call(lambda: encode_json(data, 0, ROOM, form, {})) for _ in range(2))
-    assert longest < 0.04, longest
+    longest = min(longest_call(lambda: encode_json(data, 0, ROOM, form, {})) for _ in range(3))
+    assert longest < 5 * measure_unavoidable()
