@@ -166,7 +166,7 @@ def measure_unavoidable() -> float:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("form", ["json", "string", "binary"])
 def test_no_step_of_a_reply_holds_the_lock_for_long(shape: str, form: str) -> None:
-    """The bound is a ratio: a busy machine makes both slow. A parse of the whole of 50 MB takes a hundred times that."""
+    """The bound is a ratio: a busy machine makes both slow. To parse all of 50 MB takes a hundred times as long."""
     data = batch(SHAPES[shape])
     longest = min(longest_call(lambda: encode_json(data, 0, ROOM, form, {})) for _ in range(3))
     assert longest < 5 * measure_unavoidable()
