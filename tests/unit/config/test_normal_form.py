@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.peer.setting_texts import OURS, TEXTS, SettingText
@@ -45,7 +45,11 @@ TEXT_OF_ANY_KIND = st.one_of(
 
 @given(st.sampled_from(ROWS), TEXT_OF_ANY_KIND)
 def test_normal_form_is_stable_and_has_the_same_value(row: SettingRow, text: str) -> None:
-    """A value that a broker stores is stored again unchanged by whoever copies it, and by a later start."""
+    """A value that a broker stores is stored again unchanged by whoever copies it, and by a later start.
+
+    Earlier releases cut more blanks from the ends: `test_secret_is_normalized_and_not_hidden`.
+    """
+    assume(text.strip() == text.strip("".join(map(chr, range(0x21)))))
     try:
         normal = row.normalize(text)
     except Refused:
