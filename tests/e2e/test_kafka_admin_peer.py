@@ -291,7 +291,7 @@ def quota_requests() -> Iterator[PeerRequest]:
     yield PeerRequest(alter_quotas(both, (rate, 1024.0), (share, 0.5)))
     yield PeerRequest(alter_quotas((("user", "u"),), (rate, 2048.0)))
     yield PeerRequest(alter_quotas((("user", None),), ("consumer_byte_rate", 1.0)))
-    yield PeerRequest(alter_quotas((("client-id", None),), ("controller_mutation_rate", 0.25)))
+    yield PeerRequest(alter_quotas((("client-id", None),), ("controller_mutation_rate", 2500.25)))
     yield PeerRequest(alter_quotas((("ip", "10.0.0.7"),), (connections, 5.0)))
     yield PeerRequest(alter_quotas((("ip", None),), (connections, 6.0)))
     for strict in (False, True):

@@ -37,7 +37,7 @@ IDLE_SECONDS, SWEEP_SECONDS = 6.0, 2.0
 INLINE_BYTES = 1 << 40
 TURN_SECONDS = 6.0
 """Mean time between two turns of a client: it deletes its consumer, forgets it, or subscribes anew."""
-DELETE_CHANCE, FORGET_CHANCE, COMMIT_CHANCE, LATE_CHANCE, LOST_CHANCE = 0.5, 0.2, 0.5, 0.3, 0.05
+DELETE_CHANCE, FORGET_CHANCE, COMMIT_CHANCE, LATE_CHANCE, LOST_CHANCE = 0.5, 0.2, 0.5, 0.3, 0.1
 LATE_SECONDS = (0.3, 1.5, 4.0)
 TIMEOUTS_MS, MAX_BYTES = (0, 100, 500), (200, 1000, 10_000)
 """The last ones are those of a consumer that stays."""
