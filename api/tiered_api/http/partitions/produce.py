@@ -376,11 +376,14 @@ class Compression(NamedTuple):
     work: int
 
 
+NO_COMPRESSION = Compression(Codec.NONE, None, 0)
+
+
 def choose_compression(config: TopicConfig, records: Sequence[ProducerRecord]) -> Compression:
     """Returns the compression of a batch of these records, by the settings of the topic."""
+    if config.compression_type not in CODECS:
+        return NO_COMPRESSION
     codec, level = topic_codec(config)
-    if not codec:
-        return Compression(codec, None, 0)
     size = sum(map(max_record_size, records))
     level = affordable_level(codec, level, size)
     return Compression(codec, level, size * level_cost(codec, level))
@@ -394,6 +397,8 @@ def encode_records(
     transactional: bool = False,
 ) -> bytearray:
     """Returns a batch of a producer, given by its id, epoch and first sequence."""
+    if producer is NO_PRODUCER and not compression.codec:  # most small requests
+        return bytearray(encode_batch([record[1:5] for record in records]))
     producer_id, epoch, sequence = producer
     return bytearray(
         encode_batch(
