@@ -69,9 +69,14 @@ class AttackedBroker:
         client.close()
 
     def memory(self, what: str = "VmRSS") -> int:
-        """Returns MB of the process; `VmHWM`: the maximum since `attack` began."""
+        """Returns MB of the process; `VmHWM`: the maximum since `forget_peak`."""
         text = Path(f"/proc/{self.pid}/status").read_text()
         return int(text.partition(f"{what}:")[2].split()[0]) // 1024
+
+    def forget_peak(self) -> int:
+        """Lets `VmHWM` begin anew. Returns the MB of the process."""
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+        return self.memory()
 
     def _cpu_wait_seconds(self) -> float:
         """Returns the seconds in which the broker was runnable while others ran on all cores."""
@@ -88,8 +93,7 @@ class AttackedBroker:
         assert probe.stdin is not None and probe.stdout is not None
         try:
             assert await probe.stdout.readline() == b"ready\n"
-            Path(f"/proc/{self.pid}/clear_refs").write_text("5")  # the most memory is noted anew
-            before, began = self.memory(), time.monotonic()
+            before, began = self.forget_peak(), time.monotonic()
             queued = self._cpu_wait_seconds()
             yield
             took, queued = time.monotonic() - began, self._cpu_wait_seconds() - queued

@@ -60,13 +60,18 @@ async def prepare(to: AttackedBroker) -> str:
 
 
 def test_costly_json_delays_nobody_and_takes_three_bodies_of_memory(tmp_path: Path) -> None:
+    """Each request takes up to three bodies. The settings and pieces of the heap that all leave are bounded too."""
+    most = scale(80, 3 * BODY_BYTES // MIB)
+
     async def scenario(to: AttackedBroker) -> None:
         cluster_id = await prepare(to)
-        async with to.attack("costly JSON bodies", memory=scale(80, 3 * BODY_BYTES // MIB)):
+        async with to.attack("costly JSON bodies", memory=most + scale(40, 64)):
             for number, attack in enumerate(chain.from_iterable(map(attacks, SIZES))):
+                before = to.forget_peak()
                 status, told = await asyncio.to_thread(send, to, attack, cluster_id, is_compressed=number % 2 == 0)
                 assert 200 <= status < 500, (attack.target, attack.shape, attack.place, status, told[:500])
                 assert status < 400 or len(told) < REFUSAL_BYTES, (attack.target, attack.shape, attack.place)
+                assert to.memory("VmHWM") - before <= most, (attack.target, attack.shape, attack.place)
 
     with attacked_broker(tmp_path / "data") as to:
         asyncio.run(scenario(to))
