@@ -397,7 +397,7 @@ def encode_records(
     transactional: bool = False,
 ) -> bytearray:
     """Returns a batch of a producer, given by its id, epoch and first sequence."""
-    if producer is NO_PRODUCER and not compression.codec:  # most small requests
+    if producer is NO_PRODUCER and not transactional and not compression.codec:  # most small requests
         return bytearray(encode_batch([record[1:5] for record in records]))
     producer_id, epoch, sequence = producer
     return bytearray(
