@@ -305,8 +305,8 @@ def measures() -> Iterator[Measure]:
     """Yields the whole report. Sizes and names of tests count apart from those of the product."""
     product = sources(*PACKAGES.values())
     tests = sources(ROOT / "tests", ROOT / "bench")
-    broker = ROOT / "tiered" / "broker"
-    wiring = sources(broker) if broker.exists() else [each for each in product if each.folder == "tiered"]
+    rooms = ("access", "broker", "coordination", "durability", "hosting", "upkeep")
+    wiring = sources(*(ROOT / "tiered" / room for room in rooms))
     yield Measure("packages", len({each.folder for each in product}))
     for measure in (long_files, long_functions, wide_constructors, full_folders):
         yield measure(product)

@@ -11,8 +11,8 @@ import pytest
 
 from tests.sim.harness.bucket_rules import WRITTEN_ONCE
 from tests.sources import ROOT
-from tiered.broker.group_snapshots import GROUP_SNAPSHOTS
 from tiered.cold.manifest import SegmentEntry, SubmanifestRef
+from tiered.coordination.group_snapshots import GROUP_SNAPSHOTS
 from tiered.coordinator import snapshot
 from tiered.hot.producer_state import ProducerStates
 from tiered.ids import PartitionId, TopicId

@@ -36,8 +36,8 @@ TEST_NAME_MAX = 70
 
 OUTERMOST = {
     "tiered/broker/broker.py",
-    "tiered/broker/token_validator.py",
-    "tiered/broker/log_cleaner.py",
+    "tiered/access/token_validator.py",
+    "tiered/upkeep/log_cleaner.py",
     "tiered/system/readiness.py",
     "tiered/thread_pool.py",
     "api/tiered_api/http/server/server.py",

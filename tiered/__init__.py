@@ -37,6 +37,11 @@ Packages, each above those that it may import:
   groups/        consumer groups as pure decisions
   transactions/  transactions as pure decisions
   coordinator/   the runtime of coordinator shards over an internal topic
+  access/        callers of a broker: logins, rights, quotas, shares, the audit log
+  durability/    the data directory of a broker, and reports of what may be lost
+  hosting/       the replicas of a broker
+  coordination/  the coordinators of a broker, and the markers of their transactions
+  upkeep/        timed work on partitions: uploads, deletion, cleaning
   broker/        one broker process: wiring and order
   offline/       the bucket without a broker
 """

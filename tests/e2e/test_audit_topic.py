@@ -12,7 +12,7 @@ from tests.e2e.http_cluster import HttpCluster
 from tests.e2e.http_cluster import run as run_cluster
 from tests.e2e.http_site import HttpBroker, run, wait_until
 from tests.e2e.kafka_site import values_of
-from tiered.broker.audit_log import LINES_PER_SECOND
+from tiered.access.audit_log import LINES_PER_SECOND
 from tiered.security.acls import Operation, ResourceType
 from tiered.security.principal import ANONYMOUS, Caller
 from tiered_api.http import audit_topic

@@ -14,7 +14,6 @@ import pytest
 
 from tests.e2e.site import QUICK, SimBrokerRig, run
 from tests.metric_samples import samples
-from tiered.broker import log_cleaner
 from tiered.cold import cleaner
 from tiered.cold.layout import parse_key
 from tiered.controller.requests import AlterBrokerConfigs, AlterTopicConfigs
@@ -25,6 +24,7 @@ from tiered.records.batch import decode_records, encode_batch
 from tiered.records.native import walk
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.partition_report import explain
+from tiered.upkeep import log_cleaner
 
 COMPACTED: dict[str, Any] = {
     "cleanup_policy": "compact",

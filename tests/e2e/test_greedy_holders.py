@@ -294,7 +294,7 @@ NO_POTS = {
 
 
 TURNS = {
-    "tiered.broker.tiering": "topics take turns",
+    "tiered.upkeep.tiering": "topics take turns",
     "tiered.cold.reader": "look-ups take turns by client address",
     "tiered.hot.batch_opening": "batches take turns by holder",
     "tiered.hot.time_lookup": "look-ups take turns by client address",
@@ -304,9 +304,9 @@ TURNS = {
 }
 """Modules with slots that clients share, each with what keeps one client from taking all."""
 OWN_WORK = {
-    "tiered.broker.hosted_replicas",
-    "tiered.broker.log_cleaner",
-    "tiered.broker.token_validator",
+    "tiered.hosting.hosted_replicas",
+    "tiered.upkeep.log_cleaner",
+    "tiered.access.token_validator",
     "tiered.coordinator.snapshotter",
     "tiered.object_store.directory",
     "tiered.object_store.encrypted",

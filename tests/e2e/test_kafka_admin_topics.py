@@ -11,9 +11,9 @@ import pytest
 
 from tests.e2e.kafka_site import TEST_SECONDS, KafkaBroker, RawClient, kafka_broker, run, wait_until
 from tests.e2e.site import batch
-from tiered.broker.hosted_replicas import DROPPED_AT_ONCE
-from tiered.broker.log_store import OPENING_AT_ONCE
+from tiered.durability.log_store import OPENING_AT_ONCE
 from tiered.errors import Code
+from tiered.hosting.hosted_replicas import DROPPED_AT_ONCE
 from tiered.hot import checkpoints
 from tiered.ports import FileSlice, World
 from tiered.records.batch import decode_records

@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.group_calls import QUICK
 from tests.e2e.kafka_site import TEST_SECONDS, KafkaBroker, kafka_broker, wait_until
-from tiered.broker import internal_topic, producer_ids
+from tiered.coordination import internal_topic, producer_ids
 from tiered.errors import Code
 from tiered.object_store.faulty import Faults, faulty
 from tiered.ports import World

@@ -12,7 +12,7 @@ from tests.e2e.group_calls import QUICK, join, sync, versions
 from tests.e2e.kafka_site import KafkaBroker, RawClient, run
 from tests.e2e.transaction_calls import CLIENTS, JAVA_3_9, JAVA_4_2, LIBRDKAFKA, TransactionalClient, Versions
 from tests.peer.kafka import tool
-from tiered.broker import group_coordinators
+from tiered.coordination import group_coordinators
 from tiered.errors import Code
 from tiered.ids import TopicPartition
 from tiered.metadata.topic_names import OFFSETS_TOPIC

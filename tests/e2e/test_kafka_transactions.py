@@ -19,7 +19,7 @@ from tests.e2e.transaction_calls import (
     read_decided,
     transactional_batch,
 )
-from tiered.broker.transaction_coordinators import PARTITIONS_AT_ONCE
+from tiered.coordination.transaction_coordinators import PARTITIONS_AT_ONCE
 from tiered.errors import Code, Refused
 from tiered.metadata.topic_names import TRANSACTIONS_TOPIC
 from tiered.records.batch import encode_batch

@@ -10,11 +10,11 @@ import pytest
 from tests.e2e.site import QUICK, SimBrokerRig, batch, fill, numbers, read_values, run
 from tests.sim.harness.disk import Op
 from tests.unit.hot.test_transactions_in_log import data, marker
-from tiered.broker import housekeeping
 from tiered.errors import Refused
 from tiered.hot.producer_state import IDLE_MS
 from tiered.records.batch import encode_batch
 from tiered.replication.leader_replica import LeaderReplica
+from tiered.upkeep import housekeeping
 
 DAY_MS = 86_400_000
 

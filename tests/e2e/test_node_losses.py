@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from tests.e2e.site import QUICK, SimBrokerRig, batch, fill, run
-from tiered.broker.stored_ends import REST_SECONDS
 from tiered.controller.requests import AcknowledgeLosses
+from tiered.durability.stored_ends import REST_SECONDS
 from tiered.groups.requests import CommitOffsets, PartitionOffset
 from tiered.ids import UNKNOWN_END
 from tiered.metadata.topic_names import OFFSETS_TOPIC

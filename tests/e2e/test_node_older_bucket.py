@@ -9,8 +9,8 @@ import pytest
 
 from tests.e2e.site import QUICK, SimBrokerRig, fill, numbers, read_values, run
 from tests.sim.harness.loop import SimLoop
-from tiered.broker import metadata_position
-from tiered.broker.data_directory import ROOT
+from tiered.durability import metadata_position
+from tiered.durability.data_directory import ROOT
 from tiered.errors import Refused
 from tiered.hot import checkpoints
 

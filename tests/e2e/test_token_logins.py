@@ -22,7 +22,7 @@ from tests.e2e.serving import ServeProcess
 from tests.e2e.test_http_login import basic, set_user
 from tests.e2e.test_kafka_login import authenticate, list_groups, shake_hands
 from tests.tokens import AUDIENCE, ISSUER, RSA, UNTRUSTED, key_set, public_key, token
-from tiered.broker import token_validator
+from tiered.access import token_validator
 from tiered.config.settings import STANDARD_AUTHORIZER, Settings
 from tiered.controller.requests import CreateAcls
 from tiered.errors import Refused

@@ -15,10 +15,10 @@ from typing import Any
 
 from tests.sim.harness.disk import SimDisk
 from tests.unit.hot.fixtures import DIRECTORY, append, batch, disk, open_log
-from tiered.broker.group_snapshots import GROUP_SNAPSHOTS
 from tiered.cold import manifest_codec
 from tiered.cold.layout import FOOTER_MAGIC, parse_footer
 from tiered.cold.object_keys import decode_keys, encode_keys
+from tiered.coordination.group_snapshots import GROUP_SNAPSHOTS
 from tiered.coordinator import snapshot
 from tiered.errors import Corrupt, Refused
 from tiered.groups import records as group_records

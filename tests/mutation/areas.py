@@ -66,7 +66,7 @@ _SECURITY_UNITS = (
     *(f"tests/unit/controller/test_{name}.py" for name in (
         "acl_changes", "client_quotas", "delegation_tokens", "scram_credentials",
     )),
-    *(f"tests/unit/broker/test_{name}.py" for name in ("audit_log", "known_tokens", "quota_tables")),
+    *(f"tests/unit/access/test_{name}.py" for name in ("audit_log", "known_tokens", "quota_tables")),
 )  # fmt: skip
 _SECURITY_WHOLE = tuple(
     f"tests/e2e/test_{name}.py"
@@ -81,7 +81,8 @@ AREAS = {
         _mutants("replication"), ("tests/unit/replication",), (*_CLUSTERS, *_COPIES), ("cluster",), _NODES
     ),
     "metadata": Area(
-        _mutants("metadata"), ("tests/unit/metadata", "tests/unit/controller", "tests/unit/broker"),
+        _mutants("metadata"),
+        ("tests/unit/metadata", "tests/unit/controller", "tests/unit/broker", "tests/unit/hosting"),
         (*_CONTROLLERS, *_CLUSTERS, *_COPIES), ("cluster",), _NODES,
     ),
     "groups": Area(
@@ -94,7 +95,8 @@ AREAS = {
         _mutants("hot"), ("tests/unit/hot",), (*_DISKS, *_CLUSTERS), ("single", "cluster"), _NODES,
     ),
     "recovery": Area(
-        _mutants("recovery"), ("tests/unit/broker", "tests/unit/hot", "tests/unit/replication"),
+        _mutants("recovery"),
+        ("tests/unit/broker", "tests/unit/durability", "tests/unit/hot", "tests/unit/replication"),
         (*_DISKS, f"{SCENARIOS}/test_impostors.py", *_CLUSTERS, *_COPIES), ("single", "cluster"),
         (*_NODES, "tests/e2e/test_node_offsets_noted.py"),
     ),

@@ -21,8 +21,8 @@ from tests.sim.harness.network import SimNetwork
 from tests.sim.harness.store import SimBucket, draw_faults, tolerable_rules
 from tests.sim.options import SETTINGS
 from tiered.broker.broker import Broker
-from tiered.broker.group_snapshots import GROUP_SNAPSHOTS
 from tiered.controller.requests import CreateTopic
+from tiered.coordination.group_snapshots import GROUP_SNAPSHOTS
 from tiered.coordinator.routing import partition_of
 from tiered.coordinator.snapshot import SnapshotName
 from tiered.errors import Corrupt, Unavailable

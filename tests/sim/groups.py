@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.e2e.site import QUICK, SimBrokerRig
-from tiered.broker.group_snapshots import GROUP_SNAPSHOTS
 from tiered.config.settings import Settings
+from tiered.coordination.group_snapshots import GROUP_SNAPSHOTS
 from tiered.coordinator.snapshot import SnapshotName
 from tiered.errors import Code
 from tiered.groups.requests import (

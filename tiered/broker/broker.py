@@ -16,47 +16,20 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from tiered.broker.audit_log import DONE, REFUSED, UNKNOWN, AuditLog
-from tiered.broker.authorization import Authorization
-from tiered.broker.awaited_ends import AwaitedEnds
-from tiered.broker.clean_throttle import CleanThrottle
-from tiered.broker.client_quotas import ClientQuotas, Submitter
+from tiered.access.audit_log import DONE, REFUSED, UNKNOWN, AuditLog
+from tiered.access.authorization import Authorization
+from tiered.access.client_quotas import ClientQuotas, Submitter
+from tiered.access.delegation_tokens import DelegationTokens
+from tiered.access.pots import Pots
+from tiered.access.token_validator import TokenValidator
 from tiered.broker.cluster_metrics import ClusterMetrics
-from tiered.broker.data_directory import DataDirectory
-from tiered.broker.delegation_tokens import DelegationTokens
-from tiered.broker.disk_reports import DiskReports
 from tiered.broker.duplicate_check import refuse_duplicate_broker
 from tiered.broker.encryption import ListenerTls
-from tiered.broker.group_coordinators import GroupCoordinators, GroupPorts
-from tiered.broker.group_snapshots import make_group_snapshot_store
 from tiered.broker.health import Health, assess_health
-from tiered.broker.hosted_replicas import HostedReplicas, ReplicaStorage
-from tiered.broker.housekeeping import Housekeeping
-from tiered.broker.isr_updater import IsrUpdater
-from tiered.broker.late_transactions import LateTransactions
-from tiered.broker.log_cleaner import LogCleaner
-from tiered.broker.loss_reporter import LossReporter
-from tiered.broker.lost_markers import LostMarkers
-from tiered.broker.marker_writer import MarkerWriter
-from tiered.broker.metadata_position import get_position
-from tiered.broker.object_deletion import ObjectDeletion
-from tiered.broker.orphaned_transactions import OrphanedTransactions
-from tiered.broker.possible_losses import PossibleLosses
-from tiered.broker.pots import Pots
-from tiered.broker.producer_ids import ProducerIds
 from tiered.broker.registration import Registration
 from tiered.broker.replica_event_handlers import ReplicaEventHandlers
-from tiered.broker.retention_clock import RetentionClock
 from tiered.broker.startup_retry import StartupRetry
-from tiered.broker.store_watch import StoreWatch
-from tiered.broker.stored_ends import StoredEnds
-from tiered.broker.suspects import SuspectedBrokers
-from tiered.broker.tiering import Tiering
-from tiered.broker.token_validator import TokenValidator
 from tiered.broker.topic_metrics import TopicLabels, TopicMetrics
-from tiered.broker.transaction_coordinators import TransactionCoordinators, TransactionPorts
-from tiered.broker.transaction_snapshots import make_transaction_snapshot_store
-from tiered.broker.transaction_verification import TransactionVerification
 from tiered.cold.manifest import FAN
 from tiered.config.settings import Settings
 from tiered.controller import requests
@@ -66,6 +39,23 @@ from tiered.controller.channel import SUBMIT_SECONDS
 from tiered.controller.member import ClusterMember
 from tiered.controller.partition_limits import count_partitions, count_replicas
 from tiered.controller.requests import Request
+from tiered.coordination.group_coordinators import GroupCoordinators, GroupPorts
+from tiered.coordination.group_snapshots import make_group_snapshot_store
+from tiered.coordination.late_transactions import LateTransactions
+from tiered.coordination.lost_markers import LostMarkers
+from tiered.coordination.marker_writer import MarkerWriter
+from tiered.coordination.orphaned_transactions import OrphanedTransactions
+from tiered.coordination.producer_ids import ProducerIds
+from tiered.coordination.transaction_coordinators import TransactionCoordinators, TransactionPorts
+from tiered.coordination.transaction_snapshots import make_transaction_snapshot_store
+from tiered.coordination.transaction_verification import TransactionVerification
+from tiered.durability.awaited_ends import AwaitedEnds
+from tiered.durability.data_directory import DataDirectory
+from tiered.durability.disk_reports import DiskReports
+from tiered.durability.loss_reporter import LossReporter
+from tiered.durability.metadata_position import get_position
+from tiered.durability.possible_losses import PossibleLosses
+from tiered.durability.stored_ends import StoredEnds
 from tiered.errors import (
     Code,
     Fenced,
@@ -76,6 +66,9 @@ from tiered.errors import (
     public_message,
     unknown_topic_id,
 )
+from tiered.hosting.hosted_replicas import HostedReplicas, ReplicaStorage
+from tiered.hosting.isr_updater import IsrUpdater
+from tiered.hosting.suspects import SuspectedBrokers
 from tiered.ids import TopicId, TopicPartition, encode_uuid, incarnation_digest
 from tiered.metadata.change_summary import summarize, summarize_losses, summarize_smaller_losses
 from tiered.metadata.changes import Change
@@ -101,6 +94,13 @@ from tiered.security.acls import Operation
 from tiered.security.administrators import parse_super_users
 from tiered.security.broker_secrets import BrokerSecrets, choose_secrets
 from tiered.security.principal import Caller
+from tiered.upkeep.clean_throttle import CleanThrottle
+from tiered.upkeep.housekeeping import Housekeeping
+from tiered.upkeep.log_cleaner import LogCleaner
+from tiered.upkeep.object_deletion import ObjectDeletion
+from tiered.upkeep.retention_clock import RetentionClock
+from tiered.upkeep.store_watch import StoreWatch
+from tiered.upkeep.tiering import Tiering
 
 T = TypeVar("T")
 

@@ -14,7 +14,6 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from tiered.broker.late_transactions import LateTransaction
 from tiered.controller.partition_health import (
     PartitionHealth,
     broker_state,
@@ -22,6 +21,7 @@ from tiered.controller.partition_health import (
     describe_out_of_sync,
     unacknowledged_losses,
 )
+from tiered.coordination.late_transactions import LateTransaction
 from tiered.ids import TopicPartition
 from tiered.metadata.changes import DISK_FULL
 from tiered.metadata.image import Image, Loss, PartitionImage

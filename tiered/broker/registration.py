@@ -10,14 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
-from tiered.broker.data_directory import DirectoryState
-from tiered.broker.log_store import LogStore
-from tiered.broker.loss_reporter import LossReporter
-from tiered.broker.possible_losses import PossibleLosses
 from tiered.broker.startup_retry import StartupRetry
 from tiered.controller import requests
 from tiered.controller.channel import ControllerChannel
 from tiered.controller.member_view import MemberView
+from tiered.durability.data_directory import DirectoryState
+from tiered.durability.log_store import LogStore
+from tiered.durability.loss_reporter import LossReporter
+from tiered.durability.possible_losses import PossibleLosses
 from tiered.errors import Code, Refused, Unavailable
 from tiered.hot.synced_logs import NO_SYNCED_LOGS
 from tiered.ids import TopicId, TopicPartition

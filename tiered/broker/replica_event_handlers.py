@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered.broker.group_coordinators import GroupCoordinators
-from tiered.broker.isr_updater import IsrUpdater
-from tiered.broker.stored_ends import StoredEnds
-from tiered.broker.tiering import Tiering
-from tiered.broker.transaction_coordinators import TransactionCoordinators
+from tiered.coordination.group_coordinators import GroupCoordinators
+from tiered.coordination.transaction_coordinators import TransactionCoordinators
+from tiered.durability.stored_ends import StoredEnds
+from tiered.hosting.isr_updater import IsrUpdater
 from tiered.replication.leader_replica import LeaderReplica
+from tiered.upkeep.tiering import Tiering
 
 
 @dataclass(frozen=True)

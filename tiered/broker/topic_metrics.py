@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
-from tiered.broker.hosted_replicas import HostedReplicas
 from tiered.controller.member_view import MemberView
+from tiered.hosting.hosted_replicas import HostedReplicas
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.traffic import Traffic
 from tiered.metrics import OTHERS, Labels, Metrics

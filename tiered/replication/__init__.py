@@ -9,6 +9,7 @@ May import: cold
 ~ unified_log        the log of a partition, hot and cold: offsets, sizes, what waits for upload
   replica_reads      the protocol of reads from either replica: `LeaderReads`, `FollowerReads`
 ~ replica_events     the events that leader replicas report to their broker
+~ led_partitions     the leader replicas as a protocol
 ~ leader_reads       reads from the leader replica, hot or cold, and parked readers (I4)
 ~ follower_replica   the follower replica: its log, changed by the leader's replies
   follower_step      a follower's next action after one reply of the leader

@@ -23,11 +23,11 @@ from tests.sim.cluster.transactional_producers import TransactionalProducer
 from tests.sim.cluster.world import ObservedClient
 from tests.sim.harness.compaction_rules import StoredBatch, read_stored
 from tests.sim.harness.loop import SimLoop
-from tiered.broker.log_cleaner import LogCleaner
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.hot.log_cleaning import CleanerResources
 from tiered.ids import TopicPartition
 from tiered.records.pure_compact import SLOT_BYTES
+from tiered.upkeep.log_cleaner import LogCleaner
 from tiered_api.kafka.client.leader_routing import EARLIEST, list_offsets_at
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from tests.sim.cluster.model_of_copies import COPIED_AGAIN
 from tests.sim.harness.disk import SimDisk
 from tests.sim.harness.durable_bytes import Folder, Inode
 from tests.sim.harness.loop import PROCESS
-from tiered.broker.data_directory import DataDirectory
 from tiered.cold.collector import Collector
+from tiered.durability.data_directory import DataDirectory
 from tiered.errors import Unavailable
 from tiered.hot.checkpoints import BOOT_MARK, CLEAN_MARK, METADATA_FILE, is_torn_metadata, parse_boot_mark
 from tiered.hot.disk_log import DiskLog

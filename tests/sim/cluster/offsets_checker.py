@@ -14,7 +14,7 @@ from typing import Any
 from tests.sim.cluster.model_of_copies import ReportFinding
 from tests.sim.cluster.observer import patched, read_batches, read_stamp
 from tests.sim.harness.loop import PROCESS
-from tiered.broker.group_coordinators import GroupCoordinators
+from tiered.coordination.group_coordinators import GroupCoordinators
 from tiered.errors import Code, Unavailable
 from tiered.groups.records import OffsetKey, read_key, read_offset
 from tiered.groups.requests import FetchOffsets

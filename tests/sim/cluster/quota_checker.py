@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from tests.sim.cluster.model_of_copies import ReportFinding
 from tests.sim.cluster.observer import acting_node, patched
-from tiered.broker.client_quotas import ClientQuotas
+from tiered.access.client_quotas import ClientQuotas
 from tiered.metadata.image import Image
 from tiered.quotas.entity import QuotaEntity
 

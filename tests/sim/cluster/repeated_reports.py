@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.sim.cluster.observer import acting_node, patched
-from tiered.broker.transaction_coordinators import TransactionCoordinators
+from tiered.coordination.transaction_coordinators import TransactionCoordinators
 from tiered.transactions.requests import Event, MarkersDue, MarkersWritten
 
 Report = tuple[int, int, MarkersWritten]

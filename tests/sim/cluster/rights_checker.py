@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from tests.sim.cluster.model_of_copies import ReportFinding
 from tests.sim.cluster.observer import acting_node, patched
 from tests.unit.security.naive_decisions import decide_naively
-from tiered.broker.authorization import Authorization
+from tiered.access.authorization import Authorization
 from tiered.metadata.image import Image
 from tiered.security.acls import Acl, Operation, ResourceType
 from tiered.security.principal import Caller

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from tests.sim.cluster.disk_logs import batches_of
 from tests.sim.cluster.expiry import LogBatch
 from tests.sim.cluster.observer import Finding
-from tiered.broker.object_deletion import COLLECT_SECONDS
-from tiered.broker.tiering import UPLOAD_IN_FLIGHT_MS
 from tiered.cold.layout import parse_key
 from tiered.ids import PartitionId
+from tiered.upkeep.object_deletion import COLLECT_SECONDS
+from tiered.upkeep.tiering import UPLOAD_IN_FLIGHT_MS
 
 if TYPE_CHECKING:
     from tests.sim.cluster.run import ClusterRun

@@ -29,7 +29,7 @@ from tests.sim.cluster.moves import OFFSETS, ExpectedReplicas
 from tests.sim.cluster.observer import Finding, has_boot_mark, has_torn_metadata, may_be_marked_clean
 from tests.sim.harness.disk import SimDisk
 from tests.unit.hot.fixtures import batch
-from tiered.broker.data_directory import DataDirectory
+from tiered.durability.data_directory import DataDirectory
 from tiered.errors import Code
 from tiered.hot import checkpoints
 from tiered.ids import TopicPartition

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from tests.sim.harness.disk import SimDisk
 from tests.sim.harness.durable_bytes import Folder, Inode
-from tiered.broker.data_directory import ROOT, DataDirectory, LogOffsets
+from tiered.durability.data_directory import ROOT, DataDirectory, LogOffsets
 from tiered.errors import Corrupt
 from tiered.hot import checkpoints
 from tiered.hot.disk_log import DiskLog

@@ -11,7 +11,7 @@ from tests.sim.harness.durable_bytes import Folder, Inode
 from tests.sim.harness.durable_logs import DurableLogs, find_leftovers, find_lost, has_saved
 from tests.unit.hot.cleaning import clean, put
 from tests.unit.hot.fixtures import DIRECTORY, NOW, batch, config, open_log, run_scenario
-from tiered.broker.data_directory import ROOT, DataDirectory
+from tiered.durability.data_directory import ROOT, DataDirectory
 from tiered.errors import Unavailable
 from tiered.hot import checkpoints
 from tiered.ids import TopicPartition

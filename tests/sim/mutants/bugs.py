@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
-from tiered.broker.tiering import Tiering
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.uploader import Uploader
 from tiered.cold.verified_put import put_verified
@@ -32,6 +31,7 @@ from tiered.replication.divergence import LeaderLog
 from tiered.replication.leader_reads import LeaderReads
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.leader_state import KeepLocalLog, LeaderState
+from tiered.upkeep.tiering import Tiering
 from tiered_api.kafka.client.connection import BrokerConnection
 
 LONG_MAX = 2**63 - 1

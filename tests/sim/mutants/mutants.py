@@ -19,10 +19,6 @@ from typing import Any
 from tests.sim.cluster.options import DEFAULT_SHARE, ClusterOptions, TopicShape, compaction_options
 from tests.sim.harness.disk import SimFile
 from tests.sim.mutants import bugs, compaction_bugs, rest_bugs, transaction_bugs
-from tiered.broker.hosted_replicas import HostedReplicas
-from tiered.broker.log_store import LogStore
-from tiered.broker.tiering import Tiering
-from tiered.broker.transaction_markers import TransactionMarkers
 from tiered.cold import cleaner, collector
 from tiered.cold.cleaner import ColdCleaner
 from tiered.cold.collector import Collector
@@ -37,13 +33,16 @@ from tiered.compaction.transactions import CleanedTransactions
 from tiered.controller import partition_transitions
 from tiered.controller.runtime import Runtime
 from tiered.controller.standby import StandbyController
+from tiered.coordination.transaction_markers import TransactionMarkers
 from tiered.coordinator.runtime import CoordinatorRuntime
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
+from tiered.durability.log_store import LogStore
 from tiered.groups import join
 from tiered.groups import offsets as commits
 from tiered.groups.log_state import LogState
 from tiered.groups.pending_offsets import PendingOffsets
 from tiered.groups.shard import GroupShard
+from tiered.hosting.hosted_replicas import HostedReplicas
 from tiered.hot import disk_log, interrupted_swaps, log_cleaning, retention
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.log_cleaning import LogCleaning
@@ -60,6 +59,7 @@ from tiered.transactions import end, partitions, producer_init
 from tiered.transactions import shard as transaction_shard
 from tiered.transactions.decision import ShardState
 from tiered.transactions.shard import TransactionShard
+from tiered.upkeep.tiering import Tiering
 from tiered_api.http.consumers.instance import ConsumerInstance
 from tiered_api.http.consumers.reading import ConsumerPoll
 from tiered_api.http.v2 import consumers

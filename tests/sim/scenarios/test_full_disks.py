@@ -12,7 +12,7 @@ import pytest
 from tests.sim.scenarios.test_preferred_leaders import create_topic, leaders, partitions
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tests.unit.hot.fixtures import batch
-from tiered.broker.audit_log import LOGGER
+from tiered.access.audit_log import LOGGER
 from tiered.controller.balancer import SETTLE_SECONDS
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Code, Refused

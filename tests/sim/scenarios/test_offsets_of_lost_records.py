@@ -12,10 +12,10 @@ from tests.sim.groups import GROUP_SETTINGS, fetch_committed, snapshots, wait_gr
 from tests.sim.harness.machine import SimMachine
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tiered.broker.broker import Broker
-from tiered.broker.group_coordinators import SLICE_OFFSETS, find_new_losses
-from tiered.broker.group_snapshots import GROUP_SNAPSHOTS
 from tiered.cold.layout import manifest_key
 from tiered.controller.requests import CreateTopic, ElectLeaders
+from tiered.coordination.group_coordinators import SLICE_OFFSETS, find_new_losses
+from tiered.coordination.group_snapshots import GROUP_SNAPSHOTS
 from tiered.coordinator.routing import partition_of
 from tiered.errors import Code, Refused
 from tiered.groups.records import OffsetValue, offset_record

@@ -18,7 +18,7 @@ from tests.sim.harness.clock import EPOCH_MS, SimClock
 from tests.sim.harness.loop import SimLoop
 from tests.sim.options import SETTINGS
 from tests.sim.scenarios.three import PORT, SESSION, ThreeBrokers, run_scenario
-from tiered.broker.client_quotas import ClientQuotas
+from tiered.access.client_quotas import ClientQuotas
 from tiered.controller.requests import AlterClientQuotas, CreateTopic, QuotaAlteration
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.metadata.image import Image

@@ -8,8 +8,8 @@ import asyncio
 from tests.sim.scenarios.test_transactions import SETTINGS, begin, lose_all_disks, stop_markers
 from tests.sim.scenarios.three import ThreeBrokers, run_scenario
 from tests.sim.scenarios.transactions import SimProducer, create_topic, find_coordinator, find_leader, running
-from tiered.broker.late_transactions import LATE_GRACE_MS
 from tiered.controller.requests import CreateTopic
+from tiered.coordination.late_transactions import LATE_GRACE_MS
 from tiered.errors import Code
 from tiered.ids import TopicPartition
 from tiered.ports import FileSlice

@@ -19,7 +19,7 @@ from tests.sim.cluster.rights_checker import AskedRight, RightsChecker
 from tests.sim.harness.clock import EPOCH_MS, SimClock
 from tests.sim.harness.loop import SimLoop
 from tests.sim.scenarios.three import PORT, SESSION, ThreeBrokers, run_scenario
-from tiered.broker.authorization import Authorization
+from tiered.access.authorization import Authorization
 from tiered.config.settings import STANDARD_AUTHORIZER
 from tiered.controller.requests import AclChoice, CreateAcls, CreateTopic, DeleteAcls
 from tiered.errors import Code, Corrupt, Refused, Unavailable

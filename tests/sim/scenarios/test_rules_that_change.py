@@ -24,10 +24,10 @@ from tests.sim.harness.clock import EPOCH_MS
 from tests.sim.harness.loop import SimLoop
 from tests.sim.options import SETTINGS
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
-from tiered.broker.authorization import Authorization
+from tiered.access.authorization import Authorization
+from tiered.access.client_quotas import ClientQuotas
+from tiered.access.delegation_tokens import DelegationTokens
 from tiered.broker.broker import Broker
-from tiered.broker.client_quotas import ClientQuotas
-from tiered.broker.delegation_tokens import DelegationTokens
 from tiered.config.listeners import SASL_PLAINTEXT, Endpoint
 from tiered.config.settings import STANDARD_AUTHORIZER
 from tiered.controller.requests import (

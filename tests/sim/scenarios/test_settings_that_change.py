@@ -19,8 +19,8 @@ from tests.sim.scenarios.test_what_an_ack_survives import (
     write_records,
 )
 from tests.sim.scenarios.three import ThreeBrokers, run_scenario
-from tiered.broker.data_directory import ROOT
 from tiered.controller.requests import AlterBrokerConfigs, AlterTopicConfigs, CreateTopic
+from tiered.durability.data_directory import ROOT
 from tiered.errors import Code, Refused
 from tiered.hot.synced_logs import FILE
 from tiered.metadata.changes import ALL_BROKERS, NO_LEADER

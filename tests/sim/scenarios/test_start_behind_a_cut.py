@@ -11,8 +11,8 @@ import pytest
 
 from tests.sim.scenarios.test_cut_off import isolate
 from tests.sim.scenarios.three import SESSION, SimBroker, ThreeBrokers, run_scenario
-from tiered.broker.data_directory import DataDirectory
 from tiered.controller.requests import CreateTopic, RegisterBroker
+from tiered.durability.data_directory import DataDirectory
 from tiered.errors import Code, Refused, Unavailable
 from tiered.metadata.image import BrokerImage
 

@@ -18,9 +18,9 @@ from tests.sim.scenarios.test_transactions import (
 )
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tests.sim.scenarios.transactions import SimProducer, find_coordinator, find_leader, running
-from tiered.broker.group_coordinators import SLICE_OFFSETS
-from tiered.broker.late_transactions import LATE_GRACE_MS
-from tiered.broker.orphaned_transactions import CHECK_SECONDS
+from tiered.coordination.group_coordinators import SLICE_OFFSETS
+from tiered.coordination.late_transactions import LATE_GRACE_MS
+from tiered.coordination.orphaned_transactions import CHECK_SECONDS
 from tiered.coordinator.host import SNAPSHOT_SECONDS
 from tiered.errors import Code, Refused
 from tiered.groups.records import OffsetKey, OffsetValue

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.hot.fixtures import TOPIC_ID
-from tiered.broker.data_directory import DirectoryState
 from tiered.broker.registration import can_lead, discard_untrusted
+from tiered.durability.data_directory import DirectoryState
 from tiered.hot.clean_shutdown import CleanLogEntry
 from tiered.hot.segments import Segment
 from tiered.hot.synced_logs import NO_SYNCED_LOGS, SyncedLogsContent

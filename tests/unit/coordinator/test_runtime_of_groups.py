@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from tests.unit.replication.rig import INCARNATIONS, TOPIC_ID, TP, ReplicationRig
-from tiered.broker.group_coordinators import GroupObserver
-from tiered.broker.group_snapshots import make_group_snapshot_store
 from tiered.config.settings import TopicConfig
+from tiered.coordination.group_coordinators import GroupObserver
+from tiered.coordination.group_snapshots import make_group_snapshot_store
 from tiered.coordinator.loader import load_shard
 from tiered.coordinator.runtime import COMMIT_MS, SLICE_RECORDS, CoordinatorRuntime
 from tiered.coordinator.snapshot import BATCH_RECORDS

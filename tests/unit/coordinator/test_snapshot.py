@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tiered.broker.group_snapshots import GROUP_SNAPSHOTS
+from tiered.coordination.group_snapshots import GROUP_SNAPSHOTS
 from tiered.coordinator.snapshot import (
     BATCH_BYTES,
     SnapshotChoice,

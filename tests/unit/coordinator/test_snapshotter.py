@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.replication.rig import ReplicationRig, append_batch
-from tiered.broker.group_snapshots import GROUP_SNAPSHOTS, make_group_snapshot_store
 from tiered.config.settings import TopicConfig
+from tiered.coordination.group_snapshots import GROUP_SNAPSHOTS, make_group_snapshot_store
 from tiered.coordinator.loader import load_shard
 from tiered.coordinator.snapshot import SnapshotName
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore, PreviousSnapshot

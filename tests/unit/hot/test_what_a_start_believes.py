@@ -9,7 +9,7 @@ import pytest
 
 from tests.sim.harness.disk import SimDisk
 from tests.unit.hot.fixtures import DIRECTORY, NOW, append, batch, config, disk, offsets, open_log, read_all
-from tiered.broker.data_directory import DataDirectory
+from tiered.durability.data_directory import DataDirectory
 from tiered.hot.checkpoints import EPOCHS_FILE
 from tiered.hot.leader_epochs import Lineage
 from tiered.ids import TopicPartition

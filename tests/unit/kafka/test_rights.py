@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tiered.broker.audit_log import AuditLog
-from tiered.broker.authorization import Authorization
+from tiered.access.audit_log import AuditLog
+from tiered.access.authorization import Authorization
 from tiered.config.settings import STANDARD_AUTHORIZER, Settings
 from tiered.errors import Code
 from tiered.ids import TopicId

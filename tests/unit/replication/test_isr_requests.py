@@ -10,10 +10,10 @@ import pytest
 
 from tests.unit.member_view import make_view
 from tests.unit.replication.rig import TOPIC_ID, TP, LeaderList, ReplicationRig, append_batch
-from tiered.broker.isr_updater import IsrUpdater
-from tiered.broker.possible_losses import PossibleLosses
 from tiered.config.settings import Settings
+from tiered.durability.possible_losses import PossibleLosses
 from tiered.errors import Code, Unavailable
+from tiered.hosting.isr_updater import IsrUpdater
 from tiered.ids import encode_uuid, incarnation_number
 from tiered.metadata.changes import BrokerRegistered
 from tiered.metadata.image import Image

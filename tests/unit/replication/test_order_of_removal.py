@@ -17,14 +17,14 @@ from tests.unit.replication.rig import (
     append_batch,
     read_log,
 )
-from tiered.broker.retention_clock import RetentionClock
-from tiered.broker.tiering import Tiering
 from tiered.config.settings import Settings, TopicConfig
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import PartitionId
 from tiered.peers import PartitionFetch
 from tiered.replication.become_leader import PreviousLeader
 from tiered.replication.leader_replica import LeaderReplica
+from tiered.upkeep.retention_clock import RetentionClock
+from tiered.upkeep.tiering import Tiering
 
 RECORDS = 60
 

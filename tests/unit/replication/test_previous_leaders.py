@@ -11,12 +11,12 @@ from tests.unit.hot.fixtures import batch
 from tests.unit.replication.rig import LeaderList, ReplicationRig, append_batch, read_bytes
 from tests.unit.replication.test_roles import wait_for_leader, wait_until
 from tests.unit.replication.three_brokers import ThreeBrokers
-from tiered.broker.retention_clock import RetentionClock
-from tiered.broker.tiering import Tiering
 from tiered.config.settings import Settings, TopicConfig
 from tiered.errors import Fenced, Refused
 from tiered.replication.become_leader import PreviousLeader
 from tiered.replication.leader_replica import ACKS_ALL
+from tiered.upkeep.retention_clock import RetentionClock
+from tiered.upkeep.tiering import Tiering
 
 
 def test_in_sync_leader_serves_at_once_and_survives_a_late_upload() -> None:

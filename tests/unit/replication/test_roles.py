@@ -15,8 +15,8 @@ from tests.sim.harness.disk import DiskFault
 from tests.unit.hot.fixtures import batch
 from tests.unit.replication.rig import TP, read_log
 from tests.unit.replication.three_brokers import CLUSTER, BrokerProcess, ThreeBrokers
-from tiered.broker.data_directory import DataDirectory
 from tiered.controller import requests
+from tiered.durability.data_directory import DataDirectory
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import encode_uuid
 from tiered.metadata.changes import NO_LEADER, PartitionChanged

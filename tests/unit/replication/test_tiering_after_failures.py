@@ -8,14 +8,14 @@ import pytest
 
 from tests.unit.hot.cleaning import resources
 from tests.unit.replication.rig import BrokerRig, LeaderList, ReplicationRig, append_batch
-from tiered.broker.retention_clock import RetentionClock
-from tiered.broker.tiering import UPLOAD_IN_FLIGHT_MS, Tiering
 from tiered.cold.layout import parse_key
 from tiered.config.settings import Settings, TopicConfig
 from tiered.errors import Code, Refused, Unavailable
 from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.records.batch import encode_batch
 from tiered.replication.leader_replica import LeaderReplica
+from tiered.upkeep.retention_clock import RetentionClock
+from tiered.upkeep.tiering import UPLOAD_IN_FLIGHT_MS, Tiering
 
 INTERVAL = 3_000.0
 """Seconds between two ticks. A pass that runs within an interval was triggered by a failure."""

@@ -7,9 +7,6 @@ import asyncio
 import pytest
 
 from tests.unit.replication.rig import TOPIC_ID, TP, LeaderList, RecordedEvents, ReplicationRig, append_batch
-from tiered.broker import tiering
-from tiered.broker.retention_clock import RetentionClock
-from tiered.broker.tiering import UPLOAD_IN_FLIGHT_MS, Tiering
 from tiered.cold import uploader
 from tiered.cold.layout import segment_key
 from tiered.config.settings import Settings
@@ -17,6 +14,9 @@ from tiered.ids import PartitionId, TopicPartition
 from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.replication.become_leader import PreviousLeader
 from tiered.replication.leader_replica import LeaderReplica
+from tiered.upkeep import tiering
+from tiered.upkeep.retention_clock import RetentionClock
+from tiered.upkeep.tiering import UPLOAD_IN_FLIGHT_MS, Tiering
 
 INTERVAL = 30.0
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.replication.rig import BrokerRig, LeaderList, ReplicationRig, append_batch, read_log
-from tiered.broker.retention_clock import RetentionClock
-from tiered.broker.tiering import Tiering
 from tiered.config.settings import Settings, TopicConfig
 from tiered.errors import Unavailable
 from tiered.replication.leader_replica import LeaderReplica
+from tiered.upkeep.retention_clock import RetentionClock
+from tiered.upkeep.tiering import Tiering
 
 FIRST, SECOND = 60, 120
 

@@ -15,16 +15,16 @@ from typing import Any
 
 from tests.unit.member_view import make_view
 from tests.unit.replication.rig import TP, BrokerRig, DirectPeers, RecordedEvents, ReplicationRig
-from tiered.broker.data_directory import DataDirectory
-from tiered.broker.group_snapshots import make_group_snapshot_store
-from tiered.broker.hosted_replicas import HostedReplicas, ReplicaStorage
-from tiered.broker.isr_updater import IsrUpdater
-from tiered.broker.possible_losses import PossibleLosses
-from tiered.broker.suspects import SuspectedBrokers
 from tiered.config.settings import Settings, TopicConfig
 from tiered.controller import requests
 from tiered.controller.controller import Controller
+from tiered.coordination.group_snapshots import make_group_snapshot_store
+from tiered.durability.data_directory import DataDirectory
+from tiered.durability.possible_losses import PossibleLosses
 from tiered.errors import Code, Refused, Unavailable
+from tiered.hosting.hosted_replicas import HostedReplicas, ReplicaStorage
+from tiered.hosting.isr_updater import IsrUpdater
+from tiered.hosting.suspects import SuspectedBrokers
 from tiered.ids import encode_uuid, incarnation_number
 from tiered.metadata.image import Image, PartitionImage
 from tiered.metadata.topic_names import OFFSETS_TOPIC

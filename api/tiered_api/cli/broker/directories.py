@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from tiered.broker.data_directory import META_FILE, ROOT
+from tiered.durability.data_directory import META_FILE, ROOT
 from tiered.errors import Code, Refused
 from tiered.system.local_disk import claim_directory
 

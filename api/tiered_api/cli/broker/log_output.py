@@ -7,7 +7,7 @@ import sys
 from logging.handlers import WatchedFileHandler
 from typing import Any
 
-from tiered.broker.audit_log import LOGGER
+from tiered.access.audit_log import LOGGER
 from tiered.errors import Code, Refused
 from tiered.log_limiter import LogLimiter
 from tiered.system.clock import SystemClock

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from tiered.broker.client_quotas import NO_LIMITS, ClientLimits, ClientQuotas
+from tiered.access.client_quotas import NO_LIMITS, ClientLimits, ClientQuotas
 from tiered.errors import Refused
 from tiered.quotas.precedence import QuotaTable
 from tiered.security.principal import Caller

@@ -18,7 +18,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import NamedTuple
 
-from tiered.broker.token_validator import digest_token
+from tiered.access.token_validator import digest_token
 from tiered.config.settings import BEARER
 from tiered.errors import Refused, Unavailable
 from tiered.fair_slots import FairSlots

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tiered.broker.authorization import Authorization
+from tiered.access.authorization import Authorization
 from tiered.security.acls import CLUSTER_NAME, Operation, ResourceType
 from tiered.security.principal import Caller
 from tiered_api.http.exchange.errors import NOT_AUTHORIZED, HttpError

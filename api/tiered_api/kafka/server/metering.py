@@ -17,7 +17,7 @@ from functools import lru_cache, partial
 from struct import Struct, calcsize
 from typing import Protocol
 
-from tiered.broker.client_quotas import ClientLimits, ClientQuotas
+from tiered.access.client_quotas import ClientLimits, ClientQuotas
 from tiered.object_store.metered import paid_by
 from tiered.ports import FileSlice
 from tiered.quotas.precedence import QuotaTable

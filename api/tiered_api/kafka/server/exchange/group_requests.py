@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from tiered.broker.group_coordinators import SUBMIT_SECONDS
+from tiered.coordination.group_coordinators import SUBMIT_SECONDS
 from tiered.errors import Code, Refused
 from tiered.groups.requests import DeleteReply, LeaveGroupReply, PartitionOffset, Request
 from tiered.metadata.image import Image

@@ -11,8 +11,8 @@ import asyncio
 from functools import partial
 from itertools import islice
 
-from tiered.broker.audit_log import DONE, REFUSED
-from tiered.broker.audit_log import UNKNOWN as UNKNOWN_OUTCOME
+from tiered.access.audit_log import DONE, REFUSED
+from tiered.access.audit_log import UNKNOWN as UNKNOWN_OUTCOME
 from tiered.controller.change_descriptions import DELETE, TOPIC, DescribedChange
 from tiered.errors import Code
 from tiered.metadata.internal_topics import check_changeable

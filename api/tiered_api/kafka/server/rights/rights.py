@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple, TypeVar
 
-from tiered.broker.authorization import Authorization
+from tiered.access.authorization import Authorization
 from tiered.errors import Code
 from tiered.ids import TopicId
 from tiered.metadata.image import Image

@@ -1,0 +1,17 @@
+"""The coordinators on this broker, and the markers of their transactions.
+
+May import: groups, hosting, transactions
+
+~ group_coordinators        the group coordinators of the led `__consumer_offsets` partitions
+~ group_snapshots           the snapshots of groups in the bucket: keys and metrics
+~ transaction_coordinators  the transaction coordinators of the led `__transaction_state` partitions
+~ transaction_snapshots     the snapshots of transactional ids in the bucket: keys and metrics
+~ transaction_markers       markers of decided transactions, sent to the leaders of their partitions (I14)
+~ transaction_verification  queries to the coordinator of a transaction about its partitions
+~ marker_writer             markers of transactions, written to the partitions of this broker
+~ internal_topic            an internal topic, created on first need
+~ producer_ids              producer ids from blocks that the controller allocates
+~ late_transactions         open transactions that hold back a last stable offset for too long
+~ orphaned_transactions     the end of transactions that no coordinator knows any more
+~ lost_markers              pending offsets of transactions whose marker was lost with the disks
+"""

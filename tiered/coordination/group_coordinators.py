@@ -1,0 +1,481 @@
+"""The group coordinators of one broker: group shards, run by a coordinator host over `__consumer_offsets`.
+
+The host loads, runs and ends the coordinators. This file adds what is of groups: their requests, the corrections of
+their offsets after a load, their log lines and their metrics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, cast
+
+from tiered.controller.channel import RequestChannel
+from tiered.controller.member_view import MemberView
+from tiered.coordination.internal_topic import InternalTopic, InternalTopicSize
+from tiered.coordinator.host import CoordinatorHost, HostPorts, VerifyPartition
+from tiered.coordinator.partition import CoordinatorPartition
+from tiered.coordinator.runtime import CoordinatorRuntime, FindExpiryMs
+from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
+from tiered.errors import Code, Refused
+from tiered.groups.limits import GroupSettings
+from tiered.groups.offset_corrections import NO_TOPIC, OffsetCorrections, OffsetLimit
+from tiered.groups.records import OffsetKey, OffsetValue
+from tiered.groups.requests import (
+    CommitOffsets,
+    CommitOffsetsReply,
+    CommitTransactionalOffsets,
+    Event,
+    GenerationStarted,
+    JoinGroup,
+    ListedGroup,
+    ListGroups,
+    ListGroupsReply,
+    OffsetLowered,
+    Reply,
+    Request,
+    SyncGroup,
+    TopicsDeleted,
+)
+from tiered.groups.shard import GroupShard
+from tiered.hosting.hosted_replicas import HostedReplicas
+from tiered.ids import PartitionId, TopicId, TopicPartition
+from tiered.metadata.image import Image, Loss
+from tiered.metadata.topic_names import OFFSETS_TOPIC
+from tiered.metrics import Metrics
+from tiered.object_store.metered import MeteredStore
+from tiered.ports import Clock, Rng
+from tiered.quotas.shares import GROUP_BYTES, Holdings
+from tiered.records.marker import TransactionMarker
+from tiered.replication.leader_replica import LeaderReplica
+
+log = logging.getLogger(__name__)
+
+SUBMIT_SECONDS = 30.0
+SLICE_OFFSETS = 500
+"""Offsets that one turn compares with the cluster, or a few more."""
+ANY_EPOCH = 1 << 31
+"""Later than every leader epoch."""
+
+NewLosses = Mapping[PartitionId, Sequence[Loss]]
+"""The losses that an image has, and the image before has not."""
+FindLimit = Callable[[str, int, OffsetValue], OffsetLimit | None]
+"""See `OffsetCorrections`."""
+
+
+class GroupObserver:
+    """Logs and counts what group coordinators do. The counts are plain numbers: metrics read them on each scrape."""
+
+    def __init__(self) -> None:
+        self.commits = 0
+        self.rebalances = 0
+
+    def on_request(self, request: Request) -> None:
+        """Counts committed offsets."""
+        if isinstance(request, CommitOffsets | CommitTransactionalOffsets):
+            self.commits += len(request.offsets)
+
+    def on_event(self, event: Event) -> None:
+        """Counts and logs generations, and logs offsets that were lowered."""
+        match event:
+            case GenerationStarted():
+                self.rebalances += 1
+                log.info(
+                    "group starts a generation group=%s generation=%d members=%d assignor=%s",
+                    event.group, event.generation, event.members, event.assignor,
+                )  # fmt: skip
+            case OffsetLowered(group, topic, partition, offset, end):
+                key = OffsetKey(group, topic, partition)
+                log.warning("committed offset is cut back key=%s offset=%d end=%d", key, offset, end)
+
+
+@dataclass(frozen=True)
+class GroupPorts:
+    """The parts of a broker that its group coordinators use."""
+
+    view: MemberView
+    channel: RequestChannel
+    replicas: HostedReplicas
+    store: MeteredStore
+    snapshot_store: CoordinatorSnapshotStore
+    clock: Clock
+    rng: Rng
+    has_controller_contact: Callable[[], bool]
+    find_expiry_ms: FindExpiryMs
+
+
+class GroupCoordinators:
+    """Serves all requests about groups, for the Kafka listener and for HTTP."""
+
+    noun = "groups"
+    parked_requests = frozenset[type]({JoinGroup, SyncGroup})
+    """Requests whose reply waits for other members."""
+
+    def __init__(self, ports: GroupPorts, metrics: Metrics) -> None:
+        self.observer = GroupObserver()
+        self._clock = ports.clock
+        self._rng = ports.rng.stream("groups")
+        self._replicas = ports.replicas
+        self._view = ports.view
+        self._new_losses: dict[LeaderReplica, list[NewLosses]] = {}
+        """Losses that became known while a partition of groups was led, and that its log holds no lowered offsets for
+        yet."""
+        self._loss_entered = asyncio.Event()
+        self._long_marker = asyncio.Lock()
+        """Held by the marker of many offsets that waits for its turn of the event loop."""
+        self._topic = InternalTopic(OFFSETS_TOPIC, self._topic_size, ports.view, ports.channel)
+        loader, store = ports.view.loader, ports.store
+        self.host: CoordinatorHost[GroupShard, Request, Reply] = CoordinatorHost(
+            self,
+            ports.snapshot_store,
+            HostPorts(
+                ports.view.node_id, ports.clock, ports.replicas, lambda: loader.image, ports.has_controller_contact,
+                lambda: store.outage is None, ports.find_expiry_ms,
+            ),
+            self._topic.ensure,
+            metrics.histogram(
+                "tiered_group_load_seconds", "From leading a partition of groups to serving them.",
+                (0.01, 0.1, 1, 10, 60),
+            ),
+        )  # fmt: skip
+        self.holdings = Holdings(
+            GROUP_BYTES,
+            lambda: self._view.settings.tiered_groups_max_bytes,
+            lambda: self.memory_bytes,
+            lambda: (shard.state.holders.by_holder for shard in self.host.shards()),
+        )
+        self._add_metrics(metrics)
+
+    def _topic_size(self) -> InternalTopicSize:
+        settings = self._view.settings
+        return InternalTopicSize(settings.offsets_topic_num_partitions, settings.offsets_topic_replication_factor)
+
+    def _add_metrics(self, metrics: Metrics) -> None:
+        metrics.gauge("tiered_groups", "Groups that this broker coordinates, by state.", ("state",)).set_function(
+            self._count_by_state
+        )
+        metrics.counter("tiered_group_offset_commits_total", "Offsets that were to be committed.").set_function(
+            lambda: self.observer.commits
+        )
+        metrics.counter("tiered_group_rebalances_total", "Generations that began with members.").set_function(
+            lambda: self.observer.rebalances
+        )
+        metrics.gauge("tiered_group_bytes", "Memory that all groups hold here, about.").set_function(
+            lambda: float(self.memory_bytes)
+        )
+        metrics.gauge(
+            "tiered_group_image_lag_seconds", "Age of the oldest change of groups that is not in the bucket."
+        ).set_function(self.host.snapshot_lag_seconds)
+        metrics.gauge("tiered_group_partitions_loading", "Partitions of groups that are not served yet.").set_function(
+            lambda: float(self.host.count_loading())
+        )
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def submit(self, group: str, request: Request, timeout: float = SUBMIT_SECONDS) -> Coroutine[Any, Any, Any]:
+        """Returns the reply that the request names. Raises `Refused` like `CoordinatorHost.submit`."""
+        return self.host.submit(group, request, timeout)
+
+    async def commit_transactional_offsets(
+        self, request: CommitTransactionalOffsets, verify: VerifyPartition, *, adds_partition: bool
+    ) -> CommitOffsetsReply:
+        """Writes offsets that the marker of a transaction commits or drops.
+
+        `verify` asks the coordinator of the transaction where it would begin in this partition. `adds_partition`: the
+        question also adds the partition to the transaction (KIP-890). Raises `Refused` like
+        `CoordinatorHost.submit_in_transaction`.
+        """
+        reply = await self.host.submit_in_transaction(
+            request.group, request, request.producer, verify, moves_epoch=adds_partition
+        )
+        return cast("CommitOffsetsReply", reply)
+
+    async def write_marker(self, partition: int, marker: TransactionMarker, *, in_this_turn: bool = False) -> None:
+        """Ends a transaction in a partition of `__consumer_offsets`, and returns once the marker is committed.
+
+        The offsets of the transaction become visible, or vanish, with the marker. A repeated call changes nothing. Of
+        transactions with many offsets, one ends in a turn of the event loop; `in_this_turn`: without a wait for that.
+
+        Raises `Refused`: the codes of `LeaderReplica.append_marker`, and INVALID_PRODUCER_EPOCH for a marker that is
+        older than the pending offsets.
+        """
+        if not in_this_turn and self._count_pending(partition, marker.producer_id) > SLICE_OFFSETS:
+            async with self._long_marker:
+                await self._clock.sleep(0)
+        coordinator = self.host.find_coordinator_of(partition)
+        epoch = coordinator.shard.log_state.pending.epoch_of(marker.producer_id)
+        if epoch is not None and marker.producer_epoch < epoch + marker.moves_epoch:
+            # The log says so too, but not one that was restored from a snapshot: it knows no producers.
+            why = f"marker of producer {marker.producer_id} epoch {marker.producer_epoch}"
+            raise Refused(Code.INVALID_PRODUCER_EPOCH, f"{why}: the pending offsets have epoch {epoch}")
+        await coordinator.write_marker(marker)
+
+    def _count_pending(self, partition: int, producer_id: int) -> int:
+        return self.host.find_coordinator_of(partition).shard.log_state.pending.count_of(producer_id)
+
+    def pending_epoch_of(self, partition: int, producer_id: int) -> int:
+        """Returns the epoch in which an open transaction of the producer has written offsets in a partition of
+        `__consumer_offsets`; -1 if there is none.
+
+        Raises `Refused` if this broker does not serve the partition.
+        """
+        epoch = self.host.find_coordinator_of(partition).shard.log_state.pending.epoch_of(producer_id)
+        return epoch if epoch is not None else -1
+
+    async def partition_for(self, group: str) -> int:
+        """Returns the partition of `__consumer_offsets` whose leader coordinates a group."""
+        return await self.host.partition_for(group)
+
+    async def ensure_topic(self) -> None:
+        """Creates `__consumer_offsets` if it does not exist. Raises `Refused` with COORDINATOR_NOT_AVAILABLE."""
+        await self._topic.ensure()
+
+    async def list_groups(
+        self,
+        states: Iterable[str] = (),
+        types: Iterable[str] = (),
+        pause: Callable[[], Awaitable[None]] | None = None,
+    ) -> list[ListedGroup]:
+        """Returns the groups that this broker coordinates.
+
+        Raises `Refused` with COORDINATOR_LOAD_IN_PROGRESS while not all are known.
+        """
+        replies = await self.host.submit_to_each(ListGroups(frozenset(states), frozenset(types)), pause)
+        return [group for reply in replies for group in cast("ListGroupsReply", reply).groups]
+
+    @property
+    def memory_bytes(self) -> int:
+        """About how many bytes of memory all groups of this broker take."""
+        return sum(shard.state.memory_bytes for shard in self.host.shards())
+
+    def iter_committed_offsets(self) -> Iterator[tuple[str, str, dict[int, int]]]:
+        """Yields the committed offsets of all groups of this broker: group, topic, offset by partition."""
+        for shard in self.host.shards():
+            for group, topics in shard.log_state.offsets.items():
+                for topic, offsets in topics.items():
+                    yield group, topic, {partition: each.offset for partition, each in offsets.items()}
+
+    def list_unserved(self) -> dict[str, str]:
+        """Returns the partitions whose groups cannot be served, with the reason."""
+        return self.host.list_unserved()
+
+    # -- the cluster --------------------------------------------------------------------------------------------------
+
+    def on_lead(self, replica: LeaderReplica) -> None:
+        """Begins a coordinator if the partition is one of `__consumer_offsets`."""
+        self.host.on_lead(replica)
+
+    def on_resign(self, replica: LeaderReplica) -> None:
+        """Ends the coordinator of a partition."""
+        self._new_losses.pop(replica, None)
+        self.host.on_resign(replica)
+
+    def on_topics_deleted(self, names: Iterable[str]) -> None:
+        """Removes the offsets of deleted topics.
+
+        This happens in the turn in which the deletion is committed. A shard that loads removes them after its load, and
+        keeps those that carry the id of a topic that has such a name by then.
+        """
+        self.host.submit_unawaited(TopicsDeleted(tuple(names)))
+
+    def on_image(self, old: Image, new: Image) -> None:
+        """Does the same in partitions that this broker leads since then. Notes the losses that are new."""
+        deleted = old.topics_by_id.keys() - new.topics_by_id.keys()
+        if deleted:
+            self.host.defer(TopicsDeleted(tuple(sorted(old.topics_by_id[each].name for each in deleted))))
+        if new.losses != old.losses:
+            found = {
+                at: fresh
+                for at, losses in new.losses.items()
+                if losses != old.losses.get(at) and (fresh := find_new_losses(old.losses.get(at, ()), losses))
+            }
+            for led in self.host.led_partitions.values() if found else ():
+                if led.replica.led_since_slot <= old.slot:  # else its groups were not there before the losses
+                    self._new_losses.setdefault(led.replica, []).append(found)
+            self._loss_entered.set()
+
+    # -- shards -------------------------------------------------------------------------------------------------------
+
+    def make_shard(self) -> GroupShard:
+        """Returns a shard without groups."""
+        settings = self._view.settings
+        return GroupShard(
+            GroupSettings(
+                session_timeout_min_ms=settings.group_min_session_timeout_ms,
+                session_timeout_max_ms=settings.group_max_session_timeout_ms,
+                initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
+                size_max=settings.group_max_size,
+                metadata_bytes_max=settings.offset_metadata_max_bytes,
+                retention_ms=settings.offsets_retention_minutes * 60_000,
+                retention_check_ms=settings.offsets_retention_check_interval_ms,
+                bytes_max=settings.tiered_groups_max_bytes,
+            ),
+            lambda: str(uuid.UUID(int=self._rng.getrandbits(128), version=4)),
+            self._find_topic_id,
+            self.holdings,
+        )
+
+    async def find_corrections(
+        self,
+        shard: GroupShard,
+        partition: CoordinatorPartition[GroupShard, Request, Reply],
+        *,
+        is_part_lost: bool = False,
+    ) -> Sequence[Request]:
+        """Compares the committed offsets of a loaded shard with the cluster, in slices (R5).
+
+        Where a part is lost, the older offsets in the snapshot before make consumers read records again. The
+        comparison is repeated until no loss has come meanwhile.
+        """
+        if shard.log_state.skipped_records:
+            log.error(
+                "records of groups cannot be read, the next snapshot lacks them partition=%s count=%d",
+                partition.replica.tp, shard.log_state.skipped_records,
+            )  # fmt: skip
+        while True:
+            losses, new_losses = self._view.image.losses, tuple(self._new_losses.get(partition.replica, ()))
+            find_limit = self._limits_at_load(losses, new_losses, partition.written_before_slot)
+            found = [request async for requests in self._correct(shard, find_limit) for request in requests]
+            is_newest = len(new_losses) == len(self._new_losses.get(partition.replica, ()))
+            if is_newest and losses == self._view.image.losses:
+                if new_losses:  # they are done with once the log has the corrections
+                    self._loss_entered.set()
+                return found
+
+    async def _correct(self, shard: GroupShard, find_limit: FindLimit) -> AsyncIterator[Sequence[Request]]:
+        """Yields the corrections of one slice of the offsets after the other, with a turn for others in between."""
+        corrections, looked_at = OffsetCorrections(shard.log_state, find_limit), 0
+        log_state = shard.log_state
+        for group in dict.fromkeys((*log_state.offsets, *log_state.pending.groups())):
+            looked_at += corrections.check_group(group)
+            if looked_at > SLICE_OFFSETS:
+                yield corrections.requests()
+                corrections, looked_at = OffsetCorrections(shard.log_state, find_limit), 0
+                await self._clock.sleep(0)
+        yield corrections.requests()
+
+    def _find_topic_id(self, topic: str) -> TopicId:
+        found = self._view.image.topics.get(topic)
+        return found.topic_id if found is not None else TopicId("")
+
+    def _limits_at_load(
+        self, losses: NewLosses, new_losses: Sequence[NewLosses], written_before_slot: int
+    ) -> FindLimit:
+        """Returns the function that finds the limits of offsets that were loaded. All of them were written before the
+        new losses became known."""
+        find_new = self._limits_of(new_losses)
+
+        def find_limit(topic: str, partition: int, written: OffsetValue) -> OffsetLimit | None:
+            topic_id = self._find_topic_id(topic)
+            if not topic_id or (written.topic_id and written.topic_id != topic_id):
+                return NO_TOPIC
+            found = losses.get(PartitionId(topic_id, partition), ())
+            here = self._find_limit_here(TopicPartition(topic, partition), topic_id, written, written_before_slot)
+            limits = here, _find_limit_of(found, written.leader_epoch, here), find_new(topic, partition, written)
+            return min(filter(None, limits), default=None)
+
+        return find_limit
+
+    def _limits_of(self, new_losses: Sequence[NewLosses]) -> FindLimit:
+        """Returns the function that finds the limits of offsets of loaded groups.
+
+        An offset without a leader epoch may be one of a new record, committed just before this broker knew of the loss.
+        It is lowered too: a consumer that reads a few records again loses nothing.
+        """
+
+        def find_limit(topic: str, partition: int, written: OffsetValue) -> OffsetLimit | None:
+            topic_id = self._find_topic_id(topic)
+            at = PartitionId(topic_id, partition)
+            found = [loss for losses in new_losses for loss in losses.get(at, ())]
+            if not found or (written.topic_id and written.topic_id != topic_id):
+                return None
+            here = self._find_limit_here(TopicPartition(topic, partition), topic_id, written, 0)
+            limits = here, _find_limit_of(found, max(written.leader_epoch, 0), here)
+            return min(filter(None, limits), default=None)
+
+        return find_limit
+
+    def _find_limit_here(
+        self, tp: TopicPartition, topic_id: TopicId, written: OffsetValue, written_before_slot: int
+    ) -> OffsetLimit | None:
+        """Returns the limit of an offset if this broker leads the partition since the loss.
+
+        All records from the start of its leader epoch on are new. An offset without a leader epoch may be one of them,
+        unless it was committed before this broker led.
+        """
+        replica = self._replicas.find_leader(tp)
+        loss = replica.possible_loss if replica is not None and replica.topic_id == topic_id else None
+        if replica is None or loss is None or loss["leader_epoch"] != replica.leader_epoch:
+            return None
+        if written.leader_epoch < 0 and replica.led_since_slot < written_before_slot:
+            return OffsetLimit(replica.log.end_offset, ANY_EPOCH)
+        return OffsetLimit(replica.epoch_start, replica.leader_epoch)
+
+    async def _lower_offsets_of_losses(self) -> None:
+        """Lowers the offsets of loaded groups whenever the metadata log gets losses."""
+        while True:
+            await self._loss_entered.wait()
+            self._loss_entered.clear()
+            for led in list(self.host.led_partitions.values()):
+                if led.coordinator is not None:
+                    await self._lower_offsets(led.coordinator)
+
+    async def _lower_offsets(self, coordinator: CoordinatorRuntime[GroupShard, Request, Reply]) -> None:
+        """Lowers the offsets of records that are lost. If the log refuses that, the next load does it."""
+        new_losses = self._new_losses.get(coordinator.replica, [])
+        known = tuple(new_losses)
+        if known:
+            async for requests in self._correct(coordinator.shard, self._limits_of(known)):
+                for request in requests:
+                    coordinator.submit_unawaited(request)
+            with suppress(Refused):
+                coordinator.flush()
+                del new_losses[: len(known)]
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Runs the coordinators until it is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._lower_offsets_of_losses())
+            await self.host.run()
+
+    def refuse(self, why: str) -> None:
+        """Refuses all requests from now on."""
+        self.host.refuse(why)
+
+    async def save_final_snapshots(self) -> None:
+        """Writes the snapshots of a clean stop, if the bucket can be reached."""
+        await self.host.save_final_snapshots()
+
+    def _count_by_state(self) -> Mapping[tuple[str, ...], float]:
+        states = Counter(group.state.value for shard in self.host.shards() for group in shard.state.groups.values())
+        return {(state,): count for state, count in states.items()}
+
+
+def find_new_losses(known: Sequence[Loss], losses: Sequence[Loss]) -> Sequence[Loss]:
+    """Returns the losses of a partition that its image before has not. The image merges the oldest of too many losses
+    (`add_loss`): what is merged of known ones is no new loss."""
+    found = [each for each in losses if each not in known]
+    oldest_stays = not known or any(each.leader_epoch == known[0].leader_epoch for each in losses)
+    if not found or found[0] != losses[0] or oldest_stays:
+        return found
+    merged = [each for each in known if each.leader_epoch <= found[0].leader_epoch]
+    is_known = bool(merged) and found[0][:2] == (merged[-1].leader_epoch, min(each.from_offset for each in merged))
+    return found[1:] if is_known else found
+
+
+def _find_limit_of(losses: Iterable[Loss], leader_epoch: int, here: OffsetLimit | None) -> OffsetLimit | None:
+    """Returns the limit of an offset that was committed with this leader epoch, by the losses in the metadata log.
+
+    A loss from 0 on sets none: mostly the controller did not know the end of the log that leads. Nor does the loss
+    since which this broker leads: `here` is the limit then.
+    """
+    until = here.leader_epoch if here is not None else ANY_EPOCH
+    later = (each for each in losses if until > each.leader_epoch > leader_epoch >= 0 and each.from_offset)
+    return min((OffsetLimit(each.from_offset, each.leader_epoch) for each in later), default=None)

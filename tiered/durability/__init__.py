@@ -1,0 +1,13 @@
+"""This broker's data directory: its logs, the proofs of a stop, and reports of what may be lost.
+
+May import: access, replication
+
+~ data_directory     the broker's own files: meta.properties, boot mark, clean mark
+  metadata_position  the note of what the metadata log had reached: it tells a bucket that went back
+~ log_store          the open logs of this broker
+~ possible_losses    partitions whose logs may lack records, until the controller knows (R1, R4)
+~ loss_reporter      reports of possible losses, and trust in the data directory
+~ awaited_ends       log end offsets that leader elections wait for (R4)
+~ disk_reports       reports of a full disk to the controller
+~ stored_ends        notes of partitions that lie completely in the bucket
+"""

@@ -1,0 +1,459 @@
+"""The broker's own files in its data directory: its owner, the state it was left in, and the durable end of each log.
+
+- `log/meta.properties` names cluster, node and directory, as Kafka's does.
+- The boot mark proves that the page cache has everything written since, unless the machine went down. It is written
+  after a recovery whose result is fsynced. An I/O error removes it for good: the directory is then untrusted.
+- The clean mark proves that all logs are durable (R1).
+- `metadata_position` tells a bucket that went back.
+
+The directory may be an older copy, which an operator put back. So both marks name incarnations, and prove nothing
+unless the last one that ran is among them: the metadata log has it. The boot mark also names the directory's inode. A
+copy that was made during the last incarnation has another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from tiered.durability import metadata_position
+from tiered.durability.metadata_position import MetadataPosition
+from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.hot import checkpoints, clean_shutdown, synced_logs
+from tiered.hot.clean_shutdown import CleanLogEntry
+from tiered.hot.disk_log import DiskLog
+from tiered.hot.synced_logs import NO_SYNCED_LOGS, SyncedLogsContent
+from tiered.ids import TopicPartition
+from tiered.ports import Disk
+
+log = logging.getLogger(__name__)
+
+ROOT = "log"
+META_FILE = "meta.properties"
+VERSION = "1"
+DELETE_SUFFIX = "-delete"
+LOGS_PER_YIELD = 1_000
+"""Logs that are handled before the loop yields."""
+INCARNATIONS_MAX = 100
+"""Incarnations in the boot mark: starts in a row that could not register."""
+ROWS_PER_YIELD = 5_000
+"""Rows of a checkpoint that are encoded before the loop yields: some 5 ms."""
+NAME_BYTES_MAX = 255
+"""Longest name of a file or directory on common file systems; the name of a topic may take nearly all of it."""
+
+
+class LogOffsets(NamedTuple):
+    """The lines of one log in the checkpoint files. A log without a recovery point was perhaps never durable."""
+
+    recovery_point: int | None
+    start: int
+
+
+NO_LOGS: Mapping[TopicPartition, LogOffsets] = MappingProxyType({})
+
+
+class DirectoryState(NamedTuple):
+    """The state in which the last process left the directory."""
+
+    directory_id: str
+    same_boot: bool
+    clean: bool
+    recovery_points: Mapping[TopicPartition, int]
+    log_starts: Mapping[TopicPartition, int]
+    clean_entries: Mapping[TopicPartition, CleanLogEntry] = MappingProxyType({})
+    """The entries of small logs that a clean stop wrote; empty after any other end."""
+    synced_logs: SyncedLogsContent = NO_SYNCED_LOGS
+    """The logs that have all records which their process fsynced."""
+    boot_incarnations: tuple[str, ...] = ()
+    """The incarnations of the boot mark: one must have been the last that ran."""
+    clean_incarnation: str = ""
+    """The incarnation of the clean mark: it must have been the last that ran."""
+
+    @property
+    def is_intact(self) -> bool:
+        """True if every log is as its process wrote it."""
+        return self.same_boot or self.clean
+
+
+class DataDirectory:
+    """The files under `log/` that belong to no partition."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._pending_deletions: list[tuple[int, str]] = []
+        self._rename_numbers = itertools.count()
+        self._renames = self._renames_saved = 0
+        """Directories that were renamed for deletion, and how many of them the checkpoints have forgotten since."""
+        self._save_ended: asyncio.Event | None = None
+        """Set when the writing of offsets ends that runs now."""
+        self._saves_requested = 0
+        self._saves_done = 0
+        self._noted_position: MetadataPosition | None = None
+
+    async def open(self, cluster_id: str, node_id: int, new_directory_id: str) -> DirectoryState:
+        """Returns the state of the directory; gives a new directory to this node, under `new_directory_id`.
+
+        Removes the clean mark durably: from now on only a clean stop counts as one. Raises `Refused` if another node
+        owns the directory, and `Corrupt` if its owner cannot be read.
+        """
+        self._disk.make_dirs(ROOT)
+        held = checkpoints.load(self._disk, ROOT, META_FILE)
+        directory_id = (
+            self._check_owner(held.decode(errors="replace"), cluster_id, node_id) if held else new_directory_id
+        )
+        clean_mark = checkpoints.load(self._disk, ROOT, checkpoints.CLEAN_MARK)
+        clean = clean_mark is not None
+        boot, incarnations = checkpoints.parse_boot_mark(
+            checkpoints.load(self._disk, ROOT, checkpoints.BOOT_MARK) or b""
+        )
+        found = DirectoryState(
+            directory_id,
+            boot == self._disk.boot_mark(ROOT),
+            clean,
+            self._load_offsets(checkpoints.RECOVERY_POINTS),
+            self._load_offsets(checkpoints.LOG_STARTS),
+            self._load_clean_entries() if clean else {},
+            self._load_synced_logs(),
+            incarnations,
+            checkpoints.parse_clean_mark(clean_mark or b""),
+        )
+        if not held:
+            if self._disk.exists(f"{ROOT}/{checkpoints.RECOVERY_POINTS}"):
+                log.warning(
+                    "%s of the data directory is gone or empty, and logs are there: the directory counts as another"
+                    " one, whose logs may lack their ends",
+                    META_FILE,
+                )
+            text = f"version={VERSION}\ncluster.id={cluster_id}\nnode.id={node_id}\ndirectory.id={directory_id}\n"
+            await checkpoints.save(self._disk, ROOT, META_FILE, text.encode())
+        self._disk.remove(f"{ROOT}/{checkpoints.CLEAN_MARK}")
+        await self._disk.sync_dir(ROOT)
+        return found
+
+    def read_cluster_id(self) -> str:
+        """Returns the id of the cluster that the directory belongs to; "" if it belongs to none yet."""
+        held = checkpoints.load(self._disk, ROOT, META_FILE)
+        rows = dict(_parse_properties((held or b"").decode(errors="replace").splitlines()))
+        return rows.get("cluster.id", "")
+
+    def refuse_older_bucket(self, found: MetadataPosition) -> None:
+        """Raises `Refused` if the metadata log was further when this directory noted it. Changes nothing."""
+        data = checkpoints.load(self._disk, ROOT, metadata_position.FILE)
+        try:
+            noted = metadata_position.parse(data, where=metadata_position.FILE) if data is not None else None
+        except Corrupt as error:
+            log.warning("note of the metadata log is not used why=%s", error)
+            return
+        if noted is not None:
+            metadata_position.refuse_older(found, noted, f"{ROOT}/{metadata_position.FILE}")
+
+    async def note_metadata(self, reached: MetadataPosition) -> None:
+        """Notes durably what the metadata log has reached, if that is new. One call at a time."""
+        if reached != self._noted_position:
+            await checkpoints.save(self._disk, ROOT, metadata_position.FILE, metadata_position.encode(reached))
+            self._noted_position = reached
+
+    async def write_boot_mark(self, *incarnations: str) -> None:
+        """Writes the boot mark: recovery is finished and fsynced, so the page cache outlives a kill of the process.
+
+        It holds if the last incarnation that ran is one of these, of which the first ones count.
+        """
+        names = list(dict.fromkeys(incarnations))[:INCARNATIONS_MAX]
+        mark = checkpoints.encode_boot_mark(self._disk.boot_mark(ROOT), names)
+        await checkpoints.save(self._disk, ROOT, checkpoints.BOOT_MARK, mark)
+
+    def remove_boot_mark(self) -> None:
+        """Removes the boot mark after an I/O error: the next start believes only what was fsynced."""
+        self._disk.remove(f"{ROOT}/{checkpoints.BOOT_MARK}")
+
+    async def save_offsets(
+        self, logs: Mapping[TopicPartition, DiskLog], closed: Mapping[TopicPartition, LogOffsets] = NO_LOGS
+    ) -> None:
+        """Saves how far each log is durable, and where it starts. The lines of `closed` logs stay as they are.
+
+        Calls during a save share the next one: a thousand logs that change at once cause two saves, not a thousand.
+        """
+        self._saves_requested = ticket = self._saves_requested + 1
+        while self._saves_done < ticket:
+            if self._save_ended is not None:
+                await self._save_ended.wait()
+                continue
+            ended = self._save_ended = asyncio.Event()
+            try:
+                number = self._saves_requested
+                await self._save_offsets(logs, closed)
+                self._saves_done = number
+            finally:
+                self._save_ended = None
+                ended.set()
+
+    async def _save_offsets(
+        self, logs: Mapping[TopicPartition, DiskLog], closed: Mapping[TopicPartition, LogOffsets]
+    ) -> None:
+        renames = self._renames
+        known = [
+            (tp, hot, hot.truncations.made, hot.recovery_point, hot.start_offset, hot.end_offset)
+            for tp, hot in logs.items()
+        ]
+        points = [(tp, point) for tp, _, _, point, _, _ in known]
+        starts = [(tp, start) for tp, _, _, _, start, _ in known if start]
+        for tp, kept in closed.items():
+            if kept.recovery_point is not None:
+                points.append((tp, kept.recovery_point))
+            if kept.start:
+                starts.append((tp, kept.start))
+        for _, hot, _, point, _, _ in known:
+            hot.checkpointed_recovery_point = max(hot.checkpointed_recovery_point, point)
+        for name, offsets in (
+            (checkpoints.RECOVERY_POINTS, points),
+            (checkpoints.LOG_STARTS, starts),
+            (checkpoints.HIGH_WATERMARKS, [(tp, end) for tp, _, _, _, _, end in known]),
+        ):
+            await checkpoints.save(self._disk, ROOT, name, await _encode_offsets(offsets))
+        self._renames_saved = renames
+        for _, hot, made, point, start, _ in known:
+            hot.truncations.mark_checkpointed(made)
+            hot.checkpointed_recovery_point, hot.checkpointed_start_offset = point, start
+
+    def _load_clean_entries(self) -> dict[TopicPartition, CleanLogEntry]:
+        try:
+            data = checkpoints.load(self._disk, ROOT, clean_shutdown.FILE)
+            return clean_shutdown.parse(data, where=clean_shutdown.FILE) if data is not None else {}
+        except Corrupt as error:
+            log.warning("entries of the last clean stop are not used why=%s", error)
+            return {}
+
+    def _load_synced_logs(self) -> SyncedLogsContent:
+        try:
+            data = checkpoints.load(self._disk, ROOT, synced_logs.FILE)
+            return synced_logs.parse(data, where=synced_logs.FILE) if data is not None else NO_SYNCED_LOGS
+        except Corrupt as error:
+            log.warning("notes of synced logs are not used why=%s", error)
+            return NO_SYNCED_LOGS
+
+    async def mark_clean(self, entries: Iterable[tuple[TopicPartition, CleanLogEntry]], incarnation: str) -> None:
+        """Marks a clean stop of an incarnation: all logs are closed and durable.
+
+        The next start need not read the small logs that have an entry.
+        """
+        rows: list[bytes] = []
+        for tp, each in entries:
+            rows.append(clean_shutdown.encode_log(tp, each))
+            if len(rows) % LOGS_PER_YIELD == 0:
+                await asyncio.sleep(0)
+        await checkpoints.save(self._disk, ROOT, clean_shutdown.FILE, clean_shutdown.encode(rows))
+        await checkpoints.save(self._disk, ROOT, checkpoints.CLEAN_MARK, checkpoints.encode_clean_mark(incarnation))
+
+    # -- log directories ----------------------------------------------------------------------------------------------
+
+    def log_path(self, tp: TopicPartition) -> str:
+        """Returns the directory of a partition's log."""
+        return f"{ROOT}/{tp}"
+
+    async def delete_stray_logs(
+        self, topic_ids: Mapping[TopicPartition, str], state: DirectoryState
+    ) -> tuple[DirectoryState, Collection[TopicPartition]]:
+        """Deletes directories that an earlier run had renamed for deletion, and logs of topics that are gone.
+
+        A log whose file with the topic id is torn or lost by a power cut was never durable, and may belong to an
+        earlier topic of that name: it is deleted too. Returns the state without the checkpoints of logs that are not
+        there, which may belong to an earlier topic as well, and the partitions of `topic_ids` whose logs are lost: a
+        checkpoint notes what no power cut takes.
+
+        Each directory gets its new name durably before any of its files is removed. Otherwise a process that ends in
+        between could leave records without their topic id. The checkpoints forget the log before that too: without
+        its directory, the next start would take it for a lost one.
+        """
+        strays: list[str] = []
+        earlier: set[TopicPartition] = set()
+        for name in self._disk.list(ROOT):
+            if name.endswith(DELETE_SUFFIX):
+                strays.append(name)
+                continue
+            tp = _parse_directory_name(name)
+            if tp is not None and await self._is_stray_log(name, tp, topic_ids.get(tp), state):
+                strays.append(self._rename_aside(tp, "stray"))
+                earlier.add(tp)
+        there = ((name, _parse_directory_name(name)) for name in self._disk.list(ROOT))
+        present = {tp for name, tp in there if tp is not None and tp in topic_ids and not self._is_empty(name)}
+        gone = {tp for tp in topic_ids.keys() - present - earlier if _counts_as_durable(state, tp)}
+        former = {name.rsplit(".", 2)[0] for name in strays}
+        cut_names = tuple(name.rsplit(".", 2)[0] for name in strays if len(name) == NAME_BYTES_MAX)
+        lost = {tp for tp in gone if str(tp) not in former and not str(tp).startswith(cut_names)}
+        kept = state._replace(
+            recovery_points={tp: offset for tp, offset in state.recovery_points.items() if tp in present},
+            log_starts={tp: offset for tp, offset in state.log_starts.items() if tp in present or tp in lost},
+        )
+        is_forgotten = not strays or await self._forget_logs(kept)
+        for name in strays:
+            if is_forgotten:
+                await self._disk.discard(f"{ROOT}/{name}")
+            else:
+                await self._empty(name)
+                self._pending_deletions.append((0, name))
+        return kept, lost
+
+    async def _forget_logs(self, kept: DirectoryState) -> bool:
+        """Saves the checkpoints of the logs that are kept, and makes new names of directories durable. Returns False if
+        the disk has no room for the checkpoints."""
+        try:
+            for name, offsets in (
+                (checkpoints.RECOVERY_POINTS, kept.recovery_points), (checkpoints.LOG_STARTS, kept.log_starts),
+            ):  # fmt: skip
+                await checkpoints.save(self._disk, ROOT, name, await _encode_offsets(list(offsets.items())))
+        except Unavailable as error:
+            if error.final:
+                raise
+            log.warning("checkpoints keep the lines of deleted logs for now why=%s", error)
+            await self._disk.sync_dir(ROOT)
+            return False
+        return True
+
+    async def _empty(self, name: str) -> None:
+        """Removes the files of a directory that is renamed for deletion. Its name stays: it tells the next start that
+        the lines of the checkpoints are those of a deleted log, not of a lost one."""
+        for each in self._disk.list(f"{ROOT}/{name}"):
+            await self._disk.discard(f"{ROOT}/{name}/{each}")
+
+    def _is_empty(self, name: str) -> bool:
+        """True if the files of a log are gone, with its topic id."""
+        if self._disk.exists(f"{ROOT}/{name}/{checkpoints.METADATA_FILE}"):
+            return False
+        return not any(each.endswith(".log") for each in self._disk.list(f"{ROOT}/{name}"))
+
+    async def mark_lost(self, tp: TopicPartition) -> None:
+        """Notes durably, in the place of a log that is gone, that records are missing: each start finds the log suspect
+        until the loss is reported. Raises `Unavailable`."""
+        self._disk.make_dirs(self.log_path(tp))
+        await checkpoints.save(self._disk, self.log_path(tp), checkpoints.SUSPECT_FILE, b"the log is gone\n")
+        await self._disk.sync_dir(ROOT)
+
+    async def _is_stray_log(self, name: str, tp: TopicPartition, topic_id: str | None, state: DirectoryState) -> bool:
+        """True if a log is of no topic that is here now, or was never durable. `topic_id` None: no replica is here.
+
+        Restores a topic id that has rotted.
+        """
+        if tp in state.clean_entries and state.clean_entries[tp].topic_id == topic_id:
+            return False
+        owner = checkpoints.load(self._disk, f"{ROOT}/{name}", checkpoints.METADATA_FILE)
+        if owner is None and topic_id is None:
+            return False
+        # The first flush of a log syncs this file. The checkpoint has a line for a log that was never flushed too.
+        was_flushed = state.recovery_points.get(tp, 0) > 0
+        if not state.is_intact and not was_flushed and checkpoints.is_torn_metadata(owner or b""):
+            log.warning("log that was never durable is deleted name=%s", name)
+            return True
+        if owner is None:
+            return False
+        if topic_id is not None and checkpoints.is_rotten_metadata(owner, topic_id):
+            log.warning("topic id of a log has rotted and is written again name=%s topic_id=%s", name, topic_id)
+            metadata = checkpoints.encode_metadata(topic_id)
+            await checkpoints.save(self._disk, f"{ROOT}/{name}", checkpoints.METADATA_FILE, metadata)
+            return False
+        try:
+            found = checkpoints.parse_metadata(owner, where=name)
+        except Corrupt as error:
+            log.warning("log directory cannot be read and stays name=%s why=%s", name, error)
+            return False
+        if topic_id != found:
+            log.info("log of a deleted topic is deleted name=%s topic_id=%s", name, found)
+        return topic_id != found
+
+    def rename_for_deletion(self, tp: TopicPartition, topic_id: str, due_ms: int) -> None:
+        """Renames a partition's directory; `delete_one_due` deletes it at `due_ms`, when its readers are done."""
+        if self._disk.exists(self.log_path(tp)):
+            self._pending_deletions.append((due_ms, self._rename_aside(tp, topic_id)))
+
+    def _rename_aside(self, tp: TopicPartition, label: str) -> str:
+        """Renames a partition's directory for its deletion, and returns the name."""
+        while True:
+            end = f".{label}.{next(self._rename_numbers)}{DELETE_SUFFIX}"
+            name = str(tp)[: NAME_BYTES_MAX - len(end)] + end
+            if not self._disk.exists(f"{ROOT}/{name}"):  # an earlier process may have left one
+                self._disk.rename(self.log_path(tp), f"{ROOT}/{name}")
+                self._renames += 1
+                return name
+
+    def must_save_offsets(self, now_ms: int) -> bool:
+        """True if the checkpoints may still have lines of a log whose deletion is due. A start that found the lines
+        without the log would take it for a lost one."""
+        return self._renames != self._renames_saved and any(due <= now_ms for due, _ in self._pending_deletions)
+
+    async def delete_one_due(self, now_ms: int) -> bool:
+        """Deletes one renamed directory that is due. Returns False if there is none.
+
+        Deletes only the files as long as the checkpoints may have lines of the log: the disk may be full.
+        """
+        if self.must_save_offsets(now_ms):
+            await self._disk.sync_dir(ROOT)  # else a power cut could give a directory without files its old name back
+            for name in [name for due_ms, name in self._pending_deletions if due_ms <= now_ms]:
+                await self._empty(name)
+            return False
+        entry = next((each for each in self._pending_deletions if each[0] <= now_ms), None)
+        if entry is None:
+            return False
+        await self._disk.discard(f"{ROOT}/{entry[1]}")
+        self._pending_deletions.remove(entry)
+        return True
+
+    def _check_owner(self, text: str, cluster_id: str, node_id: int) -> str:
+        rows = dict(_parse_properties(text.splitlines()))
+        for name in ("cluster.id", "node.id", "directory.id"):
+            if not rows.get(name):
+                raise Corrupt(
+                    f"the data directory's {META_FILE} names no {name}; remove the file to start as after a loss",
+                    where=f"{ROOT}/{META_FILE}",
+                )
+        if rows.get("version", VERSION) != VERSION:
+            why = f"{META_FILE} of the data directory has version {rows['version']}, this program knows {VERSION}"
+            raise Refused(Code.UNSUPPORTED_VERSION, f"{why}: start the program that wrote it, or with another data.dir")
+        if rows.get("cluster.id") != cluster_id:
+            why = f"the data directory belongs to cluster {rows['cluster.id']}, the store to {cluster_id}"
+            raise Refused(Code.INCONSISTENT_CLUSTER_ID, f"{why}: either store or data.dir is the wrong one")
+        if rows.get("node.id") != str(node_id):
+            why = f"node.id={node_id}: the data directory belongs to node {rows['node.id']}"
+            raise Refused(Code.INVALID_CONFIG, f"{why}: give that node.id, or a data.dir of its own")
+        return rows["directory.id"]
+
+    def _load_offsets(self, name: str) -> dict[TopicPartition, int]:
+        """Returns the offsets in a checkpoint file; none if it is corrupt: recovery then checks more than it must."""
+        try:
+            return checkpoints.parse_offsets(checkpoints.load(self._disk, ROOT, name) or b"", where=name)
+        except Corrupt as error:
+            log.warning("checkpoint is not used name=%s why=%s", name, error)
+            return {}
+
+
+async def _encode_offsets(offsets: list[tuple[TopicPartition, int]]) -> bytes:
+    """Encodes a checkpoint of offsets. Others have their turn between the rows of many logs."""
+    offsets.sort()
+    rows: list[str] = []
+    for first in range(0, len(offsets), ROWS_PER_YIELD):
+        if first:
+            await asyncio.sleep(0)
+        rows += checkpoints.encode_offset_rows(offsets[first : first + ROWS_PER_YIELD])
+    return checkpoints.encode_rows(rows)
+
+
+def _parse_directory_name(name: str) -> TopicPartition | None:
+    """Returns the partition whose log has this directory name; None if the name is of no log."""
+    topic, dash, number = name.rpartition("-")
+    return TopicPartition(topic, int(number)) if dash and number.isdecimal() else None
+
+
+def _counts_as_durable(state: DirectoryState, tp: TopicPartition) -> bool:
+    """True if the checkpoints note a log that no end of the last process takes. A power cut may take one that was never
+    flushed, also after a clean stop."""
+    point = state.recovery_points.get(tp, -1)
+    return point > 0 or (point == 0 and state.same_boot)
+
+
+def _parse_properties(lines: Iterable[str]) -> Iterable[tuple[str, str]]:
+    for line in lines:
+        key, equals, value = line.partition("=")
+        if equals and not line.startswith("#"):
+            yield key.strip(), value.strip()
