@@ -88,7 +88,7 @@ def fill_peer(peer: Peer) -> None:
 
 
 def load_ours(spark: SparkSession, store: str, warehouse: Path) -> None:
-    from pyspark_tiered.load import load
+    from pyspark_tiered.load.load import load
 
     load(store, TOPIC, str(warehouse), spark=spark)
 

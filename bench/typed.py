@@ -89,7 +89,7 @@ class TypedRuns:
         return self._measure("plain", self._load_plain)
 
     def _load(self, place: Path) -> Path:
-        from pyspark_tiered.load import LoadOptions, load
+        from pyspark_tiered.load.load import LoadOptions, load
         from pyspark_tiered.typed.form import ValueRules
 
         rules = ValueRules("json", self._schema)

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from pyspark_tiered import offsets
-from pyspark_tiered.broker import BrokerClient, LiveTopic
-from pyspark_tiered.bucket import bound_offset, cold_topic, read_batches
-from pyspark_tiered.login import login_of_options
-from pyspark_tiered.offsets import Bound
-from pyspark_tiered.plan import LiveSplit, Split, live_splits, splits
-from pyspark_tiered.rows import arrow_batches, constant_int_column, constant_text_column
-from pyspark_tiered.table_form import Range
+from pyspark_tiered.delta.table_form import Range
+from pyspark_tiered.log import offsets
+from pyspark_tiered.log.broker import BrokerClient, LiveTopic
+from pyspark_tiered.log.bucket import bound_offset, cold_topic, read_batches
+from pyspark_tiered.log.login import login_of_options
+from pyspark_tiered.log.offsets import Bound
+from pyspark_tiered.log.plan import LiveSplit, Split, live_splits, splits
+from pyspark_tiered.log.rows import arrow_batches, constant_int_column, constant_text_column
 from tiered.offline.bucket import open_bucket
 
 if TYPE_CHECKING:

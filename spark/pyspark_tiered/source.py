@@ -24,8 +24,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pyspark_tiered.login import COMMAND_CONFIG, is_login_option, resolve_login_options
-from pyspark_tiered.offsets import CUT, STRATEGIES, STRATEGY_NAME
+from pyspark_tiered.log.login import COMMAND_CONFIG, is_login_option, resolve_login_options
+from pyspark_tiered.log.offsets import CUT, STRATEGIES, STRATEGY_NAME
 from pyspark_tiered.reader import READ_COMMITTED, TieredReader
 from pyspark_tiered.stream import TieredStreamReader
 from tiered.errors import Code, Refused

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from pyspark_tiered.convert import convert
-from pyspark_tiered.delta_commit import DeltaTable
+from pyspark_tiered.delta.delta_commit import DeltaTable
+from pyspark_tiered.delta.table_form import ConversionResult, Range
 from pyspark_tiered.failures import translate_failure
-from pyspark_tiered.plan import Split
-from pyspark_tiered.rounds import FilePlan
+from pyspark_tiered.load.convert import convert
+from pyspark_tiered.load.rounds import FilePlan
+from pyspark_tiered.log.plan import Split
 from pyspark_tiered.session import session
-from pyspark_tiered.table_form import ConversionResult, Range
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pyspark_tiered.delta.folder_url import spark_url
 from pyspark_tiered.failures import first_line
-from pyspark_tiered.folder_url import spark_url
 from pyspark_tiered.query.output import QueryResult
 from pyspark_tiered.session import session
 from tiered.errors import Code, Refused

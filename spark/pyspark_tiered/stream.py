@@ -22,10 +22,10 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from pyspark_tiered import offsets
-from pyspark_tiered.bucket import bound_offset, cold_topic
-from pyspark_tiered.offsets import LATEST
-from pyspark_tiered.plan import ColdTopic, LiveSplit, Split, live_splits, splits
+from pyspark_tiered.log import offsets
+from pyspark_tiered.log.bucket import bound_offset, cold_topic
+from pyspark_tiered.log.offsets import LATEST
+from pyspark_tiered.log.plan import ColdTopic, LiveSplit, Split, live_splits, splits
 from pyspark_tiered.reader import SplitPartition, TieredReader
 from pyspark_tiered.stream_plan import (
     BatchLimits,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pyspark_tiered.table_form import Range
+from pyspark_tiered.delta.table_form import Range
 from tiered.errors import Code, Refused
 
 Json = dict[str, Any]

@@ -11,16 +11,17 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pyspark_tiered import source, table_form
-from pyspark_tiered.broker import NOTHING, BrokerClient
-from pyspark_tiered.bucket import check_table, cold_topic, never_loaded
-from pyspark_tiered.delta_commit import DeltaTable
-from pyspark_tiered.delta_log import TableSnapshot
-from pyspark_tiered.folder_url import spark_url
-from pyspark_tiered.log_tail import ReadableLog, cut_log
-from pyspark_tiered.login import COMMAND_CONFIG, NO_LOGIN, make_login, read_login_file
-from pyspark_tiered.offsets import CUT, Cut
-from pyspark_tiered.topic_table import check_accounted
+from pyspark_tiered import source
+from pyspark_tiered.delta import table_form
+from pyspark_tiered.delta.delta_commit import DeltaTable
+from pyspark_tiered.delta.delta_log import TableSnapshot
+from pyspark_tiered.delta.folder_url import spark_url
+from pyspark_tiered.delta.topic_table import check_accounted
+from pyspark_tiered.log.broker import NOTHING, BrokerClient
+from pyspark_tiered.log.bucket import check_table, cold_topic, never_loaded
+from pyspark_tiered.log.log_tail import ReadableLog, cut_log
+from pyspark_tiered.log.login import COMMAND_CONFIG, NO_LOGIN, make_login, read_login_file
+from pyspark_tiered.log.offsets import CUT, Cut
 from tiered.errors import Code, Refused
 from tiered.offline.bucket import open_bucket
 

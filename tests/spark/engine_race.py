@@ -15,13 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from pyspark_tiered.folder_url import spark_url
-from pyspark_tiered.load import LoadEngine, LoadProgress, load
-from pyspark_tiered.native_engine import NativeEngine
-from pyspark_tiered.native_table import NativeTable
+from pyspark_tiered.delta.folder_url import spark_url
+from pyspark_tiered.load.load import LoadEngine, LoadProgress, load
+from pyspark_tiered.load.native_engine import NativeEngine
+from pyspark_tiered.load.native_table import NativeTable
+from pyspark_tiered.proof.verify import verify
 from pyspark_tiered.session import session
 from pyspark_tiered.spark_engine import SparkEngine
-from pyspark_tiered.verify import verify
 from tests.fakes3 import s3_moto
 from tests.spark import filling
 from tests.spark.driver import FAST_START

@@ -18,13 +18,13 @@ from typing import Any
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from pyspark_tiered.delta_state import TableState, parse_actions
-from pyspark_tiered.erase import erase
-from pyspark_tiered.load import load
-from pyspark_tiered.log_folder import LOG
-from pyspark_tiered.repair import repair
+from pyspark_tiered.delta.delta_state import TableState, parse_actions
+from pyspark_tiered.delta.log_folder import LOG
+from pyspark_tiered.load.load import load
+from pyspark_tiered.proof.erase import erase
+from pyspark_tiered.proof.repair import repair
+from pyspark_tiered.proof.verify import verify
 from pyspark_tiered.session import session
-from pyspark_tiered.verify import verify
 from tests.spark import filling
 from tests.spark.driver import FAST_START, other_driver
 from tiered.ids import PartitionId

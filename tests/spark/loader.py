@@ -7,9 +7,9 @@ import os
 import signal
 import sys
 
-from pyspark_tiered.erase import EraseProgress, erase
-from pyspark_tiered.load import LoadProgress, load
-from pyspark_tiered.repair import RepairProgress, repair
+from pyspark_tiered.load.load import LoadProgress, load
+from pyspark_tiered.proof.erase import EraseProgress, erase
+from pyspark_tiered.proof.repair import RepairProgress, repair
 from pyspark_tiered.session import session
 from tests.spark.driver import FAST_START
 

@@ -12,13 +12,13 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from pyspark_tiered.delta_commit import DeltaTable
-from pyspark_tiered.erase import erase
-from pyspark_tiered.load import load
-from pyspark_tiered.repair import repair
+from pyspark_tiered.delta.delta_commit import DeltaTable
+from pyspark_tiered.delta.table_form import Advance, FileRun, LoadedFile
+from pyspark_tiered.load.load import load
+from pyspark_tiered.proof.erase import erase
+from pyspark_tiered.proof.repair import repair
 from pyspark_tiered.session import session
 from pyspark_tiered.stream import append_once
-from pyspark_tiered.table_form import Advance, FileRun, LoadedFile
 from tests.spark.driver import FAST_START
 
 LOG_STORES = {

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_tiered import table
-from pyspark_tiered.load import load
+from pyspark_tiered.load.load import load
 from pyspark_tiered.stream import append_once
 from tests.e2e.serving import INTERNAL_CONFIGS, ServeProcess
 

@@ -13,11 +13,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_tiered import table
-from pyspark_tiered.broker import BrokerClient
-from pyspark_tiered.login import login_of_options, make_login, read_login_file
-from pyspark_tiered.native_table import NativeTable
+from pyspark_tiered.delta.table_form import Advance
+from pyspark_tiered.load.native_table import NativeTable
+from pyspark_tiered.log.broker import BrokerClient
+from pyspark_tiered.log.login import login_of_options, make_login, read_login_file
 from pyspark_tiered.source import check_options
-from pyspark_tiered.table_form import Advance
 from tests.certificates import sign
 from tests.e2e.serving import ServeProcess
 from tests.token_server import CLIENT, SECRET, TokenServer, run_token_server

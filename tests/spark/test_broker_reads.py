@@ -16,16 +16,16 @@ from typing import Any, NamedTuple
 import confluent_kafka
 import pytest
 
-from pyspark_tiered import broker as broker_module
-from pyspark_tiered import broker_http
-from pyspark_tiered.broker import BrokerClient
-from pyspark_tiered.login import HttpLogin
-from pyspark_tiered.native_table import NativeTable
-from pyspark_tiered.offsets import CUT, Cut
-from pyspark_tiered.plan import LiveSplit
+from pyspark_tiered.delta.table_form import Advance
+from pyspark_tiered.load.native_table import NativeTable
+from pyspark_tiered.log import broker as broker_module
+from pyspark_tiered.log import broker_http
+from pyspark_tiered.log.broker import BrokerClient
+from pyspark_tiered.log.login import HttpLogin
+from pyspark_tiered.log.offsets import CUT, Cut
+from pyspark_tiered.log.plan import LiveSplit
 from pyspark_tiered.reader import TieredReader
 from pyspark_tiered.source import check_options
-from pyspark_tiered.table_form import Advance
 from tests.e2e.http_cluster import HttpCluster, run
 from tests.e2e.serving import ServeProcess
 from tiered.errors import Code, Corrupt, Refused, Unavailable

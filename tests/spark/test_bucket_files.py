@@ -13,8 +13,8 @@ from random import Random
 
 import pytest
 
-from pyspark_tiered.delta_state import TableState
-from pyspark_tiered.log_folder import SharedConnection, upload_file
+from pyspark_tiered.delta.delta_state import TableState
+from pyspark_tiered.delta.log_folder import SharedConnection, upload_file
 from pyspark_tiered.query.bucket_files import PROTOCOL, TAIL_BYTES, BucketFiles
 from tiered.errors import Unavailable
 from tiered.object_store.url import open_store

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tiered.bucket import ColdTopicReader
+from pyspark_tiered.log.bucket import ColdTopicReader
 from tests.spark import filling
 from tiered.errors import Refused
 from tiered.ids import PartitionId

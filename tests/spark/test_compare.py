@@ -10,14 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_tiered.compare import read_cold_topic
-from pyspark_tiered.delta_log import TableFile
-from pyspark_tiered.load import load
-from pyspark_tiered.plan import splits
-from pyspark_tiered.row_hash import table_schema
-from pyspark_tiered.summing import SumRules, sum_file, sum_log
-from pyspark_tiered.sums import differing_ranges
-from pyspark_tiered.verify import verify
+from pyspark_tiered.delta.delta_log import TableFile
+from pyspark_tiered.load.load import load
+from pyspark_tiered.log.plan import splits
+from pyspark_tiered.proof.compare import read_cold_topic
+from pyspark_tiered.proof.row_hash import table_schema
+from pyspark_tiered.proof.summing import SumRules, sum_file, sum_log
+from pyspark_tiered.proof.sums import differing_ranges
+from pyspark_tiered.proof.verify import verify
 from tests.spark import filling
 from tests.spark.changes import CHANGES, change_row, drawn_row
 from tiered.ids import PartitionId

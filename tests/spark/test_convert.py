@@ -13,12 +13,12 @@ from random import Random
 import pyarrow.parquet as pq
 import pytest
 
-from pyspark_tiered import compare
-from pyspark_tiered.convert import convert, new_file, upload
-from pyspark_tiered.plan import Split, splits
-from pyspark_tiered.repair import plan_missing_splits
-from pyspark_tiered.rounds import next_round, select_committable
-from pyspark_tiered.table_form import FIELD_IDS, Advance, ConversionResult
+from pyspark_tiered.delta.table_form import FIELD_IDS, Advance, ConversionResult
+from pyspark_tiered.load.convert import convert, new_file, upload
+from pyspark_tiered.load.rounds import next_round, select_committable
+from pyspark_tiered.log.plan import Split, splits
+from pyspark_tiered.proof import compare
+from pyspark_tiered.proof.repair import plan_missing_splits
 from tests.spark import filling
 from tiered.errors import Refused
 from tiered.ids import PartitionId

@@ -10,9 +10,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from pyspark_tiered.load import load
-from pyspark_tiered.native_engine import NativeEngine
-from pyspark_tiered.verify import verify
+from pyspark_tiered.load.load import load
+from pyspark_tiered.load.native_engine import NativeEngine
+from pyspark_tiered.proof.verify import verify
 from tests.encryption import write_key_file
 from tests.spark import filling
 from tiered.errors import Unavailable

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_tiered.erase import erase
-from pyspark_tiered.folder_url import spark_url
-from pyspark_tiered.joining import FILES_MIN
-from pyspark_tiered.load import LoadOptions, load
-from pyspark_tiered.log_folder import LOG
-from pyspark_tiered.native_engine import NativeEngine
-from pyspark_tiered.native_table import NativeTable
+from pyspark_tiered.delta.folder_url import spark_url
+from pyspark_tiered.delta.log_folder import LOG
+from pyspark_tiered.load.joining import FILES_MIN
+from pyspark_tiered.load.load import LoadOptions, load
+from pyspark_tiered.load.native_engine import NativeEngine
+from pyspark_tiered.load.native_table import NativeTable
+from pyspark_tiered.proof.erase import erase
+from pyspark_tiered.proof.verify import verify
 from pyspark_tiered.typed.change import FieldChanger
 from pyspark_tiered.typed.form import ValueRules
 from pyspark_tiered.typed.verify import ValueFault
-from pyspark_tiered.verify import verify
 from tests.spark import filling
 from tests.spark.engine_race import race
 from tiered.errors import Refused

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_tiered.erase import EraseProgress, erase
-from pyspark_tiered.erasures import ERASED
-from pyspark_tiered.load import load
-from pyspark_tiered.repair import repair
-from pyspark_tiered.verify import VerifyResult, verify
+from pyspark_tiered.load.load import load
+from pyspark_tiered.proof.erase import EraseProgress, erase
+from pyspark_tiered.proof.erasures import ERASED
+from pyspark_tiered.proof.repair import repair
+from pyspark_tiered.proof.verify import VerifyResult, verify
 from tests.spark import loader
 from tests.spark.test_load import fill
 from tests.spark.test_soundness import Lake

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tiered.erasures import (
+from pyspark_tiered.proof.erasures import (
     ERASED,
     Erasure,
     decode_erasure,
@@ -15,8 +15,8 @@ from pyspark_tiered.erasures import (
     read_erasures,
     write_erasure,
 )
-from pyspark_tiered.gaps import Gap
-from pyspark_tiered.sums import OffsetRange
+from pyspark_tiered.proof.gaps import Gap
+from pyspark_tiered.proof.sums import OffsetRange
 from tiered.errors import Corrupt, Refused
 
 ONE = Erasure("topic", 1_700_000_000_000, "key = 'a'", "asked by a", {0: ((3, 5), (9, 10)), 2: ((0, 1),)})

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_tiered.erase import erase
-from pyspark_tiered.folder_url import bucket_prefix, spark_url
-from pyspark_tiered.load import load
-from pyspark_tiered.native_engine import NativeEngine
+from pyspark_tiered.delta.folder_url import bucket_prefix, spark_url
+from pyspark_tiered.delta.warehouse import Warehouse
+from pyspark_tiered.load.load import load
+from pyspark_tiered.load.native_engine import NativeEngine
+from pyspark_tiered.proof.erase import erase
+from pyspark_tiered.proof.verify import verify
 from pyspark_tiered.query.engine import SqlSession
-from pyspark_tiered.verify import verify
-from pyspark_tiered.warehouse import Warehouse
 from tests.spark import filling
 from tiered.errors import Refused
 from tiered.ids import PartitionId

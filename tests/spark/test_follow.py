@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_tiered.bucket import ColdTopicReader
-from pyspark_tiered.follow import TopicsLoader
-from pyspark_tiered.load import DEFAULT_OPTIONS, LoadProgress, TopicLoader
-from pyspark_tiered.native_engine import NativeEngine
-from pyspark_tiered.native_table import NativeTable
+from pyspark_tiered.load.follow import TopicsLoader
+from pyspark_tiered.load.load import DEFAULT_OPTIONS, LoadProgress, TopicLoader
+from pyspark_tiered.load.native_engine import NativeEngine
+from pyspark_tiered.load.native_table import NativeTable
+from pyspark_tiered.log.bucket import ColdTopicReader
 from tests.spark import filling
 from tests.spark.typed_site import JSON, Site, encode
 from tiered.errors import Refused

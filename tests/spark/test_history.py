@@ -6,9 +6,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pyspark_tiered import history
-from pyspark_tiered.history import FileExtent, RowRemoval, TableCommit
-from pyspark_tiered.table_form import Advance, FileRun, LoadedFile
+from pyspark_tiered.delta import history
+from pyspark_tiered.delta.history import FileExtent, RowRemoval, TableCommit
+from pyspark_tiered.delta.table_form import Advance, FileRun, LoadedFile
 
 ID = "topic"
 

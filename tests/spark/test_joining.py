@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_tiered import history
-from pyspark_tiered.convert import read_rows
-from pyspark_tiered.folder_url import spark_url
-from pyspark_tiered.joining import (
+from pyspark_tiered.delta import history
+from pyspark_tiered.delta.folder_url import spark_url
+from pyspark_tiered.load.convert import read_rows
+from pyspark_tiered.load.joining import (
     FILES_MIN,
     FREE_BYTES,
     JOINED_BYTES_MAX,
@@ -23,11 +23,11 @@ from pyspark_tiered.joining import (
     TARGET_BYTES,
     choose_files,
 )
-from pyspark_tiered.load import load
-from pyspark_tiered.native_engine import NativeEngine
-from pyspark_tiered.native_table import NativeTable
-from pyspark_tiered.recent_rows import RecentRows
-from pyspark_tiered.row_hash import table_schema
+from pyspark_tiered.load.load import load
+from pyspark_tiered.load.native_engine import NativeEngine
+from pyspark_tiered.load.native_table import NativeTable
+from pyspark_tiered.load.recent_rows import RecentRows
+from pyspark_tiered.proof.row_hash import table_schema
 from tests.spark import filling
 from tests.spark.engine_race import read_offsets
 from tiered.errors import Corrupt
@@ -185,7 +185,7 @@ def test_files_that_another_writer_removed_are_not_joined(tmp_path: Path, monkey
         filling.upload(store, "t", PartitionId(TOPIC, 0), list(filling.segments(rows, base_offset=each)))
         load(store, "t", f"{tmp_path}/tables", engine=NativeEngine())
     table = NativeTable(f"file:{tmp_path}/tables/t", "t", TOPIC)
-    monkeypatch.setattr("pyspark_tiered.joining.FILES_MIN", 2)
+    monkeypatch.setattr("pyspark_tiered.load.joining.FILES_MIN", 2)
     removed = next(iter(table.snapshot().state.files.values()))["path"]
     gone = json.dumps({"remove": {"path": removed, "deletionTimestamp": 1, "dataChange": True}})
     (tmp_path / "tables/t/_delta_log" / f"{FILES_MIN - 1:020d}.json").write_text(gone)
@@ -262,8 +262,8 @@ def test_rows_that_do_not_fit_into_memory_are_joined_in_parts(tmp_path: Path, mo
         rows = [(filling.BASE_MS, None, b"v" * 1000, ())] * count
         filling.upload(store, "t", PartitionId(TOPIC, 0), list(filling.segments(rows, base_offset=first)))
         load(store, "t", f"{tmp_path}/tables", engine=NativeEngine())
-    monkeypatch.setattr("pyspark_tiered.joining.FILES_MIN", 2)
-    monkeypatch.setattr("pyspark_tiered.joining.ROWS_BYTES_MAX", 30_000)
+    monkeypatch.setattr("pyspark_tiered.load.joining.FILES_MIN", 2)
+    monkeypatch.setattr("pyspark_tiered.load.joining.ROWS_BYTES_MAX", 30_000)
     table = NativeTable(f"file:{tmp_path}/tables/t", "t", TOPIC)
     table.snapshot()
     assert [table.join_small_files() for _ in range(3)] == [2, 2, 0]

@@ -15,13 +15,13 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from pyspark_tiered.delta_commit import DeltaTable
-from pyspark_tiered.folder_url import spark_url
-from pyspark_tiered.gaps import Gap
-from pyspark_tiered.load import LoadOptions, LoadProgress, load
+from pyspark_tiered.delta.delta_commit import DeltaTable
+from pyspark_tiered.delta.folder_url import spark_url
+from pyspark_tiered.delta.table_form import Advance
+from pyspark_tiered.load.load import LoadOptions, LoadProgress, load
+from pyspark_tiered.proof.gaps import Gap
+from pyspark_tiered.proof.verify import verify
 from pyspark_tiered.sql import sql
-from pyspark_tiered.table_form import Advance
-from pyspark_tiered.verify import verify
 from tests.spark import filling, loader
 from tests.spark.driver import OtherDriver
 from tiered.errors import Corrupt, Refused
@@ -124,7 +124,7 @@ def test_following_load_adds_records_that_become_cold(
     class Enough(Exception):
         """Raised to end a load that follows; nothing else ends it."""
 
-    monkeypatch.setattr("pyspark_tiered.load.FOLLOW_SECONDS", 0.05)
+    monkeypatch.setattr("pyspark_tiered.load.load.FOLLOW_SECONDS", 0.05)
     fill(store, partitions=1)
     done: list[int] = []
 

@@ -12,13 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tiered import delta_state
-from pyspark_tiered.log_cleanup import DAY_MS, RETENTION_MS, choose_expired, cutoff_ms, growing_times, parse_interval
-from pyspark_tiered.log_folder import LOG, open_folder
-from pyspark_tiered.native_table import NativeTable
-from pyspark_tiered.orphans import StoredFile
-from pyspark_tiered.table_form import Advance
-from pyspark_tiered.table_log import TableLog
+from pyspark_tiered.delta import delta_state
+from pyspark_tiered.delta.log_cleanup import (
+    DAY_MS,
+    RETENTION_MS,
+    choose_expired,
+    cutoff_ms,
+    growing_times,
+    parse_interval,
+)
+from pyspark_tiered.delta.log_folder import LOG, open_folder
+from pyspark_tiered.delta.orphans import StoredFile
+from pyspark_tiered.delta.table_form import Advance
+from pyspark_tiered.delta.table_log import TableLog
+from pyspark_tiered.load.native_table import NativeTable
 from tests.spark import filling
 from tests.spark.typed_site import Site, encode
 from tiered.errors import Refused

@@ -16,21 +16,21 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_tiered import delta_state
-from pyspark_tiered.bucket import ColdTopicReader
-from pyspark_tiered.checkpoint import decode_checkpoint, encode_checkpoint
-from pyspark_tiered.compare import read_cold_topic
-from pyspark_tiered.folder_url import spark_url
-from pyspark_tiered.gaps import COMPACTED, EMPTY, PRESENT, Gap, explain_from_log
-from pyspark_tiered.load import DEFAULT_OPTIONS, TopicLoader, load
-from pyspark_tiered.log_folder import LOG, READS_AT_ONCE, BucketConnection, BucketFolder, open_folder
-from pyspark_tiered.native_engine import NativeEngine
-from pyspark_tiered.native_table import NativeTable
-from pyspark_tiered.plan import cleaned_ranges
-from pyspark_tiered.repair import repair
-from pyspark_tiered.table_form import Advance, FileRun, LoadedFile
-from pyspark_tiered.table_log import TableLog
-from pyspark_tiered.verify import RowFault, verify
+from pyspark_tiered.delta import delta_state
+from pyspark_tiered.delta.checkpoint import decode_checkpoint, encode_checkpoint
+from pyspark_tiered.delta.folder_url import spark_url
+from pyspark_tiered.delta.log_folder import LOG, READS_AT_ONCE, BucketConnection, BucketFolder, open_folder
+from pyspark_tiered.delta.table_form import Advance, FileRun, LoadedFile
+from pyspark_tiered.delta.table_log import TableLog
+from pyspark_tiered.load.load import DEFAULT_OPTIONS, TopicLoader, load
+from pyspark_tiered.load.native_engine import NativeEngine
+from pyspark_tiered.load.native_table import NativeTable
+from pyspark_tiered.log.bucket import ColdTopicReader
+from pyspark_tiered.log.plan import cleaned_ranges
+from pyspark_tiered.proof.compare import read_cold_topic
+from pyspark_tiered.proof.gaps import COMPACTED, EMPTY, PRESENT, Gap, explain_from_log
+from pyspark_tiered.proof.repair import repair
+from pyspark_tiered.proof.verify import RowFault, verify
 from tests.spark import filling
 from tests.spark.engine_race import read_offsets
 from tiered.errors import Refused, Unavailable

@@ -12,13 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tiered.convert import upload
-from pyspark_tiered.folder_url import spark_url
-from pyspark_tiered.load import load
-from pyspark_tiered.log_folder import LOG
-from pyspark_tiered.native_engine import NativeEngine
-from pyspark_tiered.native_table import NativeTable
-from pyspark_tiered.orphans import COMMITTED_WITHIN_MS, HOUR_MS, NAMED_FOR_MS, ORPHAN_MS, StoredFile, choose_orphans
+from pyspark_tiered.delta.folder_url import spark_url
+from pyspark_tiered.delta.log_folder import LOG
+from pyspark_tiered.delta.orphans import (
+    COMMITTED_WITHIN_MS,
+    HOUR_MS,
+    NAMED_FOR_MS,
+    ORPHAN_MS,
+    StoredFile,
+    choose_orphans,
+)
+from pyspark_tiered.load.convert import upload
+from pyspark_tiered.load.load import load
+from pyspark_tiered.load.native_engine import NativeEngine
+from pyspark_tiered.load.native_table import NativeTable
 from tests.fakes3 import BUCKET, s3_fake
 from tests.spark import filling
 from tests.spark.engine_race import read_offsets
@@ -28,8 +35,8 @@ TOPIC = filling.topic_id(1)
 NOW_MS = 1_800_000_000_000
 KILLED = """
 import os, signal, sys
-from pyspark_tiered.load import load
-from pyspark_tiered.native_engine import NativeEngine
+from pyspark_tiered.load.load import load
+from pyspark_tiered.load.native_engine import NativeEngine
 def kill(progress):
     if progress.step == "converted":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -141,7 +148,7 @@ def test_files_older_than_a_day_are_made_anew(tmp_path: Path) -> None:
 
 
 def test_large_file_ends_old_uploads_of_its_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyspark_tiered.log_folder.IN_PARTS_BYTES", 3)
+    monkeypatch.setattr("pyspark_tiered.delta.log_folder.IN_PARTS_BYTES", 3)
     (tmp_path / "small").write_bytes(b"12")
     (tmp_path / "large").write_bytes(b"123")
     with s3_fake() as fake:

@@ -14,14 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyspark_tiered import jars, table_form
-from pyspark_tiered.compare import KEPT_ONCE
-from pyspark_tiered.folder_url import spark_url
-from pyspark_tiered.log_tail import ReadableLog, cut_log, newer_ranges
-from pyspark_tiered.offsets import EARLIEST, LATEST, Bound, BoundKind, bounds, check_order
-from pyspark_tiered.plan import MIB, SPLIT_BYTES_MAX, SPLIT_BYTES_MIN, ColdPartition, ColdTopic, splits
-from pyspark_tiered.repair import FaultyRange, is_kept_once, leave_lost_records, split_at_log_starts
-from pyspark_tiered.rounds import (
+from pyspark_tiered import jars
+from pyspark_tiered.delta import table_form
+from pyspark_tiered.delta.folder_url import spark_url
+from pyspark_tiered.delta.table_form import Advance, ConversionResult, FileRun, LoadedFile, SplitOutcome, Stop
+from pyspark_tiered.load.rounds import (
     RUNS_MAX,
     ExpiredRange,
     Round,
@@ -30,9 +27,13 @@ from pyspark_tiered.rounds import (
     next_round,
     select_committable,
 )
+from pyspark_tiered.log.log_tail import ReadableLog, cut_log, newer_ranges
+from pyspark_tiered.log.offsets import EARLIEST, LATEST, Bound, BoundKind, bounds, check_order
+from pyspark_tiered.log.plan import MIB, SPLIT_BYTES_MAX, SPLIT_BYTES_MIN, ColdPartition, ColdTopic, splits
+from pyspark_tiered.proof.compare import KEPT_ONCE
+from pyspark_tiered.proof.repair import FaultyRange, is_kept_once, leave_lost_records, split_at_log_starts
 from pyspark_tiered.session import s3a_settings
 from pyspark_tiered.source import STREAM_OPTIONS, check_options
-from pyspark_tiered.table_form import Advance, ConversionResult, FileRun, LoadedFile, SplitOutcome, Stop
 from tiered.cold.manifest import SegmentEntry
 from tiered.errors import Refused
 from tiered.ids import TopicId

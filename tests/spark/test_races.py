@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_tiered.delta_commit import DeltaTable
-from pyspark_tiered.log_folder import BucketFolder
+from pyspark_tiered.delta.delta_commit import DeltaTable
+from pyspark_tiered.delta.log_folder import BucketFolder
 from tests.spark import racing
 from tests.spark.driver import OtherDriver
 

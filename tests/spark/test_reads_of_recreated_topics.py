@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tiered.broker import BrokerClient
-from pyspark_tiered.offsets import CUT, Bound, BoundKind, Cut
-from pyspark_tiered.plan import LiveSplit
+from pyspark_tiered.log.broker import BrokerClient
+from pyspark_tiered.log.offsets import CUT, Bound, BoundKind, Cut
+from pyspark_tiered.log.plan import LiveSplit
 from pyspark_tiered.reader import SplitPartition, TieredReader
 from pyspark_tiered.source import check_options
 from tests.e2e.serving import ServeProcess

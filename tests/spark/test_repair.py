@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_tiered.gaps import Gap
-from pyspark_tiered.load import load
-from pyspark_tiered.repair import RepairProgress, repair
-from pyspark_tiered.verify import verify
+from pyspark_tiered.load.load import load
+from pyspark_tiered.proof.gaps import Gap
+from pyspark_tiered.proof.repair import RepairProgress, repair
+from pyspark_tiered.proof.verify import verify
 from tests.spark import filling, loader
 from tests.spark.driver import OtherDriver
 from tests.spark.test_load import fill, more, rows

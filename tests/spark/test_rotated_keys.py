@@ -11,8 +11,8 @@ import boto3
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_tiered.load import load
-from pyspark_tiered.native_engine import NativeEngine
+from pyspark_tiered.load.load import load
+from pyspark_tiered.load.native_engine import NativeEngine
 from pyspark_tiered.query.engine import SqlSession
 from tests.contract.key_rotation import use_file, write_key
 from tests.fakes3 import BUCKET, s3_fake

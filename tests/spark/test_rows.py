@@ -6,8 +6,8 @@ from unittest.mock import patch
 
 import pytest
 
-from pyspark_tiered import rows
-from pyspark_tiered.rows import DECOMPRESSED_BYTES_MAX, decode_rows
+from pyspark_tiered.log import rows
+from pyspark_tiered.log.rows import DECOMPRESSED_BYTES_MAX, decode_rows
 from tiered.errors import Corrupt
 from tiered.records.arrow import record_batch as record_batch_of
 from tiered.records.batch import encode_batch

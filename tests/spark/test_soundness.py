@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_tiered.load import LoadOptions, load
-from pyspark_tiered.native_engine import NativeEngine
-from pyspark_tiered.repair import repair
-from pyspark_tiered.verify import verify
+from pyspark_tiered.load.load import LoadOptions, load
+from pyspark_tiered.load.native_engine import NativeEngine
+from pyspark_tiered.proof.repair import repair
+from pyspark_tiered.proof.verify import verify
 from tests.spark import filling
 from tiered.errors import Refused
 from tiered.ids import PartitionId

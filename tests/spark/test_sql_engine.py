@@ -18,16 +18,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pyspark_tiered.delta_state import TableState
-from pyspark_tiered.load import LoadOptions, load
-from pyspark_tiered.log_tail import BucketTail
-from pyspark_tiered.native_engine import NativeEngine
+from pyspark_tiered.delta.delta_state import TableState
+from pyspark_tiered.delta.table_log import TableLog
+from pyspark_tiered.load.load import LoadOptions, load
+from pyspark_tiered.load.native_engine import NativeEngine
+from pyspark_tiered.log.log_tail import BucketTail
 from pyspark_tiered.query.engine import SqlSession
 from pyspark_tiered.query.output import render
-from pyspark_tiered.table_log import TableLog
 from pyspark_tiered.typed.form import ValueRules
 from tests.spark import filling
-from tests.unit.query.test_deletion_vectors import SMALL, SMALL_PLACE, SMALL_TEXT
+from tests.unit.delta.test_deletion_vectors import SMALL, SMALL_PLACE, SMALL_TEXT
 from tiered.errors import Refused, Unavailable
 from tiered.ids import PartitionId, TopicId
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from pyspark_tiered.load import load
-from pyspark_tiered.native_engine import NativeEngine
+from pyspark_tiered.load.load import load
+from pyspark_tiered.load.native_engine import NativeEngine
 from pyspark_tiered.query import notebook
 from pyspark_tiered.query.engine import SqlSession
 from pyspark_tiered.query.output import QueryResult, render, render_lines

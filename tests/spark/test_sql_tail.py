@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tiered.native_table import NativeTable
-from pyspark_tiered.table_form import Advance
+from pyspark_tiered.delta.table_form import Advance
+from pyspark_tiered.load.native_table import NativeTable
 from tests.e2e.serving import ServeProcess
 from tests.spark.whole_topic_queries import run_queries
 from tiered_api.cli.main import main

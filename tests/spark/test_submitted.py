@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 import pyspark_tiered
 from pyspark_tiered import jars
-from pyspark_tiered.verify import verify
+from pyspark_tiered.proof.verify import verify
 from tests.spark import filling
 from tiered.ids import PartitionId
 

@@ -5,8 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pyspark_tiered import sums
-from pyspark_tiered.sums import OffsetRange, PartSums, RowSummer, differing_ranges, find_holes, join_runs, range_bits
+from pyspark_tiered.proof import sums
+from pyspark_tiered.proof.sums import (
+    OffsetRange,
+    PartSums,
+    RowSummer,
+    differing_ranges,
+    find_holes,
+    join_runs,
+    range_bits,
+)
 
 BOUNDS = {0: (0, 10_000), 1: (100, 20_000)}
 

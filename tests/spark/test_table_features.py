@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_tiered import delta_state, table_form
-from pyspark_tiered.erase import erase
-from pyspark_tiered.erasures import Erasure, read_erasures, write_erasure
-from pyspark_tiered.load import load
-from pyspark_tiered.log_folder import LOG, open_folder
-from pyspark_tiered.native_engine import NativeEngine
-from pyspark_tiered.native_table import NativeTable
-from pyspark_tiered.repair import repair
-from pyspark_tiered.table_features import check_append, check_removal, features_of
-from pyspark_tiered.table_log import TableLog
+from pyspark_tiered.delta import delta_state, table_form
+from pyspark_tiered.delta.log_folder import LOG, open_folder
+from pyspark_tiered.delta.table_features import check_append, check_removal, features_of
+from pyspark_tiered.delta.table_log import TableLog
+from pyspark_tiered.load.load import load
+from pyspark_tiered.load.native_engine import NativeEngine
+from pyspark_tiered.load.native_table import NativeTable
+from pyspark_tiered.proof.erase import erase
+from pyspark_tiered.proof.erasures import Erasure, read_erasures, write_erasure
+from pyspark_tiered.proof.repair import repair
+from pyspark_tiered.proof.verify import verify
 from pyspark_tiered.typed.change import FieldChanger
 from pyspark_tiered.typed.erase import remove_erased_values
 from pyspark_tiered.typed.replay import replay_dead
 from pyspark_tiered.typed.tables import RecordTable
-from pyspark_tiered.verify import verify
 from tests.spark import filling
 from tests.spark.typed_site import Site, encode
 from tiered.errors import Refused

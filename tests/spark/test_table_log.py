@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_tiered import delta_state
-from pyspark_tiered.checkpoint import encode_checkpoint
-from pyspark_tiered.load import LoadOptions, load
-from pyspark_tiered.log_folder import LOG, open_folder
-from pyspark_tiered.native_engine import NativeEngine
-from pyspark_tiered.native_table import NativeTable
+from pyspark_tiered.delta import delta_state
+from pyspark_tiered.delta.checkpoint import encode_checkpoint
+from pyspark_tiered.delta.log_folder import LOG, open_folder
+from pyspark_tiered.delta.table_form import Advance
+from pyspark_tiered.delta.table_log import TableLog
+from pyspark_tiered.load.load import LoadOptions, load
+from pyspark_tiered.load.native_engine import NativeEngine
+from pyspark_tiered.load.native_table import NativeTable
+from pyspark_tiered.proof.verify import verify
 from pyspark_tiered.query.engine import SqlSession
-from pyspark_tiered.table_form import Advance
-from pyspark_tiered.table_log import TableLog
 from pyspark_tiered.typed.form import ValueRules
-from pyspark_tiered.verify import verify
 from tests.spark import filling
 from tiered.errors import Corrupt, Refused
 from tiered.ids import PartitionId

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from pyspark_tiered.folder_url import spark_url
-from pyspark_tiered.last_verify import PATH, LastVerify, decode_last_verify, encode_last_verify, write_last_verify
-from pyspark_tiered.load import LoadOptions, load
-from pyspark_tiered.log_folder import LOG, open_folder
-from pyspark_tiered.native_engine import NativeEngine
-from pyspark_tiered.table_log import TableLog
+from pyspark_tiered.delta.folder_url import spark_url
+from pyspark_tiered.delta.log_folder import LOG, open_folder
+from pyspark_tiered.delta.table_log import TableLog
+from pyspark_tiered.load.load import LoadOptions, load
+from pyspark_tiered.load.native_engine import NativeEngine
+from pyspark_tiered.proof.last_verify import PATH, LastVerify, decode_last_verify, encode_last_verify, write_last_verify
 from pyspark_tiered.typed.form import ValueRules
 from tests.spark import filling
 from tiered.errors import Refused
@@ -137,8 +137,8 @@ def test_directory_without_permission_is_refused_in_words(tmp_path: Path, monkey
 
 
 def test_old_version_whose_commits_are_gone_is_refused(tmp_path: Path) -> None:
-    from pyspark_tiered.native_table import NativeTable
-    from pyspark_tiered.table_form import Advance
+    from pyspark_tiered.delta.table_form import Advance
+    from pyspark_tiered.load.native_table import NativeTable
 
     table = NativeTable(f"file:{tmp_path}/t", "t", TOPIC)
     for end in range(1, 13):

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pyspark_tiered.delta_state import commit_name
-from pyspark_tiered.load import LoadOptions, load
-from pyspark_tiered.log_folder import LOG, open_folder
-from pyspark_tiered.native_engine import NativeEngine
-from pyspark_tiered.native_table import NativeTable
-from pyspark_tiered.table_form import FileRun, LoadedFile
+from pyspark_tiered.delta.delta_state import commit_name
+from pyspark_tiered.delta.log_folder import LOG, open_folder
+from pyspark_tiered.delta.table_form import FileRun, LoadedFile
+from pyspark_tiered.load.load import LoadOptions, load
+from pyspark_tiered.load.native_engine import NativeEngine
+from pyspark_tiered.load.native_table import NativeTable
 from pyspark_tiered.typed import load as typed_load
 from pyspark_tiered.typed.change import FieldChanger
 from pyspark_tiered.typed.form import ValueRules, metadata_action

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pyspark_tiered.erasures import Erasure, join_ranges, read_erasures, write_erasure
-from pyspark_tiered.table_form import Range
+from pyspark_tiered.delta.table_form import Range
+from pyspark_tiered.proof.erasures import Erasure, join_ranges, read_erasures, write_erasure
 from pyspark_tiered.typed import load as typed_load
 from pyspark_tiered.typed.erase import read_value_bounds, remove_erased_values
 from pyspark_tiered.typed.replay import Replay, replay_dead

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tiered.load import LoadOptions
+from pyspark_tiered.load.load import LoadOptions
 from pyspark_tiered.typed.change import FieldChanger
 from pyspark_tiered.typed.form import ValueRules
 from pyspark_tiered.typed.replay import replay_dead

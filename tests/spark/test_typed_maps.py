@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_tiered.load import LoadOptions
+from pyspark_tiered.load.load import LoadOptions
 from pyspark_tiered.query.engine import SqlSession
 from pyspark_tiered.typed.form import ValueRules
 from tests.spark.typed_site import Site, encode, rewrite

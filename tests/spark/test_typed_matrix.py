@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_tiered.load import LoadOptions, load
-from pyspark_tiered.native_engine import NativeEngine
+from pyspark_tiered.load.load import LoadOptions, load
+from pyspark_tiered.load.native_engine import NativeEngine
 from pyspark_tiered.typed.change import FieldChanger
 from pyspark_tiered.typed.replay import replay_dead
 from tests.spark.typed_site import Site, encode

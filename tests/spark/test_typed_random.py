@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_tiered.load import LoadOptions
+from pyspark_tiered.load.load import LoadOptions
+from pyspark_tiered.proof.verify import verify
 from pyspark_tiered.typed.change import FieldChanger
 from pyspark_tiered.typed.form import ValueRules
 from pyspark_tiered.typed.names import RECORD_COLUMNS
 from pyspark_tiered.typed.replay import replay_dead
-from pyspark_tiered.verify import verify
 from tests.spark.json_records import RandomRecords
 from tests.spark.typed_site import Site
 from tiered.errors import Refused

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pyspark_tiered import sums
-from pyspark_tiered.gaps import EXPIRED, Gap
-from pyspark_tiered.load import LoadOptions, load
-from pyspark_tiered.native_engine import NativeEngine
+from pyspark_tiered.load.load import LoadOptions, load
+from pyspark_tiered.load.native_engine import NativeEngine
+from pyspark_tiered.proof import sums
+from pyspark_tiered.proof.gaps import EXPIRED, Gap
 from pyspark_tiered.typed.form import ValueRules
 from tests.spark import filling
 from tests.spark.typed_site import TOPIC, Site, rows_of

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_tiered.load import LoadOptions
+from pyspark_tiered.load.load import LoadOptions
 from pyspark_tiered.query.engine import SqlSession
 from pyspark_tiered.typed.form import ValueRules
 from pyspark_tiered.typed.variant import encode_variant

@@ -8,19 +8,28 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_tiered.bucket import check_table
-from pyspark_tiered.compare import read_cold_topic
-from pyspark_tiered.delta_commit import DeltaTable
-from pyspark_tiered.gaps import ABORTED, CONTROL_RECORD, EMPTY, PRESENT, UNDECIDED, Gap, explain_from_log, explain_gap
-from pyspark_tiered.last_verify import read_last_verify
-from pyspark_tiered.load import load
-from pyspark_tiered.log_folder import open_folder
-from pyspark_tiered.plan import ColdTopic
+from pyspark_tiered.delta.delta_commit import DeltaTable
+from pyspark_tiered.delta.log_folder import open_folder
+from pyspark_tiered.load.load import load
+from pyspark_tiered.log.bucket import check_table
+from pyspark_tiered.log.plan import ColdTopic
+from pyspark_tiered.proof.compare import read_cold_topic
+from pyspark_tiered.proof.gaps import (
+    ABORTED,
+    CONTROL_RECORD,
+    EMPTY,
+    PRESENT,
+    UNDECIDED,
+    Gap,
+    explain_from_log,
+    explain_gap,
+)
+from pyspark_tiered.proof.last_verify import read_last_verify
+from pyspark_tiered.proof.summing import SumRules, sum_file
+from pyspark_tiered.proof.verify import RowFault, verify
 from pyspark_tiered.query.engine import SqlSession
 from pyspark_tiered.query.output import QueryResult, render
 from pyspark_tiered.sql import sql
-from pyspark_tiered.summing import SumRules, sum_file
-from pyspark_tiered.verify import RowFault, verify
 from tests.fakes3 import BUCKET, s3_fake
 from tests.spark import filling
 from tiered.errors import Refused

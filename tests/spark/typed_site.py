@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from pyspark_tiered.bucket import ColdTopicReader
-from pyspark_tiered.load import LoadOptions, LoadProgress, load
-from pyspark_tiered.native_engine import NativeEngine
-from pyspark_tiered.plan import ColdTopic
+from pyspark_tiered.load.load import LoadOptions, LoadProgress, load
+from pyspark_tiered.load.native_engine import NativeEngine
+from pyspark_tiered.log.bucket import ColdTopicReader
+from pyspark_tiered.log.plan import ColdTopic
 from pyspark_tiered.typed.form import ValueRules
 from pyspark_tiered.typed.kinds import describe_columns, select_columns
 from pyspark_tiered.typed.summing import Ranges

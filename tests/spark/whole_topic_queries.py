@@ -24,9 +24,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from pyspark_tiered import table
-from pyspark_tiered.load import load
-from pyspark_tiered.log_tail import BrokerTail
-from pyspark_tiered.native_engine import NativeEngine
+from pyspark_tiered.load.load import load
+from pyspark_tiered.load.native_engine import NativeEngine
+from pyspark_tiered.log.log_tail import BrokerTail
 from pyspark_tiered.query.engine import SqlSession
 from pyspark_tiered.session import session
 from tests.e2e.serving import INTERNAL_CONFIGS, ServeProcess

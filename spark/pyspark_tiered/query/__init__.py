@@ -7,6 +7,7 @@ May import: as pyspark_tiered
   views       the query that reads the files of one version of a table
 ~ engine      a session: opens the tables that a query names, and runs it
 ~ bucket_files  files of a bucket for DuckDB
+  table_report  summary, history and differences of tables
   output      rows as aligned text, JSON lines or CSV, one after the other
 ~ shell       the shell of `tiered sql`
 ~ notebook    the magic `%%tiered` for IPython and Jupyter

@@ -14,9 +14,9 @@ from typing import Any
 
 from fsspec import AbstractFileSystem
 
-from pyspark_tiered import delta_state
-from pyspark_tiered.delta_state import TableState
-from pyspark_tiered.log_folder import SharedConnection
+from pyspark_tiered.delta import delta_state
+from pyspark_tiered.delta.delta_state import TableState
+from pyspark_tiered.delta.log_folder import SharedConnection
 from tiered.errors import Unavailable
 from tiered.ports import GetResult, NotFound
 

@@ -20,9 +20,12 @@ from shutil import rmtree
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from pyspark_tiered import delta_state, table_form
-from pyspark_tiered.deletion_vectors import VectorFile, cut_vector, decode_vector, locate_vector
-from pyspark_tiered.delta_state import TableState
+from pyspark_tiered.delta import delta_state, table_form
+from pyspark_tiered.delta.deletion_vectors import VectorFile, cut_vector, decode_vector, locate_vector
+from pyspark_tiered.delta.delta_state import TableState
+from pyspark_tiered.delta.table_form import Range
+from pyspark_tiered.delta.table_log import explain_access
+from pyspark_tiered.delta.warehouse import Warehouse
 from pyspark_tiered.query import views
 from pyspark_tiered.query.output import QueryResult, row_bytes
 from pyspark_tiered.query.statement import (
@@ -34,17 +37,14 @@ from pyspark_tiered.query.statement import (
     find_edits,
     restore_names,
 )
+from pyspark_tiered.query.table_report import table_kind
 from pyspark_tiered.query.text import RAW, Moment, prepare, quote_name, quote_text
-from pyspark_tiered.table_form import Range
-from pyspark_tiered.table_log import explain_access
-from pyspark_tiered.table_report import table_kind
-from pyspark_tiered.warehouse import Warehouse
 from tiered.errors import Code, Refused, Unavailable
 
 if TYPE_CHECKING:
     import duckdb
 
-    from pyspark_tiered.log_tail import LogTail, ReadableLog
+    from pyspark_tiered.log.log_tail import LogTail, ReadableLog
     from pyspark_tiered.query.bucket_files import BucketFiles
 
 T = TypeVar("T")
@@ -288,10 +288,10 @@ class SqlSession:
 
     def _cut_log(self, name: str, state: TableState) -> tuple[TableState, Mapping[int, Range]]:
         """Returns a raw table, and the offsets of each partition that its log has above the table's bounds."""
-        from pyspark_tiered.log_tail import cut_log  # imported late: most queries decode no log
-        from pyspark_tiered.native_table import NativeSnapshot
-        from pyspark_tiered.snapshot import check_columns
-        from pyspark_tiered.topic_table import check_accounted
+        from pyspark_tiered.delta.snapshot import check_columns
+        from pyspark_tiered.delta.topic_table import check_accounted
+        from pyspark_tiered.load.native_table import NativeSnapshot
+        from pyspark_tiered.log.log_tail import cut_log  # imported late: most queries decode no log
 
         tail, opened = self._tail, self._warehouse.log(name)
         topic_id, topic = state.held_topic()

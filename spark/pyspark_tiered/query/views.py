@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyspark_tiered import delta_state, table_form
-from pyspark_tiered.delta_state import TableState
+from pyspark_tiered.delta import delta_state, table_form
+from pyspark_tiered.delta.delta_state import TableState
 from pyspark_tiered.query.text import quote_name, quote_text
 from tiered.errors import Code, Refused
 

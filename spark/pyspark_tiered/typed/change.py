@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 
-from pyspark_tiered.bucket import ColdTopicReader, never_loaded
-from pyspark_tiered.folder_url import spark_url
+from pyspark_tiered.delta.folder_url import spark_url
+from pyspark_tiered.log.bucket import ColdTopicReader, never_loaded
 from pyspark_tiered.typed import form
 from pyspark_tiered.typed.changes import (
     Change,

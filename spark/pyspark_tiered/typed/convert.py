@@ -14,12 +14,12 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
-from pyspark_tiered.bucket import BatchReader
-from pyspark_tiered.convert import DELTA, ROW_GROUP_BYTES, ZSTD_LEVEL, SplitReader, new_file, upload
-from pyspark_tiered.plan import Split
-from pyspark_tiered.rows import constant_int_column
-from pyspark_tiered.sums import is_inside
-from pyspark_tiered.table_form import FileRun, LoadedFile, Range, SplitOutcome
+from pyspark_tiered.delta.table_form import FileRun, LoadedFile, Range, SplitOutcome
+from pyspark_tiered.load.convert import DELTA, ROW_GROUP_BYTES, ZSTD_LEVEL, SplitReader, new_file, upload
+from pyspark_tiered.log.bucket import BatchReader
+from pyspark_tiered.log.plan import Split
+from pyspark_tiered.log.rows import constant_int_column
+from pyspark_tiered.proof.sums import is_inside
 from pyspark_tiered.typed.batches import sort_values
 from pyspark_tiered.typed.changes import FieldRule
 from pyspark_tiered.typed.evolve import Path

@@ -14,11 +14,11 @@ from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
-from pyspark_tiered import delta_state
-from pyspark_tiered.erasures import Erasure, join_ranges, overlaps
-from pyspark_tiered.history import FileExtent
-from pyspark_tiered.sums import is_inside
-from pyspark_tiered.table_form import LoadedFile, Range
+from pyspark_tiered.delta import delta_state
+from pyspark_tiered.delta.history import FileExtent
+from pyspark_tiered.delta.table_form import LoadedFile, Range
+from pyspark_tiered.proof.erasures import Erasure, join_ranges, overlaps
+from pyspark_tiered.proof.sums import is_inside
 from pyspark_tiered.typed import form
 from pyspark_tiered.typed.convert import FileWriter, dead_arrow_schema, keep_rows, typed_arrow_schema
 from pyspark_tiered.typed.form import DEAD_COLUMNS

@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pyspark_tiered import table_form
-from pyspark_tiered.table_form import Advance, LoadedFile
+from pyspark_tiered.delta import table_form
+from pyspark_tiered.delta.table_form import Advance, LoadedFile
 from pyspark_tiered.typed.ddl import parse_ddl, parse_key_ddl
 from pyspark_tiered.typed.kinds import (
     JSON_NAME,

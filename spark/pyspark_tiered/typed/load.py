@@ -18,10 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from pyspark_tiered.bucket import ColdTopicReader
-from pyspark_tiered.erasures import ErasureReader, join_ranges, overlaps
-from pyspark_tiered.log_folder import BucketConnection
-from pyspark_tiered.rounds import (
+from pyspark_tiered.delta.log_folder import BucketConnection
+from pyspark_tiered.delta.table_form import Advance, ConversionResult, Range, Stop
+from pyspark_tiered.load.rounds import (
     FilePlan,
     Round,
     find_expired_ranges,
@@ -29,7 +28,8 @@ from pyspark_tiered.rounds import (
     next_round,
     select_committable,
 )
-from pyspark_tiered.table_form import Advance, ConversionResult, Range, Stop
+from pyspark_tiered.log.bucket import ColdTopicReader
+from pyspark_tiered.proof.erasures import ErasureReader, join_ranges, overlaps
 from pyspark_tiered.typed import form
 from pyspark_tiered.typed.changes import FieldRule, format_path, strip_items
 from pyspark_tiered.typed.convert import Decided, ValuesResult, ValuesTask, convert_values

@@ -14,11 +14,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pyspark_tiered.bucket import ColdTopicReader, never_loaded
-from pyspark_tiered.erasures import ErasureReader, join_ranges
-from pyspark_tiered.folder_url import spark_url
-from pyspark_tiered.sums import is_inside
-from pyspark_tiered.table_form import Range
+from pyspark_tiered.delta.folder_url import spark_url
+from pyspark_tiered.delta.table_form import Range
+from pyspark_tiered.log.bucket import ColdTopicReader, never_loaded
+from pyspark_tiered.proof.erasures import ErasureReader, join_ranges
+from pyspark_tiered.proof.sums import is_inside
 from pyspark_tiered.typed import form
 from pyspark_tiered.typed.batches import sort_values
 from pyspark_tiered.typed.changes import FieldRule

@@ -10,8 +10,8 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from pyspark_tiered import delta_state
-from pyspark_tiered.log_folder import TableFolder
+from pyspark_tiered.delta import delta_state
+from pyspark_tiered.delta.log_folder import TableFolder
 from pyspark_tiered.typed.convert import OpenFile, cast_rows, typed_arrow_schema, widen_batch
 from pyspark_tiered.typed.evolve import is_stored_as
 from pyspark_tiered.typed.kinds import Field, ListOf, MapOf, StructOf

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark_tiered.row_hash import hash_columns
+from pyspark_tiered.proof.row_hash import hash_columns
 from pyspark_tiered.typed.kinds import STRING, ColumnType, Field, ListOf, MapOf, Scalar, StructOf, Variant
 from pyspark_tiered.typed.reparse import canonical_json
 from pyspark_tiered.typed.variant import decode_variant

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark_tiered.bucket import BatchReader
-from pyspark_tiered.log_folder import TableFolder, open_folder
-from pyspark_tiered.plan import Split
-from pyspark_tiered.rows import arrow_batches, constant_int_column
-from pyspark_tiered.sums import PartSums, RowSummer, is_inside
-from pyspark_tiered.table_form import Range
+from pyspark_tiered.delta.log_folder import TableFolder, open_folder
+from pyspark_tiered.delta.table_form import Range
+from pyspark_tiered.log.bucket import BatchReader
+from pyspark_tiered.log.plan import Split
+from pyspark_tiered.log.rows import arrow_batches, constant_int_column
+from pyspark_tiered.proof.sums import PartSums, RowSummer, is_inside
 from pyspark_tiered.typed.changes import FieldRule
 from pyspark_tiered.typed.convert import drop_erased
 from pyspark_tiered.typed.form import DEAD_COLUMNS

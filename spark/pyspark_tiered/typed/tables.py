@@ -12,12 +12,12 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark_tiered import delta_state, table_features
-from pyspark_tiered.delta_state import TableState
-from pyspark_tiered.history import FileExtent
-from pyspark_tiered.log_folder import BucketConnection, UnclearOutcome
-from pyspark_tiered.native_table import ATTEMPTS, NativeSnapshot, NativeTable
-from pyspark_tiered.table_form import Advance, LoadedFile, Range
+from pyspark_tiered.delta import delta_state, table_features
+from pyspark_tiered.delta.delta_state import TableState
+from pyspark_tiered.delta.history import FileExtent
+from pyspark_tiered.delta.log_folder import BucketConnection, UnclearOutcome
+from pyspark_tiered.delta.table_form import Advance, LoadedFile, Range
+from pyspark_tiered.load.native_table import ATTEMPTS, NativeSnapshot, NativeTable
 from pyspark_tiered.typed import form
 from pyspark_tiered.typed.changes import FieldRule, decode_changes, encode_changes, envelope_rules
 from pyspark_tiered.typed.evolve import is_stored_as

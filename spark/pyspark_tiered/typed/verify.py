@@ -20,12 +20,20 @@ from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from pyspark_tiered import delta_state
-from pyspark_tiered.erasures import explain_erased
-from pyspark_tiered.gaps import EXPIRED, Gap
-from pyspark_tiered.plan import ColdTopic, cleaned_ranges, group_parts, splits
-from pyspark_tiered.sums import OffsetRange, PartSums, differing_ranges, find_holes, find_runs, join_runs, range_bits
-from pyspark_tiered.table_form import Range
+from pyspark_tiered.delta import delta_state
+from pyspark_tiered.delta.table_form import Range
+from pyspark_tiered.log.plan import ColdTopic, cleaned_ranges, group_parts, splits
+from pyspark_tiered.proof.erasures import explain_erased
+from pyspark_tiered.proof.gaps import EXPIRED, Gap
+from pyspark_tiered.proof.sums import (
+    OffsetRange,
+    PartSums,
+    differing_ranges,
+    find_holes,
+    find_runs,
+    join_runs,
+    range_bits,
+)
 from pyspark_tiered.typed.form import DEAD_SUFFIX, TABLE_SCHEMES, TYPED_SUFFIX
 from pyspark_tiered.typed.kinds import select_columns
 from pyspark_tiered.typed.row_hash import BLANKS, LEAVES

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from pyspark_tiered.erase import EraseProgress
 from pyspark_tiered.failures import first_line, translate_failure
-from pyspark_tiered.gaps import EXPIRED, Gap
-from pyspark_tiered.load import LoadProgress
-from pyspark_tiered.repair import RepairProgress
+from pyspark_tiered.load.load import LoadProgress
+from pyspark_tiered.proof.erase import EraseProgress
+from pyspark_tiered.proof.gaps import EXPIRED, Gap
+from pyspark_tiered.proof.repair import RepairProgress
+from pyspark_tiered.proof.verify import RowFault, VerifyResult
 from pyspark_tiered.typed.replay import ReplayProgress
 from pyspark_tiered.typed.verify import ValueFault, ValuesVerifyResult
-from pyspark_tiered.verify import RowFault, VerifyResult
 from tiered.errors import Corrupt, Unavailable
 from tiered_api.cli.lake.commands import erased_line, progress_line, repaired_lines, replayed_line, verified_lines
 

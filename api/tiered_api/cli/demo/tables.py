@@ -15,7 +15,7 @@ from tiered_api.cli.output import format_size
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pyspark_tiered.load import LoadProgress
+    from pyspark_tiered.load.load import LoadProgress
 
 
 def table_steps(store: str, topic: str, warehouse: str, records: Sequence[Departure], steps: Steps) -> None:
@@ -38,7 +38,7 @@ def table_steps(store: str, topic: str, warehouse: str, records: Sequence[Depart
 
 
 def _load(spark: SparkSession, store: str, topic: str, warehouse: str, expected: int) -> LoadProgress:
-    from pyspark_tiered.load import LoadOptions, load
+    from pyspark_tiered.load.load import LoadOptions, load
     from pyspark_tiered.typed.form import ValueRules
 
     with bar(expected, " rows") as advance:
@@ -60,7 +60,7 @@ def _load(spark: SparkSession, store: str, topic: str, warehouse: str, expected:
 
 
 def _verify(spark: SparkSession, store: str, topic: str, warehouse: str, steps: Steps) -> None:
-    from pyspark_tiered.verify import verify
+    from pyspark_tiered.proof.verify import verify
 
     with steps.step("verify", "Proving that every record of the bucket is in the table once") as report:
         found = verify(store, topic, warehouse, spark=spark)

@@ -18,14 +18,14 @@ from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import format_size, print_json, print_lines
 
 if TYPE_CHECKING:
-    from pyspark_tiered.erase import EraseProgress
-    from pyspark_tiered.load import LoadOptions, LoadProgress
-    from pyspark_tiered.native_engine import NativeEngine
-    from pyspark_tiered.repair import RepairProgress
+    from pyspark_tiered.load.load import LoadOptions, LoadProgress
+    from pyspark_tiered.load.native_engine import NativeEngine
+    from pyspark_tiered.proof.erase import EraseProgress
+    from pyspark_tiered.proof.repair import RepairProgress
+    from pyspark_tiered.proof.verify import RowFault, VerifyResult
     from pyspark_tiered.typed.form import ValueRules
     from pyspark_tiered.typed.replay import ReplayProgress
     from pyspark_tiered.typed.verify import ValuesVerifyResult
-    from pyspark_tiered.verify import RowFault, VerifyResult
 
 LISTED_MAX = 20
 GC_THRESHOLD = 50_000
@@ -54,15 +54,15 @@ def load(args: Namespace) -> int:
     """Loads a topic and prints each step; with --follow until it is interrupted."""
     if lack := describe_missing() if args.engine == "spark" else describe_missing_native():
         return report_missing(lack)
-    from pyspark_tiered.load import LoadOptions
-    from pyspark_tiered.load import load as run
+    from pyspark_tiered.load.load import LoadOptions
+    from pyspark_tiered.load.load import load as run
 
     place = (args.store, args.topic, args.warehouse)
     null_timestamps = args.timestamps == "null"
     options = LoadOptions(null_timestamps, args.accept_deletes, _read_value_rules(args))
     engine = None
     if args.engine == "native":
-        from pyspark_tiered.native_engine import NativeEngine
+        from pyspark_tiered.load.native_engine import NativeEngine
 
         if args.repair:
             raise Refused(Code.INVALID_REQUEST, "--repair needs Spark: use it without --engine native")
@@ -90,7 +90,7 @@ def load(args: Namespace) -> int:
 def _load_topics(args: Namespace, engine: NativeEngine | None, options: LoadOptions) -> int:
     if engine is None:
         raise Refused(Code.INVALID_REQUEST, "--topics needs --engine native: Spark loads one topic at a time")
-    from pyspark_tiered.follow import load_topics
+    from pyspark_tiered.load.follow import load_topics
     from tiered.metrics import Metrics
     from tiered_api.cli.lake.metrics_server import serve_metrics
 
@@ -128,7 +128,7 @@ def _read_value_rules(args: Namespace) -> ValueRules | None:
 
 
 def _repair(args: Namespace, null_timestamps: bool) -> None:
-    from pyspark_tiered.repair import repair
+    from pyspark_tiered.proof.repair import repair
 
     def print_progress(progress: RepairProgress) -> None:
         if args.format == "json":
@@ -153,7 +153,7 @@ def verify(args: Namespace) -> int:
     record once."""
     if lack := describe_missing():
         return report_missing(lack)
-    from pyspark_tiered.verify import verify as run
+    from pyspark_tiered.proof.verify import verify as run
 
     prepare_spark(args.warehouse)
     found = run(args.store, args.topic, args.warehouse)
@@ -168,7 +168,7 @@ def erase(args: Namespace) -> int:
     """Erases rows from a table and prints each step."""
     if lack := describe_missing():
         return report_missing(lack)
-    from pyspark_tiered.erase import erase as run
+    from pyspark_tiered.proof.erase import erase as run
 
     def print_progress(progress: EraseProgress) -> None:
         if args.format == "json":
@@ -358,7 +358,7 @@ def _values_to_json(found: ValuesVerifyResult) -> dict[str, Any]:
 def prepare_spark(warehouse: str) -> None:
     """Looks at the warehouse before Java starts, and stops PySpark from logging tracebacks of errors that it raises
     anyway."""
-    from pyspark_tiered.folder_check import check_warehouse
+    from pyspark_tiered.delta.folder_check import check_warehouse
 
     check_warehouse(warehouse)
     from pyspark.logger import PySparkLogger

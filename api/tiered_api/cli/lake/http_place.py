@@ -17,7 +17,7 @@ from tiered_api.cli.login import DEFAULT_MECHANISM
 from tiered_api.cli.profiles import HTTP
 
 if TYPE_CHECKING:
-    from pyspark_tiered.login import HttpLogin
+    from pyspark_tiered.log.login import HttpLogin
 
 
 class HttpPlace(NamedTuple):
@@ -74,7 +74,7 @@ def find_http_place(args: Namespace) -> HttpPlace | None:
 
 
 def _make_login(settings: ClientSettings) -> HttpLogin:
-    from pyspark_tiered.login import make_login
+    from pyspark_tiered.log.login import make_login
 
     properties = dict(settings.properties)
     properties |= {name: settings.get(name) for name in (PROTOCOL, MECHANISM, USER, PASSWORD)}

@@ -15,7 +15,7 @@ from tiered_api.cli.lake.http_place import HttpPlace, find_http_place
 from tiered_api.cli.output import print_error
 
 if TYPE_CHECKING:
-    from pyspark_tiered.log_tail import LogTail
+    from pyspark_tiered.log.log_tail import LogTail
 
 
 def describe_missing_sql() -> str:
@@ -63,11 +63,11 @@ def sql(args: Namespace) -> int:
 def _open_tail(store: str | None, place: HttpPlace | None) -> LogTail | None:
     """Returns where the newest records are, None if the command names no place."""
     if place is not None:
-        from pyspark_tiered.log_tail import BrokerTail
+        from pyspark_tiered.log.log_tail import BrokerTail
 
         return BrokerTail(place.address, place.login)
     if store is not None:
-        from pyspark_tiered.log_tail import BucketTail
+        from pyspark_tiered.log.log_tail import BucketTail
 
         return BucketTail(store)
     return None

@@ -15,9 +15,9 @@ from tiered_api.cli.lake.http_place import HttpPlace, find_http_place
 from tiered_api.cli.output import format_size, print_error, print_json, print_lines, print_rows
 
 if TYPE_CHECKING:
-    from pyspark_tiered.last_verify import LastVerify
-    from pyspark_tiered.table_report import HistoryEntry, TableSummary
-    from pyspark_tiered.warehouse import Warehouse
+    from pyspark_tiered.delta.warehouse import Warehouse
+    from pyspark_tiered.proof.last_verify import LastVerify
+    from pyspark_tiered.query.table_report import HistoryEntry, TableSummary
 
 LISTED_PARTITIONS = 4
 """Partitions whose offsets a line of text names."""
@@ -58,7 +58,7 @@ def describe(args: Namespace) -> int:
     """Describes one table."""
     if lack := describe_missing_native():
         return report_missing(lack)
-    from pyspark_tiered.table_report import columns_of
+    from pyspark_tiered.query.table_report import columns_of
 
     with _open(args) as (warehouse, read_ends):
         state = warehouse.read(args.topic)
@@ -91,8 +91,8 @@ def history(args: Namespace) -> int:
     """Lists the commits of a table, the newest first."""
     if lack := describe_missing_native():
         return report_missing(lack)
-    from pyspark_tiered.delta_state import parse_actions
-    from pyspark_tiered.table_report import history_entry
+    from pyspark_tiered.delta.delta_state import parse_actions
+    from pyspark_tiered.query.table_report import history_entry
 
     rows = []
     with _open(args) as (warehouse, _):
@@ -111,7 +111,7 @@ def diff(args: Namespace) -> int:
     """Prints what changed between two versions of a table."""
     if lack := describe_missing_native():
         return report_missing(lack)
-    from pyspark_tiered.table_report import compare_states
+    from pyspark_tiered.query.table_report import compare_states
 
     with _open(args) as (warehouse, _):
         after = warehouse.read(args.topic, args.new)
@@ -139,7 +139,7 @@ def diff(args: Namespace) -> int:
 @contextmanager
 def _open(args: Namespace) -> Iterator[tuple[Warehouse, Ends | None]]:
     """Yields the warehouse, and how to read the ends of a log if the command names one."""
-    from pyspark_tiered.warehouse import Warehouse
+    from pyspark_tiered.delta.warehouse import Warehouse
 
     with closing(Warehouse(args.warehouse)) as warehouse:
         place = find_http_place(args) if hasattr(args, "bootstrap") else None
@@ -147,7 +147,7 @@ def _open(args: Namespace) -> Iterator[tuple[Warehouse, Ends | None]]:
             with place.named():
                 yield warehouse, _broker_ends(place)
         elif getattr(args, "store", None):
-            from pyspark_tiered.bucket import ColdTopicReader
+            from pyspark_tiered.log.bucket import ColdTopicReader
 
             with closing(ColdTopicReader(args.store)) as reader:
                 yield warehouse, lambda name, topic_id: _known_ends(lambda: _cold_ends(reader, name, topic_id))
@@ -163,7 +163,7 @@ def _cold_ends(reader: Any, name: str, topic_id: str) -> Mapping[int, int] | Non
 
 
 def _broker_ends(place: HttpPlace) -> Ends:
-    from pyspark_tiered.broker import BrokerClient
+    from pyspark_tiered.log.broker import BrokerClient
 
     client = BrokerClient(place.address, login=place.login)
 
@@ -199,8 +199,8 @@ def _allowed_ends(read_ends: Ends) -> Ends:
 
 def _facts(warehouse: Warehouse, name: str, read_ends: Ends | None) -> dict[str, Any]:
     """Returns what is known of a table, as one JSON object."""
-    from pyspark_tiered.last_verify import read_last_verify
-    from pyspark_tiered.table_report import summarize
+    from pyspark_tiered.proof.last_verify import read_last_verify
+    from pyspark_tiered.query.table_report import summarize
 
     found = summarize(name, warehouse.read(name))
     ends = read_ends(found.topic, found.topic_id) if read_ends is not None and found.topic else None
@@ -228,7 +228,7 @@ def _count_dead_letters(warehouse: Warehouse, found: TableSummary) -> int | None
 
     A table of that name may be another topic's: its properties say whose letters it has.
     """
-    from pyspark_tiered.table_report import count_rows
+    from pyspark_tiered.query.table_report import count_rows
     from pyspark_tiered.typed.form import DEAD_OF, DEAD_SUFFIX
 
     if found.kind not in ("raw", "typed"):

@@ -1,0 +1,13 @@
+"""Loads of a topic's cold records into its tables: plans, Parquet files, commits.
+
+May import: as pyspark_tiered
+
+~ load          the loader: rounds until no cold record is left
+~ follow        the loads of many topics in one process
+  rounds        the plan of one commit of a load, and its files
+~ convert       splits as one finished Parquet file
+  recent_rows   the rows of the small files that this process wrote last
+  joining       the small files of a table that are worth joining
+~ native_engine a load without a JVM
+~ native_table  a topic's table without a JVM: snapshots and commits
+"""

@@ -1,0 +1,70 @@
+"""Loads without a JVM: this process converts, and the package's own writer of Delta's log commits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+from pyspark_tiered.delta.folder_url import bucket_prefix
+from pyspark_tiered.delta.log_folder import BucketConnection, upload_file
+from pyspark_tiered.delta.table_form import ConversionResult
+from pyspark_tiered.load.native_table import NativeTable
+from pyspark_tiered.load.recent_rows import RecentRows
+from pyspark_tiered.load.rounds import FilePlan
+from pyspark_tiered.log.bucket import BatchReader
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class NativeEngine:
+    """An engine of loads in this process, one file after the other. Its connections are open until it is closed."""
+
+    tasks = 1
+
+    def __init__(self) -> None:
+        self._connections: dict[str, BucketConnection] = {}
+        self._readers: dict[str, BatchReader] = {}
+        self._recent = RecentRows()
+
+    def close(self) -> None:
+        """Closes all connections."""
+        for reader in self._readers.values():
+            reader.close()
+        for connection in self._connections.values():
+            connection.close()
+        self._readers, self._connections = {}, {}
+
+    def open_table(self, url: str, topic: str, topic_id: str) -> NativeTable:
+        """Opens a topic's table."""
+        return NativeTable(url, topic, topic_id, self.connect(url), self._recent)
+
+    def convert(self, store: str, url: str, files: Sequence[FilePlan], null_timestamps: bool) -> list[ConversionResult]:
+        """Converts each file. Raises `Unavailable` for failures that are not in the log."""
+        from pyspark_tiered.load.convert import convert_with  # imported late: a load with nothing new decodes nothing
+
+        if store not in self._readers:
+            self._readers[store] = BatchReader(store)
+        reader = self._readers[store]
+        return [
+            convert_with(reader, splits, url, null_timestamps, None, self._upload, self._recent) for splits in files
+        ]
+
+    def connect(self, url: str) -> BucketConnection | None:
+        """Returns the connection to the bucket of a table; None for a table in a directory."""
+        if urlsplit(url).scheme not in ("s3", "s3a"):
+            return None
+        root = f"s3a://{bucket_prefix(url)[0]}"
+        if root not in self._connections:
+            self._connections[root] = BucketConnection(root)
+        return self._connections[root]
+
+    def _upload(self, table_url: str, scratch: str, name: str) -> None:
+        connection = self.connect(table_url)
+        assert connection is not None
+        connection.run(upload_file(connection.store, bucket_prefix(table_url)[1], scratch, name))
+
+    def run_tasks(self, what: str, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+        """Runs tasks one after the other, and returns their results."""
+        return [work(task) for task in tasks]

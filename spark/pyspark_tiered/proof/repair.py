@@ -1,0 +1,347 @@
+"""Makes a table equal to the log: restores rows that are missing or changed, removes rows that are duplicate or extra.
+
+One version of the table is compared with the log. Then each partition at fault gets one Delta transaction that starts
+at that version. The transaction removes the files with wrong rows, adds them without these rows, and adds the right
+rows from the log. The transaction fails if a load or another repair moved the partition meanwhile, or another writer
+removed one of the files. Then the table is compared again.
+
+Therefore a kill leaves each partition either repaired or not, and two repairs at once duplicate nothing. The last
+commit records up to which version the table is equal to the log. That commit comes only after a comparison without
+faults.
+
+Compaction may have taken the record of a row after the load: such a row stays, and so does one of equal rows with one
+offset. The log is looked at again before a row is removed because no record of it is there.
+
+Rows that were erased lawfully are not restored, and are removed if they are there. The record of an erasure is read
+after the version that is compared. An erasure commits after its record, so a commit of either fails if the other's
+came in between.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyspark_tiered.delta.delta_commit import DeltaTable
+from pyspark_tiered.delta.delta_log import TableSnapshot
+from pyspark_tiered.delta.delta_rewrite import TableRewrite, snapshot_after
+from pyspark_tiered.delta.folder_url import spark_url
+from pyspark_tiered.delta.table_form import Advance, LoadedFile, Range
+from pyspark_tiered.failures import translate_failure
+from pyspark_tiered.log.bucket import check_table, check_topic, never_loaded
+from pyspark_tiered.log.plan import ColdPartition, ColdTopic, Split, cleaned_ranges, splits
+from pyspark_tiered.proof import compare
+from pyspark_tiered.proof.comparison import Comparison, union
+from pyspark_tiered.proof.erasures import explain_erased, join_ranges, read_erasures
+from pyspark_tiered.proof.gaps import Gap
+from pyspark_tiered.proof.sums import find_holes
+from pyspark_tiered.proof.verify import explain_holes, query_holes
+from pyspark_tiered.session import session
+from pyspark_tiered.spark_engine import convert_files
+from pyspark_tiered.typed.erase import remove_erased_values
+from tiered.errors import Code, Corrupt, Refused, Unavailable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 10
+"""Comparisons in a row after which no commit succeeded, or the same faults were found again."""
+RANGES_MAX = 100_000
+"""Ranges of offsets that are repaired after one comparison. The next comparison finds the rest."""
+REMOVED_KINDS = ("changed", "duplicate", "extra", "erased", compare.KEPT_ONCE)
+RESTORED_KINDS = ("missing", "changed", "duplicate")
+
+
+class FaultyRange(NamedTuple):
+    """A range of offsets `[start, end)` with the same fault."""
+
+    partition: int
+    start: int
+    end: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class RepairProgress:
+    """Progress of a repair. `step` is compared, mended or done.
+
+    `rows` were restored or replaced, and the rows of `taken_out` offsets removed. The rows of the `gaps` cannot be
+    restored, because the log no longer holds them.
+    """
+
+    step: str
+    table: str
+    rows: int = 0
+    taken_out: int = 0
+    gaps: tuple[Gap, ...] = ()
+
+
+def repair(
+    store: str,
+    topic: str,
+    warehouse: str,
+    progress: Callable[[RepairProgress], None] = lambda _: None,
+    *,
+    null_timestamps: bool = False,
+    spark: SparkSession | None = None,
+    split_bytes: int | None = None,
+) -> RepairProgress:
+    """Repairs the table `<warehouse>/<topic>`. Another call, also after a kill, goes on from the state of the table.
+
+    Raises `Refused` if there is no such table or topic, or the table is ahead of the bucket, and `Corrupt` if a segment
+    that is needed cannot be read.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    check_topic(store, topic)
+    url = f"{spark_url(warehouse)}/{topic}"
+    check_table(topic, url)
+    running = spark or session()
+    try:
+        return _Repair(running, store, topic, url, progress, null_timestamps, split_bytes).run()
+    except (Py4JError, PySparkException) as failure:
+        raise translate_failure(f"could not repair {topic}", failure) from failure
+
+
+class _Repair:
+    """One repair in progress."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        store: str,
+        topic: str,
+        url: str,
+        report: Callable[[RepairProgress], None],
+        null_timestamps: bool,
+        split_bytes: int | None,
+    ) -> None:
+        self._spark = spark
+        self._store = store
+        self._topic = topic
+        self._url = url
+        self._report = report
+        self._null_timestamps = null_timestamps
+        self._split_bytes = split_bytes
+        self._rows = 0
+        self._taken_out = 0
+
+    def run(self) -> RepairProgress:
+        """Compares and repairs until a comparison finds nothing."""
+        failures = 0
+        before: list[FaultyRange] = []
+        while failures < ATTEMPTS:
+            cold = compare.read_cold_topic(self._store, self._topic)
+            table = DeltaTable(self._spark, self._url, cold.name, cold.topic_id)
+            at = table.snapshot()
+            if at.version < 0:
+                raise never_loaded(self._topic, self._url)
+            ends = _expected_ends(cold, at)
+            comparison = self._compare(cold, at, ends)
+            found = self._faults(cold, comparison)
+            self._report_step("compared", ())
+            if found:
+                # A clean since the first look may have taken records: their rows look as if they were in no log.
+                newest = compare.read_cold_topic(self._store, self._topic)
+                certain = leave_lost_records(found, newest)
+                committed = self._repair_partitions(table, cold, at, ends, certain)
+                failures = 0 if committed and found != before else failures + 1
+                before = found
+            elif comparison.is_sound and table.mark_sound(at, {**at.loaded_offsets(), **ends}, repaired=self._rows):
+                remove_erased_values(self._url, cold.name, cold.topic_id, read_erasures(self._url, cold.topic_id))
+                return self._report_step("done", tuple(_expired_gaps(cold, at, ends, comparison)))
+            else:
+                failures += 1
+        raise Unavailable(
+            f"{ATTEMPTS} attempts in a row repaired nothing of {self._url}, or other writers committed first: try again"
+        )
+
+    def _compare(self, cold: ColdTopic, at: TableSnapshot, ends: Mapping[int, int]) -> Comparison:
+        """Compares the table up to the ends. A partition that was never loaded has no end."""
+        bounds = {number: (low, max(ends.get(number, low), low)) for number, low, *_ in cold.partitions}
+        erased = join_ranges(read_erasures(self._url, cold.topic_id))
+        return Comparison(self._spark, self._store, cold, at, bounds, erased)
+
+    def _faults(self, cold: ColdTopic, comparison: Comparison) -> list[FaultyRange]:
+        """Returns ranges of offsets at fault, by partition and offset."""
+        found = union(
+            [
+                comparison.differing_rows(only_equal=True),
+                comparison.erased_rows(),
+                comparison.expired_duplicates(only_equal=True),
+                comparison.unknown_rows(),
+            ]
+        )
+        return [] if found is None else split_at_log_starts(fault_ranges(found), cold)
+
+    def _repair_partitions(
+        self,
+        table: DeltaTable,
+        cold: ColdTopic,
+        at: TableSnapshot,
+        ends: Mapping[int, int],
+        found: Sequence[FaultyRange],
+    ) -> bool:
+        """Commits one transaction for each partition at fault. Returns true if any was committed.
+
+        Ends early if another writer committed too: then the comparison is out of date.
+        """
+        known, committed = at.loaded_offsets(), False
+        newest: TableSnapshot | None = at
+        for number, runs in groupby(found, lambda run: run.partition):
+            faulty = list(runs)
+            partition = cold.partitions[number] if 0 <= number < len(cold.partitions) else None
+            files = [] if partition is None else self._convert(cold, partition, faulty)
+            to_remove = [run for run in faulty if run.kind in REMOVED_KINDS]
+            step = [Advance(number, known.get(number, -1), ends[number])] if number in ends else []
+            low = 0 if partition is None else partition.log_start_offset
+            kept_once = [run for run in to_remove if is_kept_once(run, low)]
+            if newest is None:
+                break
+            rewrite = TableRewrite(self._spark, table, newest)
+            if rewrite.commit(to_remove, files, step, kept_once=kept_once, repair=True):
+                committed = True
+                newest = snapshot_after(table, newest)
+                self._rows += sum(file.rows for file in files)
+                self._taken_out += sum(run.end - run.start for run in to_remove)
+                self._report_step("mended", ())
+        return committed
+
+    def _convert(self, cold: ColdTopic, partition: ColdPartition, faulty: Sequence[FaultyRange]) -> list[LoadedFile]:
+        """Writes files with the rows that are missing or wrong, and no others.
+
+        Raises `Corrupt` or `Refused` if the log cannot give them.
+        """
+        low = partition.log_start_offset
+        missing = [(run.start, run.end) for run in faulty if run.kind in RESTORED_KINDS and run.start >= low]
+        tasks = self._spark.sparkContext.defaultParallelism
+        plan = plan_missing_splits(cold, partition, missing, tasks, self._split_bytes)
+        if not plan:
+            return []
+        files = [([split], ranges) for split, ranges in plan]
+        results = convert_files(self._spark, self._store, self._url, files, self._null_timestamps)
+        stops = [outcome.stop for result in results for outcome in result.outcomes if outcome.stop is not None]
+        if any(stop.damaged for stop in stops):
+            raise Corrupt("; ".join(stop.why for stop in stops))
+        if stops:
+            raise Refused(Code.UNSUPPORTED_FOR_MESSAGE_FORMAT, "; ".join(stop.why for stop in stops))
+        return [result.file for result in results if result.file is not None]
+
+    def _report_step(self, step: str, gaps: tuple[Gap, ...]) -> RepairProgress:
+        progress = RepairProgress(step, self._url, self._rows, self._taken_out, gaps)
+        self._report(progress)
+        return progress
+
+
+def split_at_log_starts(faults: Sequence[FaultyRange], cold: ColdTopic) -> list[FaultyRange]:
+    """Returns the ranges, none of them on both sides of a log start: below it the log cannot give the rows again."""
+    lows = {number: low for number, low, *_ in cold.partitions}
+    found = []
+    for each in faults:
+        low = lows.get(each.partition, 0)
+        if each.start < low < each.end:
+            found += [each._replace(end=low), each._replace(start=low)]
+        else:
+            found.append(each)
+    return found
+
+
+def leave_lost_records(faults: Sequence[FaultyRange], newest: ColdTopic) -> list[FaultyRange]:
+    """Returns the faults without extra rows where the log has lost records by now, by compaction or retention."""
+    cleaned = cleaned_ranges(newest)
+    lost = {number: [(0, low), *cleaned.get(number, ())] for number, low, *_ in newest.partitions}
+    found = []
+    for each in faults:
+        start = each.start
+        for low, high in lost.get(each.partition, ()) if each.kind == "extra" else ():
+            if start < min(low, each.end):
+                found.append(each._replace(start=start, end=min(low, each.end)))
+            start = max(start, high)
+        if start < each.end:
+            found.append(each._replace(start=start))
+    return found
+
+
+def is_kept_once(fault: FaultyRange, log_start_offset: int) -> bool:
+    """True for duplicates of rows that the log cannot give again: one of them stays."""
+    return fault.kind == compare.KEPT_ONCE or (fault.kind == "duplicate" and fault.end <= log_start_offset)
+
+
+def _expired_gaps(cold: ColdTopic, at: TableSnapshot, ends: Mapping[int, int], comparison: Comparison) -> list[Gap]:
+    """Returns the offsets that are in neither the table nor the log, because they expired."""
+    has_all = comparison.table.has_all_runs
+    holes = find_holes(comparison.runs, ends) if has_all else query_holes(at.rows(), ends)
+    left = explain_erased(holes, comparison.erased)[1]
+    return [gap for gap in explain_holes(left, cold) if gap.end <= cold.partitions[gap.partition].log_start_offset]
+
+
+def plan_missing_splits(
+    cold: ColdTopic, partition: ColdPartition, missing: Sequence[Range], tasks: int, split_bytes: int | None = None
+) -> list[tuple[Split, Sequence[Range]]]:
+    """Returns splits of the segments that hold missing offsets, each with the ranges in it, in order. Pure."""
+    ranges = sorted(missing)
+    segments = [
+        entry
+        for entry in partition.entries
+        if any(low < entry.next_offset and entry.base_offset < high for low, high in ranges)
+    ]
+    plan: list[tuple[Split, Sequence[Range]]] = []
+    first = 0
+    for i in range(len(segments)):
+        if i + 1 < len(segments) and segments[i].next_offset == segments[i + 1].base_offset:
+            continue
+        run, first = segments[first : i + 1], i + 1
+        low = max(run[0].base_offset, partition.log_start_offset)
+        high = min(run[-1].next_offset, partition.readable_end_offset)
+        part = partition._replace(entries=tuple(run))
+        for split in splits(cold._replace(partitions=(part,)), {part.partition: (low, high)}, tasks, split_bytes):
+            inside = [(max(a, split.start), min(b, split.end)) for a, b in ranges if a < split.end and split.start < b]
+            if inside:
+                plan.append((split, inside))
+    return plan
+
+
+def _expected_ends(cold: ColdTopic, at: TableSnapshot) -> dict[int, int]:
+    """Returns the offset up to which each partition has to equal the log.
+
+    It is the partition's identifier, or the end of its rows if that is higher. Raises `Refused` if the table is ahead
+    of the bucket: then it may be the wrong bucket.
+    """
+    from pyspark.sql import functions as f
+
+    known = at.loaded_offsets()
+    spans = at.rows().where("partition IS NOT NULL").groupBy("partition").agg(f.max("offset").alias("last")).collect()
+    last = {row["partition"]: row["last"] for row in spans if row["last"] is not None}
+    ends = {}
+    for partition in cold.partitions:
+        number, cold_end = partition.partition, partition.cold_end_offset
+        end = known.get(number, last.get(number, -1) + 1)
+        if end > cold_end:
+            raise Refused(
+                Code.OFFSET_OUT_OF_RANGE,
+                f"the table holds {cold.name}-{number} up to offset {end}, the bucket only up to {cold_end}: it is "
+                "not the bucket that was loaded, or it lost objects",
+            )
+        if number in known or number in last:
+            ends[number] = min(max(end, last.get(number, -1) + 1), partition.readable_end_offset)
+    return ends
+
+
+def fault_ranges(faults: DataFrame, limit: int = RANGES_MAX) -> list[FaultyRange]:
+    """Joins neighbouring offsets with the same fault to one range. Returns the first ones, at most `limit`."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    order = Window.partitionBy("kind", "partition").orderBy("offset")
+    numbered = faults.distinct().withColumn("run", f.col("offset") - f.row_number().over(order))
+    runs = numbered.groupBy("kind", "partition", "run").agg(
+        f.min("offset").alias("first"), f.max("offset").alias("last")
+    )
+    found = runs.orderBy("partition", "first", "kind").limit(limit).collect()
+    return [FaultyRange(row["partition"], row["first"], row["last"] + 1, row["kind"]) for row in found]
