@@ -90,6 +90,9 @@ def test_writes_go_on_while_a_follower_and_then_the_leader_is_full(tmp_path: Pat
             drill.wait_until(lambda: follower not in drill.partition().isrs)
             drill.wait_until(lambda: f"broker {follower}: disk full since" in drill.problems())
             assert "File too large" in drill.problems()
+            described = run_tiered("topic", "describe", "t", "--brokers", drill.address).stdout
+            for shown in (described, drill.problems()):
+                assert f"the disk of broker {follower} is full" in shown
             assert drill.partition().leader == leader
         drill.wait_until(lambda: follower in drill.partition().isrs)
 

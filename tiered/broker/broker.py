@@ -428,6 +428,7 @@ class Broker:
             | self.group_coordinators.list_unserved()
             | self.transaction_coordinators.list_unserved(),
             replicas=self.hosted_replicas.list_leaders(),
+            replica_count=len(self.hosted_replicas.list_replicas()),
             image=self.image,
             partition_health=self.cluster_metrics.partition_health,
             late_transactions=self.late_transactions.find(),
@@ -462,10 +463,11 @@ class Broker:
         self._check_alive()  # a step above may go on without the disk, because a running broker ends by itself
         self._is_serving = True
         self.served.set()
+        led, held = len(self.leader_replicas()), len(self.hosted_replicas.list_replicas())
         log.info(
-            "broker serves node_id=%d cluster_id=%s incarnation_sha256=%s epoch=%d partitions=%d",
+            "broker serves node_id=%d cluster_id=%s incarnation_sha256=%s epoch=%d led=%d followed=%d",
             self.settings.node_id, self.cluster_id, incarnation_digest(self.incarnation), self.image.controller_epoch,
-            len(self.leader_replicas()),
+            led, held - led,
         )  # fmt: skip
 
     def _check_alive(self) -> None:

@@ -23,7 +23,6 @@ from tiered.controller.partition_health import (
 )
 from tiered.coordination.late_transactions import LateTransaction
 from tiered.ids import TopicPartition
-from tiered.metadata.changes import DISK_FULL
 from tiered.metadata.image import Image, Loss, PartitionImage
 from tiered.object_store.metered import Outage
 from tiered.peers import ClockComparison
@@ -66,7 +65,8 @@ def assess_health(
     clocks: tuple[Iterable[str], Iterable[str]],
     clock_comparisons: Mapping[int, ClockComparison],
     unserved: dict[str, str],
-    replicas: Iterable[LeaderReplica],
+    replicas: Sequence[LeaderReplica],
+    replica_count: int,
     image: Image,
     partition_health: PartitionHealth,
     late_transactions: Sequence[LateTransaction],
@@ -75,10 +75,10 @@ def assess_health(
 ) -> Health:
     """Returns the report of a broker from the states of its parts.
 
-    `waits_for_store`: the start waits for an unreachable store. `copy_lag_ms`: age of the oldest record that is not in
-    the bucket; `copy_lag_max_ms` is its limit. `clocks` are problems of this broker's clock, and of others that it
-    finds as controller; `clock_comparisons` has the numbers. `contact_lost_ms`: time without contact with the
-    controller; 0 with it.
+    `replicas` are those that lead, out of `replica_count`. `waits_for_store`: the start waits for an unreachable store.
+    `copy_lag_ms`: age of the oldest record that is not in the bucket; `copy_lag_max_ms` is its limit. `clocks` are
+    problems of this broker's clock, and of others that it finds as controller; `clock_comparisons` has the numbers.
+    `contact_lost_ms`: time without contact with the controller; 0 with it.
     """
     problems = list(_describe_not_serving(failure, waits_for_store=waits_for_store, started=started))
     if disk.dead is not None:
@@ -101,8 +101,7 @@ def assess_health(
     own_clock, other_clocks = clocks
     problems += own_clock
     problems += [f"partition {name} is not served: {why}" for name, why in list(unserved.items())[:LISTED_MAX]]
-    listed = list(replicas)
-    stuck = {str(replica.tp): replica.upload_problem for replica in listed if replica.upload_problem}
+    stuck = {str(replica.tp): replica.upload_problem for replica in replicas if replica.upload_problem}
     if outage is None:
         problems += [f"tiering of {name} fails: {why}" for name, why in list(stuck.items())[:LISTED_MAX]]
         if copy_lag_ms > copy_lag_max_ms + UPLOAD_GRACE_MS:
@@ -127,9 +126,11 @@ def assess_health(
     lost = unacknowledged_losses(image)
     problems += _describe_losses(lost)
     details = {
-        "partitions": len(listed),
+        "led_partitions": len(replicas),
+        "followed_partitions": replica_count - len(replicas),
         "controller": image.controller,
         "brokers": {str(broker.node_id): broker_state(broker) for _, broker in sorted(image.brokers.items())},
+        "full_disks": list(full_disks),
         "leaderless_partitions": len(partition_health.leaderless),
         "under_min_isr_partitions": len(partition_health.under_min_isr),
         "under_replicated_partitions": len(partition_health.under_replicated),
@@ -177,7 +178,7 @@ def _describe_full_disks(image: Image) -> dict[int, str]:
     """Returns what became of the leaderships of each live broker whose disk is full."""
     found = {}
     for node, each in sorted(image.brokers.items()):
-        if each.live and each.disk == DISK_FULL:
+        if each.is_disk_full:
             moved = (
                 f"moved leadership of {each.moved_leaders} partitions" if each.moved_leaders else "moved no leadership"
             )

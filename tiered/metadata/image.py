@@ -143,6 +143,11 @@ class BrokerImage:
     """Leaderships that other brokers took because the disk became full."""
 
     @property
+    def is_disk_full(self) -> bool:
+        """True if it serves and its disk is full."""
+        return self.live and self.disk == DISK_FULL
+
+    @property
     def live(self) -> bool:
         """True if it may lead and be in sync."""
         return self.alive and not self.fenced

@@ -95,6 +95,28 @@ def test_full_leader_keeps_leading_while_no_replica_with_room_is_in_sync() -> No
     run_scenario(scenario)
 
 
+def test_led_and_followed_partitions_are_counted_apart(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        first, other = three.others()
+        await create_topic(three, first.node_id, 1)
+        await write(three, 0)
+
+        def counts(broker: SimBroker) -> tuple[int, int]:
+            details = broker.node.health().details
+            return details["led_partitions"], details["followed_partitions"]
+
+        await three.wait_until(lambda: (counts(first), counts(other)) == ((1, 0), (0, 1)), 10)
+        await other.kill()
+        caplog.clear()
+        await other.start()
+        await three.wait_until(lambda: counts(other) == (0, 1), 10)
+
+    with caplog.at_level("INFO"):
+        run_scenario(scenario)
+    [serves] = [each.getMessage() for each in caplog.records if each.getMessage().startswith("broker serves")]
+    assert serves.endswith(" led=0 followed=1")
+
+
 def test_full_follower_leaves_the_isr_and_is_a_problem_everywhere() -> None:
     async def scenario(three: ThreeBrokers) -> None:
         first, other = three.others()
@@ -107,5 +129,6 @@ def test_full_follower_leaves_the_isr_and_is_a_problem_everywhere() -> None:
         assert any(each.startswith("disk full since") for each in other.node.health().own_problems)
         expected = f"moved no leadership from broker {other.node_id}: disk full since"
         assert any(expected in problem for problem in first.node.health().problems)
+        assert first.node.health().details["full_disks"] == [other.node_id]
 
     run_scenario(scenario)

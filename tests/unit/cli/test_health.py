@@ -27,7 +27,10 @@ from tiered_api.kafka.protocol.messages.metadata import (
 
 
 def seen(
-    *partitions: tuple[int, list[int], list[int]], controller: int = 1, names: tuple[str, ...] = ("t",)
+    *partitions: tuple[int, list[int], list[int]],
+    controller: int = 1,
+    names: tuple[str, ...] = ("t",),
+    full: tuple[int, ...] = (),
 ) -> ClusterView:
     """Brokers 1 and 2 are live, 4 is fenced, 5 has stopped; a topic whose partitions have leader, replicas, ISR."""
     made = [
@@ -40,7 +43,8 @@ def seen(
         topics=[MetadataResponseTopic(name=name, partitions=made) for name in names],
     )
     registered = [
-        DescribeClusterBroker(1, "h", 9091),
+        DescribeClusterBroker(1, "h", 9091, is_disk_full=1 in full),
+        DescribeClusterBroker(2, "h", 9092, is_disk_full=2 in full),
         DescribeClusterBroker(4, "h", 9094, "r", is_fenced=True),
         DescribeClusterBroker(5, "h", 9095, None, is_fenced=True, is_stopped=True),
     ]
@@ -52,6 +56,20 @@ def found(known: ClusterView, min_isr: int = 1, **eligible: EligibleReplicas) ->
     return list(
         find_unhealthy(known, {"t": min_isr}, {("t", int(name[1:])): each for name, each in eligible.items()}, {})
     )
+
+
+@pytest.mark.parametrize(
+    ("isr", "full", "why"),
+    [
+        ([1], (2,), "the disk of broker 2 is full"),
+        ([2], (1, 2), "the disk of broker 1 is full"),
+        ([], (1, 2), "the disks of brokers 1 and 2 are full"),
+        ([], (2,), "the disk of broker 2 is full; broker 1 is not in sync yet"),
+    ],
+)
+def test_replica_on_full_disk_is_said_to_lack_room(isr: list[int], full: tuple[int, ...], why: str) -> None:
+    [one] = found(seen((1, [1, 2], isr), full=full), 0)
+    assert one.why == why
 
 
 def test_replica_that_a_move_adds_is_not_missed_while_it_copies() -> None:

@@ -12,12 +12,13 @@ from tiered.errors import Code, Refused, Unavailable
 from tiered_api.cli.cluster.health_verdict import (
     EligibleReplicas,
     TopicAndPartition,
+    UnhealthyPartition,
     find_unhealthy,
     summarize_health,
     topics_to_examine,
 )
 from tiered_api.cli.cluster.moves import fetch_reassignments
-from tiered_api.cli.cluster.view import fetch_cluster_view, fetch_self_reports
+from tiered_api.cli.cluster.view import ClusterView, fetch_cluster_view, fetch_self_reports
 from tiered_api.cli.configs import TOPIC, describe_configs
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.internal_rows import fold_rows, is_internal
@@ -86,10 +87,13 @@ async def check_health(client: KafkaClient) -> dict[str, Any]:
     said = await fetch_self_reports(client, seen)
     if not names:
         return summarize_health(seen, (), said)
+    return summarize_health(seen, await explain_partitions(client, seen, names), said)
+
+
+async def explain_partitions(client: KafkaClient, seen: ClusterView, names: list[str]) -> list[UnhealthyPartition]:
+    """Fetches what the verdict on these topics needs besides the view. Returns the partitions that lack something."""
     min_isr, eligible_replicas = await fetch_min_isr(client, names), await fetch_eligible(client, names)
-    return summarize_health(
-        seen, list(find_unhealthy(seen, min_isr, eligible_replicas, await _adding_replicas(client))), said
-    )
+    return list(find_unhealthy(seen, min_isr, eligible_replicas, await _adding_replicas(client)))
 
 
 async def _adding_replicas(client: KafkaClient) -> dict[TopicAndPartition, list[int]]:

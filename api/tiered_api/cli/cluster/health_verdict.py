@@ -193,8 +193,10 @@ def _explain_problems(
     copies = [node for node in missing if seen.is_live(node) and node in new]
     if gone:
         yield f"broker {' and '.join(gone)}"
-    if behind:
-        yield f"{_format_brokers(seen, behind)} {'are' if len(behind) > 1 else 'is'} not in sync yet"
+    if full := [node for node in behind if seen.is_disk_full(node)]:
+        yield f"the disk{'s' if len(full) > 1 else ''} of {_format_brokers(seen, full)} {_are(full)} full"
+    if behind := [node for node in behind if node not in full]:
+        yield f"{_format_brokers(seen, behind)} {_are(behind)} not in sync yet"
     if copies:
         yield f"a move to {_format_brokers(seen, copies)} is under way"
 
@@ -215,6 +217,10 @@ def _explain_leaderless(
         last_known = _format_brokers(seen, eligible_replicas.last_known)
         return eligible_replicas.last_known, f"waits until {last_known} have said what is left of their logs"
     return (), "no broker is known that has its records"
+
+
+def _are(nodes: Sequence[int]) -> str:
+    return "are" if len(nodes) > 1 else "is"
 
 
 def _format_brokers(seen: ClusterView, nodes: Sequence[int], word: str = "and") -> str:

@@ -32,6 +32,7 @@ class BrokerSummary:
     state: str
     address: str | None = None
     rack: str | None = None
+    is_disk_full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +63,20 @@ class ClusterView:
         """True if the broker is live."""
         return self.state(node) == LIVE
 
+    def is_disk_full(self, node: int) -> bool:
+        """True if the disk of the broker is full, as far as the cluster reports it."""
+        known = self.brokers.get(node)
+        return known is not None and known.is_disk_full
+
     def state(self, node: int) -> str:
         """Returns one of the four states."""
         known = self.brokers.get(node)
         return known.state if known is not None else AWAY
 
 
-async def fetch_cluster_view(client: KafkaClient) -> ClusterView:
-    """Fetches the whole state."""
-    got = await client.fetch_metadata(None)
+async def fetch_cluster_view(client: KafkaClient, topics: list[str] | None = None) -> ClusterView:
+    """Fetches the state of all brokers and of the given topics; None: of all topics."""
+    got = await client.fetch_metadata(topics)
     return build_view(await fetch_registered(client), got)
 
 
@@ -84,11 +90,13 @@ def build_view(registered: DescribeClusterResponse | None, got: MetadataResponse
     for broker in registered.brokers if registered is not None else ():
         state = STOPPED if broker.is_stopped else FENCED if broker.is_fenced else AWAY
         where = str(Address(broker.host, broker.port))
-        known[broker.broker_id] = BrokerSummary(broker.broker_id, state, where, broker.rack)
+        known[broker.broker_id] = BrokerSummary(broker.broker_id, state, where, broker.rack, broker.is_disk_full)
+    full = {node for node, broker in known.items() if broker.is_disk_full}
     gone = {broker.broker_id for broker in registered.brokers if broker.is_fenced} if registered is not None else set()
     for here in got.brokers:
         if here.node_id not in gone:
-            known[here.node_id] = BrokerSummary(here.node_id, LIVE, str(Address(here.host, here.port)), here.rack)
+            where, is_full = str(Address(here.host, here.port)), here.node_id in full
+            known[here.node_id] = BrokerSummary(here.node_id, LIVE, where, here.rack, is_full)
     return ClusterView(
         got.controller_id, dict(sorted(known.items())), sorted(got.topics, key=lambda each: each.name or "")
     )

@@ -12,6 +12,9 @@ from typing import Any
 from tiered.config.settings import topic_rows
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
+from tiered_api.cli.cluster.health import explain_partitions
+from tiered_api.cli.cluster.health_verdict import topics_to_examine
+from tiered_api.cli.cluster.view import fetch_cluster_view
 from tiered_api.cli.configs import TOPIC, config_rows, describe_configs
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_error, print_json, print_lines, print_rows
@@ -117,6 +120,7 @@ async def _describe(args: Namespace) -> dict[str, dict[str, Any] | Refused]:
         there = [name for name, topic in found.items() if not isinstance(topic, Refused)]
         configs = await topic_configs(client, there) if there and (not only or args.configs) else {}
         compaction = await _compaction(client, configs) if not only else {}
+        unhealthy = await _unhealthy_rows(client, there) if with_partitions or not only else {}
         for name, topic in found.items():
             if isinstance(topic, Refused):
                 out[name] = topic
@@ -130,6 +134,8 @@ async def _describe(args: Namespace) -> dict[str, dict[str, Any] | Refused]:
                     shown["without_effect"] = idle
             if name in compaction:
                 shown["compaction"] = compaction[name]
+            if name in unhealthy:
+                shown["unhealthy"] = unhealthy[name]
             if with_partitions:
                 shown["partitions"] = await partition_rows(client, topic)
             out[name] = shown
@@ -173,6 +179,19 @@ async def _compaction(client: KafkaClient, configs: Mapping[str, list[Row]]) -> 
             raise
         return {}
     return {name: compaction_rows(each for each in facts if each.topic == name) for name in compacted}
+
+
+async def _unhealthy_rows(client: KafkaClient, names: list[str]) -> dict[str, list[Row]]:
+    """Returns rows for the partitions of topics that lack a leader or replicas, each with the reason."""
+    if not names:
+        return {}
+    seen = await fetch_cluster_view(client, names)
+    unhealthy: dict[str, list[Row]] = {}
+    if lacking := topics_to_examine(seen):
+        for each in await explain_partitions(client, seen, lacking):
+            row: Row = {"partition": each.partition, "problems": ", ".join(each.problems), "why": each.why}
+            unhealthy.setdefault(each.topic, []).append(row)
+    return unhealthy
 
 
 def _summary(topic: MetadataResponseTopic) -> Row:

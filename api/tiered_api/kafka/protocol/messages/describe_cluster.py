@@ -33,6 +33,7 @@ class DescribeClusterBroker:
     rack: str | None = string(nullable="0+", default=None)
     is_fenced: bool = boolean("2+")
     is_stopped: bool = boolean("2+", tag=FIRST_PRIVATE_TAG, tagged="2+")
+    is_disk_full: bool = boolean("2+", tag=FIRST_PRIVATE_TAG + 1, tagged="2+")
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 v1+ says whether the client means brokers or controllers (KIP-919): controllers have no listeners of their own here. v2+
 can include fenced brokers (KIP-1073), except those without a known address. Tagged fields of our own, which Kafka's
-clients skip, tell more: that a broker stopped by itself and cleanly, and on request the problems
+clients skip, tell more: that a broker stopped by itself and cleanly, that its disk is full, and on request the problems
 and certificates of the replying broker, and the possible losses of the cluster.
 """
 
@@ -40,7 +40,9 @@ async def handle(context: KafkaContext, call: Call[DescribeClusterRequest]) -> D
         cluster_id=context.broker.cluster_id,
         controller_id=advertised_controller(image),
         brokers=[
-            DescribeClusterBroker(broker.node_id, host, port, broker.rack or None, not broker.live, not broker.alive)
+            DescribeClusterBroker(
+                broker.node_id, host, port, broker.rack or None, not broker.live, not broker.alive, broker.is_disk_full
+            )
             for broker, host, port in advertised_brokers(image, call.listener, away)
         ],
     )
