@@ -40,7 +40,10 @@ class Drill:
         )
 
     def partition(self) -> Any:
-        return self._admin.list_topics("t", timeout=SECONDS).topics["t"].partitions[0]
+        return self.partitions("t")[0]
+
+    def partitions(self, topic: str) -> Any:
+        return self._admin.list_topics(topic, timeout=SECONDS).topics[topic].partitions
 
     def produce(self) -> float:
         """Produces a round; returns the seconds until all of it is acknowledged."""
@@ -93,6 +96,11 @@ def test_writes_go_on_while_a_follower_and_then_the_leader_is_full(tmp_path: Pat
             described = run_tiered("topic", "describe", "t", "--brokers", drill.address).stdout
             for shown in (described, drill.problems()):
                 assert f"the disk of broker {follower} is full" in shown
+            assert run_tiered("topic", "create", "u", "-p", "3", "-r", "2", "--brokers", drill.address).returncode == 0
+            made = drill.partitions("u")
+            assert not any(follower in each.replicas for each in made.values())
+            done = run_tiered("cluster", "reassign", f"u/0={follower}", "--brokers", drill.address)
+            assert f"the disk of broker {follower} is full" in done.stderr, done
             assert drill.partition().leader == leader
         drill.wait_until(lambda: follower in drill.partition().isrs)
 
@@ -103,6 +111,7 @@ def test_writes_go_on_while_a_follower_and_then_the_leader_is_full(tmp_path: Pat
             assert "moved leadership of " in drill.problems() and moved in drill.problems()
             cluster.wait_for_line(moved)
         drill.wait_until(lambda: rows_are_healthy(drill.address))
+        drill.wait_until(lambda: drill.partitions("u")[0].replicas == [follower])
         assert sorted(drill.partition().isrs) == [1, 2, 3]
         assert count_records(drill.address) == drill.acked == 2 * ROUND
         assert cluster.stop() == 0, cluster.log.read_text()

@@ -20,9 +20,10 @@ def plan_missing_replicas(image: Image, settings: Settings) -> tuple[Move, ...]:
     """Returns more replicas for each partition that has fewer than its topic's target.
 
     Skips partitions without a leader, which nothing could copy from, and those with a reassignment. Existing replicas
-    stay in their order, with the preferred leader first. Brokers at their replica limit get none.
+    stay in their order, with the preferred leader first. Brokers at their replica limit get none, and brokers whose
+    disk is full get none until they have room.
     """
-    racks, limits = image.placement_racks(), PartitionLimits(image, settings)
+    racks, limits = _racks_with_room(image), PartitionLimits(image, settings)
     replica_counts = Counter(
         node for topic in image.topics.values() for each in topic.partitions for node in each.target_replicas
     )
@@ -42,6 +43,12 @@ def plan_missing_replicas(image: Image, settings: Settings) -> tuple[Move, ...]:
                 replica_counts.update(added)
                 moves.append(Move(topic.topic_id, p, (*partition.replicas, *added)))
     return tuple(moves)
+
+
+def _racks_with_room(image: Image) -> dict[int, str]:
+    """Returns node id -> rack of the brokers that take new replicas and have room for them."""
+    full = image.full_disk_ids()
+    return {node: rack for node, rack in image.placement_racks().items() if node not in full}
 
 
 def _target_replication(topic: TopicImage, settings: Settings) -> int:
@@ -73,7 +80,7 @@ def _choose_brokers(
 
 
 class MissingReplicas:
-    """Missing replicas as a `BalancingPlan`: planned only after a broker joins.
+    """Missing replicas as a `BalancingPlan`: planned only after a broker joins, or its full disk got room.
 
     So a reassignment that an operator cancels does not start again at once. Brokers that start together lead to one
     plan, the one after the pause.
@@ -89,7 +96,7 @@ class MissingReplicas:
 
     def is_needed(self, image: Image, settings: Settings) -> bool:
         """True if a broker has joined since the last call and replicas are missing."""
-        placeable = frozenset(image.placement_racks())
+        placeable = frozenset(_racks_with_room(image))
         joined, self._known_brokers = placeable - self._known_brokers, placeable
         return bool(joined) and bool(plan_missing_replicas(image, settings))
 

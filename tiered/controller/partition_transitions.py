@@ -41,8 +41,13 @@ class PartitionContext:
 
 
 def new_partition(replicas: tuple[int, ...], context: PartitionContext) -> PartitionImage:
-    """Returns a new partition: nothing is stored yet, so all live replicas are in sync."""
-    isr = tuple(node for node in replicas if node in context.live)
+    """Returns a new partition: nothing is stored yet, so all live replicas are in sync.
+
+    Replicas on full disks are left out if enough others are there: acks=all would wait for them.
+    """
+    live = tuple(node for node in replicas if node in context.live)
+    room = tuple(node for node in live if node not in context.full)
+    isr = room if len(room) >= max(1, min(context.min_isr, len(replicas))) else live
     leader = _first_live(isr, replicas, context)
     return PartitionImage(replicas, NO_LEADER if leader is None else leader, 0, isr)
 

@@ -1,21 +1,37 @@
-"""Replica placement for new partitions: even over brokers, and each partition over as many racks as possible."""
+"""Replica placement for new partitions: even over brokers, and each partition over as many racks as possible.
+
+A broker whose disk is full gets a new replica only where no other broker is left, whatever its rack is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from tiered.errors import Code, Refused
 
 
+def prefer_room(racks: Mapping[int, str], full: Set[int], replication_factor: int) -> Mapping[int, str]:
+    """Returns the brokers for partitions of that many replicas: those with room on their disks, and all if too few have
+    room."""
+    room = {node: rack for node, rack in racks.items() if node not in full}
+    return room if len(room) >= replication_factor else racks
+
+
 def place_replicas(
-    racks: Mapping[int, str], partitions: int, replication_factor: int, *, start: int = 0, first_partition: int = 0
+    racks: Mapping[int, str],
+    partitions: int,
+    replication_factor: int,
+    *,
+    start: int = 0,
+    first_partition: int = 0,
+    full: Set[int] = frozenset(),
 ) -> list[tuple[int, ...]]:
     """Returns the replicas of `partitions` partitions from `first_partition` on; the first replica is the preferred
     leader. Equal replicas are one object: partitions are many, brokers are few.
 
     Brokers stand in an order that alternates racks. Replica j of partition k is the broker `(start + j + k) mod n` in
     that order. A broker whose rack the partition already uses is skipped while a broker on another rack is left.
-    `racks`: node id -> rack, "" for none.
+    Brokers with `full` disks come last. `racks`: node id -> rack, "" for none.
     """
     if not racks:
         raise Refused(Code.INVALID_REPLICATION_FACTOR, "no live broker takes new replicas: all are cordoned")
@@ -25,11 +41,12 @@ def place_replicas(
             f"replication factor {replication_factor} is not in 1..{len(racks)}, "
             "the number of live brokers that take new replicas",
         )
+    racks = prefer_room(racks, full, replication_factor)
     order = _alternate_racks(racks)
     chosen: dict[int, tuple[int, ...]] = {}
     for k in range(min(partitions, len(order))):
         first = (start + first_partition + k) % len(order)
-        chosen[first] = _choose_replicas(order, racks, replication_factor, first)
+        chosen[first] = _choose_replicas(order, racks, replication_factor, first, full)
     return [chosen[(start + first_partition + k) % len(order)] for k in range(partitions)]
 
 
@@ -64,7 +81,7 @@ def _alternate_racks(racks: Mapping[int, str]) -> list[int]:
 
 
 def _choose_replicas(
-    order: Sequence[int], racks: Mapping[int, str], replication_factor: int, start: int
+    order: Sequence[int], racks: Mapping[int, str], replication_factor: int, start: int, full: Set[int]
 ) -> tuple[int, ...]:
     ring = [order[(start + j) % len(order)] for j in range(len(order))]
     chosen: list[int] = []
@@ -74,4 +91,4 @@ def _choose_replicas(
             chosen.append(broker)
             used.add(racks[broker])
     rest = [broker for broker in ring if broker not in chosen]
-    return tuple((chosen + rest)[:replication_factor])
+    return tuple(sorted(chosen + rest, key=full.__contains__)[:replication_factor])

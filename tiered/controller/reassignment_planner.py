@@ -7,7 +7,7 @@ The controller decides whether a move is allowed (`reassignment`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import NamedTuple
 
 from tiered.errors import Code, Refused
@@ -28,11 +28,16 @@ Reassignments = dict[PartitionName, tuple[int, ...]]
 
 
 def plan_drain(
-    assignments: Assignments, racks: Mapping[int, str], leaving: int, leaderless: Iterable[PartitionName] = ()
+    assignments: Assignments,
+    racks: Mapping[int, str],
+    leaving: int,
+    leaderless: Iterable[PartitionName] = (),
+    full: Set[int] = frozenset(),
 ) -> Reassignments:
     """Returns new replicas for all partitions of broker `leaving`: another live broker replaces it in each.
 
-    `racks`: live broker -> rack. Raises `Refused` if too few brokers are left. Raises `Refused` too if one of the
+    `racks`: live broker -> rack. A broker with a `full` disk gets a replica only where no other is left. Raises
+    `Refused` if too few brokers are left. Raises `Refused` too if one of the
     partitions has no leader: then nothing can copy it, and `leaving` may have its last replica.
     """
     others = {node: rack for node, rack in racks.items() if node != leaving}
@@ -52,7 +57,7 @@ def plan_drain(
         used = {others[node] for node in replicas if others.get(node)}
         candidates = sorted(
             others.keys() - set(replicas),
-            key=lambda node: (others[node] in used, replica_counts[node], leader_counts[node], node),
+            key=lambda node: (node in full, others[node] in used, replica_counts[node], leader_counts[node], node),
         )
         planned[tp] = _replace_replica(replicas, leaving, candidates[0])
         replica_counts[candidates[0]] += 1
@@ -60,11 +65,11 @@ def plan_drain(
     return planned
 
 
-def plan_balance(assignments: Assignments, racks: Mapping[int, str]) -> Reassignments:
+def plan_balance(assignments: Assignments, racks: Mapping[int, str], full: Set[int] = frozenset()) -> Reassignments:
     """Returns moves after which no live broker has two replicas more than another, as far as racks allow it.
 
     Preferred leaders are spread too. No partition uses fewer racks than before. A partition with a replica on a broker
-    that is not in `racks` stays as it is.
+    that is not in `racks` stays as it is. A broker with a `full` disk gets no replica and no preferred leader.
     """
     planned = {tp: replicas for tp, replicas in sorted(assignments.items()) if all(node in racks for node in replicas)}
     replica_counts, leader_counts = _count_replicas(assignments), _count_preferred_leaders(assignments)
@@ -72,7 +77,7 @@ def plan_balance(assignments: Assignments, racks: Mapping[int, str]) -> Reassign
     for tp, replicas in planned.items():
         for node in replicas:
             hosted[node][tp] = None
-    while (move := _find_move(planned, hosted, replica_counts, racks)) is not None:
+    while (move := _find_move(planned, hosted, replica_counts, racks, full)) is not None:
         tp, crowded, free = move
         leader_counts[crowded] -= planned[tp][0] == crowded
         leader_counts[free] += planned[tp][0] == crowded
@@ -81,7 +86,7 @@ def plan_balance(assignments: Assignments, racks: Mapping[int, str]) -> Reassign
         hosted[free][tp] = None
         replica_counts[crowded] -= 1
         replica_counts[free] += 1
-    _balance_leaders(planned, leader_counts)
+    _balance_leaders(planned, leader_counts, full)
     return {tp: replicas for tp, replicas in planned.items() if replicas != assignments[tp]}
 
 
@@ -90,11 +95,12 @@ def _find_move(
     hosted: Mapping[int, Iterable[PartitionName]],
     replica_counts: Counter[int],
     racks: Mapping[int, str],
+    full: Set[int],
 ) -> tuple[PartitionName, int, int] | None:
     """Returns a partition, a broker with many replicas and one with few: the partition can move between them."""
     order = sorted(racks, key=lambda node: (replica_counts[node], node))
     for crowded in reversed(order):
-        for free in order:
+        for free in (node for node in order if node not in full):
             if replica_counts[crowded] - replica_counts[free] < 2:
                 break
             for tp in hosted[crowded]:
@@ -105,13 +111,13 @@ def _find_move(
     return None
 
 
-def _balance_leaders(planned: Reassignments, leader_counts: Counter[int]) -> None:
+def _balance_leaders(planned: Reassignments, leader_counts: Counter[int], full: Set[int]) -> None:
     """Spreads preferred leaders by the order of replicas alone; moves no replica."""
     changed = True
     while changed:
         changed = False
         for tp, replicas in planned.items():
-            leader = min(replicas, key=lambda node: (leader_counts[node], node))
+            leader = min(replicas, key=lambda node: (node in full, leader_counts[node], node))
             if leader_counts[replicas[0]] - leader_counts[leader] >= 2:
                 leader_counts[replicas[0]] -= 1
                 leader_counts[leader] += 1

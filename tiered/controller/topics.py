@@ -5,7 +5,7 @@ New topics are checked for name, settings, limits and replica placement.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tiered.config.settings import Settings, TopicConfig, topic_rows
@@ -15,12 +15,12 @@ from tiered.controller.decision import ControllerResult
 from tiered.controller.leaders import PartitionContexts
 from tiered.controller.partition_limits import PartitionLimits
 from tiered.controller.partition_transitions import PartitionContext
-from tiered.controller.placement import check_assignments, place_replicas, start_of
+from tiered.controller.placement import check_assignments, place_replicas, prefer_room, start_of
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import Change
-from tiered.metadata.effective_config import apply_edits, broker_settings, normalize_edits
+from tiered.metadata.effective_config import MIN_ISR, apply_edits, broker_settings, cluster_min_isr, normalize_edits
 from tiered.metadata.image import DeletedTopic, Image, TopicImage
 from tiered.metadata.internal_topics import check_changeable, check_configs, internal_topic_configs
 from tiered.metadata.topic_names import INTERNAL, TopicNames, check_name
@@ -93,7 +93,7 @@ class Topics:
         created = kinds.TopicCreated(
             request.name, topic_id, assignments, configs, now_ms, default_factor if is_short else 0, request.creator
         )
-        return created, *self._new_partition_changes(topic_id, 0, assignments)
+        return created, *self._new_partition_changes(topic_id, 0, assignments, configs)
 
     def _is_default_internal(self, name: str, partitions: int) -> bool:
         """True if it is an internal topic that groups need, of the usual size: no limit refuses that one."""
@@ -137,17 +137,24 @@ class Topics:
     def _place_replicas(
         self, partitions: int, replication_factor: int, *, start: int, first_partition: int
     ) -> tuple[tuple[int, ...], ...]:
-        racks = self.image.placement_racks()
+        racks, full = self.image.placement_racks(), self.image.full_disk_ids()
         return tuple(
-            place_replicas(racks, partitions, replication_factor, start=start, first_partition=first_partition)
+            place_replicas(
+                racks, partitions, replication_factor, start=start, first_partition=first_partition, full=full
+            )
         )
 
     def _new_partition_changes(
-        self, topic_id: TopicId, first_partition: int, assignments: Sequence[tuple[int, ...]]
+        self,
+        topic_id: TopicId,
+        first_partition: int,
+        assignments: Sequence[tuple[int, ...]],
+        configs: Mapping[str, str],
     ) -> Iterator[kinds.PartitionChanged]:
         """Yields the first leader of each partition: the same one for equal replicas."""
         context = PartitionContext(
-            self.image.live_ids(), stopping=self.image.stopping_ids(), full=self.image.full_disk_ids(),
+            self.image.live_ids(), int(configs.get(MIN_ISR, cluster_min_isr(self.image))),
+            stopping=self.image.stopping_ids(), full=self.image.full_disk_ids(),
             recovering=self.image.recovering_disk_ids(),
         )  # fmt: skip
         elected = {each: partition_transitions.new_partition(each, context) for each in dict.fromkeys(assignments)}
@@ -179,14 +186,15 @@ class Topics:
         PartitionLimits(self.image, self.settings).add_partitions(added, topic.creator)
         changes: tuple[Change, ...] = (
             kinds.PartitionsAdded(topic.topic_id, added),
-            *self._new_partition_changes(topic.topic_id, have, added),
+            *self._new_partition_changes(topic.topic_id, have, added, topic.configs),
         )
         return self._topic_decision(request.name, changes, request.validate_only)
 
     def _added_assignments(self, request: requests.CreatePartitions, topic: TopicImage) -> tuple[tuple[int, ...], ...]:
         have, first = len(topic.partitions), topic.partitions[0].target_replicas
         if request.assignments is None:
-            start = start_of(self.image.placement_racks(), first[0])
+            racks = prefer_room(self.image.placement_racks(), self.image.full_disk_ids(), len(first))
+            start = start_of(racks, first[0])
             return self._place_replicas(request.count - have, len(first), start=start, first_partition=have)
         if len(request.assignments) != request.count - have:
             raise Refused(

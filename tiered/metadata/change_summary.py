@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from tiered.config.settings import broker_rows
 from tiered.ids import TopicId
@@ -21,15 +22,18 @@ LOSSES_SHOWN_MAX = 100
 def summarize(changes: Sequence[Change], before: Image, after: Image) -> Iterator[str]:
     """Yields lines for the log, in order of the kinds of changes."""
     created, extended, deleted, altered = list[str](), list[str](), list[str](), list[str]()
+    without_room = list[str]()
     brokers, changed = list[str](), dict[tuple[TopicId, int], None]()
     for change in changes:
         match change:
             case kinds.TopicCreated():
                 configs = "".join(f" {name}={value}" for name, value in change.configs.items())
                 created.append(f"{change.name} partitions={len(change.assignments)}{configs}")
+                without_room += _name_full_disks(change.name, chain.from_iterable(change.assignments), before)
             case kinds.PartitionsAdded() if change.topic_id in after.topics_by_id:
                 topic = after.topics_by_id[change.topic_id]
                 extended.append(f"{topic.name} partitions={len(topic.partitions)}")
+                without_room += _name_full_disks(topic.name, chain.from_iterable(change.assignments), before)
             case kinds.TopicDeleted() if change.topic_id in before.topics_by_id:
                 deleted.append(before.topics_by_id[change.topic_id].name)
             case kinds.TopicConfigChanged() if change.topic_id in after.topics_by_id:
@@ -53,8 +57,17 @@ def summarize(changes: Sequence[Change], before: Image, after: Image) -> Iterato
                 brokers.append(f"secret of brokers set version={change.version}")
             case kinds.PartitionChanged():
                 changed[change.topic_id, change.partition] = None
+                topic, was = after.topics_by_id.get(change.topic_id), before.topics_by_id.get(change.topic_id)
+                if (
+                    change.adding
+                    and topic is not None
+                    and was is not None
+                    and not was.partitions[change.partition].adding
+                ):
+                    without_room += _name_full_disks(f"{topic.name}-{change.partition}", change.adding, before)
     yield from _format_lines("topic created name=", created, "topics created count=")
     yield from _format_lines("partitions added name=", extended, "partitions added count=")
+    yield from _format_lines("replicas on full disks name=", without_room, "topics with replicas on full disks count=")
     yield from _format_lines("topic deleted name=", deleted, "topics deleted count=")
     yield from _format_lines("settings changed ", altered, "settings changed count=")
     yield from brokers
@@ -97,6 +110,13 @@ def _list_losses(before: Image, after: Image, is_shown: Callable[[int, int | Non
     more = ",..." if len(names) > LOSSES_SHOWN_MAX else ""
     listed = ",".join(names[:LOSSES_SHOWN_MAX])
     return f"partitions={len(names)} partition@offset={listed}{more}: see `tiered cluster losses`"
+
+
+def _name_full_disks(name: str, nodes: Iterable[int], image: Image) -> Iterator[str]:
+    """Yields the name with those of the brokers whose disk is full; nothing if all have room."""
+    full = image.full_disk_ids()
+    if full and (named := sorted(full.intersection(nodes))):
+        yield f"{name} brokers={','.join(map(str, named))}"
 
 
 def _has_live_brokers(image: Image) -> bool:

@@ -16,6 +16,7 @@ from tiered.access.audit_log import LOGGER
 from tiered.controller.balancer import SETTLE_SECONDS
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Code, Refused
+from tiered.ids import TopicPartition
 from tiered.replication.disk_state import RECOVERY_SECONDS, ROOM_SECONDS
 from tiered.replication.leader_replica import ACKS_ALL
 
@@ -93,6 +94,35 @@ def test_full_leader_keeps_leading_while_no_replica_with_room_is_in_sync() -> No
         await write(three, 1, LARGE, seconds=60)  # the third replica leaves the ISR by its lag
 
     run_scenario(scenario)
+
+
+def test_new_topics_avoid_a_full_disk_and_acknowledge_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        first, other = three.others()
+        await create_topic(three, first.node_id, 1)
+        fill_disk(other)
+        await write(three, 0, LARGE, seconds=60)
+        submit = three.controller.node.submit
+        await three.wait_until(lambda: three.controller.node.image.full_disk_ids() == {other.node_id}, 20)
+        two = await submit(CreateTopic("two", 6, 2))
+        assert not any(other.node_id in each.replicas for each in two.partitions)
+        await submit(CreateTopic("all", 3, 3))
+        for p, each in enumerate(three.controller.node.image.topics["all"].partitions):
+            assert other.node_id in each.replicas and each.leader != other.node_id
+            leader = three.brokers[each.leader].node
+            async with asyncio.timeout(5):  # less than a lagging follower may stay in the ISR
+                while leader.hosted_replicas.find_leader(TopicPartition("all", p)) is None:
+                    await asyncio.sleep(0.1)
+                await leader.leader_replica("all", p).append(batch(0), acks=ACKS_ALL, timeout_ms=4_000)
+        other.machine.disk.capacity = None
+        await three.wait_until(
+            lambda: all(len(each.isr) == 3 for each in three.controller.node.image.topics["all"].partitions),
+            3 * ROOM_SECONDS,
+        )
+
+    with caplog.at_level("INFO"):
+        run_scenario(scenario)
+    assert any(each.getMessage().startswith("replicas on full disks name=all brokers=") for each in caplog.records)
 
 
 def test_led_and_followed_partitions_are_counted_apart(caplog: pytest.LogCaptureFixture) -> None:

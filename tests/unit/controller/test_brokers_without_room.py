@@ -5,9 +5,20 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.controller.test_controller import decide, refusal
-from tests.unit.controller.test_leaders import TWO, cluster, incarnation, isr_change, partition, states, topic_id
+from tests.unit.controller.test_leaders import (
+    TWO,
+    cluster,
+    incarnation,
+    isr_change,
+    partition,
+    register,
+    states,
+    topic_id,
+)
+from tiered.config.settings import Settings
 from tiered.controller import requests
 from tiered.controller.controller import Controller
+from tiered.controller.missing_replicas import MissingReplicas
 from tiered.controller.partition_health import describe_out_of_sync
 from tiered.controller.preferred_leaders import plan_preferred_leaders
 from tiered.errors import Code
@@ -106,7 +117,7 @@ def test_new_partition_is_led_by_a_broker_with_room() -> None:
     shard = cluster(1, 2)
     report(shard, 1, DISK_FULL)
     decide(shard, requests.CreateTopic("t", assignments=[[1, 2]]))
-    assert states(shard) == (2, (1, 2), ())
+    assert states(shard) == (2, (2,), ())
 
 
 def test_disk_of_a_new_incarnation_counts_as_usable() -> None:
@@ -123,3 +134,45 @@ def test_report_that_changes_nothing_writes_nothing() -> None:
     assert shard.decide(requests.ReportDisk(1, incarnation(1), DISK_USABLE), 0).changes == ()
     assert refusal(shard, requests.ReportDisk(1, "other", DISK_FULL)) is Code.STALE_BROKER_EPOCH
     assert refusal(shard, requests.ReportDisk(1, incarnation(1), "odd")) is Code.INVALID_REQUEST
+
+
+def test_new_partitions_avoid_a_full_disk_while_others_have_room() -> None:
+    shard = cluster(1, 2, 3)
+    report(shard, 2, DISK_FULL)
+    decide(shard, requests.CreateTopic("t", 6, 2))
+    assert all(2 not in partition(shard, p).replicas for p in range(6))
+    decide(shard, requests.CreatePartitions("t", 9))
+    assert all(2 not in partition(shard, p).replicas for p in range(9))
+    report(shard, 2, DISK_RECOVERING)
+    decide(shard, requests.CreatePartitions("t", 12))
+    assert any(2 in partition(shard, p).replicas for p in range(9, 12))
+
+
+def test_new_partition_on_a_full_disk_is_led_and_acknowledged_elsewhere() -> None:
+    shard = cluster(1, 2, 3)
+    report(shard, 1, DISK_FULL)
+    decide(shard, requests.CreateTopic("t", 3, 3, configs=TWO))
+    for p in range(3):
+        found = partition(shard, p)
+        assert sorted(found.replicas) == [1, 2, 3] and found.leader != 1 and 1 not in found.isr
+    report(shard, 2, DISK_FULL)
+    decide(shard, requests.CreateTopic("u", 1, 3, configs=TWO))
+    [small] = shard.image.topics["u"].partitions
+    assert small.leader == 3 and sorted(small.isr) == [1, 2, 3], "with fewer in sync, acks=all would be refused"
+    report(shard, 3, DISK_FULL)
+    decide(shard, requests.CreateTopic("v", 1, 1))
+    assert shard.image.topics["v"].partitions[0].leader in (1, 2, 3)
+
+
+def test_missing_replicas_wait_until_the_disk_has_room() -> None:
+    settings = Settings(default_replication_factor=2)
+    shard = cluster(1, settings=settings)
+    decide(shard, requests.CreateTopic("t", 1))
+    plan = MissingReplicas()
+    assert not plan.is_needed(shard.image, settings)
+    register(shard, 2)
+    report(shard, 2, DISK_FULL)
+    assert not plan.is_needed(shard.image, settings) and plan.plan(shard.image, settings) == ()
+    report(shard, 2, DISK_RECOVERING)
+    assert plan.is_needed(shard.image, settings)
+    assert [each.replicas for each in plan.plan(shard.image, settings)] == [(1, 2)]

@@ -35,6 +35,16 @@ def test_partition_has_at_most_one_replica_per_broker(copies: int) -> None:
     assert refused.value.code is Code.INVALID_REPLICATION_FACTOR
 
 
+def test_full_disk_gets_a_replica_only_where_no_other_broker_is_left() -> None:
+    racks = {1: "a", 2: "a", 3: "b", 4: ""}
+    assert place_replicas(racks, 3, 2, full={3}) == place_replicas({1: "a", 2: "a", 4: ""}, 3, 2)
+    for replicas in place_replicas(racks, 8, 3, full={1, 3}):
+        assert set(replicas[:2]) == {2, 4} and replicas[2] in (1, 3)
+    for replicas in place_replicas(racks, 8, 1, full={1, 2, 3}):
+        assert replicas == (4,)
+    assert place_replicas(racks, 8, 2, full=set(racks)) == place_replicas(racks, 8, 2)
+
+
 def test_placement_with_only_cordoned_brokers_is_refused() -> None:
     with pytest.raises(Refused, match="all are cordoned"):
         place_replicas({}, 1, 1)

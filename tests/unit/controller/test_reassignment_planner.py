@@ -56,6 +56,25 @@ def test_drain_is_refused_with_too_few_brokers_or_without_leader() -> None:
     assert plan_drain(placed((1,), (2,)), FLAT, 1, (PartitionName("t", 1),)) == {PartitionName("t", 0): (3,)}
 
 
+def test_drain_chooses_a_full_disk_only_if_no_other_is_left() -> None:
+    racks = {1: "a", 2: "b", 3: "a"}
+    assignments = {PartitionName("t", 0): (1,), PartitionName("t", 1): (1, 3)}
+    assert plan_drain(assignments, racks, 1, full={2}) == {
+        PartitionName("t", 0): (3,),
+        PartitionName("t", 1): (2, 3),
+    }
+
+
+def test_balance_gives_a_full_disk_nothing_and_takes_from_it() -> None:
+    racks = {1: "", 2: "", 3: ""}
+    assignments = {PartitionName("t", p): (1,) for p in range(6)}
+    moves = plan_balance(assignments, racks, {2})
+    assert len(moves) == 3 and set(moves.values()) == {(3,)}
+    assert {node for (node,) in plan_balance(assignments, racks, {1}).values()} == {2, 3}
+    led = {PartitionName("t", p): (1, 2, 3) for p in range(4)}
+    assert {replicas[0] for replicas in plan_balance(led, racks, {2}).values()} == {3}
+
+
 def test_new_broker_gets_its_share_and_nothing_else_moves() -> None:
     before = placed(*[(1, 2), (2, 3), (3, 1)] * 4)
     moves = plan_balance(before, FLAT)

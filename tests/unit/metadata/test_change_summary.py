@@ -38,6 +38,19 @@ def test_lines_name_topics_and_settings() -> None:
     assert lines(there, kinds.PartitionChanged(FLIGHTS, 0, 1, 1, (1,), ())) == []
 
 
+def test_lines_name_replicas_on_full_disks() -> None:
+    brokers = [kinds.BrokerRegistered(node, f"i{node}", "d", "", "", 0) for node in (1, 2)]
+    full = Image().apply([*brokers, kinds.BrokerDiskReported(2, "i2", kinds.DISK_FULL, 0, 0)], 0)
+    topic = kinds.TopicCreated("flights", FLIGHTS, ((1, 2), (1,)), {}, 0)
+    line = "replicas on full disks name=flights brokers=2"
+    assert lines(full, topic)[-1] == line
+    there = full.apply([topic, kinds.PartitionChanged(FLIGHTS, 1, 1, 0, (1,), ())], 1)
+    assert lines(there, kinds.PartitionsAdded(FLIGHTS, ((2,),)))[-1] == line
+    assert len(lines(there, kinds.PartitionsAdded(FLIGHTS, ((1,),)))) == 1
+    moved = kinds.PartitionChanged(FLIGHTS, 1, 1, 1, (1,), (), replicas=(1, 2), adding=(2,))
+    assert lines(there, moved) == ["replicas on full disks name=flights-1 brokers=2"]
+
+
 def test_lines_name_fenced_brokers_and_leaderless_partitions() -> None:
     brokers = [kinds.BrokerRegistered(node, f"i{node}", "d", "", "", 0) for node in (1, 2)]
     topic = kinds.TopicCreated("flights", FLIGHTS, ((1, 2),), {}, 0)

@@ -55,6 +55,8 @@ class ReplicaPlacement:
     """Live brokers that accept no new replicas."""
     replicas_if_cancelled: dict[PartitionName, tuple[int, ...]] = field(default_factory=dict)
     """By moving partition: the replicas that stay if the reassignment is cancelled."""
+    full: frozenset[int] = frozenset()
+    """Live brokers whose disk is full."""
 
 
 def parse_target(text: str) -> tuple[PartitionName, tuple[int, ...]]:
@@ -117,7 +119,7 @@ async def _rebalance(args: Namespace) -> Exit:
             named = ", ".join(map(str, placement.cordoned))
             print_lines([f"cordoned.log.dirs keeps new replicas from broker {named}"])
         return await _print_or_execute(
-            client, args, placement, plan_balance(placement.replicas, placement.racks), args.execute
+            client, args, placement, plan_balance(placement.replicas, placement.racks, placement.full), args.execute
         )
 
 
@@ -152,7 +154,7 @@ async def _plan_drain(client: KafkaClient, leaving: int, plan: bool) -> tuple[Re
         await cordon(client, leaving)
     try:
         placement = await fetch_placement(client)
-        return placement, plan_drain(placement.replicas, placement.racks, leaving, placement.leaderless)
+        return placement, plan_drain(placement.replicas, placement.racks, leaving, placement.leaderless, placement.full)
     except Refused:
         if not plan and not was:
             await cordon(client, leaving, lift=True)
@@ -164,6 +166,7 @@ async def _print_or_execute(
 ) -> Exit:
     if execute:
         return await _execute_moves(client, args, placement, moves)
+    _warn_of_full_disks(placement, moves)
     print_moves([_planned_row(tp, placement.replicas[tp], to) for tp, to in moves.items()], args)
     if args.format == "text":
         copied = sum(len(set(to) - set(placement.replicas[tp])) for tp, to in moves.items())
@@ -176,6 +179,7 @@ async def _execute_moves(
 ) -> Exit:
     """Starts the moves, and prints the outcome of each. With a rate, waits until all are complete, and removes the
     rate."""
+    _warn_of_full_disks(placement, wanted)
     throttled = {
         tp: (placement.replicas[tp], to) for tp, to in wanted.items() if to is not None and tp in placement.replicas
     }
@@ -192,6 +196,14 @@ async def _execute_moves(
         raise
     await unthrottle(client, throttled)
     return done
+
+
+def _warn_of_full_disks(placement: ReplicaPlacement, wanted: TargetReplicas) -> None:
+    """Says on the error stream which brokers with full disks get replicas."""
+    added = {node for tp, to in wanted.items() for node in set(to or ()) - set(placement.replicas.get(tp, ()))}
+    for node in sorted(added & placement.full):
+        why = f"the disk of broker {node} is full: the replicas that move there join no ISR until it has room"
+        print(f"tiered: {why}", file=sys.stderr)
 
 
 async def _send_moves(
@@ -256,7 +268,8 @@ async def fetch_placement(client: KafkaClient, seen: ClusterView | None = None) 
     live = {node: each.rack or "" for node, each in seen.brokers.items() if each.state == LIVE}
     cordoned_brokers = await fetch_cordoned(client, list(live))
     racks = {node: rack for node, rack in live.items() if node not in cordoned_brokers}
-    return ReplicaPlacement(placed, racks, tuple(leaderless), tuple(sorted(cordoned_brokers)), back)
+    full = frozenset(node for node in live if seen.is_disk_full(node))
+    return ReplicaPlacement(placed, racks, tuple(leaderless), tuple(sorted(cordoned_brokers)), back, full)
 
 
 async def fetch_reassignments(client: KafkaClient) -> dict[PartitionName, OngoingPartitionReassignment]:
