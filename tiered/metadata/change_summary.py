@@ -57,14 +57,7 @@ def summarize(changes: Sequence[Change], before: Image, after: Image) -> Iterato
                 brokers.append(f"secret of brokers set version={change.version}")
             case kinds.PartitionChanged():
                 changed[change.topic_id, change.partition] = None
-                topic, was = after.topics_by_id.get(change.topic_id), before.topics_by_id.get(change.topic_id)
-                if (
-                    change.adding
-                    and topic is not None
-                    and was is not None
-                    and not was.partitions[change.partition].adding
-                ):
-                    without_room += _name_full_disks(f"{topic.name}-{change.partition}", change.adding, before)
+                without_room += _name_new_full_disks(change, before, after)
     yield from _format_lines("topic created name=", created, "topics created count=")
     yield from _format_lines("partitions added name=", extended, "partitions added count=")
     yield from _format_lines("replicas on full disks name=", without_room, "topics with replicas on full disks count=")
@@ -117,6 +110,13 @@ def _name_full_disks(name: str, nodes: Iterable[int], image: Image) -> Iterator[
     full = image.full_disk_ids()
     if full and (named := sorted(full.intersection(nodes))):
         yield f"{name} brokers={','.join(map(str, named))}"
+
+
+def _name_new_full_disks(change: kinds.PartitionChanged, before: Image, after: Image) -> Iterator[str]:
+    """Yields what `_name_full_disks` does of the brokers that a reassignment adds, once when it starts."""
+    topic, was = after.topics_by_id.get(change.topic_id), before.topics_by_id.get(change.topic_id)
+    if change.adding and topic is not None and was is not None and not was.partitions[change.partition].adding:
+        yield from _name_full_disks(f"{topic.name}-{change.partition}", change.adding, before)
 
 
 def _has_live_brokers(image: Image) -> bool:
