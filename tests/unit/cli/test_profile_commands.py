@@ -75,19 +75,21 @@ def has_option(command: argparse.ArgumentParser, name: str) -> bool:
     return any(name in action.option_strings for action in command._actions)
 
 
-REACHING = sorted(name for name, made in list_parsers(parser()) if has_option(made, "--ignore-profile"))
+WHOLE_PARSER = parser()
+REACHING = sorted(name for name, made in list_parsers(WHOLE_PARSER) if has_option(made, "--ignore-profile"))
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Returns the folder of a user's configuration."""
+    """Returns the folder of a user's configuration. Commands share a parser: it takes longer to make than they do."""
+    monkeypatch.setattr("tiered_api.cli.main.parser", lambda: WHOLE_PARSER)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     return tmp_path / "config"
 
 
 def test_every_command_that_reaches_a_cluster_takes_a_profile() -> None:
     options = ("--brokers", "--bootstrap", "--command-config")
-    found = {name for name, made in list_parsers(parser()) if any(has_option(made, option) for option in options)}
+    found = {name for name, made in list_parsers(WHOLE_PARSER) if any(has_option(made, option) for option in options)}
     assert found - {"up", "profile create"} == set(REACHING) and WORDS.keys() <= set(REACHING)
     assert "serve" not in REACHING and "topic produce" in REACHING and "sql" in REACHING
 
@@ -219,11 +221,11 @@ def test_profile_that_no_command_could_use_is_not_kept(
 def test_command_that_connects_again_keeps_its_profile(folder: Path) -> None:
     """A watch must not go on with another cluster, because somebody chose another profile."""
     assert main(["profile", "create", "one", "-s", "brokers=one:1"]) == 0
-    args = parser().parse_args(["cluster", "health", "--watch"])
+    args = WHOLE_PARSER.parse_args(["cluster", "health", "--watch"])
     assert find_client_settings(args).get("brokers") == "one:1"
     assert main(["profile", "create", "two", "-s", "brokers=two:2"]) == 0
     assert find_client_settings(args).get("brokers") == "one:1"
-    assert find_client_settings(parser().parse_args(["cluster", "health"])).get("brokers") == "two:2"
+    assert find_client_settings(WHOLE_PARSER.parse_args(["cluster", "health"])).get("brokers") == "two:2"
 
 
 def test_open_file_of_profiles_is_told_at_each_command(
