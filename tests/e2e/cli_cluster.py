@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from itertools import count
@@ -14,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.serving import COMMAND, SECONDS, ServeProcess
+from tests.e2e.forked_commands import ForkedCommand
+from tests.e2e.serving import SECONDS, ServeProcess
 from tests.peer.kafka import Peer
 
 KINDS = ("ours", pytest.param("peer", marks=[pytest.mark.java, pytest.mark.also]))
@@ -28,22 +28,15 @@ class CliCluster:
         self.kind = kind
         self.address = address
         self._names = count()
-        self._started: list[subprocess.Popen[bytes]] = []
+        self._started: list[ForkedCommand] = []
 
     def new_name(self, prefix: str = "t") -> str:
         """Returns a name that no other test uses."""
         return f"{prefix}-{next(self._names)}"
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str) -> ForkedCommand:
         """Starts a command beside the test, with pipes."""
-        environment = {**os.environ, "TIERED_BROKERS": self.address, "PYTHONUNBUFFERED": "1"}
-        pipe = subprocess.PIPE
-        # Without a buffer: what a test has not read by itself is left to `end`. Ctrl-C works as in a terminal, also
-        # where the tests run in the background of a shell, which has its children ignore it.
-        process = subprocess.Popen(
-            [*COMMAND, *arguments], bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe, env=environment,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
-        )  # fmt: skip
+        process = ForkedCommand(arguments, {**os.environ, "TIERED_BROKERS": self.address})
         self._started.append(process)
         return process
 
@@ -56,22 +49,16 @@ class CliCluster:
         assert b"Traceback" not in err, err.decode()
         return out.decode() if out or not code else err.decode()
 
-    def end(self, process: subprocess.Popen[bytes], stdin: bytes = b"") -> tuple[bytes, bytes]:
+    def end(self, process: ForkedCommand, stdin: bytes = b"") -> tuple[bytes, bytes]:
         """Waits for a command; returns its output and its errors."""
-        try:
-            return process.communicate(stdin, SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise AssertionError((process.args, *process.communicate())) from None
+        out, err = process.communicate(stdin, SECONDS)
+        assert process.returncode != -signal.SIGKILL, (process.args, out, err)
+        return out, err
 
     def close(self) -> None:
         """Ends the commands that a failed test left."""
         for process in self._started:
-            process.kill()
-            for pipe in (process.stdin, process.stdout, process.stderr):
-                if pipe is not None:
-                    pipe.close()
-            process.wait()
+            process.close()
 
     def rows(self, *arguments: str, stdin: bytes = b"", code: int = 0) -> list[dict[str, Any]]:
         """Returns the output as rows of JSON."""

@@ -9,11 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests.e2e.forked_commands import ForkedCommand
 from tests.passwords import find_passwords
 
 COMMAND = [sys.executable, "-m", "tiered_api.cli.main"]
@@ -24,10 +26,12 @@ INTERNAL_CONFIGS = ("-c", "tiered.internal.configs.enable=true")
 
 def run_tiered(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end."""
-    whole = {**os.environ, **(env or {})}
-    ended = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=SECONDS, env=whole)
-    assert not find_passwords(ended.stdout + ended.stderr), arguments
-    return ended
+    command = ForkedCommand(arguments, {**os.environ, **(env or {})})
+    with closing(command):
+        stdout, stderr = (output.decode() for output in command.communicate(b"", SECONDS))
+        code = command.wait()
+    assert not find_passwords(stdout + stderr), arguments
+    return subprocess.CompletedProcess(arguments, code, stdout, stderr)
 
 
 class ServeProcess:

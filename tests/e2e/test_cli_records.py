@@ -248,7 +248,7 @@ def test_produce_with_a_closed_output_reports_the_written_records(cluster: CliCl
     writer.stdout.close()
     writer.stdin.write(b"second\n")
     words = writer.stderr.read().decode()
-    assert writer.wait(SECONDS) == 1
+    assert writer.wait() == 1
     assert words.startswith(
         "tiered: 2 of 2 records that were read are written\ntiered: the reader of the output is gone"
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 
 from tests.e2e.cli_cluster import KINDS, CliCluster, start_cluster
 from tests.e2e.http_cluster import HttpCluster, run
-from tests.e2e.serving import COMMAND
+from tests.e2e.serving import run_tiered
 from tests.e2e.test_http_read_committed import ONE, Producers
 
 
@@ -116,13 +115,10 @@ def test_hanging_transaction_is_found_and_aborted(tmp_path: Path) -> None:
         address = next(iter(three[3].kafka.addresses.values())).address
 
         async def command(*arguments: str) -> list[dict[str, object]]:
-            process = await asyncio.create_subprocess_exec(
-                *COMMAND, "transaction", *arguments, "--brokers", address, "--format", "json",
-                stdout=asyncio.subprocess.PIPE, stderr=sys.stderr,
-            )  # fmt: skip
-            out, _ = await process.communicate()
-            assert process.returncode == 0
-            return [json.loads(line) for line in out.splitlines()]
+            words = ("transaction", *arguments, "--brokers", address, "--format", "json")
+            done = await asyncio.to_thread(run_tiered, *words)
+            assert done.returncode == 0, done.stderr
+            return [json.loads(line) for line in done.stdout.splitlines()]
 
         assert await command("find-hanging", "--max-timeout", "20h") != []
         [found] = await command("find-hanging", "t")

@@ -1,0 +1,169 @@
+"""Commands of `tiered` as forks of one process that has imported them already: an import costs ten times what most
+commands do. Each has its own pipes, environment, signals and exit code, as a command of a shell has.
+
+`python -m tests.e2e.forked_commands DESCRIPTOR` is that process. It reads a command from each message of this socket,
+and ends with the process of the tests."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import os
+import pkgutil
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from typing import Any, NoReturn
+
+from tiered_api.cli.main import main as run_command
+
+PACKAGES = ("cluster", "group", "security", "topic", "transaction")
+"""Folders of commands that are imported beforehand: those that talk to brokers."""
+MESSAGE_BYTES = 1 << 18
+
+
+class ForkedCommand:
+    """A running command with pipes, in the terms of `subprocess.Popen`."""
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.args = list(arguments)
+        self.returncode: int | None = None
+        request = {"arguments": self.args, "environment": dict(environment), "directory": os.getcwd()}
+        theirs, own = os.pipe()
+        pairs = [(theirs, own), *(os.pipe()[::-1] for _ in range(3))]
+        socket.send_fds(_parent(), [json.dumps(request).encode()], [theirs for theirs, _ in pairs])
+        for theirs, _ in pairs:
+            os.close(theirs)
+        self.stdin = os.fdopen(own, "wb", 0)
+        self.stdout, self.stderr, self._status = (os.fdopen(own, "rb", 0) for _, own in pairs[1:])
+        self.pid = self._read_status()
+
+    def _read_status(self) -> int:
+        number = self._status.read(4)
+        assert number is not None and len(number) == 4, "the process that forks the commands has ended"
+        return int.from_bytes(number, "big")
+
+    def poll(self) -> int | None:
+        """Returns the exit code, None while the command runs."""
+        if self.returncode is None and select.select([self._status], [], [], 0)[0]:
+            self.wait()
+        return self.returncode
+
+    def wait(self) -> int:
+        """Returns the exit code once the command has ended."""
+        if self.returncode is None:
+            self.returncode = os.waitstatus_to_exitcode(self._read_status())
+        return self.returncode
+
+    def send_signal(self, number: signal.Signals) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, data: bytes, seconds: float) -> tuple[bytes, bytes]:
+        """Writes all input, reads all output, and waits for the end. Kills a command that takes longer."""
+        error: list[bytes] = []
+        others = [threading.Thread(target=self._write_input, args=[data]), threading.Timer(seconds, self.kill)]
+        others.append(threading.Thread(target=lambda: error.append(self.stderr.read())))
+        for thread in others:
+            thread.start()
+        output = self.stdout.read()
+        self.wait()
+        for thread in others:
+            if isinstance(thread, threading.Timer):
+                thread.cancel()
+            thread.join()
+        return output, error[0]
+
+    def _write_input(self, data: bytes) -> None:
+        try:
+            while data:
+                data = data[self.stdin.write(data) :]
+        except BrokenPipeError:
+            return
+        finally:
+            self.stdin.close()
+
+    def close(self) -> None:
+        """Kills the command if it still runs."""
+        self.kill()
+        for pipe in (self.stdin, self.stdout, self.stderr):
+            pipe.close()
+        self.wait()
+        self._status.close()
+
+
+@cache
+def _parent() -> socket.socket:
+    """Returns the socket of the process that forks, which is started by the first command."""
+    own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        descriptor = str(theirs.fileno())
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.e2e.forked_commands", descriptor],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+
+    def end() -> None:
+        own.close()
+        process.wait()
+
+    atexit.register(end)
+    return own
+
+
+def serve(requests: socket.socket) -> None:
+    """Forks a command for each message, until no more can come."""
+    for package in PACKAGES:
+        folder = import_module(f"tiered_api.cli.{package}")
+        for module in pkgutil.iter_modules(folder.__path__, f"{folder.__name__}."):
+            import_module(module.name)
+    gc.freeze()
+    # Nobody waits for the forks, which wait for the commands.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        message, pipes, _, _ = socket.recv_fds(requests, MESSAGE_BYTES, 4)
+        if not message:
+            return
+        if os.fork() == 0:
+            requests.close()
+            _run(json.loads(message), *pipes)
+        for pipe in pipes:
+            os.close(pipe)
+
+
+def _run(request: dict[str, Any], stdin: int, stdout: int, stderr: int, status: int) -> NoReturn:
+    """Runs a command in a child of this process, which says its process id and how it ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    pid = os.fork()
+    if pid != 0:
+        for pipe in (stdin, stdout, stderr):
+            os.close(pipe)
+        os.write(status, pid.to_bytes(4, "big"))
+        os.write(status, os.waitpid(pid, 0)[1].to_bytes(4, "big"))
+        os._exit(0)
+    os.close(status)
+    for number, pipe in enumerate((stdin, stdout, stderr)):
+        os.dup2(pipe, number)
+        os.close(pipe)
+    os.chdir(request["directory"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.exit(run_command(request["arguments"]))
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))
