@@ -59,6 +59,22 @@ def test_printed_records_are_committed_and_the_next_member_continues(cluster: Cl
     assert (shown["state"], shown["members"], shown["total_lag"], shown["coordinator"]) == ("Empty", 0, 0, 1)
 
 
+def test_offset_above_the_end_has_a_negative_lag_and_a_sentence(cluster: CliCluster, tmp_path: Path) -> None:
+    topic, group = create_filled_topic(cluster, 2, 3), cluster.new_name("beyond")
+    file = tmp_path / "offsets"
+    file.write_text(f"{topic} 0 50\n{topic} 1 1\n")
+    cluster.run("group", "seek", group, "--to-file", str(file))
+    assert offsets(cluster, group) == [(0, 50, -47), (1, 1, 2)]
+    assert describe(cluster, group)["total_lag"] == 2
+    said = cluster.run("group", "describe", group).splitlines()
+    assert [line.startswith(f"{topic}-0 ends at 3, below the committed offset 50:") for line in said[-2:]] == [
+        False,
+        True,
+    ]
+    cluster.run("group", "seek", group, "--to", "end")
+    assert "below the committed offset" not in cluster.run("group", "describe", group)
+
+
 def wait_offsets(cluster: CliCluster, group: str, expected: list[tuple[int, int | None, int]]) -> None:
     """Waits until a group has committed these offsets."""
     end = time.monotonic() + SECONDS

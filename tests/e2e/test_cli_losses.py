@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cli_cluster import CliCluster
-from tests.e2e.serving import ServeProcess
+from tests.e2e.serving import SECONDS, ServeProcess
 
 
 @pytest.fixture
@@ -47,6 +48,25 @@ def test_losses_are_a_problem_until_they_are_acknowledged(cluster: CliCluster) -
     assert cluster.run("cluster", "losses", "acknowledge").splitlines()[-1] == "1 acknowledged"
     assert cluster.run("cluster", "losses") == "no possible losses\n"
     assert "Healthy:" in cluster.run("cluster", "health")
+
+
+def test_offset_above_a_lost_end_is_a_problem_until_it_is_moved(cluster: CliCluster, tmp_path: Path) -> None:
+    file = tmp_path / "offsets"
+    file.write_text("hot 0 3\n")
+    cluster.run("group", "seek", "g", "--to-file", str(file))
+    words = "group g has committed offset 3 of partition hot-0, which ends at 0 after a loss"
+    wait_for_problem(cluster, words, is_there=True)
+    assert "hot-0 ends at 0, below the committed offset 3" in cluster.run("group", "describe", "g")
+    cluster.run("group", "seek", "g", "--to", "end")
+    wait_for_problem(cluster, words, is_there=False)
+
+
+def wait_for_problem(cluster: CliCluster, words: str, *, is_there: bool) -> None:
+    """Waits until the health report has a problem with these words, or none."""
+    deadline = time.monotonic() + SECONDS
+    while (words in cluster.run("cluster", "health", code=10)) != is_there:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
 
 
 def test_unknown_loss_cannot_be_acknowledged(cluster: CliCluster) -> None:

@@ -73,6 +73,19 @@ def test_groups_members_assignments_and_lags_are_shown(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_offset_above_the_end_has_a_negative_lag(tmp_path: Path) -> None:
+    async def scenario(site: HttpBroker) -> None:
+        await fill(site)
+        offsets = (PartitionOffset("t", 0, 9), PartitionOffset("t", 1, 4))
+        await site.broker.group_coordinators.submit(GROUP, CommitOffsets(GROUP, offsets))
+        path = f"{site.cluster}/consumer-groups/{GROUP}"
+        assert [each["lag"] for each in (await site.get(f"{path}/lags")).json["data"]] == [-4, 1]
+        summary = (await site.get(f"{path}/lag-summary")).json
+        assert (summary["total_lag"], summary["max_lag"], summary["max_lag_partition_id"]) == (1, 1, 1)
+
+    run(tmp_path, scenario)
+
+
 def test_missing_group_or_member_is_404(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         groups = f"{site.cluster}/consumer-groups"

@@ -44,6 +44,7 @@ from tiered.coordination.group_snapshots import make_group_snapshot_store
 from tiered.coordination.late_transactions import LateTransactions
 from tiered.coordination.lost_markers import LostMarkers
 from tiered.coordination.marker_writer import MarkerWriter
+from tiered.coordination.offsets_beyond_end import OffsetsBeyondEnd
 from tiered.coordination.orphaned_transactions import OrphanedTransactions
 from tiered.coordination.producer_ids import ProducerIds
 from tiered.coordination.transaction_coordinators import TransactionCoordinators, TransactionPorts
@@ -210,6 +211,9 @@ class Broker:
         )
         self.late_transactions = LateTransactions(
             self.hosted_replicas, self.view, world.clock, self.transaction_coordinators.find_names, metrics
+        )
+        self.offsets_beyond_end = OffsetsBeyondEnd(
+            self.group_coordinators, self.hosted_replicas, self.view, world.clock, metrics
         )
         self.orphaned_transactions = OrphanedTransactions(
             self.late_transactions,
@@ -432,6 +436,7 @@ class Broker:
             image=self.image,
             partition_health=self.cluster_metrics.partition_health,
             late_transactions=self.late_transactions.find(),
+            beyond_ends=self.offsets_beyond_end.find(),
             uncleanable=self.log_cleaner.uncleanable,
             contact_lost_ms=0 if self.cluster.has_controller_contact else self.cluster.standby.silent_ms,
         )

@@ -22,6 +22,7 @@ from tiered.controller.partition_health import (
     unacknowledged_losses,
 )
 from tiered.coordination.late_transactions import LateTransaction
+from tiered.coordination.offsets_beyond_end import OffsetBeyondEnd
 from tiered.ids import TopicPartition
 from tiered.metadata.image import Image, Loss, PartitionImage
 from tiered.object_store.metered import Outage
@@ -70,6 +71,7 @@ def assess_health(
     image: Image,
     partition_health: PartitionHealth,
     late_transactions: Sequence[LateTransaction],
+    beyond_ends: Sequence[OffsetBeyondEnd],
     uncleanable: Mapping[TopicPartition, str],
     contact_lost_ms: int,
 ) -> Health:
@@ -110,6 +112,7 @@ def assess_health(
                 f" {copy_lag_ms / 1000:.0f} s, tiered.upload.max.lag.ms is {copy_lag_max_ms}"
             )
     problems += _describe_late_transactions(late_transactions)
+    problems += _describe_beyond_ends(beyond_ends)
     problems += [f"compaction of {tp} stopped: {why}" for tp, why in islice(uncleanable.items(), LISTED_MAX)]
     full_disks = _describe_full_disks(image)
     own_id = partition_health.node_id
@@ -135,6 +138,7 @@ def assess_health(
         "under_min_isr_partitions": len(partition_health.under_min_isr),
         "under_replicated_partitions": len(partition_health.under_replicated),
         "late_transactions": [_late_details(late) for late in late_transactions[:LISTED_MAX]],
+        "offsets_beyond_end": len(beyond_ends),
         "uncleanable_partitions": len(uncleanable),
         "waiting_segments": waiting_segments,
         "copy_lag_ms": copy_lag_ms,
@@ -168,6 +172,16 @@ def _describe_late_transactions(late_transactions: Sequence[LateTransaction]) ->
         )
     if len(late_transactions) > LISTED_MAX:
         yield f"and {len(late_transactions) - LISTED_MAX} more partitions each have a transaction open for too long"
+
+
+def _describe_beyond_ends(beyond_ends: Sequence[OffsetBeyondEnd]) -> Iterator[str]:
+    for each in beyond_ends[:LISTED_MAX]:
+        yield (
+            f"group {each.group} has committed offset {each.offset} of partition {each.tp}, which ends at {each.end}"
+            " after a loss: it will skip new records below that offset (see tiered group seek)"
+        )
+    if len(beyond_ends) > LISTED_MAX:
+        yield f"and {len(beyond_ends) - LISTED_MAX} more committed offsets are above the end of a partition"
 
 
 def _late_details(late: LateTransaction) -> dict[str, Any]:

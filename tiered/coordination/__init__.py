@@ -11,6 +11,7 @@ May import: groups, hosting, transactions
 ~ marker_writer             markers of transactions, written to the partitions of this broker
 ~ internal_topic            an internal topic, created on first need
 ~ producer_ids              producer ids from blocks that the controller allocates
+~ offsets_beyond_end        committed offsets above the end of a partition that lost records
 ~ late_transactions         open transactions that hold back a last stable offset for too long
 ~ orphaned_transactions     the end of transactions that no coordinator knows any more
 ~ lost_markers              pending offsets of transactions whose marker was lost with the disks

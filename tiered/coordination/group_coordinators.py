@@ -10,7 +10,7 @@ import asyncio
 import logging
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
@@ -253,11 +253,14 @@ class GroupCoordinators:
         """About how many bytes of memory all groups of this broker take."""
         return sum(shard.state.memory_bytes for shard in self.host.shards())
 
-    def iter_committed_offsets(self) -> Iterator[tuple[str, str, dict[int, int]]]:
-        """Yields the committed offsets of all groups of this broker: group, topic, offset by partition."""
+    def iter_committed_offsets(self, only: Set[str] | None = None) -> Iterator[tuple[str, str, dict[int, int]]]:
+        """Yields the committed offsets of all groups of this broker: group, topic, offset by partition. `only` are the
+        topics, None for all."""
         for shard in self.host.shards():
             for group, topics in shard.log_state.offsets.items():
                 for topic, offsets in topics.items():
+                    if only is not None and topic not in only:
+                        continue
                     yield group, topic, {partition: each.offset for partition, each in offsets.items()}
 
     def list_unserved(self) -> dict[str, str]:

@@ -54,7 +54,7 @@ class GroupReport:
     @property
     def lag(self) -> int:
         """Number of records that the group has yet to read."""
-        return sum(row["lag"] or 0 for row in self.rows)
+        return sum(max(row["lag"] or 0, 0) for row in self.rows)
 
     def head(self) -> dict[str, Any]:
         """Returns the fields of the group as a whole."""
@@ -209,7 +209,7 @@ def _row(
         "current_offset": current,
         "log_start_offset": first,
         "log_end_offset": last,
-        "lag": None if last is None else max(0, last - (current if current is not None else first or 0)),
+        "lag": None if last is None else last - (current if current is not None else first or 0),
         "member_id": owner.member_id if owner else None,
         "instance_id": owner.group_instance_id if owner else None,
         "client_id": owner.client_id if owner else None,
@@ -232,6 +232,19 @@ def _print(group: GroupReport, args: Namespace) -> None:
     print_rows(
         [{name: row.get(name) for name in (*group.rows[0], "error") if name not in rare} for row in group.rows],
         "text",
+    )
+    for row in group.rows:
+        if (row["lag"] or 0) < 0:
+            print_lines([_explain_negative_lag(group.name, row)])
+
+
+def _explain_negative_lag(group: str, row: dict[str, Any]) -> str:
+    """Returns what it means that a group has committed an offset above the end. Kafka's tool shows the number alone."""
+    tp = TopicPartition(row["topic"], row["partition"])
+    return (
+        f"{tp} ends at {row['log_end_offset']}, below the committed offset {row['current_offset']}: the group gets no"
+        f" record of it until it has grown past that, and skips those before. Stop the members, then run"
+        f" `tiered group seek {group} --to end`."
     )
 
 

@@ -37,8 +37,8 @@ class PartitionLag(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """Number of records that exist and are not read."""
-        return max(self.end_offset - self.committed_offset, 0)
+        """Number of records that exist and are not read; below 0 if the committed offset is above the end."""
+        return self.end_offset - self.committed_offset
 
 
 async def _find_group(request: HttpRequest) -> GroupDescription:
@@ -220,7 +220,7 @@ async def get_lag(request: HttpRequest) -> web.StreamResponse:
 
 
 async def get_lag_summary(request: HttpRequest) -> web.StreamResponse:
-    """Returns the sum of all lags, and the greatest lag with its member."""
+    """Returns the sum of all lags above 0, and the greatest lag with its member."""
     group = await _group(request)
     lags = await _lags(request, group)
     if not lags:
@@ -233,7 +233,7 @@ async def get_lag_summary(request: HttpRequest) -> web.StreamResponse:
         | {
             "consumer_group_id": group.group,
             "max_lag": worst.lag,
-            "total_lag": sum(lag.lag for lag in lags),
+            "total_lag": sum(max(lag.lag, 0) for lag in lags),
             "max_lag_topic_name": topic,
             "max_lag_partition_id": partition,
             **_owner(worst.member, "max_lag_"),
