@@ -2,7 +2,8 @@
 
 Topics cost a change for each partition, as in Kafka (KIP-599). Kafka charges nothing else. Here all other changes of
 metadata cost one for each entity that the request names: each is a decision, a commit, and an image on every broker.
-A request that only validates changes nothing, and the requests that brokers send for themselves count for nobody.
+A request that only validates costs the same, as in Kafka: the controller decides it too. The requests that brokers send
+for themselves count for nobody.
 """
 
 from __future__ import annotations
@@ -17,8 +18,6 @@ def count_changes(request: Request, image: Image, default_partitions: int) -> in
 
     `default_partitions` are those of a topic that is created without a number.
     """
-    if getattr(request, "validate_only", False):
-        return 0
     match request:
         case requests.CreateTopic():
             if request.assignments is not None:
