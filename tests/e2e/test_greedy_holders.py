@@ -294,6 +294,7 @@ NO_POTS = {
 
 
 TURNS = {
+    "tiered.controller.channel": "requests to the controller take turns by holder",
     "tiered.upkeep.tiering": "topics take turns",
     "tiered.cold.reader": "look-ups take turns by client address",
     "tiered.hot.batch_opening": "batches take turns by holder",

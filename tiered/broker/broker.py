@@ -368,7 +368,7 @@ class Broker:
             request = self._name_creator(request, by.caller)
         reply, outcome = None, UNKNOWN  # also if the caller leaves before the reply
         try:
-            reply = await self.cluster.channel.submit(request, timeout)
+            reply = await self.cluster.channel.submit(request, timeout, "" if by is None else by.caller.holder)
             outcome = DONE
         except Refused as refused:
             outcome = UNKNOWN if refused.code is Code.REQUEST_TIMED_OUT else REFUSED

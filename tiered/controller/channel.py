@@ -2,12 +2,16 @@
 
 A request is sent again until a controller takes it. It is not sent again if it may have been carried out: then the
 caller gets REQUEST_TIMED_OUT. The decision itself is in `controller`.
+
+Requests of clients that go to another broker take turns by caller, and few are under way at a time. So they leave room
+for the broker's own requests and for its heartbeats, which use the same connections.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import AsyncExitStack
 from random import Random
 from typing import Any, Protocol
 
@@ -15,6 +19,7 @@ from tiered.controller.member_view import MemberView
 from tiered.controller.request_codec import decode_reply, encode_request
 from tiered.controller.requests import Request
 from tiered.errors import Code, Refused, Unavailable
+from tiered.fair_slots import FairSlots
 from tiered.peers import Peers
 from tiered.ports import Clock
 
@@ -25,6 +30,12 @@ PAUSE_SECONDS = (0.05, 0.5)
 """Shortest and longest pause between two attempts to submit a request to a controller."""
 RETRY_SECONDS = 0.2
 """Pause before a request is submitted again whose controller ended first."""
+
+
+FORWARDED_MAX = 32
+"""Most requests of clients that are under way to a controller on another broker: half of all requests that may be."""
+WAITING_MAX = 1_000
+"""Most requests of clients that wait for that."""
 
 
 class RequestChannel(Protocol):
@@ -56,6 +67,8 @@ class ControllerChannel:
         self._clock = clock
         self._rng = rng
         self._is_open = False
+        self._turns = FairSlots(FORWARDED_MAX, WAITING_MAX)
+        """The turns of clients whose requests go to another broker."""
         self._forwarded: dict[asyncio.Timeout, tuple[int, str]] = {}
         """Forwarded requests without a reply, each with the controller (node id, incarnation) that got it."""
 
@@ -74,11 +87,13 @@ class ControllerChannel:
                 if not timeout.expired():
                     timeout.reschedule(0)
 
-    async def submit(self, request: Request, timeout: float = SUBMIT_SECONDS) -> Any:
-        """Returns the controller's reply, after this broker has applied the change.
+    async def submit(self, request: Request, timeout: float = SUBMIT_SECONDS, holder: str = "") -> Any:
+        """Returns the controller's reply, after this broker has applied the change. `holder` is the client that sent
+        the request, "" the broker itself.
 
         Raises `Refused` with the controller's code. NOT_CONTROLLER means that no controller was found in time and
-        nothing was done. REQUEST_TIMED_OUT means that the request may have been carried out.
+        nothing was done, and THROTTLING_QUOTA_EXCEEDED that too many requests of clients wait. REQUEST_TIMED_OUT means
+        that the request may have been carried out.
         """
         if not self._is_open:
             raise Refused(Code.NOT_CONTROLLER, "the broker does not run")
@@ -87,7 +102,7 @@ class ControllerChannel:
         while True:
             left_seconds = (deadline - self._clock.mono_ns()) / 1e9
             try:
-                reply, slot = await self._submit_once(request, max(left_seconds, 0.001))
+                reply, slot = await self._submit_once(request, max(left_seconds, 0.001), holder)
                 break
             except Refused as refused:
                 if refused.code is not Code.NOT_CONTROLLER or loader.has_ended or left_seconds <= PAUSE_SECONDS[1]:
@@ -116,10 +131,24 @@ class ControllerChannel:
                 log.info("request to the controller is repeated request=%s why=%s", type(request).__name__, refused.why)
             await self._clock.sleep(RETRY_SECONDS)
 
-    async def _submit_once(self, request: Request, timeout: float) -> tuple[Any, int]:
+    async def _submit_once(self, request: Request, timeout: float, holder: str) -> tuple[Any, int]:
         """Returns the reply, and the slot that has the change."""
         if self._local.is_controller:
             return await self._local.decide(request, timeout), self._view.image.slot
+        if not holder:
+            return await self._forward(request, timeout)
+        end = self._clock.mono_ns() + int(timeout * 1e9)
+        async with AsyncExitStack() as turn:
+            try:
+                async with asyncio.timeout(timeout):
+                    await turn.enter_async_context(self._turns.take(holder))
+            except (TimeoutError, Refused):
+                waiting = self._turns.waiting
+                why = f"{waiting} requests of clients wait for the controller: try again later"
+                raise Refused(Code.THROTTLING_QUOTA_EXCEEDED, why) from None
+            return await self._forward(request, max((end - self._clock.mono_ns()) / 1e9, 0.001))
+
+    async def _forward(self, request: Request, timeout: float) -> tuple[Any, int]:
         address = self._view.controller_address
         if self._peers is None or not address:
             raise Refused(Code.NOT_CONTROLLER, "this broker knows no controller")

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.member_view import make_view
 from tests.unit.replication.rig import DirectPeers, ReplicationRig
 from tiered.config.settings import Settings
-from tiered.controller.channel import ControllerChannel
+from tiered.controller.channel import FORWARDED_MAX, ControllerChannel
 from tiered.controller.request_codec import encode_reply
 from tiered.controller.requests import ForgetTopic
 from tiered.errors import Code, Refused, Unavailable
@@ -20,6 +20,7 @@ from tiered.ids import TopicId
 from tiered.metadata.changes import BrokerRegistered, ControllerElected
 from tiered.metadata.image import Image
 from tiered.peers import ForwardReply
+from tiered_api.kafka.client.peers import IN_FLIGHT_MAX
 
 REQUEST = ForgetTopic(TopicId("A" * 22))
 
@@ -44,6 +45,9 @@ class ForwardingPeers(DirectPeers):
         self.addresses: list[str] = []
         self.is_sent = True
         self.reply: Unavailable | str | None = None
+        self.replies = asyncio.Event()
+        """Replies come while it is set."""
+        self.replies.set()
 
     async def forward(
         self, address: str, request: bytes, timeout: float, on_send: Callable[[], None] = lambda: None
@@ -51,6 +55,7 @@ class ForwardingPeers(DirectPeers):
         self.addresses.append(address)
         if self.is_sent:
             on_send()
+        await self.replies.wait()
         if isinstance(self.reply, Unavailable):
             raise self.reply
         if self.reply == "never":
@@ -189,5 +194,46 @@ def test_request_is_not_repeated_by_a_broker_that_ended() -> None:
         with pytest.raises(Refused, match="this broker stopped"):
             await way.channel.submit_with_retry(REQUEST)
         assert len(way.peers.addresses) == 1
+
+    way.rig.run(scenario)
+
+
+def test_forwarded_requests_of_one_client_leave_room_for_others() -> None:
+    """Once, one client's changes were all requests that a broker may have under way to the controller. Heartbeats of
+    the broker waited behind them, and the controller fenced it."""
+    way = Way()
+
+    async def scenario() -> None:
+        way.channel.open()
+        way.peers.replies.clear()
+        submitted = [asyncio.create_task(way.channel.submit(REQUEST, holder="User:greedy")) for _ in range(200)]
+        await asyncio.sleep(0)
+        assert len(way.peers.addresses) == FORWARDED_MAX < IN_FLIGHT_MAX, "the others wait for their turn"
+        own = asyncio.create_task(way.channel.submit(REQUEST))
+        await asyncio.sleep(0)
+        assert len(way.peers.addresses) == FORWARDED_MAX + 1, "a request of the broker itself does not wait"
+        late = asyncio.create_task(way.channel.submit(REQUEST, holder="User:late"))
+        await asyncio.sleep(0)
+        way.peers.replies.set()
+        await late
+        assert sum(each.done() for each in submitted) < 100, "it waited for few of the other client"
+        await asyncio.gather(own, *submitted)
+
+    way.rig.run(scenario)
+
+
+def test_request_of_a_client_is_refused_if_its_turn_does_not_come_in_time() -> None:
+    way = Way()
+
+    async def scenario() -> None:
+        way.channel.open()
+        way.peers.replies.clear()
+        first = [asyncio.create_task(way.channel.submit(REQUEST, holder="User:greedy")) for _ in range(FORWARDED_MAX)]
+        await asyncio.sleep(0)
+        with pytest.raises(Refused, match="wait for the controller") as refused:
+            await way.channel.submit(REQUEST, 1.0, holder="User:late")
+        assert refused.value.code is Code.THROTTLING_QUOTA_EXCEEDED and len(way.peers.addresses) == FORWARDED_MAX
+        way.peers.replies.set()
+        await asyncio.gather(*first)
 
     way.rig.run(scenario)

@@ -59,8 +59,8 @@ from tiered_api.kafka.protocol.schema import Message
 
 IN_FLIGHT_MAX = 64
 """Most requests in flight to one broker; more wait for their turn, within their time limit."""
-IDLE_CONNECTIONS_MAX = 4
-"""Most idle connections to one broker."""
+IDLE_CONNECTIONS_MAX = 16
+"""Most idle connections to one broker: with fewer, each of many concurrent requests costs a handshake of TLS."""
 FETCH_VERSION = 17
 CONNECT_SECONDS = 3.0
 """Time limit of connecting: it is short, so that a repaired network is used again soon."""
