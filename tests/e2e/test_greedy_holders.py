@@ -45,6 +45,7 @@ from tiered_api.http.consumers import instances
 from tiered_api.http.consumers.instance import ConsumerConfig
 from tiered_api.http.consumers.instances import ConsumerInstances, InstanceKey
 from tiered_api.http.exchange.context import INLINE_BYTES
+from tiered_api.http.exchange.limits import Exhausted, MemoryBudget
 from tiered_api.http.transactions.transactional_ids import TransactionalIds
 from tiered_api.kafka.server.fetch import cold_reads
 
@@ -146,6 +147,20 @@ async def open_http_transactions(directory: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @asynccontextmanager
+async def open_http_memory(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Take]:
+    """Declares bodies that do not come."""
+    budget = MemoryBudget(32)
+
+    async def take(name: str) -> None:
+        try:
+            await budget.acquire(1, 0.001, name)
+        except Exhausted:
+            raise budget.holdings.refuse(name) from None
+
+    yield take
+
+
+@asynccontextmanager
 async def open_delegation_tokens(directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Take]:
     """Creates delegation tokens."""
     monkeypatch.setattr(delegation_tokens, "TOKENS_MAX", 32)
@@ -239,6 +254,7 @@ ATTACKS = {
     "producer-ids": Attack(32, open_producer_ids),
     "partition-producer-ids": Attack(32, open_partition_producer_ids),
     "idempotency-keys": Attack(32, open_idempotency_keys),
+    "http-memory": Attack(32, open_http_memory),
     "http-transactions": Attack(64, open_http_transactions),
     "rest-consumers": Attack(32, open_rest_consumers),
 }

@@ -82,6 +82,8 @@ BROKER_REPLICAS = _pot(
 )
 HTTP_TRANSACTIONS = _pot("http-transactions", "", "HTTP transactions at a time", Code.THROTTLING_QUOTA_EXCEEDED)
 
+HTTP_MEMORY = _pot("http-memory", "", "bytes of bodies and responses over HTTP", Code.THROTTLING_QUOTA_EXCEEDED)
+
 
 def is_scarce(bound: int, held: int) -> bool:
     """True if more than three quarters of a pot are taken."""

@@ -42,6 +42,7 @@ class HttpContext:
         self.broker = broker
         self.limits = limits
         self.budget = MemoryBudget(limits.memory_bytes)
+        broker.pots.watch(self.budget.holdings)
         self.remote_brokers = RemoteBrokers(broker)
         self.clock = broker.world.clock
         self.closing = False

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tiered.config.ip_overrides import read_ip_overrides
 from tiered.config.settings import Settings
+from tiered.quotas.shares import HTTP_MEMORY, Holdings, find_share, is_scarce
 
 MIB = 1 << 20
 
@@ -77,49 +78,95 @@ class Exhausted(Exception):
 
 
 class MemoryBudget:
-    """Bytes that may be held at the same time. Waiting requests are served in order, so that small ones do not starve a
-    large one."""
+    """Bytes that may be held at the same time, with the shares of a pot: a holder that declares large bodies leaves
+    room to others.
+
+    Holders whose requests wait take turns. While any wait, others get what fits into their share of the scarce pot. So
+    small requests do not starve a large one, and a large one does not delay the small ones of others.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.free = size
-        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self.holdings = Holdings(HTTP_MEMORY, lambda: self.size, lambda: self.size - self.free)
+        self._waiters: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
+        """Waiting requests by holder. The first holder is the next one."""
 
-    def has_room(self, size: int) -> bool:
+    def has_room(self, size: int, holder: str = "") -> bool:
         """True if `acquire` would not wait."""
-        return min(size, self.size) <= self.free and not self._waiters
+        size = min(size, self.size)
+        if not self._waiters:
+            return self._fits(size, holder)
+        return holder not in self._waiters and self._fits_share(size, holder)
 
-    async def acquire(self, size: int, seconds: float) -> int:
+    async def acquire(self, size: int, seconds: float, holder: str = "") -> int:
         """Waits for room, and returns the reserved bytes (never more than the whole budget). Raises `Exhausted` after
         `seconds`."""
-        has_room, size = self.has_room(size), min(size, self.size)
+        has_room, size = self.has_room(size, holder), min(size, self.size)
         if has_room:
-            self.free -= size
+            self._take(size, holder)
             return size
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append((size, waiter))
+        entry = size, waiter
+        self._waiters.setdefault(holder, deque()).append(entry)
         try:
             async with asyncio.timeout(seconds):
                 await waiter
         except BaseException as error:
             if waiter.done() and not waiter.cancelled():
-                self.release(size)
-            self._waiters = deque(w for w in self._waiters if w[1] is not waiter)
-            self._admit()
+                self.release(size, holder)
+            else:
+                self._forget(entry, holder)
             if isinstance(error, TimeoutError):
+                self.holdings.refuse(holder, size)
                 raise Exhausted(f"no {size} bytes free within {seconds:g} s") from None
             raise
         return size
 
-    def release(self, size: int) -> None:
+    def release(self, size: int, holder: str = "") -> None:
         """Gives back the bytes that `acquire` returned. A negative `size` takes bytes at once, even if they are not
         free."""
-        self.free += size
+        self._take(-size, holder)
+        self._admit()
+
+    def _take(self, size: int, holder: str) -> None:
+        self.free -= size
+        self.holdings.add(holder, size)
+
+    def _fits(self, size: int, holder: str) -> bool:
+        """True if a holder may take so many bytes now. One request that needs nearly everything may have it alone."""
+        return self.holdings.has_room(holder, size) or (self.free == self.size and size <= self.size)
+
+    def _fits_share(self, size: int, holder: str) -> bool:
+        """True if a holder may take so many bytes even while others wait."""
+        share = min(find_share(self.size, self.size - self.free), self.free)
+        return self.holdings.own(holder) + size <= share
+
+    def _forget(self, entry: tuple[int, asyncio.Future[None]], holder: str) -> None:
+        queue = self._waiters.get(holder)
+        if queue is not None and entry in queue:
+            queue.remove(entry)
+            if not queue:
+                del self._waiters[holder]
         self._admit()
 
     def _admit(self) -> None:
-        while self._waiters and self._waiters[0][0] <= self.free:
-            size, waiter = self._waiters.popleft()
+        while (holder := self._find_next()) is not None:
+            queue = self._waiters.pop(holder)
+            size, waiter = queue.popleft()
+            if queue:  # the others have their turn before its next request
+                self._waiters[holder] = queue
             if not waiter.done():
-                self.free -= size
+                self._take(size, holder)
                 waiter.set_result(None)
+
+    def _find_next(self) -> str | None:
+        """Returns the holder whose request gets room now. Behind one that waits for the room of others, a request gets
+        no more than its share."""
+        is_held_up = False
+        for holder, queue in self._waiters.items():
+            size, own = queue[0][0], self.holdings.own(holder)
+            if self._fits(size, holder) and (not is_held_up or self._fits_share(size, holder)):
+                return holder
+            is_held_up = is_held_up or not is_scarce(self.size, own + size)
+        return None

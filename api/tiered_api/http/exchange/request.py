@@ -186,8 +186,9 @@ class HttpRequest(web.BaseRequest):
     async def reserve_memory(self, size: int) -> None:
         """Reserves part of the memory budget until the response is sent. Raises `HttpError` 401 or 403 if the caller
         lost its rights during a wait for room."""
-        waits = not self.context.budget.has_room(size)
-        self.held_bytes += await self.context.budget.acquire(size, self.context.limits.body_seconds)
+        budget, holder = self.context.budget, self.caller.holder
+        waits = not budget.has_room(size, holder)
+        self.held_bytes += await budget.acquire(size, self.context.limits.body_seconds, holder)
         if waits:
             self.recheck()
 
@@ -221,7 +222,7 @@ class HttpRequest(web.BaseRequest):
     def set_held_memory(self, size: int) -> None:
         """Sets the held memory to `size` bytes: releases the rest, or takes more without waiting, because the bytes are
         in memory already."""
-        self.context.budget.release(self.held_bytes - size)
+        self.context.budget.release(self.held_bytes - size, self.caller.holder)
         self.held_bytes = size
 
     def send_continue(self) -> None:
