@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from tests.e2e.cli_cluster import CliCluster
 from tests.e2e.serving import SECONDS, ServeProcess, run_tiered
 from tests.ports import free_port
 from tiered.errors import Code
@@ -321,3 +322,23 @@ def test_group_keeps_its_offsets_when_its_coordinator_dies_or_moves(tmp_path: Pa
         )
     assert scenario.read.values == scenario.writing.acked
     assert not scenario.read.wrong and not scenario.writing.failures, (scenario.read.wrong, scenario.writing.failures)
+
+
+def test_command_that_consumes_goes_on_when_its_coordinator_is_killed(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        cluster = ProcessCluster(tmp_path, stack)
+        cluster.create()
+        commands = CliCluster("ours", cluster.address)
+        stack.callback(commands.close)
+        reader = commands.start("topic", "consume", TOPIC, "-g", GROUP, "-f", r"%v\n", "-n", "20")
+        assert reader.stdout is not None
+        commands.produce(TOPIC, "".join(f"{number}\n" for number in range(10)), "-p", "0")
+        read = [reader.stdout.readline() for _ in range(10)]
+        wait_until(lambda: cluster.fetch_committed().get(0) == 10, lambda: "not committed")
+        cluster.served[cluster.find_coordinator()].stop(signal.SIGKILL)
+        wait_until(lambda: cluster.find_coordinator() > 0, lambda: "no coordinator")
+        commands.produce(TOPIC, "".join(f"{number}\n" for number in range(10, 20)), "-p", "0")
+        out, err = commands.end(reader)
+        assert (reader.returncode, err) == (0, b""), err
+        assert [*read, *out.splitlines(keepends=True)] == [b"%d\n" % number for number in range(20)]
+        assert cluster.fetch_committed()[0] == 20

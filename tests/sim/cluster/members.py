@@ -68,6 +68,7 @@ class InstanceClient(ObservedClient):
         node_id: int | None = None,
         timeout: float | None = None,
         version_max: int | None = None,
+        connects_once: bool = False,
     ) -> A:
         if self.instance is not None:
             if isinstance(request, LeaveGroupRequest):
@@ -75,7 +76,10 @@ class InstanceClient(ObservedClient):
                     each.group_instance_id = self.instance
             elif isinstance(request, (JoinGroupRequest, SyncGroupRequest, HeartbeatRequest, OffsetCommitRequest)):
                 request.group_instance_id = self.instance
-        return await super().send(request, response_type, node_id=node_id, timeout=timeout, version_max=version_max)
+        return await super().send(
+            request, response_type, node_id=node_id, timeout=timeout, version_max=version_max,
+            connects_once=connects_once,
+        )  # fmt: skip
 
 
 class TimedMember(ConsumerGroupMember):

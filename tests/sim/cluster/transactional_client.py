@@ -107,8 +107,9 @@ class TransactionalWireClient(ObservedClient):
         node_id: int | None = None,
         timeout: float | None = None,
         version_max: int | None = None,
+        connects_once: bool = False,
     ) -> A:
-        connection = await (self._connect_any() if node_id is None else self._connect_to(node_id))
+        connection = await (self._connect_any() if node_id is None else self._connect_to(node_id, once=connects_once))
         version = connection.choose_version(request)
         version = min(
             version, self.highest.get(type(request), version), version if version_max is None else version_max

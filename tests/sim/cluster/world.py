@@ -287,9 +287,13 @@ class ObservedClient(KafkaClient):
         node_id: int | None = None,
         timeout: float | None = None,
         version_max: int | None = None,
+        connects_once: bool = False,
     ) -> A:
         before, asked_ns = self.on_request(request), self.clock.mono_ns()
-        got = await super().send(request, response_type, node_id=node_id, timeout=timeout, version_max=version_max)
+        got = await super().send(
+            request, response_type, node_id=node_id, timeout=timeout, version_max=version_max,
+            connects_once=connects_once,
+        )  # fmt: skip
         self.on_reply(request, got, node_id, before, asked_ns)
         return got
 

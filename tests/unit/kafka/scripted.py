@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -25,7 +26,15 @@ HANG_UP = b"hang up"
 SILENCE = b""
 """Instead of a reply: the broker sends nothing."""
 
-Answer = Message | bytes
+
+class Delayed(NamedTuple):
+    """A reply that leaves after some seconds."""
+
+    message: Message
+    seconds: float
+
+
+Answer = Message | bytes | Delayed
 """A message, or bytes that are sent unchanged."""
 
 
@@ -157,6 +166,9 @@ class _Connection:
             self.close()
         elif isinstance(made, bytes):
             self.send(made)
+        elif isinstance(made, Delayed):
+            frame = answer_frame(made.message, version, header.correlation_id)
+            asyncio.get_running_loop().call_later(made.seconds, self.send, frame)
         else:
             self.send(answer_frame(made, version, header.correlation_id))
 

@@ -8,6 +8,7 @@ import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import count
 from typing import Any, NamedTuple
 
 import pytest
@@ -21,8 +22,8 @@ from tiered.ids import TopicPartition
 from tiered.ports import Clock, Net
 from tiered.system.clock import SystemClock
 from tiered.system.network import SocketNet
-from tiered_api.kafka.client.client import Address, KafkaClient, only_result
-from tiered_api.kafka.client.leader_routing import LATEST, list_offsets, send_to_coordinator
+from tiered_api.kafka.client.client import Address, KafkaClient, NotConnected, only_result
+from tiered_api.kafka.client.leader_routing import GROUP, LATEST, TRANSACTION, list_offsets, send_to_coordinator
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from tiered_api.kafka.protocol.messages.find_coordinator import (
     Coordinator,
@@ -307,7 +308,32 @@ def test_request_goes_to_each_leader_and_follows_a_moved_one(environment: Enviro
     run(environment, test)
 
 
-def test_client_does_not_retry_a_leader_that_stays_unreachable(environment: Environment) -> None:
+def test_unreachable_leader_is_looked_up_again_until_another_leads(environment: Environment) -> None:
+    async def test() -> None:
+        async with cluster(environment, 2, retry_seconds=20) as (client, [first, second]):
+            first.script[ListOffsetsRequest] = _offsets(Code.NONE, 10)
+            both = {TopicPartition(TOPIC, number): LATEST for number in (0, 1)}
+            await client.group_by_leader(both)
+            second.stop()
+            _move_at_third_look(first)
+            started_ns = environment.clock.mono_ns()
+            assert await list_offsets(client, both) == dict.fromkeys(both, (10, -1))
+            assert environment.clock.mono_ns() - started_ns < 10 * 10**9
+            received = [each.message for each in first.received if isinstance(each.message, ListOffsetsRequest)]
+            assert [[one.partition_index for one in each.topics[0].partitions] for each in received] == [[0], [1]]
+
+    run(environment, test)
+
+
+def _move_at_third_look(broker: Scripted) -> None:
+    """From the third reply on, this broker leads all partitions, and is the only one of the cluster."""
+    before = broker.script[MetadataRequest]
+    broker.set_leaders(TOPIC, broker, broker)
+    after, looks = broker.script[MetadataRequest], count()
+    broker.script[MetadataRequest] = lambda request, version: (before if next(looks) < 2 else after)(request, version)
+
+
+def test_leader_that_stays_unreachable_is_reported_after_the_retries(environment: Environment) -> None:
     """A caller that tries again first reads from the cluster which broker leads now."""
 
     async def test() -> None:
@@ -316,17 +342,55 @@ def test_client_does_not_retry_a_leader_that_stays_unreachable(environment: Envi
             tp = TopicPartition(TOPIC, 1)
             await client.group_by_leader([tp])
             second.stop()
-            first.set_leaders(TOPIC, first, first)
-            reply = first.script[MetadataRequest]
-
-            def reply_without_topics(request: MetadataRequest, version: int) -> Any:
-                got: Any = reply(request, version)
-                return got if request.topics else replace(got, topics=[])
-
-            first.script[MetadataRequest] = reply_without_topics
-            with pytest.raises(Unavailable):
+            with pytest.raises(NotConnected, match="broker 2 is advertised at"):
                 await list_offsets(client, {tp: LATEST})
+            first.set_leaders(TOPIC, first, first)
             assert await list_offsets(client, {tp: LATEST}) == {tp: (10, -1)}
+
+    run(environment, test)
+
+
+@pytest.mark.parametrize("kind", [GROUP, TRANSACTION])
+def test_unreachable_coordinator_is_looked_up_again_until_another_is_one(environment: Environment, kind: int) -> None:
+    async def test() -> None:
+        async with cluster(environment, 2, retry_seconds=20) as (client, [first, second]):
+            looks = count()
+
+            def find(request: FindCoordinatorRequest, version: int) -> FindCoordinatorResponse:
+                assert request.key_type == kind
+                broker = second if next(looks) < 2 else first
+                found = Coordinator(key="g", node_id=broker.node_id, host=broker.host, port=broker.port)
+                return FindCoordinatorResponse(coordinators=[found])
+
+            first.script[FindCoordinatorRequest] = find
+            first.script[HeartbeatRequest] = lambda request, version: HeartbeatResponse(error_code=0)
+            await client.fetch_metadata([])
+            second.stop()
+            started_ns = environment.clock.mono_ns()
+            got = await send_to_coordinator(
+                client, "g", HeartbeatRequest(group_id="g"), HeartbeatResponse, lambda got: got.error_code, kind=kind
+            )
+            assert got.error_code == 0 and first.count(HeartbeatRequest) == 1
+            assert environment.clock.mono_ns() - started_ns < 10 * 10**9
+
+    run(environment, test)
+
+
+def test_unreachable_controller_is_looked_up_again_until_another_is_one(environment: Environment) -> None:
+    async def test() -> None:
+        async with cluster(environment, 2, retry_seconds=20) as (client, [first, second]):
+            first.script[ListGroupsRequest] = lambda request, version: ListGroupsResponse()
+            reply, looks = first.script[MetadataRequest], count()
+
+            def answer(request: MetadataRequest, version: int) -> Any:
+                got: Any = reply(request, version)
+                return replace(got, controller_id=(second if next(looks) < 3 else first).node_id)
+
+            first.script[MetadataRequest] = answer
+            await client.fetch_metadata([])
+            second.stop()
+            await client.send_to_controller(ListGroupsRequest(), ListGroupsResponse)
+            assert first.count(ListGroupsRequest) == 1
 
     run(environment, test)
 

@@ -14,7 +14,7 @@ import pytest
 from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.network import SimNetwork
-from tests.unit.kafka.scripted import HANG_UP, SILENCE, Answer, Scripted
+from tests.unit.kafka.scripted import HANG_UP, SILENCE, Answer, Delayed, Scripted
 from tiered.errors import Code, Corrupt, Refused, TooLarge, Unavailable
 from tiered.ids import TopicPartition
 from tiered.records.batch import decode_header, encode_batch
@@ -119,6 +119,24 @@ def test_batch_without_producer_id_is_not_sent_twice_after_a_lost_reply() -> Non
         assert len(batches(broker)) == 1 and not told and producer.written == 0
 
     simulate(test)
+
+
+def test_batch_without_producer_id_waits_for_a_broker_that_is_away() -> None:
+    async def test(client: KafkaClient, broker: Scripted) -> None:
+        broker.script[ProduceRequest] = lambda *_: produce_reply(offset=7)
+        told = Delivery()
+        async with told.producer(client, acks=1) as producer:
+            await producer.add(TOPIC, 0, record(b"a"))
+            await producer.flush()
+            broker.stop()
+            await client.clock.sleep(1)  # the client sees the end of its connection
+            await producer.add(TOPIC, 0, record(b"b"))
+            await client.clock.sleep(20)
+            assert len(told) == 1
+            await broker.start(client._net, broker.host, broker.port)
+        assert len(told) == len(batches(broker)) == 2
+
+    simulate(test, retry_seconds=15)
 
 
 def test_batch_fails_at_its_deadline() -> None:
@@ -390,6 +408,29 @@ def test_successful_read_restarts_the_deadline_of_a_partition() -> None:
         assert got == [(0, b"a"), (1, b"b")] and len(said) == 2
 
     simulate(test, timeout=5)
+
+
+def test_fault_of_one_partition_loses_no_batch_of_another() -> None:
+    async def test(client: KafkaClient, broker: Scripted) -> None:
+        broker.set_leaders(TOPIC, broker, broker)
+        values = itertools.count()
+
+        def answer(request: FetchRequest, _: int) -> Answer:
+            parts = [
+                fetch_reply(batch(each.fetch_offset, b"%d" % next(values))).responses[0].partitions[0]
+                if each.partition == 0
+                else PartitionData(partition_index=1, error_code=Code.KAFKA_STORAGE_ERROR.number)
+                for each in request.topics[0].partitions
+            ]
+            return Delayed(FetchResponse(responses=[FetchableTopicResponse(topic=TOPIC, partitions=parts)]), 1.0)
+
+        broker.script[FetchRequest] = answer
+        consumer = KafkaConsumer(client)
+        consumer.assign({HERE: 0, TopicPartition(TOPIC, 1): 0})
+        got = [each for _ in range(60) for each in await read(consumer)]
+        assert got == [(number, b"%d" % number) for number in range(60)]
+
+    simulate(test, timeout=10)
 
 
 def test_partition_without_a_leader_is_retried_with_pauses() -> None:

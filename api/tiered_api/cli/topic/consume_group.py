@@ -1,6 +1,7 @@
 """`tiered topic consume -g`: reads as a member of a group.
 
-The place where it begins in a partition is committed, and then exactly the printed records.
+The place where it begins in a partition is committed, and then exactly the printed records. While brokers are
+unreachable, the member goes on trying and keeps its positions, as consumers of Kafka do.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import sys
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import TypeVar
 
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
@@ -21,9 +24,19 @@ from tiered_api.kafka.client.client import KafkaClient
 from tiered_api.kafka.client.consumer import KafkaConsumer
 from tiered_api.kafka.client.group_member import ConsumerGroupMember
 from tiered_api.kafka.client.group_offsets import fetch_committed_offsets
+from tiered_api.kafka.client.leader_routing import STALE_COORDINATOR_CODES, STALE_LEADER_CODES
+
+T = TypeVar("T")
 
 COMMIT_NS = 1_000_000_000
 LEAVE_SECONDS = 5.0
+OUTAGE_PAUSE_SECONDS = 1.0
+REPORT_NS = 10_000_000_000
+"""Time for which brokers are unreachable until the member says so."""
+JOIN, READ, COMMIT = "join", "read", "commit"
+"""Purposes of requests, each with its own outage."""
+OUTAGE_CODES = STALE_LEADER_CODES | STALE_COORDINATOR_CODES | {Code.REQUEST_TIMED_OUT}
+"""Refusals that end once a leader or coordinator is back."""
 NAMED_MAX = 5
 """Most partitions that an error names."""
 
@@ -59,16 +72,21 @@ class GroupReader:
         self._first_offsets: dict[TopicPartition, int] = {}
         """Offsets of the command, as they were when the partition was assigned first."""
         self._committed_ns = client.clock.mono_ns()
+        self._failing_since: dict[str, int | None] = {}
+        """By purpose, for those that fail now: the start of the first call; None once it is reported."""
 
     async def run(self) -> None:
         consumer = new_consumer(self._client, self._args)
         try:
             while not self._printer.is_done:
-                mine = await self._member.join()
-                consumer.assign(await self.start_offsets(mine))
-                await self._commit()
+                mine = await self._outlast(JOIN, self._member.join)
+                consumer.assign(await self._outlast(JOIN, partial(self.start_offsets, mine)))
+                await self._outlast(COMMIT, self._commit)
                 await self._read(consumer)
-                await self._commit()
+                if self._printer.is_done:
+                    await self._commit()
+                else:
+                    await self._outlast(COMMIT, self._commit)
                 self._uncommitted.clear()
         finally:
             await consumer.close()
@@ -97,17 +115,51 @@ class GroupReader:
             self._uncommitted |= {each: self._first_offsets[each] for each in new}
         return {each: known[each] if each in known else self._first_offsets[each] for each in mine}
 
+    async def _outlast(self, purpose: str, call: Callable[[], Awaitable[T]]) -> T:
+        """Makes a call, again and again while brokers are unreachable. Raises other refusals."""
+        while True:
+            started_ns = self._client.clock.mono_ns()
+            try:
+                got = await call()
+            except (Unavailable, Refused) as fault:
+                self._note_outage(purpose, fault, started_ns)
+                await self._client.clock.sleep(OUTAGE_PAUSE_SECONDS)
+            else:
+                self._failing_since.pop(purpose, None)
+                return got
+
+    def _note_outage(self, purpose: str, fault: Unavailable | Refused, started_ns: int) -> None:
+        """Says once that brokers are unreachable, if that lasts. Raises a fault with another cause."""
+        is_outage = not fault.final if isinstance(fault, Unavailable) else fault.code in OUTAGE_CODES
+        if not is_outage:
+            raise fault
+        since_ns = self._failing_since.setdefault(purpose, started_ns)
+        if since_ns is not None and self._client.clock.mono_ns() - since_ns >= REPORT_NS:
+            self._failing_since[purpose] = None
+            print_error(f"group {self._args.group} cannot {purpose} now, and tries again: {fault}")
+
     async def _read(self, consumer: KafkaConsumer) -> None:
         while not self._member.must_rejoin.is_set() and not self._printer.is_done:
-            for fetched in await consumer.poll():
+            for fetched in await self._outlast(READ, consumer.poll):
                 if not self._printer.is_done:
                     self._uncommitted[fetched.tp] = self._printer.print(fetched, None)
             sys.stdout.buffer.flush()
-            if self._client.clock.mono_ns() - self._committed_ns >= COMMIT_NS:
-                await self._commit()
+            now_ns = self._client.clock.mono_ns()
+            if now_ns - self._committed_ns >= COMMIT_NS:
+                await self._try_to_commit(now_ns)
 
-    async def _commit(self) -> None:
-        await self._member.commit(self._uncommitted)
+    async def _try_to_commit(self, now_ns: int) -> None:
+        """Commits with one try, so that reads go on. The next commit has the offsets of one that failed."""
+        try:
+            await self._commit(deadline=now_ns)
+        except (Unavailable, Refused) as fault:
+            self._note_outage(COMMIT, fault, now_ns)
+            self._committed_ns = self._client.clock.mono_ns()
+        else:
+            self._failing_since.pop(COMMIT, None)
+
+    async def _commit(self, deadline: int | None = None) -> None:
+        await self._member.commit(self._uncommitted, deadline)
         self._uncommitted = {}
         self._committed_ns = self._client.clock.mono_ns()
 

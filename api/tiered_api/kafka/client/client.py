@@ -2,7 +2,9 @@
 
 The client keeps one connection to each broker that it needs, and a small view of the cluster: brokers, leaders,
 coordinators. The client repeats no request, because only the caller knows if that is safe: a request that was sent
-without a reply is `Unavailable`. Connecting is retried with growing pauses, up to `retry_seconds`.
+without a reply is `Unavailable`. Connecting to a certain broker is retried with growing pauses, up to `retry_seconds`.
+A request that any leader, coordinator or controller can serve is not sent to a broker that refuses the connection: it
+is `NotConnected`, and the caller looks up who serves it by now.
 """
 
 from __future__ import annotations
@@ -65,6 +67,10 @@ def only_result(results: Sequence[T]) -> T:
     return results[0]
 
 
+class NotConnected(Unavailable):
+    """A request was not sent, because its broker could not be connected. Another broker may serve it by now."""
+
+
 class KafkaClient:
     """A client with its view of one cluster. `timeout` bounds each request. `retry_seconds` bounds the retries while
     known brokers are unreachable. With a `login`, each connection logs in first. One whose session will end (KIP-368)
@@ -121,22 +127,33 @@ class KafkaClient:
         node_id: int | None = None,
         timeout: float | None = None,
         version_max: int | None = None,
+        connects_once: bool = False,
     ) -> A:
         """Sends a request to broker `node_id`, or to any broker. Returns the reply. `version_max` is the highest
-        version of the request that the caller can use."""
-        connection = await (self._connect_any() if node_id is None else self._connect_to(node_id))
+        version of the request that the caller can use. With `connects_once` a failed connection is not retried: it
+        raises `NotConnected`, for callers that look up the broker again."""
+        connection = await (self._connect_any() if node_id is None else self._connect_to(node_id, once=connects_once))
         version = None if version_max is None else min(version_max, connection.choose_version(request))
         return await connection.send(request, response_type, self.timeout if timeout is None else timeout, version)
 
     async def send_without_reply(self, request: Message, *, node_id: int) -> None:
-        """Sends a request that has no reply."""
-        await (await self._connect_to(node_id)).send_without_reply(request, self.timeout)
+        """Sends a request that has no reply. Raises `NotConnected` as `send` does with `connects_once`."""
+        await (await self._connect_to(node_id, once=True)).send_without_reply(request, self.timeout)
 
     async def send_to_controller(self, request: Message, response_type: type[A]) -> A:
-        """Sends a request to the controller, or to the broker that forwards requests to it. Returns the reply."""
-        got = await self.fetch_metadata([])
-        node = got.controller_id if got.controller_id in self.brokers else None
-        return await self.send(request, response_type, node_id=node)
+        """Sends a request to the controller, or to the broker that forwards requests to it. Returns the reply. The
+        controller is looked up again after a failed connection, for the client's retry time."""
+        deadline = self.new_deadline()
+        for pause in self.backoffs():
+            got = await self.fetch_metadata([])
+            node = got.controller_id if got.controller_id in self.brokers else None
+            try:
+                return await self.send(request, response_type, node_id=node, connects_once=True)
+            except NotConnected:
+                if self.has_passed(deadline):
+                    raise
+            await pause()
+        raise AssertionError("pauses never end")
 
     async def fetch_metadata(self, topics: Sequence[str] | None, *, create: bool = False) -> MetadataResponse:
         """Fetches the metadata of topics (None: of all), and updates the view with it."""
@@ -234,11 +251,11 @@ class KafkaClient:
                     faults.append(str(fault))
             if not self.brokers or self.has_passed(deadline):
                 tried = ", ".join(map(str, self._bootstrap))
-                raise Unavailable(f"no broker replies at {tried} ({'; '.join(faults)}): check {self._brokers_from}")
+                raise NotConnected(f"no broker replies at {tried} ({'; '.join(faults)}): check {self._brokers_from}")
             await pause()
         raise AssertionError("pauses never end")
 
-    async def _connect_to(self, node_id: int) -> BrokerConnection:
+    async def _connect_to(self, node_id: int, *, once: bool = False) -> BrokerConnection:
         deadline = self.new_deadline()
         for pause in self.backoffs():
             if node_id not in self.brokers:
@@ -254,8 +271,8 @@ class KafkaClient:
             else:
                 why = f"broker {node_id} is not in the cluster"
             self.connect_faults[node_id] = why
-            if self.has_passed(deadline):
-                raise Unavailable(why)
+            if once or self.has_passed(deadline):
+                raise NotConnected(why)
             await pause()
             await self.fetch_metadata([])
         raise AssertionError("pauses never end")

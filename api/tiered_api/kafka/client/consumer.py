@@ -136,7 +136,10 @@ class KafkaConsumer:
 
     async def poll(self) -> list[FetchedBatch]:
         """Returns the batches of one leader; may be empty after its longest wait. Raises `Refused` if a partition
-        cannot be read, `Unavailable` if that lasted for the time limit of a request."""
+        cannot be read, `Unavailable` if that lasted for the time limit of a request. No batch is lost then: the next
+        call goes on at the positions."""
+        if self._out_of_range:
+            await self._reset_out_of_range()
         await self._start_fetches()
         if not self._fetches:
             await self._client.clock.sleep(self._backoff_seconds())
@@ -144,7 +147,10 @@ class KafkaConsumer:
         done, _ = await asyncio.wait(self._fetches.values(), return_when=asyncio.FIRST_COMPLETED)
         out: list[FetchedBatch] = []
         for node in [node for node, task in self._fetches.items() if task in done]:
-            task = self._fetches.pop(node)
+            task = self._fetches[node]
+            if out and task.exception() is not None:
+                continue  # the next call handles it: these batches would be lost with it
+            del self._fetches[node]
             requested = self._requested_offsets.pop(node)
             try:
                 got = task.result()
@@ -152,18 +158,19 @@ class KafkaConsumer:
                 await self._handle_lost_leader(fault, requested)
             else:
                 self._retry_until = None
-                out += self._read_response(got, requested)
-        if self._out_of_range:
-            await self._reset_out_of_range()
+                batches, failure = self._read_response(got, requested)
+                out += batches
+                if failure is not None and not out:
+                    raise failure
         return out
 
     async def _reset_out_of_range(self) -> None:
         """Handles partitions that do not have the requested offset: skips deleted offsets, or refuses them too, and
         refuses future ones. (The reply to the fetch may lack the log start: Kafka's does.)"""
         strays = sorted(self._out_of_range & self._positions.keys())
-        self._out_of_range.clear()
         starts = await list_offsets_at(self._client, strays, EARLIEST)
         ends = await list_offsets_at(self._client, strays, LATEST)
+        self._out_of_range.clear()
         for tp in strays:
             position = self._positions[tp]
             if position.offset < starts[tp] and not self._skips_deleted:
@@ -181,9 +188,9 @@ class KafkaConsumer:
         over."""
         if self._retry_until is None:
             self._retry_until = self._client.new_deadline()
+        self._client.forget_leaders(offsets)
         if fault.final or self._client.has_passed(self._retry_until):
             raise fault
-        self._client.forget_leaders(offsets)
         await self._client.clock.sleep(LOST_LEADER_BACKOFF_SECONDS)
 
     # -- requests -----------------------------------------------------------------------------------------------------
@@ -210,7 +217,7 @@ class KafkaConsumer:
                 request = self._make_request(self._requested_offsets[node])
                 # The waits of broker and client: the reply may come that much later.
                 timeout = self._client.timeout + self._max_wait_ms / 1000
-                poll = self._client.send(request, FetchResponse, node_id=node, timeout=timeout)
+                poll = self._client.send(request, FetchResponse, node_id=node, timeout=timeout, connects_once=True)
                 self._fetches[node] = asyncio.get_running_loop().create_task(poll, name=f"fetch-{node}")
 
     def _make_request(self, share: Mapping[TopicPartition, int]) -> FetchRequest:
@@ -230,11 +237,15 @@ class KafkaConsumer:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
-    def _read_response(self, got: FetchResponse, offsets: Mapping[TopicPartition, int]) -> list[FetchedBatch]:
+    def _read_response(
+        self, got: FetchResponse, offsets: Mapping[TopicPartition, int]
+    ) -> tuple[list[FetchedBatch], Unavailable | None]:
+        """Returns the batches, and the fault of a partition that could not be read for the time limit."""
         if got.error_code:
             raise to_refused(got.error_code, "fetch")
         out: list[FetchedBatch] = []
         unread: list[tuple[TopicPartition, _Position, int]] = []
+        failure: Unavailable | None = None
         is_empty = True
         for topic in got.responses:
             for each in topic.partitions:
@@ -243,7 +254,7 @@ class KafkaConsumer:
                 if position is None or position.offset != offsets.get(tp):
                     continue  # dropped or assigned anew since
                 if each.error_code:
-                    self._handle_error(tp, position, each)
+                    failure = self._handle_error(tp, position, each) or failure
                     continue
                 if each.records is not None and len(each.records):
                     position.failure = position.unread_since_ns = None
@@ -256,8 +267,8 @@ class KafkaConsumer:
                 else:
                     unread.append((tp, position, end))
         for tp, position, end in unread if is_empty else ():  # else other partitions took all room of the reply
-            self._check_unread(tp, position, end)
-        return out
+            failure = self._check_unread(tp, position, end) or failure
+        return out, failure
 
     def _end_of(self, got: PartitionData) -> int:
         """Returns the offset before which the leader has records for this consumer."""
@@ -273,40 +284,44 @@ class KafkaConsumer:
             position.held_back = (stable_offset, -1)
             self._warn(f"an open transaction holds back {tp} from offset {stable_offset} on")
 
-    def _check_unread(self, tp: TopicPartition, position: _Position, end: int) -> None:
-        """Raises `Unavailable` if replies have no records for the time limit of a request."""
+    def _check_unread(self, tp: TopicPartition, position: _Position, end: int) -> Unavailable | None:
+        """Returns the fault of a partition whose replies have no records for the time limit of a request."""
         now_ns = self._client.clock.mono_ns()
         if position.unread_since_ns is None:
             position.unread_since_ns = now_ns
         elif now_ns - position.unread_since_ns >= self._client.timeout * 1e9:
             no = position.failure
             why = explain_error(no.code.number) if no else f"its broker sends no records below {end}"
-            raise Unavailable(f"{tp} could not be read for {self._client.timeout:g} s: {why}")
+            return Unavailable(f"{tp} could not be read for {self._client.timeout:g} s: {why}")
+        return None
 
-    def _handle_error(self, tp: TopicPartition, position: _Position, got: PartitionData) -> None:
-        """Continues after an error if that is possible."""
+    def _handle_error(self, tp: TopicPartition, position: _Position, got: PartitionData) -> Unavailable | None:
+        """Continues after an error if that is possible. Returns the fault of a partition whose errors last."""
         code = code_from_number(got.error_code)
         if code in STALE_LEADER_CODES:
             self._client.forget_leaders([tp])
-            self._back_off(tp, position, code)
-        elif code is Code.OFFSET_OUT_OF_RANGE:
+            return self._back_off(tp, position, code)
+        if code is Code.OFFSET_OUT_OF_RANGE:
             self._out_of_range.add(tp)
         elif code is not Code.OFFSET_NOT_AVAILABLE:
             raise to_refused(got.error_code, str(tp))
+        return None
 
-    def _back_off(self, tp: TopicPartition, position: _Position, code: Code) -> None:
-        """Postpones the next read of a partition. The first error causes no pause if only the leader has moved."""
+    def _back_off(self, tp: TopicPartition, position: _Position, code: Code) -> Unavailable | None:
+        """Postpones the next read of a partition. The first error causes no pause if only the leader has moved. Returns
+        the fault of a partition that failed for the time limit of a request."""
         now_ns = self._client.clock.mono_ns()
-        trouble = position.failure
+        trouble, fault = position.failure, None
         if trouble is None:
             first = 0.0 if code is not Code.KAFKA_STORAGE_ERROR else BACKOFF_FIRST_SECONDS
             trouble = position.failure = _ReadFailure(code, now_ns, now_ns, _backoffs(first))
             if code is Code.KAFKA_STORAGE_ERROR:
                 self._warn(f"{tp} cannot be read now: {explain_error(code.number)}")
         elif now_ns - trouble.since_ns >= self._client.timeout * 1e9:
-            raise Unavailable(f"{tp} could not be read for {self._client.timeout:g} s: {explain_error(code.number)}")
+            fault = Unavailable(f"{tp} could not be read for {self._client.timeout:g} s: {explain_error(code.number)}")
         trouble.code = code
         trouble.retry_at_ns = now_ns + int(next(trouble.backoffs) * 1e9)
+        return fault
 
     def _backoff_seconds(self) -> float:
         """Returns the time until the first failed partition is retried; without one, the longest wait of a poll."""

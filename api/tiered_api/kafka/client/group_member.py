@@ -65,13 +65,13 @@ class ConsumerGroupMember:
         self._heartbeat_task = asyncio.get_running_loop().create_task(self._send_heartbeats(), name="heartbeats")
         return mine
 
-    async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+    async def commit(self, offsets: Mapping[TopicPartition, int], deadline: int | None = None) -> None:
         """Commits offsets. Commits nothing if this member lost its membership: the next owner continues at the last
-        commit."""
+        commit. The coordinator is looked up again until the deadline: by default for the client's retry time."""
         if not offsets or self._generation < 0:
             return
         got: PartitionOutcomes[int] = await commit_offsets(
-            self._client, self._group, offsets, generation_id=self._generation, member_id=self._id
+            self._client, self._group, offsets, generation_id=self._generation, member_id=self._id, deadline=deadline
         )
         for outcome in got.values():
             if isinstance(outcome, Refused):

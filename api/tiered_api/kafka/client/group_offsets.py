@@ -72,8 +72,10 @@ async def commit_offsets(
     *,
     generation_id: int = -1,
     member_id: str = "",
+    deadline: int | None = None,
 ) -> PartitionOutcomes[int]:
-    """Commits offsets, as a member or for a group without members; returns the outcome by partition."""
+    """Commits offsets, as a member or for a group without members; returns the outcome by partition. The coordinator is
+    looked up again until the deadline: by default for the client's retry time."""
     topics: dict[str, OffsetCommitRequestTopic] = {}
     for (name, partition), offset in offsets.items():
         topic = topics.setdefault(name, OffsetCommitRequestTopic(name=name))
@@ -83,7 +85,7 @@ async def commit_offsets(
     request = OffsetCommitRequest(
         group_id=group, generation_id_or_member_epoch=generation_id, member_id=member_id, topics=list(topics.values())
     )
-    got = await send_to_coordinator(client, group, request, OffsetCommitResponse, _commit_error_code)
+    got = await send_to_coordinator(client, group, request, OffsetCommitResponse, _commit_error_code, deadline=deadline)
     out: PartitionOutcomes[int] = {}
     for each_topic in got.topics:
         for each in each_topic.partitions:

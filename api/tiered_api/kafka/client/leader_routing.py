@@ -1,4 +1,8 @@
-"""Requests about partitions and groups, sent to the leader or coordinator, and sent again if it has moved."""
+"""Requests about partitions and groups, sent to the leader or coordinator, and sent again if it has moved.
+
+One rule for all of them: if the broker cannot be connected, the request was not sent, and the broker is looked up again
+for the client's retry time. If the reply is lost, the caller decides.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from typing import TypeVar
 
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import TopicPartition
-from tiered_api.kafka.client.client import KafkaClient, code_from_number, to_refused
+from tiered_api.kafka.client.client import KafkaClient, NotConnected, code_from_number, to_refused
 from tiered_api.kafka.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tiered_api.kafka.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -48,16 +52,22 @@ async def send_to_leaders(
     read_response: Callable[[A], Iterable[tuple[TopicPartition, int, V]]],
 ) -> PartitionOutcomes[V]:
     """Sends one request to each leader for its partitions. Partitions with a wrong leader are retried for the client's
-    retry time. Each partition has its own outcome."""
+    retry time. Each partition has its own outcome. Raises `Unavailable` if a reply is lost, or if no leader could be
+    connected for the whole time."""
     out: PartitionOutcomes[V] = {}
     left = dict(requested)
     deadline = client.new_deadline()
+    unsent: NotConnected | None = None
     for pause in client.backoffs():
         shares, leaderless = await client.group_by_leader(left)
         out.update(leaderless)
         for node, share in shares.items():
             try:
-                got = await client.send(make_request({tp: left[tp] for tp in share}), response_type, node_id=node)
+                request = make_request({tp: left[tp] for tp in share})
+                got = await client.send(request, response_type, node_id=node, connects_once=True)
+            except NotConnected as fault:
+                unsent = fault
+                continue
             except Unavailable:
                 client.forget_leaders(share)  # it may have stopped for good
                 raise
@@ -68,6 +78,9 @@ async def send_to_leaders(
             break
         client.forget_leaders(left)
         await pause()
+    if unsent is not None and not left.keys() <= out.keys():
+        client.forget_leaders(left)
+        raise unsent
     return out
 
 
@@ -86,20 +99,26 @@ async def send_to_coordinator(
     timeout: float | None = None,
     kind: int = GROUP,
     version_max: int | None = None,
+    deadline: int | None = None,
 ) -> A:
     """Sends a request to the coordinator of a group, or of a transactional id, and returns the reply. While there is
-    none, or it loads, it is retried for the client's retry time; then the last reply is returned."""
-    deadline = client.new_deadline()
+    none, or it loads, or it cannot be connected, it is looked up again until the deadline: by default for the client's
+    retry time. Then the last reply is returned, or the last fault raised."""
+    deadline = client.new_deadline() if deadline is None else deadline
     for pause in client.backoffs():
         node = await find_coordinator(client, name, deadline, kind)
         try:
-            got = await client.send(request, response_type, node_id=node, timeout=timeout, version_max=version_max)
-        except Unavailable:
+            got = await client.send(
+                request, response_type, node_id=node, timeout=timeout, version_max=version_max, connects_once=True
+            )
+        except Unavailable as fault:
             client.coordinators.pop((kind, name), None)
-            raise
-        if code_from_number(read_error_code(got)) not in STALE_COORDINATOR_CODES or client.has_passed(deadline):
-            return got
-        client.coordinators.pop((kind, name), None)
+            if not isinstance(fault, NotConnected) or client.has_passed(deadline):
+                raise
+        else:
+            if code_from_number(read_error_code(got)) not in STALE_COORDINATOR_CODES or client.has_passed(deadline):
+                return got
+            client.coordinators.pop((kind, name), None)
         await pause()
     raise AssertionError("pauses never end")
 

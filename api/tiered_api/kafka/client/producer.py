@@ -21,7 +21,7 @@ from tiered.ids import TopicPartition
 from tiered.records.batch import encode_batch
 from tiered.records.model import Codec, ProducerRecord
 from tiered.records.partitioner import partition_of
-from tiered_api.kafka.client.client import KafkaClient, code_from_number, to_refused
+from tiered_api.kafka.client.client import KafkaClient, NotConnected, code_from_number, to_refused
 from tiered_api.kafka.client.transactions import PRODUCE_MAX, ProducerTransaction
 from tiered_api.kafka.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tiered_api.kafka.protocol.messages.produce import (
@@ -311,10 +311,12 @@ class KafkaProducer:
                     self._complete_batch(tp, batch, -1, -1)
                 return False
             version_max = None if self._transaction is None else PRODUCE_MAX
-            got = await self._client.send(request, ProduceResponse, node_id=node_id, version_max=version_max)
+            got = await self._client.send(
+                request, ProduceResponse, node_id=node_id, version_max=version_max, connects_once=True
+            )
         except Unavailable as fault:
-            if self._producer_id_and_epoch[0] < 0:
-                # It may be written: without a producer id, a retry could write it twice.
+            if self._producer_id_and_epoch[0] < 0 and not isinstance(fault, NotConnected):
+                # It was sent, so it may be written: without a producer id, a retry could write it twice.
                 raise self._unknown_outcome(batches, fault) from None
             for tp, batch in batches.items():
                 self._check_retry(tp, batch, fault)
