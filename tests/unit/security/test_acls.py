@@ -74,6 +74,7 @@ def test_operation_is_allowed_everywhere_if_every_name_allows_it(
 ) -> None:
     """A name that differs from all others in its end has the decision of the rules of prefixes."""
     names = {each.resource_name + tail for each in acls for tail in ("", "~") if each.resource_name != "*"} | {"~"}
+    names |= {"*~" for each in acls if each.pattern_type is PatternType.PREFIXED and each.resource_name == "*"}
     decisions = [decide_naively(acls, caller, Operation.DESCRIBE, ResourceType.TOPIC, name) for name in names]
     expected = all(is_open if each is None else each for each in decisions)
     authorizer = Authorizer(acls, is_open=is_open)
