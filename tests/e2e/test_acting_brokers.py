@@ -3,13 +3,14 @@ name one."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.http_cluster import HttpCluster
 from tests.e2e.http_cluster import run as run_cluster
-from tests.e2e.http_site import wait_until
+from tests.e2e.http_site import HttpReply, wait_until
 from tests.e2e.kafka_site import KafkaBroker
 from tests.e2e.site import batch
 from tests.e2e.test_http_login import basic, set_user
@@ -19,13 +20,16 @@ from tiered.controller.requests import AlterClientQuotas, CreateAcls, QuotaAlter
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered.metadata.changes import AclAdded
+from tiered.quotas.precedence import Limit
 from tiered.security.principal import Caller, Principal
 from tiered.security.secret import Secret
 from tiered.system.network import SocketNet
 from tiered_api.http.exchange.remote_brokers import RemoteBrokers
 from tiered_api.kafka.client.connection import BrokerConnection, open_connection
 from tiered_api.kafka.client.login import UserLogin, log_in_broker, log_in_user
+from tiered_api.kafka.protocol.messages.fetch import FetchRequest, FetchResponse
 from tiered_api.kafka.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from tiered_api.kafka.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from tiered_api.kafka.protocol.messages.tiered_act_for import TieredActForRequest, TieredActForResponse
 from tiered_api.kafka.protocol.messages.tiered_heard import TieredHeardRequest, TieredHeardResponse
 
@@ -145,23 +149,107 @@ def test_broker_that_has_logged_in_acts_for_one_client_after_another(tmp_path: P
     run_with_login(tmp_path, scenario)
 
 
-def test_request_that_a_broker_sends_for_a_client_has_no_quota(tmp_path: Path) -> None:
-    """HTTP has charged the client already."""
+def test_time_of_a_request_that_a_broker_sends_for_a_client_counts(tmp_path: Path) -> None:
+    """The reply names no pause, and the connection goes on: it serves other clients too."""
 
     async def scenario(site: KafkaBroker) -> None:
-        alteration = QuotaAlteration((("user", "alice"),), (("request_percentage", 1e-9),))
+        alteration = QuotaAlteration((("user", "alice"),), (("request_percentage", 0.01),))
         assert await site.node.submit(AlterClientQuotas((alteration,))) == (None,)
         link = await connect(site)
         await log_in_broker(link, site.node.credential, 2, 5)
         assert await act_for(link, "alice") == 0
-        assert (await link.send(ListGroupsRequest(), ListGroupsResponse, 5, 4)).throttle_time_ms == 0
+        for _ in range(20):
+            assert (await link.send(ListGroupsRequest(), ListGroupsResponse, 5, 4)).throttle_time_ms == 0
+        refused = await link.send(FetchRequest(max_bytes=1, topics=[]), FetchResponse, 5, 16)
+        assert refused.error_code == Code.THROTTLING_QUOTA_EXCEEDED.number and refused.throttle_time_ms > 0
+        lookup = await link.send(ListOffsetsRequest(-1, 0, [], 1000), ListOffsetsResponse, 5, 10)
+        assert (lookup.throttle_time_ms > 0, lookup.topics) == (True, [])
+        assert await act_for(link, "bob") == 0
+        served = await link.send(FetchRequest(max_bytes=1, topics=[]), FetchResponse, 5, 16)
+        assert (served.error_code, served.throttle_time_ms) == (0, 0)
         link.close()
-        alice = await connect(site)
-        await log_in_user(alice, UserLogin("alice", Secret("pencil"), "SCRAM-SHA-256"), 5)
-        assert (await alice.send(ListGroupsRequest(), ListGroupsResponse, 5, 4)).throttle_time_ms > 0
-        alice.close()
 
     run_with_login(tmp_path, scenario)
+
+
+def test_stream_waits_for_the_quota_of_its_client_at_the_leader(tmp_path: Path) -> None:
+    async def scenario(pair: HttpCluster) -> None:
+        asking, leader = pair[1], pair[2]
+        await pair.create("t", [2])
+        [entity, limit] = ("user", "ANONYMOUS"), Limit(1e-3, "ANONYMOUS", "")
+
+        async def put(rate: float | None) -> None:
+            alteration = QuotaAlteration((entity,), (("store_request_rate", rate),))
+            assert await asking.broker.submit(AlterClientQuotas((alteration,))) == (None,)
+            await wait_until(
+                lambda: pair.is_known_by_all(
+                    lambda node: node.client_quotas.table.has_client_quotas == (rate is not None)
+                )
+            )
+
+        seen = bytearray()
+        url = f"{asking.url}/topics/t/partitions/0/records?offset=0"
+        async with asking.session.get(url, headers={"Accept": "text/event-stream"}) as response:
+
+            async def read_on() -> None:
+                async for piece in response.content.iter_any():
+                    seen.extend(piece)
+
+            reading = asyncio.get_running_loop().create_task(read_on())
+            await leader.produce("t", "first")
+            await wait_until(lambda: b"first" in seen)
+            await put(limit.bound)
+            leader.broker.client_quotas.record_store_request(limit)
+            await leader.produce("t", "second")
+            await wait_until(lambda: seen.endswith(b": silence\n\n"))
+            assert b"second" not in seen and b"event: error" not in seen
+            await put(None)
+            await wait_until(lambda: b"second" in seen)
+            assert b"event: error" not in seen
+            reading.cancel()
+
+    run_cluster(tmp_path, scenario, numbers=(1, 2))
+
+
+@pytest.mark.parametrize("name", ["user", "client-id"])
+def test_reads_of_the_bucket_count_at_the_leader_for_the_client(tmp_path: Path, name: str) -> None:
+    async def scenario(pair: HttpCluster) -> None:
+        asking, leader = pair[1], pair[2]
+        await pair.create("t", [2], internal_segment_bytes="4096", local_retention_bytes="1")
+        for number in range(12):
+            await leader.produce("t", f"{number:03}" * 300)
+        replica = leader.broker.leader_replica("t", 0)
+        await wait_until(lambda: replica.local_start_offset >= 6)
+        entity = ("user", "ANONYMOUS") if name == "user" else ("client-id", "app")
+        alteration = QuotaAlteration((entity,), (("store_request_rate", 0.1),))
+        assert await asking.broker.submit(AlterClientQuotas((alteration,))) == (None,)
+        await wait_until(lambda: pair.is_known_by_all(lambda node: node.client_quotas.table.has_client_quotas))
+
+        async def read(offset: int, client: str = "app") -> HttpReply:
+            path = f"/topics/t/partitions/0/records?offset={offset}&max_bytes=1"
+            return await asking.ask("GET", path, X_Client_Id=client)
+
+        replies = [await read(0)]
+        while replies[-1].status == 200 and len(replies) < 6:
+            replies.append(await read(len(replies)))
+        assert [each.status for each in replies] == [200] * (len(replies) - 1) + [429] and len(replies) > 1
+        assert int(replies[-1].headers["Retry-After"]) >= 1
+        lookup = await asking.ask("GET", "/topics/t/partitions/0/records?timestamp=1", X_Client_Id="app")
+        assert lookup.status == 429
+        counted = leader.broker.metrics.counter("tiered_throttled_total", "", ("quota", "entity"))
+        assert counted.value("store_request_rate", " ".join(entity)) >= 1
+        assert (await read(0, "other")).status == (429 if name == "user" else 200)
+        assert (
+            await asking.ask("POST", "/topics/t", {"records": [{"value": "eA=="}]}, X_Client_Id="app")
+        ).status == 200
+        lifted = QuotaAlteration((entity,), (("store_request_rate", None),))
+        await asking.broker.submit(AlterClientQuotas((lifted,)))
+        await wait_until(lambda: pair.is_known_by_all(lambda node: not node.client_quotas.table.has_client_quotas))
+        assert (await read(3)).status == 200
+
+    run_cluster(
+        tmp_path, scenario, numbers=(1, 2), log_retention_check_interval_ms=50, remote_log_manager_task_interval_ms=50
+    )
 
 
 def test_request_before_the_login_ends_the_connection(tmp_path: Path) -> None:

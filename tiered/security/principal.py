@@ -51,6 +51,8 @@ class Caller(NamedTuple):
     """True if a delegation token proved the principal."""
     shares_of: str = ""
     """The holder for which a broker sends a request of its own, such as the offsets of a transaction over HTTP."""
+    client_id: str = ""
+    """The client id of a request over HTTP, if quotas depend on it."""
 
     @property
     def holder(self) -> str:

@@ -35,6 +35,15 @@ class HttpError(Exception):
         return self.error_code if self.error_code < 1000 else self.error_code // 100
 
 
+class OverQuota(HttpError):
+    """The client is over its quota for some milliseconds."""
+
+    def __init__(self, pause_ms: int) -> None:
+        self.seconds = max(1, -(-pause_ms // 1000))
+        why = f"the client is over its quota: try again in {self.seconds} s"
+        super().__init__(429, why, (("Retry-After", str(self.seconds)),))
+
+
 BAD_REQUEST = 40002
 NOT_AUTHENTICATED = 40101
 NOT_AUTHORIZED = 40301

@@ -16,7 +16,7 @@ from tiered.access.client_quotas import NO_LIMITS, ClientLimits, ClientQuotas
 from tiered.errors import Refused
 from tiered.quotas.precedence import QuotaTable
 from tiered.security.principal import Caller
-from tiered_api.http.exchange.errors import HttpError
+from tiered_api.http.exchange.errors import HttpError, OverQuota
 
 T = TypeVar("T")
 
@@ -91,11 +91,17 @@ class HttpMeter:
             self._known_limits = self._quotas.find_limits(self._user, self._client_id) or NO_LIMITS
         return self._known_limits
 
+    @property
+    def has_client_id(self) -> bool:
+        """True if the client id of the request decides which time or which requests to the bucket count together."""
+        requests, stored = self._limits.requests, self._limits.stored
+        return bool((requests is not None and requests.client_id) or (stored is not None and stored.client_id))
+
     def check(self, operation: str) -> None:
         """Raises `HttpError` 429 if the client is over a quota that the operation counts against."""
         pause_ms = self.find_pause_ms(operation)
         if pause_ms > 0:
-            raise _over_quota(pause_ms)
+            raise OverQuota(pause_ms)
 
     def charge_mutations(self, count: int) -> None:
         """Charges changes of metadata. Raises `HttpError` 429 while the client has a debt (KIP-599)."""
@@ -105,7 +111,7 @@ class HttpMeter:
         try:
             self._quotas.charge_mutations(limit, count, is_strict=True)
         except Refused:
-            raise _over_quota(self._quotas.find_mutation_pause(limit)) from None
+            raise OverQuota(self._quotas.find_mutation_pause(limit)) from None
 
     def charge(self, operation: str, received: int, sent: int) -> None:
         """Charges the time, and the bytes of a body and of a whole response, without what a stream has charged
@@ -174,12 +180,6 @@ class HttpSubmitter(NamedTuple):
         """Charges time of the event loop."""
         if self.meter is not None:
             self.meter.spent_ns += spent_ns
-
-
-def _over_quota(pause_ms: int) -> HttpError:
-    seconds = max(1, -(-pause_ms // 1000))
-    why = f"the client is over its quota: try again in {seconds} s"
-    return HttpError(429, why, (("Retry-After", str(seconds)),))
 
 
 def find_meter(quotas: ClientQuotas, operation: str, user: str, client_id: str) -> HttpMeter | None:

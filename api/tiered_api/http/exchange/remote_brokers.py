@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+from tiered.access.client_quotas import NO_LIMITS
 from tiered.broker.broker import Broker
 from tiered.broker.encryption import inter_broker_net
 from tiered.config.listeners import WILDCARDS, parse_host_port
@@ -19,7 +20,7 @@ from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.image import TopicImage
 from tiered.replication.read_result import ReadResult
 from tiered.security.principal import ANONYMOUS, BROKER, Caller, Principal
-from tiered_api.http.exchange.errors import HttpError
+from tiered_api.http.exchange.errors import HttpError, OverQuota
 from tiered_api.kafka.client.client import code_from_number
 from tiered_api.kafka.client.error_sentences import explain_error
 from tiered_api.kafka.client.leader_routing import STALE_LEADER_CODES
@@ -83,7 +84,8 @@ class RemoteBrokers:
     """The connections of one broker's HTTP server to other brokers. Long polls have connections of their own, so that
     they do not delay short requests.
 
-    The other broker judges a request as that of the `caller` that is given, and of this broker without one.
+    The other broker judges a request as that of the `caller` that is given, and charges it. Without one it is a request
+    of this broker. A read raises `OverQuota` if the caller is over a quota there.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -233,6 +235,8 @@ class RemoteBrokers:
             topics=topics,
         )
         got = await self._send(pool, leader, request, FetchResponse, wait_ms / 1000 + REQUEST_SECONDS, FETCH, caller)
+        if got.error_code == Code.THROTTLING_QUOTA_EXCEEDED.number and got.throttle_time_ms:
+            raise OverQuota(got.throttle_time_ms)
         if got.error_code:
             raise Refused(code_from_number(got.error_code), f"broker {leader.node_id} refuses to serve reads")
         return [part for topic in got.responses for part in topic.partitions]
@@ -257,6 +261,8 @@ class RemoteBrokers:
         got = await self._send(
             self._short_requests, leader, request, ListOffsetsResponse, REQUEST_SECONDS, LIST_OFFSETS, caller
         )
+        if got.throttle_time_ms and not got.topics:
+            raise OverQuota(got.throttle_time_ms)
         found: dict[TopicPartition, int | Refused] = {}
         for each in got.topics:
             for part in each.partitions:
@@ -303,11 +309,18 @@ class RemoteBrokers:
             ) from None
 
     def _find_judged(self, caller: Caller | None) -> Caller | None:
-        """Returns the caller that the request names. None if nobody judges it: it costs one request less."""
+        """Returns the caller that the request names. None if nobody judges or charges it: it costs one request less."""
         named = caller or self._own
-        if self._broker.authorization.authorizer is None and named.principal in (ANONYMOUS, self._own.principal):
+        if self._broker.authorization.authorizer is not None or named.principal not in (
+            ANONYMOUS,
+            self._own.principal,
+        ):
+            return named
+        quotas = self._broker.client_quotas
+        if named.principal != ANONYMOUS or not quotas.table.has_client_quotas:
             return None
-        return named
+        limits = quotas.find_limits(ANONYMOUS.name, named.client_id) or NO_LIMITS
+        return None if limits.requests is limits.stored is None else named
 
 
 def _leader_refusal(leader: Leader, tp: TopicPartition, code: Code) -> Refused:

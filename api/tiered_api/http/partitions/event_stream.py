@@ -11,7 +11,7 @@ from aiohttp import web
 
 from tiered.security.acls import Operation, ResourceType
 from tiered_api.http.exchange import media_types
-from tiered_api.http.exchange.errors import EXPECTED_ERRORS, HttpError, to_http_error
+from tiered_api.http.exchange.errors import EXPECTED_ERRORS, HttpError, OverQuota, to_http_error
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import abort_connection, open_stream
 from tiered_api.http.partitions.reads import (
@@ -29,6 +29,8 @@ from tiered_api.http.partitions.remote_partition import resolve_leader
 READ_BYTES_MAX = 1 << 18
 KEEPALIVE_MS = 15_000
 """After this time without a record a comment is sent, so that proxies and clients keep the connection."""
+REST_SECONDS = 5.0
+"""Pause before the next read at a broker where the client is over its quota."""
 
 
 async def stream_events(request: HttpRequest, spec: ReadSpec, form: str) -> web.StreamResponse:
@@ -51,6 +53,10 @@ async def _stream(request: HttpRequest, spec: ReadSpec, form: str) -> web.Stream
     while loop.time() < deadline and not request.context.closing and request.transport is not None:
         try:
             pieces, spec = await _next_events(request, spec, form)
+        except OverQuota as over:  # at the broker that leads the partition
+            await _send(request, response, [b": silence\n\n"])
+            await request.context.clock.sleep(min(over.seconds, REST_SECONDS))
+            continue
         except EXPECTED_ERRORS as error:
             await _send(request, response, [_error_event(to_http_error(error))])
             break

@@ -322,7 +322,10 @@ class HttpListener(web.Server):
             if route.operation not in ANSWERED_WHILE_STARTING and not self.context.broker.served.is_set():
                 raise HttpError(BROKER_NOT_AVAILABLE, "the broker is starting; see /healthz", close=True)
             quotas, user = self.context.broker.client_quotas, request.caller.principal.name
-            request.meter = find_meter(quotas, route.operation, user, request.headers.get(CLIENT_ID, ""))
+            client_id = request.headers.get(CLIENT_ID, "")
+            request.meter = find_meter(quotas, route.operation, user, client_id)
+            if request.meter is not None and request.meter.has_client_id:
+                request.caller = request.caller._replace(client_id=client_id)
             response = await (route.handler(request) if request.meter is None else _serve_metered(route, request))
         except EXPECTED_ERRORS as error:
             response = self._refuse(request, to_http_error(error), error)

@@ -295,7 +295,9 @@ class KafkaPeers:
     async def _act_for(self, connection: BrokerConnection, caller: Caller, timeout: float) -> None:
         """Names the caller of the requests that follow. Nothing was requested yet if this fails."""
         kind, name = caller.principal
-        request = TieredActForRequest(self.cluster_id, self._sent_credential, kind, name, caller.host, caller.shares_of)
+        request = TieredActForRequest(
+            self.cluster_id, self._sent_credential, kind, name, caller.host, caller.shares_of, caller.client_id
+        )
         try:
             reply = await connection.send(request, TieredActForResponse, timeout, 0)
         except (Unavailable, Corrupt) as error:

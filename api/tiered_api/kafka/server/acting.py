@@ -67,10 +67,10 @@ def _proven_caller(connection: ActingConnection) -> Caller:
 
 
 def _read_caller(request: TieredActForRequest) -> Caller:
-    texts = (request.principal_type, request.principal_name, request.client_host, request.holder)
+    texts = (request.principal_type, request.principal_name, request.client_host, request.holder, request.client_id)
     if not all(texts[:2]) or max(map(len, texts)) > TEXT_MAX:
         raise Refused(Code.INVALID_REQUEST, "the request names no principal")
-    return Caller(Principal(*texts[:2]), request.client_host, shares_of=request.holder)
+    return Caller(Principal(*texts[:2]), request.client_host, shares_of=request.holder, client_id=request.client_id)
 
 
 def _encode(header: RequestHeader, response: TieredActForResponse) -> Sequence[Part]:

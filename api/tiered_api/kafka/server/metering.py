@@ -6,8 +6,11 @@ While no client has a quota, connections do not pass through here: they have the
 Produce is charged by the bytes of the request, Fetch by those of the reply. A Fetch of a client that is over its quota
 gets no records, as in Kafka. The same holds for requests to the bucket, which count for the client whose request
 sends them. The time of a request is that of the event loop, without its waits. Brokers are
-exempt once they have proved themselves, by a login or by a credential. So are the requests that they send for clients
-of HTTP: HTTP charges these.
+exempt once they have proved themselves, by a login or by a credential.
+
+A request that a broker sends for a client of HTTP costs that client its time here and its requests to the bucket. HTTP
+charges the bytes. A read of a client that is over a quota is refused with the pause, and HTTP names the pause to its
+client. The connection goes on: it has requests for other clients too.
 """
 
 from __future__ import annotations
@@ -18,12 +21,17 @@ from struct import Struct, calcsize
 from typing import Protocol
 
 from tiered.access.client_quotas import ClientLimits, ClientQuotas
+from tiered.errors import Code
 from tiered.object_store.metered import paid_by
 from tiered.ports import FileSlice
 from tiered.quotas.precedence import QuotaTable
 from tiered.quotas.validation import NAME_MAX
 from tiered.security.principal import BROKER
 from tiered_api.kafka.protocol.apis import ALL_APIS
+from tiered_api.kafka.protocol.codec import encode
+from tiered_api.kafka.protocol.headers import encode_response_header
+from tiered_api.kafka.protocol.messages.fetch import FetchResponse
+from tiered_api.kafka.protocol.messages.list_offsets import ListOffsetsResponse
 from tiered_api.kafka.protocol.primitives import STRUCT_CODES
 from tiered_api.kafka.protocol.schema import field_specs
 from tiered_api.kafka.server.acting import ActingConnection
@@ -33,7 +41,7 @@ from tiered_api.kafka.server.exchange.socket_writer import Part
 from tiered_api.kafka.server.fetch import frames as fetch_frames
 from tiered_api.kafka.server.fetch import replica_frames
 
-PRODUCE, FETCH = 0, 1
+PRODUCE, FETCH, LIST_OFFSETS = 0, 1, 2
 CLIENT_ID_BYTES = 4 * NAME_MAX
 """The limits of a longer client id are found anew for each request: a connection keeps no long one."""
 NO_REPLICA_ID_FROM = 15
@@ -111,6 +119,10 @@ class Charge:
     def settle(self, parts: Sequence[Part]) -> Sequence[Part]:
         """Charges the client, and mutes its connection if it is over a quota. Returns the reply with the pause."""
         quotas, limits = self._quotas, self.limits
+        if self.connection.is_acting:
+            if limits.requests is not None:
+                quotas.record_request_time(limits.requests, self.spent_ns)
+            return parts
         if self.connection.is_broker:
             return parts
         pause_ms = 0 if self.api_key in (PRODUCE, FETCH) else read_throttle_ms(self.api_key, self.version, parts)
@@ -154,8 +166,13 @@ class Metering:
         ):
             meter = self._make_meter(connection, bytes(frame[HEADER_BYTES:body]))
         limits = meter.limits
-        if limits is None or connection.is_acting or connection.is_broker:
+        is_acting = connection.is_acting
+        if limits is None or (connection.is_broker and not is_acting):
             return self._dispatch(connection, frame, api_key, version, correlation_id, body)
+        if is_acting:
+            limits = limits._replace(produced=None, fetched=None)
+            if api_key in (FETCH, LIST_OFFSETS) and (pause_ms := self._find_acting_pause(limits)) > 0:
+                return _refuse_read(api_key, version, correlation_id, pause_ms)
         stored, payer = limits.stored, None
         if stored is not None:
             payer = partial(self._quotas.record_store_request, stored)
@@ -163,6 +180,7 @@ class Metering:
             api_key == FETCH
             and (limits.fetched is not None or stored is not None)
             and 4 <= version <= 18
+            and not is_acting
             and not _may_be_follower(frame, version)
         ):
             pause_ms = 0 if stored is None else self._quotas.find_store_pause(stored)
@@ -177,7 +195,7 @@ class Metering:
         before, since_ns = connection.pending, self._mono_ns() if is_timed else 0
         with paid_by(payer):
             reply = self._dispatch(connection, frame, api_key, version, correlation_id, body)
-        if connection.is_broker:
+        if connection.is_broker and not is_acting:
             return reply
         if api_key == PRODUCE and reply is not None and not is_timed:
             # The usual case, without an object for the charge: that costs as much as the rest of it.
@@ -195,14 +213,32 @@ class Metering:
             charge.settle(())  # acks=0, or the connection has ended
         return None
 
+    def _find_acting_pause(self, limits: ClientLimits) -> int:
+        """Returns the pause of a client of HTTP before the next read at this broker."""
+        stored = 0 if limits.stored is None else self._quotas.find_store_pause(limits.stored)
+        return stored if limits.requests is None else max(stored, self._quotas.find_request_pause(limits.requests))
+
     def _make_meter(self, connection: MeteredConnection, client_id: bytes) -> Meter:
         caller, limits = connection.caller, None
         if caller.principal.kind != BROKER:
-            limits = self._quotas.find_limits(caller.principal.name, client_id.decode(errors="replace"))
+            named = caller.client_id if connection.is_acting else client_id.decode(errors="replace")
+            limits = self._quotas.find_limits(caller.principal.name, named)
         meter = Meter(self._quotas.table, caller, client_id, limits)
         if len(client_id) <= CLIENT_ID_BYTES:
             connection.meter = meter
         return meter
+
+
+def _refuse_read(api_key: int, version: int, correlation_id: int, pause_ms: int) -> Sequence[Part]:
+    """Returns the reply to a read of a client that is over a quota."""
+    response: FetchResponse | ListOffsetsResponse
+    if api_key == FETCH:
+        response = FetchResponse(error_code=Code.THROTTLING_QUOTA_EXCEEDED.number)
+    else:
+        response = ListOffsetsResponse()
+    response.throttle_time_ms = min(pause_ms, 2**31 - 1)
+    head, data = encode_response_header(api_key, version, correlation_id), encode(response, version)
+    return [b"".join((_INT.pack(len(head) + len(data)), head, data))]
 
 
 def _pause(

@@ -18,6 +18,8 @@ class TieredActForRequest(Message):
     client_host: str = string()
     holder: str = string("0+", tag=0, tagged="0+")
     """The holder that a broker works for, if the principal is a broker. Earlier versions do not know it."""
+    client_id: str = string("0+", tag=1, tagged="0+")
+    """The client id of the client, if quotas depend on it. Earlier versions do not know it."""
 
 
 @message(20006, "0", "0+")
