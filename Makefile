@@ -11,7 +11,8 @@
 #   make hooks   the hook of git that checks the message of each commit, for this clone; a hook that is there stays
 #   make look    a report on files, names, words and import circles; it fails nothing. BEFORE=counts.json shows both counts
 #   make lock    requirements/ anew: the newest versions that pyproject.toml allows, with their hashes
-#   make sim     simulated runs with faults: make sim SEEDS=1000, or one again: make sim SEED=42; OF=single, cluster, groups
+#   make sim     simulated runs of a cluster with faults: make sim SEEDS=1000, or one again: make sim SEED=42;
+#                SHAPE=one-broker or groups (that commit offsets) for all of them
 #   make sim-mutants  bugs put in on purpose, each of which the simulator must find: MUTANTS="name name", else all
 #   make mutation-test  small edits of the source, each of which some test must find: MUTANTS="name name", AREA=hot,
 #                WITHOUT_UNITS=1 for simulations alone, OUT=found.jsonl to go on later
@@ -92,7 +93,7 @@ lock: $(VENV)/.dev
 	$(BIN)/python -m tests.dependencies lock
 
 sim: $(VENV)/.dev
-	$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(OF),--of $(OF))
+	$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(SHAPE),--shape $(SHAPE))
 
 sim-mutants: $(VENV)/.dev
 	$(BIN)/python -m tests.sim --mutants $(MUTANTS)

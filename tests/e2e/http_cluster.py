@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 
 from tests.e2e.http_site import TEST_SECONDS, HttpBroker, HttpReply, wait_until
-from tests.sim.options import SETTINGS
+from tests.sim.settings import SETTINGS
 from tiered.broker.broker import Broker
 from tiered.broker.real_world import real_world
 from tiered.config.listeners import Endpoint

@@ -31,7 +31,7 @@ STAGE_SECONDS = 1200.0
 
 @dataclass(frozen=True)
 class RunLimits:
-    """The stages that run for each mutant: all up to `until`, and `seeds` of each world for at most `seconds`."""
+    """The stages that run for each mutant: all up to `until`, and `seeds` of each shape for at most `seconds`."""
 
     without_units: bool
     until: str
@@ -47,8 +47,8 @@ def stages(area: Area, mutant: Mutant, terms: RunLimits, tree: SourceTree, faili
     def tests(paths: tuple[str, ...]) -> Callable[[], FailedTest | None]:
         return lambda: tree.tests(paths, failing_anyway, STAGE_SECONDS) if paths else None
 
-    def seeds(world: str) -> Callable[[], FailedTest | None]:
-        return lambda: tree.seeds(world, terms.seeds, terms.seconds)
+    def seeds(shape: str) -> Callable[[], FailedTest | None]:
+        return lambda: tree.seeds(shape, terms.seeds, terms.seconds)
 
     if terms.without_units:
         first = tuple(path for path in mutant.first if path.startswith(SCENARIOS))
@@ -57,8 +57,8 @@ def stages(area: Area, mutant: Mutant, terms: RunLimits, tree: SourceTree, faili
         yield "first", tests(mutant.first)
         yield "units", tests(area.units)
         yield "scenarios", tests(area.scenarios)
-    for world in area.worlds:
-        yield "seeds", seeds(world)
+    for shape in area.shapes:
+        yield "seeds", seeds(shape)
     if not terms.without_units:
         yield "whole", tests(area.whole)
 
@@ -104,8 +104,8 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="these mutants (default: all)")
     parser.add_argument("--area", choices=AREAS, help="those of one area")
     parser.add_argument("--without-units", action="store_true", help="directed simulations and random seeds alone")
-    parser.add_argument("--seeds", type=int, default=300, help="how many of each world (default 300)")
-    parser.add_argument("--seconds", type=float, default=600.0, help="at most, for the seeds of a world (default 600)")
+    parser.add_argument("--seeds", type=int, default=300, help="how many of each shape (default 300)")
+    parser.add_argument("--seconds", type=float, default=600.0, help="at most, for the seeds of a shape (default 600)")
     parser.add_argument("--until", choices=STAGES, default="whole", help="the last stage (default: whole)")
     parser.add_argument("--out", type=Path, help="lines of JSON: what is there is not run again")
     parser.add_argument("--again", action="store_true", help="those too that survived before")

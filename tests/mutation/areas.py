@@ -12,13 +12,13 @@ from tests.mutation.mutant import Mutant
 
 @dataclass(frozen=True)
 class Area:
-    """`units` are quick tests, `scenarios` directed ones on the simulator, `worlds` those of the random seeds, `whole`
-    tests of whole brokers."""
+    """`units` are quick tests, `scenarios` directed ones on the simulator, `shapes` those of runs with random seeds,
+    `whole` tests of whole brokers."""
 
     mutants: tuple[Mutant, ...]
     units: tuple[str, ...]
     scenarios: tuple[str, ...] = ()
-    worlds: tuple[str, ...] = ()
+    shapes: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
 
     def stage_of(self, test: str) -> str:
@@ -57,7 +57,7 @@ _GROUPS = (
     "offsets_of_recreated_topics", "offsets_of_lost_records", "group_snapshots",
 )  # fmt: skip
 _DISKS = (
-    f"{SCENARIOS}/test_damaged_starts.py", "tests/sim/harness/test_sim_disk.py", f"{SCENARIOS}/test_single_broker.py",
+    f"{SCENARIOS}/test_damaged_starts.py", "tests/sim/harness/test_sim_disk.py",
     f"{SCENARIOS}/test_two_clusters.py",
 )  # fmt: skip
 
@@ -78,34 +78,34 @@ _SECURITY_WHOLE = tuple(
 )  # fmt: skip
 AREAS = {
     "replication": Area(
-        _mutants("replication"), ("tests/unit/replication",), (*_CLUSTERS, *_COPIES), ("cluster",), _NODES
+        _mutants("replication"), ("tests/unit/replication",), (*_CLUSTERS, *_COPIES), ("drawn",), _NODES
     ),
     "metadata": Area(
         _mutants("metadata"),
         ("tests/unit/metadata", "tests/unit/controller", "tests/unit/broker", "tests/unit/hosting"),
-        (*_CONTROLLERS, *_CLUSTERS, *_COPIES), ("cluster",), _NODES,
+        (*_CONTROLLERS, *_CLUSTERS, *_COPIES), ("drawn",), _NODES,
     ),
     "groups": Area(
         _mutants("groups"), ("tests/unit/groups", "tests/unit/coordinator", "tests/unit/controller"),
         tuple(f"{SCENARIOS}/test_{name}.py" for name in _GROUPS),
-        ("groups", "cluster"),
+        ("groups", "drawn"),
         tuple(f"tests/e2e/test_kafka_{name}.py" for name in ("groups", "group_offsets", "coordinators_move")),
     ),
     "hot": Area(
-        _mutants("hot"), ("tests/unit/hot",), (*_DISKS, *_CLUSTERS), ("single", "cluster"), _NODES,
+        _mutants("hot"), ("tests/unit/hot",), (*_DISKS, *_CLUSTERS), ("one-broker", "drawn"), _NODES,
     ),
     "recovery": Area(
         _mutants("recovery"),
         ("tests/unit/broker", "tests/unit/durability", "tests/unit/hot", "tests/unit/replication"),
-        (*_DISKS, f"{SCENARIOS}/test_impostors.py", *_CLUSTERS, *_COPIES), ("single", "cluster"),
+        (*_DISKS, f"{SCENARIOS}/test_impostors.py", *_CLUSTERS, *_COPIES), ("one-broker", "drawn"),
         (*_NODES, "tests/e2e/test_node_offsets_noted.py"),
     ),
     "cold": Area(
         _mutants("cold"), ("tests/unit/cold", "tests/unit/object_store", "tests/unit/replication"),
-        (f"{SCENARIOS}/test_single_broker.py", *_CLUSTERS), ("single", "cluster"), (*_NODES, "tests/e2e/test_cold.py"),
+        _CLUSTERS, ("one-broker", "drawn"), (*_NODES, "tests/e2e/test_cold.py"),
     ),
     "faces": Area(
-        _mutants("faces"), ("tests/unit/kafka",), (f"{SCENARIOS}/test_kafka.py", *_CLUSTERS, *_COPIES), ("cluster",),
+        _mutants("faces"), ("tests/unit/kafka",), (f"{SCENARIOS}/test_kafka.py", *_CLUSTERS, *_COPIES), ("drawn",),
         tuple(f"tests/e2e/test_kafka_{name}.py" for name in ("produce", "fetch", "away")),
     ),
     "security": Area(

@@ -19,7 +19,7 @@ from tests.sources import ROOT
 TEST_SECONDS = 120
 """Seconds that one test may take: an edit may turn a wait into an endless one."""
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/\S+?\.py(?:::.+?)?)(?: - (.*))?$", re.MULTILINE)
-_SEED = re.compile(r"^failed: (\w+):(\d+)", re.MULTILINE)
+_SEED = re.compile(r"^failed: (\d+)", re.MULTILINE)
 _RULE = re.compile(r"^[A-Za-z_][\w.]*: (.*)$", re.MULTILINE)
 _WHY = re.compile(r"^/\S+:\d+: (.*)$", re.MULTILINE)
 _NO_TESTS = 5
@@ -27,7 +27,7 @@ _NO_TESTS = 5
 
 @dataclass(frozen=True)
 class FailedTest:
-    """A failure: the test or `world:seed` that can be run alone, and its text."""
+    """A failure: the test or `shape:seed` that can be run alone, and its text."""
 
     test_id: str
     reason: str
@@ -87,25 +87,25 @@ class SourceTree:
         why = _WHY.findall(told)
         return FailedTest(found[1], (found[2] or (why[-1] if why else ""))[:200], chance)
 
-    def seeds(self, world: str, count: int, seconds: float) -> FailedTest | None:
+    def seeds(self, shape: str, count: int, seconds: float) -> FailedTest | None:
         """Returns the first of so many seeds that fails; None: all pass, or the time is over."""
         try:
             _, told = self._run(
-                ["-m", "tests.sim", "--of", world, "--seeds", str(count), "--jobs", "1", "--until-red"], seconds
+                ["-m", "tests.sim", "--shape", shape, "--seeds", str(count), "--jobs", "1", "--until-red"], seconds
             )
         except RunTimeout:
             return None
         found = _SEED.search(told)
         rules = _RULE.findall(told.split("runs=")[0])
-        return FailedTest(f"{found[1]}:{found[2]}", rules[-1][:200] if rules else "") if found else None
+        return FailedTest(f"{shape}:{found[1]}", rules[-1][:200] if rules else "") if found else None
 
     def passes(self, red: FailedTest, seconds: float) -> bool:
         """True if the same test or seed passes in the present tree."""
         try:
             if red.test_id.endswith(".py") or "::" in red.test_id or "/" in red.test_id:
                 return self.tests([red.test_id], (), seconds) is None
-            world, seed = red.test_id.split(":")
-            return self._run(["-m", "tests.sim", "--of", world, "--seed", seed], seconds)[0] == 0
+            shape, seed = red.test_id.split(":")
+            return self._run(["-m", "tests.sim", "--shape", shape, "--seed", seed], seconds)[0] == 0
         except RunTimeout:
             return False
 

@@ -1,8 +1,8 @@
-"""`python -m tests.sim --seed 42` or `--seeds 1000 [--first N] [--jobs N] [--of single|cluster|groups]`: runs seeds,
-each as the life of one broker and as that of a cluster, or of one broker that coordinates groups, and names those that
-fail; with `--until-red` it ends at the first of these. `--mutants [NAME ...]` searches for the bugs of
-`mutants/mutants.py`, and names those that are not found within their number of seeds. A bug that seeds seldom show has
-only a directed scenario, which is run instead."""
+"""`python -m tests.sim --seed 42` or `--seeds 1000 [--first N] [--jobs N] [--shape SHAPE]`: runs seeds, each as the
+life of a cluster, and names those that fail; with `--until-red` it ends at the first of these. Some seeds draw one
+broker, or groups that commit offsets; the shapes `one-broker` and `groups` give one of these to every seed. `--mutants
+[NAME ...]` searches for the bugs of `mutants/mutants.py`, and names those that are not found within their number of
+seeds. A bug that seeds seldom show has only a directed scenario, which is run instead."""
 
 from __future__ import annotations
 
@@ -14,21 +14,17 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
-from tests.sim import group_run, single
 from tests.sim.cluster import run as cluster
 from tests.sim.cluster.options import ClusterOptions
+from tests.sim.cluster.shapes import DRAWN, SHAPES
 from tests.sim.mutants.mutants import FIRST_SEEDS, MUTANTS, failure_reason
 from tests.sim.mutants.scenarios import SCENARIOS
-
-WORLDS = ("single", "cluster")
-"""Default worlds of a search."""
-AnyRun = single.SingleRun | cluster.ClusterRun | group_run.GroupRun
-RUNS: dict[str, Callable[[int], AnyRun]] = {"single": single.run, "cluster": cluster.run, "groups": group_run.run}
 
 
 @contextmanager
@@ -48,10 +44,10 @@ def without_logs_and_gc() -> Iterator[None]:
 
 
 def run_seed(
-    seed: int, world: str = "single", mutant: str = "", *, is_compacted: bool = True
+    seed: int, shape: str = DRAWN, mutant: str = "", *, is_compacted: bool = True
 ) -> tuple[int, str, dict[str, int]]:
     """Returns (seed, "" or the report of its failure, the counts of the run), with the mutant of that name. Without
-    `is_compacted` a cluster runs as it did before there were compacted topics."""
+    `is_compacted` a cluster runs as it did before there were compacted topics and shapes."""
     with without_logs_and_gc():
         try:
             if mutant:
@@ -59,14 +55,14 @@ def run_seed(
                     return seed, "", cluster.run(seed, MUTANTS[mutant].change_options).counts
             if not is_compacted:
                 return seed, "", cluster.run(seed, ClusterOptions.without_compaction).counts
-            return seed, "", RUNS[world](seed).counts
+            return seed, "", cluster.run(seed, SHAPES[shape]).counts
         except Exception as error:  # noqa: BLE001 whatever it is, it is reported
             return seed, "".join(traceback.format_exception(error)), {}
 
 
 def _run_mutant(task: tuple[int, str]) -> tuple[int, str]:
     """Returns (seed, finding)."""
-    seed, report, _ = run_seed(task[0], "cluster", task[1])
+    seed, report, _ = run_seed(task[0], mutant=task[1])
     return seed, failure_reason(report)
 
 
@@ -114,18 +110,13 @@ def search_mutants(names: Sequence[str], jobs: int) -> int:
     return 1 if missed else 0
 
 
-def _run_task(task: tuple[int, str]) -> tuple[int, str, str, dict[str, int]]:
-    seed, report, counts = run_seed(*task)
-    return seed, task[1], report, counts
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("--seed", type=int, help="this seed alone, with all that it tells")
     parser.add_argument("--seeds", type=int, default=100, help="how many (default 100)")
     parser.add_argument("--first", type=int, default=0, help="the first of them (default 0)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
-    parser.add_argument("--of", choices=RUNS, help="one of these worlds (default: single and cluster)")
+    parser.add_argument("--shape", choices=SHAPES, default=DRAWN, help="the shape of all runs (default: as seeds draw)")
     parser.add_argument("--until-red", action="store_true", help="ends with the first seed that fails")
     parser.add_argument(
         "--mutants", nargs="*", choices=MUTANTS, metavar="NAME", help="searches for mutants (default: all)"
@@ -134,12 +125,11 @@ def main() -> int:
     if args.mutants is not None:
         return search_mutants(args.mutants, args.jobs)
     seeds = [args.seed] if args.seed is not None else range(args.first, args.first + args.seeds)
-    tasks = [(seed, world) for seed in seeds for world in ([args.of] if args.of else WORLDS)]
-    began, failed, totals = time.perf_counter(), list[str](), dict[str, int]()
-    with multiprocessing.Pool(min(args.jobs, len(tasks)), maxtasksperchild=500) as pool:
-        for seed, world, report, counts in pool.imap_unordered(_run_task, tasks):
+    began, failed, totals = time.perf_counter(), list[int](), dict[str, int]()
+    with multiprocessing.Pool(min(args.jobs, len(seeds)), maxtasksperchild=500) as pool:
+        for seed, report, counts in pool.imap_unordered(partial(run_seed, shape=args.shape), seeds):
             if report:
-                failed.append(f"{world}:{seed}")
+                failed.append(seed)
                 print(report, file=sys.stderr, flush=True)
                 if args.until_red:
                     pool.terminate()
@@ -148,9 +138,9 @@ def main() -> int:
                 totals[name] = totals.get(name, 0) + count
     seconds = time.perf_counter() - began
     did = " ".join(f"{name}={count}" for name, count in sorted(totals.items()))
-    print(f"runs={len(tasks)} failed={len(failed)} seconds={seconds:.1f} {did}")
+    print(f"runs={len(seeds)} failed={len(failed)} seconds={seconds:.1f} {did}")
     if failed:
-        print("failed: " + " ".join(sorted(failed)))
+        print("failed: " + " ".join(map(str, sorted(failed))))
     return 1 if failed else 0
 
 

@@ -119,6 +119,10 @@ class Administration:
                 )
             if self._names_rng.random() < RECREATE_CHANCE:
                 await self._perform(self._recreate)
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends its connections."""
         await self._client.close()
 
     async def _perform(self, operation: Callable[[], Awaitable[Code | None]]) -> None:

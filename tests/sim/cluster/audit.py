@@ -12,6 +12,7 @@ The checkers of the predicates of docs/INVARIANTS.md:
 - `read_progress`, and the deadlines of `run`: I19. `resources`: I30.
 - `rebuilding`, in some runs: I31, and I23 of objects that nothing names.
 - this file: I4 for the true ends of epochs.
+- `committers`, over what groups without members were shown, at the end: I18, also after a loss.
 - `time_readers`, over all look-ups by time, at the end: I33.
 - `rest_checker`, over all reads and commits of REST consumers: I34.
 - `transition_rules`, over single steps of states that brokers hold: I14, I15 and I22.

@@ -16,7 +16,7 @@ from tests.sim.cluster.deleting import RecordDeleter
 from tests.sim.cluster.history import ClientHistory, Send, SendVerdict
 from tests.sim.cluster.observer import Finding, patched
 from tests.sim.cluster.options import ANY_SHARE, COMPACTED_TOPIC
-from tests.sim.cluster.senders import BATCH_MAX, SimProducer
+from tests.sim.cluster.senders import SimProducer
 from tests.sim.cluster.settings_changes import Edit, SettingsChanges
 from tests.sim.cluster.transactional_client import SimTransaction, TransactionalSession, TransactionalWireClient
 from tests.sim.cluster.transactional_producers import TransactionalProducer
@@ -83,7 +83,7 @@ class KeyedProducer(SimProducer):
 
     def _draw_pairs(self) -> list[tuple[bytes | None, bytes | None]]:
         pairs = list[tuple[bytes | None, bytes | None]]()
-        for _ in range(self._rng.randint(1, BATCH_MAX)):
+        for _ in range(self._rng.randint(1, self._batch_records)):
             self._count += 1
             pairs.append(pair_of(draw_label(self._rng, self.name, self._count)))
         return pairs

@@ -16,10 +16,9 @@ from tests.sim.harness.store import draw_faults, tolerable_rules
 from tiered.object_store.faulty import FaultKind, RequestThrottle
 
 RESTART_SECONDS = (0.01, 0.3, 2.0, 6.0)
+START_AGAIN_CHANCE = 0.4
+"""Chance, after a stop that was cut short, of a start that is cut short too, and of each further one."""
 RESTART_HINT = "start the broker again"
-DELAY_SECONDS_MAX = 10.0
-"""Longest delay of a bucket call: a call from before the end of all faults must end well before everything must be live
-again."""
 CLOCK_JUMP_MS = 3_000_000
 
 
@@ -51,8 +50,8 @@ class Nemesis:
                 host.machine.faults.rules[:] = tolerable_rules(drawn.rules, stale)
                 for rule in host.machine.faults.rules:
                     if rule.kind is FaultKind.DELAY:
-                        rule.seconds = min(rule.seconds, DELAY_SECONDS_MAX)
-                host.machine.faults.reply_seconds = min(drawn.reply_seconds, 1.0)
+                        rule.seconds = min(rule.seconds, self._options.delay_seconds)
+                host.machine.faults.reply_seconds = min(drawn.reply_seconds, self._options.reply_seconds)
             host.machine.faults.first_byte_seconds = self._options.first_byte_seconds
             host.machine.faults.list_keys = self._options.list_keys
             host.machine.faults.throttle = self.throttle
@@ -190,6 +189,33 @@ class Nemesis:
             await asyncio.sleep(self._rng.choice(RESTART_SECONDS))
             host.power_on()
 
+    async def _cut_short(self) -> None:
+        """Stops a broker, and starts it some times. A kill or a power cut ends each, perhaps before it is done."""
+        host = self._pick_host()
+        if host is None:
+            return
+        hows = ("kill", "power") if "power" in self._options.troubles else ("kill",)
+        how = self._rng.choice(hows)
+        self._log_event(f"{host.name} is told to stop, and {how} cuts that short")
+        await host.stop(self._rng.choice((0.0, 0.05, 30.0, 30.0)), how)
+        while self._rng.random() < START_AGAIN_CHANCE:
+            host.power_on()
+            await asyncio.sleep(self._rng.random())
+            if not host.idle:
+                return
+            await host.end(self._rng.choice(hows))
+        await asyncio.sleep(self._rng.choice(RESTART_SECONDS))
+        host.power_on()
+
+    async def _stop_disk_lost(self) -> None:
+        """Stops a broker cleanly, and takes the disk away: what it has put into the bucket is all that is left."""
+        host = self._pick_host()
+        if host is not None:
+            self._log_event(f"{host.name} is told to stop, and loses its disk")
+            await host.stop(then="disk")
+            await asyncio.sleep(self._rng.choice(RESTART_SECONDS))
+            host.power_on()
+
     async def _freeze(self) -> None:
         host = self._pick_host()
         if host is None:
@@ -215,7 +241,7 @@ class Nemesis:
         if host is not None:
             self._log_event(f"disk of {host.name} is full")
             host.limit_disk(1)
-            await self._wait(4.0)
+            await self._wait(self._options.full_seconds)
             host.limit_disk(None)
 
     async def _disk_error(self) -> None:
@@ -281,7 +307,7 @@ class Nemesis:
         self._log_event(f"the bucket is away for {[host.name for host in hosts]}")
         for host in hosts:
             host.machine.faults.outage = True
-        await self._wait(8.0, 0.3)
+        await self._wait(self._options.outage_seconds, 0.3)
         for host in hosts:
             host.machine.faults.outage = False
 

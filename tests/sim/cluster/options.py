@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.sim.cluster.world import LISTENER, PORT
 from tiered.config.settings import Settings
+from tiered.records.model import Codec
 
 MIB = 1 << 20
 BROKERS = 3
@@ -34,12 +35,15 @@ TRANSACTIONS_SHARE, COPIES_SHARE, LOSSLESS_SHARE = 0.25, 0.7, 0.75
 """Share of seeds with transactional producers; of these, share with copiers, and share in which no machine loses more
 than a process, so that everything can be judged."""
 LOSSY_TROUBLES = ("power", "disk_lost", "disk_full", "disk_error", "power_all")
+DELAY_SECONDS = 10.0
 SOURCE_TOPIC, TARGET_TOPIC = "x0", "y0"
 """Topics of transactional producers, and of copies."""
 
 COMPACTION_SHARE, UNTIERED_COMPACTION_SHARE = 0.14, 0.4
 """Share of seeds with a compacted topic; of these, share in which it is not tiered."""
 COMPACTED_TOPIC = "c0"
+COMMITTED_TOPIC = "o0"
+"""The topic whose offsets are committed by groups without members."""
 SMALL_OBJECT_BYTES, MIB = 1024, 1 << 20
 """Limits on the objects of cleans. With the first one a run of segments becomes several objects."""
 ANY_SHARE, DEFAULT_SHARE = 1000.0, Settings().tiered_cleaner_max_request_share
@@ -206,6 +210,23 @@ class ClusterOptions:
     """True if their replies are read late, or get lost."""
     request_share: float = ANY_SHARE
     """Requests of cleans in the bucket per request of uploads: a clean that needs more waits."""
+    committers: int = 0
+    """Number of groups without members whose offsets are committed."""
+    offsets_partitions: int = 1
+    """Partitions of the topic of committed offsets."""
+    full_seconds: float = 4.0
+    """Longest time for which a disk is full."""
+    outage_seconds: float = 8.0
+    """Longest time for which the bucket is away."""
+    delay_seconds: float = DELAY_SECONDS
+    """Longest delay of a bucket call: a call from before the end of all faults must end well before everything must be
+    live again."""
+    reply_seconds: float = 1.0
+    """Longest time until a reply of the bucket counts as lost."""
+    batch_records: int = 3
+    """Most records in a batch of a sender."""
+    codecs: tuple[Codec, ...] = (Codec.NONE, Codec.NONE, Codec.LZ4)
+    """Codecs of which each batch of a sender has one."""
 
     @classmethod
     def for_seed(cls, seed: int, brokers: int = BROKERS, *, compacts: bool = True) -> ClusterOptions:
@@ -262,7 +283,7 @@ class ClusterOptions:
 
     def without_compaction(self) -> ClusterOptions:
         """Returns the options that the seed had before there were compacted topics."""
-        return ClusterOptions.for_seed(self.seed, self.brokers, compacts=False)
+        return ClusterOptions.for_seed(self.seed, compacts=False)
 
     @property
     def subscription(self) -> list[str]:
@@ -280,9 +301,17 @@ class ClusterOptions:
 
     @property
     def all_topics(self) -> tuple[TopicShape, ...]:
-        """Returns all topics of the run, with those of transactional producers and the compacted one."""
+        """Returns all topics of the run, with those of transactional producers, the compacted one, and the one whose
+        offsets are committed."""
         compacted = (self.compacted,) if self.compacted is not None else ()
-        return (*self.topics, *self.transactional_topics, *compacted)
+        return (*self.topics, *self.transactional_topics, *compacted, *self.committed_topics)
+
+    @property
+    def committed_topics(self) -> tuple[TopicShape, ...]:
+        """Returns the topic of the groups without members, if there are any."""
+        replicas, own = min(self.brokers, 3), (("internal.segment.bytes", str(MIB)),)
+        shape = TopicShape(COMMITTED_TOPIC, 1, replicas, min(replicas, 2), "none", keeps=True, own=own)
+        return (shape,) if self.committers else ()
 
     def describe(self) -> str:
         """Returns one readable line for each option."""
@@ -314,6 +343,7 @@ class ClusterOptions:
                 broker_session_timeout_ms=self.session_ms,
                 broker_heartbeat_interval_ms=self.session_ms // 3,
                 min_insync_replicas=self.min_isr,
+                offsets_topic_num_partitions=self.offsets_partitions,
                 log_cleaner_backoff_ms=self.cleaner_backoff_ms,
                 tiered_chunk_cache_bytes=0 if self.has_time_reader else COMMON_SETTINGS.tiered_chunk_cache_bytes,
                 tiered_cleaner_max_request_share=self.request_share,

@@ -53,7 +53,7 @@ async def check_rebuild(run: ClusterRun, before: dict[TopicPartition, PartitionD
         for tp in before
         if (partition_id := run.partition_id(tp)) is not None
     }
-    topics = _topic_settings(run.model.image)
+    topics, epochs = _topic_settings(run.model.image), _leader_epochs(run.model.image)
     for host in run.operators.present_hosts():
         await host.end("disk")
     for host in run.operators.present_hosts():
@@ -62,7 +62,13 @@ async def check_rebuild(run: ClusterRun, before: dict[TopicPartition, PartitionD
     for name, image in (("the log", run.model.image), *((host.name, node.image) for host, node in run.world.nodes())):
         if _topic_settings(image) != topics:
             run.findings.report("I31", f"topics were {topics}, by {name} they are {_topic_settings(image)}")
+    for tp, epoch in _leader_epochs(run.model.image).items():
+        if tp in epochs and epoch <= epochs[tp]:
+            run.findings.report("R1", f"{tp} is led under epoch {epoch} without its disks, was under {epochs[tp]}")
     found, left = await _settled_group_offsets(run), await audit.read_all_topics(run)
+    for tp, dump in left.items():
+        if dump.end != max(cold.get(tp, 0), dump.start):
+            run.findings.report("I31", f"{tp} ends at {dump.end} without its disks, cold was up to {cold.get(tp)}")
     for tp in before:
         assert await sender.resend(tp) == BATCHES_RETAINED, f"liveness: nobody says what became of the retries for {tp}"
     await sender.close()
@@ -84,6 +90,10 @@ async def check_rebuild(run: ClusterRun, before: dict[TopicPartition, PartitionD
     # I23: after one more segment under the new epochs, nothing unnamed is left.
     await run.wait_until(lambda: _roll_until_cold(run), COLD_SECONDS, "everything is cold again")
     await run.wait_until(lambda: not _unnamed_objects(run), SWEEP_SECONDS, "the bucket holds only what is named")
+    if "clock_jump" not in run.options.troubles:
+        await run.wait_until(
+            lambda: not run.model.image.deleted_topics, SWEEP_SECONDS, "deleted topics leave nothing behind"
+        )
 
 
 async def _write_batches(run: ClusterRun, sender: SimProducer) -> None:
@@ -131,6 +141,20 @@ async def _settled_group_offsets(run: ClusterRun) -> dict[TopicPartition, int]:
     return found
 
 
+def _leader_epochs(image: Image) -> dict[TopicPartition, int]:
+    """Returns the leader epoch of each partition."""
+    return {
+        TopicPartition(topic.name, number): each.leader_epoch
+        for topic in image.topics.values()
+        for number, each in enumerate(topic.partitions)
+    }
+
+
+def _has_local_copies(replica: LeaderReplica) -> bool:
+    """True if the disk still has closed segments that the bucket has and the topic need not keep."""
+    return replica.config.local_retention_bytes == 1 and replica.log.segment_count > 1
+
+
 def _unnamed_objects(run: ClusterRun) -> list[str]:
     """Returns objects that nothing names, also of deleted topics. (Their deletion goes by wall clocks: after a jump
     they may be late, or an upload may land when the topic is already forgotten.)"""
@@ -164,4 +188,6 @@ def _roll_until_cold(run: ClusterRun) -> bool:
                 cold = False
                 if replica.log.active_view.size:
                     replica.roll()
+            elif run.model.is_modelled(partition_id) and tiered and _has_local_copies(replica):
+                cold = False
     return cold

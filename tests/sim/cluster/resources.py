@@ -65,7 +65,7 @@ def idle_limits(run: ClusterRun, node: Broker) -> BrokerLoad:
         "frame_bytes": 0,
         "kept_bytes": POOL_BYTES,
         "unsent_bytes": 0,
-        "streams": STREAMS_A_PEER * (len(run.world.hosts) - 1),
+        "streams": STREAMS_A_PEER * max(1, len(run.world.hosts) - 1),  # the only broker asks itself
         "files": count_files_needed(node),
     }
 

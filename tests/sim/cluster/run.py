@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack, nullcontext
 
@@ -13,6 +14,7 @@ from tests.sim.cluster import audit, failover_checker, read_progress, rebuilding
 from tests.sim.cluster.administration import Administration
 from tests.sim.cluster.bucket_encryption import BucketEncryption
 from tests.sim.cluster.committed_reader import CommittedReader
+from tests.sim.cluster.committers import Committer, CommitterLoad
 from tests.sim.cluster.compaction_load import CompactionLoad, PolicyChanges, StateReader
 from tests.sim.cluster.copiers import Copier
 from tests.sim.cluster.deleting import RecordDeleter
@@ -28,13 +30,14 @@ from tests.sim.cluster.observer import BrokenRules, Findings, Observer, has_boot
 from tests.sim.cluster.offsets_checker import OffsetsChecker
 from tests.sim.cluster.offsets_reader import GroupOffsetsReader
 from tests.sim.cluster.operators import Operator, Operators
-from tests.sim.cluster.options import COMMON_SETTINGS, ClusterOptions
+from tests.sim.cluster.options import COMMON_SETTINGS, DELAY_SECONDS, ClusterOptions
 from tests.sim.cluster.readers import StandaloneReader
 from tests.sim.cluster.repeated_reports import RepeatedReports
 from tests.sim.cluster.reply_observer import ReplyObserver
 from tests.sim.cluster.rest_consumers import RestConsumer, RestLoad
 from tests.sim.cluster.rivals import Rival, RivalReader
 from tests.sim.cluster.senders import SimProducer
+from tests.sim.cluster.shapes import command_of, draw_options
 from tests.sim.cluster.swap_crashes import SwapCrashes
 from tests.sim.cluster.time_readers import TimeReader, one_lookup_at_once
 from tests.sim.cluster.topic_id_checker import TopicIdChecker
@@ -80,6 +83,7 @@ Clients = list[
     | BucketEncryption
     | TimeReader
     | RestConsumer
+    | Committer
 ]
 
 
@@ -124,6 +128,7 @@ class ClusterRun:
         self.encryption = BucketEncryption(self) if options.is_encrypted else None
         self.time_reader = self._make_time_reader() if options.has_time_reader else None
         self.rest = RestLoad(self) if options.rest_consumers else None
+        self.committers = CommitterLoad(self) if options.committers else None
         self._sampled_ns = 0
         self._trusted_since: dict[str, int] = {}
         """Processes that trust their directory, and since when."""
@@ -133,12 +138,21 @@ class ClusterRun:
         """Time of the last garbage collection."""
         self.disk_loss_times: list[int] = []
         """Times when a machine lost more than a process."""
+        self.ends: Counter[str] = Counter()
+        """Number of ends of processes, by how they ended."""
+        self.cold_reads = 0
+        """Number of records that a reader got and that its leader had in the bucket alone."""
         network = self.world.network
         network.latency_seconds = (options.latency_seconds / 10, options.latency_seconds)
         network.is_asymmetric = options.skewed
         network.small_chunk_share = options.small_chunk_share
         self.clients: Clients = []
         self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def live_seconds(self) -> float:
+        """Returns the time within which everything must be live again. Calls that the bucket delays are part of it."""
+        return LIVE_SECONDS + 2 * (self.options.delay_seconds - DELAY_SECONDS)
 
     @property
     def trace(self) -> tuple[int, int]:
@@ -154,6 +168,7 @@ class ClusterRun:
             "failed": sum(send.verdict is SendVerdict.FAILED for send in sends),
             "unknown": sum(send.verdict is SendVerdict.UNKNOWN for send in sends),
             "read": sum(len(poll.rows) for poll in self.history.polls),
+            "read_cold": self.cold_reads,
             "lives": sum(host.lives for host in self.world.hosts.values()),
             "slots": self.model.image.slot + 1,
             "controllers": self.model.image.controller_epoch,
@@ -174,6 +189,11 @@ class ClusterRun:
         }
         return (
             own
+            | {f"end_{how.replace(' ', '_')}": count for how, count in self.ends.items()}
+            | {
+                f"committer_{name}": count
+                for name, count in (self.committers.counts if self.committers else {}).items()
+            }
             | {f"code_{name}": count for name, count in self.history.codes.items()}
             | {f"trouble_{name}": count for name, count in self.nemesis.counts.items()}
             | ({"trouble_swap": self.swap_crashes.count} if self.options.swap_crashes else {})
@@ -192,7 +212,8 @@ class ClusterRun:
 
     async def main(self) -> None:
         groups = self.offsets_checker.watch() if self.options.members else nullcontext()
-        snapshots = rebuilding.short_snapshot_intervals() if self.options.rebuild else nullcontext()
+        is_brief = self.options.rebuild or self.committers is not None
+        snapshots = rebuilding.short_snapshot_intervals() if is_brief else nullcontext()
         lookups = one_lookup_at_once() if self.time_reader is not None else nullcontext()
         with ExitStack() as hooks:
             disks = DurableLogs(self.findings.report).watch()
@@ -215,6 +236,8 @@ class ClusterRun:
                 hooks.enter_context(self.repeated_reports.watch())
             if self.rest is not None:
                 hooks.enter_context(self.rest.watch())
+            if self.committers is not None:
+                hooks.enter_context(self.committers.snapshots.watch())
             if self.options.compacted is not None:
                 hooks.enter_context(self.compaction.watch())
                 hooks.enter_context(self.swap_crashes.watch())
@@ -232,26 +255,32 @@ class ClusterRun:
         )
         for shape in self.options.all_topics:
             await self._create_topic(shape.name)
+        if self.committers is not None:
+            await self.committers.prepare()
         self._begin_clients()
         self.nemesis.begin()
         await self.wait(self.options.chaos_seconds)
         await self.swap_crashes.end()
         await self.nemesis.end()
         operator = self.loop.create_task(self.nemesis.act_as_operator(), name="operator")
-        await self.wait_until(self.is_live, LIVE_SECONDS, "every broker serves, every partition is led and in sync")
+        await self.wait_until(
+            self.is_live, self.live_seconds, "every broker serves, every partition is led and in sync"
+        )
         await failover_checker.run_trial(self)
-        await self.wait_until(self.is_live, LIVE_SECONDS, "who was missing is back")
+        await self.wait_until(self.is_live, self.live_seconds, "who was missing is back")
         operator.cancel()
         await read_progress.wait_until_read(self)
         await self.transactions.settle()
         await self.compaction.settle()
         await self._end_clients()
+        if self.committers is not None:
+            await self.committers.settle()
         self.world.network.small_chunk_share = (
             0.0  # all is read now: small pieces take many steps, and show nothing new
         )
-        await self.wait_until(lambda: not self.operators.count_moving(), LIVE_SECONDS, "the last moves have ended")
+        await self.wait_until(lambda: not self.operators.count_moving(), self.live_seconds, "the last moves have ended")
         # A replica that was cut off when all was mended may have left the ISR only since.
-        await self.wait_until(self.is_live, LIVE_SECONDS, "every partition is in sync still")
+        await self.wait_until(self.is_live, self.live_seconds, "every partition is in sync still")
         await self.check_writable()
         await self.transactions.check_all()
         await self.compaction.check_all()
@@ -345,6 +374,7 @@ class ClusterRun:
             name, self.world.client(f"c-{name}"), self.loop, self.history, self.partitions,
             rate=self.options.send_rate, acks=acks, idempotent=idempotent,
             in_flight=self.options.in_flight, on_resend=self.reply_observer.on_resend if resends else None,
+            batch_records=self.options.batch_records, codecs=self.options.codecs,
         )  # fmt: skip
 
     def _make_deleter(self) -> RecordDeleter | None:
@@ -363,6 +393,8 @@ class ClusterRun:
         partition_id = self.partition_id(poll.tp)
         copies = self.model.copies.get(partition_id) if partition_id is not None else None
         last = poll.rows[-1].offset
+        leader = next((r for _, node in self.world.nodes() for r in node.leader_replicas() if r.tp == poll.tp), None)
+        self.cold_reads += len(poll.rows) if leader is not None and last < leader.local_start_offset else 0
         if copies is not None and last >= copies.committed_end and not copies.may_have_diverged(last, 0):
             self.findings.report("I4", f"{poll.tp}: {last} is served, committed is up to {copies.committed_end}")
 
@@ -380,15 +412,17 @@ class ClusterRun:
         for each in self.clients:
             each.working = False
         done = asyncio.gather(*self._tasks)
-        await self.wait_until(done.done, LIVE_SECONDS, "every client comes to an end")
+        await self.wait_until(done.done, self.live_seconds, "every client comes to an end")
         await done
+        if not self.options.admin:
+            await self.admin.close()
         if self.rest is not None:
             await self.rest.servers.close()
 
     async def check_writable(self) -> None:
         """Liveness: every partition takes a record that every in-sync replica must have."""
         sender = self.make_sender("last", -1, True)
-        end_ns = self.loop.now_ns + round(LIVE_SECONDS * 1e9)
+        end_ns = self.loop.now_ns + round(self.live_seconds * 1e9)
         for tp in self.own_partitions():
             while (send := await sender.send(tp)) is None or send.verdict is not SendVerdict.OK:
                 # A broker that was frozen at the end of all trouble may leave the ISR only now.
@@ -401,10 +435,13 @@ class ClusterRun:
 
     def _on_start(self, host: SimHost, incarnation: str) -> None:
         self.model.lives[incarnation] = host.lives
+        if self.committers is not None:
+            self.committers.snapshots.on_start(host.node_id)
 
     def _on_end(self, host: SimHost, how: str) -> None:
         """Handles the end of a process: feeds its losses to the model before any broker can notice."""
         self._on_process_death(host)
+        self.ends[how] += 1
         if how in ("kill", "stop"):
             return
         self.disk_loss_times.append(self.loop.now_ns)
@@ -468,8 +505,10 @@ class ClusterRun:
             for host in self.operators.present_hosts()
         ]
         told = not any(node.losses.unreported for _, node in self.world.nodes())
+        decided = not any(node.health().details["pending_metadata"] for _, node in self.world.nodes())
         return (
             told
+            and decided
             and all(brokers)
             and all(
                 each.leader >= 0 and sorted(each.isr) == sorted(each.replicas) and not each.adding and not each.removing
@@ -557,13 +596,13 @@ class ClusterRun:
 
 
 def run(seed: int, adjust: Callable[[ClusterOptions], ClusterOptions] = lambda drawn: drawn) -> ClusterRun:
-    """Runs one seed to its end. An error has the options, the last events and the command that reruns the seed; `of`
-    changes the drawn options."""
+    """Runs one seed to its end. An error has the options, the last events and the command that reruns the seed;
+    `adjust` changes the drawn options."""
     loop = SimLoop(seed, seconds_max=900, steps_max=2_000_000)
     made: list[ClusterRun] = []
 
     async def main() -> None:
-        made.append(ClusterRun(adjust(ClusterOptions.for_seed(seed)), loop))
+        made.append(ClusterRun(adjust(draw_options(seed)), loop))
         await made[0].main()
 
     try:
@@ -573,7 +612,7 @@ def run(seed: int, adjust: Callable[[ClusterOptions], ClusterOptions] = lambda d
             lines = "\n".join(made[0].world.events.lines())
             error.add_note(
                 f"{made[0].options.describe()}\n{lines}\nat {loop.now_ns / 1e9} s\n{made[0].state()}\n"
-                f"again with: make sim OF=cluster SEED={seed}"
+                f"again with: {command_of(made[0].options)}"
             )
         raise
     return made[0]

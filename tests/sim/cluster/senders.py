@@ -37,7 +37,8 @@ from tiered_api.kafka.protocol.messages.produce import (
 TIMEOUT_MS = 3_000
 GIVE_UP_SECONDS = 12.0
 RETRY_SECONDS = 0.1
-BATCH_MAX = 3
+BATCH_RECORDS, CODECS = 3, (Codec.NONE, Codec.NONE, Codec.LZ4)
+"""Most records in a batch, and the codecs of which it has one."""
 RESEND_CHANCE = 0.2
 RESEND_TRIES = 4
 REQUEST_ERRORS = (Refused, Unavailable, Corrupt)
@@ -91,6 +92,8 @@ class SimProducer:
         idempotent: bool,
         in_flight: int = 1,
         on_resend: OnResend | None = None,
+        batch_records: int = BATCH_RECORDS,
+        codecs: Sequence[Codec] = CODECS,
     ) -> None:
         self.name = name
         self.working = True
@@ -102,6 +105,7 @@ class SimProducer:
         self._acks = acks
         self._idempotent = idempotent
         self._in_flight = in_flight if idempotent else 1
+        self._batch_records, self._codecs = batch_records, codecs
         self._rng = random.Random(f"{loop.seed}/{name}")
         self._identity: ProducerIdentity | None = None
         self._count = 0
@@ -213,7 +217,7 @@ class SimProducer:
     def _draw_pairs(self) -> list[tuple[bytes | None, bytes | None]]:
         """Draws key and value of each record of the next batch: unique values without keys."""
         values = list[bytes]()
-        for _ in range(self._rng.randint(1, BATCH_MAX)):
+        for _ in range(self._rng.randint(1, self._batch_records)):
             self._count += 1
             values.append(b"%s.%d:" % (self.name.encode(), self._count) + b"x" * self._rng.choice((0, 10, 150)))
         return [(None, value) for value in values]
@@ -229,7 +233,7 @@ class SimProducer:
         now_ms = EPOCH_MS + self._loop.now_ns // 1_000_000
         data = encode_batch(
             [(now_ms, key, value, ()) for key, value in pairs],
-            codec=self._rng.choice((Codec.NONE, Codec.NONE, Codec.LZ4)),
+            codec=self._rng.choice(self._codecs),
             producer_id=producer,
             producer_epoch=epoch,
             base_sequence=send.sequence,

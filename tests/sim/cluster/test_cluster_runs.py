@@ -1,11 +1,15 @@
-"""Simulated runs of a cluster with sixty seeds (`make sim OF=cluster SEEDS=1000` runs any number)."""
+"""Simulated runs of a cluster with sixty seeds, and of its shapes with some (`make sim SEEDS=1000` runs any number)."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.sim.__main__ import run_seed
+from tests.sim.cluster import run as cluster_run
 from tests.sim.cluster.options import ACTS_LATE, SETTING_KINDS, TROUBLES
 from tests.sim.cluster.run import run
+from tests.sim.cluster.shapes import FAULT_SHARES, GROUP_FAULTS, SHAPES, command_of, draw_options
+from tests.sim.mutants.mutants import MUTANTS
 from tests.sim.scenarios.many import run_elsewhere, run_seeds
 
 SEEDS = 60
@@ -25,13 +29,33 @@ REACHED = (
     "time_lookups",
     "rest_read", "rest_judged", "rest_late_replies", "rest_lost_replies", "rest_deleted", "rest_forgotten",
     *(f"code_{code}" for code in ("NOT_LEADER_OR_FOLLOWER", "NOT_ENOUGH_REPLICAS", "OUT_OF_ORDER_SEQUENCE_NUMBER")),
+    "committer_acked", "end_stop", "end_failed",
 )  # fmt: skip
+SHAPE_SEEDS = {"one-broker": 40, "groups": 16}
+SHAPE_REACHED = {
+    "one-broker": (
+        "acked", "read_cold", "retries", "end_kill", "end_power", "end_disk", "end_stop", "end_failed", "losses",
+        *(f"trouble_{kind}" for kind in FAULT_SHARES), "bucket_snapshots", "bucket_collected_slots", "bucket_spills",
+        *(f"admin_{what}_NONE" for what in ("create", "delete", "recreate", "alter_configs", "delete_records")),
+    ),
+    "groups": (
+        "committer_acked", "committer_shown", "committer_snapshots", "committer_lost",
+        *(f"trouble_{kind}" for kind in GROUP_FAULTS), *(f"end_{how}" for how in ("kill", "power", "disk", "stop")),
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_runs_of_many_seeds_break_no_promise() -> None:
-    run_seeds("cluster", SEEDS, REACHED)
+    run_seeds("drawn", SEEDS, REACHED)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("shape", SHAPE_SEEDS)
+def test_runs_of_a_shape_break_no_promise(shape: str) -> None:
+    run_seeds(shape, SHAPE_SEEDS[shape], SHAPE_REACHED[shape])
 
 
 def test_same_seed_takes_the_same_steps() -> None:
@@ -43,3 +67,26 @@ def test_same_seed_takes_the_same_steps() -> None:
         assert run_elsewhere("tests.sim.cluster.run", seed, hash_seed) == (str(done.trace), str(dict(done.counts)))
         traces.add(str(done.trace))
     assert len(traces) == len(seeds)
+
+
+def test_some_seeds_draw_one_broker_and_some_groups() -> None:
+    drawn = [draw_options(seed) for seed in range(SEEDS)]
+    assert 3 <= sum(each.brokers == 1 for each in drawn) <= 15
+    assert 3 <= sum(each.committers > 0 for each in drawn) <= 15
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_failed_seed_prints_its_options_events_and_command(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run fails because not all brokers serve within no time at all."""
+    monkeypatch.setattr(cluster_run, "START_SECONDS", 0.0)
+    _, report, _ = run_seed(3, shape)
+    options, told = SHAPES[shape](draw_options(3)), report.partition("AssertionError: liveness: not within 0.0 s: ")[2]
+    assert told.startswith("all brokers serve") and options.describe() in told
+    assert told.rstrip().endswith(f"again with: {command_of(options)}")
+    assert command_of(options) == ("make sim SEED=3" if shape == "drawn" else f"make sim SHAPE={shape} SEED=3")
+
+
+def test_run_of_groups_finds_snapshots_that_hold_nothing() -> None:
+    with MUTANTS["groups_lost"].apply():
+        _, report, _ = run_seed(0, "groups")
+    assert "BrokenRules: I18: group-" in report

@@ -27,6 +27,7 @@ from tests.sim.scenarios import (
     test_cut_off,
     test_deleted_records,
     test_follower_node,
+    test_group_snapshots,
     test_losses,
     test_nearest,
     test_offsets_of_lost_records,
@@ -34,8 +35,9 @@ from tests.sim.scenarios import (
     test_start_behind_a_cut,
 )
 from tests.unit.broker import test_registration
+from tests.unit.cold import test_uploader
 from tests.unit.controller import test_channel, test_controller
-from tests.unit.coordinator import test_coordinator_host
+from tests.unit.coordinator import test_coordinator_host, test_snapshot, test_snapshotter
 from tests.unit.groups import test_member_requests
 from tests.unit.hot import (
     test_disk_log,
@@ -318,16 +320,82 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
 - 7003055 is as 7023257, 7004537 as 7022703, and 12003344 as 12002037.
 - 5241, 6746 and 6972 were not live in time. The reason was never found, and they are in time since.
 """
+ALONE: dict[int, tuple[str, Callable[..., Any]]] = {
+    118: (
+        "an upload whose change of the manifest was undecided was named twice",
+        test_node_races.test_segment_of_an_undecided_change_is_not_uploaded_repeatedly,
+    ),
+    167: (
+        "a loss whose report did not reach the log was not reported by the next start",
+        test_node_faults.test_pending_loss_is_reported_by_a_stop_or_by_the_next_start,
+    ),
+    1417: (
+        "a directory with flush=ack was trusted before its losses were reported",
+        test_node_faults.test_loss_not_reported_before_a_stop_is_reported_by_the_next_start,
+    ),
+    2416: (
+        "a log that could not be cut on a full disk ended the broker",
+        test_sim_rot.test_damage_in_a_log_that_cannot_be_opened_after_its_cut_is_reported,
+    ),
+    37: (
+        "a log that was cut inside a batch went up without the epoch that wrote all of that batch",
+        test_uploader.test_upload_from_inside_a_batch_has_the_lineage_of_the_whole_batch,
+    ),
+    391: (
+        "an upload that failed after the deletion of its topic ended the broker",
+        test_node_races.test_failed_upload_of_a_deleted_topic_ends_no_broker,
+    ),
+    525: (
+        "a log that was never opened left a file to the next topic of its name",
+        test_node_races.test_topic_that_was_never_opened_leaves_no_file_for_the_next_one,
+    ),
+    1166: (
+        "a log whose topic id a power cut took counted as that of the next topic",
+        test_node_races.test_log_without_a_durable_topic_id_belongs_to_no_topic,
+    ),
+    1373: (
+        "a topic that was deleted on a full disk was in the way of the next one of its name",
+        test_node_races.test_topic_deleted_on_a_full_disk_can_be_recreated,
+    ),
+    20893: (
+        "a producer snapshot that a power cut had torn went to the bucket",
+        test_log_bad_days.test_damaged_producer_snapshot_is_rebuilt_before_upload,
+    ),
+    10092: (
+        "a fence that came late for a deleted topic took the next one of its name out of service",
+        test_node_races.test_late_takeover_of_a_deleted_topic_spares_the_recreated_one,
+    ),
+}
+"""By seed of a run of one broker, before that was a cluster: the fault, and the test that shows it now."""
+GROUPS: dict[int, tuple[str, Callable[..., Any]]] = {
+    35: (
+        "a log that was cut at a newer snapshot was loaded from an older one, which could not be deleted",
+        test_snapshot.test_newest_usable_snapshot_is_chosen,
+    ),
+    31: (
+        "a log was loaded from a snapshot that a newer one had replaced meanwhile",
+        test_coordinator_host.test_load_begins_with_the_snapshot_that_was_written_meanwhile,
+    ),
+    15: (
+        "a snapshot that landed after its leader was gone brought back other offsets than the acknowledged ones",
+        test_group_snapshots.test_late_snapshot_of_a_replaced_coordinator_wins_over_no_log,
+    ),
+    289: (
+        "the one before was taken for a snapshot that was read wrong on its way",
+        test_snapshotter.test_snapshot_that_is_damaged_on_its_way_is_read_again,
+    ),
+}
+"""The same of runs of groups."""
 ENDS = (21583, 160809, 5241, 6746, 6972)
 
 
 @pytest.mark.also
 @pytest.mark.parametrize("seed", sorted((*FOUND, *ENDS)))
 def test_seed_that_once_failed_passes(seed: int) -> None:
-    report = run_seed(seed, "cluster", is_compacted=False)[1]
+    report = run_seed(seed, is_compacted=False)[1]
     assert not report, report
 
 
 def test_every_fault_that_a_seed_found_has_a_test() -> None:
-    for seed, (what, test) in FOUND.items():
+    for seed, (what, test) in (*FOUND.items(), *ALONE.items(), *GROUPS.items()):
         assert what and test.__name__.startswith("test_") and callable(test), seed

@@ -128,8 +128,9 @@ class SimHost:
         await self._cancel_supervisor()
         await self._end(how)
 
-    async def stop(self, seconds: float = STOP_SECONDS) -> bool:
-        """Stops the broker as SIGTERM does, and kills it after a time limit; returns true if it stopped by itself."""
+    async def stop(self, seconds: float = STOP_SECONDS, then: str = "kill") -> bool:
+        """Stops the broker as SIGTERM does, and kills it after a time limit; returns true if it stopped by itself.
+        `then` is "power" or "disk" if the machine loses that right after, however far the stop came."""
         node, server = self.node, self.server
         await self._cancel_supervisor()
         stopped = False
@@ -140,7 +141,7 @@ class SimHost:
             task = self._loop.create_task(stopping, name=f"stop-{self.name}", context=context)
             await asyncio.wait([task], timeout=seconds)
             stopped = task.done()
-        await self._end("stop" if stopped else "kill")
+        await self._end("stop" if stopped and then == "kill" else then)
         return stopped
 
     def limit_disk(self, capacity: int | None) -> None:

@@ -36,13 +36,13 @@ HELD: set[Callable[[], None]] = set()
 def test_seed_fails_with_its_mutant_and_passes_without(name: str) -> None:
     first = FIRST_SEEDS[name]
     for seed in range(first, first + TRIES):
-        report = run_seed(seed, "cluster", name)[1]
+        report = run_seed(seed, mutant=name)[1]
         if report:
             assert MUTANTS[name].explains(failure_reason(report)), failure_reason(report)
             told = [line for line in report.splitlines() if EVENT.match(line)]
             assert 0 < len(told) <= EVENTS, "the last events"
             assert f"\n  seed={seed}\n" in report, "the options"
-            assert f"again with: make sim OF=cluster SEED={seed}" in report
+            assert f"again with: make sim SEED={seed}" in report
             if (plain := (seed, MUTANTS[name].adjust)) not in PASSED:
                 with without_logs_and_gc():
                     run(seed, MUTANTS[name].change_options)

@@ -13,8 +13,8 @@ from tests.sim.cluster.model import ClusterModel
 from tests.sim.cluster.observer import BrokenRules, Finding, Observer
 from tests.sim.harness.durable_bytes import Folder, Inode
 from tests.sim.harness.loop import process_context
-from tests.sim.options import SETTINGS
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
+from tests.sim.settings import SETTINGS
 from tiered.controller.requests import CreateTopic
 from tiered.ids import TopicPartition
 from tiered.metadata.image import PartitionImage

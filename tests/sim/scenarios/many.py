@@ -15,13 +15,13 @@ from tests.sim.__main__ import run_seed
 from tests.sources import ROOT
 
 
-def run_seeds(world: str, seeds: int, expected_counts: Sequence[str]) -> None:
-    """Runs the first `seeds` seeds of a world. No run may break a promise. All runs together must reach each of
+def run_seeds(shape: str, seeds: int, expected_counts: Sequence[str]) -> None:
+    """Runs the first `seeds` seeds in a shape. No run may break a promise. All runs together must reach each of
     `expected_counts`: otherwise they prove less than they seem to."""
     totals: Counter[str] = Counter()
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=spawn) as pool:
-        for seed, report, counts in pool.map(partial(run_seed, world=world), range(seeds), chunksize=5):
+        for seed, report, counts in pool.map(partial(run_seed, shape=shape), range(seeds), chunksize=5):
             assert not report, f"seed {seed}\n{report}"
             totals.update(counts)
     assert not [name for name in expected_counts if not totals[name]], "the seeds never got there"

@@ -10,10 +10,10 @@ import pytest
 
 from tests.e2e.site import QUICK, SimBrokerRig, batch, run
 from tests.sim.harness.machine import SimMachine
-from tests.sim.options import SETTINGS
 from tests.sim.scenarios.test_reassignments import is_leading, partition_image, read_log, write
 from tests.sim.scenarios.test_replica_fetch import INCARNATION, make_peers
 from tests.sim.scenarios.three import ThreeBrokers, run_scenario
+from tests.sim.settings import SETTINGS
 from tiered.broker.broker import Broker
 from tiered.broker.registration import REACH_SECONDS
 from tiered.config.listeners import Endpoint

@@ -21,7 +21,7 @@ from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.machine import SimMachine
 from tests.sim.harness.network import SimNetwork
 from tests.sim.harness.store import SimBucket
-from tests.sim.options import SETTINGS
+from tests.sim.settings import SETTINGS
 from tiered.errors import Corrupt, Fenced, Unavailable
 from tiered.ids import encode_uuid
 from tiered.metadata.changes import ALL_BROKERS, BrokerConfigChanged

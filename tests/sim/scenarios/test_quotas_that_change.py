@@ -16,8 +16,8 @@ from tests.sim.cluster.observer import BrokenRules, Findings, patched
 from tests.sim.cluster.quota_checker import KEY, QuotaChecker, Use
 from tests.sim.harness.clock import EPOCH_MS, SimClock
 from tests.sim.harness.loop import SimLoop
-from tests.sim.options import SETTINGS
 from tests.sim.scenarios.three import PORT, SESSION, ThreeBrokers, run_scenario
+from tests.sim.settings import SETTINGS
 from tiered.access.client_quotas import ClientQuotas
 from tiered.controller.requests import AlterClientQuotas, CreateTopic, QuotaAlteration
 from tiered.errors import Corrupt, Refused, Unavailable

@@ -22,8 +22,8 @@ from tests.sim.cluster.observer import BrokenRules, Findings, patched
 from tests.sim.cluster.rules_checker import Factor, Rule, RulesChecker
 from tests.sim.harness.clock import EPOCH_MS
 from tests.sim.harness.loop import SimLoop
-from tests.sim.options import SETTINGS
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
+from tests.sim.settings import SETTINGS
 from tiered.access.authorization import Authorization
 from tiered.access.client_quotas import ClientQuotas
 from tiered.access.delegation_tokens import DelegationTokens

@@ -14,7 +14,7 @@ from tests.sim.harness.loop import SimLoop, process_context
 from tests.sim.harness.machine import SimMachine
 from tests.sim.harness.network import SimNetwork
 from tests.sim.harness.store import SimBucket
-from tests.sim.options import SETTINGS
+from tests.sim.settings import SETTINGS
 from tiered.broker.broker import Broker
 from tiered.config.listeners import Endpoint
 from tiered.errors import Refused, Unavailable

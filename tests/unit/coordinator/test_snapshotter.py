@@ -9,9 +9,9 @@ from tiered.config.settings import TopicConfig
 from tiered.coordination.group_snapshots import GROUP_SNAPSHOTS, make_group_snapshot_store
 from tiered.coordinator.loader import load_shard
 from tiered.coordinator.snapshot import SnapshotName
-from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore, PreviousSnapshot
+from tiered.coordinator.snapshot_store import READ_ATTEMPTS, CoordinatorSnapshotStore, PreviousSnapshot
 from tiered.coordinator.snapshotter import AnyPartition, CoordinatorSnapshotter
-from tiered.errors import Unavailable
+from tiered.errors import Corrupt, Unavailable
 from tiered.groups.limits import GroupSettings
 from tiered.groups.records import OffsetValue, offset_record
 from tiered.groups.shard import GroupShard
@@ -59,6 +59,26 @@ def test_log_and_older_snapshots_stay_until_the_put_is_confirmed(kind: FaultKind
         with pytest.raises(Unavailable):
             await keeping.write(place, 8, [record(3)])
         assert replica.log_start_offset == 4 and stored(rig) == [(0, 2), (0, 4)]
+
+    rig.run(scenario)
+
+
+@pytest.mark.parametrize("kind", [FaultKind.TRUNCATED, FaultKind.FLIPPED], ids=lambda kind: kind.name)
+def test_snapshot_that_is_damaged_on_its_way_is_read_again(kind: FaultKind) -> None:
+    """The one before it, which lacks commits, is not taken for it."""
+    rig = small()
+
+    async def scenario() -> None:
+        store, keeping = images(rig), CoordinatorSnapshotter(images(rig))
+        replica = await led(rig)
+        await keeping.write(AnyPartition(replica), 4, [record(2)])
+        name = SnapshotName(GROUP_SNAPSHOTS, replica.partition_id, replica.leader_epoch, 4)
+        intact = await store.read(name)
+        rig.brokers[1].faults.rules.append(FaultRule(kind, ("get",), key="groups/", times=READ_ATTEMPTS - 1))
+        assert await store.read(name) == intact
+        rig.brokers[1].faults.rules.append(FaultRule(kind, ("get",), key="groups/", times=READ_ATTEMPTS))
+        with pytest.raises(Corrupt):
+            await store.read(name)
 
     rig.run(scenario)
 
