@@ -1,4 +1,4 @@
-"""Tests of takeovers, of new leaders and of groups, written as transcripts in tests/transcripts.
+"""Tests of takeovers, new leaders, groups, transactions, compaction and cold reads, as files in tests/transcripts.
 
 python -m tests.test_transcripts       writes the present outputs of the commands into the files
 """
@@ -16,8 +16,11 @@ from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.store import SimBucket
 from tests.sources import ROOT
 from tests.transcript import Command, Say, commands, run_transcript
+from tests.unit.cold.narrator import ColdReadNarrator
 from tests.unit.groups.narrator import Narrator
+from tests.unit.hot.narrator import CompactionNarrator
 from tests.unit.replication.follower_rig import ReplicaTranscript
+from tests.unit.transactions.narrator import TransactionNarrator
 from tiered.errors import Fenced
 from tiered.groups.limits import GroupSettings
 from tiered.ids import TopicId
@@ -169,6 +172,18 @@ def group() -> Say:
     return Narrator(GroupSettings(retention_ms=60_000, retention_check_ms=10_000)).say
 
 
+def transactions() -> Say:
+    return TransactionNarrator().say
+
+
+def compaction() -> Say:
+    return CompactionNarrator().say
+
+
+def cold_reads() -> Say:
+    return ColdReadNarrator().say
+
+
 SCENARIOS: dict[str, Callable[[], Say]] = {
     "controller_takeover": controllers,
     "controller_void_slot": controllers,
@@ -176,6 +191,10 @@ SCENARIOS: dict[str, Callable[[], Say]] = {
     "copies_power_cut": copying,
     "copies_restart": copying,
     "new_leader": new_leader,
+    "transaction_life": transactions,
+    "transaction_move": transactions,
+    "compaction": compaction,
+    "cold_reads": cold_reads,
     "group_cooperative": group,
     "group_expiry": group,
     "group_leader_dies": group,

@@ -2,7 +2,7 @@
 
 A committed offset is the last acknowledged one, or a later one without a reply. A lost disk, a power cut or an unclean
 election may take what the newest snapshot in the bucket does not cover: then any offset counts that was committed since
-that snapshot. What a coordinator has shown counts as acknowledged from then on.
+that snapshot. An offset that a coordinator has shown counts as acknowledged from then on.
 """
 
 from __future__ import annotations
