@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.e2e.http_site import TEST_SECONDS, wait_until
-from tests.e2e.site import batch
 from tests.passwords import check_reply
+from tests.sim.rig.broker_rig import batch
 from tiered.broker.broker import Broker
 from tiered.broker.real_world import real_world
 from tiered.config.settings import Settings

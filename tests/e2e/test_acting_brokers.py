@@ -12,9 +12,9 @@ from tests.e2e.http_cluster import HttpCluster
 from tests.e2e.http_cluster import run as run_cluster
 from tests.e2e.http_site import HttpReply, wait_until
 from tests.e2e.kafka_site import KafkaBroker
-from tests.e2e.site import batch
 from tests.e2e.test_http_login import basic, set_user
 from tests.e2e.test_kafka_login import run_with_login
+from tests.sim.rig.broker_rig import batch
 from tiered.config.settings import STANDARD_AUTHORIZER
 from tiered.controller.requests import AlterClientQuotas, CreateAcls, QuotaAlteration
 from tiered.errors import Code, Refused, Unavailable

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.site import QUICK, SimBrokerRig, run
 from tests.metric_samples import samples
+from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, run
 from tiered.cold import cleaner
 from tiered.cold.layout import parse_key
 from tiered.controller.requests import AlterBrokerConfigs, AlterTopicConfigs

@@ -15,7 +15,7 @@ import pytest
 from tests.e2e.http_cluster import ClusterBroker, HttpCluster, run
 from tests.e2e.http_site import JSON, RAW, wait_until
 from tests.e2e.serving import ServeProcess
-from tests.e2e.site import batch
+from tests.sim.rig.broker_rig import batch
 from tiered.broker.broker import Broker
 from tiered.controller.requests import ElectLeaders, Move, Reassign
 from tiered_api.http.consumers import instances

@@ -21,8 +21,8 @@ import pytest
 from tests.certificates import sign
 from tests.e2e.http_cluster import http_cluster
 from tests.e2e.http_site import RAW, TEST_SECONDS, HttpBroker, HttpReply, http_broker, run, wait_until
-from tests.e2e.site import batch
 from tests.e2e.test_kafka_fetch import QUICK, SMALL, SlowBucket
+from tests.sim.rig.broker_rig import batch
 from tiered.access.audit_log import LOGGER
 from tiered.config.settings import STANDARD_AUTHORIZER
 from tiered.controller.requests import AclChoice, AlterScramCredentials, CreateAcls, DeleteAcls, ScramDeletion

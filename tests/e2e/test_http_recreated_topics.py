@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.http_site import RAW, HttpBroker, run, wait_until
-from tests.e2e.site import batch
 from tests.e2e.test_http_consumers import HttpConsumer, values
 from tests.e2e.test_http_consumers_bad_days import parts
 from tests.e2e.test_http_reads import EVENTS, events
+from tests.sim.rig.broker_rig import batch
 from tiered.controller.requests import CreateTopic, DeleteTopic
 from tiered_api.http.exchange.limits import HttpLimits
 

@@ -13,9 +13,9 @@ from uuid import uuid4
 import pytest
 
 from tests.e2e.kafka_site import KafkaBroker, RawClient, fetch, produce, run, wait_until
-from tests.e2e.site import batch
 from tests.e2e.test_kafka_fetch import LONG_MS, QUICK, SlowBucket, create_cold_topic, fill, parts
 from tests.e2e.transaction_calls import TransactionalClient
+from tests.sim.rig.broker_rig import batch
 from tiered.config.settings import STANDARD_AUTHORIZER
 from tiered.controller.requests import AclChoice, CreateAcls, DeleteAcls
 from tiered.errors import Code

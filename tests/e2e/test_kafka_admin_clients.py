@@ -15,8 +15,8 @@ import pytest
 from confluent_kafka import TopicCollection, TopicPartition
 
 from tests.e2e.kafka_site import KafkaBroker, kafka_broker
-from tests.e2e.site import batch
 from tests.peer.kafka import tool
+from tests.sim.rig.broker_rig import batch
 
 T = TypeVar("T")
 admin: Any = confluent_kafka.admin

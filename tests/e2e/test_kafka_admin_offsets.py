@@ -12,7 +12,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.e2e.kafka_site import TEST_SECONDS, KafkaBroker, RawClient, kafka_broker, run, wait_until
-from tests.e2e.site import batch
+from tests.sim.rig.broker_rig import batch
 from tiered.errors import Code
 from tiered.object_store.faulty import Faults, faulty
 from tiered.ports import World

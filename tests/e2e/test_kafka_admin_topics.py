@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.kafka_site import TEST_SECONDS, KafkaBroker, RawClient, kafka_broker, run, wait_until
-from tests.e2e.site import batch
+from tests.sim.rig.broker_rig import batch
 from tiered.durability.log_store import OPENING_AT_ONCE
 from tiered.errors import Code
 from tiered.hosting.hosted_replicas import DROPPED_AT_ONCE

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.e2e.kafka_site import values_of
-from tests.e2e.site import QUICK, SimBrokerRig, batch, fill, numbers, read_values, run
 from tests.sim.harness.disk import SimDisk
+from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, fill, numbers, read_values, run
 from tests.sim.scenarios.three import ThreeBrokers, run_scenario
 from tiered.controller.requests import AlterTopicConfigs, CreateTopic, DeleteTopic
 from tiered.errors import Unavailable

@@ -7,7 +7,7 @@ import tracemalloc
 from pathlib import Path
 
 import tiered
-from tests.e2e.site import SimBrokerRig, run
+from tests.sim.rig.broker_rig import SimBrokerRig, run
 
 PARTITIONS = 150
 BYTES_MAX, BLOCKS_MAX = 5_050, 58

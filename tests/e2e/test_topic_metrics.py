@@ -14,8 +14,8 @@ import tiered
 from tests.e2e import kafka_site
 from tests.e2e.kafka_site import KafkaBroker, fetch, produce
 from tests.e2e.serving import ServeProcess
-from tests.e2e.site import QUICK, SimBrokerRig, batch, fill, run
 from tests.metric_samples import samples
+from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, fill, run
 from tiered.controller.requests import DeleteTopic
 from tiered.metrics import OTHERS
 from tiered_api.kafka.protocol.messages.fetch import FetchResponse

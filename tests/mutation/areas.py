@@ -50,7 +50,9 @@ _CONTROLLERS = tuple(
     f"{SCENARIOS}/test_{name}.py"
     for name in ("requests_of_brokers", "metadata_logs", "controllers", "cut_off", "reassignments")
 )
-_NODES = tuple(f"tests/e2e/test_node{name}.py" for name in ("", "_faults", "_races", "_topics", "_housekeeping"))
+_NODES = tuple(
+    f"tests/sim/rig/test_sim_broker{name}.py" for name in ("", "_faults", "_races", "_topics", "_housekeeping")
+)
 
 _GROUPS = (
     "group_generations", "replicated_groups", "groups", "groups_bad_days", "lone_coordinators",
@@ -98,7 +100,7 @@ AREAS = {
         _mutants("recovery"),
         ("tests/unit/broker", "tests/unit/durability", "tests/unit/hot", "tests/unit/replication"),
         (*_DISKS, f"{SCENARIOS}/test_impostors.py", *_CLUSTERS, *_COPIES), ("one-broker", "drawn"),
-        (*_NODES, "tests/e2e/test_node_offsets_noted.py"),
+        (*_NODES, "tests/sim/rig/test_sim_broker_offsets_noted.py"),
     ),
     "cold": Area(
         _mutants("cold"), ("tests/unit/cold", "tests/unit/object_store", "tests/unit/replication"),

@@ -48,7 +48,7 @@ def test_first_tests_count_for_their_own_stage() -> None:
     replication, spark = AREAS["replication"], AREAS["spark"]
     assert replication.stage_of("tests/unit/hot/test_log.py::test_x") == "units"
     assert replication.stage_of("tests/sim/scenarios/test_sim_moves.py") == "scenarios"
-    assert replication.stage_of("tests/e2e/test_node.py::test_x") == "whole"
+    assert replication.stage_of("tests/e2e/test_cold.py::test_x") == "whole"
     assert spark.stage_of("tests/spark/test_plans.py::test_x") == "units"
     assert spark.stage_of("tests/spark/test_loads.py") == "whole"
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tests.e2e import test_node_faults, test_node_races
 from tests.sim.__main__ import run_seed
 from tests.sim.cluster import (
     test_cluster_checkers,
@@ -23,6 +22,7 @@ from tests.sim.cluster import (
     test_cluster_settings,
     test_model_of_copies,
 )
+from tests.sim.rig import test_sim_broker_faults, test_sim_broker_races
 from tests.sim.scenarios import (
     test_cut_off,
     test_deleted_records,
@@ -113,7 +113,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11601583: (
         "an I/O error that a roll by age met was known to that log alone, and a kill then hid it from the next start",
-        test_node_faults.test_disk_that_fails_under_a_roll_by_age_ends_the_broker,
+        test_sim_broker_faults.test_disk_that_fails_under_a_roll_by_age_ends_the_broker,
     ),
     11600819: (
         "the model did not commit a batch that the log start divides, which an uncleanly elected leader has",
@@ -137,11 +137,11 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     18500283: (
         "a power cut took the topic id of a log but no record, and the next topic of the name had these records",
-        test_node_races.test_log_without_a_durable_topic_id_belongs_to_no_topic,
+        test_sim_broker_races.test_log_without_a_durable_topic_id_belongs_to_no_topic,
     ),
     11402378: (
         "a log that was new began where one of an earlier topic of its name had started",
-        test_node_races.test_new_log_ignores_checkpoints_of_an_earlier_topic_of_its_name,
+        test_sim_broker_races.test_new_log_ignores_checkpoints_of_an_earlier_topic_of_its_name,
     ),
     11401862: (
         "a clean stop wrote a producer snapshot anew, which a power cut tore, and retries were written twice",
@@ -193,7 +193,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     2042069: (
         "an I/O error under a checkpoint did not end the broker",
-        test_node_faults.test_disk_that_fails_during_a_checkpoint_ends_the_broker,
+        test_sim_broker_faults.test_disk_that_fails_during_a_checkpoint_ends_the_broker,
     ),
     2044372: (
         "a follower that cut its log kept the old point up to which it was durable",
@@ -323,15 +323,15 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
 ALONE: dict[int, tuple[str, Callable[..., Any]]] = {
     118: (
         "an upload whose change of the manifest was undecided was named twice",
-        test_node_races.test_segment_of_an_undecided_change_is_not_uploaded_repeatedly,
+        test_sim_broker_races.test_segment_of_an_undecided_change_is_not_uploaded_repeatedly,
     ),
     167: (
         "a loss whose report did not reach the log was not reported by the next start",
-        test_node_faults.test_pending_loss_is_reported_by_a_stop_or_by_the_next_start,
+        test_sim_broker_faults.test_pending_loss_is_reported_by_a_stop_or_by_the_next_start,
     ),
     1417: (
         "a directory with flush=ack was trusted before its losses were reported",
-        test_node_faults.test_loss_not_reported_before_a_stop_is_reported_by_the_next_start,
+        test_sim_broker_faults.test_loss_not_reported_before_a_stop_is_reported_by_the_next_start,
     ),
     2416: (
         "a log that could not be cut on a full disk ended the broker",
@@ -343,19 +343,19 @@ ALONE: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     391: (
         "an upload that failed after the deletion of its topic ended the broker",
-        test_node_races.test_failed_upload_of_a_deleted_topic_ends_no_broker,
+        test_sim_broker_races.test_failed_upload_of_a_deleted_topic_ends_no_broker,
     ),
     525: (
         "a log that was never opened left a file to the next topic of its name",
-        test_node_races.test_topic_that_was_never_opened_leaves_no_file_for_the_next_one,
+        test_sim_broker_races.test_topic_that_was_never_opened_leaves_no_file_for_the_next_one,
     ),
     1166: (
         "a log whose topic id a power cut took counted as that of the next topic",
-        test_node_races.test_log_without_a_durable_topic_id_belongs_to_no_topic,
+        test_sim_broker_races.test_log_without_a_durable_topic_id_belongs_to_no_topic,
     ),
     1373: (
         "a topic that was deleted on a full disk was in the way of the next one of its name",
-        test_node_races.test_topic_deleted_on_a_full_disk_can_be_recreated,
+        test_sim_broker_races.test_topic_deleted_on_a_full_disk_can_be_recreated,
     ),
     20893: (
         "a producer snapshot that a power cut had torn went to the bucket",
@@ -363,7 +363,7 @@ ALONE: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     10092: (
         "a fence that came late for a deleted topic took the next one of its name out of service",
-        test_node_races.test_late_takeover_of_a_deleted_topic_spares_the_recreated_one,
+        test_sim_broker_races.test_late_takeover_of_a_deleted_topic_spares_the_recreated_one,
     ),
 }
 """By seed of a run of one broker, before that was a cluster: the fault, and the test that shows it now."""

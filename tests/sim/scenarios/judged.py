@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tests.e2e.site import batch
 from tests.sim.cluster.model import ClusterModel
 from tests.sim.cluster.observer import BrokenRules, Finding, Observer
 from tests.sim.harness.durable_bytes import Folder, Inode
 from tests.sim.harness.loop import process_context
+from tests.sim.rig.broker_rig import batch
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tests.sim.settings import SETTINGS
 from tiered.controller.requests import CreateTopic

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.e2e.site import QUICK, SimBrokerRig, batch, run
 from tests.sim.harness.machine import SimMachine
+from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, run
 from tests.sim.scenarios.test_reassignments import is_leading, partition_image, read_log, write
 from tests.sim.scenarios.test_replica_fetch import INCARNATION, make_peers
 from tests.sim.scenarios.three import ThreeBrokers, run_scenario

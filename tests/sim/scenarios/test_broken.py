@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.e2e.kafka_site import produce
-from tests.e2e.site import QUICK, SimBrokerRig, batch, run
+from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, run
 from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Refused, Unavailable

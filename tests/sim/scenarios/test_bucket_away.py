@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.e2e.site import SimBrokerRig, batch, run
+from tests.sim.rig.broker_rig import SimBrokerRig, batch, run
 from tests.sim.scenarios.three import SESSION, SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Refused, Unavailable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.site import batch
+from tests.sim.rig.broker_rig import batch
 from tests.sim.scenarios.test_reassignments import is_leading, move, partition_image
 from tests.sim.scenarios.three import ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic, DeleteTopic

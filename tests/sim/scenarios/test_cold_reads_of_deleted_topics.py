@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.e2e.site import batch
+from tests.sim.rig.broker_rig import batch
 from tests.sim.scenarios.recreated_topic import AT, SECONDS, RecreatedTopic, code_of
 from tests.sim.scenarios.three import ThreeBrokers, run_scenario
 from tiered.errors import Code, Refused

@@ -9,8 +9,8 @@ from contextlib import suppress
 
 import pytest
 
-from tests.e2e.site import batch
 from tests.sim.harness.clock import SimClock
+from tests.sim.rig.broker_rig import batch
 from tests.sim.scenarios.three import PORT, SESSION, SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import AlterBrokerConfigs, CreateTopic
 from tiered.errors import Code, Fenced, Refused

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from tests.e2e.site import batch
+from tests.sim.rig.broker_rig import batch
 from tests.sim.scenarios.three import SESSION, SimBroker, ThreeBrokers, run_scenario
 from tiered.cold.layout import manifest_key
 from tiered.controller.requests import AlterBrokerConfigs, CreateTopic, DeleteTopic

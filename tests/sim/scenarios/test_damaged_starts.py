@@ -11,8 +11,8 @@ from contextlib import suppress
 
 import pytest
 
-from tests.e2e.site import QUICK, SimBrokerRig, batch, fill, numbers, read_values, run
 from tests.sim.harness.disk import DiskFault
+from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, fill, numbers, read_values, run
 from tests.sim.scenarios.test_sim_rot import AT, RECORDS, create_filled_topic, log_file, partition_image, read_log_file
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic, DeleteTopic, Move, Reassign

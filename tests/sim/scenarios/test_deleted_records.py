@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.e2e.site import numbers, read_values
 from tests.sim.harness.machine import SimMachine
+from tests.sim.rig.broker_rig import numbers, read_values
 from tests.sim.scenarios.test_sim_rot import create_filled_topic
 from tests.sim.scenarios.test_what_an_ack_survives import (
     COUNT,

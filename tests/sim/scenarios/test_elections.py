@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.e2e.site import QUICK, SimBrokerRig, run
+from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, run
 from tiered.config.listeners import Endpoint
 from tiered.controller.requests import (
     AlterPartitions,

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.e2e.site import QUICK, SimBrokerRig, batch, run
+from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, run
 from tests.sim.scenarios.test_requests_of_brokers import ONE, THREE, TWO, Members
 from tiered.controller.requests import ElectLeaders, Move, Reassign
 from tiered.errors import Code, Refused

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.e2e.site import QUICK, SimBrokerRig, batch, run
+from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, run
 from tests.unit.kafka.scripted import Scripted
 from tiered.broker.broker import Broker
 from tiered.config.listeners import Endpoint

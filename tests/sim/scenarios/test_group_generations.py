@@ -9,8 +9,8 @@ import asyncio
 from contextlib import suppress
 from dataclasses import replace
 
-from tests.e2e.site import SimBrokerRig, run
-from tests.sim.groups import (
+from tests.sim.rig.broker_rig import SimBrokerRig, run
+from tests.sim.rig.group_requests import (
     GROUP_SETTINGS,
     commit,
     describe,

@@ -10,9 +10,16 @@ from dataclasses import replace
 
 import pytest
 
-from tests.e2e.site import SimBrokerRig, fill, run
-from tests.sim.groups import GROUP_SETTINGS, commit, fetch_committed, offsets_replica, snapshots, wait_groups_loaded
 from tests.sim.harness.machine import SimMachine
+from tests.sim.rig.broker_rig import SimBrokerRig, fill, run
+from tests.sim.rig.group_requests import (
+    GROUP_SETTINGS,
+    commit,
+    fetch_committed,
+    offsets_replica,
+    snapshots,
+    wait_groups_loaded,
+)
 from tests.sim.scenarios.test_group_generations import restart
 from tiered.controller.requests import DeleteTopic
 from tiered.coordinator.routing import partition_of

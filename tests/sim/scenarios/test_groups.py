@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.e2e.site import SimBrokerRig, fill, run
-from tests.sim.groups import (
+from tests.sim.harness.machine import SimMachine
+from tests.sim.rig.broker_rig import SimBrokerRig, fill, run
+from tests.sim.rig.group_requests import (
     GROUP_SETTINGS,
     commit,
     describe,
@@ -21,7 +22,6 @@ from tests.sim.groups import (
     sync,
     wait_groups_loaded,
 )
-from tests.sim.harness.machine import SimMachine
 from tiered.cold.layout import manifest_key
 from tiered.coordinator.routing import partition_of
 from tiered.errors import Code

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.e2e.site import SimBrokerRig, fill, run
-from tests.sim.groups import (
+from tests.sim.rig.broker_rig import SimBrokerRig, fill, run
+from tests.sim.rig.group_requests import (
     GROUP_SETTINGS,
     commit,
     describe,

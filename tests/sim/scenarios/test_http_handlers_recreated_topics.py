@@ -9,7 +9,7 @@ import asyncio
 
 import pytest
 
-from tests.e2e.site import batch
+from tests.sim.rig.broker_rig import batch
 from tests.sim.scenarios.recreated_topic import OLD, RecreatedTopic, run_recreated
 from tiered.errors import Code, Refused
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica

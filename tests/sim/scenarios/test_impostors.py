@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.site import QUICK, SimBrokerRig, batch, run
+from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, run
 from tests.sim.scenarios.test_reassignments import is_leading, partition_image, write
 from tests.sim.scenarios.test_replica_fetch import make_peers
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario

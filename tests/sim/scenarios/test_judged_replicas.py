@@ -9,7 +9,7 @@ import asyncio
 
 import pytest
 
-from tests.e2e.site import batch
+from tests.sim.rig.broker_rig import batch
 from tests.sim.scenarios.judged import LAG_MS, Judged, held_batches, run_judged
 from tests.sim.scenarios.test_manifests_ahead import TIERED, upload_all
 from tests.sim.scenarios.three import SESSION, SimBroker

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from tests.e2e.site import batch
+from tests.sim.rig.broker_rig import batch
 from tests.sim.scenarios.test_throttles import make_client
 from tests.sim.scenarios.three import PORT, SESSION, SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.heartbeats import PROBE_AFTER_NS

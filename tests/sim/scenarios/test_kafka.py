@@ -8,7 +8,7 @@ import random
 import pytest
 
 from tests.e2e.kafka_site import fetch, produce, values_of
-from tests.e2e.site import QUICK, SMALL, SimBrokerRig, run
+from tests.sim.rig.broker_rig import QUICK, SMALL, SimBrokerRig, run
 from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Unavailable

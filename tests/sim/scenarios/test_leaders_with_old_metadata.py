@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.site import batch
+from tests.sim.rig.broker_rig import batch
 from tests.sim.scenarios.recreated_topic import AT, OLD, RecreatedTopic, run_recreated
 from tiered.errors import Code, Refused
 from tiered.replication.leader_replica import ACKS_ALL

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.site import read_values
+from tests.sim.rig.broker_rig import read_values
 from tests.sim.scenarios.judged import Judged, run_judged
 from tests.sim.scenarios.three import SimBroker
 

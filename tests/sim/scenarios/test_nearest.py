@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from tests.e2e.kafka_site import values_of
-from tests.e2e.site import batch
+from tests.sim.rig.broker_rig import batch
 from tests.sim.scenarios.test_reassignments import AT, is_leading, partition_image, write
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tiered.config.kafka_aliases import LEADERS_ONLY

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.e2e.site import QUICK, SimBrokerRig, batch, run
+from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, run
 from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic, RegisterBroker
 from tiered.errors import Code

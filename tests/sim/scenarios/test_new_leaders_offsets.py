@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.e2e.site import QUICK, SimBrokerRig, batch, fill, run
+from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, fill, run
 from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic, ElectLeaders, Move, Reassign, RegisterBroker
 from tiered.errors import Code

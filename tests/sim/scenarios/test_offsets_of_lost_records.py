@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.e2e.site import SimBrokerRig, batch, fill, run
-from tests.sim.groups import GROUP_SETTINGS, fetch_committed, snapshots, wait_groups_loaded
 from tests.sim.harness.machine import SimMachine
+from tests.sim.rig.broker_rig import SimBrokerRig, batch, fill, run
+from tests.sim.rig.group_requests import GROUP_SETTINGS, fetch_committed, snapshots, wait_groups_loaded
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tiered.broker.broker import Broker
 from tiered.cold.layout import manifest_key

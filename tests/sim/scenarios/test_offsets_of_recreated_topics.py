@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.site import SimBrokerRig, run
-from tests.sim.groups import GROUP_SETTINGS, commit, fetch_committed, wait_groups_loaded
+from tests.sim.rig.broker_rig import SimBrokerRig, run
+from tests.sim.rig.group_requests import GROUP_SETTINGS, commit, fetch_committed, wait_groups_loaded
 from tests.sim.scenarios.recreated_topic import AT, SECONDS, RecreatedTopic, run_recreated
 from tiered.controller.requests import CreateTopic, DeleteTopic
 from tiered.errors import Code, Refused

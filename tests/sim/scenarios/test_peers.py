@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.e2e.site import QUICK, SimBrokerRig, run
+from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, run
 from tests.sim.scenarios.test_replica_fetch import make_peers
 from tiered.config.listeners import Endpoint
 from tiered.errors import Code, Corrupt, Refused, Unavailable

@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from tests.e2e.site import batch
 from tests.sim.harness.clock import SimClock
+from tests.sim.rig.broker_rig import batch
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.reassignment_planner import PartitionName, plan_balance, plan_drain
 from tiered.controller.requests import CreateTopic, Move, Reassign

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.e2e.kafka_site import values_of
-from tests.e2e.site import batch, read_values
 from tests.sim.harness.machine import SimMachine
+from tests.sim.rig.broker_rig import batch, read_values
 from tests.sim.scenarios.recreated_topic import AT, OLD, SECONDS, RecreatedTopic, code_of, run_recreated
 from tests.sim.scenarios.test_what_an_ack_survives import crash
 from tests.sim.scenarios.three import SimBroker

@@ -12,8 +12,8 @@ from functools import partial
 import pytest
 
 from tests.e2e.kafka_site import produce, values_of
-from tests.e2e.site import QUICK, SimBrokerRig, batch, run
 from tests.sim.harness.streams import SimStream
+from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, run
 from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic, ElectLeaders, Move, Reassign, RegisterBroker
 from tiered.errors import Code, Refused

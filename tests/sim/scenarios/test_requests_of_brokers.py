@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.e2e.site import QUICK, SimBrokerRig, run
+from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, run
 from tiered.controller.requests import (
     AlterBrokerConfigs,
     AlterPartitions,

@@ -13,11 +13,11 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from tests.e2e.site import read_values
 from tests.sim.cluster.observer import BrokenRules, Findings, patched
 from tests.sim.cluster.rights_checker import AskedRight, RightsChecker
 from tests.sim.harness.clock import EPOCH_MS, SimClock
 from tests.sim.harness.loop import SimLoop
+from tests.sim.rig.broker_rig import read_values
 from tests.sim.scenarios.three import PORT, SESSION, ThreeBrokers, run_scenario
 from tiered.access.authorization import Authorization
 from tiered.config.settings import STANDARD_AUTHORIZER

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.e2e.site import batch
+from tests.sim.rig.broker_rig import batch
 from tests.sim.scenarios.test_cut_off import isolate
 from tests.sim.scenarios.test_unregister import operator_client
 from tests.sim.scenarios.three import SESSION, ThreeBrokers, run_scenario

@@ -7,8 +7,8 @@ import asyncio
 
 import pytest
 
-from tests.e2e.site import batch, numbers, read_values
 from tests.sim.harness.machine import SimMachine
+from tests.sim.rig.broker_rig import batch, numbers, read_values
 from tests.sim.scenarios.test_what_an_ack_survives import (
     COUNT,
     SECONDS,

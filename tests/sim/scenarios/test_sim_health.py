@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.site import batch
 from tests.sim.harness.clock import SimClock
+from tests.sim.rig.broker_rig import batch
 from tests.sim.scenarios.three import PORT, ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Refused

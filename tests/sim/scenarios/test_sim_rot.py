@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 
-from tests.e2e.site import batch
 from tests.sim.harness.disk import DiskFault, Op
+from tests.sim.rig.broker_rig import batch
 from tests.sim.scenarios.test_cut_off import isolate
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic, Move, Reassign

@@ -7,8 +7,8 @@ import asyncio
 
 import pytest
 
-from tests.e2e.site import batch
 from tests.sim.harness.clock import SimClock
+from tests.sim.rig.broker_rig import batch
 from tests.sim.scenarios.test_reassignments import AT, is_leading, partition_image, read_log, write
 from tests.sim.scenarios.test_replica_fetch import INCARNATION, ReplicaFetchRig, run_with_rig
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario

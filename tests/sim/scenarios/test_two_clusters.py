@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.e2e.site import QUICK, SimBrokerRig, run
 from tests.sim.harness.machine import SimMachine
+from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, run
 from tests.sim.scenarios.three import ThreeBrokers, run_scenario
 from tiered.broker.broker import Broker
 from tiered.controller.requests import CreateTopic

@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from tests.e2e.site import batch
+from tests.sim.rig.broker_rig import batch
 from tests.sim.scenarios.three import SESSION, SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import AcknowledgeLosses, AlterTopicConfigs, CreateTopic, ElectLeaders
 from tiered.errors import Code, Refused

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.site import QUICK, SimBrokerRig, batch, run
+from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, run
 from tests.sim.scenarios.three import ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic
 from tiered.replication.leader_replica import LeaderReplica

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from tests.e2e.site import batch, numbers, read_values
 from tests.sim.harness.machine import SimMachine
+from tests.sim.rig.broker_rig import batch, numbers, read_values
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic
 from tiered.metadata.changes import NO_LEADER

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.e2e import site as brokers
+from tests.sim.rig import broker_rig as brokers
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.limits import HttpLimits
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.e2e.site import QUICK, SimBrokerRig, batch, fill, run
+from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, fill, run
 from tiered.controller.requests import AcknowledgeLosses
 from tiered.durability.stored_ends import REST_SECONDS
 from tiered.groups.requests import CommitOffsets, PartitionOffset

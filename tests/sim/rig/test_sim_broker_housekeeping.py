@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.e2e.site import QUICK, SimBrokerRig, batch, fill, numbers, read_values, run
 from tests.sim.harness.disk import Op
+from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, fill, numbers, read_values, run
 from tests.unit.hot.test_transactions_in_log import data, marker
 from tiered.errors import Refused
 from tiered.hot.producer_state import IDLE_MS

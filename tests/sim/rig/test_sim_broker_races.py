@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.e2e.site import QUICK, SimBrokerRig, fill, numbers, read_values, run
 from tests.sim.harness.disk import DiskFault
 from tests.sim.harness.machine import SimMachine
+from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, fill, numbers, read_values, run
 from tiered.broker.broker import Broker
 from tiered.controller.requests import AlterTopicConfigs, CreateTopic, DeleteTopic
 from tiered.errors import Fenced

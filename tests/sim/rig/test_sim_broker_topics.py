@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.e2e.site import QUICK, SimBrokerRig, batch, fill, numbers, read_values, run
 from tests.sim.harness.disk import DiskFault, Op
+from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, fill, numbers, read_values, run
 from tiered.broker import broker as node_module
 from tiered.cold import manifest_store
 from tiered.controller.requests import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.site import SimBrokerRig, fill, numbers, read_values, run
 from tests.sim.harness.disk import DiskFault
+from tests.sim.rig.broker_rig import SimBrokerRig, fill, numbers, read_values, run
 from tiered.controller.requests import DeleteTopic
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.partition_report import explain

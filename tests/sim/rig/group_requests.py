@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.e2e.site import QUICK, SimBrokerRig
+from tests.sim.rig.broker_rig import QUICK, SimBrokerRig
 from tiered.config.settings import Settings
 from tiered.coordination.group_snapshots import GROUP_SNAPSHOTS
 from tiered.coordinator.snapshot import SnapshotName

@@ -7,9 +7,9 @@ import contextlib
 
 import pytest
 
-from tests.e2e.site import SimBrokerRig, batch, fill, numbers, read_values, run
 from tests.sim.harness.clock import SimRng
 from tests.sim.harness.disk import DiskFault
+from tests.sim.rig.broker_rig import SimBrokerRig, batch, fill, numbers, read_values, run
 from tiered.config.settings import Settings
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Code, Corrupt, Refused, Unavailable

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.site import QUICK, SimBrokerRig, fill, numbers, read_values, run
 from tests.sim.harness.loop import SimLoop
+from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, fill, numbers, read_values, run
 from tiered.durability import metadata_position
 from tiered.durability.data_directory import ROOT
 from tiered.errors import Refused

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.e2e.site import QUICK, SimBrokerRig, batch, fill, numbers, read_values, run
 from tests.sim.harness.machine import SimMachine
 from tests.sim.harness.store import SimBucket
+from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, fill, numbers, read_values, run
 from tiered.broker.broker import Broker
 from tiered.config.settings import Settings
 from tiered.controller.requests import AlterTopicConfigs, CreateTopic
