@@ -153,7 +153,7 @@ def test_time_of_a_request_that_a_broker_sends_for_a_client_counts(tmp_path: Pat
     """The reply names no pause, and the connection goes on: it serves other clients too."""
 
     async def scenario(site: KafkaBroker) -> None:
-        alteration = QuotaAlteration((("user", "alice"),), (("request_percentage", 0.01),))
+        alteration = QuotaAlteration((("user", "alice"),), (("request_percentage", 1e-6),))
         assert await site.node.submit(AlterClientQuotas((alteration,))) == (None,)
         link = await connect(site)
         await log_in_broker(link, site.node.credential, 2, 5)
