@@ -13,11 +13,13 @@ import os
 import queue
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tiered.errors import Unavailable
+from tiered.spending import SPENDER, Spender
 
 T = TypeVar("T")
 
@@ -29,6 +31,7 @@ class _Job:
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Any]
     call: Callable[[], Any]
+    spender: Spender | None
 
 
 class ThreadPool:
@@ -50,13 +53,13 @@ class ThreadPool:
     async def run(self, call: Callable[[], T], seconds: float | None = None) -> T:
         """Returns or raises what the call does. Raises `TimeoutError` after `seconds`, which include the wait for a
         thread, and `Unavailable` if too many calls wait already. A call that has not begun when its caller is cancelled
-        is not made."""
+        is not made. The spender of the context pays for the CPU time."""
         if self._closed or self._jobs.qsize() >= self._waiting_max:
             why = "are closed" if self._closed else f"have {self._waiting_max} calls waiting already: try again"
             raise Unavailable(f"the threads of {self._name} {why}")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        job = _Job(loop, future, call)
+        job = _Job(loop, future, call, SPENDER.get())
         del call
         self._jobs.put(job)
         if self._threads_started < self._threads_max:
@@ -88,11 +91,13 @@ class ThreadPool:
             if job.future.cancelled():
                 del job  # an idle thread keeps nothing in memory
                 continue
+            begun_ns = time.thread_time_ns()
             try:
                 result, error = job.call(), None
             except BaseException as raised:  # noqa: BLE001 - the caller gets it, whatever it is
                 result, error = None, raised
-            _call_soon(job.loop, _resolve_future, job.future, result, error)
+            spent_ns = time.thread_time_ns() - begun_ns
+            _call_soon(job.loop, _end_job, job.future, result, error, job.spender, spent_ns)
             del job, result, error
 
 
@@ -105,7 +110,11 @@ def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *ar
         loop.call_soon_threadsafe(call, *arguments)
 
 
-def _resolve_future(future: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
+def _end_job(
+    future: asyncio.Future[Any], result: object, error: BaseException | None, spender: Spender | None, spent_ns: int
+) -> None:
+    if spender is not None:
+        spender.spent_ns += spent_ns
     if future.done():
         return
     if error is not None:

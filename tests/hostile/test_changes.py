@@ -106,8 +106,8 @@ def test_flood_of_settings_is_slowed_to_the_rate_of_changes(tmp_path: Path) -> N
 def test_flood_of_settings_pays_for_commits_and_images(tmp_path: Path) -> None:
     """Without the time of commits, the flood would pay for the time of its requests alone.
 
-    A third of the CPU of a change is charged. So one client of this kind stays below larger shares, and
-    `controller_mutation_rate` is what limits it.
+    Three quarters of the CPU of a change are charged. The metadata log takes so few changes in a second that one client
+    of this kind stays below larger shares, and `controller_mutation_rate` is what limits it.
     """
 
     async def scenario(to: AttackedBroker) -> None:

@@ -71,7 +71,7 @@ class ClientQuotas:
     """The quotas in force. `table` is another object after each change of them."""
 
     def __init__(self, settings: Settings, clock: Clock, metrics: Metrics) -> None:
-        self._mono_ns = clock.mono_ns
+        self.mono_ns = clock.mono_ns
         self.window_ms = settings.quota_window_size_seconds * 1000
         samples, window_ms = settings.quota_window_num, self.window_ms
         self._full_windows = max(1, samples - 1)
@@ -225,4 +225,4 @@ class ClientQuotas:
         self._throttled.inc(1, key, entity)
 
     def _now_ms(self) -> int:
-        return self._mono_ns() // 1_000_000
+        return self.mono_ns() // 1_000_000

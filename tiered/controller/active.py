@@ -38,6 +38,7 @@ from tiered.metadata.log_writer import MetadataLog
 from tiered.peers import ClockComparison, MetadataFetch, Peers
 from tiered.ports import Clock
 from tiered.quotas.timed_steps import TimedSteps
+from tiered.spending import SPENDER
 from tiered.subtask import run_subtask
 
 log = logging.getLogger(__name__)
@@ -120,6 +121,7 @@ class ActiveController:
             self._watch_tokens()
 
     async def _commit_changes(self) -> None:
+        SPENDER.set(self._view.change_time)  # the task has a context of its own
         await TimedSteps(self.runtime.run(), self._view.change_time, self._clock.mono_ns)
 
     @property

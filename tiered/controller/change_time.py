@@ -1,4 +1,5 @@
-"""The time of the event loop that changes of metadata cost this broker: commits, new images, and what follows of them.
+"""The time that changes of metadata cost this broker: commits, new images and what follows of them on the event loop,
+and the threads that put entries into the bucket.
 
 No change has a time of its own: one entry of the log has the changes of many callers, and several entries make one
 image. So a caller pays the mean of the newest changes for each of its own. A broker measures its own work, also while

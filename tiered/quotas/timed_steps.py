@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, Protocol
+from typing import Any, TypeVar
+
+from tiered.spending import SPENDER, Spender
+
+T = TypeVar("T")
 
 
-class Spender(Protocol):
-    """The owner of the time that is spent."""
-
-    spent_ns: int
+def spend(work: Awaitable[T], mono_ns: Callable[[], int]) -> Awaitable[T]:
+    """Returns a part of a request, for a task of its own: the spender of the context pays for its time too."""
+    spender = SPENDER.get()
+    return work if spender is None else TimedSteps(work, spender, mono_ns)
 
 
 class TimedSteps:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import pytest
 
+from tiered.spending import spent_by
 from tiered.system.clock import SystemClock
 from tiered_api.kafka.server.exchange import turns
 from tiered_api.kafka.server.exchange.bounded_tasks import CONCURRENCY, run_bounded
@@ -108,3 +110,24 @@ def test_error_of_a_task_cancels_the_others() -> None:
     with pytest.raises(ExceptionGroup, match="unhandled"):
         run_all([partial(never, cancelled, 0), fail], 5_000)
     assert cancelled == [0]
+
+
+class Spending:
+    """A spender."""
+
+    def __init__(self) -> None:
+        self.spent_ns = 0
+
+
+def test_spender_of_a_request_pays_for_the_time_of_its_tasks() -> None:
+    async def work() -> str:
+        await asyncio.sleep(0)
+        end = time.monotonic_ns() + 5_000_000
+        while time.monotonic_ns() < end:
+            pass
+        return ""
+
+    payer = Spending()
+    with spent_by(payer):
+        run_all([work] * 8, 60_000)
+    assert payer.spent_ns >= 40_000_000

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.unit.kafka.values import Drawn
+from tiered.access.client_quotas import NO_LIMITS, ClientQuotas
+from tiered.config.settings import Settings
+from tiered.metrics import Metrics
+from tiered.quotas.precedence import Limit
 from tiered.quotas.timed_steps import TimedSteps
+from tiered.system.clock import SystemClock
 from tiered_api.kafka.protocol.apis import APIS, Api
 from tiered_api.kafka.protocol.codec import decode, encode
 from tiered_api.kafka.protocol.headers import decode_response_header, encode_response_header
-from tiered_api.kafka.server.metering import read_throttle_ms, with_throttle_ms
+from tiered_api.kafka.server.metering import Charge, read_throttle_ms, with_throttle_ms
 from tiered_api.kafka.server.produce import frames
 from tiered_api.kafka.server.produce.frames import ProduceResult, ResponseTemplate
 
@@ -129,3 +135,27 @@ def test_cancelled_task_ends_its_work() -> None:
 
     asyncio.run(scenario())
     assert ended == ["cancelled"]
+
+
+class HandClock(SystemClock):
+    """A clock that a test moves."""
+
+    now_ns = 10**12
+
+    def mono_ns(self) -> int:
+        return self.now_ns
+
+
+def test_time_of_sending_a_reply_counts_for_the_next_request() -> None:
+    clock = HandClock()
+    quotas = ClientQuotas(Settings(), clock, Metrics())
+    limit = Limit(10.0, "alice", "")
+    connection: Any = SimpleNamespace(is_broker=False, is_acting=False)
+    charge = Charge(quotas, connection, NO_LIMITS._replace(requests=limit), 44, 1, 100, 0)
+
+    def send() -> None:
+        clock.now_ns += 3 * 10**9
+
+    charge.charge_sending(send)
+    assert quotas.find_request_pause(limit) > 0
+    assert quotas.find_request_pause(limit._replace(user="bob")) == 0

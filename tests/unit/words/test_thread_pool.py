@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import threading
+import time
 import weakref
 from contextlib import suppress
 from functools import partial
@@ -13,6 +14,7 @@ from functools import partial
 import pytest
 
 from tiered.errors import Unavailable
+from tiered.spending import spent_by
 from tiered.thread_pool import ThreadPool
 
 
@@ -185,3 +187,40 @@ def test_waiting_calls_are_bounded_and_cancelled_by_close() -> None:
 
 def thread_names(name: str) -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == name]
+
+
+class Spending:
+    """A spender."""
+
+    def __init__(self) -> None:
+        self.spent_ns = 0
+
+
+def burn(seconds: float) -> None:
+    """Uses CPU time of this thread."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def burn_and_fail(seconds: float) -> float:
+    """Uses CPU time, and raises an error."""
+    burn(seconds)
+    return 1 / 0
+
+
+def test_spender_pays_for_the_cpu_time_of_its_calls_alone() -> None:
+    async def scenario() -> None:
+        pool, payer = ThreadPool("test", 2), Spending()
+        with spent_by(payer):
+            other = asyncio.create_task(pool.run(lambda: burn(0.01)))
+            with pytest.raises(ZeroDivisionError):
+                await pool.run(partial(burn_and_fail, 0.01))
+            await other
+        charged = payer.spent_ns
+        assert charged >= 20_000_000
+        await pool.run(lambda: burn(0.01))
+        assert payer.spent_ns == charged
+        pool.close()
+
+    asyncio.run(scenario())

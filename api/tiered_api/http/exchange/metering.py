@@ -8,9 +8,7 @@ the event loop, without waits, and the CPU time of threads that decompress, pars
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from tiered.access.client_quotas import NO_LIMITS, ClientLimits, ClientQuotas
 from tiered.errors import Refused
@@ -49,23 +47,6 @@ class MeteredStream(Protocol):
     @property
     def transport(self) -> asyncio.Transport | None:
         """The connection; None once it is lost."""
-
-
-class TimedCall(Generic[T]):
-    """A call in a thread, and the CPU time that it took."""
-
-    def __init__(self, call: Callable[[], T]) -> None:
-        self._call = call
-        self.spent_ns = 0
-        """0 until the call has ended."""
-
-    def __call__(self) -> T:
-        """Returns or raises what the call does."""
-        begun_ns = time.thread_time_ns()
-        try:
-            return self._call()
-        finally:
-            self.spent_ns = time.thread_time_ns() - begun_ns
 
 
 class HttpMeter:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import unquote_to_bytes
 
@@ -22,7 +21,7 @@ from tiered_api.http.exchange.decompress import WholeBody
 from tiered_api.http.exchange.errors import BAD_REQUEST, NOT_AUTHENTICATED, NOT_AUTHORIZED, HttpError
 from tiered_api.http.exchange.fields import load_json
 from tiered_api.http.exchange.json_entries import load_with_entries, malformed_json
-from tiered_api.http.exchange.metering import HttpMeter, HttpSubmitter, TimedCall
+from tiered_api.http.exchange.metering import HttpMeter, HttpSubmitter
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -198,26 +197,14 @@ class HttpRequest(web.BaseRequest):
         if size <= INLINE_BYTES:
             return function(*args, **kwargs)
         holder = self.caller.holder
-        timed = TimedCall(lambda: function(*args, **kwargs))
-        with self._charging(timed):
-            made = await self.context.run_job_of(holder, size, timed)
+        made = await self.context.run_job_of(holder, size, lambda: function(*args, **kwargs))
         self.recheck()
         return made
 
     async def run_unlocked_job(self, function: Callable[[], T]) -> T:
         """Returns `function()` as `HttpContext.run_unlocked_job` does, and charges the time of the thread to the
         client."""
-        timed = TimedCall(function)
-        with self._charging(timed):
-            return await self.context.run_unlocked_job(self.caller.holder, timed)
-
-    @contextmanager
-    def _charging(self, timed: TimedCall[T]) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            if self.meter is not None:
-                self.meter.spent_ns += timed.spent_ns
+        return await self.context.run_unlocked_job(self.caller.holder, function)
 
     def set_held_memory(self, size: int) -> None:
         """Sets the held memory to `size` bytes: releases the rest, or takes more without waiting, because the bytes are

@@ -14,6 +14,7 @@ from tiered.hot.validation import LogAppendInfo, RecordsUnopened
 from tiered.ids import TopicPartition
 from tiered.metadata.image import TopicImage
 from tiered.metadata.topic_names import INTERNAL, check_writable
+from tiered.quotas.timed_steps import spend
 from tiered.records.batch import HEADER_BYTES, Codec, encode_batch
 from tiered.records.compression import affordable_level, level_cost
 from tiered.records.partitioner import partition_of
@@ -216,7 +217,12 @@ async def _append_chunk(
         else:
             await _append_partition(context, share, records, outcomes, None)
     if remote:  # each waits for another broker
-        await asyncio.gather(*(_append_partition(context, share, records, outcomes, None) for share in remote))
+        await asyncio.gather(
+            *(
+                spend(_append_partition(context, share, records, outcomes, None), context.clock.mono_ns)
+                for share in remote
+            )
+        )
     return outcomes
 
 
@@ -235,7 +241,9 @@ async def _append_keyed(
     uses = {find_use(replica, key) for _, replica in local} - {None}
     if uses and key not in uses:
         raise reused_error()
-    await asyncio.gather(*(_append_partition(context, share, records, outcomes, key) for share in remote))
+    await asyncio.gather(
+        *(spend(_append_partition(context, share, records, outcomes, key), context.clock.mono_ns) for share in remote)
+    )
     reused = [_is_reused(share, outcomes) for share in remote]
     for share, replica in local:
         if any(reused) and find_use(replica, key) != key:

@@ -27,6 +27,7 @@ from tiered.quotas.timed_steps import TimedSteps
 from tiered.security.distinguished_names import Subject
 from tiered.security.principal import ANONYMOUS, Caller
 from tiered.security.principal_mapping import map_subject
+from tiered.spending import spent_by
 from tiered_api.http.audit_topic import AuditTopic
 from tiered_api.http.consumers.instances import ConsumerInstances
 from tiered_api.http.exchange.context import HttpContext
@@ -366,7 +367,7 @@ async def _serve_metered(route: Route, request: HttpRequest) -> web.StreamRespon
     assert meter is not None
     meter.check(route.operation)
     try:
-        with paid_by(meter.charge_store_request):
+        with paid_by(meter.charge_store_request), spent_by(meter):
             response: web.StreamResponse = await TimedSteps(
                 route.handler(request), meter, request.context.clock.mono_ns
             )

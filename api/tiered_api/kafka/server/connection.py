@@ -111,7 +111,10 @@ class ReplySlot:
         if self.charge is not None and not self._connection.closed:
             parts = self.charge.settle(parts)
         self.parts, self.on_close = parts, None
-        self._connection.on_reply(self)
+        if self.charge is None:
+            self._connection.on_reply(self)
+        else:
+            self.charge.charge_sending(partial(self._connection.on_reply, self))
 
 
 class ClientConnection:

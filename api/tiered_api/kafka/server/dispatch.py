@@ -23,6 +23,7 @@ from typing import Any, Protocol
 from tiered.errors import InvariantViolation
 from tiered.quotas.timed_steps import TimedSteps
 from tiered.security.principal import Caller
+from tiered.spending import SPENDER
 from tiered_api.kafka.protocol.apis import ALL_APIS, API_VERSIONS
 from tiered_api.kafka.protocol.codec import Malformed, decode, decode_in_pieces, encode, encode_in_pieces, has_pieces
 from tiered_api.kafka.protocol.headers import RequestHeader, decode_request_header, encode_response_header
@@ -285,6 +286,8 @@ class Dispatch:
         CLIENT.set(connection.turn_share)
         try:
             charge = slot.charge
+            if charge is not None:
+                SPENDER.set(charge)
             parts = await (work() if charge is None else TimedSteps(work(), charge, self._mono_ns))
         except Exception as error:
             log.exception("request failed api=%s peer=%s", what, connection.peer)

@@ -137,6 +137,16 @@ class Charge:
             pause_ms = max(pause_ms, quotas.find_store_pause(limits.stored))
         return _pause(self.connection, self.api_key, self.version, parts, pause_ms)
 
+    def charge_sending(self, send: Callable[[], object]) -> None:
+        """Sends the reply, and charges the time of it. The pause follows at the next request."""
+        limit = self.limits.requests
+        if limit is None or (self.connection.is_broker and not self.connection.is_acting):
+            send()
+            return
+        begun_ns = self._quotas.mono_ns()
+        send()
+        self._quotas.record_request_time(limit, self._quotas.mono_ns() - begun_ns)
+
 
 class Metering:
     """Serves requests as the dispatch does, and charges them."""

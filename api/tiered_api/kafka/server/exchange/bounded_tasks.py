@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from tiered.quotas.timed_steps import spend
 from tiered_api.kafka.server.exchange.turns import Turns
 
 T = TypeVar("T")
@@ -24,7 +25,8 @@ async def run_bounded(
     """Returns the results of `tasks` in their order. A task that is not done in time is cancelled, and its result is
     `on_timeout(number)`. A task that fails makes all fail. Without any time no task starts, as in Kafka.
 
-    Most tasks wait for nothing, so they begin in turns with the long work of other requests.
+    Most tasks wait for nothing, so they begin in turns with the long work of other requests. The spender of the request
+    pays for their time.
     """
     done: dict[int, T] = {}
     if timeout_ms <= 0:
@@ -42,7 +44,11 @@ async def run_bounded(
     try:
         async with asyncio.timeout(timeout_ms / 1000), asyncio.TaskGroup() as group:
             for _ in range(min(concurrency, len(tasks))):
-                group.create_task(take())
+                group.create_task(_wait_for(spend(take(), turns.mono_ns)))
     except TimeoutError:
         pass
     return [done[number] if number in done else on_timeout(number) async for number in turns.each_of(range(len(tasks)))]
+
+
+async def _wait_for(work: Awaitable[None]) -> None:
+    await work

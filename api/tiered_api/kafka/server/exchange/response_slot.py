@@ -23,6 +23,9 @@ class SlotCharge(Protocol):
     def settle(self, parts: Sequence[Part]) -> Sequence[Part]:
         """Charges the client. Returns the reply with the pause of the client."""
 
+    def charge_sending(self, send: Callable[[], object]) -> None:
+        """Sends the reply, and charges the time of it. The pause follows at the next request."""
+
 
 class ResponseSlot(Protocol):
     """The place of one reply among the replies of its connection, which leave in the order of the requests."""

@@ -99,6 +99,7 @@ class Turns:
         self._gather_end = 0.0
         """Time from which no more tasks of this turn continue."""
         self._clock = clock
+        self.mono_ns = clock.mono_ns
         self._piece_began_ns = -1
         """CPU time when the piece that runs now began, -1 if none runs. Time without a core is not its client's."""
         self._hosts: WeakValueDictionary[str, TurnShare] = WeakValueDictionary()

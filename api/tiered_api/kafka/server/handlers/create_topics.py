@@ -18,6 +18,7 @@ from tiered.errors import Code, Refused
 from tiered.metadata.config_sources import TopicConfigEntries
 from tiered.metadata.image import TopicImage
 from tiered.metadata.topic_names import check_name
+from tiered.quotas.timed_steps import spend
 from tiered_api.kafka.protocol.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -73,7 +74,9 @@ async def handle(context: KafkaContext, call: Call[CreateTopicsRequest]) -> Crea
             results[topic.name] = _make_refused_result(topic.name, refused)
     timeout = clamp_timeout_ms(request.timeout_ms) / 1000
     shares = list(_split_by_changes(wanted))
-    made = await asyncio.gather(*(_create(context, charges, share, timeout) for share in shares))
+    made = await asyncio.gather(
+        *(spend(_create(context, charges, share, timeout), context.clock.mono_ns) for share in shares)
+    )
     settings = TopicConfigEntries(context.broker.image, context.broker.startup_settings)
     shown: ConfigRowsByOverrides = {}
     for share, outcomes in zip(shares, made, strict=True):

@@ -1,0 +1,32 @@
+"""The owner of the time that work takes: a client, by its quotas, or the changes of metadata.
+
+A task names its spender once. Threads that work for the task add their CPU time. So do the tasks that it starts for a
+part of its work, if they time their steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Protocol
+
+
+class Spender(Protocol):
+    """The owner of the time that is spent."""
+
+    spent_ns: int
+
+
+SPENDER: ContextVar[Spender | None] = ContextVar("spender", default=None)
+"""The spender of the work in this context; None if nobody counts it."""
+
+
+@contextmanager
+def spent_by(spender: Spender) -> Iterator[None]:
+    """Counts the work of threads in this context, and in tasks that begin in it."""
+    token = SPENDER.set(spender)
+    try:
+        yield
+    finally:
+        SPENDER.reset(token)
