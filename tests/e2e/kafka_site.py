@@ -104,8 +104,8 @@ def _api(message: Message) -> Api:
 class KafkaBroker:
     """A running broker as a client of the Kafka protocol sees it."""
 
-    def __init__(self, node: Broker, server: KafkaServer) -> None:
-        self.node = node
+    def __init__(self, broker: Broker, server: KafkaServer) -> None:
+        self.broker = broker
         self.server = server
         self.address = server.address
         self._clients: list[RawClient] = []
@@ -122,8 +122,8 @@ class KafkaBroker:
     async def create(self, topic: str, partitions: int = 1, **configs: str) -> LeaderReplica:
         """Creates a topic without the protocol; returns its first partition."""
         named = {name.replace("_", "."): value for name, value in configs.items()}
-        await self.node.submit(CreateTopic(topic, partitions, configs=named))
-        return self.node.leader_replica(topic, 0)
+        await self.broker.submit(CreateTopic(topic, partitions, configs=named))
+        return self.broker.leader_replica(topic, 0)
 
     def count_refusals(self, reason: str) -> int:
         """Returns how many connections were closed for that reason."""
@@ -143,19 +143,19 @@ async def kafka_broker(
     given = {"data_dir": str(directory), "kafka": "127.0.0.1:0", "tiered_internal_configs_enable": True}
     chosen = Settings(**{**given, **settings})
     world = real_world(chosen)
-    node = Broker(chosen, ports(world) if ports else world, Metrics())
+    broker = Broker(chosen, ports(world) if ports else world, Metrics())
     try:
-        await node.start()
-        server = await serve_kafka(node)
-        await node.announce("127.0.0.1:1", {LISTENER: server.address})
-        site = KafkaBroker(node, server)
+        await broker.start()
+        server = await serve_kafka(broker)
+        await broker.announce("127.0.0.1:1", {LISTENER: server.address})
+        site = KafkaBroker(broker, server)
         try:
             yield site
         finally:
             site.close_clients()
             await server.close()
     finally:
-        await node.stop()
+        await broker.stop()
 
 
 def run(directory: Path, scenario: Callable[[KafkaBroker], Awaitable[None]], **settings: Any) -> None:

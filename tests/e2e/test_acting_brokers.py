@@ -125,7 +125,7 @@ def test_client_that_has_logged_in_cannot_act_for_another(tmp_path: Path) -> Non
     async def scenario(site: KafkaBroker) -> None:
         link = await connect(site)
         await log_in_user(link, UserLogin("alice", Secret("pencil"), "SCRAM-SHA-256"), 5)
-        for credential in (b"", bytes(16), site.node.credential[:-1]):
+        for credential in (b"", bytes(16), site.broker.credential[:-1]):
             assert await act_for(link, "root", credential) == REFUSED
         assert callers(site) == {"User:alice"}
         link.close()
@@ -136,7 +136,7 @@ def test_client_that_has_logged_in_cannot_act_for_another(tmp_path: Path) -> Non
 def test_broker_that_has_logged_in_acts_for_one_client_after_another(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         link = await connect(site)
-        await log_in_broker(link, site.node.credential, 2, 5)
+        await log_in_broker(link, site.broker.credential, 2, 5)
         for name in ("alice", "bob", "alice"):
             assert await act_for(link, name) == 0
             assert callers(site) == {f"User:{name}"}
@@ -154,9 +154,9 @@ def test_time_of_a_request_that_a_broker_sends_for_a_client_counts(tmp_path: Pat
 
     async def scenario(site: KafkaBroker) -> None:
         alteration = QuotaAlteration((("user", "alice"),), (("request_percentage", 1e-6),))
-        assert await site.node.submit(AlterClientQuotas((alteration,))) == (None,)
+        assert await site.broker.submit(AlterClientQuotas((alteration,))) == (None,)
         link = await connect(site)
-        await log_in_broker(link, site.node.credential, 2, 5)
+        await log_in_broker(link, site.broker.credential, 2, 5)
         assert await act_for(link, "alice") == 0
         for _ in range(20):
             assert (await link.send(ListGroupsRequest(), ListGroupsResponse, 5, 4)).throttle_time_ms == 0
@@ -256,7 +256,7 @@ def test_request_before_the_login_ends_the_connection(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         link = await connect(site)
         with pytest.raises(Unavailable):
-            await act_for(link, "alice", site.node.credential)
+            await act_for(link, "alice", site.broker.credential)
         link.close()
 
     run_with_login(tmp_path, scenario)

@@ -70,7 +70,7 @@ def rows(found: list[dict[str, Any]]) -> list[tuple[str, ...]]:
 def test_changes_over_the_kafka_protocol_have_lines(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
-        client, changes = await site.client(), watch(site.node)
+        client, changes = await site.client(), watch(site.broker)
         await client.ask(produce(replica, b"a", b"b"), 9, ProduceResponse)
         config = AlterConfigsResource(TOPIC, "t", [AlterableConfig("retention.ms", 0, "1000")])
         absent = AlterConfigsResource(TOPIC, "absent", [AlterableConfig("retention.ms", 0, "1000")])
@@ -102,12 +102,12 @@ def test_deletion_has_a_line_though_its_client_leaves_at_once(tmp_path: Path) ->
 
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
-        client, changes = await site.client(), watch(site.node)
+        client, changes = await site.client(), watch(site.broker)
         request = DeleteTopicsRequest(topic_names=["t"], timeout_ms=10_000)
         await client.send(client.frame(request, 5))
-        await wait_until(lambda: site.server.pending_requests == 1 or "t" not in site.node.image.topics)
+        await wait_until(lambda: site.server.pending_requests == 1 or "t" not in site.broker.image.topics)
         client.close()
-        await wait_until(lambda: "t" not in site.node.image.topics)
+        await wait_until(lambda: "t" not in site.broker.image.topics)
         await wait_until(lambda: bool(changes))
         assert rows(changes)[0][1:4] == ("DELETE", "TOPIC", "t") and changes[0]["outcome"] in ("done", "unknown")
 

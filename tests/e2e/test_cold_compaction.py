@@ -86,54 +86,54 @@ def is_clean(replica: LeaderReplica) -> bool:
     return manifest is not None and manifest.clean_to == manifest.cold_end_offset == closed
 
 
-def figure(site: SimBrokerRig, name: str) -> float:
+def figure(rig: SimBrokerRig, name: str) -> float:
     """Returns a figure of the cleaner as `/metrics` has it."""
-    return samples(site.node.metrics.render(), f"tiered_log_cleaner_{name}")[()]
+    return samples(rig.broker.metrics.render(), f"tiered_log_cleaner_{name}")[()]
 
 
-async def check_bucket(site: SimBrokerRig, replica: LeaderReplica) -> None:
+async def check_bucket(rig: SimBrokerRig, replica: LeaderReplica) -> None:
     """Checks that the bucket comes to have the objects that the manifest names, and no others."""
 
     async def list_unnamed() -> set[str]:
         assert replica.manifest is not None
         named = {key async for key in replica.cold.manifests.list_keys(replica.manifest)}
-        listed = {each.key for each in await site.bucket.memory.list("data/") if parse_key(each.key)}
+        listed = {each.key for each in await rig.bucket.memory.list("data/") if parse_key(each.key)}
         assert named <= listed
         return listed - named
 
-    deadline = site.loop.now_ns + 600 * 10**9
+    deadline = rig.loop.now_ns + 600 * 10**9
     while unnamed := await list_unnamed():
-        assert site.loop.now_ns < deadline, unnamed
-        await site.node.world.clock.sleep(5)
+        assert rig.loop.now_ns < deadline, unnamed
+        await rig.broker.world.clock.sleep(5)
 
 
 def test_topic_cleaned_in_the_bucket_comes_back_after_a_lost_disk() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
+    async def scenario(rig: SimBrokerRig) -> None:
         written: list[Row] = []
-        await site.start(CLEANING, fan=2)
-        replica = await site.create(**COMPACTED, retention_ms="1000", retention_bytes="1")
+        await rig.start(CLEANING, fan=2)
+        replica = await rig.create(**COMPACTED, retention_ms="1000", retention_bytes="1")
         await write(replica, 60, written)
-        await site.wait_until(lambda: is_clean(replica) and replica.local_start_offset > 50)
+        await rig.wait_until(lambda: is_clean(replica) and replica.local_start_offset > 50)
         assert len(await check_state(replica, written)) < 20
         shown = explain(replica)["compaction"]
         assert shown["where"] == "bucket" and shown["clean_to"] == replica.cold_end_offset
         assert shown["bytes_after"] < shown["bytes_before"] // 2 and shown["dirty_bytes"] == 0
-        await site.node.world.clock.sleep(300)
+        await rig.broker.world.clock.sleep(300)
         assert replica.log_start_offset == 0, "retention deletes nothing of a topic without delete in its policy"
         with pytest.raises(Refused) as refused:
             await replica.delete_records(10)
         assert refused.value.code is Code.POLICY_VIOLATION
-        await check_bucket(site, replica)
-        await site.crash(site.machine.lose_disk)
-        again = (await site.start(CLEANING)).leader_replica("t", 0)
+        await check_bucket(rig, replica)
+        await rig.crash(rig.machine.lose_disk)
+        again = (await rig.start(CLEANING)).leader_replica("t", 0)
         kept = [row for row in written if row[0] < again.high_watermark]
         await check_state(again, kept)
         await write(again, 30, kept)
-        await site.wait_until(lambda: is_clean(again))
+        await rig.wait_until(lambda: is_clean(again))
         await check_state(again, kept)
-        await check_bucket(site, again)
-        assert not site.node.log_cleaner.uncleanable
-        await site.stop()
+        await check_bucket(rig, again)
+        assert not rig.broker.log_cleaner.uncleanable
+        await rig.stop()
 
     run(scenario)
 
@@ -142,134 +142,134 @@ def test_topic_cleaned_in_the_bucket_comes_back_after_a_lost_disk() -> None:
 def test_broker_that_crashes_loses_no_last_record_and_leaves_no_object(seed: int) -> None:
     rng = random.Random(seed)
 
-    async def scenario(site: SimBrokerRig) -> None:
+    async def scenario(rig: SimBrokerRig) -> None:
         written: list[Row] = []
-        await site.start(CLEANING, fan=2)
-        replica = await site.create(**COMPACTED)
+        await rig.start(CLEANING, fan=2)
+        replica = await rig.create(**COMPACTED)
         for _ in range(8):
             await write(replica, 24, written)
-            await site.node.world.clock.sleep(rng.uniform(0, 3))
-            await site.crash(site.machine.kill)
-            replica = (await site.start(CLEANING, fan=2)).leader_replica("t", 0)
+            await rig.broker.world.clock.sleep(rng.uniform(0, 3))
+            await rig.crash(rig.machine.kill)
+            replica = (await rig.start(CLEANING, fan=2)).leader_replica("t", 0)
             await check_state(replica, written)
-        await site.wait_until(lambda: is_clean(replica))
+        await rig.wait_until(lambda: is_clean(replica))
         await check_state(replica, written)
-        await check_bucket(site, replica)
-        await site.stop()
+        await check_bucket(rig, replica)
+        await rig.stop()
 
     run(scenario, seed)
 
 
 def test_policy_changes_at_any_time_and_deletion_goes_on_beside_cleans() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
+    async def scenario(rig: SimBrokerRig) -> None:
         written: list[Row] = []
-        await site.start(CLEANING)
-        replica = await site.create(**COMPACTED)
+        await rig.start(CLEANING)
+        replica = await rig.create(**COMPACTED)
         await write(replica, 30, written)
-        await site.node.submit(AlterTopicConfigs("t", {"cleanup.policy": "delete", "retention.bytes": "-1"}))
+        await rig.broker.submit(AlterTopicConfigs("t", {"cleanup.policy": "delete", "retention.bytes": "-1"}))
         await write(replica, 30, written)
-        await site.wait_until(lambda: replica.cold_end_offset > 50)
+        await rig.wait_until(lambda: replica.cold_end_offset > 50)
         await check_state(replica, written)
-        await site.node.submit(AlterTopicConfigs("t", {"cleanup.policy": "compact,delete"}))
-        await site.wait_until(lambda: is_clean(replica))
+        await rig.broker.submit(AlterTopicConfigs("t", {"cleanup.policy": "compact,delete"}))
+        await rig.wait_until(lambda: is_clean(replica))
         await check_state(replica, written)
-        await site.node.submit(AlterTopicConfigs("t", {"retention.ms": "1000"}))
-        await site.wait_until(lambda: replica.log_start_offset > 50)
+        await rig.broker.submit(AlterTopicConfigs("t", {"retention.ms": "1000"}))
+        await rig.wait_until(lambda: replica.log_start_offset > 50)
         await write(replica, 30, written)
-        await site.node.submit(AlterTopicConfigs("t", {"cleanup.policy": "compact"}))
-        await site.wait_until(lambda: is_clean(replica))
+        await rig.broker.submit(AlterTopicConfigs("t", {"cleanup.policy": "compact"}))
+        await rig.wait_until(lambda: is_clean(replica))
         start = replica.log_start_offset
         assert await read(replica, start)
-        await check_bucket(site, replica)
-        await site.stop()
+        await check_bucket(rig, replica)
+        await rig.stop()
 
     run(scenario)
 
 
 def test_policy_that_changes_ends_a_clean_that_runs() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
+    async def scenario(rig: SimBrokerRig) -> None:
         written: list[Row] = []
-        await site.start(replace(CLEANING, log_cleaner_io_max_bytes_per_second=100.0))
-        replica = await site.create(**COMPACTED)
+        await rig.start(replace(CLEANING, log_cleaner_io_max_bytes_per_second=100.0))
+        replica = await rig.create(**COMPACTED)
         await write(replica, 60, written)
         cleans = replica.cold.cleaner
-        await site.wait_until(lambda: bool(cleans.keys_in_flight(replica.partition_id)), seconds=2000)
-        await site.node.submit(AlterTopicConfigs("t", {"cleanup.policy": "delete", "retention.ms": "-1"}))
-        await site.wait_until(lambda: not cleans.keys_in_flight(replica.partition_id), seconds=200)
+        await rig.wait_until(lambda: bool(cleans.keys_in_flight(replica.partition_id)), seconds=2000)
+        await rig.broker.submit(AlterTopicConfigs("t", {"cleanup.policy": "delete", "retention.ms": "-1"}))
+        await rig.wait_until(lambda: not cleans.keys_in_flight(replica.partition_id), seconds=200)
         assert replica.manifest is not None and replica.manifest.clean_to == -1
         assert set(await read(replica)) == set(written)
-        await check_bucket(site, replica)
-        await site.stop()
+        await check_bucket(rig, replica)
+        await rig.stop()
 
     run(scenario)
 
 
 def test_policy_that_changes_ends_a_clean_on_the_disk() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
+    async def scenario(rig: SimBrokerRig) -> None:
         written: list[Row] = []
-        await site.start(replace(CLEANING, log_cleaner_io_max_bytes_per_second=1000.0))
-        replica = await site.create(**COMPACTED, remote_storage_enable="false")
+        await rig.start(replace(CLEANING, log_cleaner_io_max_bytes_per_second=1000.0))
+        replica = await rig.create(**COMPACTED, remote_storage_enable="false")
         await write(replica, 60, written)
-        cleaner = site.node.log_cleaner
-        await site.wait_until(lambda: cleaner.find_cleanable(replica) is None, seconds=100)
-        await site.node.submit(AlterTopicConfigs("t", {"cleanup.policy": "delete", "retention.ms": "-1"}))
+        cleaner = rig.broker.log_cleaner
+        await rig.wait_until(lambda: cleaner.find_cleanable(replica) is None, seconds=100)
+        await rig.broker.submit(AlterTopicConfigs("t", {"cleanup.policy": "delete", "retention.ms": "-1"}))
         await asyncio.sleep(300)
         assert await read(replica) == written
-        await site.node.submit(AlterTopicConfigs("t", {"cleanup.policy": "compact"}))
-        await site.wait_until(lambda: cleaned_to(replica) > 0, seconds=5000)
+        await rig.broker.submit(AlterTopicConfigs("t", {"cleanup.policy": "compact"}))
+        await rig.wait_until(lambda: cleaned_to(replica) > 0, seconds=5000)
         assert len(await read(replica)) < len(written) / 2
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
 
 def test_settings_of_the_cleaner_change_while_it_runs() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
+    async def scenario(rig: SimBrokerRig) -> None:
         written: list[Row] = []
-        await site.start(replace(CLEANING, log_cleaner_enable=False))
-        replica = await site.create(**COMPACTED, remote_storage_enable="false")
+        await rig.start(replace(CLEANING, log_cleaner_enable=False))
+        replica = await rig.create(**COMPACTED, remote_storage_enable="false")
         await write(replica, 60, written)
         await asyncio.sleep(120)
         assert cleaned_to(replica) == -1 and await read(replica) == written
         slow = {"log.cleaner.io.max.bytes.per.second": "1000", "log.cleaner.enable": "true"}
-        began = site.loop.now_ns
-        await site.node.submit(AlterBrokerConfigs(-1, slow | {"log.cleaner.dedupe.buffer.size": "1048576"}))
-        await site.wait_until(lambda: cleaned_to(replica) > 0, seconds=5000)
-        assert site.loop.now_ns - began > 60 * 1e9
+        began = rig.loop.now_ns
+        await rig.broker.submit(AlterBrokerConfigs(-1, slow | {"log.cleaner.dedupe.buffer.size": "1048576"}))
+        await rig.wait_until(lambda: cleaned_to(replica) > 0, seconds=5000)
+        assert rig.loop.now_ns - began > 60 * 1e9
         fast = {"log.cleaner.io.max.bytes.per.second": "1e9", "log.cleaner.threads": "2"}
-        await site.node.submit(AlterBrokerConfigs(-1, fast | {"log.cleaner.backoff.ms": "100"}))
+        await rig.broker.submit(AlterBrokerConfigs(-1, fast | {"log.cleaner.backoff.ms": "100"}))
         await write(replica, 60, written)
         end = replica.log.active_view.base_offset
-        await site.wait_until(lambda: cleaned_to(replica) >= end, seconds=100)
+        await rig.wait_until(lambda: cleaned_to(replica) >= end, seconds=100)
         await check_state(replica, written)
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
 
 def test_partition_with_a_lost_object_is_named_and_the_others_are_cleaned() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
+    async def scenario(rig: SimBrokerRig) -> None:
         written: list[Row] = []
-        await site.start(CLEANING)
-        bad = await site.create("bad", **COMPACTED | {"min_cleanable_dirty_ratio": "1"})
+        await rig.start(CLEANING)
+        bad = await rig.create("bad", **COMPACTED | {"min_cleanable_dirty_ratio": "1"})
         await write(bad, 40, [])
-        await site.wait_until(lambda: bad.cold_end_offset > 30 and bad.local_start_offset > 30)
+        await rig.wait_until(lambda: bad.cold_end_offset > 30 and bad.local_start_offset > 30)
         assert bad.manifest is not None
-        await site.bucket.memory.delete([bad.manifest.entries[2].key])
-        await site.node.submit(AlterTopicConfigs("bad", {"min.cleanable.dirty.ratio": "0"}))
-        good = await site.create("good", **COMPACTED)
+        await rig.bucket.memory.delete([bad.manifest.entries[2].key])
+        await rig.broker.submit(AlterTopicConfigs("bad", {"min.cleanable.dirty.ratio": "0"}))
+        good = await rig.create("good", **COMPACTED)
         await write(good, 40, written)
-        await site.wait_until(lambda: is_clean(good) and bool(site.node.log_cleaner.uncleanable))
+        await rig.wait_until(lambda: is_clean(good) and bool(rig.broker.log_cleaner.uncleanable))
         await check_state(good, written)
         before = bad.manifest.nodes
-        [problem] = [each for each in site.node.health().problems if "compaction" in each]
+        [problem] = [each for each in rig.broker.health().problems if "compaction" in each]
         assert problem.startswith("compaction of bad-0 stopped: object is missing where=data/")
-        assert set(site.node.log_cleaner.uncleanable) == {TopicPartition("bad", 0)}
-        assert figure(site, "uncleanable_partitions") == 1 and 0 <= figure(site, "last_run_seconds") < 60
-        assert figure(site, "max_dirty_ratio") == 0 and figure(site, "freed_bytes_total") > 0
-        assert figure(site, "read_records_total") > figure(site, "removed_records_total") > 0
+        assert set(rig.broker.log_cleaner.uncleanable) == {TopicPartition("bad", 0)}
+        assert figure(rig, "uncleanable_partitions") == 1 and 0 <= figure(rig, "last_run_seconds") < 60
+        assert figure(rig, "max_dirty_ratio") == 0 and figure(rig, "freed_bytes_total") > 0
+        assert figure(rig, "read_records_total") > figure(rig, "removed_records_total") > 0
         assert bad.manifest.nodes == before and bad.manifest.clean_to == -1
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
@@ -277,7 +277,7 @@ def test_partition_with_a_lost_object_is_named_and_the_others_are_cleaned() -> N
 def test_bug_in_a_clean_in_the_bucket_stops_no_other_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, it ended the broker, and then each next leader that planned the same clean."""
 
-    async def scenario(site: SimBrokerRig) -> None:
+    async def scenario(rig: SimBrokerRig) -> None:
         written: list[Row] = []
 
         def fail_once(*args: Any, **given: Any) -> Any:
@@ -285,19 +285,19 @@ def test_bug_in_a_clean_in_the_bucket_stops_no_other_log(monkeypatch: pytest.Mon
             raise struct.error("unpack_from requires a buffer")
 
         monkeypatch.setattr(cleaner, "clean_batches", fail_once)
-        await site.start(CLEANING)
-        bad = await site.create("bad", **COMPACTED)
+        await rig.start(CLEANING)
+        bad = await rig.create("bad", **COMPACTED)
         await write(bad, 40, [])
-        await site.wait_until(lambda: bool(site.node.log_cleaner.uncleanable))
-        good = await site.create("good", **COMPACTED)
+        await rig.wait_until(lambda: bool(rig.broker.log_cleaner.uncleanable))
+        good = await rig.create("good", **COMPACTED)
         await write(good, 40, written)
-        await site.wait_until(lambda: is_clean(good))
+        await rig.wait_until(lambda: is_clean(good))
         await check_state(good, written)
         named = {TopicPartition("bad", 0): "an internal error, see the broker's log"}
-        assert site.node.log_cleaner.uncleanable == named
-        site.node.log_cleaner.request_clean(bad)
-        await site.wait_until(lambda: is_clean(bad) and not site.node.log_cleaner.uncleanable)
-        await site.stop()
+        assert rig.broker.log_cleaner.uncleanable == named
+        rig.broker.log_cleaner.request_clean(bad)
+        await rig.wait_until(lambda: is_clean(bad) and not rig.broker.log_cleaner.uncleanable)
+        await rig.stop()
 
     run(scenario)
 
@@ -306,19 +306,19 @@ def test_leader_reads_by_each_change_of_a_clean_at_once(monkeypatch: pytest.Monk
     """Objects that an older manifest names are deleted while the clean goes on."""
     monkeypatch.setattr(cleaner, "CHANGE_BYTES", 1)
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(replace(CLEANING, log_cleaner_io_max_bytes_per_second=10_000.0))
-        replica = await site.create("t", **COMPACTED | {"min_cleanable_dirty_ratio": "1"})
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(replace(CLEANING, log_cleaner_io_max_bytes_per_second=10_000.0))
+        replica = await rig.create("t", **COMPACTED | {"min_cleanable_dirty_ratio": "1"})
         await write(replica, 40, [])
-        await site.wait_until(lambda: replica.cold_end_offset > 30)
-        await site.node.submit(AlterTopicConfigs("t", {"min.cleanable.dirty.ratio": "0"}))
+        await rig.wait_until(lambda: replica.cold_end_offset > 30)
+        await rig.broker.submit(AlterTopicConfigs("t", {"min.cleanable.dirty.ratio": "0"}))
 
         def knows_a_part() -> bool:
             assert replica.manifest is not None
             return replica.manifest.clean_to < 0 and any(each.is_cleaned for each in replica.manifest.entries)
 
-        await site.wait_until(knows_a_part)
-        await site.stop()
+        await rig.wait_until(knows_a_part)
+        await rig.stop()
 
     run(scenario)
 
@@ -329,11 +329,11 @@ def test_look_at_many_logs_lets_the_event_loop_go_on(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(log_cleaner, "DUE_MAX", 4)
     untiered = {"remote_storage_enable": "false", "flush_messages": "1"}
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(replace(CLEANING, log_cleaner_enable=False, log_cleaner_backoff_ms=3_600_000))
-        await site.create(partitions=12, **COMPACTED | untiered)
-        cleaner = site.node.log_cleaner
-        replicas = [site.node.leader_replica("t", number) for number in range(12)]
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(replace(CLEANING, log_cleaner_enable=False, log_cleaner_backoff_ms=3_600_000))
+        await rig.create(partitions=12, **COMPACTED | untiered)
+        cleaner = rig.broker.log_cleaner
+        replicas = [rig.broker.leader_replica("t", number) for number in range(12)]
         for replica in replicas:
             await write(replica, 8, [])
             await replica.log.flush()
@@ -344,12 +344,12 @@ def test_look_at_many_logs_lets_the_event_loop_go_on(monkeypatch: pytest.MonkeyP
             while True:
                 look.send(None)
                 turns += 1
-        assert turns == len(site.node.hosted_replicas.list_replicas()) // 3 >= 4
+        assert turns == len(rig.broker.hosted_replicas.list_replicas()) // 3 >= 4
         assert len(cleaner._due) == 4
         assert cleaner._pick() is replicas[7], "an operator asked for it"
         kinds = ((False, 0.9), (True, 0.1), (True, 0.2))
         order = [log_cleaner._Due(False, is_overdue, ratio, 1, replicas[0]) for is_overdue, ratio in kinds]
         assert sorted(order) == order, "an overdue log goes before the dirtiest one"
-        await site.stop()
+        await rig.stop()
 
     run(scenario)

@@ -74,7 +74,7 @@ def last_of_each(written: list[tuple[int, bytes, bytes]]) -> set[tuple[int, byte
 def test_cleaned_topic_keeps_its_records_over_policies_and_restarts(tmp_path: Path) -> None:
     async def check(site: KafkaBroker, written: list[tuple[int, bytes, bytes]]) -> None:
         client = await site.client()
-        seen = await read(client, site.node.leader_replica("t", 0))
+        seen = await read(client, site.broker.leader_replica("t", 0))
         assert last_of_each(written) <= set(seen) <= set(written) and seen == sorted(seen)
 
     async def scenario(site: KafkaBroker) -> None:
@@ -87,15 +87,15 @@ def test_cleaned_topic_keeps_its_records_over_policies_and_restarts(tmp_path: Pa
         shown = explain(replica)["compaction"]
         assert shown["clean_to"] >= closed and shown["bytes_after"] < shown["bytes_before"] and not shown["dirty_bytes"]
         await check(site, written)
-        await site.node.submit(AlterTopicConfigs("t", {"cleanup.policy": "delete"}))
+        await site.broker.submit(AlterTopicConfigs("t", {"cleanup.policy": "delete"}))
         written += await write(client, replica, 120, 20)
         await check(site, written)
-        await site.node.submit(AlterTopicConfigs("t", {"cleanup.policy": "compact,delete"}))
+        await site.broker.submit(AlterTopicConfigs("t", {"cleanup.policy": "compact,delete"}))
         written += await write(client, replica, 140, 60)
         closed = replica.log.active_view.base_offset
         await wait_until(lambda: is_clean(replica, closed))
         await check(site, written)
-        assert site.node.log_cleaner.uncleanable == {} and not site.node.health().problems
+        assert site.broker.log_cleaner.uncleanable == {} and not site.broker.health().problems
         all_written.extend(written)
 
     all_written: list[tuple[int, bytes, bytes]] = []
@@ -152,10 +152,10 @@ def test_log_that_cannot_be_cleaned_is_named_and_stops_no_other(tmp_path: Path) 
         data = bytearray(file.read_bytes())
         data[70] ^= 1
         file.write_bytes(data)
-        await site.node.submit(AlterTopicConfigs("bad", {"min.cleanable.dirty.ratio": "0.1"}))
-        await wait_until(lambda: bool(site.node.log_cleaner.uncleanable))
+        await site.broker.submit(AlterTopicConfigs("bad", {"min.cleanable.dirty.ratio": "0.1"}))
+        await wait_until(lambda: bool(site.broker.log_cleaner.uncleanable))
         await wait_until(lambda: good.log.compaction is not None and good.log.compaction.clean_to > 0)
-        [problem] = site.node.health().problems
+        [problem] = site.broker.health().problems
         assert problem.startswith("compaction of bad-0 stopped: crc mismatch"), problem
         assert bad.high_watermark == 60
 

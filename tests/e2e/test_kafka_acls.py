@@ -74,7 +74,7 @@ EVERY_TYPE = ("TOPIC", "GROUP", "TRANSACTIONAL_ID")
 async def grant(site: KafkaBroker, *acls: tuple[str, ...], host: str = GUEST) -> None:
     """Adds rules (resource type, name, operation) without the protocol, for one address."""
     added = [AclAdded(kind, "LITERAL", name, ME, host, operation, "ALLOW") for kind, name, operation in acls]
-    for refused in await site.node.submit(CreateAcls(tuple(added))):
+    for refused in await site.broker.submit(CreateAcls(tuple(added))):
         assert refused is None, refused
 
 
@@ -151,7 +151,7 @@ def test_broker_without_authorizer_knows_no_rules(tmp_path: Path) -> None:
         rule = AclCreation(TOPIC, "orders", PREFIXED, "User:alice", "*", READ, ALLOW)
         created = await client.ask(CreateAclsRequest([rule]), 3, CreateAclsResponse)
         assert [each.error_code for each in created.results] == [Code.SECURITY_DISABLED.number]
-        assert site.node.image.acls == frozenset()
+        assert site.broker.image.acls == frozenset()
 
     run(tmp_path, scenario)
 
@@ -187,7 +187,7 @@ def test_records_are_written_and_read_only_with_the_right(tmp_path: Path, versio
         for _ in range(3):
             assert await produce_as(guest, replica, version) == 0
             assert await fetch_as(guest, replica, max(version, 4)) == 0
-        await site.node.submit(REMOVAL)
+        await site.broker.submit(REMOVAL)
         assert await produce_as(guest, replica, version) == refused
         assert await fetch_as(guest, replica, max(version, 4)) == refused
         assert await produce_as(admin, replica, version) == 0
@@ -236,12 +236,13 @@ def test_fetch_that_waits_gives_no_records_once_its_right_is_gone(tmp_path: Path
         await grant(site, ("TOPIC", "t", "READ"))
         guest = await site.client(GUEST)
         wanted = [
-            (site.node.leader_replica("t", each), 0) for each in range(1, len(site.node.image.topics["t"].partitions))
+            (site.broker.leader_replica("t", each), 0)
+            for each in range(1, len(site.broker.image.topics["t"].partitions))
         ]
         request = fetch((replica, 0), *wanted, wait_ms=LONG_MS, min_bytes=1_000)
         await guest.send(guest.frame(request, version))
         await wait_until(lambda: len(replica.reads._listeners) == 1)
-        await site.node.submit(REMOVAL)
+        await site.broker.submit(REMOVAL)
         await fill(replica, b"x" * 1_000)
         found = parts(await guest.receive(FetchResponse, version))[0]
         refused = (Code.UNKNOWN_TOPIC_ID if version >= 13 else Code.TOPIC_AUTHORIZATION_FAILED).number
@@ -258,7 +259,7 @@ def test_fetch_of_the_bucket_gives_no_records_once_its_right_is_gone(tmp_path: P
         bucket.open.clear()
         await guest.send(guest.frame(fetch((replica, 0), wait_ms=LONG_MS), 12))
         await wait_until(lambda: bucket.gets > 0 and site.server.pending_requests == 1)
-        await site.node.submit(REMOVAL)
+        await site.broker.submit(REMOVAL)
         bucket.open.set()
         found = parts(await guest.receive(FetchResponse, 12))[0]
         refused = Code.TOPIC_AUTHORIZATION_FAILED.number
@@ -288,18 +289,18 @@ def test_transactional_records_that_wait_need_the_right_on_their_id_again(
         await grant(site, ("TOPIC", "t", "WRITE"), ("TRANSACTIONAL_ID", "x", "WRITE"))
         guest = TransactionalClient(await site.client(GUEST), "x")
         assert await guest.init() is Code.NONE
-        asked, removed, query = asyncio.Event(), asyncio.Event(), site.node.transaction_verification.query
+        asked, removed, query = asyncio.Event(), asyncio.Event(), site.broker.transaction_verification.query
 
         async def query_slowly(partitions: TransactionPartitions) -> Mapping[TopicPartition, Code]:
             asked.set()
             await removed.wait()
             return await query(partitions)
 
-        monkeypatch.setattr(site.node.transaction_verification, "query", query_slowly)
-        monkeypatch.setattr(site.node.transaction_verification, "confirm_now", lambda _: False)
+        monkeypatch.setattr(site.broker.transaction_verification, "query", query_slowly)
+        monkeypatch.setattr(site.broker.transaction_verification, "confirm_now", lambda _: False)
         sent = asyncio.create_task(guest.send(replica, b"hidden"))
         await asked.wait()
-        await site.node.submit(DeleteAcls((AclChoice("TRANSACTIONAL_ID", "ANY", "x", None, None, "ANY", "ANY"),)))
+        await site.broker.submit(DeleteAcls((AclChoice("TRANSACTIONAL_ID", "ANY", "x", None, None, "ANY", "ANY"),)))
         removed.set()
         assert await sent is Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         assert replica.log.end_offset == 0
@@ -322,9 +323,9 @@ def test_topics_are_hidden_from_a_caller_without_rights(tmp_path: Path, version:
         codes = {each.name: each.error_code for each in named.topics}
         refused = Code.TOPIC_AUTHORIZATION_FAILED.number
         assert codes == {"seen": 0, "hidden": refused, "absent": refused, "new": refused}, "as if they did not exist"
-        assert "new" not in site.node.image.topics
+        assert "new" not in site.broker.image.topics
         if version >= 12:
-            by_id = MetadataRequestTopic(site.node.image.topics["hidden"].topic_id, None)
+            by_id = MetadataRequestTopic(site.broker.image.topics["hidden"].topic_id, None)
             (found,) = (await guest.ask(MetadataRequest([by_id], False), version, MetadataResponse)).topics
             assert (found.error_code, found.name) == (Code.UNKNOWN_TOPIC_ID.number, None)
         await grant(site, ("TOPIC", "new", "CREATE"))
@@ -344,7 +345,7 @@ def test_id_of_a_hidden_topic_looks_like_one_of_no_topic(tmp_path: Path, right: 
         await grant(site, ("GROUP", "g", "READ"), *([("TOPIC", "hidden", right)] if right else []))
         guest, hidden, absent = (
             await site.client(GUEST),
-            site.node.image.topics["hidden"].topic_id,
+            site.broker.image.topics["hidden"].topic_id,
             encode_uuid(uuid4()),
         )
 
@@ -406,8 +407,8 @@ def test_handlers_see_only_what_is_allowed(tmp_path: Path) -> None:
         created = await guest.ask(creation, 7, CreateTopicsResponse)
         assert {each.name: each.error_code for each in created.topics} == {"mine": 0, "other": 29}
         assert {each.name: each.topic_config_error_code for each in created.topics}["mine"] == 29
-        assert "other" not in site.node.image.topics
+        assert "other" not in site.broker.image.topics
         deleted = await guest.ask(DeleteTopicsRequest(topic_names=["hidden"]), 5, DeleteTopicsResponse)
-        assert deleted.responses[0].error_code == 29 and "hidden" in site.node.image.topics
+        assert deleted.responses[0].error_code == 29 and "hidden" in site.broker.image.topics
 
     run_with_acls(tmp_path, scenario)

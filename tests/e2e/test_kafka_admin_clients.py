@@ -30,7 +30,7 @@ def run(directory: Path, scenario: Callable[[str, Callable[[str, int], int]], No
     protocol."""
 
     async def append_records(site: KafkaBroker, topic: str, count: int) -> int:
-        return (await site.node.leader_replica(topic, 0).append(batch([b"v"] * count))).base_offset
+        return (await site.broker.leader_replica(topic, 0).append(batch([b"v"] * count))).base_offset
 
     async def run_all() -> None:
         async with asyncio.timeout(TEST_SECONDS), kafka_broker(directory, **settings) as site:

@@ -161,7 +161,7 @@ def test_settings_of_kafka_without_effect_end_as_there(tmp_path: Path) -> None:
         for key in (name, "replica.socket.timeout.ms", "sasl.jaas.config"):
             assert await change("1", (key, DELETE, None)) == (0, "")
         assert (await describe_configs(client, BROKER, "1", name)).configs == []
-        assert site.node.settings.to_strings() == site.node.startup_settings.to_strings()
+        assert site.broker.settings.to_strings() == site.broker.startup_settings.to_strings()
 
     run(tmp_path, scenario)
 
@@ -207,7 +207,7 @@ def test_settings_of_brokers_are_defaults_of_topics(tmp_path: Path) -> None:
         assert synonyms_of(await describe_one(client, BROKER, "1", name)) == [(name, "86400001", 2), *defaults]
         assert synonyms_of(await describe_one(client, TOPIC, "t", "retention.ms")) == [(name, "86400001", 2), *defaults]
         assert synonyms_of(await describe_one(client, BROKER, "", name)) == defaults[:1]
-        assert site.node.leader_replica("t", 0).config.retention_ms == 86_400_001
+        assert site.broker.leader_replica("t", 0).config.retention_ms == 86_400_001
         assert await change_configs(client, BROKER, "1", (name, DELETE, None)) == (0, None)
         assert (await describe_one(client, TOPIC, "t", "retention.ms")).config_source == ALL_BROKERS
         for key, value in (("num.partitions", "3"), ("bogus", "3"), (name, "much")):
@@ -226,13 +226,13 @@ def test_incremental_change_keeps_other_settings(tmp_path: Path) -> None:
         assert replica.config.retention_ms != 5
         edits = (("retention.ms", SET, "5"), ("segment.bytes", DELETE, None), (throttled, APPEND, "0:1,1:1"))
         assert await change_configs(client, TOPIC, "t", *edits) == (0, None)
-        assert site.node.image.topics["t"].configs == {"retention.ms": "5", throttled: "0:1,1:1"}
+        assert site.broker.image.topics["t"].configs == {"retention.ms": "5", throttled: "0:1,1:1"}
         assert (replica.config.retention_ms, replica.config.segment_bytes) == (5, 1 << 30)
         assert await change_configs(client, TOPIC, "t", (throttled, SUBTRACT, "0:1,7:7")) == (0, None)
         assert (await describe_one(client, TOPIC, "t", throttled)).value == "1:1"
         assert await change_configs(client, TOPIC, "t", (throttled, APPEND, "1:1,2:1")) == (0, None)
         assert (await describe_one(client, TOPIC, "t", throttled)).value == "1:1,2:1"
-        before = site.node.image.topics["t"].configs
+        before = site.broker.image.topics["t"].configs
         refused = [
             (("retention.ms", SET, "much"), Code.INVALID_CONFIG),
             (("retention.ms", SET, None), Code.INVALID_REQUEST),
@@ -247,7 +247,7 @@ def test_incremental_change_keeps_other_settings(tmp_path: Path) -> None:
             assert code == expected.number and edit[0] in (why or ""), edit
         twice = await change_configs(client, TOPIC, "t", ("retention.ms", SET, "1"), ("retention.ms", SET, "2"))
         assert twice[0] == Code.INVALID_REQUEST.number
-        assert site.node.image.topics["t"].configs == before, "all of a resource or nothing"
+        assert site.broker.image.topics["t"].configs == before, "all of a resource or nothing"
 
     run(tmp_path, scenario)
 
@@ -272,8 +272,8 @@ def test_each_resource_has_its_own_error(tmp_path: Path) -> None:
         answer = await client.ask(IncrementalAlterConfigsRequest(resources), 1, IncrementalAlterConfigsResponse)
         assert [each.error_code for each in answer.responses] == [0, 3, 17, 42, 42, 42, 42, 42]
         assert [(each.resource_type, each.resource_name) for each in answer.responses] == places
-        assert site.node.image.topics["t"].configs == {"retention.ms": "5"}
-        assert site.node.image.topics["u"].configs == {}
+        assert site.broker.image.topics["t"].configs == {"retention.ms": "5"}
+        assert site.broker.image.topics["u"].configs == {}
 
     run(tmp_path, scenario)
 
@@ -289,17 +289,17 @@ def test_alter_configs_replaces_all_settings(tmp_path: Path) -> None:
             return (await client.ask(request, 2, AlterConfigsResponse)).responses[0].error_code
 
         assert await replace(TOPIC, "t", only=True) == 0
-        assert len(site.node.image.topics["t"].configs) == 2
+        assert len(site.broker.image.topics["t"].configs) == 2
         assert await replace(TOPIC, "t", retention_ms="6") == 0
-        assert site.node.image.topics["t"].configs == {"retention.ms": "6"}
+        assert site.broker.image.topics["t"].configs == {"retention.ms": "6"}
         assert await replace(TOPIC, "t", retention_ms=None) == 42
         assert await replace(TOPIC, "t", bogus="1") == 40
         assert await replace(TOPIC, "no", bogus="1") == await replace(TOPIC, "no", retention_ms="x") == 40
         assert await replace(TOPIC, "no", retention_ms="6") == 3 and await replace(TOPIC, "b/d", bogus="1") == 17
         assert await replace(BROKER, "1", log_retention_ms="7") == 0
         assert await replace(BROKER, "1", log_roll_ms="8") == 0
-        assert site.node.image.broker_configs[1] == {"log.roll.ms": "8"}
-        assert await replace(TOPIC, "t") == 0 and site.node.image.topics["t"].configs == {}
+        assert site.broker.image.broker_configs[1] == {"log.roll.ms": "8"}
+        assert await replace(TOPIC, "t") == 0 and site.broker.image.topics["t"].configs == {}
 
     run(tmp_path, scenario)
 

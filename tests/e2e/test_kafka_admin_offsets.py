@@ -216,13 +216,13 @@ def test_epoch_ends_where_the_next_began_hot_and_cold(tmp_path: Path) -> None:
         async with kafka_broker(tmp_path) as site:  # epoch 1 writes nothing
             assert await epoch_end_offsets(await site.client(), 0, 1) == [(0, 0, 3), (0, 1, 3)]
         async with kafka_broker(tmp_path) as site:  # epoch 2: [3, 5), all of it cold
-            replica = site.node.leader_replica("t", 0)
+            replica = site.broker.leader_replica("t", 0)
             await replica.append(batch([b"b"] * 2))
             replica.roll()
             await wait_until(lambda: replica.cold_end_offset == 5)
         rmtree(tmp_path / "log")
         async with kafka_broker(tmp_path) as site:
-            replica = site.node.leader_replica("t", 0)
+            replica = site.broker.leader_replica("t", 0)
             await replica.append(batch([b"c"]))
             now = replica.leader_epoch
             client = await site.client()
@@ -267,7 +267,7 @@ def test_others_have_turns_while_producers_are_described(tmp_path: Path, monkeyp
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 6)
         for partition in range(6):
-            replica = site.node.leader_replica("t", partition)
+            replica = site.broker.leader_replica("t", partition)
             for producer in range(4):
                 records = [(1_000, None, b"v", ())]
                 data = encode_batch(records, producer_id=producer, producer_epoch=0, base_sequence=0)

@@ -77,9 +77,9 @@ def test_topic_is_usable_when_its_creation_is_acknowledged(tmp_path: Path, versi
         ]
         for name, count in (("t", 2), ("d", 3)):
             for number in range(count):
-                assert (await site.node.leader_replica(name, number).append(batch([b"v"]))).base_offset == 0
+                assert (await site.broker.leader_replica(name, number).append(batch([b"v"]))).base_offset == 0
         first = answer.topics[0]
-        assert first.topic_id == (site.node.image.topics["t"].topic_id if version >= 7 else ZERO_ID)
+        assert first.topic_id == (site.broker.image.topics["t"].topic_id if version >= 7 else ZERO_ID)
         if version >= 5:
             assert (first.num_partitions, first.replication_factor, answer.topics[1].num_partitions) == (2, 1, 3)
             shown = {config.name: (config.value, config.config_source) for config in first.configs or ()}
@@ -111,8 +111,8 @@ def test_each_topic_has_its_own_error_and_the_others_are_created(tmp_path: Path)
         expected = [code.number for code in creations] + [0, 0, 0]
         assert [topic.error_code for topic in answer.topics] == expected
         assert all(topic.error_message and topic.configs == [] for topic in answer.topics[: len(creations)])
-        assert set(site.node.image.topics) == {"old", "good", "hand", "compacted"}
-        assert len(site.node.image.topics["hand"].partitions) == 2
+        assert set(site.broker.image.topics) == {"old", "good", "hand", "compacted"}
+        assert len(site.broker.image.topics["hand"].partitions) == 2
 
         more = await create(client, 7, new_topic("x"), new_topic("y"), new_topic("x"),
             new_topic("c", cleanup_policy="shred"),
@@ -131,17 +131,17 @@ def test_validated_topic_is_not_created(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         answer = await create(await site.client(), 7, new_topic("t", 2, 1), new_topic("b/d"), only=True)
         assert [(each.error_code, each.num_partitions) for each in answer.topics] == [(0, 2), (17, -1)]
-        assert not site.node.image.topics and not site.node.leader_replicas()
+        assert not site.broker.image.topics and not site.broker.leader_replicas()
 
     run(tmp_path, scenario)
 
 
 def test_topics_of_a_request_are_one_entry_of_the_metadata_log(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
-        before = site.node.image.slot
+        before = site.broker.image.slot
         answer = await create(await site.client(), 7, *(new_topic(f"t.{number}_x") for number in range(300)))
-        assert not any(topic.error_code for topic in answer.topics) and len(site.node.leader_replicas()) == 300
-        assert site.node.image.slot == before + 1
+        assert not any(topic.error_code for topic in answer.topics) and len(site.broker.leader_replicas()) == 300
+        assert site.broker.image.slot == before + 1
 
     run(tmp_path, scenario)
 
@@ -152,7 +152,7 @@ def test_other_requests_are_served_while_many_partitions_open(tmp_path: Path) ->
 
         async def watch() -> None:
             while True:
-                opened.append(len(site.node.leader_replicas()))
+                opened.append(len(site.broker.leader_replicas()))
                 await asyncio.sleep(0)
 
         watching = asyncio.create_task(watch())
@@ -191,7 +191,7 @@ def test_topics_are_deleted_by_name_and_by_id(tmp_path: Path, version: int) -> N
     async def scenario(site: KafkaBroker) -> None:
         for name in "abc":
             await site.create(name)
-        ids = {name: site.node.image.topics[name].topic_id for name in "abc"}
+        ids = {name: site.broker.image.topics[name].topic_id for name in "abc"}
         client = await site.client()
         if version < 6:
             request = DeleteTopicsRequest(topic_names=["a", "no", "a", "b"], timeout_ms=5_000)
@@ -205,7 +205,7 @@ def test_topics_are_deleted_by_name_and_by_id(tmp_path: Path, version: int) -> N
         answer = await client.ask(request, version, DeleteTopicsResponse)
         assert [(each.name, each.error_code) for each in answer.responses] == expected
         gone = {each.name for each in answer.responses if not each.error_code}
-        assert set(site.node.image.topics) == set("abc") - gone
+        assert set(site.broker.image.topics) == set("abc") - gone
         if version >= 6:
             assert [each.topic_id for each in answer.responses][:3] == [ids["a"], ZERO_ID, ids["b"]]
 
@@ -218,7 +218,7 @@ def test_broker_may_forbid_topic_deletion(tmp_path: Path) -> None:
         request = DeleteTopicsRequest(topics=[DeleteTopicState("t")], timeout_ms=5_000)
         answer = await (await site.client()).ask(request, 6, DeleteTopicsResponse)
         assert answer.responses[0].error_code == Code.TOPIC_DELETION_DISABLED.number
-        assert "t" in site.node.image.topics
+        assert "t" in site.broker.image.topics
 
     run(tmp_path, scenario, delete_topic_enable=False)
 
@@ -243,8 +243,8 @@ def test_partitions_are_added_to_a_topic(tmp_path: Path) -> None:
                 ("c", 42),
                 ("no", 3),
             ]
-            assert [len(site.node.image.topics[name].partitions) for name in "abc"] == sizes
-        await site.node.leader_replica("a", 3).append(batch([b"v"]))
+            assert [len(site.broker.image.topics[name].partitions) for name in "abc"] == sizes
+        await site.broker.leader_replica("a", 3).append(batch([b"v"]))
         wrong = [CreatePartitionsTopic("a", 4, None), CreatePartitionsTopic("b", 4, [CreatePartitionsAssignment([9])])]
         answer = await client.ask(CreatePartitionsRequest(wrong, 5_000), 3, CreatePartitionsResponse)
         assert [each.error_code for each in answer.results] == [37, 39]
@@ -281,7 +281,7 @@ def test_every_request_that_creates_topics_has_their_limits(tmp_path: Path) -> N
         asked = MetadataRequest([MetadataRequestTopic(name="auto"), MetadataRequestTopic(name="t")], True)
         told = await client.ask(asked, 12, MetadataResponse)
         assert {each.name: each.error_code for each in told.topics} == {"auto": denied, "t": 0}
-        assert sorted(site.node.image.topics) == ["b", "t"]
+        assert sorted(site.broker.image.topics) == ["b", "t"]
 
     run(tmp_path, scenario, tiered_partitions_max_per_broker=4)
 
@@ -301,7 +301,7 @@ def test_request_without_time_changes_nothing(tmp_path: Path) -> None:
             cut = await client.ask(start, 2, DeleteRecordsResponse)
             codes = [created.topics[0].error_code, deleted.responses[0].error_code, more.results[0].error_code]
             assert [*codes, cut.topics[0].partitions[0].error_code] == [late] * 4
-        assert {name: len(topic.partitions) for name, topic in site.node.image.topics.items()} == {"t": 1}
+        assert {name: len(topic.partitions) for name, topic in site.broker.image.topics.items()} == {"t": 1}
         assert replica.log_start_offset == 0
 
     run(tmp_path, scenario)
@@ -311,7 +311,7 @@ def test_log_starts_at_the_deleted_offset(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 2)
         for number in range(2):
-            await site.node.leader_replica("t", number).append(batch([b"%d" % n for n in range(10)]))
+            await site.broker.leader_replica("t", number).append(batch([b"%d" % n for n in range(10)]))
         client = await site.client()
 
         async def delete(*wanted: tuple[int, int]) -> list[tuple[int, int, int]]:
@@ -322,9 +322,9 @@ def test_log_starts_at_the_deleted_offset(tmp_path: Path) -> None:
 
         assert await delete((0, 4), (1, -1), (9, 0)) == [(0, 4, 0), (1, 10, 0), (9, -1, 3)]
         assert await delete((0, 11), (0, -2), (0, 2)) == [(0, -1, 1), (0, -1, 1), (0, 4, 0)]
-        replica = site.node.leader_replica("t", 0)
+        replica = site.broker.leader_replica("t", 0)
         assert replica.log_start_offset == 4
-        manifest = await site.node.cold_tier.manifests.load(replica.partition_id)
+        manifest = await site.broker.cold_tier.manifests.load(replica.partition_id)
         assert manifest is not None and manifest.log_start_offset == 4, "answered when it is in the bucket"
         fetched = await replica.reads.read(4, 1 << 20)
         assert isinstance(fetched.data, FileSlice)
@@ -351,7 +351,7 @@ def test_records_of_many_partitions_are_deleted_with_few_writes(tmp_path: Path) 
         async with asyncio.timeout(TEST_SECONDS), kafka_broker(tmp_path, count_writes) as site:
             await site.create("t", count, remote_storage_enable="false")
             for number in range(count):
-                site.node.leader_replica("t", number).append_now(batch([b"v"]), acks=1)
+                site.broker.leader_replica("t", number).append_now(batch([b"v"]), acks=1)
             client = await site.client()
             wanted = [DeleteRecordsPartition(number, -1) for number in range(count)]
             written.clear()

@@ -89,11 +89,11 @@ def test_topic_that_cannot_be_created_is_unknown_and_delays_nothing(
             request = MetadataRequest([MetadataRequestTopic(name="new")], True)
             answer = await client.ask(request, 12, MetadataResponse)
             assert answer.topics[0].error_code == Code.UNKNOWN_TOPIC_OR_PARTITION.number
-        assert site.node.store.outage is not None
+        assert site.broker.store.outage is not None
         monkeypatch.setattr(metadata, "CREATE_SECONDS", 10 * TEST_SECONDS)
         await client.ask(MetadataRequest([MetadataRequestTopic(name="newer")], True), 12, MetadataResponse)
         faults.outage = False
-        await wait_until(lambda: "new" in site.node.image.topics)
-        assert "newer" not in site.node.image.topics, "it was not even begun"
+        await wait_until(lambda: "new" in site.broker.image.topics)
+        assert "newer" not in site.broker.image.topics, "it was not even begun"
 
     run(tmp_path, monkeypatch, scenario)

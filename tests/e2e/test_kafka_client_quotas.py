@@ -89,11 +89,11 @@ def test_value_without_end_is_refused_for_its_entity_alone(tmp_path: Path) -> No
         )
         answer = await client.ask(asked, 1, altering.AlterClientQuotasResponse)
         assert [each.error_code for each in answer.entries] == [0, Code.INVALID_REQUEST.number]
-        assert site.node.image.quotas == {(("user", "bob"),): {key: 1024.0}}
+        assert site.broker.image.quotas == {(("user", "bob"),): {key: 1024.0}}
         answer = await client.ask(
             request(bob, altering.OpData(key, float("nan"), True)), 1, altering.AlterClientQuotasResponse
         )
-        assert ([each.error_code for each in answer.entries], site.node.image.quotas) == ([0], {})
+        assert ([each.error_code for each in answer.entries], site.broker.image.quotas) == ([0], {})
 
     run(tmp_path, scenario)
 
@@ -108,6 +108,6 @@ def test_quotas_need_rights_on_the_settings_of_the_cluster(tmp_path: Path) -> No
         )
         refused = Code.CLUSTER_AUTHORIZATION_FAILED.number
         assert ([each.error_code for each in altered.entries], described.error_code) == ([refused], refused)
-        assert not site.node.image.quotas
+        assert not site.broker.image.quotas
 
     run(tmp_path, scenario, authorizer_class_name=STANDARD_AUTHORIZER)

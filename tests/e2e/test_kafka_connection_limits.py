@@ -20,7 +20,7 @@ OTHER_ADDRESS = "127.0.0.2"
 async def change(site: KafkaBroker, **configs: str) -> None:
     """Changes settings of all brokers while they run."""
     named = {name.replace("_", "."): value for name, value in configs.items()}
-    await site.node.submit(AlterBrokerConfigs(ALL_BROKERS, named))
+    await site.broker.submit(AlterBrokerConfigs(ALL_BROKERS, named))
 
 
 def test_listener_has_a_limit_of_its_own_that_changes(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def run_with_tokens(directory: Path, scenario: Callable[[KafkaBroker], Awaitable
 
     async def act(site: KafkaBroker) -> None:
         users = read_credentials([f"{SMALL}=[name={user},password={user}]" for user in USERS])
-        assert set((await site.node.submit(AlterScramCredentials((), tuple(users)))).values()) == {None}
+        assert set((await site.broker.submit(AlterScramCredentials((), tuple(users)))).values()) == {None}
         await scenario(site)
 
     chosen = {"delegation_token_secret_key": KEY, "connection_failed_authentication_delay_ms": 0} | settings
@@ -183,11 +183,11 @@ def test_expired_token_is_no_login_and_is_removed(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         alice = await user(site, "alice")
         token = await create(alice, lifetime_ms=1)
-        clock = site.node.world.clock
+        clock = site.broker.world.clock
         await wait_until(lambda: clock.wall_ms() > token.expiry_timestamp_ms)
         bearer = await log_in(site, token.token_id, b64encode(token.hmac).decode(), by_token=True)
         assert bearer[1].error_code == FAILED
-        await wait_until(lambda: not site.node.image.delegation_tokens)
+        await wait_until(lambda: not site.broker.image.delegation_tokens)
 
     run_with_tokens(tmp_path, scenario, delegation_token_expiry_check_interval_ms=100)
 
@@ -213,7 +213,7 @@ def test_tokens_of_others_need_rights(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         async def grant(kind: str, name: str, operation: str) -> None:
             acl = AclAdded(kind, "LITERAL", name, "User:bob", "*", operation, "ALLOW")
-            assert await site.node.submit(CreateAcls((acl,))) == (None,)
+            assert await site.broker.submit(CreateAcls((acl,))) == (None,)
 
         alice, bob, carol = [await user(site, name) for name in USERS]
         own = await create(alice, owner="alice")
@@ -251,6 +251,6 @@ def test_owner_and_renewers_are_users(tmp_path: Path) -> None:
         ):
             refused = await alice.ask(request, 3, CreateDelegationTokenResponse)
             assert refused.error_code == Code.INVALID_PRINCIPAL_TYPE.number and not refused.hmac
-        assert not site.node.image.delegation_tokens
+        assert not site.broker.image.delegation_tokens
 
     run_with_tokens(tmp_path, scenario)

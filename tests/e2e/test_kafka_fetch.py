@@ -42,7 +42,7 @@ async def fill(replica: LeaderReplica, *values: bytes) -> None:
 def test_every_version_returns_records(tmp_path: Path, version: int) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", 2)
-        empty = site.node.leader_replica("t", 1)
+        empty = site.broker.leader_replica("t", 1)
         await fill(replica, b"a", b"b", b"c")
         client = await site.client()
         request = fetch((replica, 1), (empty, 0))
@@ -64,7 +64,7 @@ def test_every_version_returns_records(tmp_path: Path, version: int) -> None:
 def test_error_of_a_partition_is_returned_at_once(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", 2)
-        other = site.node.leader_replica("t", 1)
+        other = site.broker.leader_replica("t", 1)
         await fill(replica, b"a", b"b")
         client = await site.client()
         request = fetch((other, 0), (replica, 99), wait_ms=LONG_MS)
@@ -97,7 +97,7 @@ def test_error_of_a_partition_is_returned_at_once(tmp_path: Path) -> None:
 def test_reply_has_at_least_one_batch_and_at_most_the_limit(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         first = await site.create("t", 3)
-        second, third = site.node.leader_replica("t", 1), site.node.leader_replica("t", 2)
+        second, third = site.broker.leader_replica("t", 1), site.broker.leader_replica("t", 2)
         for replica in (first, second, third):
             await fill(replica, *(b"%d" % n * 1000 for n in range(4)))
         client = await site.client()
@@ -133,7 +133,7 @@ def test_fetch_waits_for_enough_bytes_or_its_deadline(tmp_path: Path) -> None:
 def test_produce_to_many_partitions_ends_a_fetch_with_all_of_them(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 10)
-        replicas = [site.node.leader_replica("t", n) for n in range(10)]
+        replicas = [site.broker.leader_replica("t", n) for n in range(10)]
         client, other = await site.client(), await site.client()
         await client.send(client.frame(fetch(*((each, 0) for each in replicas), wait_ms=LONG_MS), 12))
         await wait_until(lambda: site.server.pending_requests == 1)
@@ -156,7 +156,7 @@ def test_waiting_fetch_fails_when_its_topic_is_gone(tmp_path: Path) -> None:
         for version in (12, 13):
             await client.send(client.frame(fetch((replica, 0), wait_ms=LONG_MS), version))
         await wait_until(lambda: site.server.pending_requests == 2)
-        await site.node.submit(DeleteTopic("t"))
+        await site.broker.submit(DeleteTopic("t"))
         codes = [parts(await client.receive(FetchResponse, version))[0].error_code for version in (12, 13)]
         assert codes == [Code.UNKNOWN_TOPIC_OR_PARTITION.number, Code.UNKNOWN_TOPIC_ID.number]
 
@@ -330,7 +330,7 @@ def test_fetch_waits_for_the_bucket_no_longer_than_the_setting_says(tmp_path: Pa
 def test_fast_path_returns_what_the_slow_path_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 4)
-        replicas = [site.node.leader_replica("t", n) for n in range(4)]
+        replicas = [site.broker.leader_replica("t", n) for n in range(4)]
         for n, size in enumerate((10, 9_000, 40_000)):
             await fill(replicas[n], *(b"%d" % each * size for each in range(5)))
         fetches = site.server.dispatch.fetch_handler
@@ -391,7 +391,7 @@ def test_fast_path_hides_open_transactions_too(tmp_path: Path) -> None:
 def test_appends_in_a_row_make_one_reply_for_all_waiting_fetches(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 6)
-        replicas = [site.node.leader_replica("t", n) for n in range(6)]
+        replicas = [site.broker.leader_replica("t", n) for n in range(6)]
         tailing = [await site.client() for _ in range(3)]
         for client in tailing:
             await client.send(client.frame(fetch(*((each, 0) for each in replicas), wait_ms=LONG_MS), 12))

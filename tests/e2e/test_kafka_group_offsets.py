@@ -118,7 +118,7 @@ def test_offsets_of_a_deleted_topic_are_gone_for_a_recreated_one(tmp_path: Path)
         await site.create("u")
         await client.ask(make_commit("g", 7), 9, OffsetCommitResponse)
         await client.ask(make_commit("g", 8, topic="u"), 9, OffsetCommitResponse)
-        await site.node.submit(DeleteTopic("t"))
+        await site.broker.submit(DeleteTopic("t"))
         await site.create("t")
         assert (await fetch_committed(client, "g"), await fetch_committed(client, "g", "u")) == (-1, 8)
 
@@ -143,17 +143,17 @@ def test_offsets_are_deleted_one_by_one(tmp_path: Path) -> None:
 
 def test_client_that_leaves_during_the_offsets_topic_creation_harms_none(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
-        leaving = asyncio.ensure_future(site.node.group_coordinators.partition_for("g"))
+        leaving = asyncio.ensure_future(site.broker.group_coordinators.partition_for("g"))
         await asyncio.sleep(0)  # one turn: it has asked for the topic now
         leaving.cancel()
         with pytest.raises(Refused) as refused:
-            await site.node.group_coordinators.partition_for("g")
+            await site.broker.group_coordinators.partition_for("g")
         assert refused.value.code is Code.COORDINATOR_NOT_AVAILABLE
-        await wait_until(lambda: OFFSETS_TOPIC in site.node.image.topics)
+        await wait_until(lambda: OFFSETS_TOPIC in site.broker.image.topics)
         assert (
             0
-            <= await site.node.group_coordinators.partition_for("g")
-            < len(site.node.image.topics[OFFSETS_TOPIC].partitions)
+            <= await site.broker.group_coordinators.partition_for("g")
+            < len(site.broker.image.topics[OFFSETS_TOPIC].partitions)
         )
 
     run(tmp_path, scenario, **QUICK)

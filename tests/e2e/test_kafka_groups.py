@@ -250,7 +250,7 @@ def test_greedy_address_leaves_memory_of_groups_to_others(tmp_path: Path) -> Non
 
         await asyncio.to_thread(run_client)
         assert 0 < await commit_until_refused(site, "127.0.0.3") < 20
-        (found,) = [each for each in site.node.health().problems if "bytes of groups are taken" in each]
+        (found,) = [each for each in site.broker.health().problems if "bytes of groups are taken" in each]
         assert "of them by 127.0.0.2" in found
 
     run(tmp_path, scenario, tiered_groups_max_bytes=1 << 20, group_initial_rebalance_delay_ms=0)

@@ -28,7 +28,7 @@ from tiered_api.kafka.protocol.messages.sync_group import SyncGroupRequest, Sync
 def test_first_request_finds_a_ready_coordinator(tmp_path: Path, version: int) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
-        assert OFFSETS_TOPIC not in site.node.image.topics
+        assert OFFSETS_TOPIC not in site.broker.image.topics
         request = FindCoordinatorRequest(key="g", coordinator_keys=["g", "h"])
         answer = await client.ask(request, version, FindCoordinatorResponse)
         found = answer.coordinators if version >= 4 else [answer]
@@ -37,7 +37,7 @@ def test_first_request_finds_a_ready_coordinator(tmp_path: Path, version: int) -
             assert (each.error_code, each.node_id, f"{each.host}:{each.port}") == (0, 1, site.address)
         beat = await client.ask(HeartbeatRequest(group_id="g", member_id="m"), 4, HeartbeatResponse)
         assert beat.error_code == Code.UNKNOWN_MEMBER_ID.number
-        topic = site.node.image.topics[OFFSETS_TOPIC]
+        topic = site.broker.image.topics[OFFSETS_TOPIC]
         assert len(topic.partitions) == 3 and topic.configs["remote.storage.enable"] == "false"
 
     run(tmp_path, scenario, **QUICK)
@@ -56,7 +56,7 @@ def test_transactional_id_has_a_coordinator_and_a_share_group_has_none(tmp_path:
         found = answer.coordinators[0] if version >= 4 else answer
         assert (found.error_code, found.node_id, found.port) == (Code.INVALID_REQUEST.number, -1, -1)
         assert "not served" in (found.error_message or "")
-        assert set(site.node.image.topics) == {TRANSACTIONS_TOPIC}
+        assert set(site.broker.image.topics) == {TRANSACTIONS_TOPIC}
 
     run(tmp_path, scenario, **QUICK)
 
@@ -203,7 +203,7 @@ def test_groups_are_listed_in_every_version(tmp_path: Path, version: int) -> Non
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         nothing = await client.ask(ListGroupsRequest(), version, ListGroupsResponse)
-        assert (nothing.error_code, nothing.groups) == (0, []) and OFFSETS_TOPIC not in site.node.image.topics
+        assert (nothing.error_code, nothing.groups) == (0, []) and OFFSETS_TOPIC not in site.broker.image.topics
         await site.create("t")
         await join(client, "busy")
         await client.ask(make_commit("idle", 1), 9, OffsetCommitResponse)
@@ -244,9 +244,9 @@ def test_metrics_count_group_activity(tmp_path: Path) -> None:
         joined = await join(client, "g")
         await sync(client, "g", joined)
         await client.ask(make_commit("idle", 1), 9, OffsetCommitResponse)
-        page = site.node.metrics.render()
+        page = site.broker.metrics.render()
         assert 'tiered_groups{state="Stable"} 1' in page and 'tiered_groups{state="Empty"} 1' in page
         assert "tiered_group_rebalances_total 1" in page and "tiered_group_offset_commits_total 1" in page
-        await wait_until(lambda: site.node.metrics.gauge("tiered_group_image_lag_seconds", "").value() > 0)
+        await wait_until(lambda: site.broker.metrics.gauge("tiered_group_image_lag_seconds", "").value() > 0)
 
     run(tmp_path, scenario, **QUICK)

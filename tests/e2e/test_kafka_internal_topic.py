@@ -53,7 +53,7 @@ def test_clients_cannot_write_cut_grow_or_delete_it(tmp_path: Path) -> None:
         assert answer.topics[0].partitions[0].error_code == Code.INVALID_TOPIC_EXCEPTION.number
         for request in (DeleteTopic(OFFSETS_TOPIC), CreatePartitions(OFFSETS_TOPIC, 9)):
             with pytest.raises(Refused) as refused:
-                await site.node.submit(request)
+                await site.broker.submit(request)
             assert refused.value.code is Code.INVALID_TOPIC_EXCEPTION
         assert await fetch_committed(client, "g") == 7
 
@@ -63,23 +63,23 @@ def test_clients_cannot_write_cut_grow_or_delete_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", OTHER)
 def test_it_keeps_the_settings_that_groups_depend_on(tmp_path: Path, key: str) -> None:
     async def scenario(site: KafkaBroker) -> None:
-        await site.node.group_coordinators.ensure_topic()
+        await site.broker.group_coordinators.ensure_topic()
         other = {"retention.ms": "1000", "remote.storage.enable": "true", "message.timestamp.type": "LogAppendTime"}[
             key
         ]
         for value in (other, None):
             with pytest.raises(Refused) as refused:
-                await site.node.submit(AlterTopicConfigs(OFFSETS_TOPIC, {key: value}))
+                await site.broker.submit(AlterTopicConfigs(OFFSETS_TOPIC, {key: value}))
             assert refused.value.code is Code.INVALID_CONFIG
-        await site.node.submit(AlterTopicConfigs(OFFSETS_TOPIC, {"segment.bytes": "1048576"}))
+        await site.broker.submit(AlterTopicConfigs(OFFSETS_TOPIC, {"segment.bytes": "1048576"}))
 
     run(tmp_path, scenario, **QUICK)
 
 
 def test_topic_created_by_a_client_has_the_form_that_groups_need(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
-        await site.node.submit(CreateTopic(OFFSETS_TOPIC, 5, configs={"retention.ms": "1000"}))
-        topic = site.node.image.topics[OFFSETS_TOPIC]
+        await site.broker.submit(CreateTopic(OFFSETS_TOPIC, 5, configs={"retention.ms": "1000"}))
+        topic = site.broker.image.topics[OFFSETS_TOPIC]
         assert (topic.configs["retention.ms"], topic.configs["remote.storage.enable"]) == ("-1", "false")
         await site.create("t")
         client = await site.client()

@@ -183,7 +183,7 @@ def test_unfinished_frame_times_out(tmp_path: Path, sent: int) -> None:
         await client.send(client.frame(produce(replica, value), 9)[:sent])
         assert await client.read_to_end() == b""
         assert site.count_refusals("slow_frame") == 1
-        assert site.server.buffers.free_bytes == site.node.settings.queued_max_request_bytes
+        assert site.server.buffers.free_bytes == site.broker.settings.queued_max_request_bytes
         assert await hello(other) == 0
 
     run(tmp_path, scenario, tiered_frame_timeout_ms=200)
@@ -206,7 +206,7 @@ def test_client_that_reads_nothing_is_disconnected(tmp_path: Path) -> None:
 def test_unread_replies_are_bounded_over_all_connections(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         # Long names make a long answer: 100 KB of 400 partitions, which are made soon on a busy machine too.
-        await site.node.submit(CreateTopics(tuple(CreateTopic("a" * 240 + str(n), 1) for n in range(400))))
+        await site.broker.submit(CreateTopics(tuple(CreateTopic("a" * 240 + str(n), 1) for n in range(400))))
         clients = [await site.client() for _ in range(30)]
         for client in clients:
             client.writer.transport.pause_reading()  # type: ignore[attr-defined]

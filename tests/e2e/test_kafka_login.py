@@ -48,7 +48,7 @@ def run_with_login(directory: Path, scenario: Callable[[KafkaBroker], Awaitable[
 
     async def act(site: KafkaBroker) -> None:
         for each in read_credentials(USERS):
-            assert set((await site.node.submit(AlterScramCredentials((), (each,)))).values()) == {None}
+            assert set((await site.broker.submit(AlterScramCredentials((), (each,)))).values()) == {None}
         await scenario(site)
 
     run(directory, act, listener_security_protocol_map=("PLAINTEXT:SASL_PLAINTEXT",), **settings)
@@ -268,7 +268,7 @@ def test_connection_has_to_log_in_again_as_the_same_user(tmp_path: Path) -> None
         assert (await log_in(client)).error_code == 0
         assert await list_groups(client) == 0
         other = read_credentials(["SCRAM-SHA-256=[name=carol,password=pencil]"])
-        await site.node.submit(AlterScramCredentials((), other))
+        await site.broker.submit(AlterScramCredentials((), other))
         assert (await log_in(client, "carol")).error_code == Code.SASL_AUTHENTICATION_FAILED.number
         assert await client.read_to_end() == b""
         client = await site.client()
@@ -290,7 +290,7 @@ def test_client_logs_in_again_before_its_session_ends(tmp_path: Path) -> None:
         login = UserLogin("alice", Secret("pencil"), SMALL)
         client = KafkaClient(SocketNet(), SystemClock(), [Address(host, int(port))], login=login)
         await client.fetch_metadata(None)
-        node, peers = site.node.settings.node_id, set[str]()
+        node, peers = site.broker.settings.node_id, set[str]()
         while len(peers) < 6:
             assert not (await client.send(ListGroupsRequest(), ListGroupsResponse, node_id=node)).error_code
             peers |= {each.peer for each in site.server.connections}
@@ -318,12 +318,12 @@ def test_connections_of_a_removed_or_changed_user_end_and_no_others(
         await waiting.send(waiting.frame(fetch((replica, 0), wait_ms=60_000), 12))
         await wait_until(lambda: site.server.pending_requests == 1)
         changed = read_credentials(["SCRAM-SHA-256=[name=alice,password=pen]"])
-        await site.node.submit(AlterScramCredentials((), changed))
+        await site.broker.submit(AlterScramCredentials((), changed))
         assert [await client.read_to_end() for client in (idle, waiting)] == [b"", b""]
         assert await list_groups(other) == 0
         again = await site.client()
         assert (await log_in(again, password="pen")).error_code == 0
-        await site.node.submit(AlterScramCredentials((ScramDeletion("alice", SMALL),)))
+        await site.broker.submit(AlterScramCredentials((ScramDeletion("alice", SMALL),)))
         assert await again.read_to_end() == b"" and await list_groups(other) == 0
         assert site.count_refusals("login_ended") == 3
         assert "why=User:alice was removed or has another password" in caplog.text
@@ -336,14 +336,14 @@ def test_user_that_is_removed_by_its_own_request_gets_the_reply(tmp_path: Path) 
         client = await site.client()
         await log_in(client)
         lines: list[str] = []
-        site.node.audit.subscribe(lines.append)
+        site.broker.audit.subscribe(lines.append)
 
         def look_again() -> None:
             """Looks as after another change, while the connection waits for its last reply."""
             for each in list(site.server.connections):
                 site.server.dispatch.login_handler.end_revoked(each)
 
-        site.node.subscribe_to_logins(look_again)
+        site.broker.subscribe_to_logins(look_again)
         request = AlterUserScramCredentialsRequest([ScramCredentialDeletion("alice", 1)], [])
         answer = await client.ask(request, 0, AlterUserScramCredentialsResponse)
         assert [each.error_code for each in answer.results] == [0]
@@ -360,7 +360,7 @@ def test_user_that_is_removed_during_a_login_cannot_log_in(tmp_path: Path) -> No
         await shake_hands(shaken)
         await shake_hands(halfway)
         reply = await authenticate(halfway, machine.make_first())
-        await site.node.submit(AlterScramCredentials((ScramDeletion("alice", SMALL),)))
+        await site.broker.submit(AlterScramCredentials((ScramDeletion("alice", SMALL),)))
         assert (await authenticate(halfway, machine.step(reply.auth_bytes))).error_code != 0
         reply = await authenticate(shaken, other.make_first())
         assert (await authenticate(shaken, other.step(reply.auth_bytes))).error_code != 0
@@ -432,7 +432,7 @@ def test_time_of_a_login_begins_once_the_connection_is_opened(tmp_path: Path) ->
 
 def test_broker_proves_the_secret_of_the_cluster(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
-        for secret, code in ((site.node.credential, 0), (b"x" * 32, Code.SASL_AUTHENTICATION_FAILED.number)):
+        for secret, code in ((site.broker.credential, 0), (b"x" * 32, Code.SASL_AUTHENTICATION_FAILED.number)):
             client = await site.client()
             assert (await shake_hands(client, broker_login.MECHANISM)).error_code == 0
             machine = broker_login.make_client(secret, 2, "nonce")
@@ -464,12 +464,12 @@ def test_broker_that_logs_in_sends_its_secret_to_nobody(tmp_path: Path) -> None:
 
         between = await asyncio.start_server(relay, "127.0.0.1", 0)
         peers = KafkaPeers(SocketNet(), login_node_id=2)
-        peers.cluster_id, peers.credential = site.node.cluster_id, site.node.credential
+        peers.cluster_id, peers.credential = site.broker.cluster_id, site.broker.credential
         view = await peers.get_controller_view(f"127.0.0.1:{between.sockets[0].getsockname()[1]}", 5)
         await peers.close()
         between.close()
         assert view.node_id == 1 and broker_login.MECHANISM.encode() in sent
-        assert site.node.credential not in sent
+        assert site.broker.credential not in sent
 
     run_with_login(tmp_path, scenario)
 
@@ -503,7 +503,7 @@ def test_salt_of_an_unknown_user_outlives_a_rotation_as_those_of_users_do(tmp_pa
 
         before = await find_salts()
         for version in range(3):
-            await site.node.submit(RotateBrokerSecret(version, f"{version}a" * SECRET_BYTES))
+            await site.broker.submit(RotateBrokerSecret(version, f"{version}a" * SECRET_BYTES))
         assert await find_salts() == before
 
     run_with_login(tmp_path, scenario)
@@ -516,7 +516,7 @@ def test_salt_of_an_unknown_user_has_the_size_of_those_of_users(tmp_path: Path) 
         salt, iterations = bytes(range(64)), 8192
         salted = salt_password(ScramMechanism.SHA_256, "pencil", salt, iterations)
         change = set_password("alice", ScramMechanism.SHA_256, salted, salt, iterations)
-        assert set((await site.node.submit(AlterScramCredentials((), (change,)))).values()) == {None}
+        assert set((await site.broker.submit(AlterScramCredentials((), (change,)))).values()) == {None}
         for user in ("alice", "nobody", "nobody-else"):
             client = await site.client()
             await shake_hands(client)
@@ -533,13 +533,13 @@ def test_connection_of_a_broker_ends_once_its_secret_is_not_accepted(tmp_path: P
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         assert (await shake_hands(client, broker_login.MECHANISM)).error_code == 0
-        machine = broker_login.make_client(site.node.credential, 2, "nonce")
+        machine = broker_login.make_client(site.broker.credential, 2, "nonce")
         first = await authenticate(client, machine.make_first())
         assert (await authenticate(client, machine.step(first.auth_bytes))).error_code == 0
         for version in (1, 2):
-            await site.node.submit(RotateBrokerSecret(version - 1, "ab" * SECRET_BYTES))
+            await site.broker.submit(RotateBrokerSecret(version - 1, "ab" * SECRET_BYTES))
             assert await list_groups(client) == 0, "the secret is accepted still"
-        await site.node.submit(RotateBrokerSecret(2, "ab" * SECRET_BYTES))
+        await site.broker.submit(RotateBrokerSecret(2, "ab" * SECRET_BYTES))
         assert await client.read_to_end() == b""
 
     run_with_login(tmp_path, scenario)

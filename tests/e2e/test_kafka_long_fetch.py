@@ -27,7 +27,7 @@ def use_tiny_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def create_replicas(site: KafkaBroker, topic: str = "t") -> list[LeaderReplica]:
     await site.create(topic, COUNT)
-    return [site.node.leader_replica(topic, p) for p in range(COUNT)]
+    return [site.broker.leader_replica(topic, p) for p in range(COUNT)]
 
 
 @pytest.mark.parametrize("version", [4, 11, 12, 13, 17])
@@ -91,7 +91,7 @@ def test_long_fetch_ends_with_its_deadline_its_client_or_its_topic(tmp_path: Pat
         assert fetches.parked.partitions == 0
         await client.send(client.frame(fetch(*((each, 0) for each in held), wait_ms=60_000), 12))
         await wait_until(lambda: bool(fetches.parked.fetches))
-        await site.node.submit(DeleteTopic("t"))
+        await site.broker.submit(DeleteTopic("t"))
         got = await client.receive(FetchResponse, 12)
         assert 3 in {part.error_code for part in got.responses[0].partitions}
         assert fetches.parked.partitions == 0 and not held[5].reads._listeners

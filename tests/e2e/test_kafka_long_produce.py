@@ -36,7 +36,7 @@ def use_tiny_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def create_replicas(site: KafkaBroker, topic: str = "t", **configs: str) -> list[LeaderReplica]:
     await site.create(topic, COUNT, **configs)
-    return [site.node.leader_replica(topic, p) for p in range(COUNT)]
+    return [site.broker.leader_replica(topic, p) for p in range(COUNT)]
 
 
 def request(held: Sequence[LeaderReplica], value: bytes = b"v", acks: int = -1) -> ProduceRequest:
@@ -156,7 +156,7 @@ def test_requests_of_a_connection_are_appended_in_their_order(tmp_path: Path, ac
         got = await client.ask(fetch((held[-1], 0)), 12, FetchResponse)
         values = values_of(got.responses[0].partitions[0].records)
         assert [value[:1] for value in values] == [b"0", b"1", b"2", b"3"]
-        assert site.server.buffers.free_bytes == site.node.settings.queued_max_request_bytes
+        assert site.server.buffers.free_bytes == site.broker.settings.queued_max_request_bytes
 
     run(tmp_path, scenario)
 
@@ -167,7 +167,7 @@ def test_sequences_of_a_producer_hold_over_long_requests(tmp_path: Path) -> None
         client = await site.client()
 
         def part(replica: LeaderReplica, sequence: int) -> PartitionProduceData:
-            data = encode_batch([(site.node.world.clock.wall_ms(), None, b"v", ())], producer_id=7, producer_epoch=0,
+            data = encode_batch([(site.broker.world.clock.wall_ms(), None, b"v", ())], producer_id=7, producer_epoch=0,
                           base_sequence=sequence)  # fmt: skip
             return PartitionProduceData(index=replica.partition, records=bytearray(data))
 
@@ -202,7 +202,7 @@ def test_long_produce_ends_with_its_client(tmp_path: Path, size: int) -> None:
         assert held[-1].high_watermark == 0
         assert (site.server.pending_requests, site.server.buffers.free_bytes) == (
             0,
-            site.node.settings.queued_max_request_bytes,
+            site.broker.settings.queued_max_request_bytes,
         )
         ended.set()
         assert set(codes(await other.ask(request(held), 9, ProduceResponse))) == {0}
@@ -231,7 +231,7 @@ def test_topic_deleted_between_the_pieces_takes_no_more_records(tmp_path: Path) 
         ended = keep_loop_busy(site)
         await client.send(client.frame(request(held), 13))
         await wait_until(lambda: held[0].high_watermark == 1)
-        await site.node.submit(DeleteTopic("t"))
+        await site.broker.submit(DeleteTopic("t"))
         ended.set()
         got = codes(await client.receive(ProduceResponse, 13))
         assert got[0] == 0 and got[-1] == Code.UNKNOWN_TOPIC_ID.number

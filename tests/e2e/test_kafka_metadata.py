@@ -55,10 +55,10 @@ def test_every_version_has_brokers_and_topics(tmp_path: Path, version: int) -> N
             for each in topic.partitions:
                 assert (each.error_code, each.leader_id, each.replica_nodes, each.isr_nodes) == (0, 1, [1], [1])
                 assert each.offline_replicas == [] and each.leader_epoch == (0 if version >= 7 else -1)
-            assert topic.topic_id == (site.node.image.topics["t"].topic_id if version >= 10 else ZERO_ID)
+            assert topic.topic_id == (site.broker.image.topics["t"].topic_id if version >= 10 else ZERO_ID)
             assert topic.topic_authorized_operations == NOT_ASKED and answer.cluster_authorized_operations == NOT_ASKED
             assert answer.controller_id == (1 if version >= 1 else -1)
-            assert answer.cluster_id == (site.node.cluster_id if version >= 2 else None)
+            assert answer.cluster_id == (site.broker.cluster_id if version >= 2 else None)
 
     run(tmp_path, scenario)
 
@@ -85,7 +85,7 @@ def test_missing_topic_is_created_and_returned_with_its_leaders(tmp_path: Path) 
         for topic in (first, second):
             assert topic.error_code == 0 and [each.leader_id for each in topic.partitions] == [1, 1]
         assert (await ask(client, 3, "old")).topics[0].error_code == 0, "before v4 every question may create"
-        assert set(site.node.image.topics) == {"a", "b", "old"}
+        assert set(site.broker.image.topics) == {"a", "b", "old"}
 
     run(tmp_path, scenario, num_partitions=2)
 
@@ -95,7 +95,7 @@ def test_concurrent_requests_for_a_new_topic_all_get_it(tmp_path: Path) -> None:
         clients = [await site.client() for _ in range(8)]
         answers = await asyncio.gather(*(ask(client, 12, "new", "other", create=True) for client in clients))
         ids = {(topic.name, topic.error_code, topic.topic_id) for answer in answers for topic in answer.topics}
-        assert ids == {(name, 0, topic.topic_id) for name, topic in site.node.image.topics.items()}
+        assert ids == {(name, 0, topic.topic_id) for name, topic in site.broker.image.topics.items()}
         assert len(ids) == 2
 
     run(tmp_path, scenario)
@@ -105,7 +105,7 @@ def test_no_topic_is_created_if_the_broker_forbids_it(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         answer = await ask(await site.client(), 12, "new", "__consumer_offsets", create=True)
         assert [(topic.error_code, topic.is_internal) for topic in answer.topics] == [(3, False), (3, True)]
-        assert not site.node.image.topics
+        assert not site.broker.image.topics
 
     run(tmp_path, scenario, auto_create_topics_enable=False)
 
@@ -113,7 +113,7 @@ def test_no_topic_is_created_if_the_broker_forbids_it(tmp_path: Path) -> None:
 def test_topics_are_found_by_id(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t")
-        known, unknown = site.node.image.topics["t"].topic_id, "A" * 21 + "Q"
+        known, unknown = site.broker.image.topics["t"].topic_id, "A" * 21 + "Q"
         client = await site.client()
         both = MetadataRequest([MetadataRequestTopic(known, None), MetadataRequestTopic(unknown, None)], False)
         for version in (12, 13):
@@ -133,14 +133,14 @@ def test_changed_topic_is_returned_at_once_and_others_stay_cached(tmp_path: Path
         await site.create("a")
         await site.create("b")
         client, fragments = await site.client(), site.server.context.topic_fragments
-        image = site.node.image
+        image = site.broker.image
 
         await ask(client, 12, None)
         kept = {name: fragments.get_fragment(image.topics[name], 12, False) for name in "ab"}
-        await site.node.submit(CreatePartitions("a", 4))
+        await site.broker.submit(CreatePartitions("a", 4))
         grown = await ask(client, 12, None)
         assert {topic.name: len(topic.partitions) for topic in grown.topics} == {"a": 4, "b": 1}
-        now = site.node.image.topics
+        now = site.broker.image.topics
         assert fragments.get_fragment(now["b"], 12, False) is kept["b"]
         assert fragments.get_fragment(now["a"], 12, False) is not kept["a"]
         asked = await ask(client, 12, "b", include_topic_authorized_operations=True)
@@ -157,7 +157,7 @@ def test_cluster_is_described(tmp_path: Path) -> None:
             answer = await client.ask(DescribeClusterRequest(True), version, DescribeClusterResponse)
             (broker,) = answer.brokers
             assert f"{broker.host}:{broker.port}" == site.address and not broker.is_fenced
-            assert (broker.broker_id, answer.controller_id, answer.cluster_id) == (1, 1, site.node.cluster_id)
+            assert (broker.broker_id, answer.controller_id, answer.cluster_id) == (1, 1, site.broker.cluster_id)
             assert answer.cluster_authorized_operations == 0b1111110100000
         for kind, code in ((2, Code.MISMATCHED_ENDPOINT_TYPE), (3, Code.UNSUPPORTED_ENDPOINT_TYPE)):
             asked = DescribeClusterRequest(endpoint_type=kind)

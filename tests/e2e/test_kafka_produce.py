@@ -58,7 +58,7 @@ def test_records_get_their_offsets_on_the_slow_and_the_fast_path(tmp_path: Path,
             start = 0 if version >= 5 else -1
             assert (part.error_code, part.base_offset, part.log_append_time_ms) == (0, 2 * n, -1)
             assert (part.log_start_offset, part.record_errors, part.error_message) == (start, [], None)
-        second = site.node.leader_replica("t", 1)
+        second = site.broker.leader_replica("t", 1)
         assert only(await client.ask(produce(second, b"c"), version, ProduceResponse)).base_offset == 0
         got = await client.ask(fetch((replica, 0), (second, 0)), 12, FetchResponse)
         assert [values_of(part.records) for part in got.responses[0].partitions] == [
@@ -138,7 +138,7 @@ def test_invalid_records_are_named_from_version_8_on(tmp_path: Path) -> None:
         async def scenario(site: KafkaBroker, codec: Codec = codec) -> None:
             replica = await site.create("t", message_timestamp_after_max_ms="0")
             client = await site.client()
-            ahead = site.node.world.clock.wall_ms() - NOW + 50_000
+            ahead = site.broker.world.clock.wall_ms() - NOW + 50_000
             raw = encode_batch([(stamp + ahead + 100_000, None, b"v", ()) for stamp in stamps], codec=codec)
             part = only(await client.ask(produce(replica, raw=raw), 8, ProduceResponse))
             assert part.error_code == Code.INVALID_TIMESTAMP.number
@@ -158,7 +158,7 @@ def test_refused_batches_of_one_request_are_opened_to_one_bound(tmp_path: Path) 
             name = f"t{partitions}"
             await site.create(name, partitions=partitions, message_timestamp_after_max_ms="0")
             client = await site.client()
-            late = site.node.world.clock.wall_ms() + 1_000_000
+            late = site.broker.world.clock.wall_ms() + 1_000_000
             raw = encode_batch([(late, None, bytes(size), ())], codec=Codec.ZSTD)
             parts = [PartitionProduceData(number, raw) for number in range(partitions)]
             request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=[TopicProduceData(name, partition_data=parts)])
@@ -209,10 +209,10 @@ def test_log_append_time_is_in_the_reply(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", message_timestamp_type="LogAppendTime")
         client = await site.client()
-        before = site.node.world.clock.wall_ms()
+        before = site.broker.world.clock.wall_ms()
         for version in (3, 9, 9, 13):
             part = only(await client.ask(produce(replica, b"v"), version, ProduceResponse))
-            assert before <= part.log_append_time_ms <= site.node.world.clock.wall_ms()
+            assert before <= part.log_append_time_ms <= site.broker.world.clock.wall_ms()
 
     run(tmp_path, scenario)
 
@@ -260,7 +260,7 @@ def test_recreated_topic_gets_its_records_and_the_old_one_none(tmp_path: Path) -
         for version in (9, 13):
             await client.ask(produce(old, b"v"), version, ProduceResponse)
             await client.ask(produce(old, b"v"), version, ProduceResponse)
-        await site.node.submit(DeleteTopic("t"))
+        await site.broker.submit(DeleteTopic("t"))
         gone = await client.ask(produce(old, b"late"), 9, ProduceResponse)
         assert code(gone) is Code.UNKNOWN_TOPIC_OR_PARTITION
         assert code(await client.ask(produce(old, b"late"), 13, ProduceResponse)) is Code.UNKNOWN_TOPIC_ID
@@ -296,7 +296,7 @@ def test_producer_state_of_a_partition_is_bounded_and_keeps_retries(
         client = await site.client()
 
         async def send(producer: int, sequence: int = 0) -> tuple[int, int]:
-            now = site.node.world.clock.wall_ms()
+            now = site.broker.world.clock.wall_ms()
             data = encode_batch([(now, None, b"v", ())], producer_id=producer, producer_epoch=0, base_sequence=sequence)
             answer = await client.ask(produce(replica, raw=bytearray(data)), 9, ProduceResponse)
             return only(answer).error_code, only(answer).base_offset
@@ -304,7 +304,7 @@ def test_producer_state_of_a_partition_is_bounded_and_keeps_retries(
         refused = (Code.NOT_ENOUGH_REPLICAS.number, -1)
         assert [await send(producer) for producer in (1, 2, 3, 4, 2)] == [(0, 0), (0, 1), (0, 2), refused, (0, 1)]
         assert await send(1, 1) == (0, 3)
-        assert site.node.hosted_replicas.log_store.producer_limits.producer_count == 3
+        assert site.broker.hosted_replicas.log_store.producer_limits.producer_count == 3
         other = await site.create("u")
         replica = other
         assert await send(4) == (0, 0)
@@ -315,7 +315,7 @@ def test_producer_state_of_a_partition_is_bounded_and_keeps_retries(
 
 async def invent_producers(site: KafkaBroker, replica: LeaderReplica, address: str, first: int) -> int:
     """Sends a batch of each of a hundred new producers. Returns how many were accepted before the first refusal."""
-    client, now = await site.client(address), site.node.world.clock.wall_ms()
+    client, now = await site.client(address), site.broker.world.clock.wall_ms()
     for number in range(100):
         data = encode_batch([(now, None, b"v", ())], producer_id=first + number, producer_epoch=0, base_sequence=0)
         answer = only(await client.ask(produce(replica, raw=bytearray(data)), 9, ProduceResponse))
@@ -341,7 +341,7 @@ def test_greedy_address_leaves_producer_ids_to_others(tmp_path: Path) -> None:
         assert await invent_producers(site, replica, "127.0.0.2", 10**9) == 24
         assert await asyncio.to_thread(send_idempotently, site.address) == ["None"]
         assert await invent_producers(site, replica, "127.0.0.3", 2 * 10**9) == 1
-        found = [each for each in site.node.health().problems if "26 of 32 producer ids are taken" in each]
+        found = [each for each in site.broker.health().problems if "26 of 32 producer ids are taken" in each]
         assert len(found) == 1 and "24 of them by 127.0.0.2" in found[0]
 
     run(tmp_path, scenario, tiered_producer_ids_max=32)
@@ -351,11 +351,11 @@ def test_refused_producer_of_librdkafka_loses_no_message(tmp_path: Path) -> None
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t")
         assert await invent_producers(site, replica, "127.0.0.1", 10**9) == 24
-        refusals = site.node.metrics.counter("tiered_pot_refusals_total", "", ("pot",))
+        refusals = site.broker.metrics.counter("tiered_pot_refusals_total", "", ("pot",))
         sending = asyncio.create_task(asyncio.to_thread(send_idempotently, site.address))
         await wait_until(lambda: refusals.value("producer-ids") >= 4)
         assert not sending.done()
-        replica.log.producers.remove_expired(site.node.world.clock.mono_ns() // 10**6, 0)
+        replica.log.producers.remove_expired(site.broker.world.clock.mono_ns() // 10**6, 0)
         assert await sending == ["None"]
 
     run(tmp_path, scenario, tiered_producer_ids_max=32)

@@ -41,9 +41,9 @@ def test_single_broker_is_leader_and_voter(tmp_path: Path, version: int) -> None
         before = only(await ask(client, version)).high_watermark
         await site.create("t")
         answer = await ask(client, version)
-        found, end = only(answer), site.node.image.slot + 1
+        found, end = only(answer), site.broker.image.slot + 1
         assert before < end == found.high_watermark
-        assert (found.error_code, found.leader_id, found.leader_epoch) == (0, 1, site.node.image.controller_epoch)
+        assert (found.error_code, found.leader_id, found.leader_epoch) == (0, 1, site.broker.image.controller_epoch)
         (voter,) = found.current_voters
         assert (voter.replica_id, voter.replica_directory_id, voter.log_end_offset) == (1, ZERO_ID, end)
         assert found.observers == []

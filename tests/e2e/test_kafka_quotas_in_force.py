@@ -65,7 +65,7 @@ CLIENT: QuotaEntity = (("client-id", "test"),)
 async def put(site: KafkaBroker, entity: QuotaEntity, **quotas: float | None) -> None:
     """Sets or removes quotas of an entity, without a connection."""
     alteration = QuotaAlteration(entity, tuple(quotas.items()))
-    assert await site.node.submit(AlterClientQuotas((alteration,))) == (None,)
+    assert await site.broker.submit(AlterClientQuotas((alteration,))) == (None,)
 
 
 def reading(site: KafkaBroker) -> list[bool]:
@@ -111,13 +111,13 @@ def test_records_of_a_client_that_has_left_count(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", flush="ack")
         await put(site, CLIENT, producer_byte_rate=1.0)
-        limits = site.node.client_quotas.find_limits("ANONYMOUS", "test")
+        limits = site.broker.client_quotas.find_limits("ANONYMOUS", "test")
         assert limits is not None and limits.produced is not None
         client = await site.client()
         await client.send(client.frame(produce(replica, b"x" * 5000), 9))
         client.close()
         await wait_until(lambda: not site.server.connections and site.server.context.produced_bytes > 0)
-        assert site.node.client_quotas.find_produce_pause(limits.produced) > 400_000
+        assert site.broker.client_quotas.find_produce_pause(limits.produced) > 400_000
 
     run(tmp_path, scenario)
 
@@ -213,7 +213,7 @@ def test_request_of_a_client_that_goes_before_the_reply_is_charged(tmp_path: Pat
         await wait_until(lambda: site.server.pending_requests == 1)
         client.close()
         await wait_until(lambda: not site.server.connections)
-        throttled = site.node.metrics.counter("tiered_throttled_total", "", ("quota", "entity"))
+        throttled = site.broker.metrics.counter("tiered_throttled_total", "", ("quota", "entity"))
         assert throttled.value("request_percentage", "client-id test") == 1
 
     run(tmp_path, scenario, quota_window_size_seconds=3600)
@@ -223,7 +223,7 @@ def test_broker_with_its_credential_is_not_charged(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         await put(site, CLIENT, request_percentage=1e-9)
-        proof = site.node.secrets.proof
+        proof = site.broker.secrets.proof
         answer = await client.ask(AddPartitionsToTxnRequest(credential=proof), 5, AddPartitionsToTxnResponse)
         assert (answer.error_code, answer.throttle_time_ms, reading(site)) == (0, 0, [True])
         await client.ask(WriteTxnMarkersRequest(credential=proof), 1, WriteTxnMarkersResponse)
@@ -245,7 +245,7 @@ def test_stranger_is_charged_for_requests_between_brokers(tmp_path: Path, creden
         client = await site.client()
         await client.ask(WriteTxnMarkersRequest(credential=credential), 1, WriteTxnMarkersResponse)
         client = await site.client()
-        heard = await client.ask(TieredHeardRequest(site.node.cluster_id, credential), 0, TieredHeardResponse)
+        heard = await client.ask(TieredHeardRequest(site.broker.cluster_id, credential), 0, TieredHeardResponse)
         assert (heard.error_code, reading(site)) == (refused, [False] * 3)
 
     run(tmp_path, scenario, quota_window_size_seconds=3600)
@@ -279,7 +279,7 @@ def test_client_with_a_debt_may_not_change_topics(tmp_path: Path) -> None:
         lenient = await (await open_client()).ask(creation("c"), 5, CreateTopicsResponse)
         assert [each.error_code for each in lenient.topics] == [0], "old clients do not know the error"
         assert lenient.throttle_time_ms > first.throttle_time_ms
-        assert site.node.image.topics.keys() >= {"a", "c"} and "b" not in site.node.image.topics
+        assert site.broker.image.topics.keys() >= {"a", "c"} and "b" not in site.broker.image.topics
 
     run(tmp_path, scenario)
 
@@ -311,7 +311,7 @@ def test_changes_of_settings_cost_their_client_pauses(tmp_path: Path) -> None:
             other.close()
         throttled = Code.THROTTLING_QUOTA_EXCEEDED.number
         assert set(codes[:98]) == {0} and codes[-1] == throttled, "nobody owes more than a hundred"
-        value = int(site.node.image.topics["t"].configs["retention.ms"])
+        value = int(site.broker.image.topics["t"].configs["retention.ms"])
         assert 3098 <= value < 3119
 
     run(tmp_path, scenario)
@@ -320,7 +320,7 @@ def test_changes_of_settings_cost_their_client_pauses(tmp_path: Path) -> None:
 def test_time_of_commits_and_images_counts_for_who_changes_metadata(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await put(site, CLIENT, request_percentage=50.0)
-        spent = site.node.view.change_time
+        spent = site.broker.view.change_time
         before = spent.spent_ns
         client = await site.client()
         made = await client.ask(creation("cheap"), 7, CreateTopicsResponse)
@@ -342,19 +342,19 @@ def test_reader_that_costs_too_many_requests_to_the_bucket_waits(tmp_path: Path)
     async def scenario(site: KafkaBroker) -> None:
         replica = await create_cold_topic(site, "t")
         await put(site, CLIENT, store_request_rate=0.1)
-        client, gets = await site.client(), site.node.store.count_by_verb().get("get", 0)
+        client, gets = await site.client(), site.broker.store.count_by_verb().get("get", 0)
         pauses: list[int] = []
         while not any(pauses) and len(pauses) < 10:
             answer = await client.ask(fetch((replica, 2 * len(pauses))), 12, FetchResponse)
             pauses.append(answer.throttle_time_ms)
             await wait_until(lambda: all(load.done for load in cold_reads(site)))
         assert 1 < len(pauses) < 10 and pauses[-1] > 5_000 and reading(site) == [False]
-        counted = site.node.store.count_by_verb()["get"]
+        counted = site.broker.store.count_by_verb()["get"]
         assert counted - gets >= 2, "one in ten seconds"
         other = await site.client()
         empty = await other.ask(fetch((replica, 0)), 12, FetchResponse)
         assert not empty.responses and empty.throttle_time_ms > 5_000, "from any connection"
-        assert site.node.store.count_by_verb()["get"] == counted
+        assert site.broker.store.count_by_verb()["get"] == counted
         await put(site, CLIENT, store_request_rate=None)
         assert (await other.ask(fetch((replica, 0)), 12, FetchResponse)).throttle_time_ms == 0
 
@@ -386,7 +386,7 @@ def test_topics_that_metadata_creates_grow_the_debt(tmp_path: Path) -> None:
         client = await site.client()
         names = [MetadataRequestTopic(name=f"t{number}") for number in range(25)]
         made = await client.ask(MetadataRequest(names, allow_auto_topic_creation=True), 8, MetadataResponse)
-        assert len(site.node.image.topics) == 25 and made.throttle_time_ms > 1_000
+        assert len(site.broker.image.topics) == 25 and made.throttle_time_ms > 1_000
 
     run(tmp_path, scenario)
 

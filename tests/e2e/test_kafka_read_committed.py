@@ -98,7 +98,7 @@ def test_every_version_names_the_aborted_transactions(tmp_path: Path, version: i
 def test_partitions_of_one_reply_have_lists_of_their_own(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         first = await site.create("t", 2)
-        second = site.node.leader_replica("t", 1)
+        second = site.broker.leader_replica("t", 1)
         await write_transactions(first)
         await second.append(batch([b"plain"]))
         client = await site.client()

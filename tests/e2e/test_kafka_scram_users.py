@@ -55,7 +55,7 @@ def test_credentials_are_set_described_and_removed(tmp_path: Path) -> None:
             "carol": Code.UNACCEPTABLE_CREDENTIAL.number,
         }
         assert await describe() == {"alice": (0, [(1, 4096), (2, 4096)]), "bob": (0, [(2, 8192)])}
-        kept = site.node.image.scram["alice"]["SCRAM-SHA-256"]
+        kept = site.broker.image.scram["alice"]["SCRAM-SHA-256"]
         assert has_password(small, kept, "pencil") and not has_password(small, kept, "pen")
         assert await alter(ScramCredentialDeletion("alice", 1), ScramCredentialDeletion("bob", 9)) == {
             "alice": 0,
@@ -78,6 +78,6 @@ def test_credentials_need_a_right_on_the_cluster(tmp_path: Path) -> None:
         assert [each.error_code for each in altered.results] == [Code.CLUSTER_AUTHORIZATION_FAILED.number]
         described = await client.ask(DescribeUserScramCredentialsRequest(None), 0, DescribeUserScramCredentialsResponse)
         assert described.error_code == Code.CLUSTER_AUTHORIZATION_FAILED.number
-        assert not described.results and not site.node.image.scram
+        assert not described.results and not site.broker.image.scram
 
     run(tmp_path, scenario, authorizer_class_name=STANDARD_AUTHORIZER)

@@ -111,11 +111,11 @@ def test_setting_that_no_broker_can_use_lets_brokers_start_all_the_same(tmp_path
     given = settings(tmp_path, "none")
 
     async def set_wrong(site: KafkaBroker) -> None:
-        await site.node.submit(AlterBrokerConfigs(ALL_BROKERS, {name: value}))
+        await site.broker.submit(AlterBrokerConfigs(ALL_BROKERS, {name: value}))
 
     async def correct(site: KafkaBroker) -> None:
         (await connect(site.server, client_context(tmp_path))).close()
-        await site.node.submit(AlterBrokerConfigs(ALL_BROKERS, {name: None}))
+        await site.broker.submit(AlterBrokerConfigs(ALL_BROKERS, {name: None}))
         (await connect(site.server, client_context(tmp_path))).close()
 
     run(tmp_path / "data", set_wrong, **given)

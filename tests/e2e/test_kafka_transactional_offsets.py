@@ -132,7 +132,7 @@ def test_transactions_of_many_offsets_end_in_turns_of_their_own(
         for number, producer in enumerate(producers):
             assert await producer.init() is Code.NONE
             assert await producer.commit_offsets(f"g{number}", 7) is Code.NONE
-        groups = site.node.group_coordinators
+        groups = site.broker.group_coordinators
         partitions = [await groups.partition_for(f"g{number}") for number in range(4)]
 
         def count_open() -> int:
@@ -242,7 +242,7 @@ def test_open_transaction_survives_a_restart_and_ends_with_its_commit(tmp_path: 
         assert await producer.end(True) is Code.NONE
         while await offset_of(client, stable=True) != (7, 0):
             pass
-        replica = site.node.hosted_replicas.list_leaders()
+        replica = site.broker.hosted_replicas.list_leaders()
         offsets = [each for each in replica if each.topic == OFFSETS_TOPIC]
         assert all(each.last_stable_offset == each.log.end_offset for each in offsets)
 
@@ -283,7 +283,7 @@ def test_kafkas_dump_tool_reads_transactional_offsets_and_markers(tmp_path: Path
             assert await producer.end(commit) is Code.NONE
         assert await producer.commit_offsets("g", 8) is Code.NONE
         assert await producer.end(True) is Code.NONE
-        partitions.append(await site.node.group_coordinators.partition_for("g"))
+        partitions.append(await site.broker.group_coordinators.partition_for("g"))
         while await offset_of(producer.client, stable=True) != (8, 0):
             pass
 

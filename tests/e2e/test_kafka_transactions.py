@@ -70,7 +70,7 @@ def run_transactions(directory: Path, scenario: Callable[[KafkaBroker], Awaitabl
 def test_transactions_over_several_partitions_commit_and_abort(tmp_path: Path, versions: Versions) -> None:
     async def scenario(site: KafkaBroker) -> None:
         first = await site.create("a", 2)
-        replicas = [first, site.node.leader_replica("a", 1), await site.create("b")]
+        replicas = [first, site.broker.leader_replica("a", 1), await site.create("b")]
         client = await site.client()
         producer = TransactionalClient(client, versions=versions)
         assert await producer.init() is Code.NONE
@@ -119,7 +119,7 @@ def test_transaction_of_one_broker_is_answered_without_a_task(
 
 def test_request_waits_for_markers_that_are_not_written_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(site: KafkaBroker) -> None:
-        replica, coordinators = await site.create("t"), site.node.transaction_coordinators
+        replica, coordinators = await site.create("t"), site.broker.transaction_coordinators
         client = TransactionalClient(await site.client(), versions=JAVA_3_9)
         assert await client.init() is await client.write(replica, b"a") is Code.NONE
         held: list[tuple[Any, ...]] = []
@@ -136,7 +136,7 @@ def test_request_waits_for_markers_that_are_not_written_yet(tmp_path: Path, monk
 
 def test_end_at_the_last_epoch_gets_a_new_producer_id(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
-        replica, coordinators = await site.create("t"), site.node.transaction_coordinators
+        replica, coordinators = await site.create("t"), site.broker.transaction_coordinators
         client = TransactionalClient(await site.client())
         assert await client.init() is await client.write(replica, b"0") is await client.end(True) is Code.NONE
         shard = coordinators.host.find_shard(client.name)
@@ -157,7 +157,7 @@ def test_end_of_many_partitions_lets_others_have_their_turn(tmp_path: Path, monk
     async def scenario(site: KafkaBroker) -> None:
         count = PARTITIONS_AT_ONCE + 1
         await site.create("t", count)
-        replicas = [site.node.leader_replica("t", number) for number in range(count)]
+        replicas = [site.broker.leader_replica("t", number) for number in range(count)]
         client = TransactionalClient(await site.client(), versions=JAVA_3_9)
         assert await client.init() is await client.write(replicas[0], b"a") is await client.end(True) is Code.NONE
         assert await client.add(*replicas) is Code.NONE
@@ -181,7 +181,7 @@ def test_requests_of_one_connection_are_decided_in_their_order(tmp_path: Path) -
         count = SMALL_FRAME_BYTES // 4
         await site.create("t", count)
         client = TransactionalClient(await site.client(), versions=JAVA_3_9)
-        replica = site.node.leader_replica("t", 0)
+        replica = site.broker.leader_replica("t", 0)
         assert await client.init() is await client.write(replica, b"a") is await client.end(True) is Code.NONE
         assert await client.add(replica) is Code.NONE
         raw = client.client
@@ -195,7 +195,7 @@ def test_requests_of_one_connection_are_decided_in_their_order(tmp_path: Path) -
         await raw.send(raw.frame(add, 3), raw.frame(end, 3))
         await raw.receive(AddPartitionsToTxnResponse, 3)
         assert (await raw.receive(EndTxnResponse, 3)).error_code == 0
-        shard = site.node.transaction_coordinators.host.find_shard(client.name)
+        shard = site.broker.transaction_coordinators.host.find_shard(client.name)
         assert shard is not None
         assert shard.state.transactions[client.name].state is not TransactionState.ONGOING, "it has ended, none began"
 
@@ -383,7 +383,7 @@ def test_partitions_of_many_transactions_are_added_and_verified(tmp_path: Path, 
             AddPartitionsToTxnRequest(asked, credential=b"wrong"), version, AddPartitionsToTxnResponse
         )
         assert (stranger.error_code, stranger.results_by_transaction) == (Code.CLUSTER_AUTHORIZATION_FAILED.number, [])
-        request = AddPartitionsToTxnRequest(asked, credential=site.node.credential if is_broker else b"")
+        request = AddPartitionsToTxnRequest(asked, credential=site.broker.credential if is_broker else b"")
         for expected in ([Code.NONE, Code.NONE, Code.TRANSACTION_ABORTABLE],) * 2:
             got = await client.ask(request, version, AddPartitionsToTxnResponse)
             assert [each.transactional_id for each in got.results_by_transaction] == ["t", "u", "v"]
@@ -418,7 +418,7 @@ def test_record_of_a_partition_that_was_not_added_is_refused_or_adds_it(tmp_path
         expected = {11: Code.TRANSACTION_ABORTABLE, 12: Code.NONE, 13: Code.NONE}.get(version, Code.INVALID_TXN_STATE)
         assert await producer.send(replica, b"v") is expected
         assert replica.log.end_offset == (1 if version >= 12 else 0)
-        failures = site.node.metrics.counter("kafka_server_addpartitionstotxnmanager_verificationfailures_total", "")
+        failures = site.broker.metrics.counter("kafka_server_addpartitionstotxnmanager_verificationfailures_total", "")
         assert failures.value() == (0 if version >= 12 else 1)
         producer.epoch += 1
         assert await producer.send(replica, b"v", sequence=0) is Code.INVALID_PRODUCER_EPOCH
@@ -452,7 +452,7 @@ def test_clients_do_not_write_to_the_topic_of_the_coordinators(tmp_path: Path) -
     async def scenario(site: KafkaBroker) -> None:
         client = await site.client()
         assert await TransactionalClient(client).init() is Code.NONE
-        replica = site.node.leader_replica(TRANSACTIONS_TOPIC, 0)
+        replica = site.broker.leader_replica(TRANSACTIONS_TOPIC, 0)
         got = await client.ask(produce(replica, b"v"), 13, ProduceResponse)
         assert got.responses[0].partition_responses[0].error_code == Code.INVALID_TOPIC_EXCEPTION.number
 
@@ -484,7 +484,7 @@ def test_markers_of_clients_abort_and_do_not_commit(tmp_path: Path, version: int
         assert await write(False, b"", "b") is Code.INVALID_TXN_STATE, "it has no transaction there"
         assert (replica.log.end_offset, stranger.log.end_offset, len(stranger.log.producers)) == (1, 0, 0)
         assert await write(False, b"") is Code.NONE, "as kafka-transactions.sh abort does it"
-        assert await write(False, site.node.credential) is Code.NONE, "a second one changes nothing"
+        assert await write(False, site.broker.credential) is Code.NONE, "a second one changes nothing"
         assert await read_decided(client, replica) == ([], 2)
 
     run_transactions(tmp_path, scenario)
@@ -513,7 +513,7 @@ def test_transaction_is_described_and_listed(tmp_path: Path) -> None:
         replica = await site.create("a")
         client = await site.client()
         empty = await client.ask(ListTransactionsRequest(), 2, ListTransactionsResponse)
-        assert (empty.error_code, empty.transaction_states) == (0, []) and not site.node.image.topics.keys() - {"a"}
+        assert (empty.error_code, empty.transaction_states) == (0, []) and not site.broker.image.topics.keys() - {"a"}
         first, second = TransactionalClient(client, "first"), TransactionalClient(client, "second")
         assert (await first.describe()).error_code == Code.TRANSACTIONAL_ID_NOT_FOUND.number
         assert await first.init() is Code.NONE and await second.init(timeout_ms=7_000) is Code.NONE
@@ -567,7 +567,7 @@ def test_id_that_nobody_uses_expires_by_its_own_setting(tmp_path: Path) -> None:
         replica = await site.create("a")
         client = TransactionalClient(await site.client(), versions=JAVA_3_9)
         assert await client.init() is Code.NONE
-        shard = site.node.transaction_coordinators.host.find_shard(client.name)
+        shard = site.broker.transaction_coordinators.host.find_shard(client.name)
         assert shard is not None
         await wait_until(lambda: client.name not in shard.state.transactions)
         assert await client.add(replica) is Code.INVALID_PRODUCER_ID_MAPPING
@@ -586,7 +586,7 @@ def test_restarted_broker_goes_on_with_the_transaction(tmp_path: Path) -> None:
             assert await producer.init() is Code.NONE and await producer.write(replica, b"v") is Code.NONE
         async with kafka_broker(tmp_path, transaction_state_log_num_partitions=2) as site:
             producer.client = await site.client()
-            replica = site.node.leader_replica("a", 0)
+            replica = site.broker.leader_replica("a", 0)
             assert await producer.send(replica, b"w") is Code.NONE
             assert await producer.end(True) is Code.NONE
             await wait_until(lambda: replica.log.end_offset == 3)
@@ -600,10 +600,10 @@ def test_garbled_record_of_a_coordinator_harms_no_id(tmp_path: Path, caplog: pyt
         producer = TransactionalClient(await site.client())
         replica = await site.create("a")
         assert await producer.init() is Code.NONE and await producer.write(replica, b"v") is Code.NONE
-        state, own = site.node.leader_replica(TRANSACTIONS_TOPIC, 0), transaction_key("t")
+        state, own = site.broker.leader_replica(TRANSACTIONS_TOPIC, 0), transaction_key("t")
         for key, value in ((own, b""), (own, b"\0\1torn"), (b"\0", b"v"), (b"\0\7", b"v"), (b"\0\0\x7f\xff", b"v")):
             await state.append(bytearray(encode_batch([(0, key, value, ())])))
-        led = site.node.transaction_coordinators.host.led_partitions[0]
+        led = site.broker.transaction_coordinators.host.led_partitions[0]
         assert led.coordinator is not None
         led.coordinator.fail(Refused(Code.KAFKA_STORAGE_ERROR, "the coordinator is loaded again"))
         await wait_until(lambda: led.coordinator is not None)
@@ -654,6 +654,6 @@ def test_level_of_transactions_is_shown_lowered_and_raised(tmp_path: Path, versi
         assert await transaction_version(client, 3) == 0
         assert await update(2) is Code.NONE
         assert await transaction_version(client, 3) == 2
-        assert (site.node.image.features, site.node.image.features_epoch) == ({FEATURE: 2}, 3)
+        assert (site.broker.image.features, site.broker.image.features_epoch) == ({FEATURE: 2}, 3)
 
     run(tmp_path, scenario)

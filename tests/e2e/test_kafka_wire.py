@@ -124,7 +124,7 @@ def test_frame_may_arrive_in_any_pieces(tmp_path: Path, size: int) -> None:
             await client.receive(ApiVersionsResponse, 3, 1)
         got = await client.ask(fetch((replica, 1), each_bytes=1), 12, FetchResponse)
         assert values_of(got.responses[0].partitions[0].records) == [value]
-        assert site.server.buffers.free_bytes == site.node.settings.queued_max_request_bytes
+        assert site.server.buffers.free_bytes == site.broker.settings.queued_max_request_bytes
 
     run(tmp_path, scenario)
 

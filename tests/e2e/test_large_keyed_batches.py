@@ -79,7 +79,7 @@ def test_requests_of_many_partitions_keep_their_order_and_results(tmp_path: Path
             ("t", 0): 0, ("t", 1): 0, ("t", 2): Code.INVALID_RECORD.number, ("t", 3): 0,
             ("t", 9): Code.UNKNOWN_TOPIC_OR_PARTITION.number, ("plain", 0): 0, ("plain", 1): 0,
         }  # fmt: skip
-        ends = {number: site.node.leader_replica("t", number).log.end_offset for number in range(4)}
+        ends = {number: site.broker.leader_replica("t", number).log.end_offset for number in range(4)}
         assert ends == {0: 1, 1: 20_000, 2: 0, 3: 20_000} and compacted.log.end_offset == 1
         topics = [TopicProduceData(name="t", partition_data=[PartitionProduceData(index=1, records=bytearray(big))])]
         after = [TopicProduceData(name="t", partition_data=[PartitionProduceData(index=1, records=bytearray(small))])]

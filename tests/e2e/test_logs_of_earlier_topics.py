@@ -45,38 +45,38 @@ def end_a_deletion_after_one_file(disk: SimDisk) -> None:
     disk.remove = remove_one  # type: ignore[method-assign]
 
 
-async def create(site: SimBrokerRig, **configs: str) -> LeaderReplica:
+async def create(rig: SimBrokerRig, **configs: str) -> LeaderReplica:
     settings = {name.replace("_", "."): value for name, value in configs.items()}
-    await site.node.submit(CreateTopic("t", 1, configs=UNTIERED | settings))
-    return site.node.leader_replica("t", 0)
+    await rig.broker.submit(CreateTopic("t", 1, configs=UNTIERED | settings))
+    return rig.broker.leader_replica("t", 0)
 
 
-async def recreate(site: SimBrokerRig) -> LeaderReplica:
-    await site.node.submit(DeleteTopic("t"))
-    return await create(site)
+async def recreate(rig: SimBrokerRig) -> LeaderReplica:
+    await rig.broker.submit(DeleteTopic("t"))
+    return await create(rig)
 
 
 @pytest.mark.parametrize("same_boot", [True, False])
 def test_start_that_dies_while_it_deletes_an_earlier_log(same_boot: bool) -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await create(site)
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        replica = await create(rig)
         await fill(replica, 3)
         await replica.flush()
-        await site.node.hosted_replicas.save_offsets()
-        await site.crash(site.machine.kill)
-        disk = site.machine.disk
+        await rig.broker.hosted_replicas.save_offsets()
+        await rig.crash(rig.machine.kill)
+        disk = rig.machine.disk
         disk.remove(f"{LOG}/{METADATA}")
         disk.open(f"{LOG}/{METADATA}", create=True).append([ANOTHER_ID])
         if not same_boot:
             disk.remove("log/.boot")
         end_a_deletion_after_one_file(disk)
         with pytest.raises(Unavailable):
-            await site.start()
-        await site.crash(site.machine.kill)
-        again = (await site.start()).leader_replica("t", 0)
+            await rig.start()
+        await rig.crash(rig.machine.kill)
+        again = (await rig.start()).leader_replica("t", 0)
         assert again.high_watermark == 0 and await read_values(again, 0) == []
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
@@ -118,26 +118,26 @@ def test_follower_that_died_in_that_deletion_copies_the_new_topic_only() -> None
     run_scenario(scenario)
 
 
-async def check_second_topic(site: SimBrokerRig, go_on: Callable[[], None]) -> None:
+async def check_second_topic(rig: SimBrokerRig, go_on: Callable[[], None]) -> None:
     """Makes the topic again, lets a pass of the first one `go_on`, and checks the log of the second."""
-    again = await recreate(site)
+    again = await recreate(rig)
     await fill(again, 3)
     go_on()
     await asyncio.sleep(60)
-    assert FIRST_SEGMENT in site.machine.disk.list(LOG)
+    assert FIRST_SEGMENT in rig.machine.disk.list(LOG)
     await fill(again, 1, start=3)
     assert await read_values(again, 0) == numbers(0, 4)
-    await site.crash(site.machine.kill)
-    again = (await site.start()).leader_replica("t", 0)
+    await rig.crash(rig.machine.kill)
+    again = (await rig.start()).leader_replica("t", 0)
     assert await read_values(again, 0) == numbers(0, 4)
-    await site.stop()
+    await rig.stop()
 
 
 def test_retention_that_waits_for_an_fsync_spares_the_second_topic() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        await fill(await create(site, internal_segment_bytes="4096"), 10)
-        disk, gate, waiting = site.machine.disk, asyncio.Event(), asyncio.Event()
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        await fill(await create(rig, internal_segment_bytes="4096"), 10)
+        disk, gate, waiting = rig.machine.disk, asyncio.Event(), asyncio.Event()
         delay = disk.sync_delay
 
         async def wait(verb: str, path: str) -> None:
@@ -147,39 +147,39 @@ def test_retention_that_waits_for_an_fsync_spares_the_second_topic() -> None:
             await delay(verb, path)
 
         disk.sync_delay = wait  # type: ignore[method-assign]
-        await site.node.submit(AlterTopicConfigs("t", {"retention.bytes": "1"}))
+        await rig.broker.submit(AlterTopicConfigs("t", {"retention.bytes": "1"}))
         await asyncio.wait_for(waiting.wait(), 30)
-        await check_second_topic(site, gate.set)
+        await check_second_topic(rig, gate.set)
 
     run(scenario)
 
 
 def test_retention_that_waits_for_the_bucket_spares_the_second_topic() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await create(site, internal_segment_bytes="4096", remote_storage_enable="true")
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        replica = await create(rig, internal_segment_bytes="4096", remote_storage_enable="true")
         await fill(replica, 4)
-        await site.wait_until(lambda: replica.cold_end_offset == 3)
+        await rig.wait_until(lambda: replica.cold_end_offset == 3)
         no_upload = FaultRule(FaultKind.ERROR, ("upload",))
-        site.machine.faults.rules = [no_upload]
+        rig.machine.faults.rules = [no_upload]
         await fill(replica, 6, start=4)
         await asyncio.sleep(3)
         slow = FaultRule(FaultKind.DELAY, ("put",), key="/manifest", seconds=20)
-        site.machine.faults.rules = [no_upload, slow]
-        await site.node.submit(AlterTopicConfigs("t", {"retention.bytes": "1"}))
+        rig.machine.faults.rules = [no_upload, slow]
+        await rig.broker.submit(AlterTopicConfigs("t", {"retention.bytes": "1"}))
         await asyncio.sleep(25)
         assert not replica.is_stopped
-        await check_second_topic(site, lambda: None)
+        await check_second_topic(rig, lambda: None)
 
     run(scenario)
 
 
-async def fill_and_note(site: SimBrokerRig) -> None:
+async def fill_and_note(rig: SimBrokerRig) -> None:
     """Appends four records that are durable by the checkpoints too."""
-    replica = await create(site)
+    replica = await create(rig)
     await fill(replica, 4)
     await replica.flush()
-    await site.node.hosted_replicas.save_offsets()
+    await rig.broker.hosted_replicas.save_offsets()
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -187,13 +187,13 @@ async def fill_and_note(site: SimBrokerRig) -> None:
 def test_log_that_rotted_or_is_gone_is_not_taken_for_whole(clean: bool, damage: str) -> None:
     """Four durable records are noted. A flipped bit of the topic id is mended, and the loss of the log is reported."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        await fill_and_note(site)
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        await fill_and_note(rig)
         if clean:
-            await site.stop()
-        await site.crash(site.machine.kill)
-        disk = site.machine.disk
+            await rig.stop()
+        await rig.crash(rig.machine.kill)
+        disk = rig.machine.disk
         disk.remove("log/clean-logs")  # as for a log that is not small
         if damage != "rot":
             for path in [LOG] if damage == "loss" else [f"{LOG}/{name}" for name in disk.list(LOG)]:
@@ -202,12 +202,12 @@ def test_log_that_rotted_or_is_gone_is_not_taken_for_whole(clean: bool, damage: 
             (first,) = disk.open(f"{LOG}/{METADATA}").pread(21, 1)
             bit = next(bit for bit in range(7) if re.match(rb"[A-Za-z0-9_-]", bytes([first ^ 1 << bit])))
             disk.flip_bit(f"{LOG}/{METADATA}", 21 * 8 + bit)
-        again = (await site.start()).leader_replica("t", 0)
+        again = (await rig.start()).leader_replica("t", 0)
         if damage == "rot":
             assert await read_values(again, 0) == numbers(0, 4)
         else:
             assert explain(again)["possible_loss"]["from_offset"] == 0
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
@@ -215,29 +215,29 @@ def test_log_that_rotted_or_is_gone_is_not_taken_for_whole(clean: bool, damage: 
 def test_loss_is_known_after_a_start_that_ended_before_it_registered() -> None:
     """Housekeeping saves the checkpoints meanwhile, and they no longer note the records."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        await fill_and_note(site)
-        await site.crash(site.machine.kill)
-        site.machine.disk.remove(LOG)
-        node = site.node = site._new_broker(QUICK)
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        await fill_and_note(rig)
+        await rig.crash(rig.machine.kill)
+        rig.machine.disk.remove(LOG)
+        node = rig.broker = rig._new_broker(QUICK)
         open_channel = node.cluster.channel.open
 
         def open_and_lose_bucket() -> None:
             open_channel()
-            site.machine.faults.rules = [FaultRule(FaultKind.ERROR, ("put",))]
+            rig.machine.faults.rules = [FaultRule(FaultKind.ERROR, ("put",))]
 
         node.cluster.channel.open = open_and_lose_bucket  # type: ignore[method-assign]
         starting = asyncio.create_task(node.start())
         await asyncio.sleep(5)
         assert not node.served.is_set()
         starting.cancel()
-        await site.crash(site.machine.kill)
+        await rig.crash(rig.machine.kill)
         await asyncio.gather(starting, return_exceptions=True)
-        site.machine.faults.rules = []
-        again = (await site.start()).leader_replica("t", 0)
+        rig.machine.faults.rules = []
+        again = (await rig.start()).leader_replica("t", 0)
         assert again.log.end_offset == 0 and explain(again)["possible_loss"]["from_offset"] == 0
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
@@ -245,11 +245,11 @@ def test_loss_is_known_after_a_start_that_ended_before_it_registered() -> None:
 def test_earlier_log_is_no_loss_after_a_start_that_ended_in_its_deletion() -> None:
     """The checkpoints forget the log before its files go."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        await fill_and_note(site)
-        await site.crash(site.machine.kill)
-        disk = site.machine.disk
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        await fill_and_note(rig)
+        await rig.crash(rig.machine.kill)
+        disk = rig.machine.disk
         disk.remove(f"{LOG}/{METADATA}")
         disk.open(f"{LOG}/{METADATA}", create=True).append([ANOTHER_ID])
         discard = disk.discard
@@ -260,12 +260,12 @@ def test_earlier_log_is_no_loss_after_a_start_that_ended_in_its_deletion() -> No
 
         disk.discard = discard_and_die  # type: ignore[method-assign]
         with pytest.raises(Unavailable):
-            await site.start()
-        await site.crash(site.machine.kill)
-        assert not [name for name in site.machine.disk.list("log") if name.startswith("t-0")]
-        again = (await site.start()).leader_replica("t", 0)
+            await rig.start()
+        await rig.crash(rig.machine.kill)
+        assert not [name for name in rig.machine.disk.list("log") if name.startswith("t-0")]
+        again = (await rig.start()).leader_replica("t", 0)
         assert explain(again)["possible_loss"] is None
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
@@ -273,15 +273,15 @@ def test_earlier_log_is_no_loss_after_a_start_that_ended_in_its_deletion() -> No
 def test_topic_made_again_after_its_files_went_has_lost_nothing() -> None:
     """The broker deleted the files of the first topic, and is killed before it saves its checkpoints by itself."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        await fill_and_note(site)
-        await site.node.submit(AlterTopicConfigs("t", {"file.delete.delay.ms": "0"}))
-        await site.node.submit(DeleteTopic("t"))
-        await site.wait_until(lambda: not any(name.startswith("t-0") for name in site.machine.disk.list("log")))
-        noted = checkpoints.load(site.machine.disk, "log", checkpoints.RECOVERY_POINTS)
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        await fill_and_note(rig)
+        await rig.broker.submit(AlterTopicConfigs("t", {"file.delete.delay.ms": "0"}))
+        await rig.broker.submit(DeleteTopic("t"))
+        await rig.wait_until(lambda: not any(name.startswith("t-0") for name in rig.machine.disk.list("log")))
+        noted = checkpoints.load(rig.machine.disk, "log", checkpoints.RECOVERY_POINTS)
         assert noted is not None and b"t 0" not in noted
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 

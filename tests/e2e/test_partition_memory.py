@@ -34,10 +34,10 @@ def measure_engine() -> tuple[int, int]:
 def test_an_idle_partition_takes_little_memory() -> None:
     found: list[tuple[int, int]] = []
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
         for name in ("before", "after"):
-            await site.create(name, PARTITIONS)
+            await rig.create(name, PARTITIONS)
             found.append(measure_engine())
 
     tracemalloc.start(6)

@@ -297,7 +297,7 @@ def test_refused_token_is_told_late_and_its_failure_recorded_at_once(tmp_path: P
 
     async def scenario(site: KafkaBroker) -> None:
         lines, loop = list[str](), asyncio.get_running_loop()
-        site.node.audit.subscribe(lines.append)
+        site.broker.audit.subscribe(lines.append)
         client, leaving = await site.client(), await site.client()
         begun = loop.time()
         assert (await log_in(client, token(exp=1))).auth_bytes == INVALID

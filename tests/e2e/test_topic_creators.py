@@ -34,17 +34,17 @@ def test_creator_of_many_topics_leaves_room_to_others(tmp_path: Path) -> None:
             await grant(site, ("TOPIC", "*", "ALL"), host=host)
         names = [f"greedy-{number}" for number in range(20)]
         assert await create(site, GUEST, *names) == [0] * 12 + [THROTTLED] * 8, "three quarters"
-        creators = {name: topic.creator for name, topic in site.node.image.topics.items()}
+        creators = {name: topic.creator for name, topic in site.broker.image.topics.items()}
         assert creators == dict.fromkeys(names[:12], GUEST)
-        assert site.node.metrics.counter("tiered_pot_refusals_total", "", ("pot",)).value("partitions") == 8
+        assert site.broker.metrics.counter("tiered_pot_refusals_total", "", ("pot",)).value("partitions") == 8
         client = await site.client(GUEST)
         grown = CreatePartitionsRequest([CreatePartitionsTopic("greedy-0", 2, None)], 60_000)
         answer = await client.ask(grown, 3, CreatePartitionsResponse)
         assert answer.results[0].error_code == THROTTLED, "new partitions count for the creator of the topic"
         assert await create(site, OTHER, "new") == [0]
         assert await create(site, ADMIN, "a", "b") == [0, 0], "an administrator creates for others"
-        assert site.node.image.topics["a"].creator == ""
-        assert any("tiered.partitions.max" in each and GUEST in each for each in site.node.health().problems)
+        assert site.broker.image.topics["a"].creator == ""
+        assert any("tiered.partitions.max" in each and GUEST in each for each in site.broker.health().problems)
         deletion = DeleteTopicsRequest(topic_names=names[:8], timeout_ms=60_000)
         await client.ask(deletion, 5, DeleteTopicsResponse)
         assert await create(site, GUEST, "again") == [0], "what is deleted is given back"
@@ -56,6 +56,6 @@ def test_topics_count_for_nobody_without_an_authorizer(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         names = [f"t{number}" for number in range(16)]
         assert await create(site, GUEST, *names) == [0] * 16
-        assert {topic.creator for topic in site.node.image.topics.values()} == {""}
+        assert {topic.creator for topic in site.broker.image.topics.values()} == {""}
 
     run(tmp_path, scenario, tiered_partitions_max=16)

@@ -25,13 +25,13 @@ TOTAL = "kafka_server_brokertopicmetrics_{}_total"
 
 
 def total(site: SimBrokerRig | KafkaBroker, name: str) -> dict[tuple[str, ...], float]:
-    return samples(site.node.metrics.render(), TOTAL.format(name))
+    return samples(site.broker.metrics.render(), TOTAL.format(name))
 
 
 def test_kafka_clients_are_counted_in_metrics_of_their_topics(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         first, other = await site.create("t", 2), await site.create("u")
-        second = site.node.leader_replica("t", 1)
+        second = site.broker.leader_replica("t", 1)
         client = await site.client()
         sizes = []
         for replica, values in ((first, (b"a", b"b")), (second, (b"c",)), (other, (b"d", b"e", b"f"))):
@@ -53,7 +53,7 @@ def test_kafka_clients_are_counted_in_metrics_of_their_topics(tmp_path: Path) ->
         await other.append(batch([b"g"]))
         await waits
         assert total(site, "bytesout")["u",] == len(batch([b"g"]))
-        (fetched,) = samples(site.node.metrics.render(), "tiered_kafka_fetched_bytes_total").values()
+        (fetched,) = samples(site.broker.metrics.render(), "tiered_kafka_fetched_bytes_total").values()
         assert fetched == sum(total(site, "bytesout").values())
 
     kafka_site.run(tmp_path, scenario)
@@ -65,7 +65,7 @@ def test_sizes_on_disk_and_in_the_bucket_are_metrics_by_topic() -> None:
         replica = await site.create("t", 2, internal_segment_bytes="4096", retention_ms="-1", local_retention_bytes="1")
         await fill(replica, 10)
         await site.wait_until(lambda: replica.local_start_offset == 9)
-        text = site.node.metrics.render()
+        text = site.broker.metrics.render()
         cold = samples(text, "kafka_server_brokertopicmetrics_remotelogsizebytes")
         assert (
             samples(text, "kafka_log_log_size") == {("t",): replica.log.size_bytes}
@@ -86,13 +86,13 @@ def test_topics_above_the_limit_share_a_label_and_totals_never_shrink() -> None:
                 await replica.append(batch([b"v"]))
             assert len(total(site, "messagesin")) <= 3
         assert total(site, "messagesin") == {("a",): 1, ("b",): 2, (OTHERS,): 7}
-        await site.node.submit(DeleteTopic("c"))
-        await site.wait_until(lambda: len(site.node.leader_replicas()) == 3)
+        await site.broker.submit(DeleteTopic("c"))
+        await site.wait_until(lambda: len(site.broker.leader_replicas()) == 3)
         assert total(site, "messagesin") == {("a",): 1, ("b",): 2, (OTHERS,): 7}
-        await site.node.submit(DeleteTopic("a"))
-        await site.wait_until(lambda: len(site.node.leader_replicas()) == 2)
+        await site.broker.submit(DeleteTopic("a"))
+        await site.wait_until(lambda: len(site.broker.leader_replicas()) == 2)
         assert total(site, "messagesin") == {("b",): 2, ("d",): 0, (OTHERS,): 7}, "the place is free, and taken"
-        await site.node.leader_replica("d", 0).append(batch([b"v"]))
+        await site.broker.leader_replica("d", 0).append(batch([b"v"]))
         assert total(site, "messagesin") == {("b",): 2, ("d",): 1, (OTHERS,): 7}
         await site.stop()
 
@@ -107,7 +107,7 @@ def test_request_times_are_metrics_by_api(tmp_path: Path) -> None:
             await client.ask(produce(replica, b"a"), 9, ProduceResponse)
         await client.ask(fetch((replica, 0)), 12, FetchResponse)
         await client.ask(fetch((replica, 3), wait_ms=300), 12, FetchResponse)
-        text = site.node.metrics.render()
+        text = site.broker.metrics.render()
         assert samples(text, "tiered_kafka_request_seconds_count") == {("Produce",): 3, ("FetchConsumer",): 2}
         took = samples(text, "tiered_kafka_request_seconds_sum")
         assert 0 < took["Produce",] < took["FetchConsumer",] and took["FetchConsumer",] >= 0.3
@@ -144,7 +144,7 @@ def test_topics_with_the_most_lag_are_named() -> None:
             replica = await site.create(name, segment_bytes="1048576")
             await replica.append(batch([b"v"]))
             await asyncio.sleep(10)
-        lag = samples(site.node.metrics.render(), "tiered_remote_copy_lag_seconds")
+        lag = samples(site.broker.metrics.render(), "tiered_remote_copy_lag_seconds")
         assert lag.keys() == {("a",), ("b",), (OTHERS,)}
         assert lag["a",] > lag["b",] > lag[OTHERS,] > 15, "the others are as late as the latest of them"
         await site.stop()

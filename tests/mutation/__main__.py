@@ -39,7 +39,7 @@ class RunLimits:
     seconds: float
 
 
-def stages(area: Area, mutant: Mutant, terms: RunLimits, tree: SourceTree, failing_anyway: list[str]) -> Iterator[
+def stages(area: Area, mutant: Mutant, limits: RunLimits, tree: SourceTree, failing_anyway: list[str]) -> Iterator[
     tuple[str, Callable[[], FailedTest | None]]
 ]:  # fmt: skip
     """Yields (stage, what runs it), in order. `failing_anyway` are tests that fail for another reason."""
@@ -48,9 +48,9 @@ def stages(area: Area, mutant: Mutant, terms: RunLimits, tree: SourceTree, faili
         return lambda: tree.tests(paths, failing_anyway, STAGE_SECONDS) if paths else None
 
     def seeds(shape: str) -> Callable[[], FailedTest | None]:
-        return lambda: tree.seeds(shape, terms.seeds, terms.seconds)
+        return lambda: tree.seeds(shape, limits.seeds, limits.seconds)
 
-    if terms.without_units:
+    if limits.without_units:
         first = tuple(path for path in mutant.first if path.startswith(SCENARIOS))
         yield "scenarios", tests((*first, *area.scenarios))
     else:
@@ -59,21 +59,21 @@ def stages(area: Area, mutant: Mutant, terms: RunLimits, tree: SourceTree, faili
         yield "scenarios", tests(area.scenarios)
     for shape in area.shapes:
         yield "seeds", seeds(shape)
-    if not terms.without_units:
+    if not limits.without_units:
         yield "whole", tests(area.whole)
 
 
-def run_mutant(area_name: str, mutant: Mutant, terms: RunLimits, tree: SourceTree) -> Result:
+def run_mutant(area_name: str, mutant: Mutant, limits: RunLimits, tree: SourceTree) -> Result:
     """Returns the first stage that fails with a mutant and passes without it."""
     began = time.monotonic()
     red_anyway: list[str] = []
 
     def result(stage: str, by: str = "", how: str = "") -> Result:
         seconds = round(time.monotonic() - began, 1)
-        return Result(mutant.name, mutant.digest, area_name, terms.without_units, stage, by, how, seconds)
+        return Result(mutant.name, mutant.digest, area_name, limits.without_units, stage, by, how, seconds)
 
-    for stage, run in stages(AREAS[area_name], mutant, terms, tree, red_anyway):
-        while STAGES.index(stage) <= STAGES.index(terms.until):
+    for stage, run in stages(AREAS[area_name], mutant, limits, tree, red_anyway):
+        while STAGES.index(stage) <= STAGES.index(limits.until):
             try:
                 with tree.with_mutant(mutant):
                     red = run()
@@ -119,7 +119,7 @@ def main() -> int:
         if name in (args.names or wanted) and args.area in (None, each[0])
     }  # fmt: skip
     todo = results.missing(wanted, known, without_units=args.without_units, again=args.again)
-    terms = RunLimits(args.without_units, args.until, args.seeds, args.seconds)
+    limits = RunLimits(args.without_units, args.until, args.seeds, args.seconds)
     with tempfile.TemporaryDirectory(prefix="tiered-mutation-") as folder:
         trees: queue.Queue[SourceTree] = queue.Queue(maxsize=args.jobs)
         for number in range(min(args.jobs, len(todo))):
@@ -128,7 +128,7 @@ def main() -> int:
         def one(task: tuple[str, Mutant]) -> Result:
             tree = trees.get()
             try:
-                return run_mutant(*task, terms, tree)
+                return run_mutant(*task, limits, tree)
             finally:
                 trees.put(tree)
 

@@ -109,8 +109,8 @@ def elect_first_to_return(original: Any) -> Any:
 
 
 def keep_isr_after_restart(original: Any) -> Any:
-    def keep_isr(old: Any, node: int, end: Any, terms: Any) -> Any:
-        return old if node in old.isr or node in old.elr else original(old, node, end, terms)
+    def keep_isr(old: Any, node: int, end: Any, context: Any) -> Any:
+        return old if node in old.isr or node in old.elr else original(old, node, end, context)
 
     return keep_isr
 

@@ -41,34 +41,34 @@ class SimBrokerRig:
         self.bucket = SimBucket(loop)
         self.network = SimNetwork(loop, SimRng(f"{loop.seed}/net").stream("net"))
         self.machine = SimMachine(loop, "one", self.bucket, self.network)
-        self.node = self._new_broker(QUICK)
+        self.broker = self._new_broker(QUICK)
 
     def _new_broker(self, settings: Settings, fan: int = FAN) -> Broker:
         return Broker(settings, self.machine.process(), Metrics(), manifest_fan=fan)
 
     async def start(self, settings: Settings = QUICK, *, fan: int = FAN) -> Broker:
-        self.node = self._new_broker(settings, fan)
-        await self.node.start()
-        return self.node
+        self.broker = self._new_broker(settings, fan)
+        await self.broker.start()
+        return self.broker
 
     async def stop(self) -> None:
-        await self.node.stop()
+        await self.broker.stop()
 
     async def crash(self, how: Callable[[], None]) -> None:
         """Crashes the broker by a method `how` of the machine: its ports are revoked before its tasks end."""
         how()
-        await self.node.stop(clean=False)
+        await self.broker.stop(clean=False)
 
     async def create(self, name: str = "t", partitions: int = 1, **configs: str) -> LeaderReplica:
         dotted = {key.replace("_", "."): value for key, value in configs.items()}
-        await self.node.submit(CreateTopic(name, partitions, configs=dotted or SMALL))
-        return self.node.leader_replica(name, 0)
+        await self.broker.submit(CreateTopic(name, partitions, configs=dotted or SMALL))
+        return self.broker.leader_replica(name, 0)
 
     async def wait_until(self, condition: Callable[[], bool], seconds: float = 120) -> None:
         """Lets virtual time pass until the condition holds."""
         deadline = self.loop.now_ns + int(seconds * 1e9)
         while not condition():
-            assert self.loop.now_ns < deadline, f"not within {seconds} s: {self.node.health()}"
+            assert self.loop.now_ns < deadline, f"not within {seconds} s: {self.broker.health()}"
             await asyncio.sleep(0.1)
 
 

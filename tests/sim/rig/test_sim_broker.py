@@ -25,102 +25,102 @@ from tiered.replication.partition_report import explain
 
 
 def test_records_are_read_hot_cold_and_across() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create()
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        replica = await rig.create()
         await fill(replica, 10)
-        await site.wait_until(lambda: replica.cold_end_offset == 9)
-        await site.node.submit(AlterTopicConfigs("t", {"local.retention.bytes": "1"}))
-        await site.wait_until(lambda: replica.local_start_offset == 9)
+        await rig.wait_until(lambda: replica.cold_end_offset == 9)
+        await rig.broker.submit(AlterTopicConfigs("t", {"local.retention.bytes": "1"}))
+        await rig.wait_until(lambda: replica.local_start_offset == 9)
         await fill(replica, 1, start=10)
         assert await read_values(replica, 0) == numbers(0, 11)
         assert await read_values(replica, 5) == numbers(5, 11)
         assert (replica.log_start_offset, replica.high_watermark) == (0, 11)
         assert isinstance((await replica.reads.read(9, 1 << 20)).data, FileSlice)
         assert isinstance((await replica.reads.read(0, 1 << 20)).data, bytes)
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
 
 def test_clean_restart_keeps_everything_under_a_new_epoch() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create(internal_segment_bytes="4096", retention_ms="-1", local_retention_bytes="1")
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        replica = await rig.create(internal_segment_bytes="4096", retention_ms="-1", local_retention_bytes="1")
         await fill(replica, 10)
-        await site.wait_until(lambda: replica.local_start_offset == 9)
-        await site.stop()
-        node = await site.start()
+        await rig.wait_until(lambda: replica.local_start_offset == 9)
+        await rig.stop()
+        node = await rig.start()
         again = node.leader_replica("t", 0)
         assert (again.leader_epoch, again.high_watermark, again.cold_end_offset) == (1, 10, 9)
         assert await read_values(again, 0) == numbers(0, 10)
         assert explain(again)["possible_loss"] is None
         await fill(again, 5, start=10)
-        await site.wait_until(lambda: again.cold_end_offset >= 12)
+        await rig.wait_until(lambda: again.cold_end_offset >= 12)
         assert await read_values(again, 0) == numbers(0, 15)
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
 
 def test_killed_process_loses_nothing() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create()
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        replica = await rig.create()
         await fill(replica, 10)
-        await site.crash(site.machine.kill)
-        again = (await site.start()).leader_replica("t", 0)
+        await rig.crash(rig.machine.kill)
+        again = (await rig.start()).leader_replica("t", 0)
         assert await read_values(again, 0) == numbers(0, 10)
         assert explain(again)["possible_loss"] is None
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_power_cut_keeps_fsynced_records_and_reports_the_rest(seed: int) -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create(internal_segment_bytes="4096", retention_ms="-1", remote_storage_enable="false")
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        replica = await rig.create(internal_segment_bytes="4096", retention_ms="-1", remote_storage_enable="false")
         await fill(replica, 5)
         await replica.flush()
         await fill(replica, 5, start=5)
-        await site.crash(site.machine.power_cut)
-        again = (await site.start()).leader_replica("t", 0)
+        await rig.crash(rig.machine.power_cut)
+        again = (await rig.start()).leader_replica("t", 0)
         assert 5 <= again.high_watermark <= 10
         assert await read_values(again, 0) == numbers(0, again.high_watermark)
         loss = explain(again)["possible_loss"]
         assert (loss["from_offset"], loss["leader_epoch"]) == (again.high_watermark, again.leader_epoch)
-        await site.stop()
+        await rig.stop()
 
     run(scenario, seed)
 
 
 def test_acknowledged_records_with_flush_ack_survive_a_power_cut() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create(flush="ack", retention_ms="-1")
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        replica = await rig.create(flush="ack", retention_ms="-1")
         await asyncio.gather(*(replica.append(batch([b"%06d" % number])) for number in range(10)))
         assert replica.high_watermark == 10
-        await site.crash(site.machine.power_cut)
-        again = (await site.start()).leader_replica("t", 0)
+        await rig.crash(rig.machine.power_cut)
+        again = (await rig.start()).leader_replica("t", 0)
         assert await read_values(again, 0) == numbers(0, 10)
         assert explain(again)["possible_loss"] is None
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
 
 def test_lost_disk_is_restored_from_the_bucket(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        first = await site.create("a", 2)
-        await site.create("b", 3)
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        first = await rig.create("a", 2)
+        await rig.create("b", 3)
         await fill(first, 10)
-        await site.wait_until(lambda: first.cold_end_offset == 9)
-        topics = site.node.image.topics
-        await site.crash(site.machine.lose_disk)
-        node = await site.start()
+        await rig.wait_until(lambda: first.cold_end_offset == 9)
+        topics = rig.broker.image.topics
+        await rig.crash(rig.machine.lose_disk)
+        node = await rig.start()
         assert {name: topic.topic_id for name, topic in node.image.topics.items()} == {
             name: topic.topic_id for name, topic in topics.items()
         }
@@ -135,8 +135,8 @@ def test_lost_disk_is_restored_from_the_bucket(caplog: pytest.LogCaptureFixture)
         assert any("0@9" in line for line in said if line.startswith("a "))
         await fill(again, 5, start=9)
         assert await read_values(again, 0) == numbers(0, 14)
-        await site.wait_until(lambda: again.cold_end_offset >= 12)
-        await site.stop()
+        await rig.wait_until(lambda: again.cold_end_offset >= 12)
+        await rig.stop()
 
     run(scenario)
 
@@ -149,15 +149,15 @@ def test_idempotent_producer_continues_after_a_lost_disk() -> None:
         records = [(1, None, b"%06d" % sequence + b"x" * 1000, ())]
         return bytearray(encode_batch(records, producer_id=7, producer_epoch=0, base_sequence=sequence))
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create()
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        replica = await rig.create()
         for sequence in range(8):
             await replica.append(sent(sequence))
         replica.roll()
-        await site.wait_until(lambda: replica.cold_end_offset == 8)
-        await site.crash(site.machine.lose_disk)
-        again = (await site.start()).leader_replica("t", 0)
+        await rig.wait_until(lambda: replica.cold_end_offset == 8)
+        await rig.crash(rig.machine.lose_disk)
+        again = (await rig.start()).leader_replica("t", 0)
         for sequence in range(3, 8):
             retried = await again.append(sent(sequence))
             assert (retried.base_offset, retried.is_duplicate) == (sequence, True)
@@ -166,7 +166,7 @@ def test_idempotent_producer_continues_after_a_lost_disk() -> None:
                 await again.append(sent(forgotten))
             assert refused.value.code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
         assert (await again.append(sent(8))).base_offset == 8
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
@@ -174,17 +174,17 @@ def test_idempotent_producer_continues_after_a_lost_disk() -> None:
 def test_offsets_named_by_a_manifest_never_change_their_bytes() -> None:
     """A log above the cold end is lost, and other records get its offsets. No offset below the cold end changes."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create()
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        replica = await rig.create()
         await fill(replica, 10)
-        await site.wait_until(lambda: replica.cold_end_offset == 9)
+        await rig.wait_until(lambda: replica.cold_end_offset == 9)
         before = await read_values(replica, 0)
-        await site.crash(site.machine.lose_disk)
-        again = (await site.start()).leader_replica("t", 0)
+        await rig.crash(rig.machine.lose_disk)
+        again = (await rig.start()).leader_replica("t", 0)
         await fill(again, 3, start=500)
         assert await read_values(again, 0) == before[:9] + numbers(500, 503)
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
@@ -192,7 +192,7 @@ def test_offsets_named_by_a_manifest_never_change_their_bytes() -> None:
 # -- one broker per store ---------------------------------------------------------------------------------------------
 
 
-async def serve_identity(site: SimBrokerRig, machine: SimMachine, incarnation: Callable[[], str]) -> str:
+async def serve_identity(rig: SimBrokerRig, machine: SimMachine, incarnation: Callable[[], str]) -> str:
     """Starts an HTTP server that returns an identity; returns its address."""
 
     def on_connection(stream: Stream) -> None:
@@ -211,26 +211,26 @@ async def serve_identity(site: SimBrokerRig, machine: SimMachine, incarnation: C
 
 
 def test_second_process_of_a_node_id_is_refused_while_the_first_answers() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        first = await site.start()
-        await first.announce(await serve_identity(site, site.machine, lambda: first.incarnation), {})
-        other = SimMachine(site.loop, "two", site.bucket, site.network)
+    async def scenario(rig: SimBrokerRig) -> None:
+        first = await rig.start()
+        await first.announce(await serve_identity(rig, rig.machine, lambda: first.incarnation), {})
+        other = SimMachine(rig.loop, "two", rig.bucket, rig.network)
         duplicate = Broker(Settings(node_id=first.settings.node_id), other.process(), Metrics())
         with pytest.raises(Refused) as refused:
             await duplicate.start()
         assert refused.value.code is Code.DUPLICATE_BROKER_REGISTRATION
         await duplicate.stop()
         await first.submit(CreateTopic("t"))
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
 
 def test_another_process_at_the_old_address_does_not_block_a_start() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        first = await site.start()
-        await first.announce(await serve_identity(site, site.machine, lambda: "somebody"), {})
-        other = SimMachine(site.loop, "two", site.bucket, site.network)
+    async def scenario(rig: SimBrokerRig) -> None:
+        first = await rig.start()
+        await first.announce(await serve_identity(rig, rig.machine, lambda: "somebody"), {})
+        other = SimMachine(rig.loop, "two", rig.bucket, rig.network)
         duplicate = Broker(QUICK, other.process(), Metrics())
         await duplicate.start()
         with pytest.raises(Refused) as refused:
@@ -246,14 +246,14 @@ def test_another_process_at_the_old_address_does_not_block_a_start() -> None:
 
 
 def test_data_directory_of_another_cluster_is_refused() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        await site.stop()
-        elsewhere = SimMachine(site.loop, "three", SimBucket(site.loop), site.network)
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        await rig.stop()
+        elsewhere = SimMachine(rig.loop, "three", SimBucket(rig.loop), rig.network)
         founder = Broker(QUICK, elsewhere.process(), Metrics())
         await founder.start()
         await founder.stop()
-        elsewhere.disk = site.machine.disk
+        elsewhere.disk = rig.machine.disk
         node = Broker(QUICK, elsewhere.process(), Metrics())
         with pytest.raises(Refused) as refused:
             await node.start()
@@ -264,15 +264,15 @@ def test_data_directory_of_another_cluster_is_refused() -> None:
 
 
 def test_cluster_is_described_from_the_bucket_without_a_broker() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        await site.create("a", 2)
-        await site.create("b")
-        image = await load_image(site.bucket.memory)
-        assert image == site.node.image
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        await rig.create("a", 2)
+        await rig.create("b")
+        image = await load_image(rig.bucket.memory)
+        assert image == rig.broker.image
         assert {name: len(topic.partitions) for name, topic in image.topics.items()} == {"a": 2, "b": 1}
-        await site.stop()
-        assert not (await load_image(site.bucket.memory)).brokers[1].alive
+        await rig.stop()
+        assert not (await load_image(rig.bucket.memory)).brokers[1].alive
 
     run(scenario)
 
@@ -281,19 +281,19 @@ def test_entries_of_a_clean_stop_count_for_the_next_start_only() -> None:
     """Small logs are not opened after a clean stop. A later record is there after a kill, and a third start reads the
     manifest for records that were uploaded meanwhile."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        await fill(await site.create(), 2)
-        await site.stop()
-        await fill((await site.start()).leader_replica("t", 0), 1, start=2)
-        await site.crash(site.machine.kill)
-        replica = (await site.start()).leader_replica("t", 0)
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        await fill(await rig.create(), 2)
+        await rig.stop()
+        await fill((await rig.start()).leader_replica("t", 0), 1, start=2)
+        await rig.crash(rig.machine.kill)
+        replica = (await rig.start()).leader_replica("t", 0)
         assert await read_values(replica, 0) == numbers(0, 3)
         replica.roll()
-        await site.wait_until(lambda: replica.cold_end_offset == 3)
-        await site.stop()
-        again = (await site.start()).leader_replica("t", 0)
+        await rig.wait_until(lambda: replica.cold_end_offset == 3)
+        await rig.stop()
+        again = (await rig.start()).leader_replica("t", 0)
         assert (again.cold_end_offset, again.high_watermark) == (3, 3)
-        await site.stop()
+        await rig.stop()
 
     run(scenario)

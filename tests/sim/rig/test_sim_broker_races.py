@@ -19,35 +19,35 @@ from tiered.replication.partition_report import explain
 
 
 def test_topic_deleted_while_its_upload_is_queued_ends_no_broker() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(replace(QUICK, remote_log_manager_copier_thread_pool_size=1))
-        first, second = await site.create("a"), await site.create("b")
-        site.machine.faults.rules = [FaultRule(FaultKind.DELAY, ("upload",), seconds=5)]
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(replace(QUICK, remote_log_manager_copier_thread_pool_size=1))
+        first, second = await rig.create("a"), await rig.create("b")
+        rig.machine.faults.rules = [FaultRule(FaultKind.DELAY, ("upload",), seconds=5)]
         await fill(first, 5)
         await fill(second, 5)
         await asyncio.sleep(1)
-        await site.node.submit(DeleteTopic("b"))
-        await site.wait_until(lambda: first.cold_end_offset == 3)
+        await rig.broker.submit(DeleteTopic("b"))
+        await rig.wait_until(lambda: first.cold_end_offset == 3)
         await asyncio.sleep(10)
-        assert not site.node.ended.is_set(), site.node.health().problems
+        assert not rig.broker.ended.is_set(), rig.broker.health().problems
         assert second.cold_end_offset == 0
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
 
 def test_topic_deleted_while_its_log_opens_stays_deleted() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create()
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        replica = await rig.create()
         await fill(replica, 10)
-        await site.wait_until(lambda: replica.cold_end_offset == 9)
-        await site.crash(site.machine.lose_disk)
-        site.machine.faults.rules = [
+        await rig.wait_until(lambda: replica.cold_end_offset == 9)
+        await rig.crash(rig.machine.lose_disk)
+        rig.machine.faults.rules = [
             FaultRule(FaultKind.ERROR, ("get",), key="/manifest", times=3),
             FaultRule(FaultKind.DELAY, ("get",), key="/manifest", seconds=10),
         ]
-        node = await site.start()
+        node = await rig.start()
         await asyncio.sleep(5)
         assert node.hosted_replicas.unopened_leaders
         await node.submit(DeleteTopic("t"))
@@ -55,23 +55,23 @@ def test_topic_deleted_while_its_log_opens_stays_deleted() -> None:
         await asyncio.sleep(30)
         assert not node.ended.is_set(), node.health().problems
         assert [str(each.tp) for each in node.leader_replicas()] == ["u-0"]
-        again = await site.create()
+        again = await rig.create()
         await fill(again, 1)
         assert await read_values(again, 0) == numbers(0, 1)
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
 
 def test_more_losses_than_pending_requests_are_all_reported() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        await site.create("t", 1200)
-        await site.crash(site.machine.lose_disk)
-        node = await site.start()
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        await rig.create("t", 1200)
+        await rig.crash(rig.machine.lose_disk)
+        node = await rig.start()
         assert len(node.leader_replicas()) == 1200
         assert len(node.health().details["possible_loss"]) == 1200
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
@@ -79,30 +79,30 @@ def test_more_losses_than_pending_requests_are_all_reported() -> None:
 def test_slow_bucket_delays_a_start_with_many_partitions() -> None:
     """After a kill the broker takes over every manifest before it serves: here that takes a minute and a half."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        await site.create("t", 320)
-        await site.crash(site.machine.kill)
-        site.machine.faults.rules = [FaultRule(FaultKind.DELAY, ("put",), key="/manifest", seconds=9)]
-        node = await site.start()
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        await rig.create("t", 320)
+        await rig.crash(rig.machine.kill)
+        rig.machine.faults.rules = [FaultRule(FaultKind.DELAY, ("put",), key="/manifest", seconds=9)]
+        node = await rig.start()
         assert len(node.leader_replicas()) == 320
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
 
 def test_start_waits_for_a_bucket_without_writes() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        await site.crash(site.machine.kill)
-        site.machine.faults.rules = [FaultRule(FaultKind.ERROR, ("put",))]
-        starts = asyncio.create_task(site.start())
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        await rig.crash(rig.machine.kill)
+        rig.machine.faults.rules = [FaultRule(FaultKind.ERROR, ("put",))]
+        starts = asyncio.create_task(rig.start())
         await asyncio.sleep(600)
-        assert not starts.done() and site.node.health().problems
-        site.machine.faults.rules = []
+        assert not starts.done() and rig.broker.health().problems
+        rig.machine.faults.rules = []
         await starts
-        assert site.node.health().ok
-        await site.stop()
+        assert rig.broker.health().ok
+        await rig.stop()
 
     run(scenario)
 
@@ -112,46 +112,46 @@ def test_outage_during_a_start_does_not_mark_the_clock_as_fast(seconds: float) -
     """The controller keeps the time of the first registration request. The broker sends the request again once the
     bucket is back."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        site.machine.faults.first_byte_seconds = 0.1
-        starts = asyncio.create_task(site.start())
+    async def scenario(rig: SimBrokerRig) -> None:
+        rig.machine.faults.first_byte_seconds = 0.1
+        starts = asyncio.create_task(rig.start())
         await asyncio.sleep(seconds)
-        site.machine.faults.outage = True
+        rig.machine.faults.outage = True
         await asyncio.sleep(130)
-        site.machine.faults.outage = False
+        rig.machine.faults.outage = False
         await starts
-        assert site.node.retention_clock.now_ms() == site.node.world.clock.wall_ms()
-        await site.stop()
+        assert rig.broker.retention_clock.now_ms() == rig.broker.world.clock.wall_ms()
+        await rig.stop()
 
     run(scenario)
 
 
 def test_local_copies_of_cold_segments_are_deleted_while_uploads_fail() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create(internal_segment_bytes="4096", retention_ms="-1", local_retention_bytes="-1")
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        replica = await rig.create(internal_segment_bytes="4096", retention_ms="-1", local_retention_bytes="-1")
         await fill(replica, 10)
-        await site.wait_until(lambda: replica.cold_end_offset == 9)
-        site.machine.faults.rules = [FaultRule(FaultKind.ERROR, ("upload",))]
+        await rig.wait_until(lambda: replica.cold_end_offset == 9)
+        rig.machine.faults.rules = [FaultRule(FaultKind.ERROR, ("upload",))]
         await fill(replica, 6, start=10)
-        await site.node.submit(AlterTopicConfigs("t", {"local.retention.bytes": "1"}))
-        await site.wait_until(lambda: replica.local_start_offset >= 9)
-        await site.stop()
+        await rig.broker.submit(AlterTopicConfigs("t", {"local.retention.bytes": "1"}))
+        await rig.wait_until(lambda: replica.local_start_offset >= 9)
+        await rig.stop()
 
     run(scenario)
 
 
 def test_segment_of_an_undecided_change_is_not_uploaded_repeatedly() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create()
-        site.machine.faults.rules = [FaultRule(FaultKind.ERROR, ("put",), key="/manifest", skip=1)]
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        replica = await rig.create()
+        rig.machine.faults.rules = [FaultRule(FaultKind.ERROR, ("put",), key="/manifest", skip=1)]
         await fill(replica, 4)
         await asyncio.sleep(1200)
-        assert sum(key.endswith(".seg") for key, _ in site.bucket.written) == 1
-        site.machine.faults.rules = []
-        await site.wait_until(lambda: replica.cold_end_offset >= 3)
-        await site.stop()
+        assert sum(key.endswith(".seg") for key, _ in rig.bucket.written) == 1
+        rig.machine.faults.rules = []
+        await rig.wait_until(lambda: replica.cold_end_offset >= 3)
+        await rig.stop()
 
     run(scenario)
 
@@ -159,87 +159,87 @@ def test_segment_of_an_undecided_change_is_not_uploaded_repeatedly() -> None:
 def test_topic_that_was_never_opened_leaves_no_file_for_the_next_one() -> None:
     """Bytes in a file that has lost its name are gone with the process."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        site.machine.disk.capacity = 1
-        await site.node.submit(CreateTopic("t"))
-        assert site.node.hosted_replicas.unopened_leaders
-        await site.node.submit(DeleteTopic("t"))
-        site.machine.disk.capacity = None
-        replica = await site.create()
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        rig.machine.disk.capacity = 1
+        await rig.broker.submit(CreateTopic("t"))
+        assert rig.broker.hosted_replicas.unopened_leaders
+        await rig.broker.submit(DeleteTopic("t"))
+        rig.machine.disk.capacity = None
+        replica = await rig.create()
         await fill(replica, 2)
-        await site.crash(site.machine.kill)
-        assert await read_values((await site.start()).leader_replica("t", 0), 0) == numbers(0, 2)
-        await site.stop()
+        await rig.crash(rig.machine.kill)
+        assert await read_values((await rig.start()).leader_replica("t", 0), 0) == numbers(0, 2)
+        await rig.stop()
 
     run(scenario)
 
 
 def test_failed_upload_of_a_deleted_topic_ends_no_broker() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create()
-        site.machine.faults.rules = [
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        replica = await rig.create()
+        rig.machine.faults.rules = [
             FaultRule(FaultKind.DELAY, ("upload",), seconds=5, times=1),
             FaultRule(FaultKind.ERROR, ("get",), key=".seg"),
         ]
         await fill(replica, 4)
         await asyncio.sleep(1)
-        await site.node.submit(DeleteTopic("t"))
+        await rig.broker.submit(DeleteTopic("t"))
         await asyncio.sleep(30)
-        assert not site.node.ended.is_set(), site.node.health().problems
-        await site.stop()
+        assert not rig.broker.ended.is_set(), rig.broker.health().problems
+        await rig.stop()
 
     run(scenario)
 
 
 def test_late_upload_leaves_no_object_of_a_deleted_topic() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(replace(QUICK, tiered_topic_delete_delay_ms=1000))
-        replica = await site.create()
-        site.machine.faults.rules = [FaultRule(FaultKind.LATE_APPLY, ("upload",), seconds=70, times=1)]
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(replace(QUICK, tiered_topic_delete_delay_ms=1000))
+        replica = await rig.create()
+        rig.machine.faults.rules = [FaultRule(FaultKind.LATE_APPLY, ("upload",), seconds=70, times=1)]
         await fill(replica, 4)
         await asyncio.sleep(1)
-        await site.node.submit(DeleteTopic("t"))
-        await site.wait_until(lambda: not site.node.image.deleted_topics, 600)
+        await rig.broker.submit(DeleteTopic("t"))
+        await rig.wait_until(lambda: not rig.broker.image.deleted_topics, 600)
         await asyncio.sleep(300)
-        await site.bucket.store(site.machine.faults, site.machine.clock).list("")
-        assert not [key for key in site.bucket.objects if key.startswith("data/")]
-        await site.stop()
+        await rig.bucket.store(rig.machine.faults, rig.machine.clock).list("")
+        assert not [key for key in rig.bucket.objects if key.startswith("data/")]
+        await rig.stop()
 
     run(scenario)
 
 
 def test_recreated_topic_is_new_even_if_the_old_log_could_not_be_moved() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        await fill(await site.create(), 2)
-        disk = site.machine.disk
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        await fill(await rig.create(), 2)
+        disk = rig.machine.disk
         disk.faults += [DiskFault("rename", "log/t-0", "EMFILE") for _ in range(9)]
-        await site.node.submit(DeleteTopic("t"))
+        await rig.broker.submit(DeleteTopic("t"))
         disk.faults.clear()
         assert disk.exists("log/t-0")
         disk.open("log/t-0/partition.metadata").truncate(0)
-        again = await site.create()
+        again = await rig.create()
         assert again.high_watermark == 0
         await fill(again, 1, start=7)
         assert await read_values(again, 0) == numbers(7, 8)
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
 
 def test_topic_deleted_on_a_full_disk_can_be_recreated() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create(internal_segment_bytes="65536", index_interval_bytes="100", retention_ms="-1")
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        replica = await rig.create(internal_segment_bytes="65536", index_interval_bytes="100", retention_ms="-1")
         await fill(replica, 9)
-        site.machine.disk.capacity = 1
-        await site.node.submit(DeleteTopic("t"))
-        site.machine.disk.capacity = None
-        again = await site.create()
+        rig.machine.disk.capacity = 1
+        await rig.broker.submit(DeleteTopic("t"))
+        rig.machine.disk.capacity = None
+        again = await rig.create()
         assert again.high_watermark == 0
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
@@ -250,21 +250,21 @@ def test_log_without_a_durable_topic_id_belongs_to_no_topic(torn: bytes | None, 
     """No record of the log was ever durable, and it may be of an earlier topic of that name. It does not matter if the
     checkpoint `noted` the log: its line says that nothing was durable. `torn` None: no file is left."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        await fill(await site.create(), 2)
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        await fill(await rig.create(), 2)
         if noted:
-            await site.node.hosted_replicas.save_offsets()
-        await site.crash(site.machine.kill)
-        disk = site.machine.disk
+            await rig.broker.hosted_replicas.save_offsets()
+        await rig.crash(rig.machine.kill)
+        disk = rig.machine.disk
         disk.remove("log/.boot")
         disk.remove("log/t-0/partition.metadata")
         if torn is not None:
             disk.open("log/t-0/partition.metadata", create=True).append([torn])
-        again = (await site.start()).leader_replica("t", 0)
+        again = (await rig.start()).leader_replica("t", 0)
         assert again.high_watermark == 0
         assert explain(again)["possible_loss"]["from_offset"] == 0
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
@@ -272,18 +272,18 @@ def test_log_without_a_durable_topic_id_belongs_to_no_topic(torn: bytes | None, 
 def test_log_that_was_durable_once_stays_without_its_topic_id() -> None:
     """A flush makes the file with the topic id durable before any record counts as durable. So no power cut tore it."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create()
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        replica = await rig.create()
         await fill(replica, 2)
         await replica.flush()
-        await site.node.hosted_replicas.save_offsets()
-        await site.crash(site.machine.kill)
-        disk = site.machine.disk
+        await rig.broker.hosted_replicas.save_offsets()
+        await rig.crash(rig.machine.kill)
+        disk = rig.machine.disk
         disk.remove("log/.boot")
         disk.open("log/t-0/partition.metadata").truncate(0)
-        assert (await site.start()).leader_replica("t", 0).high_watermark == 2
-        await site.stop()
+        assert (await rig.start()).leader_replica("t", 0).high_watermark == 2
+        await rig.stop()
 
     run(scenario)
 
@@ -292,39 +292,39 @@ def test_new_log_ignores_checkpoints_of_an_earlier_topic_of_its_name() -> None:
     """A start deletes the log of the earlier topic. The disk is full, so that its checkpoints cannot be deleted with
     it."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create(remote_storage_enable="false")
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        replica = await rig.create(remote_storage_enable="false")
         await fill(replica, 6)
         await replica.delete_records(5)
-        await site.node.hosted_replicas.save_offsets()
-        await site.crash(site.machine.kill)
-        disk = site.machine.disk
+        await rig.broker.hosted_replicas.save_offsets()
+        await rig.crash(rig.machine.kill)
+        disk = rig.machine.disk
         name = disk.open("log/t-0/partition.metadata")
         name.truncate(0)
         name.append([b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA"])
         disk.capacity = 1
-        await site.start()
-        await site.crash(site.machine.kill)
-        site.machine.disk.capacity = None
-        again = (await site.start()).leader_replica("t", 0)
+        await rig.start()
+        await rig.crash(rig.machine.kill)
+        rig.machine.disk.capacity = None
+        again = (await rig.start()).leader_replica("t", 0)
         assert again.log_start_offset == again.high_watermark == 0
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
 
 def test_late_takeover_of_a_deleted_topic_spares_the_recreated_one() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        old = await site.create()
-        await site.node.submit(DeleteTopic("t"))
-        new = await site.create()
-        site.node.hosted_replicas.on_fenced(old, Fenced("the manifest is gone, the topic was deleted"))
-        assert site.node.leader_replica("t", 0) is new
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        old = await rig.create()
+        await rig.broker.submit(DeleteTopic("t"))
+        new = await rig.create()
+        rig.broker.hosted_replicas.on_fenced(old, Fenced("the manifest is gone, the topic was deleted"))
+        assert rig.broker.leader_replica("t", 0) is new
         await fill(new, 3)
         assert await read_values(new, 0) == numbers(0, 3)
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
@@ -332,20 +332,20 @@ def test_late_takeover_of_a_deleted_topic_spares_the_recreated_one() -> None:
 def test_killed_broker_did_not_stop_cleanly_even_if_reported_as_gone() -> None:
     """A write of its last process may still be in flight: it takes each manifest over."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create()
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        replica = await rig.create()
         await fill(replica, 10)
-        await site.wait_until(lambda: replica.cold_end_offset == 9)
-        await site.crash(site.machine.kill)
-        other = SimMachine(site.loop, "two", site.bucket, site.network)
+        await rig.wait_until(lambda: replica.cold_end_offset == 9)
+        await rig.crash(rig.machine.kill)
+        other = SimMachine(rig.loop, "two", rig.bucket, rig.network)
         second = Broker(replace(QUICK, node_id=2), other.process(), Metrics())
         await second.start()
-        await site.wait_until(lambda: second.image.brokers[QUICK.node_id].fenced)
+        await rig.wait_until(lambda: second.image.brokers[QUICK.node_id].fenced)
         await second.stop()
-        node = await site.start()
+        node = await rig.start()
         manifest = await node.cold_tier.manifests.load(replica.partition_id)
         assert manifest is not None and manifest.leader_epoch == node.leader_replica("t", 0).leader_epoch
-        await site.stop()
+        await rig.stop()
 
     run(scenario)

@@ -26,179 +26,179 @@ from tiered.object_store.faulty import FaultKind, FaultRule
 
 
 def test_deleted_topic_is_gone_at_once_and_its_objects_after_the_delay() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create()
-        topic_id = site.node.image.topics["t"].topic_id
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        replica = await rig.create()
+        topic_id = rig.broker.image.topics["t"].topic_id
         await fill(replica, 10)
-        await site.wait_until(lambda: replica.cold_end_offset == 9)
+        await rig.wait_until(lambda: replica.cold_end_offset == 9)
         waiting = asyncio.create_task(replica.reads.read(10, 1000, max_wait_ms=60_000))
         await asyncio.sleep(0)
-        await site.node.submit(DeleteTopic("t"))
+        await rig.broker.submit(DeleteTopic("t"))
         for ask in (replica.append(batch([b"x"])), replica.reads.read(0, 1000), waiting):
             with pytest.raises(Refused) as refused:
                 await ask
             assert refused.value.code is Code.UNKNOWN_TOPIC_OR_PARTITION
         with pytest.raises(Refused):
-            site.node.leader_replica("t", 0)
+            rig.broker.leader_replica("t", 0)
         await asyncio.sleep(30)
-        assert await site.bucket.memory.list(f"data/{topic_id}/")
-        await site.wait_until(lambda: not site.node.image.deleted_topics, 300)
-        assert await site.bucket.memory.list(f"data/{topic_id}/") == []
-        assert [name for name in site.machine.disk.list("log") if name.startswith("t-0")] == []
-        await site.stop()
+        assert await rig.bucket.memory.list(f"data/{topic_id}/")
+        await rig.wait_until(lambda: not rig.broker.image.deleted_topics, 300)
+        assert await rig.bucket.memory.list(f"data/{topic_id}/") == []
+        assert [name for name in rig.machine.disk.list("log") if name.startswith("t-0")] == []
+        await rig.stop()
 
     run(scenario)
 
 
 @pytest.mark.parametrize("pauses", [(45,), (100,), (100, 90)], ids=["early", "late", "one after the other"])
 def test_late_objects_of_a_deleted_topic_go_even_with_a_wrong_clock(pauses: tuple[int, ...]) -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        topic_id = (await site.create()).topic_id
-        await site.node.submit(DeleteTopic("t"))
-        site.machine.clock.jump(3_600_000)
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        topic_id = (await rig.create()).topic_id
+        await rig.broker.submit(DeleteTopic("t"))
+        rig.machine.clock.jump(3_600_000)
         for number, seconds in enumerate(pauses):
             await asyncio.sleep(seconds)
             late = f"data/{topic_id}/0/segments/late-{number}"
-            await site.bucket.memory.put(late, b"an upload that was under way")
-        await site.wait_until(lambda: not site.node.image.deleted_topics, 600)
-        assert await site.bucket.memory.list(f"data/{topic_id}/") == []
-        await site.stop()
+            await rig.bucket.memory.put(late, b"an upload that was under way")
+        await rig.wait_until(lambda: not rig.broker.image.deleted_topics, 600)
+        assert await rig.bucket.memory.list(f"data/{topic_id}/") == []
+        await rig.stop()
 
     run(scenario)
 
 
 def test_files_of_a_deleted_topic_go_at_the_end_of_their_delay() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(replace(QUICK, log_retention_check_interval_ms=3_600_000))
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(replace(QUICK, log_retention_check_interval_ms=3_600_000))
         for name in ("t", "u"):
-            await fill(await site.create(name, file_delete_delay_ms="1000"), 1)
-            await site.node.submit(DeleteTopic(name))
-        disk = site.machine.disk
+            await fill(await rig.create(name, file_delete_delay_ms="1000"), 1)
+            await rig.broker.submit(DeleteTopic(name))
+        disk = rig.machine.disk
         assert len([name for name in disk.list("log") if name.endswith("-delete")]) == 2
-        await site.wait_until(lambda: not [name for name in disk.list("log") if name.endswith("-delete")], 10)
-        await site.stop()
+        await rig.wait_until(lambda: not [name for name in disk.list("log") if name.endswith("-delete")], 10)
+        await rig.stop()
 
     run(scenario)
 
 
 def test_topic_that_the_bucket_cannot_delete_delays_no_other() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        first, second = await site.create("a"), await site.create("b")
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        first, second = await rig.create("a"), await rig.create("b")
         await fill(first, 4)
         await fill(second, 4)
-        await site.wait_until(lambda: first.cold_end_offset == second.cold_end_offset == 3)
-        site.machine.faults.rules = [FaultRule(FaultKind.ERROR, ("list",), key=first.topic_id)]
-        await site.node.submit(DeleteTopic("a"))
-        await site.node.submit(DeleteTopic("b"))
-        await site.wait_until(lambda: list(site.node.image.deleted_topics) == [first.topic_id], 600)
-        site.machine.faults.rules = []
-        await site.wait_until(lambda: not site.node.image.deleted_topics, 600)
-        assert not [key for key in site.bucket.objects if key.startswith("data/")]
-        await site.stop()
+        await rig.wait_until(lambda: first.cold_end_offset == second.cold_end_offset == 3)
+        rig.machine.faults.rules = [FaultRule(FaultKind.ERROR, ("list",), key=first.topic_id)]
+        await rig.broker.submit(DeleteTopic("a"))
+        await rig.broker.submit(DeleteTopic("b"))
+        await rig.wait_until(lambda: list(rig.broker.image.deleted_topics) == [first.topic_id], 600)
+        rig.machine.faults.rules = []
+        await rig.wait_until(lambda: not rig.broker.image.deleted_topics, 600)
+        assert not [key for key in rig.bucket.objects if key.startswith("data/")]
+        await rig.stop()
 
     run(scenario)
 
 
 def test_recreated_topic_is_another_topic() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create()
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        replica = await rig.create()
         await fill(replica, 10)
-        await site.wait_until(lambda: replica.cold_end_offset == 9)
-        await site.node.submit(DeleteTopic("t"))
-        again = await site.create()
+        await rig.wait_until(lambda: replica.cold_end_offset == 9)
+        await rig.broker.submit(DeleteTopic("t"))
+        again = await rig.create()
         assert (again.topic_id != replica.topic_id, again.high_watermark, again.cold_end_offset) == (True, 0, 0)
         await fill(again, 3, start=700)
-        await site.stop()
-        node = await site.start()
+        await rig.stop()
+        node = await rig.start()
         assert await read_values(node.leader_replica("t", 0), 0) == numbers(700, 703)
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
 
 def test_recreated_topic_is_empty_even_if_the_old_log_could_not_go() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create()
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        replica = await rig.create()
         await fill(replica, 12)
         assert replica.log.segment_count > 2
         fault = DiskFault("rename", "log/t-0", "EMFILE")
-        site.machine.disk.faults.append(fault)
-        await site.node.submit(DeleteTopic("t"))
-        again = await site.create()
+        rig.machine.disk.faults.append(fault)
+        await rig.broker.submit(DeleteTopic("t"))
+        again = await rig.create()
         assert fault.times == 0, "the old log stayed where it was"
         assert (again.high_watermark, again.log.end_offset) == (0, 0)
         await fill(again, 2, start=700)
-        await site.crash(site.machine.kill)
-        again = (await site.start()).leader_replica("t", 0)
+        await rig.crash(rig.machine.kill)
+        again = (await rig.start()).leader_replica("t", 0)
         assert await read_values(again, 0) == numbers(700, 702)
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
 
 def test_topic_deleted_while_its_log_was_missing_leaves_nothing() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create()
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        replica = await rig.create()
         await fill(replica, 2)
-        await site.node.submit(DeleteTopic("t"))
-        await site.crash(site.machine.kill)
-        await site.start()
-        assert [name for name in site.machine.disk.list("log") if name.startswith("t-0")] == []
-        await site.stop()
+        await rig.broker.submit(DeleteTopic("t"))
+        await rig.crash(rig.machine.kill)
+        await rig.start()
+        assert [name for name in rig.machine.disk.list("log") if name.startswith("t-0")] == []
+        await rig.stop()
 
     run(scenario)
 
 
 def test_partitions_are_added_while_it_runs() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        await site.create()
-        topic = await site.node.submit(CreatePartitions("t", 3))
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        await rig.create()
+        topic = await rig.broker.submit(CreatePartitions("t", 3))
         assert isinstance(topic, TopicImage)
         assert len(topic.partitions) == 3
-        await fill(site.node.leader_replica("t", 2), 2)
-        assert await read_values(site.node.leader_replica("t", 2), 0) == numbers(0, 2)
-        await site.stop()
+        await fill(rig.broker.leader_replica("t", 2), 2)
+        assert await read_values(rig.broker.leader_replica("t", 2), 0) == numbers(0, 2)
+        await rig.stop()
 
     run(scenario)
 
 
 def test_settings_take_effect_while_it_runs() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create(retention_ms="-1")
-        await site.node.submit(AlterTopicConfigs("t", {"max.message.bytes": "100"}))
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        replica = await rig.create(retention_ms="-1")
+        await rig.broker.submit(AlterTopicConfigs("t", {"max.message.bytes": "100"}))
         with pytest.raises(Refused) as refused:
             await fill(replica, 1)
         assert refused.value.code is Code.MESSAGE_TOO_LARGE
-        await site.node.submit(AlterTopicConfigs("t", {"max.message.bytes": None}))
+        await rig.broker.submit(AlterTopicConfigs("t", {"max.message.bytes": None}))
         await fill(replica, 1)
-        await site.node.submit(AlterBrokerConfigs(-1, {"message.max.bytes": "200"}))
+        await rig.broker.submit(AlterBrokerConfigs(-1, {"message.max.bytes": "200"}))
         with pytest.raises(Refused):
             await fill(replica, 1)
         assert replica.config.max_message_bytes == 200
-        await site.stop()
-        assert (await site.start()).leader_replica("t", 0).config.max_message_bytes == 200
-        await site.stop()
+        await rig.stop()
+        assert (await rig.start()).leader_replica("t", 0).config.max_message_bytes == 200
+        await rig.stop()
 
     run(scenario)
 
 
 def test_unknown_names_are_errors() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        await site.create()
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        await rig.create()
         for topic, partition in (("u", 0), ("t", 1), ("t", -1)):
             with pytest.raises(Refused) as refused:
-                site.node.leader_replica(topic, partition)
+                rig.broker.leader_replica(topic, partition)
             assert refused.value.code is Code.UNKNOWN_TOPIC_OR_PARTITION
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
@@ -207,65 +207,65 @@ def test_unknown_names_are_errors() -> None:
 
 
 def test_quiet_topic_is_uploaded_too() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create()
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        replica = await rig.create()
         await fill(replica, 1)
         await asyncio.sleep(9 * 60)
         assert replica.cold_end_offset == 0
-        await site.wait_until(lambda: replica.cold_end_offset == 1, 90)
-        await site.stop()
+        await rig.wait_until(lambda: replica.cold_end_offset == 1, 90)
+        await rig.stop()
 
     run(scenario)
 
 
 def test_total_retention_moves_the_log_start_hot_and_cold() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create(internal_segment_bytes="4096", retention_ms="600000", local_retention_bytes="1")
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        replica = await rig.create(internal_segment_bytes="4096", retention_ms="600000", local_retention_bytes="1")
         await fill(replica, 10)
-        await site.wait_until(lambda: replica.local_start_offset == 9)
-        await site.wait_until(lambda: replica.log_start_offset == 10, 1500)
+        await rig.wait_until(lambda: replica.local_start_offset == 9)
+        await rig.wait_until(lambda: replica.log_start_offset == 10, 1500)
         with pytest.raises(Refused) as refused:
             await replica.reads.read(0, 1000)
         assert refused.value.code is Code.OFFSET_OUT_OF_RANGE
         await asyncio.sleep(120)
-        segments = [each for each in await site.bucket.memory.list("data/") if each.key.endswith(".seg")]
+        segments = [each for each in await rig.bucket.memory.list("data/") if each.key.endswith(".seg")]
         assert segments == []
         await fill(replica, 1, start=10)
         assert await read_values(replica, 10) == numbers(10, 11)
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
 
 def test_untiered_topic_stays_on_its_disk() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create(
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        replica = await rig.create(
             internal_segment_bytes="4096", retention_ms="-1", retention_bytes="9000", remote_storage_enable="false"
         )
         await fill(replica, 20)
-        await site.wait_until(lambda: replica.log_start_offset > 0)
+        await rig.wait_until(lambda: replica.log_start_offset > 0)
         assert replica.log.size_bytes <= 9000 + 4096
-        assert await site.bucket.memory.list("data/") == []
+        assert await rig.bucket.memory.list("data/") == []
         assert await read_values(replica, replica.log_start_offset) == numbers(replica.log_start_offset, 20)
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
 
 def test_idle_broker_sends_no_requests_to_the_bucket() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create("t", 5)
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        replica = await rig.create("t", 5)
         await fill(replica, 10)
-        await site.wait_until(lambda: replica.cold_end_offset == 9)
+        await rig.wait_until(lambda: replica.cold_end_offset == 9)
         await asyncio.sleep(20 * 60)
-        before = site.node.store.request_count()
+        before = rig.broker.store.request_count()
         await asyncio.sleep(60 * 60)
-        assert site.node.store.request_count() - before <= 60
-        await site.stop()
+        assert rig.broker.store.request_count() - before <= 60
+        await rig.stop()
 
     run(scenario)
 
@@ -274,24 +274,24 @@ def test_many_cold_segments_cost_no_request_while_none_expires(monkeypatch: pyte
     """There are more sub-manifests than memory keeps: the oldest segment is looked up once, and not at every pass."""
     monkeypatch.setattr(manifest_store, "OPENED_MAX", 1)
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(fan=2)
-        replica = await site.create(internal_segment_bytes="4096", retention_ms="-1", retention_bytes="1000000")
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(fan=2)
+        replica = await rig.create(internal_segment_bytes="4096", retention_ms="-1", retention_bytes="1000000")
         await fill(replica, 40)
-        await site.wait_until(lambda: replica.cold_end_offset == 39)
+        await rig.wait_until(lambda: replica.cold_end_offset == 39)
         assert replica.manifest is not None and max(node.level for node in replica.manifest.nodes) >= 2
-        await site.stop()
-        node = await site.start(fan=2)
-        written = len(site.bucket.written)
+        await rig.stop()
+        node = await rig.start(fan=2)
+        written = len(rig.bucket.written)
         await asyncio.sleep(60)
-        assert not [key for key, _ in site.bucket.written[written:] if key.endswith("/manifest")]
+        assert not [key for key, _ in rig.bucket.written[written:] if key.endswith("/manifest")]
         await asyncio.sleep(20 * 60)
         before = node.store.request_count()
         await asyncio.sleep(60 * 60)
         assert node.store.request_count() - before <= 60, "more than the one look a minute for a newer controller"
         await node.submit(AlterTopicConfigs("t", {"retention.bytes": "20000"}))
-        await site.wait_until(lambda: node.leader_replica("t", 0).log_start_offset > 0)
-        await site.stop()
+        await rig.wait_until(lambda: node.leader_replica("t", 0).log_start_offset > 0)
+        await rig.stop()
 
     run(scenario)
 
@@ -300,12 +300,12 @@ def test_many_cold_segments_cost_no_request_while_none_expires(monkeypatch: pyte
 
 
 def test_long_poll_ends_with_the_first_record_or_at_its_deadline() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create()
-        began = site.loop.now_ns
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        replica = await rig.create()
+        began = rig.loop.now_ns
         assert (await replica.reads.read(0, 1000, max_wait_ms=500)).size == 0
-        assert site.loop.now_ns - began == 500_000_000
+        assert rig.loop.now_ns - began == 500_000_000
         waiting = asyncio.create_task(replica.reads.read(0, 5000, max_wait_ms=60_000, min_bytes=1500))
         await asyncio.sleep(1)
         await fill(replica, 1)
@@ -313,19 +313,19 @@ def test_long_poll_ends_with_the_first_record_or_at_its_deadline() -> None:
         assert not waiting.done()
         await fill(replica, 1)
         assert (await waiting).size >= 1500
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
 
 def test_records_are_found_by_time_hot_and_cold() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create(internal_segment_bytes="4096", retention_ms="-1", local_retention_bytes="1")
-        base = site.node.world.clock.wall_ms()
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        replica = await rig.create(internal_segment_bytes="4096", retention_ms="-1", local_retention_bytes="1")
+        base = rig.broker.world.clock.wall_ms()
         for number in range(10):
             await replica.append(batch([b"x" * 1000], timestamp=base + 100 * number))
-        await site.wait_until(lambda: replica.local_start_offset == 9)
+        await rig.wait_until(lambda: replica.local_start_offset == 9)
         for number in range(10):
             assert await replica.reads.offset_for_timestamp(base + 100 * number - 50) == (
                 number,
@@ -333,17 +333,17 @@ def test_records_are_found_by_time_hot_and_cold() -> None:
                 0,
             )
         assert await replica.reads.offset_for_timestamp(base + 1000) is None
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
 
 def test_deleted_records_stay_deleted() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create()
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        replica = await rig.create()
         await fill(replica, 10)
-        await site.wait_until(lambda: replica.cold_end_offset == 9)
+        await rig.wait_until(lambda: replica.cold_end_offset == 9)
         before = replica.manifest
         assert await replica.delete_records(4) == 4
         with pytest.raises(Refused):
@@ -354,11 +354,11 @@ def test_deleted_records_stay_deleted() -> None:
         assert before is not None
         replica.unified_log.update_manifest(before)  # as an upload does whose answer comes late
         assert (replica.log_start_offset, replica.cold_end_offset) == (4, 9)
-        await site.crash(site.machine.lose_disk)
-        again = (await site.start()).leader_replica("t", 0)
+        await rig.crash(rig.machine.lose_disk)
+        again = (await rig.start()).leader_replica("t", 0)
         assert again.log_start_offset == 4
         assert await again.delete_records(-1) == again.high_watermark
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
@@ -368,43 +368,43 @@ def test_clean_stop_syncs_only_written_partitions(monkeypatch: pytest.MonkeyPatc
     shares: one decision on all of them blocked the event loop for seconds."""
     monkeypatch.setattr(node_module, "LEAVE_BATCH_MAX", 70)
 
-    async def scenario(site: SimBrokerRig) -> None:
+    async def scenario(rig: SimBrokerRig) -> None:
         for life in range(2):
-            node = await site.start()
+            node = await rig.start()
             if not life:
-                await site.create("t", 300)
+                await rig.create("t", 300)
             await fill(node.leader_replica("t", 7), 3)
             done: list[Op] = []
-            site.machine.disk.on_op = done.append
+            rig.machine.disk.on_op = done.append
             before = node.image.slot
-            await site.stop()
+            await rig.stop()
             assert node.image.slot == before + 6, "five shares, and the stop"
-            site.machine.disk.on_op = None
+            rig.machine.disk.on_op = None
             synced = [op.path for op in done if "sync" in op.verb]
             assert len(synced) < 40, len(synced)
             assert any("t-7/" in path for path in synced)
-        site.machine.power_cut()
-        await site.start()
-        assert [site.node.leader_replica("t", p).log.end_offset for p in range(300)] == [
+        rig.machine.power_cut()
+        await rig.start()
+        assert [rig.broker.leader_replica("t", p).log.end_offset for p in range(300)] == [
             6 * (p == 7) for p in range(300)
         ]
-        assert site.node.health().ok
-        await fill(site.node.leader_replica("t", 8), 1)
+        assert rig.broker.health().ok
+        await fill(rig.broker.leader_replica("t", 8), 1)
 
     run(scenario)
 
 
 def test_topic_without_settings_has_the_startup_settings_of_its_broker() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
+    async def scenario(rig: SimBrokerRig) -> None:
         own = replace(QUICK, log_segment_bytes=2_000, log_retention_ms=12_345, message_max_bytes=777, log_flush="ack")
-        node = await site.start(own)
+        node = await rig.start(own)
         await node.submit(CreateTopic("t"))
         config = node.leader_replica("t", 0).log.config
         assert config == own.topic_defaults()
         assert (config.segment_bytes, config.retention_ms, config.max_message_bytes) == (2_000, 12_345, 777)
-        await site.stop()
-        again = await site.start(own)
+        await rig.stop()
+        again = await rig.start(own)
         assert again.leader_replica("t", 0).log.config == config
-        await site.stop()
+        await rig.stop()
 
     run(scenario)

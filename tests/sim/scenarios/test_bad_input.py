@@ -35,20 +35,20 @@ NAMED = replace(QUICK, inter_broker_listener_name="BROKERS", broker_session_time
 
 
 def test_requests_among_brokers_are_served_on_their_own_listener_only() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(NAMED)
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(NAMED)
         ports = {"BROKERS": 9092, "CLIENTS": 9093}
-        server = await serve_kafka(site.node, {name: Endpoint(name, "0.0.0.0", port) for name, port in ports.items()})
+        server = await serve_kafka(rig.broker, {name: Endpoint(name, "0.0.0.0", port) for name, port in ports.items()})
         listeners = {"BROKERS": "two:9092"}
-        await site.node.submit(RegisterBroker(2, INCARNATION, "d", "two:1", "", True, listeners))
-        await site.node.submit(CreateTopic("t", assignments=[[1, 2]]))
-        leader = site.node.leader_replica("t", 0)
+        await rig.broker.submit(RegisterBroker(2, INCARNATION, "d", "two:1", "", True, listeners))
+        await rig.broker.submit(CreateTopic("t", assignments=[[1, 2]]))
+        leader = rig.broker.leader_replica("t", 0)
         leader.append_now(batch([b"a"]), 1)
-        peers = make_peers(site, "two")
+        peers = make_peers(rig, "two")
         where = PartitionFetch(leader.topic_id, 0, 0, 1, 0, 0, 0)
         fetch = ReplicaFetch(2, incarnation_number(INCARNATION), 0, 1 << 20, 1 << 20, [where])
         ask = MetadataFetch(2, INCARNATION, 0, 0, 10**9, 0)
-        fence = encode_request(FenceBroker(1, site.node.incarnation))
+        fence = encode_request(FenceBroker(1, rig.broker.incarnation))
         asked = (
             lambda: peers.get_controller_view("one:9093", 5),
             lambda: peers.fetch_metadata("one:9093", ask, 5),
@@ -59,7 +59,7 @@ def test_requests_among_brokers_are_served_on_their_own_listener_only() -> None:
             with pytest.raises(Refused) as refused:
                 await each()
             assert refused.value.code is Code.CLUSTER_AUTHORIZATION_FAILED
-        assert leader.high_watermark == 0 and site.node.image.brokers[1].live
+        assert leader.high_watermark == 0 and rig.broker.image.brokers[1].live
         assert server.context.refusals.count("stranger") == len(asked)
         with pytest.raises(Refused, match="give all brokers the same value"):
             await peers.get_controller_view("one:9093", 5)
@@ -68,26 +68,26 @@ def test_requests_among_brokers_are_served_on_their_own_listener_only() -> None:
         assert leader.high_watermark == 1
         await peers.close()
         await server.close()
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
 
 @pytest.mark.parametrize(("version", "words"), [(2, "upgrade it"), (0, "use the program that wrote it")])
 def test_store_of_another_format_is_refused_and_unchanged(version: int, words: str) -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        await site.stop()
-        held = await site.machine.process().store.get(layout.FORMAT_KEY)
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        await rig.stop()
+        held = await rig.machine.process().store.get(layout.FORMAT_KEY)
         other = layout.encode_format(layout.Format(version, "c", "n"))
-        await site.machine.process().store.put(layout.FORMAT_KEY, other)
-        before = dict(site.bucket.objects)
-        node = Broker(QUICK, site.machine.process(), Metrics())
+        await rig.machine.process().store.put(layout.FORMAT_KEY, other)
+        before = dict(rig.bucket.objects)
+        node = Broker(QUICK, rig.machine.process(), Metrics())
         with pytest.raises(Refused, match=words) as refused:
             await node.start()
         assert refused.value.code is Code.UNSUPPORTED_VERSION and f"format {version}" in refused.value.why
         await node.stop()
-        assert site.bucket.objects == before and held is not None
+        assert rig.bucket.objects == before and held is not None
 
     run(scenario)
 

@@ -18,20 +18,20 @@ from tiered_api.kafka.server.server import serve_kafka
 def test_broker_with_a_broken_invariant_ends_without_a_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test puts in a bug: the leader counts one record more than the log has."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(QUICK)
-        await site.node.submit(CreateTopic("t"))
-        replica = site.node.leader_replica("t", 0)
-        server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
-        link = await open_connection(site.network.host("far"), "one", server.addresses["PLAINTEXT"].port, "far", 5)
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(QUICK)
+        await rig.broker.submit(CreateTopic("t"))
+        replica = rig.broker.leader_replica("t", 0)
+        server = await serve_kafka(rig.broker, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
+        link = await open_connection(rig.network.host("far"), "one", server.addresses["PLAINTEXT"].port, "far", 5)
         replica.state._is_sole_member = False
         monkeypatch.setattr(LeaderState, "_position_of", lambda partition, _: partition.end + 1)
         with pytest.raises(Unavailable):
             await link.send(produce(replica, raw=batch([b"v"])), ProduceResponse, 5)
-        assert site.node.ended.is_set() and replica.high_watermark == 0
+        assert rig.broker.ended.is_set() and replica.high_watermark == 0
         with pytest.raises(Refused, match="the broker failed"):
             replica.append_now(batch([b"w"]), 1)
         await server.close()
-        await site.stop()
+        await rig.stop()
 
     run(scenario)

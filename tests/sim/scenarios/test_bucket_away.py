@@ -85,35 +85,35 @@ def test_cluster_that_restarts_as_a_whole_waits_for_the_bucket(seed: int) -> Non
 
 @pytest.mark.parametrize("seconds", [0.01, 0.2, 0.5, 1.0, 2.6, 3.0])
 def test_start_outlasts_an_outage_that_begins_during_it(seconds: float) -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        site.machine.faults.first_byte_seconds = 0.1
-        starting = asyncio.create_task(site.start())
+    async def scenario(rig: SimBrokerRig) -> None:
+        rig.machine.faults.first_byte_seconds = 0.1
+        starting = asyncio.create_task(rig.start())
         await asyncio.sleep(seconds)
         assert not starting.done()
-        site.machine.faults.outage = True
+        rig.machine.faults.outage = True
         await asyncio.sleep(30)
-        assert "waits for the bucket" in " ".join(site.node.health().problems)
+        assert "waits for the bucket" in " ".join(rig.broker.health().problems)
         await asyncio.sleep(270)
         assert not starting.done()
-        site.machine.faults.outage = False
+        rig.machine.faults.outage = False
         await asyncio.wait_for(starting, SOON_SECONDS)
-        assert site.node.health().ok
-        await site.stop()
+        assert rig.broker.health().ok
+        await rig.stop()
 
     run(scenario)
 
 
 def test_waiting_start_ends_at_once_on_a_stop(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        site.machine.faults.outage = True
-        starting = asyncio.create_task(site.start())
+    async def scenario(rig: SimBrokerRig) -> None:
+        rig.machine.faults.outage = True
+        starting = asyncio.create_task(rig.start())
         await asyncio.sleep(1000)
-        before = site.loop.now_ns
+        before = rig.loop.now_ns
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
-        await site.stop()
-        assert site.loop.now_ns - before < 1_000_000_000
+        await rig.stop()
+        assert rig.loop.now_ns - before < 1_000_000_000
         said = [each for each in caplog.messages if "waits for the bucket" in each]
         assert 2 <= len(said) <= 6, "rarely"
 
@@ -124,11 +124,11 @@ def test_refusal_of_the_store_ends_the_start_with_its_reason(monkeypatch: pytest
     async def deny(store: MeteredStore, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
         raise Unavailable("AccessDenied", refused=True)
 
-    async def scenario(site: SimBrokerRig) -> None:
+    async def scenario(rig: SimBrokerRig) -> None:
         monkeypatch.setattr(MeteredStore, "get", deny)
         with pytest.raises(Unavailable, match="AccessDenied"):
-            await asyncio.wait_for(site.start(), 1)
-        await site.stop()
+            await asyncio.wait_for(rig.start(), 1)
+        await rig.stop()
 
     run(scenario)
 

@@ -29,30 +29,30 @@ FIRST_MS = 1_700_000_000_000
 BIG = {"segment_bytes": "1048576", "retention_ms": "-1"}
 
 
-def log_path(site: SimBrokerRig) -> str:
-    (name,) = (name for name in site.machine.disk.list("log/t-0") if name.endswith(".log"))
+def log_path(rig: SimBrokerRig) -> str:
+    (name,) = (name for name in rig.machine.disk.list("log/t-0") if name.endswith(".log"))
     return f"log/t-0/{name}"
 
 
 def test_damage_below_a_checkpoint_is_found_with_other_damage() -> None:
     """Once any record has rotted, nothing that was noted of the log is believed."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(QUICK)
-        replica = await site.create("t", 1, **BIG)
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(QUICK)
+        replica = await rig.create("t", 1, **BIG)
         await fill(replica, 20)
         await replica.flush()
-        await site.node.hosted_replicas.save_offsets()
+        await rig.broker.hosted_replicas.save_offsets()
         await fill(replica, 20, 20)
         size = replica.log.size_bytes // 40
-        await site.crash(site.machine.kill)
+        await rig.crash(rig.machine.kill)
         for record in (5, 30):
-            site.machine.disk.flip_bit(log_path(site), 8 * (record * size + size // 2))
-        await site.start(QUICK)
-        replica = site.node.leader_replica("t", 0)
+            rig.machine.disk.flip_bit(log_path(rig), 8 * (record * size + size // 2))
+        await rig.start(QUICK)
+        replica = rig.broker.leader_replica("t", 0)
         assert await read_values(replica, 0) == numbers(0, replica.log.end_offset)
         assert replica.log.end_offset == explain(replica)["possible_loss"]["from_offset"] == 5
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
@@ -247,25 +247,25 @@ def test_topic_recreated_while_its_broker_is_down_begins_anew() -> None:
 def test_damaged_indexes_hide_no_record() -> None:
     """After a power cut, a look-up by time would pass over records if the start believed the time index."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(QUICK)
-        replica = await site.create("t", 1, index_interval_bytes="1024", **BIG)
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(QUICK)
+        replica = await rig.create("t", 1, index_interval_bytes="1024", **BIG)
         for number in range(20):
             await replica.append(batch([b"%06d" % number + b"x" * 1000], timestamp=FIRST_MS + 1000 * number))
         await replica.flush()
-        await site.node.hosted_replicas.save_offsets()
-        await site.crash(site.machine.power_cut)
-        base = log_path(site).removesuffix(".log")
+        await rig.broker.hosted_replicas.save_offsets()
+        await rig.crash(rig.machine.power_cut)
+        base = log_path(rig).removesuffix(".log")
         for entry in range(10):  # a lower timestamp, and another position
-            site.machine.disk.flip_bit(f"{base}.timeindex", 8 * (12 * entry + 2))
-            site.machine.disk.flip_bit(f"{base}.index", 8 * (8 * entry + 7) + 4)
-        await site.start(QUICK)
-        replica = site.node.leader_replica("t", 0)
+            rig.machine.disk.flip_bit(f"{base}.timeindex", 8 * (12 * entry + 2))
+            rig.machine.disk.flip_bit(f"{base}.index", 8 * (8 * entry + 7) + 4)
+        await rig.start(QUICK)
+        replica = rig.broker.leader_replica("t", 0)
         assert await read_values(replica, 0) == numbers(0, 20)
         for number in range(20):
             found = await replica.reads.offset_for_timestamp(FIRST_MS + 1000 * number)
             assert found is not None and found[0] == number
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
@@ -306,15 +306,15 @@ class Producers:
 
 
 def test_entries_of_a_clean_stop_count_for_the_next_start_only() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(QUICK)
-        await fill(await site.create("t", 1, **BIG), 3)
-        await site.stop()
-        site.machine.kill()
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(QUICK)
+        await fill(await rig.create("t", 1, **BIG), 3)
+        await rig.stop()
+        rig.machine.kill()
         for _ in range(2):
-            await site.start(QUICK)
-            assert await read_values(site.node.leader_replica("t", 0), 0) == numbers(0, 3)
-            await site.crash(site.machine.kill)
+            await rig.start(QUICK)
+            assert await read_values(rig.broker.leader_replica("t", 0), 0) == numbers(0, 3)
+            await rig.crash(rig.machine.kill)
 
     run(scenario)
 
@@ -322,56 +322,56 @@ def test_entries_of_a_clean_stop_count_for_the_next_start_only() -> None:
 def test_failed_disk_is_not_trusted_after_a_kill() -> None:
     """The boot is the same, but the page cache may lack what the failed write held."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create(flush="none", retention_ms="-1")
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        replica = await rig.create(flush="none", retention_ms="-1")
         await fill(replica, 5)
-        site.machine.disk.faults.append(DiskFault("append", ".log"))
+        rig.machine.disk.faults.append(DiskFault("append", ".log"))
         with pytest.raises(Refused):
             await fill(replica, 1, start=5)
-        await asyncio.wait_for(site.node.ended.wait(), 1)
-        await site.crash(site.machine.kill)
-        again = (await site.start()).leader_replica("t", 0)
+        await asyncio.wait_for(rig.broker.ended.wait(), 1)
+        await rig.crash(rig.machine.kill)
+        again = (await rig.start()).leader_replica("t", 0)
         assert (explain(again)["possible_loss"] or {}).get("from_offset") == again.high_watermark
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
 
 def test_retry_is_known_after_a_clean_stop_of_a_small_log() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
+    async def scenario(rig: SimBrokerRig) -> None:
         producers = Producers(random.Random("producers"))
-        await site.start(QUICK)
-        await producers.write(await site.create("t", 1, **BIG), 6)
-        await site.stop()
-        site.machine.kill()
-        await site.start(QUICK)
-        replica = site.node.leader_replica("t", 0)
+        await rig.start(QUICK)
+        await producers.write(await rig.create("t", 1, **BIG), 6)
+        await rig.stop()
+        rig.machine.kill()
+        await rig.start(QUICK)
+        replica = rig.broker.leader_replica("t", 0)
         await producers.retry_all(replica)
         assert replica.log.end_offset == 6
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
 
 def test_retry_is_known_after_a_kill_behind_a_marker() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
+    async def scenario(rig: SimBrokerRig) -> None:
         producers = Producers(random.Random("producers"))
-        await site.start(QUICK)
-        replica = await site.create("t", 1, **BIG)
+        await rig.start(QUICK)
+        replica = await rig.create("t", 1, **BIG)
         await producers.write(replica, 9)
         markers = [TransactionMarker(producer, 0, commit=True, coordinator_epoch=1) for producer in producers.sent]
         for marker in markers:
             replica.append_now(encode_marker(marker, FIRST_MS), 1, from_coordinator=True)
         end = replica.log.end_offset
-        await site.crash(site.machine.kill)
-        await site.start(QUICK)
-        replica = site.node.leader_replica("t", 0)
+        await rig.crash(rig.machine.kill)
+        await rig.start(QUICK)
+        replica = rig.broker.leader_replica("t", 0)
         await producers.retry_all(replica)
         for marker in markers:
             await replica.append_marker(marker)
         assert replica.log.end_offset == end == 9 + len(markers)
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
@@ -379,20 +379,20 @@ def test_retry_is_known_after_a_kill_behind_a_marker() -> None:
 def test_retry_is_known_after_a_lost_disk() -> None:
     """The last batches of each producer are in several segments of the bucket."""
 
-    async def scenario(site: SimBrokerRig) -> None:
+    async def scenario(rig: SimBrokerRig) -> None:
         producers = Producers(random.Random("producers"))
-        await site.start(QUICK)
-        replica = await site.create("t", internal_segment_bytes="1500", retention_ms="-1")
+        await rig.start(QUICK)
+        replica = await rig.create("t", internal_segment_bytes="1500", retention_ms="-1")
         await producers.write(replica, 30)
         replica.roll()
-        await site.wait_until(lambda: replica.cold_end_offset == 30)
-        await site.crash(site.machine.lose_disk)
-        await site.start(QUICK)
-        replica = site.node.leader_replica("t", 0)
+        await rig.wait_until(lambda: replica.cold_end_offset == 30)
+        await rig.crash(rig.machine.lose_disk)
+        await rig.start(QUICK)
+        replica = rig.broker.leader_replica("t", 0)
         await producers.retry_all(replica)
         assert replica.log.end_offset == 30 and replica.log.epochs.lineage[0] == (0, 0)
         assert await read_values(replica, 0) == producers.values
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
@@ -401,18 +401,18 @@ def test_retry_is_known_after_a_lost_disk() -> None:
 def test_small_log_that_grew_after_a_clean_stop_is_read(size: int) -> None:
     """Another program wrote to its end, perhaps less than the header of a batch."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(QUICK)
-        await fill(await site.create("t", 1, **BIG), 3)
-        await site.stop()
-        site.machine.kill()
-        site.machine.disk.open(log_path(site)).append([b"x" * size])
-        await site.start(QUICK)
-        replica = site.node.leader_replica("t", 0)
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(QUICK)
+        await fill(await rig.create("t", 1, **BIG), 3)
+        await rig.stop()
+        rig.machine.kill()
+        rig.machine.disk.open(log_path(rig)).append([b"x" * size])
+        await rig.start(QUICK)
+        replica = rig.broker.leader_replica("t", 0)
         assert (explain(replica)["possible_loss"] or {}).get("from_offset") == 3
         await fill(replica, 1, 3)
         assert await read_values(replica, 0) == numbers(0, 4)
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
@@ -420,57 +420,57 @@ def test_small_log_that_grew_after_a_clean_stop_is_read(size: int) -> None:
 def test_damage_below_the_log_start_is_no_loss() -> None:
     """All records were deleted. A damaged index makes the start read them."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(QUICK)
-        replica = await site.create("t", 1, flush="ack", index_interval_bytes="1", remote_storage_enable="false", **BIG)
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(QUICK)
+        replica = await rig.create("t", 1, flush="ack", index_interval_bytes="1", remote_storage_enable="false", **BIG)
         await fill(replica, 6)
         await replica.flush()
         assert await replica.delete_records(-1) == 6
-        await site.node.hosted_replicas.save_offsets()
+        await rig.broker.hosted_replicas.save_offsets()
         await asyncio.sleep(5)
-        await site.crash(site.machine.power_cut)
-        site.machine.disk.flip_bit(log_path(site).replace(".log", ".index"), 8 * 7 + 4)
-        site.machine.disk.flip_bit(log_path(site), 8 * 3000)
-        await site.start(QUICK)
-        replica = site.node.leader_replica("t", 0)
+        await rig.crash(rig.machine.power_cut)
+        rig.machine.disk.flip_bit(log_path(rig).replace(".log", ".index"), 8 * 7 + 4)
+        rig.machine.disk.flip_bit(log_path(rig), 8 * 3000)
+        await rig.start(QUICK)
+        replica = rig.broker.leader_replica("t", 0)
         assert (replica.log_start_offset, replica.log.end_offset) == (6, 6)
         assert explain(replica)["possible_loss"] is None
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
 
 def test_closed_segment_that_is_shorter_than_noted_has_a_gap() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(QUICK)
-        replica = await site.create(
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(QUICK)
+        replica = await rig.create(
             "t", 1, internal_segment_bytes="4096", retention_ms="-1", remote_storage_enable="false"
         )
         await fill(replica, 12)
         first = replica.log.closed_segments()[0]
-        await site.stop()
-        site.machine.kill()
-        site.machine.disk.open(f"log/t-0/{0:020d}.log").truncate(first.size - 100)
-        await site.start(QUICK)
-        replica = site.node.leader_replica("t", 0)
+        await rig.stop()
+        rig.machine.kill()
+        rig.machine.disk.open(f"log/t-0/{0:020d}.log").truncate(first.size - 100)
+        await rig.start(QUICK)
+        replica = rig.broker.leader_replica("t", 0)
         assert replica.log.offset_gaps == [(first.next_offset - 1, first.next_offset)]
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
 
 def test_leader_epochs_after_a_power_cut_are_those_of_the_batches() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(QUICK)
-        replica = await site.create("t", 1, flush="ack", remote_storage_enable="false", **BIG)
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(QUICK)
+        replica = await rig.create("t", 1, flush="ack", remote_storage_enable="false", **BIG)
         await fill(replica, 5)
         await replica.flush()
-        await site.node.hosted_replicas.save_offsets()
-        await site.crash(site.machine.power_cut)
-        site.machine.disk.flip_bit(f"log/t-0/{EPOCHS_FILE}", 8 * len("0 1 "))  # epoch 1 in place of epoch 0
-        await site.start(QUICK)
-        assert site.node.leader_replica("t", 0).log.epochs.lineage == ((0, 0),)
-        await site.stop()
+        await rig.broker.hosted_replicas.save_offsets()
+        await rig.crash(rig.machine.power_cut)
+        rig.machine.disk.flip_bit(f"log/t-0/{EPOCHS_FILE}", 8 * len("0 1 "))  # epoch 1 in place of epoch 0
+        await rig.start(QUICK)
+        assert rig.broker.leader_replica("t", 0).log.epochs.lineage == ((0, 0),)
+        await rig.stop()
 
     run(scenario)
 
@@ -478,35 +478,35 @@ def test_leader_epochs_after_a_power_cut_are_those_of_the_batches() -> None:
 def test_empty_file_of_leader_epochs_is_written_anew() -> None:
     """A power cut empties a file that was not fsynced. The batches tell the epochs."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(QUICK)
-        replica = await site.create("t", 1, remote_storage_enable="false", **BIG)
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(QUICK)
+        replica = await rig.create("t", 1, remote_storage_enable="false", **BIG)
         await fill(replica, 5)
         await replica.flush()
-        await site.crash(site.machine.kill)
-        site.machine.disk.open(f"log/t-0/{EPOCHS_FILE}").truncate(0)
-        await site.start(QUICK)
-        assert site.node.leader_replica("t", 0).log.epochs.lineage == ((0, 0),)
-        await site.stop()
+        await rig.crash(rig.machine.kill)
+        rig.machine.disk.open(f"log/t-0/{EPOCHS_FILE}").truncate(0)
+        await rig.start(QUICK)
+        assert rig.broker.leader_replica("t", 0).log.epochs.lineage == ((0, 0),)
+        await rig.stop()
 
     run(scenario)
 
 
 def test_epoch_of_a_record_that_is_gone_is_forgotten() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(QUICK)
-        await fill(await site.create("t", 1, **BIG), 5)
-        await site.crash(site.machine.kill)
-        await site.start(QUICK)
-        await fill(site.node.leader_replica("t", 0), 1, 5)
-        await site.stop()
-        site.machine.kill()
-        file = site.machine.disk.open(log_path(site))
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(QUICK)
+        await fill(await rig.create("t", 1, **BIG), 5)
+        await rig.crash(rig.machine.kill)
+        await rig.start(QUICK)
+        await fill(rig.broker.leader_replica("t", 0), 1, 5)
+        await rig.stop()
+        rig.machine.kill()
+        file = rig.machine.disk.open(log_path(rig))
         file.truncate(file.size() - 100)
-        await site.start(QUICK)
-        replica = site.node.leader_replica("t", 0)
+        await rig.start(QUICK)
+        replica = rig.broker.leader_replica("t", 0)
         assert (replica.log.end_offset, replica.log.epochs.lineage) == (5, ((0, 0),))
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
@@ -514,20 +514,20 @@ def test_epoch_of_a_record_that_is_gone_is_forgotten() -> None:
 def test_records_below_a_lost_log_start_have_their_epochs() -> None:
     """All records were deleted, and the disk did not take a note of that. A stop writes the epochs that are left."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(QUICK)
-        replica = await site.create("t", 1, remote_storage_enable="false", **BIG)
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(QUICK)
+        replica = await rig.create("t", 1, remote_storage_enable="false", **BIG)
         await fill(replica, 5)
-        site.machine.disk.faults.append(DiskFault("rename", LOG_STARTS, "EMFILE", times=-1))
+        rig.machine.disk.faults.append(DiskFault("rename", LOG_STARTS, "EMFILE", times=-1))
         with suppress(Refused, Unavailable, TimeoutError):
             await asyncio.wait_for(replica.delete_records(-1), 5)
-        await site.stop()
-        site.machine.kill()
-        site.machine.disk.faults.clear()
-        await site.start(QUICK)
-        replica = site.node.leader_replica("t", 0)
+        await rig.stop()
+        rig.machine.kill()
+        rig.machine.disk.faults.clear()
+        await rig.start(QUICK)
+        replica = rig.broker.leader_replica("t", 0)
         assert (replica.log_start_offset, replica.log.epochs.lineage) == (0, ((0, 0),))
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
@@ -560,21 +560,21 @@ def test_unopened_log_does_not_claim_what_a_later_epoch_had_replaced() -> None:
 def test_batch_of_an_earlier_epoch_behind_a_later_one_is_cut() -> None:
     """It belongs to a history that was truncated."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(QUICK)
-        replica = await site.create("t", 1, **BIG)
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(QUICK)
+        replica = await rig.create("t", 1, **BIG)
         await replica.append(batch([b"%06d" % 0]))
-        await site.crash(site.machine.kill)
-        file = site.machine.disk.open(log_path(site))
+        await rig.crash(rig.machine.kill)
+        file = rig.machine.disk.open(log_path(rig))
         left = bytearray(file.pread(0, file.size()))
-        await site.start(QUICK)
-        await site.node.leader_replica("t", 0).append(batch([b"%06d" % 1]))
-        await site.crash(site.machine.kill)
+        await rig.start(QUICK)
+        await rig.broker.leader_replica("t", 0).append(batch([b"%06d" % 1]))
+        await rig.crash(rig.machine.kill)
         left[:8] = (2).to_bytes(8, "big")
-        site.machine.disk.open(log_path(site)).append([left])
-        await site.start(QUICK)
-        assert site.node.leader_replica("t", 0).log.end_offset == 2
-        await site.stop()
+        rig.machine.disk.open(log_path(rig)).append([left])
+        await rig.start(QUICK)
+        assert rig.broker.leader_replica("t", 0).log.end_offset == 2
+        await rig.stop()
 
     run(scenario)
 
@@ -584,28 +584,28 @@ def test_damage_that_no_crash_explains_is_reported(end: str) -> None:
     """The topic counts fsyncs only, and all its records were fsynced. After the power cut a damaged index makes the
     start read them."""
 
-    async def scenario(site: SimBrokerRig) -> None:
+    async def scenario(rig: SimBrokerRig) -> None:
         producers = Producers(random.Random("producers"))
-        await site.start(QUICK)
+        await rig.start(QUICK)
         interval = "1" if end == "power cut" else "4096"
-        replica = await site.create("t", 1, flush="ack", index_interval_bytes=interval, **BIG)
+        replica = await rig.create("t", 1, flush="ack", index_interval_bytes=interval, **BIG)
         await producers.write(replica, 6)
         await replica.flush()  # with indexes: the segment checkpoint proves the log
-        await site.node.hosted_replicas.save_offsets()
+        await rig.broker.hosted_replicas.save_offsets()
         await asyncio.sleep(5)
         if end == "clean stop":
-            await site.stop()
-            site.machine.kill()
+            await rig.stop()
+            rig.machine.kill()
         else:
-            await site.crash(site.machine.power_cut)
-            site.machine.disk.flip_bit(log_path(site).replace(".log", ".index"), 8 * 7 + 4)
+            await rig.crash(rig.machine.power_cut)
+            rig.machine.disk.flip_bit(log_path(rig).replace(".log", ".index"), 8 * 7 + 4)
         size = replica.log.size_bytes
-        site.machine.disk.flip_bit(log_path(site), 8 * (size - 20))
-        await site.start(QUICK)
-        replica = site.node.leader_replica("t", 0)
+        rig.machine.disk.flip_bit(log_path(rig), 8 * (size - 20))
+        await rig.start(QUICK)
+        replica = rig.broker.leader_replica("t", 0)
         assert replica.log.end_offset == 5
         assert explain(replica)["possible_loss"]["from_offset"] == 5
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
@@ -614,26 +614,26 @@ def test_damage_that_no_crash_explains_is_reported(end: str) -> None:
 def test_damaged_length_that_no_torn_write_explains_is_reported(is_clean: bool) -> None:
     """The end of a process tears at most the last write, and a clean stop tears none."""
 
-    async def scenario(site: SimBrokerRig) -> None:
+    async def scenario(rig: SimBrokerRig) -> None:
         producers = Producers(random.Random("producers"))
-        await site.start(QUICK)
-        replica = await site.create("t", 1, **BIG)
+        await rig.start(QUICK)
+        replica = await rig.create("t", 1, **BIG)
         await producers.write(replica, 5)
         size = replica.log.size_bytes
         await producers.write(replica, 1)
         if is_clean:
-            await site.stop()
-            site.machine.kill()
-            site.machine.disk.flip_bit(log_path(site), 8 * (size + 70))  # a batch with the right CRC is no torn one
+            await rig.stop()
+            rig.machine.kill()
+            rig.machine.disk.flip_bit(log_path(rig), 8 * (size + 70))  # a batch with the right CRC is no torn one
         else:
             await producers.write(replica, 4)
-            await site.crash(site.machine.kill)
-        site.machine.disk.flip_bit(log_path(site), 8 * (size + 9))
-        await site.start(QUICK)
-        replica = site.node.leader_replica("t", 0)
+            await rig.crash(rig.machine.kill)
+        rig.machine.disk.flip_bit(log_path(rig), 8 * (size + 9))
+        await rig.start(QUICK)
+        replica = rig.broker.leader_replica("t", 0)
         assert replica.log.end_offset == 5
         assert (explain(replica)["possible_loss"] or {}).get("from_offset") == 5
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
@@ -641,60 +641,60 @@ def test_damaged_length_that_no_torn_write_explains_is_reported(is_clean: bool) 
 def test_batch_that_is_missing_ends_the_log() -> None:
     """Later batches do not close the hole."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(QUICK)
-        replica = await site.create("t", 1, **BIG)
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(QUICK)
+        replica = await rig.create("t", 1, **BIG)
         for number in range(6):
             await replica.append(batch([b"%06d" % number]))
         size = replica.log.size_bytes // 6
-        await site.crash(site.machine.kill)
-        file = site.machine.disk.open(log_path(site))
+        await rig.crash(rig.machine.kill)
+        file = rig.machine.disk.open(log_path(rig))
         data = file.pread(0, file.size())
         file.truncate(2 * size)
         file.append([data[3 * size :]])
-        await site.start(QUICK)
-        replica = site.node.leader_replica("t", 0)
+        await rig.start(QUICK)
+        replica = rig.broker.leader_replica("t", 0)
         assert replica.log.end_offset == explain(replica)["possible_loss"]["from_offset"] == 2
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
 
 @pytest.mark.parametrize("verb", ["append", "sync"])
 def test_failed_disk_ends_the_broker_and_is_not_trusted_again(verb: str) -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create(flush="ack", retention_ms="-1")
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        replica = await rig.create(flush="ack", retention_ms="-1")
         await fill(replica, 5)
-        site.machine.disk.faults.append(DiskFault(verb, ".log"))
+        rig.machine.disk.faults.append(DiskFault(verb, ".log"))
         with pytest.raises(Refused) as refused:
             await fill(replica, 1, start=5)
         assert refused.value.code is Code.KAFKA_STORAGE_ERROR
-        await asyncio.wait_for(site.node.ended.wait(), 1)
-        health = site.node.health()
+        await asyncio.wait_for(rig.broker.ended.wait(), 1)
+        health = rig.broker.health()
         assert not health.ok
         assert any("data directory" in each for each in health.problems)
-        await site.stop()
-        site.machine.kill()
-        again = (await site.start()).leader_replica("t", 0)
+        await rig.stop()
+        rig.machine.kill()
+        again = (await rig.start()).leader_replica("t", 0)
         assert (await read_values(again, 0))[:5] == numbers(0, 5)
         assert (explain(again)["possible_loss"] or {}).get("from_offset") == again.high_watermark
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
 
 def test_stop_that_could_not_close_all_logs_is_not_clean() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create(flush="none", retention_ms="-1")
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        replica = await rig.create(flush="none", retention_ms="-1")
         await fill(replica, 5)
-        site.machine.disk.faults.append(DiskFault("sync", ".log", "EMFILE"))
-        await site.stop()
-        site.machine.power_cut()
-        again = (await site.start()).leader_replica("t", 0)
+        rig.machine.disk.faults.append(DiskFault("sync", ".log", "EMFILE"))
+        await rig.stop()
+        rig.machine.power_cut()
+        again = (await rig.start()).leader_replica("t", 0)
         assert (explain(again)["possible_loss"] or {}).get("from_offset") == again.high_watermark
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
@@ -703,40 +703,40 @@ def test_stop_that_could_not_close_all_logs_is_not_clean() -> None:
 def test_epoch_whose_records_a_power_cut_took_is_forgotten(seed: int) -> None:
     """The file of epochs was fsynced, and the first record of the last epoch was not."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(QUICK)
-        replica = await site.create("t", 1, **BIG)
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(QUICK)
+        replica = await rig.create("t", 1, **BIG)
         await fill(replica, 5)
         await replica.flush()
-        await site.node.hosted_replicas.save_offsets()
-        await site.crash(site.machine.kill)
-        await site.start(QUICK)
-        await fill(site.node.leader_replica("t", 0), 1, 5)
-        await site.machine.disk.open(f"log/t-0/{EPOCHS_FILE}").sync()
-        await site.machine.disk.sync_dir("log/t-0")
-        await site.crash(site.machine.power_cut)
-        await site.start(QUICK)
-        replica = site.node.leader_replica("t", 0)
+        await rig.broker.hosted_replicas.save_offsets()
+        await rig.crash(rig.machine.kill)
+        await rig.start(QUICK)
+        await fill(rig.broker.leader_replica("t", 0), 1, 5)
+        await rig.machine.disk.open(f"log/t-0/{EPOCHS_FILE}").sync()
+        await rig.machine.disk.sync_dir("log/t-0")
+        await rig.crash(rig.machine.power_cut)
+        await rig.start(QUICK)
+        replica = rig.broker.leader_replica("t", 0)
         assert all(start < replica.log.end_offset for _, start in replica.log.epochs.lineage)
         await fill(replica, 1, replica.log.end_offset)
-        await site.stop()
+        await rig.stop()
 
     run(scenario, seed)
 
 
 def test_disk_that_failed_takes_no_record_of_any_topic() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(QUICK)
-        failing = await site.create("t", 1, flush="ack", **BIG)
-        other = await site.create("u", 1, **BIG)
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(QUICK)
+        failing = await rig.create("t", 1, flush="ack", **BIG)
+        other = await rig.create("u", 1, **BIG)
         await fill(other, 1)
-        site.machine.disk.faults.append(DiskFault("sync", "log/t-0", "EIO"))
+        rig.machine.disk.faults.append(DiskFault("sync", "log/t-0", "EIO"))
         with pytest.raises(Refused):
             await fill(failing, 1)
         for replica in (failing, other):
             with pytest.raises(Refused):
                 replica.append_now(batch([b"late"]), 1)
-        site.machine.kill()
+        rig.machine.kill()
 
     run(scenario)
 
@@ -744,20 +744,20 @@ def test_disk_that_failed_takes_no_record_of_any_topic() -> None:
 def test_damaged_leader_epochs_cost_no_record() -> None:
     """They contradict the bucket. The records tell the true ones, and those above the cold end are only here."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(QUICK)
-        replica = await site.create("t", internal_segment_bytes="4096", retention_ms="-1")
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(QUICK)
+        replica = await rig.create("t", internal_segment_bytes="4096", retention_ms="-1")
         await fill(replica, 20)
-        await site.wait_until(lambda: replica.cold_end_offset > 0)
+        await rig.wait_until(lambda: replica.cold_end_offset > 0)
         await fill(replica, 2, 20)
-        await site.crash(site.machine.kill)
+        await rig.crash(rig.machine.kill)
         assert replica.cold_end_offset < 22
-        site.machine.disk.flip_bit(f"log/t-0/{EPOCHS_FILE}", 8 * len("0 1 "))  # epoch 1 in place of epoch 0
-        await site.start(QUICK)
-        replica = site.node.leader_replica("t", 0)
+        rig.machine.disk.flip_bit(f"log/t-0/{EPOCHS_FILE}", 8 * len("0 1 "))  # epoch 1 in place of epoch 0
+        await rig.start(QUICK)
+        replica = rig.broker.leader_replica("t", 0)
         assert await read_values(replica, 0) == numbers(0, 22)
         assert explain(replica)["possible_loss"] is None
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
@@ -766,37 +766,35 @@ def test_damaged_leader_epochs_cost_no_record() -> None:
 def test_any_end_of_the_process_keeps_what_was_fsynced(seed: int) -> None:
     """Kills, power cuts and clean stops follow each other, also in the middle of an fsync."""
 
-    async def scenario(site: SimBrokerRig) -> None:
+    async def scenario(rig: SimBrokerRig) -> None:
         rng, producers = random.Random(f"{seed}/ends"), Producers(random.Random(f"{seed}/producers"))
-        site.machine.disk.sync_seconds = lambda: 0.002
-        await site.start(QUICK)
-        replica = await site.create(
-            "t", internal_segment_bytes="1500", retention_ms="-1", remote_storage_enable="false"
-        )
+        rig.machine.disk.sync_seconds = lambda: 0.002
+        await rig.start(QUICK)
+        replica = await rig.create("t", internal_segment_bytes="1500", retention_ms="-1", remote_storage_enable="false")
         for _ in range(5):
             await producers.write(replica, rng.randint(3, 9))
             if rng.random() < 0.7:
                 await replica.flush()
             if rng.random() < 0.5:
-                await site.node.hosted_replicas.save_offsets()
+                await rig.broker.hosted_replicas.save_offsets()
             await producers.write(replica, rng.randint(0, 9))
             flushing = asyncio.ensure_future(replica.flush())
             await asyncio.sleep(rng.choice((0.0, 0.001, 0.003, 0.01)))
             flushed, how = replica.log.flushed_offset, rng.choice(("kill", "power", "power", "stop"))
             if how == "stop":
-                await site.stop()
-                site.machine.kill()
+                await rig.stop()
+                rig.machine.kill()
             else:
-                await site.crash(site.machine.kill if how == "kill" else site.machine.power_cut)
+                await rig.crash(rig.machine.kill if how == "kill" else rig.machine.power_cut)
             await asyncio.gather(flushing, return_exceptions=True)
-            await site.start(QUICK)
-            replica = site.node.leader_replica("t", 0)
+            await rig.start(QUICK)
+            replica = rig.broker.leader_replica("t", 0)
             end = replica.log.end_offset
             assert end == len(producers.values) if how != "power" else flushed <= end <= len(producers.values)
             producers.forget_from(end)
             assert await read_values(replica, 0) == producers.values
             await producers.retry_all(replica)
             assert replica.log.end_offset == end
-        await site.stop()
+        await rig.stop()
 
     run(scenario, seed)

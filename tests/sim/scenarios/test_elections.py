@@ -38,33 +38,33 @@ async def elect(
     }
 
 
-def leaders(site: SimBrokerRig, topic: str) -> list[int]:
-    return [each.leader for each in site.node.image.topics[topic].partitions]
+def leaders(rig: SimBrokerRig, topic: str) -> list[int]:
+    return [each.leader for each in rig.broker.image.topics[topic].partitions]
 
 
-async def alter_isr(site: SimBrokerRig, topic: str, number: int, *members: int) -> None:
+async def alter_isr(rig: SimBrokerRig, topic: str, number: int, *members: int) -> None:
     """Sends an ISR change as the leader would, and nothing else."""
-    image = site.node.image
+    image = rig.broker.image
     of, incarnations = image.topics[topic], {1: image.brokers[1].incarnation, 2: TWO}
     old = of.partitions[number]
     isr = tuple(InSync(node, incarnation_number(incarnations[node])) for node in members)
     requested = IsrWish(of.topic_id, number, old.leader_epoch, old.partition_epoch, isr)
-    codes = await site.node.submit(AlterPartitions(old.leader, incarnations[old.leader], (requested,)))
+    codes = await rig.broker.submit(AlterPartitions(old.leader, incarnations[old.leader], (requested,)))
     assert codes == (Code.NONE,)
 
 
 def test_elections_choose_the_preferred_or_any_live_replica() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(QUICK)
-        await site.node.submit(RegisterBroker(2, TWO, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
-        await site.node.submit(CreateTopic("t", assignments=[[1, 2], [2, 1]]))
-        await site.node.submit(CreateTopic("only", assignments=[[2]]))
-        await site.node.submit(CreateTopic("left", assignments=[[2, 1]]))
-        server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
-        link = await open_connection(site.network.host("far"), "one", 9092, "far", 5)
-        await alter_isr(site, "left", 0, 2)
-        await site.node.submit(FenceBroker(2, TWO))
-        assert (leaders(site, "t"), leaders(site, "only"), leaders(site, "left")) == ([1, 1], [-1], [-1])
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(QUICK)
+        await rig.broker.submit(RegisterBroker(2, TWO, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
+        await rig.broker.submit(CreateTopic("t", assignments=[[1, 2], [2, 1]]))
+        await rig.broker.submit(CreateTopic("only", assignments=[[2]]))
+        await rig.broker.submit(CreateTopic("left", assignments=[[2, 1]]))
+        server = await serve_kafka(rig.broker, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
+        link = await open_connection(rig.network.host("far"), "one", 9092, "far", 5)
+        await alter_isr(rig, "left", 0, 2)
+        await rig.broker.submit(FenceBroker(2, TWO))
+        assert (leaders(rig, "t"), leaders(rig, "only"), leaders(rig, "left")) == ([1, 1], [-1], [-1])
 
         for version in range(3):
             code, results = await elect(link, PREFERRED, {"t": [0, 1, 9], "no": [0], "only": [0]}, version)
@@ -74,17 +74,17 @@ def test_elections_choose_the_preferred_or_any_live_replica() -> None:
             }  # fmt: skip
         nobody = Code.ELIGIBLE_LEADERS_NOT_AVAILABLE.number
         assert await elect(link, UNCLEAN, None) == (0, {("only", 0): nobody, ("left", 0): 0})
-        assert leaders(site, "left") == [1]
+        assert leaders(rig, "left") == [1]
 
-        await site.node.submit(UnfenceBroker(2, TWO))
-        await alter_isr(site, "t", 1, 1, 2)
-        assert leaders(site, "t") == [1, 1]
+        await rig.broker.submit(UnfenceBroker(2, TWO))
+        await alter_isr(rig, "t", 1, 1, 2)
+        assert leaders(rig, "t") == [1, 1]
         assert await elect(link, PREFERRED, {"t": [0, 1]}) == (0, {("t", 0): NOT_NEEDED, ("t", 1): 0})
-        assert leaders(site, "t") == [1, 2]
+        assert leaders(rig, "t") == [1, 2]
         invalid = Code.INVALID_REQUEST.number
         assert await elect(link, 7, {"t": [1]}) == (invalid, {("t", 1): invalid})
         link.close()
         await server.close()
-        await site.stop()
+        await rig.stop()
 
     run(scenario)

@@ -31,7 +31,7 @@ class Followers(Members):
 
     @property
     def leader(self) -> LeaderReplica:
-        return self.site.node.leader_replica("t", 0)
+        return self.rig.broker.leader_replica("t", 0)
 
     @property
     def high_watermark(self) -> int:
@@ -60,8 +60,8 @@ class Followers(Members):
     async def lead_next(self, node: int) -> None:
         """Makes a broker the preferred leader, and has it elected."""
         others = [each for each in (ONE, TWO, THREE) if each != node]
-        await self.site.node.submit(Reassign((Move(self.topic_id, 0, (node, *others)),)))
-        await self.site.node.submit(ElectLeaders(True, ((self.topic_id, 0),)))
+        await self.rig.broker.submit(Reassign((Move(self.topic_id, 0, (node, *others)),)))
+        await self.rig.broker.submit(ElectLeaders(True, ((self.topic_id, 0),)))
         assert self.now.leader == node
 
     async def leave(self, node: int, stays: int) -> None:
@@ -78,14 +78,14 @@ def count_batches(data: RecordBytes) -> int:
 
 
 def run_followers(scenario: Callable[[Followers], Awaitable[None]]) -> None:
-    async def run_all(site: SimBrokerRig) -> None:
-        await site.start(SETTINGS)
-        followers = Followers(site)
+    async def run_all(rig: SimBrokerRig) -> None:
+        await rig.start(SETTINGS)
+        followers = Followers(rig)
         for node in (TWO, THREE):
             await followers.register(node)
         await followers.create(ONE, TWO, THREE, retention_ms="-1")
         await scenario(followers)
-        await site.stop()
+        await rig.stop()
 
     run(run_all)
 
@@ -150,7 +150,7 @@ def test_follower_joins_a_new_leader_with_all_that_it_began_with() -> None:
         end = of.write(3)
         await of.lead_next(TWO)
         await of.lead_next(ONE)
-        await of.site.wait_until(lambda: of.leader.leader_epoch == of.now.leader_epoch, 5)
+        await of.rig.wait_until(lambda: of.leader.leader_epoch == of.now.leader_epoch, 5)
         assert (of.high_watermark, of.leader.epoch_start) == (6, end)
         of.fetch(THREE, end - 1)
         await asyncio.sleep(1.5)
@@ -179,7 +179,7 @@ def test_fetches_of_another_process_prove_nothing() -> None:
         of.fetch(TWO, 6)
         await of.register(THREE)
         assert THREE not in of.now.isr
-        await of.site.wait_until(lambda: THREE not in of.leader.state.isr, 5)
+        await of.rig.wait_until(lambda: THREE not in of.leader.state.isr, 5)
         of.fetch(THREE, 6, life=1)
         await asyncio.sleep(3)
         assert THREE not in of.now.isr, "a dead process fetched"
@@ -195,13 +195,13 @@ def test_fetches_of_brokers_without_a_replica_are_refused() -> None:
         end = of.write(5)
         for node in (TWO, THREE):
             of.fetch(node, end)
-        await of.site.node.submit(Reassign((Move(of.topic_id, 0, (ONE, TWO)),)))
-        await of.site.wait_until(lambda: of.leader.state.replicas == (ONE, TWO), 5)
+        await of.rig.broker.submit(Reassign((Move(of.topic_id, 0, (ONE, TWO)),)))
+        await of.rig.wait_until(lambda: of.leader.state.replicas == (ONE, TWO), 5)
         for node in (THREE, ONE):
             with pytest.raises(Refused) as refused:
                 of.fetch(node, end)
             assert refused.value.code is Code.STALE_BROKER_EPOCH
-        await of.site.node.submit(Reassign((Move(of.topic_id, 0, (ONE, TWO, THREE)),)))
+        await of.rig.broker.submit(Reassign((Move(of.topic_id, 0, (ONE, TWO, THREE)),)))
         await asyncio.sleep(3)
         assert THREE not in of.now.isr, "it is back, and has not fetched since"
 
@@ -217,7 +217,7 @@ def test_logs_of_other_histories_are_sent_to_where_they_part() -> None:
             of.fetch(node, 5)
         await of.lead_next(TWO)
         await of.lead_next(ONE)
-        await of.site.wait_until(lambda: of.leader.leader_epoch == of.now.leader_epoch, 5)
+        await of.rig.wait_until(lambda: of.leader.leader_epoch == of.now.leader_epoch, 5)
         new = of.leader.leader_epoch
         end = of.write(4)
         assert new >= 2 and of.leader.log.epochs.lineage == ((0, 0), (new, 5))
@@ -244,11 +244,11 @@ def test_follower_is_not_sent_to_a_bucket_that_lacks_the_damaged_records() -> No
     async def scenario(of: Followers) -> None:
         of.write(5)
         size = of.leader.log.size_bytes // 5
-        of.site.machine.disk.flip_bit(f"log/t-0/{0:020d}.log", 8 * (3 * size + 8))  # the length of a batch
+        of.rig.machine.disk.flip_bit(f"log/t-0/{0:020d}.log", 8 * (3 * size + 8))  # the length of a batch
         with pytest.raises(Refused) as refused:
             of.fetch(TWO, 4)
         assert refused.value.code is Code.KAFKA_STORAGE_ERROR
-        of.site.machine.disk.flip_bit(f"log/t-0/{0:020d}.log", 8 * (3 * size + 8))
+        of.rig.machine.disk.flip_bit(f"log/t-0/{0:020d}.log", 8 * (3 * size + 8))
 
     run_followers(scenario)
 
@@ -315,7 +315,7 @@ def test_isr_changes_that_nobody_decides_count_on_both_sides() -> None:
         of.fetch(TWO, end)
         committed = of.high_watermark
         assert committed == end
-        of.site.machine.faults.outage = True
+        of.rig.machine.faults.outage = True
         of.fetch(THREE, end)
         await asyncio.sleep(0.5)
         end = of.write(3)
@@ -323,8 +323,8 @@ def test_isr_changes_that_nobody_decides_count_on_both_sides() -> None:
             of.fetch(TWO, end)
             assert of.high_watermark == committed, "the third one may be in sync by now"
             await asyncio.sleep(2)
-        of.site.machine.faults.outage = False
-        await of.site.wait_until(lambda: of.leader.state.partition_epoch == of.now.partition_epoch, 30)
+        of.rig.machine.faults.outage = False
+        await of.rig.wait_until(lambda: of.leader.state.partition_epoch == of.now.partition_epoch, 30)
         for _ in range(3):
             for node in (TWO, THREE):
                 of.fetch(node, end)
@@ -342,14 +342,14 @@ def test_member_that_is_to_leave_counts_until_it_has_left() -> None:
         end = of.write(5)
         for node in (TWO, THREE):
             of.fetch(node, end)
-        of.site.machine.faults.outage = True
+        of.rig.machine.faults.outage = True
         end = of.write(3)
         for _ in range(8):
             of.fetch(TWO, end)
             assert of.high_watermark == 5
             await asyncio.sleep(1)
-        of.site.machine.faults.outage = False
-        await of.site.wait_until(lambda: THREE not in of.leader.state.isr, 30)
+        of.rig.machine.faults.outage = False
+        await of.rig.wait_until(lambda: THREE not in of.leader.state.isr, 30)
         assert of.high_watermark == end
 
     run_followers(scenario)

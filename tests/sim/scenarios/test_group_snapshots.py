@@ -47,15 +47,15 @@ METADATA = "m" * (2 * BATCH_BYTES // PARTITIONS)
 """Text of an offset: those of all partitions are two batches of the log."""
 
 
-async def commit_all(site: SimBrokerRig, offset: int) -> None:
+async def commit_all(rig: SimBrokerRig, offset: int) -> None:
     rows = tuple(PartitionOffset("t", number, offset, metadata=METADATA) for number in range(PARTITIONS))
-    reply = await site.node.group_coordinators.submit(G, CommitOffsets(G, rows))
+    reply = await rig.broker.group_coordinators.submit(G, CommitOffsets(G, rows))
     assert isinstance(reply, CommitOffsetsReply) and {*reply.codes} == {Code.NONE}
 
 
-async def fetch_all(site: SimBrokerRig) -> list[int]:
+async def fetch_all(rig: SimBrokerRig) -> list[int]:
     asked = tuple(("t", number) for number in range(PARTITIONS))
-    reply = await site.node.group_coordinators.submit(G, FetchOffsets(G, asked))
+    reply = await rig.broker.group_coordinators.submit(G, FetchOffsets(G, asked))
     assert isinstance(reply, FetchOffsetsReply)
     return [each.offset for each in reply.offsets]
 
@@ -63,44 +63,44 @@ async def fetch_all(site: SimBrokerRig) -> list[int]:
 def test_commits_of_one_turn_and_those_during_a_snapshot_survive_a_kill() -> None:
     """The commits of the turn are two batches. The snapshot is made in parts, and its offset was read before."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(replace(GROUP_SETTINGS, offset_metadata_max_bytes=len(METADATA)))
-        await site.create("t")
-        await commit_all(site, 7)
-        await restart(site)
-        assert await fetch_all(site) == [7] * PARTITIONS
-        await commit(site, G, 8)
-        host = site.node.group_coordinators.host
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(replace(GROUP_SETTINGS, offset_metadata_max_bytes=len(METADATA)))
+        await rig.create("t")
+        await commit_all(rig, 7)
+        await restart(rig)
+        assert await fetch_all(rig) == [7] * PARTITIONS
+        await commit(rig, G, 8)
+        host = rig.broker.group_coordinators.host
         saving = asyncio.ensure_future(host.snapshotter.save_changed(list(host.led_partitions.values())))
         await asyncio.sleep(0)
-        assert await commit(site, G, 9) is Code.NONE
-        assert offsets_replica(site, P).log_start_offset == 0, "the snapshot is not stored yet"
+        assert await commit(rig, G, 9) is Code.NONE
+        assert offsets_replica(rig, P).log_start_offset == 0, "the snapshot is not stored yet"
         await saving
-        assert offsets_replica(site, P).log_start_offset > 0
-        await restart(site)
-        assert await fetch_all(site) == [9] + [7] * (PARTITIONS - 1)
-        await site.stop()
+        assert offsets_replica(rig, P).log_start_offset > 0
+        await restart(rig)
+        assert await fetch_all(rig) == [9] + [7] * (PARTITIONS - 1)
+        await rig.stop()
 
     run(scenario)
 
 
 def test_log_of_groups_stays_while_the_bucket_takes_no_snapshot() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(GROUP_SETTINGS)
-        await site.create("t")
-        await commit(site, G, 5)
-        await site.wait_until(lambda: len(snapshots(site, P)) == 1, 61)
-        await commit(site, G, 6)
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(GROUP_SETTINGS)
+        await rig.create("t")
+        await commit(rig, G, 5)
+        await rig.wait_until(lambda: len(snapshots(rig, P)) == 1, 61)
+        await commit(rig, G, 6)
         refused = FaultRule(FaultKind.ERROR, ("put",), key="groups/")
-        site.machine.faults.rules.append(refused)
+        rig.machine.faults.rules.append(refused)
         await asyncio.sleep(130)
-        await site.crash(site.machine.kill)
-        site.machine.faults.rules.remove(refused)
-        assert len(snapshots(site, P)) == 1
-        await site.start(GROUP_SETTINGS)
-        await wait_groups_loaded(site)
-        assert await fetch_committed(site, G) == 6
-        await site.stop()
+        await rig.crash(rig.machine.kill)
+        rig.machine.faults.rules.remove(refused)
+        assert len(snapshots(rig, P)) == 1
+        await rig.start(GROUP_SETTINGS)
+        await wait_groups_loaded(rig)
+        assert await fetch_committed(rig, G) == 6
+        await rig.stop()
 
     run(scenario)
 
@@ -108,45 +108,45 @@ def test_log_of_groups_stays_while_the_bucket_takes_no_snapshot() -> None:
 def test_topic_deleted_while_a_load_writes_its_snapshot_leaves_no_offset() -> None:
     """The offsets were compared with the topics by then."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(GROUP_SETTINGS)
-        await site.create("t")
-        await site.create("u")
-        await commit(site, G, 7)
-        await commit(site, G, 8, topic="u")
-        await site.wait_until(lambda: len(snapshots(site, P)) == 1, 61)
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(GROUP_SETTINGS)
+        await rig.create("t")
+        await rig.create("u")
+        await commit(rig, G, 7)
+        await commit(rig, G, 8, topic="u")
+        await rig.wait_until(lambda: len(snapshots(rig, P)) == 1, 61)
         await asyncio.sleep(NOTED_SECONDS)
-        await site.crash(site.machine.kill)
-        site.machine.faults.rules.append(FaultRule(FaultKind.DELAY, ("put",), key="groups/", times=1, seconds=20.0))
-        await site.start(GROUP_SETTINGS)
+        await rig.crash(rig.machine.kill)
+        rig.machine.faults.rules.append(FaultRule(FaultKind.DELAY, ("put",), key="groups/", times=1, seconds=20.0))
+        await rig.start(GROUP_SETTINGS)
         await asyncio.sleep(10)
-        assert site.node.group_coordinators.host.count_loading()
-        await site.node.submit(DeleteTopic("t"))
-        await wait_groups_loaded(site)
+        assert rig.broker.group_coordinators.host.count_loading()
+        await rig.broker.submit(DeleteTopic("t"))
+        await wait_groups_loaded(rig)
         await asyncio.sleep(1)
-        kept = [(group, topic) for group, topic, _ in site.node.group_coordinators.iter_committed_offsets()]
+        kept = [(group, topic) for group, topic, _ in rig.broker.group_coordinators.iter_committed_offsets()]
         assert kept == [(G, "u")]
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
 
 def test_log_says_that_groups_may_be_gone_if_their_snapshots_are(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(GROUP_SETTINGS)
-        await site.create("t")
-        await commit(site, G, 7)
-        await site.wait_until(lambda: offsets_replica(site, P).log_start_offset > 0, 61)
-        end = offsets_replica(site, P).log_start_offset
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(GROUP_SETTINGS)
+        await rig.create("t")
+        await commit(rig, G, 7)
+        await rig.wait_until(lambda: offsets_replica(rig, P).log_start_offset > 0, 61)
+        end = offsets_replica(rig, P).log_start_offset
         await asyncio.sleep(NOTED_SECONDS)
-        await site.crash(site.machine.kill)
-        await site.bucket.memory.delete([each.key for each in snapshots(site, P)])
-        await site.start(GROUP_SETTINGS)
-        await wait_groups_loaded(site)
+        await rig.crash(rig.machine.kill)
+        await rig.bucket.memory.delete([each.key for each in snapshots(rig, P)])
+        await rig.start(GROUP_SETTINGS)
+        await wait_groups_loaded(rig)
         lost = f"changes of groups may be gone partition=__consumer_offsets-{P} below_offset={end}"
         assert [each.getMessage() for each in caplog.records if "may be gone" in each.getMessage()] == [lost]
-        assert await fetch_committed(site, G) == -1
-        await site.stop()
+        assert await fetch_committed(rig, G) == -1
+        await rig.stop()
 
     run(scenario)
 
@@ -154,21 +154,21 @@ def test_log_says_that_groups_may_be_gone_if_their_snapshots_are(caplog: pytest.
 def test_log_says_that_records_of_groups_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
     """The next snapshot takes the place of the log, and has no such records."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(GROUP_SETTINGS)
-        await site.create("t")
-        await commit(site, G, 7)
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(GROUP_SETTINGS)
+        await rig.create("t")
+        await commit(rig, G, 7)
         unknown = bytearray(encode_batch([(1_000, b"\x00\x7fof a later version", b"v", ())]))
-        await offsets_replica(site, P).append(unknown)
-        await site.crash(site.machine.kill)
-        await site.start(GROUP_SETTINGS)
-        await wait_groups_loaded(site)
+        await offsets_replica(rig, P).append(unknown)
+        await rig.crash(rig.machine.kill)
+        await rig.start(GROUP_SETTINGS)
+        await wait_groups_loaded(rig)
         said = (
             f"records of groups cannot be read, the next snapshot lacks them partition=__consumer_offsets-{P} count=1"
         )
         assert [each.getMessage() for each in caplog.records if "cannot be read" in each.getMessage()] == [said]
-        assert await fetch_committed(site, G) == 7
-        await site.stop()
+        assert await fetch_committed(rig, G) == 7
+        await rig.stop()
 
     run(scenario)
 
@@ -177,32 +177,32 @@ def test_late_snapshot_of_a_replaced_coordinator_wins_over_no_log() -> None:
     """The replaced broker has no snapshot when its successor begins, on another disk. It writes one later, at an offset
     that the successor's log has not reached."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(GROUP_SETTINGS)
-        await fill(await site.create("t"), 20)
-        await commit(site, G, 7)
-        frozen, first = site.node, site.machine
-        site.machine = other = SimMachine(site.loop, "two", site.bucket, site.network)
-        await site.start(GROUP_SETTINGS)
-        await wait_groups_loaded(site)
-        fresh = site.node
-        assert await commit(site, G, 11) is Code.NONE
-        site.node = frozen
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(GROUP_SETTINGS)
+        await fill(await rig.create("t"), 20)
+        await commit(rig, G, 7)
+        frozen, first = rig.broker, rig.machine
+        rig.machine = other = SimMachine(rig.loop, "two", rig.bucket, rig.network)
+        await rig.start(GROUP_SETTINGS)
+        await wait_groups_loaded(rig)
+        fresh = rig.broker
+        assert await commit(rig, G, 11) is Code.NONE
+        rig.broker = frozen
         for offset in (12, 13, 14):
-            await commit(site, G, offset)
+            await commit(rig, G, offset)
         host = frozen.group_coordinators.host
         await host.snapshotter.save_changed(list(host.led_partitions.values()))
         end = fresh.leader_replica(OFFSETS_TOPIC, P).log.end_offset
-        assert [each.offset > end for each in snapshots(site, P)] == [True]
-        await site.crash(first.kill)
-        site.node, site.machine = fresh, other
-        await restart(site)
-        assert await fetch_committed(site, G) == 11
-        await commit(site, OTHER, 15)
+        assert [each.offset > end for each in snapshots(rig, P)] == [True]
+        await rig.crash(first.kill)
+        rig.broker, rig.machine = fresh, other
+        await restart(rig)
+        assert await fetch_committed(rig, G) == 11
+        await commit(rig, OTHER, 15)
         for offset in (16, 17, 18, 19):
-            await commit(site, G, offset)
-        await restart(site)  # the log goes beyond the snapshot, with other records below its offset
-        assert (await fetch_committed(site, G), await fetch_committed(site, OTHER)) == (19, 15)
-        await site.stop()
+            await commit(rig, G, offset)
+        await restart(rig)  # the log goes beyond the snapshot, with other records below its offset
+        assert (await fetch_committed(rig, G), await fetch_committed(rig, OTHER)) == (19, 15)
+        await rig.stop()
 
     run(scenario)

@@ -235,10 +235,10 @@ def test_request_with_a_replica_id_is_refused_in_every_api() -> None:
 def test_every_request_among_brokers_has_the_credential(key: int) -> None:
     """The test also covers later APIs: their table must have the credential, and their handler must check it."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        node = await site.start(QUICK)
+    async def scenario(rig: SimBrokerRig) -> None:
+        node = await rig.start(QUICK)
         server = await serve_kafka(node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
-        link = await open_connection(site.network.host("far"), "one", 9092, "far", 5)
+        link = await open_connection(rig.network.host("far"), "one", 9092, "far", 5)
         api = INTER_BROKER_APIS[key]
         assert {"cluster_id", "credential"} <= {each.name for each in field_specs(api.request_type)}
         for cluster_id in ("", node.cluster_id):
@@ -251,12 +251,12 @@ def test_every_request_among_brokers_has_the_credential(key: int) -> None:
         answer = await link.send(api.request_type(), api.response_type, 5, 0)
         assert answer.error_code == REFUSED.number, "a broker that has not read the store knows nobody"
         node.secrets = ours
-        peers = make_peers(site, "two")
+        peers = make_peers(rig, "two")
         assert (await peers.get_controller_view("one:9092", 5)).node_id == 1
         await peers.close()
         link.close()
         await server.close()
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
@@ -265,15 +265,15 @@ def test_brokers_log_in_on_their_own_listener_only() -> None:
     """A secret that has leaked is of no use on a listener for clients."""
     ports = {"BETWEEN": 9092, "CLIENTS": 9093}
 
-    async def scenario(site: SimBrokerRig) -> None:
-        node = await site.start(
+    async def scenario(rig: SimBrokerRig) -> None:
+        node = await rig.start(
             replace(QUICK, inter_broker_listener_name="BETWEEN", connection_failed_authentication_delay_ms=0)
         )
         endpoints = {name: Endpoint(name, "0.0.0.0", port, SASL_PLAINTEXT) for name, port in ports.items()}
         server = await serve_kafka(node, endpoints)
 
         async def log_in(listener: str) -> BrokerConnection:
-            link = await open_connection(site.network.host("far"), "one", ports[listener], "far", 5)
+            link = await open_connection(rig.network.host("far"), "one", ports[listener], "far", 5)
             await log_in_broker(link, node.credential, 2, 5)
             return link
 
@@ -282,6 +282,6 @@ def test_brokers_log_in_on_their_own_listener_only() -> None:
         assert refused.value.code is Code.UNSUPPORTED_SASL_MECHANISM
         (await log_in("BETWEEN")).close()
         await server.close()
-        await site.stop()
+        await rig.stop()
 
     run(scenario)

@@ -27,8 +27,8 @@ SECONDS = 20.0
 class RemoteClient:
     """A client on another host that reconnects whenever its connection breaks."""
 
-    def __init__(self, site: SimBrokerRig, server: KafkaServer) -> None:
-        self._net = site.network.host("far")
+    def __init__(self, rig: SimBrokerRig, server: KafkaServer) -> None:
+        self._net = rig.network.host("far")
         self._port = server.addresses["PLAINTEXT"].port
         self._link: BrokerConnection | None = None
         self.broken_links = 0
@@ -67,16 +67,16 @@ class RemoteClient:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_records_arrive_once_and_in_order_over_a_faulty_network(seed: int) -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(QUICK)
-        await site.node.submit(
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(QUICK)
+        await rig.broker.submit(
             CreateTopic("t", 1, configs=SMALL | {"max.message.bytes": "300000", "internal.segment.bytes": "400000"})
         )
-        replica = site.node.leader_replica("t", 0)
-        server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
+        replica = rig.broker.leader_replica("t", 0)
+        server = await serve_kafka(rig.broker, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
         chance = random.Random(seed)
-        writer, reader = RemoteClient(site, server), RemoteClient(site, server)
-        site.network.chunk_bytes_max = 700
+        writer, reader = RemoteClient(rig, server), RemoteClient(rig, server)
+        rig.network.chunk_bytes_max = 700
 
         async def write() -> None:
             for number in range(RECORDS):
@@ -91,17 +91,17 @@ def test_records_arrive_once_and_in_order_over_a_faulty_network(seed: int) -> No
         async def harm() -> None:
             while True:
                 await asyncio.sleep(chance.uniform(0.005, 0.06))
-                site.network.reset("far")
+                rig.network.reset("far")
 
         harming = asyncio.create_task(harm())
         await asyncio.gather(write(), read())
         harming.cancel()
         assert writer.broken_links + reader.broken_links, "the network did no harm: this proves less than it seems to"
-        site.network.reset("far")
-        await site.wait_until(lambda: not server.connections)
+        rig.network.reset("far")
+        await rig.wait_until(lambda: not server.connections)
         assert server.pending_requests == 0 and server.context.refusals.count("fault") == 0
         await server.close()
-        await site.stop()
+        await rig.stop()
 
     run(scenario, seed)
 
@@ -109,19 +109,19 @@ def test_records_arrive_once_and_in_order_over_a_faulty_network(seed: int) -> No
 def test_client_waits_until_the_cluster_knows_the_brokers_address() -> None:
     """Otherwise the client would get metadata without brokers, and some clients retry only after minutes."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(QUICK)
-        server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)}, paused=True)
-        client = KafkaClient(site.network.host("client"), site.machine.clock, [Address("one", 9092)])
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(QUICK)
+        server = await serve_kafka(rig.broker, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)}, paused=True)
+        client = KafkaClient(rig.network.host("client"), rig.machine.clock, [Address("one", 9092)])
         asked = asyncio.create_task(client.fetch_metadata([]))
         await asyncio.sleep(1)
         assert not asked.done() and len(server.connections) == 1
-        await site.node.announce("", {"PLAINTEXT": "one:9092"})
+        await rig.broker.announce("", {"PLAINTEXT": "one:9092"})
         server.start_serving()
         assert [broker.host for broker in (await asked).brokers] == ["one"]
         await client.close()
-        await site.wait_until(lambda: not server.connections)
+        await rig.wait_until(lambda: not server.connections)
         await server.close()
-        await site.stop()
+        await rig.stop()
 
     run(scenario)

@@ -43,13 +43,13 @@ async def send_fetch(link: BrokerConnection, where: LedPartition, version: int) 
 
 @pytest.mark.parametrize("other", [True, False])
 def test_reply_of_a_broker_that_does_not_lead_names_the_leader(other: bool) -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(QUICK)
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(QUICK)
         listeners = {"PLAINTEXT": "two:9099"} if other else {}
-        await site.node.submit(RegisterBroker(2, "B" * 21 + "A", "d", "two:1", "east", True, listeners))
-        topic = await site.node.submit(CreateTopic("t", assignments=[[2]]))
-        server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
-        link = await open_connection(site.network.host("far"), "one", server.addresses["PLAINTEXT"].port, "far", 5)
+        await rig.broker.submit(RegisterBroker(2, "B" * 21 + "A", "d", "two:1", "east", True, listeners))
+        topic = await rig.broker.submit(CreateTopic("t", assignments=[[2]]))
+        server = await serve_kafka(rig.broker, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
+        link = await open_connection(rig.network.host("far"), "one", server.addresses["PLAINTEXT"].port, "far", 5)
         where = LedPartition("t", topic.topic_id)
         for version in (9, 10, 12, 13):
             answer = await send_produce(link, where, version)
@@ -67,6 +67,6 @@ def test_reply_of_a_broker_that_does_not_lead_names_the_leader(other: bool) -> N
             assert found.node_endpoints == ([fetch.NodeEndpoint(2, "two", 9099, "east")] if told else [])
         link.close()
         await server.close()
-        await site.stop()
+        await rig.stop()
 
     run(scenario)

@@ -36,20 +36,20 @@ OTHER = RegisterBroker(2, "B" * 21 + "A", "d", "two:1", "", True)
     [(4, Code.LEADER_NOT_AVAILABLE), (5, Code.OFFSET_NOT_AVAILABLE), (9, Code.OFFSET_NOT_AVAILABLE)],
 )
 def test_new_leader_reports_no_end_before_it_knows_the_high_watermark(version: int, code: Code) -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(QUICK)
-        await site.node.submit(OTHER)
-        await site.node.submit(CreateTopic("t", assignments=[[1, 2]]))
-        site.node.leader_replica("t", 0).append_now(batch([b"v"]), 1)
-        topic_id = site.node.image.topics["t"].topic_id
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(QUICK)
+        await rig.broker.submit(OTHER)
+        await rig.broker.submit(CreateTopic("t", assignments=[[1, 2]]))
+        rig.broker.leader_replica("t", 0).append_now(batch([b"v"]), 1)
+        topic_id = rig.broker.image.topics["t"].topic_id
         for order in ((2, 1), (1, 2)):
-            await site.node.submit(Reassign((Move(topic_id, 0, order),)))
-            await site.node.submit(ElectLeaders(preferred=True))
-        await site.wait_until(lambda: site.node.image.topics["t"].partitions[0].leader_epoch == 2)
-        replica = site.node.leader_replica("t", 0)
+            await rig.broker.submit(Reassign((Move(topic_id, 0, order),)))
+            await rig.broker.submit(ElectLeaders(preferred=True))
+        await rig.wait_until(lambda: rig.broker.image.topics["t"].partitions[0].leader_epoch == 2)
+        replica = rig.broker.leader_replica("t", 0)
         assert (replica.high_watermark, replica.epoch_start, sorted(replica.state.isr)) == (0, 1, [1, 2])
-        server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
-        link = await open_connection(site.network.host("far"), "one", server.addresses["PLAINTEXT"].port, "far", 5)
+        server = await serve_kafka(rig.broker, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
+        link = await open_connection(rig.network.host("far"), "one", server.addresses["PLAINTEXT"].port, "far", 5)
 
         async def offset(timestamp: int, replica_id: int = -1) -> tuple[int, int]:
             topic = ListOffsetsTopic("t", [ListOffsetsPartition(0, -1, timestamp)])
@@ -69,7 +69,7 @@ def test_new_leader_reports_no_end_before_it_knows_the_high_watermark(version: i
         assert await offset(1_600_000_000_000) == (0, 0)
         link.close()
         await server.close()
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
@@ -77,12 +77,12 @@ def test_new_leader_reports_no_end_before_it_knows_the_high_watermark(version: i
 def test_end_that_moves_during_a_look_up_is_not_taken() -> None:
     """The look-up begins below the end that the leader before had told, and reads the bucket."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(replace(QUICK, tiered_chunk_cache_bytes=0))
-        await site.node.submit(OTHER)
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(replace(QUICK, tiered_chunk_cache_bytes=0))
+        await rig.broker.submit(OTHER)
         configs = {"local.retention.bytes": "1", "retention.ms": "-1"}
-        await site.node.submit(CreateTopic("t", assignments=[[1, 2]], configs=configs))
-        topic_id = site.node.image.topics["t"].topic_id
+        await rig.broker.submit(CreateTopic("t", assignments=[[1, 2]], configs=configs))
+        topic_id = rig.broker.image.topics["t"].topic_id
 
         def copy_all(replica: LeaderReplica) -> None:
             """Lets the other replica have all records."""
@@ -90,22 +90,22 @@ def test_end_that_moves_during_a_look_up_is_not_taken() -> None:
             request = PartitionFetch(topic_id, 0, epoch, end, 0, 0, 0)
             replica.handle_follower_fetch(2, incarnation_number(OTHER.incarnation), request, 0)
 
-        replica = site.node.leader_replica("t", 0)
+        replica = rig.broker.leader_replica("t", 0)
         replica.append_now(batch([b"a"]), 1)
         copy_all(replica)
         replica.roll()
-        await site.wait_until(lambda: replica.local_start_offset == 1)
+        await rig.wait_until(lambda: replica.local_start_offset == 1)
         replica.append_now(batch([b"b"]), 1)
         for order in ((2, 1), (1, 2)):
-            await site.node.submit(Reassign((Move(topic_id, 0, order),)))
-            await site.node.submit(ElectLeaders(preferred=True))
-        await site.wait_until(lambda: site.node.image.topics["t"].partitions[0].leader_epoch == 2)
-        replica = site.node.leader_replica("t", 0)
+            await rig.broker.submit(Reassign((Move(topic_id, 0, order),)))
+            await rig.broker.submit(ElectLeaders(preferred=True))
+        await rig.wait_until(lambda: rig.broker.image.topics["t"].partitions[0].leader_epoch == 2)
+        replica = rig.broker.leader_replica("t", 0)
         assert (replica.high_watermark, replica.epoch_start) == (1, 2)
-        server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
-        link = await open_connection(site.network.host("far"), "one", server.addresses["PLAINTEXT"].port, "far", 5)
+        server = await serve_kafka(rig.broker, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
+        link = await open_connection(rig.network.host("far"), "one", server.addresses["PLAINTEXT"].port, "far", 5)
         ask = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", [ListOffsetsPartition(0, -1, MAX_TIMESTAMP)])])
-        site.machine.faults.first_byte_seconds = 1.0
+        rig.machine.faults.first_byte_seconds = 1.0
         asking = asyncio.create_task(link.send(ask, ListOffsetsResponse, 30, 9))
         await asyncio.sleep(0.5)
         copy_all(replica)
@@ -114,7 +114,7 @@ def test_end_that_moves_during_a_look_up_is_not_taken() -> None:
         assert (part.error_code, part.offset) == (Code.OFFSET_NOT_AVAILABLE.number, -1)
         link.close()
         await server.close()
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
@@ -122,19 +122,19 @@ def test_end_that_moves_during_a_look_up_is_not_taken() -> None:
 def test_end_of_a_deleted_epoch_is_where_the_next_one_began() -> None:
     """A consumer that read under the earlier epoch compares its position with it. Only the bucket knows it by then."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(QUICK)
-        await fill(await site.create(segment_bytes="1048576", retention_ms="-1"), 6)
-        await site.crash(site.machine.kill)
-        await site.start(QUICK)
-        replica = site.node.leader_replica("t", 0)
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(QUICK)
+        await fill(await rig.create(segment_bytes="1048576", retention_ms="-1"), 6)
+        await rig.crash(rig.machine.kill)
+        await rig.start(QUICK)
+        replica = rig.broker.leader_replica("t", 0)
         await fill(replica, 4, 6)
         replica.roll()
-        await site.wait_until(lambda: replica.cold_end_offset == 10)
+        await rig.wait_until(lambda: replica.cold_end_offset == 10)
         assert await replica.delete_records(8) == 8
         await fill(replica, 1, 10)
         assert replica.log.epochs.lineage[0][0] > 0
         assert await end_offset_for_epoch(replica, 0) == (0, 6)
-        await site.stop()
+        await rig.stop()
 
     run(scenario)

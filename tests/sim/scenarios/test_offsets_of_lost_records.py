@@ -69,97 +69,97 @@ def lose_tail(machine: SimMachine, size: int) -> None:
 
 @pytest.mark.parametrize("epoch", [-1, 0])
 def test_offset_is_cut_back_though_new_records_reach_it_first(epoch: int) -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(GROUP_SETTINGS)
-        replica = await site.create("t", segment_bytes="1048576", retention_ms="-1")
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(GROUP_SETTINGS)
+        replica = await rig.create("t", segment_bytes="1048576", retention_ms="-1")
         await fill(replica, SYNCED)
         size = replica.log.size_bytes
         await fill(replica, WRITTEN - SYNCED)
-        await commit_at(site.node, G, WRITTEN, epoch)
+        await commit_at(rig.broker, G, WRITTEN, epoch)
         partition = partition_of(G, 2)
-        await site.wait_until(lambda: snapshots(site, partition) != [])
-        await site.crash(site.machine.kill)
-        lose_tail(site.machine, size)
-        for each in snapshots(site, partition):
-            site.machine.faults.rules.append(FaultRule(FaultKind.DELAY, ("get",), key=each.key, seconds=10))
-        await site.start(GROUP_SETTINGS)
-        await fill(site.node.leader_replica("t", 0), WRITTEN)
-        assert site.node.group_coordinators.host.count_loading()
-        await wait_groups_loaded(site)
-        assert await fetch_committed(site, G) == SYNCED
-        await site.stop()
+        await rig.wait_until(lambda: snapshots(rig, partition) != [])
+        await rig.crash(rig.machine.kill)
+        lose_tail(rig.machine, size)
+        for each in snapshots(rig, partition):
+            rig.machine.faults.rules.append(FaultRule(FaultKind.DELAY, ("get",), key=each.key, seconds=10))
+        await rig.start(GROUP_SETTINGS)
+        await fill(rig.broker.leader_replica("t", 0), WRITTEN)
+        assert rig.broker.group_coordinators.host.count_loading()
+        await wait_groups_loaded(rig)
+        assert await fetch_committed(rig, G) == SYNCED
+        await rig.stop()
 
     run(scenario)
 
 
 def test_offset_of_the_new_records_stays_when_the_groups_are_loaded_anew() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(GROUP_SETTINGS)
-        await fill(await site.create("t", segment_bytes="1048576", retention_ms="-1"), 20)
-        await commit_at(site.node, G, 20)
-        await site.wait_until(lambda: snapshots(site, partition_of(G, 2)) != [])
-        await site.crash(site.machine.lose_disk)
-        await site.start(GROUP_SETTINGS)
-        await wait_groups_loaded(site)
-        replica = site.node.leader_replica("t", 0)
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(GROUP_SETTINGS)
+        await fill(await rig.create("t", segment_bytes="1048576", retention_ms="-1"), 20)
+        await commit_at(rig.broker, G, 20)
+        await rig.wait_until(lambda: snapshots(rig, partition_of(G, 2)) != [])
+        await rig.crash(rig.machine.lose_disk)
+        await rig.start(GROUP_SETTINGS)
+        await wait_groups_loaded(rig)
+        replica = rig.broker.leader_replica("t", 0)
         await fill(replica, 25)
-        await commit_at(site.node, G, 15)
-        await commit_at(site.node, "h", 25, replica.leader_epoch)
-        host = site.node.group_coordinators.host
+        await commit_at(rig.broker, G, 15)
+        await commit_at(rig.broker, "h", 25, replica.leader_epoch)
+        host = rig.broker.group_coordinators.host
         for each in host.led_partitions.values():
             host._on_append_failed(each, Refused(Code.KAFKA_STORAGE_ERROR, "a log that refused a change"))
-        await wait_groups_loaded(site)
-        assert (await fetch_committed(site, G), await fetch_committed(site, "h")) == (15, 25)
-        await site.stop()
+        await wait_groups_loaded(rig)
+        assert (await fetch_committed(rig, G), await fetch_committed(rig, "h")) == (15, 25)
+        await rig.stop()
 
     run(scenario)
 
 
 def test_offset_is_cut_back_to_the_earlier_of_two_losses_at_a_load() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(GROUP_SETTINGS)
-        replica = await site.create("t", segment_bytes="1048576", retention_ms="-1")
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(GROUP_SETTINGS)
+        replica = await rig.create("t", segment_bytes="1048576", retention_ms="-1")
         await fill(replica, SYNCED)
         size = replica.log.size_bytes
         await fill(replica, WRITTEN - SYNCED)
-        await commit_at(site.node, G, WRITTEN, 0)
-        await site.wait_until(lambda: snapshots(site, partition_of(G, 2)) != [])
+        await commit_at(rig.broker, G, WRITTEN, 0)
+        await rig.wait_until(lambda: snapshots(rig, partition_of(G, 2)) != [])
         for lost in range(2):
-            for each in snapshots(site, partition_of(G, 2)):
-                site.machine.faults.rules.append(FaultRule(FaultKind.DELAY, ("get",), key=each.key, seconds=10))
-            await site.crash(site.machine.kill)
-            lose_tail(site.machine, size)
-            await site.start(GROUP_SETTINGS)
-            replica = site.node.leader_replica("t", 0)
-            assert len(site.node.image.losses[replica.partition_id]) == lost + 1
+            for each in snapshots(rig, partition_of(G, 2)):
+                rig.machine.faults.rules.append(FaultRule(FaultKind.DELAY, ("get",), key=each.key, seconds=10))
+            await rig.crash(rig.machine.kill)
+            lose_tail(rig.machine, size)
+            await rig.start(GROUP_SETTINGS)
+            replica = rig.broker.leader_replica("t", 0)
+            assert len(rig.broker.image.losses[replica.partition_id]) == lost + 1
             await fill(replica, 2)
             size = replica.log.size_bytes
             await fill(replica, WRITTEN)
-            assert site.node.group_coordinators.host.count_loading()
-        await wait_groups_loaded(site)
-        assert await fetch_committed(site, G) == SYNCED
-        await site.stop()
+            assert rig.broker.group_coordinators.host.count_loading()
+        await wait_groups_loaded(rig)
+        assert await fetch_committed(rig, G) == SYNCED
+        await rig.stop()
 
     run(scenario)
 
 
 @pytest.mark.parametrize("images", [1, 2])
 def test_offset_is_cut_back_by_both_losses_that_come_at_once(images: int) -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(GROUP_SETTINGS)
-        replica = await site.create("t", segment_bytes="1048576", retention_ms="-1")
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(GROUP_SETTINGS)
+        replica = await rig.create("t", segment_bytes="1048576", retention_ms="-1")
         await fill(replica, 40)
-        await commit_at(site.node, G, 25, 0)
-        await commit_at(site.node, "later", 35, 1)
-        old, groups = site.node.image, site.node.group_coordinators
+        await commit_at(rig.broker, G, 25, 0)
+        await commit_at(rig.broker, "later", 35, 1)
+        old, groups = rig.broker.image, rig.broker.group_coordinators
         first = old.apply([LossReported(replica.topic_id, 0, 1, 10, 1)], None)
         second = first.apply([LossReported(replica.topic_id, 0, 2, 30, 2)], None)
         if images == 2:
             groups.on_image(old, first)
         groups.on_image(first if images == 2 else old, second)
         await asyncio.sleep(1)
-        assert (await fetch_committed(site, G), await fetch_committed(site, "later")) == (10, 30)
-        await site.stop()
+        assert (await fetch_committed(rig, G), await fetch_committed(rig, "later")) == (10, 30)
+        await rig.stop()
 
     run(scenario)
 
@@ -167,20 +167,20 @@ def test_offset_is_cut_back_by_both_losses_that_come_at_once(images: int) -> Non
 def test_loss_that_was_known_before_cuts_back_no_later_offset() -> None:
     """The client commits no leader epoch, and the first loss is not acknowledged."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(GROUP_SETTINGS)
-        replica = await site.create("t", segment_bytes="1048576", retention_ms="-1")
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(GROUP_SETTINGS)
+        replica = await rig.create("t", segment_bytes="1048576", retention_ms="-1")
         await fill(replica, 40)
-        await commit_at(site.node, G, SYNCED)
-        old, groups = site.node.image, site.node.group_coordinators
+        await commit_at(rig.broker, G, SYNCED)
+        old, groups = rig.broker.image, rig.broker.group_coordinators
         first = old.apply([LossReported(replica.topic_id, 0, 1, 10, 1)], None)
         groups.on_image(old, first)
         await asyncio.sleep(1)
-        await commit_at(site.node, G, 35)
+        await commit_at(rig.broker, G, 35)
         groups.on_image(first, first.apply([LossReported(replica.topic_id, 0, 2, 30, 2)], None))
         await asyncio.sleep(1)
-        assert await fetch_committed(site, G) == 30
-        await site.stop()
+        assert await fetch_committed(rig, G) == 30
+        await rig.stop()
 
     run(scenario)
 
@@ -188,41 +188,41 @@ def test_loss_that_was_known_before_cuts_back_no_later_offset() -> None:
 def test_offset_after_a_loss_is_not_cut_back_at_the_next_start() -> None:
     """The client commits no leader epoch, and the loss is not acknowledged."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(GROUP_SETTINGS)
-        replica = await site.create("t", segment_bytes="1048576", retention_ms="-1")
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(GROUP_SETTINGS)
+        replica = await rig.create("t", segment_bytes="1048576", retention_ms="-1")
         await fill(replica, SYNCED)
         size = replica.log.size_bytes
         await fill(replica, WRITTEN - SYNCED)
-        await commit_at(site.node, "other", SYNCED)
-        await site.crash(site.machine.kill)
-        lose_tail(site.machine, size)
-        await site.start(GROUP_SETTINGS)
-        await wait_groups_loaded(site)
-        await fill(site.node.leader_replica("t", 0), WRITTEN)
-        await commit_at(site.node, G, WRITTEN)
+        await commit_at(rig.broker, "other", SYNCED)
+        await rig.crash(rig.machine.kill)
+        lose_tail(rig.machine, size)
+        await rig.start(GROUP_SETTINGS)
+        await wait_groups_loaded(rig)
+        await fill(rig.broker.leader_replica("t", 0), WRITTEN)
+        await commit_at(rig.broker, G, WRITTEN)
         for _ in range(2):
-            await site.stop()
-            await site.start(GROUP_SETTINGS)
-            await wait_groups_loaded(site)
+            await rig.stop()
+            await rig.start(GROUP_SETTINGS)
+            await wait_groups_loaded(rig)
             await asyncio.sleep(1)
-            assert await fetch_committed(site, G) == WRITTEN and site.node.image.losses
-        site.node.group_coordinators.on_image(Image(), site.node.image)
+            assert await fetch_committed(rig, G) == WRITTEN and rig.broker.image.losses
+        rig.broker.group_coordinators.on_image(Image(), rig.broker.image)
         await asyncio.sleep(1)
-        assert await fetch_committed(site, G) == WRITTEN, "groups that this image gives the broker, with the loss"
-        await site.stop()
+        assert await fetch_committed(rig, G) == WRITTEN, "groups that this image gives the broker, with the loss"
+        await rig.stop()
 
     run(scenario)
 
 
 @pytest.mark.parametrize("epoch", [-1, 0])
 def test_load_goes_by_a_loss_that_comes_between_two_of_its_turns(epoch: int) -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(GROUP_SETTINGS)
-        replica = await site.create("t", segment_bytes="1048576", retention_ms="-1")
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(GROUP_SETTINGS)
+        replica = await rig.create("t", segment_bytes="1048576", retention_ms="-1")
         await fill(replica, WRITTEN)
-        await commit_at(site.node, G, SYNCED)
-        groups, old = site.node.group_coordinators, site.node.image
+        await commit_at(rig.broker, G, SYNCED)
+        groups, old = rig.broker.group_coordinators, rig.broker.image
         shard, value = groups.make_shard(), OffsetValue(WRITTEN, epoch, "", 0)
         for name in ("a", "b"):
             shard.apply([offset_record(name, "t", each, value) for each in range(SLICE_OFFSETS + 1)])
@@ -235,31 +235,31 @@ def test_load_goes_by_a_loss_that_comes_between_two_of_its_turns(epoch: int) -> 
         assert [request for request in await found if isinstance(request, LowerOffsets)] == [
             LowerOffsets((each,)) for each in lost
         ]
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
 
 @pytest.mark.parametrize("epoch", [-1, 0])
 def test_offset_is_cut_back_though_the_log_refuses_that_first(epoch: int) -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(GROUP_SETTINGS)
-        replica = await site.create("t", segment_bytes="1048576", retention_ms="-1")
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(GROUP_SETTINGS)
+        replica = await rig.create("t", segment_bytes="1048576", retention_ms="-1")
         await fill(replica, WRITTEN)
-        groups = site.node.group_coordinators
+        groups = rig.broker.group_coordinators
         names = [name for name in map("g{}".format, range(20)) if partition_of(name, 2) == 0][:2]
         offsets = tuple(PartitionOffset("t", each, WRITTEN, epoch) for each in range(SLICE_OFFSETS + 1))
         for name in names:
             await groups.submit(name, CommitOffsets(name, offsets))
-        old, led = site.node.image, groups.host.led_partitions[0]
-        capacity, site.machine.disk.capacity = site.machine.disk.capacity, 1
+        old, led = rig.broker.image, groups.host.led_partitions[0]
+        capacity, rig.machine.disk.capacity = rig.machine.disk.capacity, 1
         groups.on_image(old, old.apply([LossReported(replica.topic_id, 0, 1, SYNCED, 1)], None))
-        await site.wait_until(lambda: led.coordinator is None)
-        site.machine.disk.capacity = capacity
+        await rig.wait_until(lambda: led.coordinator is None)
+        rig.machine.disk.capacity = capacity
         await asyncio.sleep(SECONDS)
-        await wait_groups_loaded(site)
-        assert [await fetch_committed(site, name) for name in names] == [SYNCED, SYNCED]
-        await site.stop()
+        await wait_groups_loaded(rig)
+        assert [await fetch_committed(rig, name) for name in names] == [SYNCED, SYNCED]
+        await rig.stop()
 
     run(scenario)
 

@@ -27,56 +27,56 @@ from tiered.metadata.topic_names import OFFSETS_TOPIC
 G = "g"
 
 
-async def commit_with_id(site: SimBrokerRig, offset: int, topic_id: str) -> Code:
+async def commit_with_id(rig: SimBrokerRig, offset: int, topic_id: str) -> Code:
     request = CommitOffsets(G, (PartitionOffset("t", 0, offset, topic_id=topic_id),))
-    reply = await site.node.group_coordinators.submit(G, request)
+    reply = await rig.broker.group_coordinators.submit(G, request)
     assert isinstance(reply, CommitOffsetsReply)
     return reply.codes[0]
 
 
-async def recreate_without_coordinator(site: SimBrokerRig) -> None:
+async def recreate_without_coordinator(rig: SimBrokerRig) -> None:
     """The coordinator does nothing about the deletion, and its process is killed after it."""
-    coordinators = site.node.group_coordinators
+    coordinators = rig.broker.group_coordinators
     coordinators.on_topics_deleted = lambda names: None  # type: ignore[method-assign]
     coordinators.on_image = lambda old, new: None  # type: ignore[method-assign]
-    await site.node.submit(DeleteTopic("t"))
-    await site.create("t")
+    await rig.broker.submit(DeleteTopic("t"))
+    await rig.create("t")
 
 
-async def restart(site: SimBrokerRig) -> None:
-    await site.crash(site.machine.kill)
-    await site.start(GROUP_SETTINGS)
-    await wait_groups_loaded(site)
+async def restart(rig: SimBrokerRig) -> None:
+    await rig.crash(rig.machine.kill)
+    await rig.start(GROUP_SETTINGS)
+    await wait_groups_loaded(rig)
 
 
 @pytest.mark.parametrize("has_id", [False, True])
 def test_offset_of_the_deleted_topic_is_removed_at_the_load(has_id: bool) -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(GROUP_SETTINGS)
-        await site.create("t")
-        old_id = site.node.image.topics["t"].topic_id
-        assert await commit_with_id(site, 7, old_id if has_id else "") is Code.NONE
-        await recreate_without_coordinator(site)
-        await restart(site)
-        assert await fetch_committed(site, G) == NO_OFFSET
-        (shard,) = [each for each in site.node.group_coordinators.host.shards() if G in each.state.groups]
-        await site.wait_until(lambda: shard.log_state.committed_offset(G, "t", 0) is None)
-        await site.stop()
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(GROUP_SETTINGS)
+        await rig.create("t")
+        old_id = rig.broker.image.topics["t"].topic_id
+        assert await commit_with_id(rig, 7, old_id if has_id else "") is Code.NONE
+        await recreate_without_coordinator(rig)
+        await restart(rig)
+        assert await fetch_committed(rig, G) == NO_OFFSET
+        (shard,) = [each for each in rig.broker.group_coordinators.host.shards() if G in each.state.groups]
+        await rig.wait_until(lambda: shard.log_state.committed_offset(G, "t", 0) is None)
+        await rig.stop()
 
     run(scenario)
 
 
 def test_offsets_of_the_second_topic_stay_at_the_load() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(GROUP_SETTINGS)
-        await site.create("t")
-        await commit(site, G, 7)
-        await commit(site, "h", 7)
-        await recreate_without_coordinator(site)
-        await commit(site, "h", 2)
-        await restart(site)
-        assert (await fetch_committed(site, G), await fetch_committed(site, "h")) == (NO_OFFSET, 2)
-        await site.stop()
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(GROUP_SETTINGS)
+        await rig.create("t")
+        await commit(rig, G, 7)
+        await commit(rig, "h", 7)
+        await recreate_without_coordinator(rig)
+        await commit(rig, "h", 2)
+        await restart(rig)
+        assert (await fetch_committed(rig, G), await fetch_committed(rig, "h")) == (NO_OFFSET, 2)
+        await rig.stop()
 
     run(scenario)
 
@@ -84,51 +84,51 @@ def test_offsets_of_the_second_topic_stay_at_the_load() -> None:
 def test_offset_of_the_second_topic_stays_if_the_coordinator_acts_late() -> None:
     """It hears of the deletion of the first topic after a commit in the second one."""
 
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(GROUP_SETTINGS)
-        await site.create("t")
-        await commit(site, G, 7)
-        await commit(site, "h", 7)
-        coordinators = site.node.group_coordinators
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(GROUP_SETTINGS)
+        await rig.create("t")
+        await commit(rig, G, 7)
+        await commit(rig, "h", 7)
+        coordinators = rig.broker.group_coordinators
         on_deleted, deleted = coordinators.on_topics_deleted, list[Any]()
         coordinators.on_topics_deleted = lambda names: deleted.append(names)  # type: ignore[method-assign]
-        await site.node.submit(DeleteTopic("t"))
-        await site.create("t")
-        assert await commit_with_id(site, 2, site.node.image.topics["t"].topic_id) is Code.NONE
+        await rig.broker.submit(DeleteTopic("t"))
+        await rig.create("t")
+        assert await commit_with_id(rig, 2, rig.broker.image.topics["t"].topic_id) is Code.NONE
         for names in deleted:
             on_deleted(names)
         await asyncio.sleep(1)
-        assert deleted and (await fetch_committed(site, G), await fetch_committed(site, "h")) == (2, NO_OFFSET)
-        await site.stop()
+        assert deleted and (await fetch_committed(rig, G), await fetch_committed(rig, "h")) == (2, NO_OFFSET)
+        await rig.stop()
 
     run(scenario)
 
 
 def test_offset_of_the_deleted_topic_is_not_shown_before_it_is_removed() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(GROUP_SETTINGS)
-        await site.create("t")
-        await commit(site, G, 7)
-        await recreate_without_coordinator(site)
-        assert await fetch_committed(site, G) == NO_OFFSET
-        reply = await site.node.group_coordinators.submit(G, FetchOffsets(G, None))
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(GROUP_SETTINGS)
+        await rig.create("t")
+        await commit(rig, G, 7)
+        await recreate_without_coordinator(rig)
+        assert await fetch_committed(rig, G) == NO_OFFSET
+        reply = await rig.broker.group_coordinators.submit(G, FetchOffsets(G, None))
         assert isinstance(reply, FetchOffsetsReply) and reply.offsets == ()
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
 
 def test_commit_for_the_deleted_topic_is_refused() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(GROUP_SETTINGS)
-        await site.create("t")
-        old_id = site.node.image.topics["t"].topic_id
-        await site.node.submit(DeleteTopic("t"))
-        await site.create("t")
-        await commit(site, G, 2)
-        assert await commit_with_id(site, 7, old_id) is Code.UNKNOWN_TOPIC_ID
-        assert await fetch_committed(site, G) == 2
-        await site.stop()
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(GROUP_SETTINGS)
+        await rig.create("t")
+        old_id = rig.broker.image.topics["t"].topic_id
+        await rig.broker.submit(DeleteTopic("t"))
+        await rig.create("t")
+        await commit(rig, G, 2)
+        assert await commit_with_id(rig, 7, old_id) is Code.UNKNOWN_TOPIC_ID
+        assert await fetch_committed(rig, G) == 2
+        await rig.stop()
 
     run(scenario)
 

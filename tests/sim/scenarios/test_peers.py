@@ -60,17 +60,17 @@ class ClusterStub:
 class PeerSession:
     """A server on host "one", and a broker on host "two" that sends requests to it."""
 
-    def __init__(self, site: SimBrokerRig, server: KafkaServer) -> None:
-        self.site = site
+    def __init__(self, rig: SimBrokerRig, server: KafkaServer) -> None:
+        self.rig = rig
         self.server = server
         self.stub = ClusterStub()
-        self.peers = make_peers(site, "two")
-        self._real = site.node.cluster
-        vars(site.node)["cluster"] = self.stub
+        self.peers = make_peers(rig, "two")
+        self._real = rig.broker.cluster
+        vars(rig.broker)["cluster"] = self.stub
 
     def restore(self) -> None:
         """Lets the broker reply for itself again."""
-        vars(self.site.node)["cluster"] = self._real
+        vars(self.rig.broker)["cluster"] = self._real
 
     @property
     def connections(self) -> int:
@@ -78,17 +78,17 @@ class PeerSession:
 
 
 def run_with_peers(scenario: Callable[[PeerSession], Awaitable[None]], seed: int = 1) -> None:
-    async def run_all(site: SimBrokerRig) -> None:
-        await site.start(QUICK)
-        server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
-        said = PeerSession(site, server)
+    async def run_all(rig: SimBrokerRig) -> None:
+        await rig.start(QUICK)
+        server = await serve_kafka(rig.broker, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
+        said = PeerSession(rig, server)
         await scenario(said)
         await said.peers.close()
         said.restore()
-        await site.wait_until(lambda: not server.connections)
+        await rig.wait_until(lambda: not server.connections)
         assert server.context.refusals.count("fault") == 0
         await server.close()
-        await site.stop()
+        await rig.stop()
 
     run(run_all, seed)
 
@@ -139,10 +139,10 @@ def test_stopping_broker_ends_the_fetches_of_its_followers() -> None:
     async def scenario(talk: PeerSession) -> None:
         talk.stub.may_reply.clear()
         following = asyncio.create_task(talk.peers.fetch_metadata(THERE, ASK, 60))
-        await talk.site.wait_until(lambda: talk.stub.waiting == 1)
-        began = talk.site.loop.time()
+        await talk.rig.wait_until(lambda: talk.stub.waiting == 1)
+        began = talk.rig.loop.time()
         await talk.server.close()
-        assert talk.site.loop.time() - began < 0.1
+        assert talk.rig.loop.time() - began < 0.1
         with pytest.raises(Unavailable):
             await following
         assert talk.stub.waiting == 0
@@ -171,7 +171,7 @@ def test_waiting_metadata_fetch_delays_no_other_request() -> None:
     async def scenario(talk: PeerSession) -> None:
         talk.stub.may_reply.clear()
         following = asyncio.create_task(talk.peers.fetch_metadata(THERE, ASK, 60))
-        await talk.site.wait_until(lambda: talk.stub.waiting == 1)
+        await talk.rig.wait_until(lambda: talk.stub.waiting == 1)
         for _ in range(20):
             await talk.peers.forward(THERE, b"request", 0.5)
         assert talk.connections == 2
@@ -184,12 +184,12 @@ def test_waiting_metadata_fetch_delays_no_other_request() -> None:
 def test_missing_reply_times_out_and_closes_its_connection() -> None:
     async def scenario(talk: PeerSession) -> None:
         talk.stub.may_reply.clear()
-        began = talk.site.loop.time()
+        began = talk.rig.loop.time()
         with pytest.raises(Unavailable) as caught:
             await talk.peers.fetch_metadata(THERE, ASK, 2)
-        assert 2 <= talk.site.loop.time() - began < 2.1
+        assert 2 <= talk.rig.loop.time() - began < 2.1
         assert not caught.value.refused
-        await talk.site.wait_until(lambda: talk.stub.waiting == 0)
+        await talk.rig.wait_until(lambda: talk.stub.waiting == 0)
         assert talk.connections == 0
         await talk.peers.get_controller_view(THERE, 1)
 
@@ -200,9 +200,9 @@ def test_cancelled_caller_ends_its_request() -> None:
     async def scenario(talk: PeerSession) -> None:
         talk.stub.may_reply.clear()
         following = asyncio.create_task(talk.peers.fetch_metadata(THERE, ASK, 60))
-        await talk.site.wait_until(lambda: talk.stub.waiting == 1)
+        await talk.rig.wait_until(lambda: talk.stub.waiting == 1)
         following.cancel()
-        await talk.site.wait_until(lambda: talk.stub.waiting == 0)
+        await talk.rig.wait_until(lambda: talk.stub.waiting == 0)
 
     run_with_peers(scenario)
 
@@ -214,12 +214,12 @@ def fail_if_called() -> None:
 def test_ended_process_is_distinguished_from_a_cut_connection() -> None:
     async def scenario(talk: PeerSession) -> None:
         assert not await talk.peers.is_gone(THERE, 1)
-        talk.site.network.cut("one", "two")
+        talk.rig.network.cut("one", "two")
         assert not await talk.peers.is_gone(THERE, 1)
         with pytest.raises(Unavailable) as caught:
             await talk.peers.forward(THERE, b"request", 1, fail_if_called)
         assert caught.value.refused, "it could not even be asked"
-        talk.site.network.heal()
+        talk.rig.network.heal()
         assert await talk.peers.is_gone("one:9", 1)
         with pytest.raises(Unavailable) as caught:
             await talk.peers.forward("one:9", b"request", 1, fail_if_called)
@@ -233,17 +233,17 @@ def test_broken_connections_are_not_reused() -> None:
     async def scenario(talk: PeerSession) -> None:
         talk.stub.may_reply.clear()
         following = [asyncio.create_task(talk.peers.fetch_metadata(THERE, ASK, 60)) for _ in range(3)]
-        await talk.site.wait_until(lambda: talk.stub.waiting == 3)
+        await talk.rig.wait_until(lambda: talk.stub.waiting == 3)
         talk.stub.may_reply.set()
         await asyncio.gather(*following)
         assert talk.connections == 3
-        talk.site.network.cut("one", "two")
+        talk.rig.network.cut("one", "two")
         with pytest.raises(Unavailable):
             await talk.peers.get_controller_view(THERE, 1)
-        talk.site.network.heal()
+        talk.rig.network.heal()
         for _ in range(3):
             await talk.peers.get_controller_view(THERE, 1)
-        await talk.site.wait_until(lambda: talk.connections == 1)
+        await talk.rig.wait_until(lambda: talk.connections == 1)
 
     run_with_peers(scenario)
 
@@ -252,12 +252,12 @@ def test_concurrent_requests_and_idle_connections_are_bounded() -> None:
     async def scenario(talk: PeerSession) -> None:
         talk.stub.may_reply.clear()
         following = [asyncio.create_task(talk.peers.fetch_metadata(THERE, ASK, 60)) for _ in range(IN_FLIGHT_MAX)]
-        await talk.site.wait_until(lambda: talk.stub.waiting == IN_FLIGHT_MAX)
+        await talk.rig.wait_until(lambda: talk.stub.waiting == IN_FLIGHT_MAX)
         with pytest.raises(Unavailable, match="requests in flight already"):
             await talk.peers.get_controller_view(THERE, 2)
         talk.stub.may_reply.set()
         await asyncio.gather(*following)
-        await talk.site.wait_until(lambda: talk.connections == IDLE_CONNECTIONS_MAX)
+        await talk.rig.wait_until(lambda: talk.connections == IDLE_CONNECTIONS_MAX)
 
     run_with_peers(scenario)
 
@@ -265,7 +265,7 @@ def test_concurrent_requests_and_idle_connections_are_bounded() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_any_fault_is_unavailable_and_leaves_no_connection(seed: int) -> None:
     async def scenario(talk: PeerSession) -> None:
-        talk.site.network.chunk_bytes_max = 500
+        talk.rig.network.chunk_bytes_max = 500
         answered = lost = 0
 
         async def ask(number: int) -> None:
@@ -280,7 +280,7 @@ def test_any_fault_is_unavailable_and_leaves_no_connection(seed: int) -> None:
         async def harm() -> None:
             while True:
                 await asyncio.sleep(0.03)
-                talk.site.network.reset("two")
+                talk.rig.network.reset("two")
 
         harming = asyncio.create_task(harm())
         await asyncio.gather(*(ask(number) for number in range(5)))

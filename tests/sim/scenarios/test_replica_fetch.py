@@ -39,20 +39,20 @@ INCARNATION, LATER = "B" * 21 + "A", "C" * 21 + "A"
 KIB = 1 << 10
 
 
-def make_peers(site: SimBrokerRig, host: str) -> KafkaPeers:
+def make_peers(rig: SimBrokerRig, host: str) -> KafkaPeers:
     """Returns the client of another broker of the same cluster."""
-    node = site.node
-    return KafkaPeers(site.network.host(host), cluster_id=node.cluster_id, credential=node.credential)
+    node = rig.broker
+    return KafkaPeers(rig.network.host(host), cluster_id=node.cluster_id, credential=node.credential)
 
 
 class ReplicaFetchRig:
     """Broker 2, which copies the partitions of topic `t` that broker 1 leads."""
 
-    def __init__(self, site: SimBrokerRig, server: KafkaServer, partitions: int) -> None:
-        self.site = site
+    def __init__(self, rig: SimBrokerRig, server: KafkaServer, partitions: int) -> None:
+        self.rig = rig
         self.server = server
-        self.leaders = [site.node.leader_replica("t", number) for number in range(partitions)]
-        self.peers = make_peers(site, "two")
+        self.leaders = [rig.broker.leader_replica("t", number) for number in range(partitions)]
+        self.peers = make_peers(rig, "two")
         self.incarnation = incarnation_number(INCARNATION)
         self.node_id = 2
 
@@ -69,25 +69,25 @@ class ReplicaFetchRig:
 
 
 def run_with_rig(scenario: Callable[[ReplicaFetchRig], Awaitable[None]], partitions: int = 1) -> None:
-    async def run_all(site: SimBrokerRig) -> None:
-        await site.start(replace(QUICK, broker_session_timeout_ms=3_600_000))  # nobody hears broker 2
-        await site.node.submit(RegisterBroker(2, INCARNATION, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
-        await site.node.submit(
+    async def run_all(rig: SimBrokerRig) -> None:
+        await rig.start(replace(QUICK, broker_session_timeout_ms=3_600_000))  # nobody hears broker 2
+        await rig.broker.submit(RegisterBroker(2, INCARNATION, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
+        await rig.broker.submit(
             CreateTopic(
                 "t",
                 assignments=[[1, 2]] * partitions,
             )
         )
-        server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
-        it = ReplicaFetchRig(site, server, partitions)
+        server = await serve_kafka(rig.broker, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
+        it = ReplicaFetchRig(rig, server, partitions)
         await scenario(it)
         await it.peers.close()
-        await site.wait_until(lambda: not server.connections)
+        await rig.wait_until(lambda: not server.connections)
         copies = server.dispatch.fetch_handler.replica_fetches
         assert not copies.parked.fetches and copies.parked.partitions == 0 and server.pending_requests == 0
         assert server.context.refusals.count("fault") == 0
         await server.close()
-        await site.stop()
+        await rig.stop()
 
     run(run_all)
 
@@ -120,10 +120,10 @@ def test_fetch_offset_of_a_follower_commits_the_records_below() -> None:
 def test_records_are_acknowledged_once_a_follower_has_all_of_their_batch() -> None:
     async def scenario(it: ReplicaFetchRig) -> None:
         (leader,) = it.leaders
-        link = await open_connection(it.site.network.host("far"), "one", 9092, "far", 5)
+        link = await open_connection(it.rig.network.host("far"), "one", 9092, "far", 5)
         asked = produce(leader, b"a", b"b", b"c")
         produced = asyncio.create_task(link.send(asked, ProduceResponse, 30, 11))
-        await it.site.wait_until(lambda: leader.log.end_offset == 3)
+        await it.rig.wait_until(lambda: leader.log.end_offset == 3)
         await it.fetch(0)
         await asyncio.sleep(1)
         assert not produced.done()
@@ -138,7 +138,7 @@ def test_records_are_acknowledged_once_a_follower_has_all_of_their_batch() -> No
 def test_records_that_no_follower_fetches_are_not_acknowledged() -> None:
     async def scenario(it: ReplicaFetchRig) -> None:
         (leader,) = it.leaders
-        link = await open_connection(it.site.network.host("far"), "one", 9092, "far", 5)
+        link = await open_connection(it.rig.network.host("far"), "one", 9092, "far", 5)
         asked = produce(leader, b"a")
         asked.timeout_ms = 1_000  # much less than it takes until the follower leaves the in-sync set
         for _ in range(2):  # the second one is like the first, and need not be parsed
@@ -152,12 +152,12 @@ def test_records_that_no_follower_fetches_are_not_acknowledged() -> None:
 def test_fetch_at_the_log_end_waits_for_the_next_append() -> None:
     async def scenario(it: ReplicaFetchRig) -> None:
         leader, other = it.leaders
-        loop = it.site.loop
+        loop = it.rig.loop
         began = loop.time()
         (nothing, _) = await it.fetch(0, 0, wait_ms=500)
         assert 0.5 <= loop.time() - began < 0.6 and nothing.records == b""
         waiting = asyncio.create_task(it.fetch(0, 0, wait_ms=60_000))
-        await it.site.wait_until(lambda: bool(it.server.dispatch.fetch_handler.replica_fetches.parked.fetches))
+        await it.rig.wait_until(lambda: bool(it.server.dispatch.fetch_handler.replica_fetches.parked.fetches))
         began = loop.time()
         append_locally(other, b"x", b"y")
         (part,) = await waiting
@@ -201,9 +201,9 @@ def test_repeated_fetch_keeps_a_follower_caught_up() -> None:
             await asyncio.sleep(1)
         append_locally(leader, b"b")
         lag_ns = int(3e9)
-        assert not leader.state.is_lagging(2, it.site.node.world.clock.mono_ns(), lag_ns)
+        assert not leader.state.is_lagging(2, it.rig.broker.world.clock.mono_ns(), lag_ns)
         await asyncio.sleep(4)
-        assert leader.state.is_lagging(2, it.site.node.world.clock.mono_ns(), lag_ns)
+        assert leader.state.is_lagging(2, it.rig.broker.world.clock.mono_ns(), lag_ns)
         it.incarnation = incarnation_number(LATER)
         with pytest.raises(Refused):
             await it.fetch(1)
@@ -214,8 +214,8 @@ def test_repeated_fetch_keeps_a_follower_caught_up() -> None:
 def test_resigning_leader_replies_to_parked_fetches() -> None:
     async def scenario(it: ReplicaFetchRig) -> None:
         waiting = asyncio.create_task(it.fetch(0, wait_ms=60_000))
-        await it.site.wait_until(lambda: bool(it.server.dispatch.fetch_handler.replica_fetches.parked.fetches))
-        it.site.node.hosted_replicas.refuse(Refused(Code.NOT_LEADER_OR_FOLLOWER, "another one leads it"))
+        await it.rig.wait_until(lambda: bool(it.server.dispatch.fetch_handler.replica_fetches.parked.fetches))
+        it.rig.broker.hosted_replicas.refuse(Refused(Code.NOT_LEADER_OR_FOLLOWER, "another one leads it"))
         (part,) = await waiting
         assert part.code == Code.NOT_LEADER_OR_FOLLOWER.number
 
@@ -273,9 +273,9 @@ def test_fetch_of_a_stopped_broker_is_refused() -> None:
     async def scenario(it: ReplicaFetchRig) -> None:
         (leader,) = it.leaders
         append_locally(leader, b"a")
-        image = it.site.node.image
+        image = it.rig.broker.image
         stopped = dict(image.brokers) | {2: replace(image.brokers[2], alive=False)}
-        it.site.node.cluster.loader.image = replace(image, brokers=stopped)
+        it.rig.broker.cluster.loader.image = replace(image, brokers=stopped)
         with pytest.raises(Refused) as caught:
             await it.fetch(1)
         assert caught.value.code is Code.STALE_BROKER_EPOCH
@@ -286,13 +286,13 @@ def test_fetch_of_a_stopped_broker_is_refused() -> None:
 
 def test_next_fetch_finds_a_partition_that_is_led_here_again() -> None:
     async def scenario(it: ReplicaFetchRig) -> None:
-        node, topic_id = it.site.node, it.leaders[0].topic_id
+        node, topic_id = it.rig.broker, it.leaders[0].topic_id
         append_locally(it.leaders[0], b"a")
         await it.fetch(1)
         for preferred, other in ((2, 1), (1, 2)):
             await node.submit(Reassign((Move(topic_id, 0, (preferred, other)),)))
             await node.submit(ElectLeaders(preferred=True))
-            await it.site.wait_until(partial(is_leading_as, it.site, preferred == 1))
+            await it.rig.wait_until(partial(is_leading_as, it.rig, preferred == 1))
         assert it.leaders[0].is_stopped
         again = node.leader_replica("t", 0)
         (part,) = await it.fetch(1, epoch=again.leader_epoch)
@@ -301,9 +301,9 @@ def test_next_fetch_finds_a_partition_that_is_led_here_again() -> None:
     run_with_rig(scenario)
 
 
-def is_leading_as(site: SimBrokerRig, expected: bool) -> bool:
+def is_leading_as(rig: SimBrokerRig, expected: bool) -> bool:
     """True if broker 1 leads a partition, or leads none, as `expected` states."""
-    return bool(site.node.hosted_replicas.list_leaders()) is expected
+    return bool(rig.broker.hosted_replicas.list_leaders()) is expected
 
 
 def test_new_process_of_a_follower_gets_a_full_reply() -> None:
@@ -313,7 +313,7 @@ def test_new_process_of_a_follower_gets_a_full_reply() -> None:
         for incarnation in (LATER, "D" * 21 + "A"):  # the second one finds the in-sync set as it is
             await it.fetch(1, 0)
             assert await it.fetch(1, 0) == []
-            await it.site.node.submit(RegisterBroker(2, incarnation, "d", "", "", True, {"PLAINTEXT": "two:9092"}))
+            await it.rig.broker.submit(RegisterBroker(2, incarnation, "d", "", "", True, {"PLAINTEXT": "two:9092"}))
             it.incarnation = incarnation_number(incarnation)
         assert [(part.partition, part.high_watermark) for part in await it.fetch(1, 0)] == [(0, 1), (1, 0)]
         assert await it.fetch(1, 0) == []
@@ -331,8 +331,8 @@ def test_reply_to_an_earlier_process_does_not_shorten_the_new_ones() -> None:
         await it.fetch(1, 0)
         for incarnation in (LATER, "D" * 21 + "A"):  # the second one finds the in-sync set as it is
             early = asyncio.create_task(it.fetch(1, 0, wait_ms=2_000))
-            await it.site.wait_until(lambda: len(copies.parked.fetches) == 1)
-            await it.site.node.submit(RegisterBroker(2, incarnation, "d", "", "", True, {"PLAINTEXT": "two:9092"}))
+            await it.rig.wait_until(lambda: len(copies.parked.fetches) == 1)
+            await it.rig.broker.submit(RegisterBroker(2, incarnation, "d", "", "", True, {"PLAINTEXT": "two:9092"}))
             it.incarnation = incarnation_number(incarnation)
             later = asyncio.create_task(it.fetch(1, 0, wait_ms=4_000))
             with suppress(Refused):
@@ -347,10 +347,10 @@ def test_parked_fetch_of_a_replaced_incarnation_counts_no_more() -> None:
     async def scenario(it: ReplicaFetchRig) -> None:
         (leader,) = it.leaders
         waiting = asyncio.create_task(it.fetch(0, wait_ms=60_000))
-        await it.site.wait_until(lambda: bool(it.server.dispatch.fetch_handler.replica_fetches.parked.fetches))
-        image = it.site.node.image
+        await it.rig.wait_until(lambda: bool(it.server.dispatch.fetch_handler.replica_fetches.parked.fetches))
+        image = it.rig.broker.image
         later = dict(image.brokers) | {2: replace(image.brokers[2], incarnation=LATER)}
-        it.site.node.cluster.loader.image = replace(image, brokers=later)
+        it.rig.broker.cluster.loader.image = replace(image, brokers=later)
         append_locally(leader, b"a")
         with pytest.raises(Refused) as caught:
             await waiting
@@ -364,7 +364,7 @@ def test_forged_replica_fetch_is_refused_in_every_version() -> None:
         (leader,) = it.leaders
         append_locally(leader, b"a", b"b")
         await it.fetch(1)
-        link = await open_connection(it.site.network.host("far"), "one", 9092, "far", 5)
+        link = await open_connection(it.rig.network.host("far"), "one", 9092, "far", 5)
         for version in range(4, 19):
             where = FetchPartition(0, fetch_offset=2, partition_max_bytes=KIB)
             request = FetchRequest(topics=[FetchTopic(leader.topic, leader.topic_id, [where])])

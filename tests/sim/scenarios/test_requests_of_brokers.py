@@ -42,23 +42,23 @@ ONE, TWO, THREE = 1, 2, 3
 class Members:
     """The brokers 2 and 3, as the controller on the only real broker knows them; and the topic `t`."""
 
-    def __init__(self, site: SimBrokerRig) -> None:
-        self.site = site
+    def __init__(self, rig: SimBrokerRig) -> None:
+        self.rig = rig
         self.lives = {TWO: 0, THREE: 0}
 
     @property
     def now(self) -> PartitionImage:
         """The partition as the metadata log has it."""
-        return self.site.node.image.topics["t"].partitions[0]
+        return self.rig.broker.image.topics["t"].partitions[0]
 
     @property
     def topic_id(self) -> TopicId:
-        return self.site.node.image.topics["t"].topic_id
+        return self.rig.broker.image.topics["t"].topic_id
 
     def incarnation(self, node: int, life: int | None = None) -> str:
         """Returns the name of a process of a broker: of its last one, or of an earlier one."""
         if node == ONE:
-            return self.site.node.image.brokers[ONE].incarnation
+            return self.rig.broker.image.brokers[ONE].incarnation
         return "ABCDEFGHIJ"[self.lives[node] if life is None else life] * 21 + "A"
 
     async def register(
@@ -68,9 +68,9 @@ class Members:
         """Starts a process of a broker. Without `whole` and `proved` it names the `end` of its log, if it can read
         it."""
         self.lives[node] += 1
-        named = "t" in self.site.node.image.topics
+        named = "t" in self.rig.broker.image.topics
         ends = (ReplicaEnd(self.topic_id, 0, *end),) if end is not None else ()
-        await self.site.node.submit(
+        await self.rig.broker.submit(
             RegisterBroker(
                 node, self.incarnation(node), directory, f"host{node}:1", "", whole, {"PLAINTEXT": f"host{node}:9092"},
                 ends, ((self.topic_id, 0),) if proved and named else (),
@@ -79,13 +79,13 @@ class Members:
 
     async def create(self, *replicas: int, **configs: str) -> None:
         dotted = {name.replace("_", "."): value for name, value in configs.items()}
-        await self.site.node.submit(CreateTopic("t", assignments=[list(replicas)], configs=dotted))
+        await self.rig.broker.submit(CreateTopic("t", assignments=[list(replicas)], configs=dotted))
 
     async def fence(self, node: int, life: int | None = None) -> None:
-        await self.site.node.submit(FenceBroker(node, self.incarnation(node, life)))
+        await self.rig.broker.submit(FenceBroker(node, self.incarnation(node, life)))
 
     async def unfence(self, node: int, life: int | None = None) -> None:
-        await self.site.node.submit(UnfenceBroker(node, self.incarnation(node, life)))
+        await self.rig.broker.submit(UnfenceBroker(node, self.incarnation(node, life)))
 
     def isr_change(
         self, *members: int, earlier: int = -1, leader_epoch: int | None = None, partition_epoch: int | None = None
@@ -102,7 +102,7 @@ class Members:
 
     async def alter(self, leader: int, *changes: IsrWish) -> list[Code]:
         """Sends ISR changes as the leader does."""
-        return list(await self.site.node.submit(AlterPartitions(leader, self.incarnation(leader), changes)))
+        return list(await self.rig.broker.submit(AlterPartitions(leader, self.incarnation(leader), changes)))
 
     async def shrink(self, leader: int, *members: int) -> None:
         assert await self.alter(leader, self.isr_change(*members)) == [Code.NONE]
@@ -110,17 +110,17 @@ class Members:
     async def say_end(self, node: int, epoch: int, offset: int) -> None:
         """Reports a log end that an election waits for."""
         ends = (AwaitedEnd(self.topic_id, 0, self.now.leader_epoch, epoch, offset),)
-        await self.site.node.submit(ReportEnds(node, self.incarnation(node), ends))
+        await self.rig.broker.submit(ReportEnds(node, self.incarnation(node), ends))
 
 
 def run_members(scenario: Callable[[Members], Awaitable[None]]) -> None:
-    async def run_all(site: SimBrokerRig) -> None:
-        await site.start(QUICK)
-        members = Members(site)
+    async def run_all(rig: SimBrokerRig) -> None:
+        await rig.start(QUICK)
+        members = Members(rig)
         for node in (TWO, THREE):
             await members.register(node)
         await scenario(members)
-        await site.stop()
+        await rig.stop()
 
     run(run_all)
 
@@ -150,12 +150,12 @@ def test_late_isr_changes_change_nothing() -> None:
         assert of.now.partition_epoch > before.partition_epoch, "no earlier one can be granted any more"
         await of.shrink(TWO, TWO, THREE)
         old = of.now
-        await of.site.node.submit(HandOver(TWO, of.incarnation(TWO)))
+        await of.rig.broker.submit(HandOver(TWO, of.incarnation(TWO)))
         assert of.now.leader == THREE and of.now.leader_epoch == old.leader_epoch + 1
         assert await of.alter(TWO, of.isr_change(TWO, leader_epoch=old.leader_epoch)) != [Code.NONE], "a deposed leader"
         await of.register(TWO)  # the last process was about to stop
         await of.shrink(THREE, TWO, THREE)
-        await of.site.node.submit(HandOver(THREE, of.incarnation(THREE)))
+        await of.rig.broker.submit(HandOver(THREE, of.incarnation(THREE)))
         assert of.now.leader == TWO
         late = of.isr_change(TWO, leader_epoch=old.leader_epoch)
         assert await of.alter(TWO, late) == [Code.FENCED_LEADER_EPOCH], "it leads again, under a later epoch"
@@ -170,16 +170,16 @@ def test_requests_of_an_earlier_process_change_nothing() -> None:
         await of.shrink(TWO, TWO, THREE)
         before = of.now
         await of.fence(THREE, life=1)
-        assert of.now == before and of.site.node.image.brokers[THREE].live
+        assert of.now == before and of.rig.broker.image.brokers[THREE].live
         with pytest.raises(Refused) as refused:
-            await of.site.node.submit(StopBroker(THREE, of.incarnation(THREE, 1)))
+            await of.rig.broker.submit(StopBroker(THREE, of.incarnation(THREE, 1)))
         assert refused.value.code is Code.STALE_BROKER_EPOCH
         await of.fence(THREE)
-        assert of.now.isr == (TWO,) and not of.site.node.image.brokers[THREE].live
+        assert of.now.isr == (TWO,) and not of.rig.broker.image.brokers[THREE].live
         await of.unfence(THREE, life=1)
-        assert not of.site.node.image.brokers[THREE].live
+        assert not of.rig.broker.image.brokers[THREE].live
         await of.unfence(THREE)
-        assert of.site.node.image.brokers[THREE].live and of.now.isr == (TWO,), "it joins as a follower"
+        assert of.rig.broker.image.brokers[THREE].live and of.now.isr == (TWO,), "it joins as a follower"
 
     run_members(scenario)
 
@@ -228,11 +228,11 @@ def test_preferred_leader_leads_only_in_sync() -> None:
         await of.unfence(TWO)
         assert of.now.leader == THREE
         where = ((of.topic_id, 0),)
-        codes = await of.site.node.submit(ElectLeaders(True, where))
+        codes = await of.rig.broker.submit(ElectLeaders(True, where))
         assert codes == ((of.topic_id, 0, Code.PREFERRED_LEADER_NOT_AVAILABLE),) and of.now.leader == THREE
         await of.shrink(THREE, TWO, THREE)
         await of.fence(TWO)
-        await of.site.node.submit(ElectLeaders(True, where))
+        await of.rig.broker.submit(ElectLeaders(True, where))
         assert of.now.leader == THREE, "it is fenced"
 
     run_members(scenario)
@@ -241,9 +241,9 @@ def test_preferred_leader_leads_only_in_sync() -> None:
 def test_broker_that_stops_stays_in_a_small_isr() -> None:
     async def scenario(of: Members) -> None:
         await of.create(TWO, THREE, min_insync_replicas="2")
-        await of.site.node.submit(HandOver(TWO, of.incarnation(TWO)))
+        await of.rig.broker.submit(HandOver(TWO, of.incarnation(TWO)))
         assert of.now.leader == THREE and {*of.now.isr} == {TWO, THREE}
-        await of.site.node.submit(StopBroker(TWO, of.incarnation(TWO)))
+        await of.rig.broker.submit(StopBroker(TWO, of.incarnation(TWO)))
         assert (of.now.isr, of.now.elr) == ((THREE,), (TWO,))
 
     run_members(scenario)
@@ -280,11 +280,11 @@ def test_proof_of_one_log_is_none_of_another() -> None:
     async def scenario(of: Members) -> None:
         await of.create(TWO, THREE, min_insync_replicas="2")
         both = {"min.insync.replicas": "2"}
-        await of.site.node.submit(CreateTopic("u", assignments=[[TWO, THREE]], configs=both))
+        await of.rig.broker.submit(CreateTopic("u", assignments=[[TWO, THREE]], configs=both))
         await of.fence(TWO)
         await of.fence(THREE)
         await of.register(THREE, whole=False, proved=True)
-        assert of.site.node.image.topics["u"].partitions[0].leader == NO_LEADER
+        assert of.rig.broker.image.topics["u"].partitions[0].leader == NO_LEADER
         assert of.now.leader == THREE
 
     run_members(scenario)
@@ -345,7 +345,7 @@ def test_live_replicas_say_their_ends_before_one_leads() -> None:
         await of.fence(THREE)
         await of.register(TWO, whole=False, end=(0, 3))
         assert of.now.leader == NO_LEADER, "the real broker has not said its end"
-        await of.site.wait_until(lambda: of.now.leader != NO_LEADER, 30)
+        await of.rig.wait_until(lambda: of.now.leader != NO_LEADER, 30)
         assert of.now.leader == TWO
 
     run_members(scenario)
@@ -360,7 +360,7 @@ def test_report_of_a_loss_reaches_as_far_back_as_any() -> None:
             return of.now.loss.from_offset
 
         async def report(epoch: int, offset: int, stored: int = 0) -> None:
-            await of.site.node.submit(ReportLoss(of.topic_id, 0, epoch, offset, stored))
+            await of.rig.broker.submit(ReportLoss(of.topic_id, 0, epoch, offset, stored))
 
         await report(0, 9)
         assert lost() == 9
@@ -385,7 +385,7 @@ def test_move_ends_once_all_that_stay_are_in_sync() -> None:
         await of.create(TWO, ONE)
         await of.shrink(TWO, TWO)
         epoch = of.now.leader_epoch
-        await of.site.node.submit(Reassign((Move(of.topic_id, 0, (THREE, ONE)),)))
+        await of.rig.broker.submit(Reassign((Move(of.topic_id, 0, (THREE, ONE)),)))
         assert of.now.adding == (THREE,) and of.now.removing == (TWO,)
         await of.shrink(TWO, TWO, THREE)
         assert of.now.is_reassigning, "the other one that stays is not in sync"
@@ -402,7 +402,7 @@ def test_move_without_another_leader_raises_the_epoch() -> None:
     async def scenario(of: Members) -> None:
         await of.create(TWO, THREE)
         epoch = of.now.leader_epoch
-        await of.site.node.submit(Reassign((Move(of.topic_id, 0, (TWO,)),)))
+        await of.rig.broker.submit(Reassign((Move(of.topic_id, 0, (TWO,)),)))
         assert (of.now.replicas, of.now.leader, of.now.leader_epoch) == ((TWO,), TWO, epoch + 1)
 
     run_members(scenario)
@@ -412,11 +412,11 @@ def test_move_is_called_off_only_if_others_have_everything() -> None:
     async def scenario(of: Members) -> None:
         await of.create(TWO, ONE)
         await of.shrink(TWO, TWO)
-        await of.site.node.submit(Reassign((Move(of.topic_id, 0, (THREE, ONE)),)))
+        await of.rig.broker.submit(Reassign((Move(of.topic_id, 0, (THREE, ONE)),)))
         await of.shrink(TWO, TWO, THREE)
         await of.fence(TWO)
         assert of.now.leader == THREE
-        codes = await of.site.node.submit(Reassign((Move(of.topic_id, 0, None),)))
+        codes = await of.rig.broker.submit(Reassign((Move(of.topic_id, 0, None),)))
         assert codes != (None,) and THREE in of.now.replicas
 
     run_members(scenario)
@@ -428,10 +428,10 @@ def test_replica_that_was_just_added_leads_only_as_last_known_member() -> None:
     async def scenario(of: Members) -> None:
         await of.create(TWO, ONE)
         await of.shrink(TWO, TWO)
-        await of.site.node.submit(Reassign((Move(of.topic_id, 0, (THREE, ONE)),)))
+        await of.rig.broker.submit(Reassign((Move(of.topic_id, 0, (THREE, ONE)),)))
         await of.fence(TWO)
         assert of.now.leader == NO_LEADER
-        await of.site.node.submit(ElectLeaders(False, ((of.topic_id, 0),)))
+        await of.rig.broker.submit(ElectLeaders(False, ((of.topic_id, 0),)))
         assert of.now.leader == ONE and of.now.loss is not None
         assert of.now.is_reassigning, "a loss ends no move"
 
@@ -442,9 +442,9 @@ def test_loss_ends_no_move_in_its_own_step() -> None:
     async def scenario(of: Members) -> None:
         await of.create(TWO, ONE)
         await of.shrink(TWO, TWO)
-        await of.site.node.submit(Reassign((Move(of.topic_id, 0, (ONE,)),)))
+        await of.rig.broker.submit(Reassign((Move(of.topic_id, 0, (ONE,)),)))
         await of.fence(TWO)
-        await of.site.node.submit(ElectLeaders(False, ((of.topic_id, 0),)))
+        await of.rig.broker.submit(ElectLeaders(False, ((of.topic_id, 0),)))
         assert of.now.leader == ONE and of.now.loss is not None
         assert of.now.is_reassigning and TWO in of.now.replicas, "its log may have what is lost"
 
@@ -453,11 +453,11 @@ def test_loss_ends_no_move_in_its_own_step() -> None:
 
 def test_changed_min_isr_changes_who_is_eligible() -> None:
     async def scenario(of: Members) -> None:
-        await of.site.node.submit(AlterBrokerConfigs(ALL_BROKERS, {"min.insync.replicas": "2"}))
+        await of.rig.broker.submit(AlterBrokerConfigs(ALL_BROKERS, {"min.insync.replicas": "2"}))
         await of.create(TWO, THREE)
         await of.shrink(TWO, TWO)
         assert of.now.elr == (THREE,)
-        await of.site.node.submit(AlterTopicConfigs("t", {"min.insync.replicas": "1"}))
+        await of.rig.broker.submit(AlterTopicConfigs("t", {"min.insync.replicas": "1"}))
         assert not of.now.elr
 
     run_members(scenario)

@@ -57,12 +57,12 @@ async def list_reassignments(link: BrokerConnection, named: dict[str, list[int]]
 
 
 def test_reassignments_are_started_listed_and_cancelled() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(QUICK)
-        await site.node.submit(RegisterBroker(2, TWO, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
-        await site.node.submit(CreateTopic("t", assignments=[[1], [1], [1]]))
-        server = await serve_kafka(site.node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
-        link = await open_connection(site.network.host("far"), "one", 9092, "far", 5)
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(QUICK)
+        await rig.broker.submit(RegisterBroker(2, TWO, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
+        await rig.broker.submit(CreateTopic("t", assignments=[[1], [1], [1]]))
+        server = await serve_kafka(rig.broker, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
+        link = await open_connection(rig.network.host("far"), "one", 9092, "far", 5)
         invalid, unknown = Code.INVALID_REPLICA_ASSIGNMENT.number, Code.UNKNOWN_TOPIC_OR_PARTITION.number
         for version in range(2):
             wanted: Wanted = {"t": {0: [1, 2], 1: [9], 2: [], 7: [1]}, "no": {0: [1]}}
@@ -82,12 +82,12 @@ def test_reassignments_are_started_listed_and_cancelled() -> None:
             ("t", 2): none,
         }
         assert await list_reassignments(link) == {}
-        assert {each.replicas for each in site.node.image.topics["t"].partitions} == {(1,)}
-        await site.node.submit(FenceBroker(2, TWO))
+        assert {each.replicas for each in rig.broker.image.topics["t"].partitions} == {(1,)}
+        await rig.broker.submit(FenceBroker(2, TWO))
         assert await alter_reassignments(link, {"t": {0: [1, 2]}}) == {("t", 0): invalid}
         assert await alter_reassignments(link, {}) == {}
         link.close()
         await server.close()
-        await site.stop()
+        await rig.stop()
 
     run(scenario)

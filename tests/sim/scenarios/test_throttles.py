@@ -40,15 +40,15 @@ def make_client(three: ThreeBrokers) -> KafkaClient:
 
 
 async def throttle_leader(it: ReplicaFetchRig, rate: int, words: str) -> None:
-    node = it.site.node
+    node = it.rig.broker
     await node.submit(AlterBrokerConfigs(1, {"leader.replication.throttled.rate": str(rate)}))
     await node.submit(AlterTopicConfigs("t", {"leader.replication.throttled.replicas": words}))
 
 
 async def remove_from_isr(it: ReplicaFetchRig) -> None:
     """Fences and unfences broker 2, so that it is in no ISR."""
-    await it.site.node.submit(FenceBroker(2, INCARNATION))
-    await it.site.node.submit(UnfenceBroker(2, INCARNATION))
+    await it.rig.broker.submit(FenceBroker(2, INCARNATION))
+    await it.rig.broker.submit(UnfenceBroker(2, INCARNATION))
     assert all(leader.state.isr == {1} for leader in it.leaders)
 
 
@@ -61,13 +61,13 @@ def test_leader_throttles_a_follower_out_of_sync(words: str) -> None:
             leader.append_now(batch([LARGE]), 1)
         size, end = leader.log.size_bytes, leader.log.end_offset
         await throttle_leader(it, size // 10, words)
-        began, offset, answers = it.site.loop.time(), 0, 0
+        began, offset, answers = it.rig.loop.time(), 0, 0
         while offset < end - 4:  # beyond that it would be in sync
             (part,) = await it.fetch(offset, wait_ms=500, epoch=leader.leader_epoch)
             assert (part.code, part.high_watermark) == (0, end)
             offset += len(part.records) // (size // 40)
             answers += 1
-        assert 7 < it.site.loop.time() - began < 11
+        assert 7 < it.rig.loop.time() - began < 11
         assert answers < 80, "it waits at the leader"
 
     run_with_rig(scenario)
@@ -79,7 +79,7 @@ def test_leader_does_not_throttle_in_sync_or_unnamed_followers() -> None:
         for leader in it.leaders:
             leader.append_now(batch([LARGE, LARGE]), 1)
         await throttle_leader(it, 1, "0:1")
-        began = it.site.loop.time()
+        began = it.rig.loop.time()
         assert all(len(part.records) > 16_000 for part in await it.fetch(0, 0, wait_ms=10_000))
         await remove_from_isr(it)
         epoch = held.leader_epoch
@@ -88,7 +88,7 @@ def test_leader_does_not_throttle_in_sync_or_unnamed_followers() -> None:
         assert len(parts[0].records) > 16_000, "what was saved up"
         parts = {part.partition: part for part in await it.peers.fetch("one:9092", ask, 20)}
         assert parts[0].records == b"" and len(parts[1].records) > 16_000, "one that is held keeps no other"
-        assert it.site.loop.time() - began < 1
+        assert it.rig.loop.time() - began < 1
 
     run_with_rig(scenario, partitions=2)
 

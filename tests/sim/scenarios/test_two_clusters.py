@@ -24,20 +24,20 @@ NOTICE_SECONDS = 3 * 61 + 5.0
 WRITE_SECONDS = 65.0
 
 
-async def start_other_cluster(site: SimBrokerRig | ThreeBrokers) -> Broker:
+async def start_other_cluster(rig: SimBrokerRig | ThreeBrokers) -> Broker:
     """Starts a cluster in the emptied prefix."""
-    machine = SimMachine(site.loop, "other", site.bucket, site.network)
-    await machine.store.delete(list(site.bucket.objects))
+    machine = SimMachine(rig.loop, "other", rig.bucket, rig.network)
+    await machine.store.delete(list(rig.bucket.objects))
     node = Broker(replace(QUICK, node_id=9), machine.process(), Metrics())
     await node.start()
     return node
 
 
-def count_entries(site: SimBrokerRig, cluster_id: str) -> int:
+def count_entries(rig: SimBrokerRig, cluster_id: str) -> int:
     """Returns how many entries of the log belong to a cluster."""
     found = [
         layout.decode_entry(held.data, layout.slot_of(key))
-        for key, held in site.bucket.objects.items()
+        for key, held in rig.bucket.objects.items()
         if key.startswith(layout.LOG_PREFIX)
     ]
     return sum(entry.cluster_id == cluster_id for entry in found)
@@ -49,44 +49,44 @@ def reports_shared_prefix(node: Broker) -> bool:
 
 
 def test_writing_cluster_ends_within_a_minute_of_another_ones_start() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        first = await site.start()
+    async def scenario(rig: SimBrokerRig) -> None:
+        first = await rig.start()
         for number in range(20):
-            await site.create(f"early-{number}")
-        other = await start_other_cluster(site)
-        start = site.loop.now_ns
+            await rig.create(f"early-{number}")
+        other = await start_other_cluster(rig)
+        start = rig.loop.now_ns
         number = 0
         while not first.ended.is_set():
-            assert site.loop.now_ns - start < WRITE_SECONDS * 1e9, (
-                f"{count_entries(site, first.cluster_id)} entries written"
+            assert rig.loop.now_ns - start < WRITE_SECONDS * 1e9, (
+                f"{count_entries(rig, first.cluster_id)} entries written"
             )
             number += 1
             with suppress(Refused):
                 await first.submit(CreateTopic(f"late-{number}"), timeout=5)
             await asyncio.sleep(1)
         assert reports_shared_prefix(first)
-        written = count_entries(site, first.cluster_id)
-        await site.stop()
+        written = count_entries(rig, first.cluster_id)
+        await rig.stop()
         await other.submit(CreateTopic("theirs"))
         await asyncio.sleep(60)
-        assert count_entries(site, first.cluster_id) == written and other.health().ok
+        assert count_entries(rig, first.cluster_id) == written and other.health().ok
         with pytest.raises(Refused) as refused:
-            await site.start()
+            await rig.start()
         assert other.cluster_id in refused.value.why
-        await site.stop()
+        await rig.stop()
         await other.stop()
 
     run(scenario)
 
 
 def test_idle_cluster_ends_by_its_request_each_minute() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        first = await site.start()
-        await site.create()
-        other = await start_other_cluster(site)
-        await site.wait_until(first.ended.is_set, NOTICE_SECONDS)
+    async def scenario(rig: SimBrokerRig) -> None:
+        first = await rig.start()
+        await rig.create()
+        other = await start_other_cluster(rig)
+        await rig.wait_until(first.ended.is_set, NOTICE_SECONDS)
         assert reports_shared_prefix(first)
-        await site.stop()
+        await rig.stop()
         await other.stop()
 
     run(scenario)
@@ -106,40 +106,40 @@ def test_standby_brokers_notice_another_cluster_too() -> None:
 
 
 def test_cluster_ends_when_another_one_has_written_its_next_slot() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        first = await site.start()
+    async def scenario(rig: SimBrokerRig) -> None:
+        first = await rig.start()
         slot = first.image.slot + 1
         theirs = layout.Entry(slot, 1, "n", (), "another-cluster")
-        await site.machine.store.put(layout.slot_key(slot), layout.encode_entry(theirs), if_absent=True)
+        await rig.machine.store.put(layout.slot_key(slot), layout.encode_entry(theirs), if_absent=True)
         with suppress(Refused):
             await first.submit(CreateTopic("t"), timeout=5)
-        await site.wait_until(first.ended.is_set, 5)
+        await rig.wait_until(first.ended.is_set, 5)
         assert reports_shared_prefix(first) and "another-cluster" in " ".join(first.health().problems)
-        await site.stop()
+        await rig.stop()
         with pytest.raises(Refused, match="another-cluster") as refused:
-            await site.start()
+            await rig.start()
         assert refused.value.code is Code.INCONSISTENT_CLUSTER_ID
-        await site.stop()
+        await rig.stop()
 
     run(scenario)
 
 
 def test_entries_without_a_cluster_id_are_read() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        await site.create("old")
-        await site.stop()
-        for key in [key for key in site.bucket.objects if key.startswith(layout.LOG_PREFIX)]:
-            entry = layout.decode_entry(site.bucket.objects[key].data, layout.slot_of(key))
-            assert entry.cluster_id == site.node.cluster_id
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start()
+        await rig.create("old")
+        await rig.stop()
+        for key in [key for key in rig.bucket.objects if key.startswith(layout.LOG_PREFIX)]:
+            entry = layout.decode_entry(rig.bucket.objects[key].data, layout.slot_of(key))
+            assert entry.cluster_id == rig.broker.cluster_id
             bare = layout.encode_entry(entry._replace(cluster_id=""))
             assert b"cluster_id" not in bare
-            await site.machine.process().store.put(key, bare)
-        node = await site.start()
+            await rig.machine.process().store.put(key, bare)
+        node = await rig.start()
         assert "old" in node.image.topics
-        await site.create("new")
-        assert "new" in (await load_metadata(site.machine.store, node.cluster_id)).image.topics
-        await site.stop()
+        await rig.create("new")
+        assert "new" in (await load_metadata(rig.machine.store, node.cluster_id)).image.topics
+        await rig.stop()
 
     run(scenario)
 

@@ -32,17 +32,17 @@ async def wait_cold(replica: LeaderReplica, end: int, seconds: float) -> float:
     return loop.time() - began
 
 
-def read_copy_lag(site: SimBrokerRig, topic: str) -> float:
+def read_copy_lag(rig: SimBrokerRig, topic: str) -> float:
     """Returns the metric of the copy lag."""
-    found = re.search(rf'^tiered_remote_copy_lag_seconds{{topic="{topic}"}} (\S+)$', site.node.metrics.render(), re.M)
-    assert found is not None, site.node.metrics.render()
+    found = re.search(rf'^tiered_remote_copy_lag_seconds{{topic="{topic}"}} (\S+)$', rig.broker.metrics.render(), re.M)
+    assert found is not None, rig.broker.metrics.render()
     return float(found[1])
 
 
 def test_quiet_topic_is_uploaded_at_the_maximum_lag() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(LATE)
-        replica = await site.create("t", segment_bytes="1048576")
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(LATE)
+        replica = await rig.create("t", segment_bytes="1048576")
         await asyncio.sleep(7)
         for _ in range(3):
             await replica.append(batch([b"v"]))
@@ -55,22 +55,22 @@ def test_quiet_topic_is_uploaded_at_the_maximum_lag() -> None:
 
 
 def test_lag_metric_has_the_age_of_the_oldest_record_per_topic() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(LATE)
-        replica = await site.create("t", segment_bytes="1048576")
-        await site.create("empty", segment_bytes="1048576")
-        assert read_copy_lag(site, "t") == 0
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(LATE)
+        replica = await rig.create("t", segment_bytes="1048576")
+        await rig.create("empty", segment_bytes="1048576")
+        assert read_copy_lag(rig, "t") == 0
         await replica.append(batch([b"v"]))
         await asyncio.sleep(10)
         await replica.append(batch([b"w"]))
-        assert 9.9 <= read_copy_lag(site, "t") <= 10.1
-        assert read_copy_lag(site, "empty") == 0
+        assert 9.9 <= read_copy_lag(rig, "t") <= 10.1
+        assert read_copy_lag(rig, "empty") == 0
         await wait_cold(replica, 2, LAG)
-        assert read_copy_lag(site, "t") == 0
-        site.machine.faults.outage = True
+        assert read_copy_lag(rig, "t") == 0
+        rig.machine.faults.outage = True
         await replica.append(batch([b"x"]))
         await asyncio.sleep(3 * LAG)
-        assert 3 * LAG - 1 <= read_copy_lag(site, "t") <= 3 * LAG + 1, "it goes on while the bucket takes nothing"
+        assert 3 * LAG - 1 <= read_copy_lag(rig, "t") <= 3 * LAG + 1, "it goes on while the bucket takes nothing"
 
     run(scenario)
 
@@ -109,14 +109,14 @@ def test_next_leader_continues_the_age(seed: int) -> None:
 
 
 def test_no_request_is_sent_to_the_bucket_while_nothing_is_late() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(LATE)
-        replica = await site.create("t", segment_bytes="1048576")
+    async def scenario(rig: SimBrokerRig) -> None:
+        await rig.start(LATE)
+        replica = await rig.create("t", segment_bytes="1048576")
         await replica.append(batch([b"v"]))
         await wait_cold(replica, 1, LAG + UPLOAD)
         await asyncio.sleep(600)  # what a start and an upload leave to be swept is done
-        before = site.node.store.request_count()
+        before = rig.broker.store.request_count()
         await asyncio.sleep(600)
-        assert site.node.store.request_count() - before <= 10, "a request a minute"
+        assert rig.broker.store.request_count() - before <= 10, "a request a minute"
 
     run(scenario)

@@ -361,9 +361,9 @@ def test_leader_and_controller_mean_the_same_by_min_insync_replicas(said: str | 
         decide(shard, requests.AlterBrokerConfigs(ALL_BROKERS, {"min.insync.replicas": said}))
     started_with_2 = Settings(min_insync_replicas=2)
     (topic,) = shard.image.topics.values()
-    terms = leaders.PartitionContexts(shard.image, started_with_2, frozenset({1, 2}), 0)(topic)
+    context = leaders.PartitionContexts(shard.image, started_with_2, frozenset({1, 2}), 0)(topic)
     leader = topic_config(topic, broker_settings(shard.image, started_with_2, 1).topic_defaults())
-    assert leader.min_insync_replicas == terms.min_isr == int(said or 1)
+    assert leader.min_insync_replicas == context.min_isr == int(said or 1)
 
 
 @pytest.mark.parametrize("wide", [True, False])

@@ -33,7 +33,7 @@ class Seen:
     """The committed state as of one slot."""
 
     image: PartitionImage
-    terms: PartitionContext
+    context: PartitionContext
     incarnations: dict[int, int]
 
 
@@ -59,9 +59,11 @@ class History:
     def __init__(self, copies: int, min_isr: int) -> None:
         self.nodes = tuple(range(1, NODES + 1))
         self.brokers = {node: Broker() for node in self.nodes}
-        terms = PartitionContext(frozenset(self.nodes), min_isr)
+        context = PartitionContext(frozenset(self.nodes), min_isr)
         self.slots = [
-            Seen(partition_transitions.new_partition(self.nodes[:copies], terms), terms, dict.fromkeys(self.nodes, 1))
+            Seen(
+                partition_transitions.new_partition(self.nodes[:copies], context), context, dict.fromkeys(self.nodes, 1)
+            )
         ]
         self.truth: list[Record] = []
         self.lost_in = NO_EPOCH
@@ -148,25 +150,25 @@ class History:
         """An ISR change arrives, perhaps late; its sender learns of a refusal at once."""
         if self.asked:
             node, isr_change = self.asked.pop(choice % len(self.asked))
-            numbers = {each: self.now.incarnations[each] for each in self.now.terms.live}
-            found = partition_transitions.alter_isr(self.now.image, node, isr_change, numbers, self.now.terms)
+            numbers = {each: self.now.incarnations[each] for each in self.now.context.live}
+            found = partition_transitions.alter_isr(self.now.image, node, isr_change, numbers, self.now.context)
             if isinstance(found, PartitionImage):
                 self._decided(found, joined={each.node_id for each in isr_change.isr})
             elif self.brokers[node].proposed is isr_change:
                 self.brokers[node].proposed = None
 
     def fence(self, node: int, _: int) -> None:
-        if node in self.now.terms.live:
-            terms = replace(self.now.terms, live=self.now.terms.live - {node})
-            self._decided(partition_transitions.remove_broker(self.now.image, node, terms), terms)
+        if node in self.now.context.live:
+            context = replace(self.now.context, live=self.now.context.live - {node})
+            self._decided(partition_transitions.remove_broker(self.now.image, node, context), context)
 
     def unfence(self, node: int, _: int) -> None:
         broker = self.brokers[node]
-        if broker.up and node not in self.now.terms.live:
+        if broker.up and node not in self.now.context.live:
             broker.at = len(self.slots) - 1
             self._begin(node)
-            terms = replace(self.now.terms, live=self.now.terms.live | {node})
-            self._decided(partition_transitions.reevaluate(self.now.image, terms), terms)
+            context = replace(self.now.context, live=self.now.context.live | {node})
+            self._decided(partition_transitions.reevaluate(self.now.image, context), context)
 
     def come_back(self, node: int, _: int) -> None:
         broker = self.brokers[node]
@@ -174,10 +176,10 @@ class History:
             end = End(node, *self._reach(node)) if broker.cut else None
             fresh = Broker(broker.incarnation + 1, log=broker.log)
             self.brokers[node] = fresh
-            terms = replace(self.now.terms, live=self.now.terms.live | {node})
+            context = replace(self.now.context, live=self.now.context.live | {node})
             incarnations = self.now.incarnations | {node: fresh.incarnation}
-            found = partition_transitions.register_broker(self.now.image, node, end, terms)
-            self._decided(found, terms, incarnations, reports=node if end is not None else None)
+            found = partition_transitions.register_broker(self.now.image, node, end, context)
+            self._decided(found, context, incarnations, reports=node if end is not None else None)
             fresh.at = len(self.slots) - 1
             self._begin(node)
 
@@ -187,46 +189,46 @@ class History:
         if (
             broker.up
             and broker.at == len(self.slots) - 1
-            and node in partition_transitions.awaited_replicas(now.image, now.terms.live)
+            and node in partition_transitions.awaited_replicas(now.image, now.context.live)
         ):
-            self._decided(partition_transitions.report_end(now.image, End(node, *self._reach(node)), now.terms))
+            self._decided(partition_transitions.report_end(now.image, End(node, *self._reach(node)), now.context))
 
     def want(self, _: int, min_isr: int) -> None:
-        terms = replace(self.now.terms, min_isr=max(1, min_isr))
-        self._decided(partition_transitions.reevaluate(self.now.image, terms), terms)
+        context = replace(self.now.context, min_isr=max(1, min_isr))
+        self._decided(partition_transitions.reevaluate(self.now.image, context), context)
 
     def hand_over(self, node: int, _: int) -> None:
         self.handed_over |= {node}
-        self._decided(partition_transitions.hand_over(self.now.image, node, self.now.terms))
+        self._decided(partition_transitions.hand_over(self.now.image, node, self.now.context))
 
     def report_disk(self, node: int, state: int) -> None:
         """The disk of a broker is full (0, 1), recovering (2) or usable."""
-        full, recovering = self.now.terms.full - {node}, self.now.terms.recovering - {node}
-        terms = replace(
-            self.now.terms,
+        full, recovering = self.now.context.full - {node}, self.now.context.recovering - {node}
+        context = replace(
+            self.now.context,
             full=full | {node} if state < 2 else full,
             recovering=recovering | {node} if state == 2 else recovering,
         )
-        self._decided(partition_transitions.leave_full_disk(self.now.image, terms), terms)
+        self._decided(partition_transitions.leave_full_disk(self.now.image, context), context)
 
     def prefer(self, _: int, __: int) -> None:
-        found = partition_transitions.elect_preferred(self.now.image, self.now.terms)
+        found = partition_transitions.elect_preferred(self.now.image, self.now.context)
         self._decided(found if isinstance(found, PartitionImage) else self.now.image)
 
     def force(self, _: int, __: int) -> None:
-        found = partition_transitions.elect_unclean(self.now.image, self.now.terms)
+        found = partition_transitions.elect_unclean(self.now.image, self.now.context)
         self._decided(found if isinstance(found, PartitionImage) else self.now.image, forced=True)
 
     def reassign(self, choice: int, number: int) -> None:
         """Starts a reassignment to some brokers, from broker `number` on. Added brokers are live."""
-        old, terms = self.now.image, self.now.terms
+        old, context = self.now.image, self.now.context
         order = (*self.nodes[number % NODES :], *self.nodes[: number % NODES])
-        target = tuple(each for each in order if choice >> each & 1 and (each in terms.live or each in old.replicas))
+        target = tuple(each for each in order if choice >> each & 1 and (each in context.live or each in old.replicas))
         if target and not old.is_reassigning:
-            self._decided(partition_transitions.start_reassignment(old, target, terms))
+            self._decided(partition_transitions.start_reassignment(old, target, context))
 
     def call_off(self, _: int, __: int) -> None:
-        found = partition_transitions.cancel_reassignment(self.now.image, self.now.terms)
+        found = partition_transitions.cancel_reassignment(self.now.image, self.now.context)
         self._decided(found if isinstance(found, PartitionImage) else self.now.image)
 
     # -- what has to hold ---------------------------------------------------------------------------------------------
@@ -234,7 +236,7 @@ class History:
     def _decided(
         self,
         image: PartitionImage,
-        terms: PartitionContext | None = None,
+        context: PartitionContext | None = None,
         incarnations: dict[int, int] | None = None,
         reports: int | None = None,
         forced: bool = False,
@@ -249,7 +251,7 @@ class History:
         if image is not old.image:
             assert image.leader_epoch >= old.image.leader_epoch
             image = replace(image, partition_epoch=old.image.partition_epoch + 1)
-        self.slots.append(Seen(image, terms or old.terms, incarnations or old.incarnations))
+        self.slots.append(Seen(image, context or old.context, incarnations or old.incarnations))
         dead = image.leader != -1 and self.brokers[image.leader].cut  # nobody knows yet; it never acts under this epoch
         if image.leader_epoch > old.image.leader_epoch and not dead:
             if not forced and image.leader not in {*old.image.isr, *old.image.elr, *joined} - {reports}:
@@ -271,7 +273,7 @@ class History:
 
     def _has_most(self, leader: int) -> None:
         """A leader that may lack records has as much as every live replica: epoch first, then end."""
-        for node in set(self.now.terms.live).intersection(self.now.image.replicas):
+        for node in set(self.now.context.live).intersection(self.now.image.replicas):
             if self.brokers[node].up:
                 assert self._reach(leader) >= self._reach(node), f"{node} lives and has more than {leader}"
 
@@ -284,12 +286,12 @@ class History:
         self.lost_in = image.leader_epoch
 
     def check(self) -> None:
-        image, terms = self.now.image, self.now.terms
-        partition_transitions.check_invariants(image, terms)
-        if terms.live & {*image.isr, *image.elr}:
+        image, context = self.now.image, self.now.context
+        partition_transitions.check_invariants(image, context)
+        if context.live & {*image.isr, *image.elr}:
             assert image.leader != -1, "somebody could lead"
-        if image.leader in terms.full:
-            unable = terms.full | self.handed_over
+        if image.leader in context.full:
+            unable = context.full | self.handed_over
             assert unable.issuperset(image.isr), "a full disk leads although a replica in sync has room"
         for node in (*image.isr, *image.elr):
             broker = self.brokers[node]
@@ -313,7 +315,7 @@ class History:
     def _move(self, node: int) -> None:
         """R3: a leader acknowledges by the state that it has applied."""
         broker, seen = self.brokers[node], self.slots[self.brokers[node].at]
-        if len(seen.image.isr) < min(seen.terms.min_isr, len(seen.image.replicas)):
+        if len(seen.image.isr) < min(seen.context.min_isr, len(seen.image.replicas)):
             return
         proposed = broker.proposed.isr if broker.proposed is not None else ()
         counted = {*seen.image.isr, *(each.node_id for each in proposed)}
@@ -384,9 +386,9 @@ def test_random_histories_keep_the_rules_and_reach_every_case() -> None:
         seen["waits for one"] += any(image.last_known for image in images)
         seen["waits for several"] += any(len(image.last_known) > 1 for image in images)
         seen["lost"] += history.lost_in >= 0
-        seen["led by a full disk"] += any(slot.image.leader in slot.terms.full for slot in history.slots)
+        seen["led by a full disk"] += any(slot.image.leader in slot.context.full for slot in history.slots)
         seen["left a full disk"] += any(
-            old.image.leader in new.terms.full and new.image.leader not in (NO_LEADER, old.image.leader)
+            old.image.leader in new.context.full and new.image.leader not in (NO_LEADER, old.image.leader)
             for old, new in pairwise(history.slots)
         )
         seen["led by one that was not in sync"] += any(

@@ -26,11 +26,11 @@ def decide(shard: Controller, request: Any) -> Any:
     return found.reply
 
 
-def terms(*live: int, unclean: bool = False) -> PartitionContext:
+def context(*live: int, unclean: bool = False) -> PartitionContext:
     return PartitionContext(frozenset(live), 2, unclean, 1000)
 
 
-LIVE = terms(1, 2, 3, 4)
+LIVE = context(1, 2, 3, 4)
 OLD = PartitionImage((1, 2), 1, 5, (1, 2))
 
 
@@ -69,10 +69,10 @@ def test_cancelled_reassignment_drops_ends_of_leaving_replicas() -> None:
     waiting = PartitionImage(
         (3, 1, 2), NO_LEADER, 7, (), (1,), last_known=(3,), ends=ends, adding=(3,), removing=(2,)
     )  # fmt: skip
-    stays = partition_transitions.cancel_reassignment(waiting, terms(3))
+    stays = partition_transitions.cancel_reassignment(waiting, context(3))
     assert isinstance(stays, PartitionImage)
     assert (stays.replicas, stays.elr, stays.last_known, stays.ends) == ((1, 2), (1,), (), ())
-    assert list(partition_transitions.to_changes(T, 0, waiting, stays, terms(3)))
+    assert list(partition_transitions.to_changes(T, 0, waiting, stays, context(3)))
 
 
 def test_another_order_of_replicas_is_no_reassignment() -> None:
@@ -89,21 +89,21 @@ def test_no_replica_leaves_while_a_remaining_one_is_behind() -> None:
 
 def test_election_during_a_reassignment_prefers_old_replicas() -> None:
     moving = partition_transitions.start_reassignment(OLD, (3,), LIVE)
-    assert partition_transitions.remove_broker(moving, 1, terms(2, 3, 4)) == replace(
+    assert partition_transitions.remove_broker(moving, 1, context(2, 3, 4)) == replace(
         moving, leader=2, leader_epoch=6, isr=(2,), elr=(1,)
     )
     dead = replace(moving, leader=NO_LEADER, isr=(), elr=(1,))
-    assert partition_transitions.elect_unclean(dead, terms(3)) is Code.ELIGIBLE_LEADERS_NOT_AVAILABLE, (
+    assert partition_transitions.elect_unclean(dead, context(3)) is Code.ELIGIBLE_LEADERS_NOT_AVAILABLE, (
         "who was added has nothing"
     )
-    forced = partition_transitions.elect_unclean(dead, terms(2, 3))
+    forced = partition_transitions.elect_unclean(dead, context(2, 3))
     assert isinstance(forced, PartitionImage) and (forced.leader, forced.is_reassigning) == (2, True)
 
 
 def test_step_with_a_loss_removes_no_replica() -> None:
     """A replica with more records may return, and an operator may check first."""
     moving = PartitionImage((2, 1), NO_LEADER, 5, (), (1,), removing=(1,))
-    forced = partition_transitions.elect_unclean(moving, terms(2))
+    forced = partition_transitions.elect_unclean(moving, context(2))
     assert isinstance(forced, PartitionImage) and forced.loss is not None
     assert (forced.leader, forced.replicas, forced.is_reassigning) == (2, (2, 1), True)
 

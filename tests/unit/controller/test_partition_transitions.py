@@ -18,7 +18,7 @@ T = TopicId("t")
 ALL = (1, 2, 3)
 
 
-def terms(*live: int, min_isr: int = 2, unclean: bool = False) -> PartitionContext:
+def context(*live: int, min_isr: int = 2, unclean: bool = False) -> PartitionContext:
     return PartitionContext(frozenset(live), min_isr, unclean, 1000)
 
 
@@ -31,63 +31,67 @@ def waiting(last_known: tuple[int, ...], *ends: End, elr: tuple[int, ...] = ()) 
 
 
 def test_live_replicas_are_in_sync_with_a_new_partition() -> None:
-    assert partition_transitions.new_partition(ALL, terms(2, 3)) == image(2, 0, (2, 3))
-    assert partition_transitions.new_partition(ALL, terms()) == image(NO_LEADER, 0, ())
+    assert partition_transitions.new_partition(ALL, context(2, 3)) == image(2, 0, (2, 3))
+    assert partition_transitions.new_partition(ALL, context()) == image(NO_LEADER, 0, ())
 
 
 def test_replica_that_leaves_a_large_isr_is_not_eligible() -> None:
-    assert partition_transitions.remove_broker(image(1, 0, ALL), 3, terms(1, 2)) == image(1, 0, (1, 2))
-    assert partition_transitions.remove_broker(image(1, 0, ALL), 1, terms(2, 3)) == image(2, 1, (2, 3))
+    assert partition_transitions.remove_broker(image(1, 0, ALL), 3, context(1, 2)) == image(1, 0, (1, 2))
+    assert partition_transitions.remove_broker(image(1, 0, ALL), 1, context(2, 3)) == image(2, 1, (2, 3))
 
 
 def test_replica_that_leaves_a_small_isr_stays_eligible() -> None:
-    one = partition_transitions.remove_broker(image(1, 0, (1, 2)), 2, terms(1, 3))
+    one = partition_transitions.remove_broker(image(1, 0, (1, 2)), 2, context(1, 3))
     assert one == image(1, 0, (1,), (2,))
-    none = partition_transitions.remove_broker(one, 1, terms(3))
+    none = partition_transitions.remove_broker(one, 1, context(3))
     assert none == image(NO_LEADER, 0, (), (2, 1))
-    assert partition_transitions.remove_broker(none, 3, terms()) is none
+    assert partition_transitions.remove_broker(none, 3, context()) is none
 
 
 def test_eligible_replica_leads_if_no_isr_member_can() -> None:
-    assert partition_transitions.remove_broker(image(1, 0, (1,), (2, 3)), 1, terms(3)) == image(3, 1, (3,), (2, 1))
-    assert partition_transitions.reevaluate(image(NO_LEADER, 0, (), (2, 1)), terms(1)) == image(1, 1, (1,), (2,))
+    assert partition_transitions.remove_broker(image(1, 0, (1,), (2, 3)), 1, context(3)) == image(3, 1, (3,), (2, 1))
+    assert partition_transitions.reevaluate(image(NO_LEADER, 0, (), (2, 1)), context(1)) == image(1, 1, (1,), (2,))
 
 
 def test_minimum_above_the_number_of_replicas_means_all() -> None:
     both = PartitionImage((1, 2), 1, 0, (1, 2))
-    assert partition_transitions.remove_broker(both, 2, terms(1, min_isr=3)) == PartitionImage((1, 2), 1, 0, (1,), (2,))
+    assert partition_transitions.remove_broker(both, 2, context(1, min_isr=3)) == PartitionImage(
+        (1, 2), 1, 0, (1,), (2,)
+    )
     alone = PartitionImage((1,), NO_LEADER, 0, (), (1,))
-    assert partition_transitions.reevaluate(alone, terms(1, min_isr=3)) == PartitionImage((1,), 1, 1, (1,))
+    assert partition_transitions.reevaluate(alone, context(1, min_isr=3)) == PartitionImage((1,), 1, 1, (1,))
 
 
 def test_isr_that_is_large_enough_clears_the_elr() -> None:
-    assert partition_transitions.reevaluate(image(1, 0, (1,), (2,)), terms(1, 3, min_isr=1)) == image(1, 0, (1,))
-    assert partition_transitions.reevaluate(image(NO_LEADER, 0, (), (1, 2)), terms(1, min_isr=1)) == image(1, 1, (1,))
+    assert partition_transitions.reevaluate(image(1, 0, (1,), (2,)), context(1, 3, min_isr=1)) == image(1, 0, (1,))
+    assert partition_transitions.reevaluate(image(NO_LEADER, 0, (), (1, 2)), context(1, min_isr=1)) == image(1, 1, (1,))
     old = image(1, 0, (1,), (2,))
-    assert partition_transitions.reevaluate(old, terms(1, 3)) is old
+    assert partition_transitions.reevaluate(old, context(1, 3)) is old
 
 
 def test_new_incarnation_is_removed_from_the_isr() -> None:
     """R1; the leader epoch moves only with the leader."""
-    assert partition_transitions.register_broker(image(1, 0, ALL), 2, None, terms(*ALL)) == image(1, 0, (1, 3))
-    assert partition_transitions.register_broker(image(1, 0, ALL), 1, None, terms(*ALL)) == image(2, 1, (2, 3))
-    assert partition_transitions.register_broker(image(1, 0, (1, 2)), 1, None, terms(*ALL)) == image(2, 1, (2,), (1,))
-    assert partition_transitions.register_broker(image(1, 0, (1, 2)), 1, End(1, 0, 9), terms(*ALL)) == image(2, 1, (2,))
-    assert partition_transitions.register_broker(image(1, 0, (1,), (2,)), 2, End(2, 0, 9), terms(1, 2)) == image(
+    assert partition_transitions.register_broker(image(1, 0, ALL), 2, None, context(*ALL)) == image(1, 0, (1, 3))
+    assert partition_transitions.register_broker(image(1, 0, ALL), 1, None, context(*ALL)) == image(2, 1, (2, 3))
+    assert partition_transitions.register_broker(image(1, 0, (1, 2)), 1, None, context(*ALL)) == image(2, 1, (2,), (1,))
+    assert partition_transitions.register_broker(image(1, 0, (1, 2)), 1, End(1, 0, 9), context(*ALL)) == image(
+        2, 1, (2,)
+    )
+    assert partition_transitions.register_broker(image(1, 0, (1,), (2,)), 2, End(2, 0, 9), context(1, 2)) == image(
         1, 0, (1,)
     )
-    assert partition_transitions.register_broker(image(1, 0, (1,), (2,)), 2, None, terms(1, 2)) == image(
+    assert partition_transitions.register_broker(image(1, 0, (1,), (2,)), 2, None, context(1, 2)) == image(
         1, 0, (1,), (2,)
     )
     for old in (image(1, 0, (1,)), PartitionImage((1,), 1, 0, (1,))):
-        assert partition_transitions.register_broker(old, 2, None, terms(*ALL)) is old
+        assert partition_transitions.register_broker(old, 2, None, context(*ALL)) is old
 
 
 def test_only_last_known_member_leads_at_once() -> None:
     """It reports the records that its own log lacks."""
     alone = image(NO_LEADER, 4, (), (2,))
-    assert partition_transitions.register_broker(alone, 2, End(2, 3, 9), terms(2)) == image(2, 5, (2,))
-    assert partition_transitions.register_broker(alone, 2, None, terms(1, 2)) == image(2, 5, (2,))
+    assert partition_transitions.register_broker(alone, 2, End(2, 3, 9), context(2)) == image(2, 5, (2,))
+    assert partition_transitions.register_broker(alone, 2, None, context(1, 2)) == image(2, 5, (2,))
 
 
 def test_ends_of_all_live_replicas_are_awaited_before_a_loss() -> None:
@@ -97,22 +101,22 @@ def test_ends_of_all_live_replicas_are_awaited_before_a_loss() -> None:
     0: older records may lie where later ones were lost.
     """
     alone = image(NO_LEADER, 4, (), (2,))
-    back = partition_transitions.register_broker(alone, 2, End(2, -1, 0), terms(*ALL))
+    back = partition_transitions.register_broker(alone, 2, End(2, -1, 0), context(*ALL))
     assert back == waiting((2,), End(2, -1, 0)) and partition_transitions.awaited_replicas(back, frozenset(ALL)) == {
         1,
         3,
     }
-    one = partition_transitions.report_end(back, End(1, 4, 7), terms(*ALL))
+    one = partition_transitions.report_end(back, End(1, 4, 7), context(*ALL))
     assert one.leader == NO_LEADER and partition_transitions.awaited_replicas(one, frozenset(ALL)) == {3}
-    assert partition_transitions.report_end(one, End(1, 4, 8), terms(*ALL)) is one, "each says it once"
-    assert partition_transitions.report_end(one, End(3, 4, 6), terms(*ALL)) == replace(
+    assert partition_transitions.report_end(one, End(1, 4, 8), context(*ALL)) is one, "each says it once"
+    assert partition_transitions.report_end(one, End(3, 4, 6), context(*ALL)) == replace(
         image(1, 5, (1,)), loss=Loss(5, 7, 1000)
     )
-    assert partition_transitions.remove_broker(one, 3, terms(1, 2)).leader == 1, "nobody waits for who is gone"
-    older = partition_transitions.report_end(back, End(1, 3, 90), terms(1, 2))
+    assert partition_transitions.remove_broker(one, 3, context(1, 2)).leader == 1, "nobody waits for who is gone"
+    older = partition_transitions.report_end(back, End(1, 3, 90), context(1, 2))
     assert older == replace(image(1, 5, (1,)), loss=Loss(5, 0, 1000))
-    better = partition_transitions.register_broker(alone, 2, End(2, 4, 5), terms(1, 2))
-    assert partition_transitions.report_end(better, End(1, 3, 90), terms(1, 2)) == image(2, 5, (2,)), (
+    better = partition_transitions.register_broker(alone, 2, End(2, 4, 5), context(1, 2))
+    assert partition_transitions.report_end(better, End(1, 3, 90), context(1, 2)) == image(2, 5, (2,)), (
         "it reports itself what it lacks"
     )
 
@@ -120,7 +124,7 @@ def test_ends_of_all_live_replicas_are_awaited_before_a_loss() -> None:
 def test_no_end_is_awaited_before_the_return_of_all_last_known() -> None:
     both = waiting((1, 2), End(1, 3, 9), End(2, 3, 8))
     assert partition_transitions.awaited_replicas(both, frozenset({1, 3})) == frozenset()
-    assert partition_transitions.report_end(both, End(3, 3, 10), terms(1, 3)) is both
+    assert partition_transitions.report_end(both, End(3, 3, 10), context(1, 3)) is both
     assert (
         partition_transitions.awaited_replicas(waiting((1,), End(1, 3, 9), elr=(2,)), frozenset({1, 3})) == frozenset()
     )
@@ -128,16 +132,16 @@ def test_no_end_is_awaited_before_the_return_of_all_last_known() -> None:
 
 
 def test_new_incarnation_of_an_awaited_replica_reports_its_end_again() -> None:
-    told = partition_transitions.report_end(waiting((2,), End(2, -1, 0)), End(1, 4, 7), terms(*ALL))
-    assert partition_transitions.register_broker(told, 1, None, terms(*ALL)) == waiting((2,), End(2, -1, 0))
-    assert partition_transitions.register_broker(told, 1, End(1, 4, 5), terms(*ALL)).ends == (
+    told = partition_transitions.report_end(waiting((2,), End(2, -1, 0)), End(1, 4, 7), context(*ALL))
+    assert partition_transitions.register_broker(told, 1, None, context(*ALL)) == waiting((2,), End(2, -1, 0))
+    assert partition_transitions.register_broker(told, 1, End(1, 4, 5), context(*ALL)).ends == (
         End(2, -1, 0),
         End(1, 4, 5),
     )
 
 
 def test_first_replica_leads_if_no_record_was_ever_stored() -> None:
-    assert partition_transitions.register_broker(image(NO_LEADER, 0, ()), 2, End(2, -1, 0), terms(2)) == image(
+    assert partition_transitions.register_broker(image(NO_LEADER, 0, ()), 2, End(2, -1, 0), context(2)) == image(
         2, 1, (2,)
     )
 
@@ -145,65 +149,67 @@ def test_first_replica_leads_if_no_record_was_ever_stored() -> None:
 def test_most_complete_log_of_several_last_known_leads() -> None:
     """R4: an eligible replica comes first, no replica that may have more is skipped, and the loss is recorded."""
     old = image(NO_LEADER, 4, (), (1, 2, 3))
-    one = partition_transitions.register_broker(old, 1, End(1, 3, 9), replace(terms(1), min_isr=3))
+    one = partition_transitions.register_broker(old, 1, End(1, 3, 9), replace(context(1), min_isr=3))
     assert one == waiting((1,), End(1, 3, 9), elr=(2, 3))
-    two = partition_transitions.register_broker(one, 2, End(2, 4, 5), terms(1, 2))
+    two = partition_transitions.register_broker(one, 2, End(2, 4, 5), context(1, 2))
     assert two == waiting((1, 2), End(1, 3, 9), End(2, 4, 5), elr=(3,))
-    assert partition_transitions.register_broker(two, 3, None, terms(*ALL)) == image(3, 5, (3,))
-    assert partition_transitions.register_broker(two, 3, End(3, 4, 4), terms(1, 3)) == waiting(
+    assert partition_transitions.register_broker(two, 3, None, context(*ALL)) == image(3, 5, (3,))
+    assert partition_transitions.register_broker(two, 3, End(3, 4, 4), context(1, 3)) == waiting(
         (1, 2, 3), End(1, 3, 9), End(2, 4, 5), End(3, 4, 4)
     )
     elected = replace(image(2, 5, (2,)), loss=Loss(5, 5, 1000))
-    assert partition_transitions.register_broker(two, 3, End(3, 4, 4), terms(*ALL)) == elected
-    assert partition_transitions.reevaluate(waiting((1, 2), End(1, 3, 9), End(2, 4, 5)), terms(1, 2)) == elected
+    assert partition_transitions.register_broker(two, 3, End(3, 4, 4), context(*ALL)) == elected
+    assert partition_transitions.reevaluate(waiting((1, 2), End(1, 3, 9), End(2, 4, 5)), context(1, 2)) == elected
 
 
 def test_log_without_a_record_leads_before_logs_that_end_below_its_start() -> None:
     emptied = End(3, -1, 68)
     for end, leader in ((End(2, 4, 45), 3), (End(2, 4, 67), 3), (End(2, 4, 68), 2), (End(2, 0, 80), 2)):
-        assert partition_transitions.reevaluate(waiting((3,), emptied, end), terms(2, 3)).leader == leader, end
+        assert partition_transitions.reevaluate(waiting((3,), emptied, end), context(2, 3)).leader == leader, end
 
 
 def test_first_replica_leads_among_equal_ends() -> None:
     ends = (End(3, 3, 9), End(2, 3, 9))
-    assert partition_transitions.reevaluate(waiting((2, 3), *ends), terms(2, 3)).leader == 2
+    assert partition_transitions.reevaluate(waiting((2, 3), *ends), context(2, 3)).leader == 2
 
 
 def test_second_return_replaces_the_reported_end() -> None:
     old = waiting((1, 2), End(1, 3, 9), End(2, 3, 8))
-    again = partition_transitions.register_broker(old, 1, End(1, 3, 7), terms(1))
+    again = partition_transitions.register_broker(old, 1, End(1, 3, 7), context(1))
     assert again.ends == (End(2, 3, 8), End(1, 3, 7))
-    assert partition_transitions.register_broker(old, 1, None, terms(1)) is old
+    assert partition_transitions.register_broker(old, 1, None, context(1)) is old
 
 
 def test_unclean_election_if_the_topic_allows_it() -> None:
     lost = replace(image(3, 1, (3,)), loss=Loss(1, 0, 1000))
-    assert partition_transitions.remove_broker(image(1, 0, (1,)), 1, terms(3, unclean=True)) == lost
-    assert partition_transitions.reevaluate(image(NO_LEADER, 0, (), (1,)), terms(3, unclean=True)) == lost
-    assert partition_transitions.reevaluate(image(NO_LEADER, 0, (), (1, 3)), terms(3, unclean=True)) == image(
+    assert partition_transitions.remove_broker(image(1, 0, (1,)), 1, context(3, unclean=True)) == lost
+    assert partition_transitions.reevaluate(image(NO_LEADER, 0, (), (1,)), context(3, unclean=True)) == lost
+    assert partition_transitions.reevaluate(image(NO_LEADER, 0, (), (1, 3)), context(3, unclean=True)) == image(
         3, 1, (3,), (1,)
     )
 
 
 def test_operator_ends_the_wait_of_an_election() -> None:
     old = waiting((1, 2), End(1, 3, 9), End(2, 3, 8))
-    assert partition_transitions.elect_unclean(old, terms(2, 3)) == replace(image(2, 5, (2,)), loss=Loss(5, 8, 1000))
-    emptied = partition_transitions.elect_unclean(waiting((1, 2), End(1, 3, 9), End(2, -1, 0)), terms(2, 3))
+    assert partition_transitions.elect_unclean(old, context(2, 3)) == replace(image(2, 5, (2,)), loss=Loss(5, 8, 1000))
+    emptied = partition_transitions.elect_unclean(waiting((1, 2), End(1, 3, 9), End(2, -1, 0)), context(2, 3))
     assert isinstance(emptied, PartitionImage) and emptied.leader == 3, "an empty log comes last"
-    assert partition_transitions.elect_unclean(old, terms()) is Code.ELIGIBLE_LEADERS_NOT_AVAILABLE
-    assert partition_transitions.elect_unclean(image(1, 0, (1,)), terms(1)) is Code.ELECTION_NOT_NEEDED
+    assert partition_transitions.elect_unclean(old, context()) is Code.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    assert partition_transitions.elect_unclean(image(1, 0, (1,)), context(1)) is Code.ELECTION_NOT_NEEDED
 
 
 def test_first_replica_is_preferred_if_it_is_in_sync() -> None:
-    assert partition_transitions.elect_preferred(image(2, 3, (1, 2)), terms(1, 2)) == image(1, 4, (1, 2))
-    assert partition_transitions.elect_preferred(image(1, 3, (1, 2)), terms(1, 2)) is Code.ELECTION_NOT_NEEDED
-    assert partition_transitions.elect_preferred(image(2, 3, (2,)), terms(1, 2)) is Code.PREFERRED_LEADER_NOT_AVAILABLE
+    assert partition_transitions.elect_preferred(image(2, 3, (1, 2)), context(1, 2)) == image(1, 4, (1, 2))
+    assert partition_transitions.elect_preferred(image(1, 3, (1, 2)), context(1, 2)) is Code.ELECTION_NOT_NEEDED
+    assert (
+        partition_transitions.elect_preferred(image(2, 3, (2,)), context(1, 2)) is Code.PREFERRED_LEADER_NOT_AVAILABLE
+    )
 
 
 def test_stopping_leader_hands_over_to_an_isr_member() -> None:
-    assert partition_transitions.hand_over(image(1, 3, (1, 3)), 1, terms(*ALL)) == image(3, 4, (1, 3))
+    assert partition_transitions.hand_over(image(1, 3, (1, 3)), 1, context(*ALL)) == image(3, 4, (1, 3))
     for old in (image(1, 3, (1,), (2,)), image(2, 3, (1, 2))):
-        assert partition_transitions.hand_over(old, 1, terms(*ALL)) is old
+        assert partition_transitions.hand_over(old, 1, context(*ALL)) is old
 
 
 NUMBERS = {1: 11, 2: 22, 3: 33}
@@ -217,7 +223,7 @@ def test_isr_changes_are_granted() -> None:
     old = replace(image(1, 5, (1,), (3,)), partition_epoch=7)
 
     def granted(old: PartitionImage, *isr: int) -> PartitionImage | Code:
-        return partition_transitions.alter_isr(old, 1, isr_change(*isr), NUMBERS, terms(*ALL))
+        return partition_transitions.alter_isr(old, 1, isr_change(*isr), NUMBERS, context(*ALL))
 
     assert granted(old, 2, 1) == replace(old, isr=(1, 2), elr=())
     three = replace(old, isr=ALL, elr=())
@@ -225,7 +231,7 @@ def test_isr_changes_are_granted() -> None:
     assert granted(three, 1) == replace(old, isr=(1,), elr=(2, 3))
     same = granted(three, 3, 1, 2)
     assert same == three and same is not three, "a change: with it no earlier ISR change can be granted any more"
-    assert partition_transitions.alter_isr(old, 1, isr_change(1, 2), NUMBERS, terms(*ALL, min_isr=3)) == replace(
+    assert partition_transitions.alter_isr(old, 1, isr_change(1, 2), NUMBERS, context(*ALL, min_isr=3)) == replace(
         old, isr=(1, 2)
     )
 
@@ -249,19 +255,19 @@ def test_isr_changes_are_granted() -> None:
 def test_isr_changes_are_refused(node: int, asked: IsrWish, code: Code) -> None:
     """Among them a member that is no replica, is not live, or is not the incarnation that fetched."""
     old = replace(image(1, 5, (1,)), partition_epoch=7)
-    assert partition_transitions.alter_isr(old, node, asked, {1: 11, 2: 22, 9: 44}, terms(1, 2)) is code
+    assert partition_transitions.alter_isr(old, node, asked, {1: 11, 2: 22, 9: 44}, context(1, 2)) is code
 
 
 def test_changes_equal_those_in_the_log() -> None:
     old = waiting((1, 2), End(1, 3, 9), End(2, 3, 8))
-    assert list(partition_transitions.to_changes(T, 0, old, old, terms(2))) == []
-    new = partition_transitions.elect_unclean(old, terms(2))
+    assert list(partition_transitions.to_changes(T, 0, old, old, context(2))) == []
+    new = partition_transitions.elect_unclean(old, context(2))
     assert isinstance(new, PartitionImage)
-    assert list(partition_transitions.to_changes(T, 0, old, new, terms(2))) == [
+    assert list(partition_transitions.to_changes(T, 0, old, new, context(2))) == [
         PartitionChanged(T, 0, 2, 5, (2,), ()),
         LossReported(T, 0, 5, 8, 1000),
     ]
-    assert list(partition_transitions.to_changes(T, 1, waiting(()), old, terms())) == [
+    assert list(partition_transitions.to_changes(T, 1, waiting(()), old, context())) == [
         PartitionChanged(T, 1, NO_LEADER, 4, (), (), (1, 2), ((1, 3, 9), (2, 3, 8)))
     ]
 
@@ -279,4 +285,4 @@ def test_changes_equal_those_in_the_log() -> None:
 )
 def test_invalid_transition_is_not_written(wrong: PartitionImage) -> None:
     with pytest.raises(InvariantViolation):
-        list(partition_transitions.to_changes(T, 0, image(1, 5, (1, 2)), wrong, terms(1, 2, 3, 9)))
+        list(partition_transitions.to_changes(T, 0, image(1, 5, (1, 2)), wrong, context(1, 2, 3, 9)))

@@ -14,12 +14,12 @@ from tiered_api.http.exchange.limits import HttpLimits
 @pytest.mark.parametrize("closes", [0.0, 0.03, 0.05, 0.07])
 def test_closing_server_ends_a_long_poll_even_at_its_deadline(closes: float) -> None:
     async def scenario(there: brokers.SimBrokerRig) -> None:
-        site = HttpContext(there.node, HttpLimits())
+        context = HttpContext(there.broker, HttpLimits())
         ended: list[float] = []
 
         async def poll() -> None:
             with pytest.raises(TimeoutError):
-                async with site.timeout(0.05):
+                async with context.timeout(0.05):
                     await asyncio.sleep(10)
             ended.append(there.loop.time())
 
@@ -27,8 +27,8 @@ def test_closing_server_ends_a_long_poll_even_at_its_deadline(closes: float) -> 
         async with asyncio.TaskGroup() as group:
             group.create_task(poll())
             await asyncio.sleep(0)
-            there.loop.call_later(closes, site.drain)
+            there.loop.call_later(closes, context.drain)
         assert ended == [pytest.approx(began + min(closes, 0.05))]
-        await site.close()
+        await context.close()
 
     brokers.run(scenario)
