@@ -49,6 +49,28 @@ def test_greedy_holder_stops_at_three_quarters() -> None:
     assert seats.fill("a") == 750
 
 
+def test_lone_holder_leaves_the_last_quarter_to_those_that_come_later() -> None:
+    seats = Seats(1_000)
+    assert seats.fill("alone") == 750 and seats.fill("alone") == 0
+    assert seats.fill("later") == 27, "of 250 that are free"
+
+
+def test_holder_that_shrank_grows_back_only_while_others_left_its_room() -> None:
+    seats = Seats(1_000)
+    seats.fill("large")
+    for given, grown in ((100, 100), (0, 0)):
+        seats.holdings.add("large", -given)
+        seats.taken -= given
+        assert seats.fill("large") == grown, "nobody took its room"
+    seats.holdings.add("large", -100)
+    seats.taken -= 100
+    assert seats.fill("other") == 100, "what was given back"
+    assert seats.fill("large") == 0, "no holder has a claim on what it once had"
+    seats.holdings.add("other", -100)
+    seats.taken -= 100
+    assert seats.fill("large") == 100
+
+
 def test_small_holder_finds_room_after_fifty_greedy_ones() -> None:
     """Each greedy one takes a ninth of what is free."""
     seats = Seats(200_000)
