@@ -256,9 +256,10 @@ def test_clients_of_any_age_get_the_versions(tmp_path: Path) -> None:
             assert told.error_code == 0
             # A feature whose lowest level is 0 is listed from version 4 on: older clients fail at it (KAFKA-17011).
             supported = [(each.name, each.min_version, each.max_version) for each in told.supported_features]
-            assert supported == ([("transaction.version", 0, 2)] if version >= 4 else [])
+            known = [("transaction.version", 0, 2), ("tiered.metadata.version", 0, 1)]
+            assert supported == (known if version >= 4 else [])
             finalized = [(each.name, each.max_version_level) for each in told.finalized_features]
-            assert finalized == ([("transaction.version", 2)] if version >= 3 else [])
+            assert finalized == ([(name, level) for name, _, level in known] if version >= 3 else [])
         newer = struct.pack(">hhih", 18, 99, 70, -1) + b"whatever a later version has"
         await client.send(len(newer).to_bytes(4, "big") + newer)
         told = await client.receive(ApiVersionsResponse, 0, 70)

@@ -23,6 +23,7 @@ from tiered.metadata import changes as kinds
 from tiered.metadata import delta
 from tiered.metadata.changes import ALL_BROKERS, Change
 from tiered.metadata.effective_config import MIN_ISR, apply_edits, broker_settings, check_dynamic, topic_config
+from tiered.metadata.features import FEATURES, METADATA_VERSION
 from tiered.metadata.image import CORDONED, BrokerImage, End, Image, PartitionImage, TopicImage
 from tiered.metadata.stored_configs import stored_rows
 
@@ -32,6 +33,8 @@ def register(image: Image, settings: Settings, request: requests.RegisterBroker,
 
     Raises `Refused` (DUPLICATE_BROKER_REGISTRATION) if another one has registered that the new one did not know: the
     request may be the late one of a process that is gone.
+
+    The first broker of a cluster sets the highest level of `tiered.metadata.version`.
 
     The first broker with a non-default `min.insync.replicas` sets that value for all brokers.
     """
@@ -46,6 +49,8 @@ def register(image: Image, settings: Settings, request: requests.RegisterBroker,
             node, request.incarnation, request.directory, request.http, request.rack, now_ms, dict(request.listeners)
         )
     ]
+    if not image.brokers and not image.topics and METADATA_VERSION not in image.features:
+        changes.append(kinds.FeatureLevelSet(METADATA_VERSION, FEATURES[METADATA_VERSION].highest))
     own_min_isr = settings.min_insync_replicas
     if own_min_isr != TopicConfig().min_insync_replicas and MIN_ISR not in image.broker_configs.get(ALL_BROKERS, {}):
         changes.append(kinds.BrokerConfigChanged(ALL_BROKERS, {MIN_ISR: str(own_min_isr)}))

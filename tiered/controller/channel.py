@@ -157,7 +157,9 @@ class ControllerChannel:
             async with asyncio.timeout(None) as takeover_timeout:
                 self._forwarded[takeover_timeout] = self._view.controller
                 try:
-                    reply = await self._peers.forward(address, encode_request(request), timeout, sent.set)
+                    reply = await self._peers.forward(
+                        address, encode_request(request, self._view.image.metadata_version), timeout, sent.set
+                    )
                 finally:
                     self._forwarded.pop(takeover_timeout, None)
         except TimeoutError:

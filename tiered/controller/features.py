@@ -6,7 +6,7 @@ from tiered.controller.decision import ControllerResult
 from tiered.controller.requests import FeatureUpdate, UpdateFeatures
 from tiered.errors import Code, Refused
 from tiered.metadata.changes import FeatureLevelSet
-from tiered.metadata.features import FEATURES, find_level
+from tiered.metadata.features import FEATURES, METADATA_VERSION, find_level
 from tiered.metadata.image import Image
 
 
@@ -27,6 +27,8 @@ def _check_update(image: Image, update: FeatureUpdate) -> None:
     if not levels.lowest <= update.level <= levels.highest:
         raise _refuse(update, f"its levels are {levels.lowest} to {levels.highest}")
     present = find_level(image.features, update.name)
+    if update.level < present and update.name == METADATA_VERSION:
+        raise _refuse(update, f"it has level {present}, and the metadata has what brokers of a lower one refuse")
     if update.level < present and not update.downgrade:
         raise _refuse(update, f"it has level {present}, and a lower one needs the upgrade type of a downgrade")
     if update.level > present and update.downgrade:

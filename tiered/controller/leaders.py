@@ -25,6 +25,7 @@ from tiered.metadata.changes import (
     Change,
 )
 from tiered.metadata.effective_config import MIN_ISR, cluster_min_isr
+from tiered.metadata.features import DISK_REPORTS, LOSS_TIMES, METADATA_VERSION
 from tiered.metadata.image import BrokerImage, End, Image, PartitionImage, TopicImage
 
 UNCLEAN = "unclean.leader.election.enable"
@@ -144,6 +145,8 @@ def report_disk(image: Image, settings: Settings, request: requests.ReportDisk, 
     known = image.check_incarnation(request.node_id, request.incarnation)
     if request.disk not in DISK_STATES:
         raise Refused(Code.INVALID_REQUEST, f"the disk of a broker is no {request.disk[:20]!r}")
+    if image.metadata_version < DISK_REPORTS:
+        raise Refused(Code.UNSUPPORTED_VERSION, f"brokers report disks from {METADATA_VERSION}={DISK_REPORTS} on")
     if known.disk == request.disk:
         return ControllerResult((), 0)
     node, moved = request.node_id, 0
@@ -254,7 +257,8 @@ def report_loss(image: Image, request: requests.ReportLoss, now_ms: int) -> Cont
         if known.from_offset == offset:
             return ControllerResult((), None)
         epoch = known.leader_epoch
-    newest_ms = request.newest_ms if offset == max(request.from_offset, request.stored_to) else 0
+    is_dated = image.metadata_version >= LOSS_TIMES and offset == max(request.from_offset, request.stored_to)
+    newest_ms = request.newest_ms if is_dated else 0
     lost = kinds.LossReported(request.topic_id, request.partition, epoch, offset, now_ms, newest_ms)
     return ControllerResult((lost,), None)
 

@@ -128,7 +128,7 @@ class ClusterMember:
     async def handle_forwarded(self, request: bytes, timeout: float) -> ForwardReply:
         """Decides a request that another broker forwards. Raises `Refused` if the controller refuses the request."""
         reply = await self.decide(decode_request(request), timeout)
-        return ForwardReply(encode_reply(reply), self.view.image.slot)
+        return ForwardReply(encode_reply(reply, self.view.image.metadata_version), self.view.image.slot)
 
     def on_broker_unreachable(self, node_id: int) -> None:
         """Probes a broker that no longer replies to this one, if this broker is the controller."""

@@ -2,7 +2,8 @@
 
 JSON; every value that is not plain names its kind. Both sides are strict. An unknown kind, a missing or extra field or
 a value of another type is `Corrupt`. So a message of another version is refused as a whole and never understood in
-part.
+part. Fields above the level of `tiered.metadata.version` are left out, so that brokers of an earlier program understand
+the message; such fields may be missing.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from tiered.metadata.changes import (
     ProducerIdsAllocated,
     ScramCredentialSet,
 )
+from tiered.metadata.features import FEATURES, FIELDS_SINCE, METADATA_VERSION
 from tiered.metadata.image import DeletedTopic, End, Loss, PartitionImage, TopicImage
 
 DEPTH_MAX = 16
+HIGHEST = FEATURES[METADATA_VERSION].highest
 _PLAIN = (str, int, float, bool, type(None))
 """Numbers with fractions are finite: JSON has no others."""
 _NESTED = (
@@ -61,9 +64,9 @@ _REPLIES = (
 KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Request), *_NESTED, *_REPLIES)}
 
 
-def encode_request(request: Request) -> bytes:
-    """Returns a request as bytes for `decode_request`."""
-    return orjson.dumps(_to_plain(request))
+def encode_request(request: Request, level: int = HIGHEST) -> bytes:
+    """Returns a request as bytes for `decode_request`, with the fields of a level."""
+    return orjson.dumps(_to_plain(request, level))
 
 
 def decode_request(body: bytes) -> Request:
@@ -75,9 +78,9 @@ def decode_request(body: bytes) -> Request:
     return known
 
 
-def encode_reply(reply: object) -> bytes:
-    """Returns the controller's reply as bytes for `decode_reply`."""
-    return orjson.dumps(_to_plain(reply))
+def encode_reply(reply: object, level: int = HIGHEST) -> bytes:
+    """Returns the controller's reply as bytes for `decode_reply`, with the fields of a level."""
+    return orjson.dumps(_to_plain(reply, level))
 
 
 def decode_reply(body: bytes) -> Any:
@@ -85,21 +88,23 @@ def decode_reply(body: bytes) -> Any:
     return _decode(body)
 
 
-def _to_plain(value: object) -> Any:
+def _to_plain(value: object, level: int) -> Any:
     kind = type(value)
     if kind in _PLAIN:
         return value
     known: Any = KINDS.get(kind.__name__)
     if known == kind:
-        return {"kind": kind.__name__} | {name: _to_plain(getattr(value, name)) for name in _field_checks(known)}
+        since = FIELDS_SINCE.get(kind.__name__, {})
+        named = (name for name in _field_checks(known) if since.get(name, 0) <= level)
+        return {"kind": kind.__name__} | {name: _to_plain(getattr(value, name), level) for name in named}
     if isinstance(value, Code):
         return {"kind": "Code", "of": value.name}
     if isinstance(value, Refused):
         return {"kind": "Refused", "code": value.code.name, "why": value.why}
     if isinstance(value, Mapping):
-        return {"kind": "map", "of": {name: _to_plain(each) for name, each in value.items()}}
+        return {"kind": "map", "of": {name: _to_plain(each, level) for name, each in value.items()}}
     if isinstance(value, tuple | list):
-        return [_to_plain(each) for each in value]
+        return [_to_plain(each, level) for each in value]
     raise TypeError(f"{kind.__name__} is not part of any message between brokers")
 
 
@@ -135,7 +140,7 @@ def _from_plain(data: Any, depth: int) -> Any:
 
 def _build(kind: Any, given: dict[str, Any]) -> Any:
     fits = _field_checks(kind)
-    if given.keys() != fits.keys():
+    if not fits.keys() - FIELDS_SINCE.get(kind.__name__, {}).keys() <= given.keys() <= fits.keys():
         raise Corrupt(f"{kind.__name__} between brokers has the fields {sorted(given)}")
     for name, value in given.items():
         if not fits[name](value):

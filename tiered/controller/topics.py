@@ -21,6 +21,7 @@ from tiered.ids import TopicId
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import Change
 from tiered.metadata.effective_config import MIN_ISR, apply_edits, broker_settings, cluster_min_isr, normalize_edits
+from tiered.metadata.features import CREATORS
 from tiered.metadata.image import DeletedTopic, Image, TopicImage
 from tiered.metadata.internal_topics import check_changeable, check_configs, internal_topic_configs
 from tiered.metadata.topic_names import INTERNAL, TopicNames, check_name
@@ -84,14 +85,15 @@ class Topics:
         if request.name not in INTERNAL:
             check_topic_limits(configs, in_force)
         assignments = self._assignments(request, number)
+        creator = request.creator if self.image.metadata_version >= CREATORS else ""
         if not self._is_default_internal(request.name, len(assignments)):
-            limits.add_partitions(assignments, request.creator)
+            limits.add_partitions(assignments, creator)
         topic_id = self.draw_id()
         default_factor = self.settings.default_replication_factor
         by_default = request.assignments is None and request.replication_factor == -1
         is_short = by_default and len(assignments[0]) < default_factor
         created = kinds.TopicCreated(
-            request.name, topic_id, assignments, configs, now_ms, default_factor if is_short else 0, request.creator
+            request.name, topic_id, assignments, configs, now_ms, default_factor if is_short else 0, creator
         )
         return created, *self._new_partition_changes(topic_id, 0, assignments, configs)
 

@@ -16,6 +16,7 @@ from tiered.controller.requests import ReportDisk
 from tiered.errors import Code, Refused, Unavailable
 from tiered.log_limiter import LogLimiter
 from tiered.metadata.changes import DISK_FULL, DISK_RECOVERING, DISK_USABLE
+from tiered.metadata.features import DISK_REPORTS
 from tiered.ports import Clock
 from tiered.replication.disk_state import DiskState
 from tiered.security.principal import BROKER, Caller, Principal
@@ -50,6 +51,8 @@ class DiskReports:
 
     def find_due(self) -> ReportDisk | None:
         """Returns the report that the image lacks; None if there is none, or another incarnation has registered."""
+        if self._view.image.metadata_version < DISK_REPORTS:
+            return None
         own, disk = self._view.image.brokers.get(self._view.node_id), self._assess_disk()
         if own is None or own.incarnation != self._view.incarnation or own.disk == disk:
             return None

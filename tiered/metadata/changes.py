@@ -12,6 +12,7 @@ from typing import Any
 
 from tiered.errors import Corrupt
 from tiered.ids import TopicId
+from tiered.metadata.features import FIELDS_SINCE
 from tiered.value import value
 
 NO_LEADER = -1
@@ -403,11 +404,14 @@ _OPTIONAL = {
 
 
 def to_json(change: Change) -> dict[str, Any]:
-    """Returns a change as a JSON object, its kind first."""
+    """Returns a change as a JSON object, its kind first. Newer fields are left out if they are empty."""
     kind = type(change)
     made = {"kind": _NAMES[kind]}
     for name in _FIELDS[kind]:
         made[name] = getattr(change, name)
+    for name in FIELDS_SINCE.get(kind.__name__, ()):
+        if not made[name]:
+            del made[name]
     return made
 
 

@@ -1,6 +1,10 @@
 """Features of the cluster: versions of its protocols that an operator raises or lowers (KIP-584, KIP-1022).
 
 A level of a feature tells clients what they may use. All brokers of one program version serve every level.
+
+`tiered.metadata.version` is for brokers, as `metadata.version` is in Kafka: brokers of an earlier program refuse kinds
+and fields of metadata that they do not know. Those of a level are written once an operator has set it, after the last
+broker has the new program. A new cluster has the highest level.
 """
 
 from __future__ import annotations
@@ -9,19 +13,42 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 TRANSACTION_VERSION = "transaction.version"
+METADATA_VERSION = "tiered.metadata.version"
 
 
 class FeatureLevels(NamedTuple):
-    """The levels of one feature that this program serves, and the level of a new cluster."""
+    """The levels of one feature that this program serves, and the level of a cluster that has set none."""
 
     lowest: int
     highest: int
     initial: int
 
 
-FEATURES: dict[str, FeatureLevels] = {TRANSACTION_VERSION: FeatureLevels(0, 2, 2)}
+FEATURES: dict[str, FeatureLevels] = {
+    TRANSACTION_VERSION: FeatureLevels(0, 2, 2),
+    METADATA_VERSION: FeatureLevels(0, 1, 0),
+}
+
+DISK_REPORTS = CREATORS = LOSS_TIMES = 1
+"""Levels of `tiered.metadata.version`: states of disks, creators of topics, times of losses."""
+
+FIELDS_SINCE: dict[str, dict[str, int]] = {
+    "BrokerImage": {"disk": DISK_REPORTS, "disk_since_ms": DISK_REPORTS, "moved_leaders": DISK_REPORTS},
+    "CreateTopic": {"creator": CREATORS},
+    "TopicCreated": {"creator": CREATORS},
+    "TopicImage": {"creator": CREATORS},
+    "ReportLoss": {"newest_ms": LOSS_TIMES},
+    "LossReported": {"newest_ms": LOSS_TIMES},
+    "Loss": {"newest_ms": LOSS_TIMES},
+}
+"""Fields above level 0, by class. Below its level each has its default, and is left out of bytes."""
 
 
 def find_level(set_levels: Mapping[str, int], name: str) -> int:
     """Returns the level in force, given the levels that operators have set."""
     return set_levels.get(name, FEATURES[name].initial)
+
+
+def find_metadata_version(set_levels: Mapping[str, int]) -> int:
+    """Returns the level of `tiered.metadata.version` in force."""
+    return find_level(set_levels, METADATA_VERSION)

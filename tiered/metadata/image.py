@@ -20,6 +20,7 @@ from tiered.errors import Code, Corrupt, Refused
 from tiered.ids import UNKNOWN_END, PartitionId, TopicId
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import DISK_FULL, DISK_RECOVERING, DISK_USABLE, NO_LEADER, Change, freeze
+from tiered.metadata.features import FIELDS_SINCE, find_metadata_version
 from tiered.metadata.stored_configs import normalize_broker_configs, normalize_topic_configs
 from tiered.quotas.entity import QuotaEntity
 from tiered.security.acls import Acl, acl_from_texts
@@ -224,6 +225,11 @@ class Image:
     def stopping_ids(self) -> frozenset[int]:
         """Returns ids of the brokers that announced a stop."""
         return frozenset(broker.node_id for broker in self.brokers.values() if broker.stopping)
+
+    @property
+    def metadata_version(self) -> int:
+        """The level of `tiered.metadata.version` in force."""
+        return find_metadata_version(self.features)
 
     def full_disk_ids(self) -> frozenset[int]:
         """Returns ids of the brokers whose disk is full."""
@@ -564,7 +570,9 @@ def to_json(image: Image) -> dict[str, Any]:
         "broker_configs": [{"node_id": node, "configs": configs} for node, configs in image.broker_configs.items()],
         "deleted": [_fields_of(topic) for topic in image.deleted_topics.values()],
         "next_producer_id": image.next_producer_id,
-        "losses": [[*partition_id, [list(each) for each in losses]] for partition_id, losses in image.losses.items()],
+        "losses": [
+            [*partition_id, [_encode_loss(each) for each in losses]] for partition_id, losses in image.losses.items()
+        ],
         "features": image.features,
         "features_epoch": image.features_epoch,
         "acls": [list(each.to_texts()) for each in sorted(image.acls)],
@@ -650,11 +658,18 @@ def _credential_from_json(salt: str, stored_key: str, server_key: str, iteration
 
 
 def _fields_of(value: Any) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+    """Returns the fields for a snapshot. Those above level 0 of the metadata are left out at their defaults."""
+    since, known = FIELDS_SINCE.get(type(value).__name__, {}), value.__dataclass_fields__
+    found = {name: getattr(value, name) for name in known}
+    return {name: each for name, each in found.items() if name not in since or each != known[name].default}
 
 
 def _loss_to_json(partition: PartitionImage) -> list[int] | None:
-    return list(partition.loss) if partition.loss else None
+    return _encode_loss(partition.loss) if partition.loss else None
+
+
+def _encode_loss(loss: Loss) -> list[int]:
+    return list(loss if loss.newest_ms else loss[:3])
 
 
 def _partition_from_json(data: dict[str, Any]) -> PartitionImage:

@@ -2,8 +2,9 @@
 
 An unknown version gets error 35 and a body of version 0, which every client can read. The header of every reply has
 version 0. From version 3 on, clients send their name and version, which must look like names. They get the features of
-the cluster (KIP-584): `transaction.version`, with the level that is set. A level of 0 is no feature in force. Clients
-of version 3 refuse a feature whose lowest level is 0, so they see only the level that is set (KIP-1022).
+the cluster (KIP-584) with the levels that are set: `transaction.version` and `tiered.metadata.version`. A level of 0 is
+no feature in force. Clients of version 3 refuse a feature whose lowest level is 0, so they see only the level that is
+set (KIP-1022).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import lru_cache
 from struct import Struct
 
 from tiered.errors import Code
-from tiered.metadata.features import FEATURES, TRANSACTION_VERSION, find_level
+from tiered.metadata.features import FEATURES, find_level
 from tiered.metadata.image import Image
 from tiered_api.kafka.protocol.apis import API_VERSIONS, APIS, advertised_versions
 from tiered_api.kafka.protocol.codec import decode, encode
@@ -42,21 +43,24 @@ def encode_response(frame: memoryview, version: int, correlation_id: int, image:
         request = decode(ApiVersionsRequest, version, frame, decode_request_header(frame).position)
         if not NAME.fullmatch(request.client_software_name) or not NAME.fullmatch(request.client_software_version):
             code = Code.INVALID_REQUEST
-    level = find_level(image.features, TRANSACTION_VERSION)
-    body = _encode_body(version, code, level, image.features_epoch)
+    levels = tuple(find_level(image.features, name) for name in FEATURES)
+    body = _encode_body(version, code, levels, image.features_epoch)
     return _HEAD.pack(len(body) + 4, correlation_id) + body
 
 
 @lru_cache(maxsize=64)
-def _encode_body(version: int, code: Code, transaction_version: int, features_epoch: int) -> bytes:
+def _encode_body(version: int, code: Code, levels: tuple[int, ...], features_epoch: int) -> bytes:
     if code is Code.INVALID_REQUEST:
         return encode(ApiVersionsResponse(error_code=code.number), version)
     response = ApiVersionsResponse(code.number, [ApiVersion(*each) for each in advertised_versions()])
     if version >= FEATURES_FROM:
-        name, levels = TRANSACTION_VERSION, FEATURES[TRANSACTION_VERSION]
-        if version >= LEVEL_0_FROM or levels.lowest > 0:
-            response.supported_features = [SupportedFeatureKey(name, levels.lowest, levels.highest)]
+        response.supported_features = [
+            SupportedFeatureKey(name, each.lowest, each.highest)
+            for name, each in FEATURES.items()
+            if version >= LEVEL_0_FROM or each.lowest > 0
+        ]
         response.finalized_features_epoch = features_epoch
-        if transaction_version:
-            response.finalized_features = [FinalizedFeatureKey(name, transaction_version, transaction_version)]
+        response.finalized_features = [
+            FinalizedFeatureKey(name, level, level) for name, level in zip(FEATURES, levels, strict=True) if level
+        ]
     return encode(response, version)

@@ -1,0 +1,122 @@
+"""Tests of `tiered.metadata.version`: level 0 has no kind and no field that brokers of an earlier program refuse.
+
+`level_0.json` has the kinds and fields of that program. It was strict: what it did not know was `Corrupt`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from tests.unit.controller.test_controller import decide, refusal
+from tests.unit.controller.test_leaders import cluster, incarnation, topic_id
+from tiered.config.settings import Settings
+from tiered.controller import requests
+from tiered.controller.controller import Controller
+from tiered.controller.request_codec import decode_request, encode_reply, encode_request
+from tiered.errors import Code, Refused
+from tiered.ids import TopicId, encode_uuid
+from tiered.metadata import changes as kinds
+from tiered.metadata.changes import DISK_FULL
+from tiered.metadata.features import FIELDS_SINCE, METADATA_VERSION
+from tiered.metadata.image import from_json, to_json
+
+LEVEL_0: dict[str, dict[str, list[str]]] = json.loads((Path(__file__).parent / "level_0.json").read_text())
+RAISE = requests.UpdateFeatures((requests.FeatureUpdate(METADATA_VERSION, 1),))
+
+
+def older_cluster(*nodes: int) -> Controller:
+    """Returns the controller of a cluster that brokers of the earlier program made: no level is set."""
+    shard = cluster(*nodes)
+    ids = itertools.count(1)
+    return Controller(replace(shard.image, features={}), Settings(), lambda: encode_uuid(uuid.UUID(int=next(ids))))
+
+
+def unknown_parts(found: Any) -> list[str]:
+    """Returns what the earlier program refuses in a message."""
+    match found:
+        case {"kind": str(kind)}:
+            own = (
+                []
+                if kind in ("map", "Code", "Refused")
+                else sorted(found.keys() ^ {"kind", *LEVEL_0["messages"][kind]})
+            )
+            return own + [part for each in found.values() for part in unknown_parts(each)]
+        case list():
+            return [part for each in found for part in unknown_parts(each)]
+    return []
+
+
+def test_older_cluster_writes_only_what_the_earlier_program_reads() -> None:
+    shard = older_cluster(1, 2)
+    written: list[kinds.Change] = []
+    for request in (
+        requests.CreateTopic("t", 2, 2, creator="User:a"),
+        requests.CreateTopics((requests.CreateTopic("u", 1, 1, creator="User:a"),)),
+    ):
+        made = shard.decide(request, 7)
+        written += made.changes
+        assert not unknown_parts(orjson.loads(encode_reply(made.reply, shard.image.metadata_version)))
+        shard.apply(made.changes)
+    lost = shard.decide(requests.ReportLoss(topic_id(shard), 0, 0, 5, newest_ms=9), 7)
+    shard.apply(lost.changes)
+    assert refusal(shard, requests.ReportDisk(1, incarnation(1), DISK_FULL)) is Code.UNSUPPORTED_VERSION
+    for change in (*written, *lost.changes):
+        body = kinds.to_json(change)
+        assert body.keys() <= {"kind", *LEVEL_0["changes"][body["kind"]]}
+    snapshot = to_json(shard.image)
+    assert all(each.keys() <= {*LEVEL_0["snapshot"]["brokers"]} for each in snapshot["brokers"])
+    assert sorted(snapshot) == LEVEL_0["snapshot"]["body"]
+    for topic in snapshot["topics"]:
+        assert topic.keys() <= {*LEVEL_0["snapshot"]["topics"]}
+        assert all(each.keys() <= {*LEVEL_0["snapshot"]["partitions"]} for each in topic["partitions"])
+    [[*_, [loss]]] = snapshot["losses"]
+    assert len(loss) == len(LEVEL_0["snapshot"]["loss"]) and shard.image.topics["t"].partitions[0].loss is not None
+    assert from_json(json.loads(json.dumps(snapshot))) == shard.image
+
+
+def test_requests_at_level_0_are_those_of_the_earlier_program() -> None:
+    creation = requests.CreateTopic("t", creator="User:a")
+    for request in (
+        creation,
+        requests.CreateTopics((creation,)),
+        requests.ReportLoss(TopicId("x"), 0, 0, 5, newest_ms=9),
+    ):
+        assert not unknown_parts(orjson.loads(encode_request(request, 0)))
+        assert unknown_parts(orjson.loads(encode_request(request)))
+        assert decode_request(encode_request(request)) == request
+    assert decode_request(encode_request(creation, 0)) == requests.CreateTopic("t")
+
+
+def test_raised_level_has_all_fields_and_is_never_lowered() -> None:
+    shard = older_cluster(1, 2)
+    decide(shard, RAISE)
+    decide(shard, requests.CreateTopic("t", 1, 2, creator="User:a"))
+    decide(shard, requests.ReportDisk(1, incarnation(1), DISK_FULL))
+    decide(shard, requests.ReportLoss(topic_id(shard), 0, 0, 5, newest_ms=9))
+    assert shard.image.topics["t"].creator == "User:a" and shard.image.full_disk_ids() == {1}
+    [[loss]] = shard.image.losses.values()
+    assert loss.newest_ms == 9 and from_json(json.loads(json.dumps(to_json(shard.image)))) == shard.image
+    with pytest.raises(Refused, match="brokers of a lower one refuse"):
+        shard.decide(requests.UpdateFeatures((requests.FeatureUpdate(METADATA_VERSION, 0, True),)), 0)
+
+
+def test_new_cluster_has_the_highest_level() -> None:
+    assert cluster(1).image.features == {METADATA_VERSION: 1}
+    assert older_cluster(1).image.metadata_version == 0
+
+
+def test_every_newer_kind_and_field_has_a_level() -> None:
+    """A kind or field that is not in `level_0.json` needs a gate here and in `features.py`."""
+    known = LEVEL_0["changes"]
+    assert kinds.KINDS.keys() - known.keys() == {"broker_disk_reported"}
+    for name, kind in kinds.KINDS.items():
+        newer = set(kind.__dataclass_fields__) - {*known.get(name, kind.__dataclass_fields__)}
+        assert newer == FIELDS_SINCE.get(kind.__name__, {}).keys()
