@@ -144,7 +144,7 @@ def loss_predicate(run: ClusterRun) -> checkers.LossPredicate:
 
 async def check_group_offsets(run: ClusterRun) -> list[Finding]:
     """I18: compares the committed offsets that the coordinator reports now with those of every member that started.
-    After a power cut, a lost disk or an unclean election nothing is certain: an image of committed offsets may be a
+    After a power cut, a lost disk or an unclean election nothing is certain: a snapshot of committed offsets may be a
     minute old."""
     if not run.options.members:
         return []

@@ -86,7 +86,7 @@ def offsets_replica(rig: SimBrokerRig, partition: int) -> LeaderReplica:
 
 
 def snapshots(rig: SimBrokerRig, partition: int) -> list[SnapshotName]:
-    """Returns the images in the bucket, oldest first."""
+    """Returns the snapshots in the bucket, oldest first."""
     names = [name for key in rig.bucket.objects if (name := GROUP_SNAPSHOTS.parse_key(key)) is not None]
     return sorted(name for name in names if name.partition_id.partition == partition)
 

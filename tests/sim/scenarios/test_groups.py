@@ -292,8 +292,8 @@ def test_damaged_image_is_replaced_by_the_one_before() -> None:
 
 
 def test_fenced_coordinator_loses_no_commit_of_its_successor() -> None:
-    """A broker that freezes while another takes its place resumes for a while: it writes images and deletes older ones.
-    The commits of its successor stay."""
+    """A broker that freezes while another takes its place resumes for a while. It writes snapshots and deletes older
+    ones. The commits of its successor stay."""
 
     async def scenario(rig: SimBrokerRig) -> None:
         await rig.start(GROUP_SETTINGS)
@@ -306,7 +306,7 @@ def test_fenced_coordinator_loses_no_commit_of_its_successor() -> None:
         await rig.start(GROUP_SETTINGS)
         await wait_groups_loaded(rig)
         assert await fetch_committed(rig, G) == 7
-        assert snapshots(rig, P)[-1].epoch > old[-1].epoch, "the log begins above an image that the other may delete"
+        assert snapshots(rig, P)[-1].epoch > old[-1].epoch, "the log begins above a snapshot that the other may delete"
         await commit(rig, G, 11)
         rig.broker, fresh = frozen, rig.broker
         for offset in (12, 13, 14):

@@ -143,7 +143,7 @@ def test_late_marker_ends_no_transaction_of_a_log_without_its_producers() -> Non
         producer = await begin_with_offset(three)
         leader = find_leader(three, OFFSETS)
         assert leader is not None
-        leader.log._writer.replace_producers(ProducerStates(leader.log.end_offset))  # as after a start from an image
+        leader.log._writer.replace_producers(ProducerStates(leader.log.end_offset))  # as after a start from a snapshot
         groups = group_coordinator(three).node.group_coordinators
         late = TransactionMarker(producer.producer_id, producer.epoch, False, 0, version=2)
         with pytest.raises(Refused) as refused:
@@ -164,7 +164,7 @@ def test_pending_offset_without_its_marker_holds_no_consumer_for_ever() -> None:
         (shard,) = group_coordinator(three).node.group_coordinators.host.shards()
         value = OffsetValue(7, -1, "", 0)
         pending = shard.log_state.pending
-        pending.add(ProducerIdAndEpoch(99, 4), OffsetKey(GROUP, "t", 0), value)  # as after a start from an image
+        pending.add(ProducerIdAndEpoch(99, 4), OffsetKey(GROUP, "t", 0), value)  # as after a start from a snapshot
         await SimProducer(three).init(1_000)  # so that there are coordinators
         await asyncio.sleep(CHECK_SECONDS)
         assert await offset_of(three) is Code.UNSTABLE_OFFSET_COMMIT, "its marker may yet come"
@@ -181,7 +181,7 @@ def test_pending_offset_stays_while_its_coordinator_may_send_the_marker() -> Non
         producer = await begin_with_offset(three)
         leader, keeper = find_leader(three, OFFSETS), find_coordinator(three, producer.name)
         assert leader is not None and keeper is not None
-        leader.log._writer.replace_producers(ProducerStates(leader.log.end_offset))  # as after a start from an image
+        leader.log._writer.replace_producers(ProducerStates(leader.log.end_offset))  # as after a start from a snapshot
         waiting = stop_markers(keeper)
         assert await producer.end(True) is Code.NONE
         await asyncio.sleep(300 + LATE_GRACE_MS / 1000 + 4 * CHECK_SECONDS)
@@ -205,7 +205,7 @@ def test_transaction_that_the_log_learns_late_is_not_aborted() -> None:
         coordinator = led.coordinator
         assert coordinator is not None
         pending = coordinator.shard.log_state.pending
-        for partition in range(2):  # as after a start from an image
+        for partition in range(2):  # as after a start from a snapshot
             producer, key = ProducerIdAndEpoch(97 + partition, 4), OffsetKey(GROUP, "t", partition)
             pending.add(producer, key, OffsetValue(7, -1, "", 0))
         leader = coordinator.replica
@@ -228,7 +228,7 @@ def test_orphan_of_many_offsets_ends_in_the_turn_of_the_last_look() -> None:
         groups = group_coordinator(three).node.group_coordinators
         (shard,) = groups.host.shards()
         pending = shard.log_state.pending
-        for partition in range(SLICE_OFFSETS + 1):  # as after a start from an image
+        for partition in range(SLICE_OFFSETS + 1):  # as after a start from a snapshot
             pending.add(ProducerIdAndEpoch(99, 4), OffsetKey(GROUP, "t", partition), OffsetValue(7, -1, "", 0))
         async with groups._long_marker:
             await asyncio.sleep(LATE_GRACE_MS / 1000 + 4 * CHECK_SECONDS)

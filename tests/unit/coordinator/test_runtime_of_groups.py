@@ -78,7 +78,7 @@ class Desk:
         return done
 
 
-def told(scenario: Callable[[Desk], Coroutine[Any, Any, None]]) -> None:
+def run_at_desk(scenario: Callable[[Desk], Coroutine[Any, Any, None]]) -> None:
     rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20))
 
     async def run() -> None:
@@ -111,7 +111,7 @@ def test_commit_is_acknowledged_once_the_isr_has_it() -> None:
         await asyncio.sleep(0.1)
         assert answer.done()
 
-    told(scenario)
+    run_at_desk(scenario)
 
 
 def test_fetch_in_the_turn_of_a_commit_waits_for_it() -> None:
@@ -123,7 +123,7 @@ def test_fetch_in_the_turn_of_a_commit_waits_for_it() -> None:
         desk.copied()
         assert offset_in(await fetching) == 5 and committing.done()
 
-    told(scenario)
+    run_at_desk(scenario)
 
 
 def test_fetch_returns_no_commit_that_a_failover_may_undo() -> None:
@@ -143,7 +143,7 @@ def test_fetch_returns_no_commit_that_a_failover_may_undo() -> None:
             await fetching
         assert refused.value.code is Code.NOT_COORDINATOR and len(desk.failed) == 1
 
-    told(scenario)
+    run_at_desk(scenario)
 
 
 def test_replies_leave_in_the_order_of_the_log() -> None:
@@ -161,7 +161,7 @@ def test_replies_leave_in_the_order_of_the_log() -> None:
         await asyncio.sleep(0.1)
         assert order == [0, 1, 2, 3]
 
-    told(scenario)
+    run_at_desk(scenario)
 
 
 def test_generation_is_logged_with_its_group_if_a_caller_is_gone(caplog: pytest.LogCaptureFixture) -> None:
@@ -175,7 +175,7 @@ def test_generation_is_logged_with_its_group_if_a_caller_is_gone(caplog: pytest.
         await asyncio.sleep(0.1)
 
     with caplog.at_level(logging.INFO):
-        told(scenario)
+        run_at_desk(scenario)
     (line,) = [each.message for each in caplog.records if "starts a generation" in each.message]
     assert line == "group starts a generation group=h generation=1 members=1 assignor=range"
 
@@ -188,7 +188,7 @@ def test_coordinator_ends_when_its_changes_are_not_committed() -> None:
         with pytest.raises(Refused):
             desk.ask(FETCH)
 
-    told(scenario)
+    run_at_desk(scenario)
 
 
 def test_snapshot_has_committed_state_only() -> None:
@@ -201,7 +201,7 @@ def test_snapshot_has_committed_state_only() -> None:
         offset, records = await taking
         assert offset == 1 and len(records) == 1
 
-    told(scenario)
+    run_at_desk(scenario)
 
 
 def test_decision_during_a_snapshot_stays_in_the_log_after_it() -> None:
@@ -222,7 +222,7 @@ def test_decision_during_a_snapshot_stays_in_the_log_after_it() -> None:
         offset, records = await taking
         assert offset == end < desk.replica.log.end_offset and len(records) == 2 * len(many)
 
-    told(scenario)
+    run_at_desk(scenario)
 
 
 def test_decisions_of_one_turn_may_take_several_batches() -> None:
@@ -239,7 +239,7 @@ def test_decisions_of_one_turn_may_take_several_batches() -> None:
         desk.copied()
         await answer
 
-    told(scenario)
+    run_at_desk(scenario)
 
 
 def test_change_of_this_turn_is_below_the_offset_of_a_snapshot() -> None:
@@ -247,16 +247,16 @@ def test_change_of_this_turn_is_below_the_offset_of_a_snapshot() -> None:
         desk.ask(commits(5))
         assert desk.coordinator.flush() == 1, "what was decided is in the log by then"
 
-    told(scenario)
+    run_at_desk(scenario)
 
 
 def test_new_coordinator_waits_until_its_log_is_committed() -> None:
     async def scenario(desk: Desk) -> None:
         desk.ask(commits(5))
         await asyncio.sleep(0.1)
-        images = make_group_snapshot_store(desk.rig.brokers[1].store, desk.rig.clock, desk.rig.brokers[1].metrics)
+        store = make_group_snapshot_store(desk.rig.brokers[1].store, desk.rig.clock, desk.rig.brokers[1].metrics)
         fresh = shard()
-        loading = asyncio.ensure_future(load_shard(desk.replica, fresh, images, lambda: NOTHING, desk.rig.clock))
+        loading = asyncio.ensure_future(load_shard(desk.replica, fresh, store, lambda: NOTHING, desk.rig.clock))
         await asyncio.sleep(1)
         assert not loading.done() and not fresh.log_state.offsets
         desk.copied()
@@ -264,16 +264,16 @@ def test_new_coordinator_waits_until_its_log_is_committed() -> None:
         kept = fresh.log_state.committed_offset("g", "t", 0)
         assert kept is not None and kept.offset == 5
 
-    told(scenario)
+    run_at_desk(scenario)
 
 
 def test_log_whose_end_too_few_replicas_have_is_not_served() -> None:
     async def scenario(desk: Desk) -> None:
         desk.ask(commits(5))
         await asyncio.sleep(0.1)
-        images = make_group_snapshot_store(desk.rig.brokers[1].store, desk.rig.clock, desk.rig.brokers[1].metrics)
+        store = make_group_snapshot_store(desk.rig.brokers[1].store, desk.rig.clock, desk.rig.brokers[1].metrics)
         with pytest.raises(Refused) as refused:
-            await load_shard(desk.replica, shard(), images, lambda: NOTHING, desk.rig.clock)
+            await load_shard(desk.replica, shard(), store, lambda: NOTHING, desk.rig.clock)
         assert refused.value.code is Code.REQUEST_TIMED_OUT
 
-    told(scenario)
+    run_at_desk(scenario)

@@ -24,7 +24,7 @@ def record(offset: int) -> CoordinatorRecord:
     return offset_record("g", "t", 0, OffsetValue(offset, -1, "", 0, -1, ""))
 
 
-def images(rig: ReplicationRig, node: int = 1) -> CoordinatorSnapshotStore:
+def snapshot_store(rig: ReplicationRig, node: int = 1) -> CoordinatorSnapshotStore:
     broker = rig.brokers[node]
     return make_group_snapshot_store(broker.store, broker.clock, broker.metrics)
 
@@ -52,7 +52,7 @@ def test_log_and_older_snapshots_stay_until_the_put_is_confirmed(kind: FaultKind
 
     async def scenario() -> None:
         replica = await led(rig)
-        place, keeping = AnyPartition(replica), CoordinatorSnapshotter(images(rig))
+        place, keeping = AnyPartition(replica), CoordinatorSnapshotter(snapshot_store(rig))
         await keeping.write(place, 2, [record(1)])
         await keeping.write(place, 4, [record(2)])
         rig.brokers[1].faults.rules.append(FaultRule(kind, ("put",), key="groups/"))
@@ -69,7 +69,7 @@ def test_snapshot_that_is_damaged_on_its_way_is_read_again(kind: FaultKind) -> N
     rig = small()
 
     async def scenario() -> None:
-        store, keeping = images(rig), CoordinatorSnapshotter(images(rig))
+        store, keeping = snapshot_store(rig), CoordinatorSnapshotter(snapshot_store(rig))
         replica = await led(rig)
         await keeping.write(AnyPartition(replica), 4, [record(2)])
         name = SnapshotName(GROUP_SNAPSHOTS, replica.partition_id, replica.leader_epoch, 4)
@@ -87,7 +87,7 @@ def test_newest_snapshot_and_the_one_before_it_stay() -> None:
     rig = small()
 
     async def scenario() -> None:
-        place, keeping = AnyPartition(await led(rig)), CoordinatorSnapshotter(images(rig))
+        place, keeping = AnyPartition(await led(rig)), CoordinatorSnapshotter(snapshot_store(rig))
         for offset in (2, 4, 6, 8):
             await keeping.write(place, offset, [record(offset)])
         assert stored(rig) == [(0, 6), (0, 8)] and place.replica.log_start_offset == 8
@@ -99,7 +99,7 @@ def test_leader_deletes_no_snapshot_of_a_later_one() -> None:
     rig = small()
 
     async def scenario() -> None:
-        replica, own = await led(rig), images(rig)
+        replica, own = await led(rig), snapshot_store(rig)
         names = [
             SnapshotName(GROUP_SNAPSHOTS, replica.partition_id, epoch, offset)
             for epoch, offset in ((0, 2), (0, 4), (3, 5), (3, 7))
@@ -119,9 +119,9 @@ def test_log_that_ends_below_its_snapshot_starts_over_there() -> None:
 
     async def scenario() -> None:
         first = await led(rig)
-        await images(rig).write(SnapshotName(GROUP_SNAPSHOTS, first.partition_id, 0, 10), [record(7)])
+        await snapshot_store(rig).write(SnapshotName(GROUP_SNAPSHOTS, first.partition_id, 0, 10), [record(7)])
         hot = await rig.brokers[2].open_log()
-        second = images(rig, 2)
+        second = snapshot_store(rig, 2)
         begun = await second.reconcile(hot, first.partition_id)
         assert begun.restart is not None and hot.local_start_offset == hot.end_offset == 10
         new_leader = await rig.brokers[2].lead(1, [2])
@@ -139,7 +139,7 @@ def test_gap_between_snapshot_and_log_is_reported() -> None:
 
     async def scenario() -> None:
         replica = await led(rig)
-        own = images(rig)
+        own = snapshot_store(rig)
         name = SnapshotName(GROUP_SNAPSHOTS, replica.partition_id, 0, 2)
         await own.write(name, [record(1)])
         await replica.delete_records(5)

@@ -72,19 +72,19 @@ class Narrator:
         )
         generation = self._generation(command) if name else -1
         request = r.CommitOffsets(G, rows, generation, self._ids.get(name, ""), self._instances.get(name))
-        return [code.name for code in self._rig.told(request, r.CommitOffsetsReply).codes]
+        return [code.name for code in self._rig.reply_to(request, r.CommitOffsetsReply).codes]
 
     def _fetch(self, _: Command) -> list[str]:
-        rows = self._rig.told(r.FetchOffsets(G, None), r.FetchOffsetsReply).offsets
+        rows = self._rig.reply_to(r.FetchOffsets(G, None), r.FetchOffsetsReply).offsets
         return [f"{row.topic}={row.offset}" for row in rows] or ["nothing"]
 
     def _describe(self, _: Command) -> list[str]:
-        told = self._rig.describe()
-        members = [f"{self._name(member.member_id)}:{member.assignment.decode()}" for member in told.members]
-        return [f"{told.state} {' '.join(members)}".rstrip()]
+        reply = self._rig.describe()
+        members = [f"{self._name(member.member_id)}:{member.assignment.decode()}" for member in reply.members]
+        return [f"{reply.state} {' '.join(members)}".rstrip()]
 
     def _delete(self, _: Command) -> list[str]:
-        return [self._rig.told(r.DeleteGroup(G), r.DeleteReply).code.name]
+        return [self._rig.reply_to(r.DeleteGroup(G), r.DeleteReply).code.name]
 
     def _tick(self, command: Command) -> list[str]:
         self._rig.pass_ms(int(command.words[0]))
@@ -93,11 +93,11 @@ class Narrator:
     def _live(self, command: Command) -> list[str]:
         """Passes time while these members send a heartbeat every three seconds; returns their last replies."""
         ms, *names = command.words
-        told: list[str] = []
+        replies: list[str] = []
         for _ in range(int(ms) // 3_000):
             self._rig.pass_ms(3_000)
-            told = [f"{name}: {self._beat(Command('beat', (name,), {}))[0]}" for name in names]
-        return told
+            replies = [f"{name}: {self._beat(Command('beat', (name,), {}))[0]}" for name in names]
+        return replies
 
     def _move(self, _: Command) -> list[str]:
         lost = [self._waiting[token] for token in self._waiting]
@@ -123,12 +123,12 @@ class Narrator:
             if isinstance(reply, r.JoinGroupReply) and reply.code in (Code.NONE, Code.MEMBER_ID_REQUIRED):
                 self._ids[name] = reply.member_id
                 self._generations[name] = reply.generation
-        return [f"{name}: {self._told(reply)}" for name, reply in answers]
+        return [f"{name}: {self._words_of(reply)}" for name, reply in answers]
 
     def _answered(self) -> list[int]:
         return [token for token in self._waiting if token in self._rig.replies]
 
-    def _told(self, reply: r.Reply) -> str:
+    def _words_of(self, reply: r.Reply) -> str:
         if isinstance(reply, r.JoinGroupReply):
             if reply.code is not Code.NONE:
                 return reply.code.name

@@ -109,7 +109,7 @@ class Rig:
         self._take(self.shard.decide(request, self.now, token))
         return token
 
-    def told(self, request: Request, kind: type[R]) -> R:
+    def reply_to(self, request: Request, kind: type[R]) -> R:
         """Returns the reply, which must come at once."""
         return self.reply(self.ask(request), kind)
 
@@ -186,8 +186,8 @@ class Rig:
             self.replies[token] = reply
             if isinstance(reply, SyncGroupReply) and reply.code is Code.NONE:
                 asked = self._syncs[token]
-                told = self._assigned.setdefault((asked.group, asked.generation, asked.member_id), reply.assignment)
-                assert told == reply.assignment
+                first = self._assigned.setdefault((asked.group, asked.generation, asked.member_id), reply.assignment)
+                assert first == reply.assignment
         self.check()
 
     # -- the usual requests --------------------------------------------------------------------------------------------
@@ -225,9 +225,9 @@ class Rig:
 
     def new_id(self, *, group: str = G, client_id: str = "c") -> str:
         """Requests an id for a new member."""
-        told = self.reply(self.join(group=group, client_id=client_id), JoinGroupReply)
-        assert told.code is Code.MEMBER_ID_REQUIRED
-        return told.member_id
+        reply = self.reply(self.join(group=group, client_id=client_id), JoinGroupReply)
+        assert reply.code is Code.MEMBER_ID_REQUIRED
+        return reply.member_id
 
     def sync(
         self, member_id: str, generation: int, *, group: str = G, instance_id: str | None = None, **given: bytes
@@ -240,22 +240,22 @@ class Rig:
         return self.ask(SyncGroup(group, generation, leader, assignments=tuple(assignments.items())))
 
     def beat(self, member_id: str, generation: int, *, group: str = G, instance_id: str | None = None) -> Code:
-        return self.told(Heartbeat(group, generation, member_id, instance_id), HeartbeatReply).code
+        return self.reply_to(Heartbeat(group, generation, member_id, instance_id), HeartbeatReply).code
 
     def leave(self, *members: LeavingMember | str, group: str = G) -> tuple[Code, ...]:
         leavers = tuple(LeavingMember(each) if isinstance(each, str) else each for each in members)
-        return self.told(LeaveGroup(group, leavers), LeaveGroupReply).codes
+        return self.reply_to(LeaveGroup(group, leavers), LeaveGroupReply).codes
 
     def commit(
         self, member_id: str = "", generation: int = -1, offset: int = 1, *, topic: str = "t", group: str = G,
         holder: str = "",
     ) -> Code:  # fmt: skip
         request = CommitOffsets(group, (PartitionOffset(topic, 0, offset),), generation, member_id, holder=holder)
-        (code,) = self.told(request, CommitOffsetsReply).codes
+        (code,) = self.reply_to(request, CommitOffsetsReply).codes
         return code
 
     def committed(self, topic: str = "t", *, group: str = G) -> int:
-        (row,) = self.told(FetchOffsets(group, ((topic, 0),)), FetchOffsetsReply).offsets
+        (row,) = self.reply_to(FetchOffsets(group, ((topic, 0),)), FetchOffsetsReply).offsets
         return row.offset
 
     def commit_in_transaction(
@@ -266,7 +266,7 @@ class Rig:
             group, (PartitionOffset(topic, 0, offset),), ProducerIdAndEpoch(producer_id, epoch), generation, member_id,
             instance_id,
         )  # fmt: skip
-        (code,) = self.told(request, CommitOffsetsReply).codes
+        (code,) = self.reply_to(request, CommitOffsetsReply).codes
         return code
 
     def end_transaction(self, producer_id: int = 1, *, epoch: int = 0, is_commit: bool = True) -> None:
@@ -278,11 +278,11 @@ class Rig:
 
     def stable_offset(self, topic: str = "t", *, group: str = G) -> int | Code:
         """Returns the committed offset, or UNSTABLE_OFFSET_COMMIT."""
-        reply = self.told(FetchOffsets(group, ((topic, 0),), require_stable=True), FetchOffsetsReply)
+        reply = self.reply_to(FetchOffsets(group, ((topic, 0),), require_stable=True), FetchOffsetsReply)
         return Code.UNSTABLE_OFFSET_COMMIT if (topic, 0) in reply.unstable else reply.offsets[0].offset
 
     def describe(self, group: str = G) -> DescribeGroupReply:
-        return self.told(DescribeGroup(group), DescribeGroupReply)
+        return self.reply_to(DescribeGroup(group), DescribeGroupReply)
 
     def stable(self, count: int = 1, *, group: str = G) -> tuple[list[str], int]:
         """Returns the members of a new stable group, the leader first, and its generation."""

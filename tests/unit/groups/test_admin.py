@@ -24,7 +24,7 @@ def rig() -> Rig:
 
 
 def names(rig: Rig, *, states: frozenset[str] = frozenset(), types: frozenset[str] = frozenset()) -> list[str]:
-    return [each.group for each in rig.told(ListGroups(states, types), ListGroupsReply).groups]
+    return [each.group for each in rig.reply_to(ListGroups(states, types), ListGroupsReply).groups]
 
 
 def test_unknown_group_is_dead(rig: Rig) -> None:
@@ -41,8 +41,8 @@ def test_group_in_a_rebalance_has_no_protocol(rig: Rig) -> None:
     (first,), _ = rig.stable()
     rig.new_id()
     rig.join(first)
-    told = rig.describe()
-    assert (told.state, told.protocol, told.members[0].metadata) == ("PreparingRebalance", "", b"")
+    reply = rig.describe()
+    assert (reply.state, reply.protocol, reply.members[0].metadata) == ("PreparingRebalance", "", b"")
     rig.pass_ms(10_000)
     assert (rig.describe().state, rig.describe().protocol) == ("CompletingRebalance", "")
 
@@ -57,15 +57,15 @@ def test_list_has_the_groups_that_pass_its_filters(rig: Rig) -> None:
     assert names(rig, states=frozenset({"Empty", "PREPARINGREBALANCE"})) == ["a", "c", "d"]
     assert names(rig, types=frozenset({"Classic"})) == ["a", "b", "c", "d"]
     assert names(rig, types=frozenset({"consumer"})) == []
-    assert rig.told(ListGroups(), ListGroupsReply).groups[1] == ("b", "consumer", "Stable", "classic")
+    assert rig.reply_to(ListGroups(), ListGroupsReply).groups[1] == ("b", "consumer", "Stable", "classic")
 
 
 def test_group_with_members_cannot_be_deleted(rig: Rig) -> None:
     (first,), _ = rig.stable()
-    assert rig.told(DeleteGroup(G), DeleteReply).code is Code.NON_EMPTY_GROUP
+    assert rig.reply_to(DeleteGroup(G), DeleteReply).code is Code.NON_EMPTY_GROUP
     rig.join(first)
-    assert rig.told(DeleteGroup(G), DeleteReply).code is Code.NON_EMPTY_GROUP
-    assert rig.told(DeleteGroup("nobody"), DeleteReply).code is Code.GROUP_ID_NOT_FOUND
+    assert rig.reply_to(DeleteGroup(G), DeleteReply).code is Code.NON_EMPTY_GROUP
+    assert rig.reply_to(DeleteGroup("nobody"), DeleteReply).code is Code.GROUP_ID_NOT_FOUND
 
 
 def test_deleted_group_leaves_no_record(rig: Rig) -> None:
@@ -73,7 +73,7 @@ def test_deleted_group_leaves_no_record(rig: Rig) -> None:
     rig.commit(first, generation)
     rig.commit(first, generation, topic="u")
     rig.leave(first)
-    assert rig.told(DeleteGroup(G), DeleteReply).code is Code.NONE
+    assert rig.reply_to(DeleteGroup(G), DeleteReply).code is Code.NONE
     assert not rig.snapshot()
     assert (rig.committed(), rig.describe().state) == (NO_OFFSET, "Dead")
     rig.reload()
@@ -83,6 +83,6 @@ def test_deleted_group_leaves_no_record(rig: Rig) -> None:
 def test_issued_member_id_ends_with_its_group(rig: Rig) -> None:
     rig.commit()
     member = rig.new_id()
-    rig.told(DeleteGroup(G), DeleteReply)
+    rig.reply_to(DeleteGroup(G), DeleteReply)
     assert rig.reply(rig.join(member), JoinGroupReply).code is Code.UNKNOWN_MEMBER_ID
     rig.pass_ms(100_000)

@@ -165,15 +165,15 @@ class Groups(RuleBasedStateMachine):
         member, instance = ("", None) if alone else self.pick(group, number)
         generation = -1 if alone else self.generation(group, off)
         rows = (PartitionOffset(topic, 0, offset), PartitionOffset(topic, 1, offset))
-        told = self.rig.told(CommitOffsets(group, rows, generation, member, instance), CommitOffsetsReply)
-        for row, code in zip(rows, told.codes, strict=True):
+        reply = self.rig.reply_to(CommitOffsets(group, rows, generation, member, instance), CommitOffsetsReply)
+        for row, code in zip(rows, reply.codes, strict=True):
             if code is Code.NONE:
                 self.offsets[group, topic, row.partition] = offset
 
     @rule(group=GROUPS, topic=TOPICS)
     def delete_offsets(self, group: str, topic: str) -> None:
-        told = self.rig.told(DeleteOffsets(group, ((topic, 0),)), DeleteReply)
-        if told.codes == (Code.NONE,):
+        reply = self.rig.reply_to(DeleteOffsets(group, ((topic, 0),)), DeleteReply)
+        if reply.codes == (Code.NONE,):
             self.offsets.pop((group, topic, 0), None)
 
     @rule(topic=TOPICS)
@@ -183,7 +183,7 @@ class Groups(RuleBasedStateMachine):
 
     @rule(group=GROUPS)
     def delete_group(self, group: str) -> None:
-        if self.rig.told(DeleteGroup(group), DeleteReply).code is Code.NONE:
+        if self.rig.reply_to(DeleteGroup(group), DeleteReply).code is Code.NONE:
             self.offsets = {key: offset for key, offset in self.offsets.items() if key[0] != group}
 
     # -- the world -----------------------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ class Groups(RuleBasedStateMachine):
     def offsets_are_those_that_were_committed(self) -> None:
         self.received()
         for group in ("g", "h"):
-            fetched = self.rig.told(FetchOffsets(group, None), FetchOffsetsReply).offsets
+            fetched = self.rig.reply_to(FetchOffsets(group, None), FetchOffsetsReply).offsets
             assert {(group, row.topic, row.partition): row.offset for row in fetched} == {
                 key: offset for key, offset in self.offsets.items() if key[0] == group
             }

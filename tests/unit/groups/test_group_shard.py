@@ -167,9 +167,9 @@ def rebalance(members: int) -> None:
     plain, topics = Plain(members), RANGE
     ids = []
     for _ in range(members):
-        told = plain.ask(JoinGroup(G, "", None, "c", "h", 10_000, 60_000, "consumer", topics))
-        assert isinstance(told, JoinGroupReply)
-        ids.append(told.member_id)
+        reply = plain.ask(JoinGroup(G, "", None, "c", "h", 10_000, 60_000, "consumer", topics))
+        assert isinstance(reply, JoinGroupReply)
+        ids.append(reply.member_id)
     for generation in (1, 2):
         for each in ids:
             plain.ask(JoinGroup(G, each, None, "c", "h", 10_000, 60_000, "consumer", topics))
@@ -215,8 +215,8 @@ def test_commit_of_many_partitions_takes_few_calls_for_each() -> None:
     """It is one turn of the event loop. To decode what it has just encoded took 20 calls more."""
     plain = Plain(10)
     rows = tuple(PartitionOffset(f"topic-{p // 100}", p, p, 1, "") for p in range(2_000))
-    told: list[Reply | None] = []
-    calls = count_calls(lambda: told.append(plain.ask(CommitOffsets(G, rows))))
-    assert isinstance(told[0], CommitOffsetsReply)
-    assert set(told[0].codes) == {Code.NONE}
+    replies: list[Reply | None] = []
+    calls = count_calls(lambda: replies.append(plain.ask(CommitOffsets(G, rows))))
+    assert isinstance(replies[0], CommitOffsetsReply)
+    assert set(replies[0].codes) == {Code.NONE}
     assert calls < 33 * len(rows)

@@ -47,7 +47,7 @@ def test_greedy_holder_cannot_join_new_groups_and_others_can() -> None:
     def join(group: str, holder: str, metadata: bytes) -> Code:
         protocols = (("range", metadata),)
         request = JoinGroup(group, "", None, "c", "/h", 10_000, 10_000, "consumer", protocols, holder=holder)
-        return rig.told(request, JoinGroupReply).code
+        return rig.reply_to(request, JoinGroupReply).code
 
     assert join("alice.new", "alice", bytes(200)) is Code.COORDINATOR_NOT_AVAILABLE
     assert join("bob.new", "bob", RANGE[0][1]) is Code.MEMBER_ID_REQUIRED
@@ -67,8 +67,8 @@ def test_what_is_deleted_counts_no_more() -> None:
     rig = small_rig()
     for group in ("g", "h", "i"):
         rig.commit(group=group, holder="alice")
-    assert rig.told(DeleteGroup("g"), DeleteReply).code is Code.NONE
-    assert rig.told(DeleteOffsets("h", (("t", 0),)), DeleteReply).code is Code.NONE
+    assert rig.reply_to(DeleteGroup("g"), DeleteReply).code is Code.NONE
+    assert rig.reply_to(DeleteOffsets("h", (("t", 0),)), DeleteReply).code is Code.NONE
     assert own(rig, "alice") == rig.shard.log_state.memory_bytes > 0
     rig.ask(TopicsDeleted(("t",)))
     assert own(rig, "alice") == 0
@@ -97,7 +97,7 @@ def test_expired_groups_count_no_more() -> None:
 def test_member_that_leaves_takes_its_protocols_along() -> None:
     rig = small_rig()
     request = JoinGroup("g", "", None, "c", "/h", 10_000, 10_000, "consumer", RANGE, holder="alice")
-    first = rig.told(request, JoinGroupReply).member_id
+    first = rig.reply_to(request, JoinGroupReply).member_id
     rig.ask(JoinGroup("g", first, None, "c", "/h", 10_000, 10_000, "consumer", RANGE, holder="alice"))
     assert own(rig, "alice") >= len(RANGE[0][1])
     rig.pass_ms(1_000_000)

@@ -27,9 +27,9 @@ def joined(rig: Rig, token: int) -> JoinGroupReply:
 
 
 def test_dynamic_member_gets_an_id_first_and_joins_with_it(rig: Rig) -> None:
-    told = joined(rig, rig.join(client_id="reader"))
-    assert (told.code, told.member_id) == (Code.MEMBER_ID_REQUIRED, "reader-id1")
-    token = rig.join(told.member_id)
+    reply = joined(rig, rig.join(client_id="reader"))
+    assert (reply.code, reply.member_id) == (Code.MEMBER_ID_REQUIRED, "reader-id1")
+    token = rig.join(reply.member_id)
     assert token not in rig.replies
     rig.pass_ms(500)
     assert joined(rig, token) == JoinGroupReply(
@@ -179,8 +179,8 @@ def test_group_at_the_limit_is_unchanged_when_it_is_loaded() -> None:
 
 def test_unchanged_follower_that_rejoins_gets_the_current_generation(rig: Rig) -> None:
     (leader, follower), generation = rig.stable(2)
-    told = joined(rig, rig.join(follower))
-    assert told == JoinGroupReply(Code.NONE, follower, generation, "consumer", "range", leader)
+    reply = joined(rig, rig.join(follower))
+    assert reply == JoinGroupReply(Code.NONE, follower, generation, "consumer", "range", leader)
     assert rig.describe().state == "Stable"
 
 

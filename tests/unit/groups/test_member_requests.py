@@ -23,7 +23,7 @@ def rig() -> Rig:
 
 
 def sync_code(rig: Rig, request: SyncGroup) -> Code:
-    return rig.told(request, SyncGroupReply).code
+    return rig.reply_to(request, SyncGroupReply).code
 
 
 def completing(rig: Rig) -> list[str]:
@@ -107,7 +107,7 @@ def test_repeated_sync_replaces_the_older_one(rig: Rig) -> None:
 
 def test_heartbeat_reply_tells_the_member_what_to_do(rig: Rig) -> None:
     assert rig.beat("m", 1) is Code.UNKNOWN_MEMBER_ID
-    assert rig.told(Heartbeat("", 1, "m"), HeartbeatReply).code is Code.INVALID_GROUP_ID
+    assert rig.reply_to(Heartbeat("", 1, "m"), HeartbeatReply).code is Code.INVALID_GROUP_ID
     ids = completing(rig)
     assert rig.beat(ids[0], 1) is Code.NONE, "members may beat before they have their assignment"
     rig.assign(ids[0], 1, {})
@@ -122,7 +122,7 @@ def test_heartbeat_reply_tells_the_member_what_to_do(rig: Rig) -> None:
 
 
 def test_leave_of_an_unknown_group_or_member_is_an_error(rig: Rig) -> None:
-    assert rig.told(LeaveGroup("", ()), LeaveGroupReply).code is Code.INVALID_GROUP_ID
+    assert rig.reply_to(LeaveGroup("", ()), LeaveGroupReply).code is Code.INVALID_GROUP_ID
     assert rig.leave("m", "n") == (Code.UNKNOWN_MEMBER_ID, Code.UNKNOWN_MEMBER_ID)
 
 

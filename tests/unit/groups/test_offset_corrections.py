@@ -34,7 +34,7 @@ def corrections(rig: Rig) -> OffsetCorrections:
 
 
 def commit(rig: Rig, group: str, *offsets: PartitionOffset) -> None:
-    rig.told(CommitOffsets(group, offsets), CommitOffsetsReply)
+    rig.reply_to(CommitOffsets(group, offsets), CommitOffsetsReply)
 
 
 def test_only_offsets_beyond_the_end_are_lowered(rig: Rig) -> None:

@@ -60,7 +60,7 @@ def test_offsets_of_all_groups_are_bounded_and_old_ones_can_move() -> None:
     assert 5 <= kept < 20 and set(codes[kept:]) == {Code.COORDINATOR_NOT_AVAILABLE}
     assert rig.commit(group="g0", offset=9) is Code.NONE, "one that is there needs no room"
     assert rig.committed(group="g0") == 9
-    assert rig.told(DeleteOffsets("g0", (("t", 0),)), DeleteReply).code is Code.NONE
+    assert rig.reply_to(DeleteOffsets("g0", (("t", 0),)), DeleteReply).code is Code.NONE
     assert rig.commit(group="another") is Code.NONE
     rig.check()
 
@@ -70,7 +70,7 @@ def test_commit_of_many_offsets_asks_for_the_free_memory_once(rig: Rig) -> None:
     asked = itertools.count()
     rig.shard.state.holdings = Holdings(GROUP_BYTES, lambda: 1 << 20, lambda: next(asked))
     rows = tuple(PartitionOffset("t", partition, 5) for partition in range(100))
-    assert rig.told(CommitOffsets(G, rows), CommitOffsetsReply).codes == (Code.NONE,) * 100
+    assert rig.reply_to(CommitOffsets(G, rows), CommitOffsetsReply).codes == (Code.NONE,) * 100
     assert next(asked) == 1
 
 
@@ -130,10 +130,10 @@ def test_replaced_static_member_cannot_commit(rig: Rig, instance: str, code: Cod
     rig.assign(member_id, 1, {})
     assert token in rig.replies
     rig.join(instance_id="a")
-    (told,) = rig.told(
+    (reply,) = rig.reply_to(
         CommitOffsets(G, (PartitionOffset("t", 0, 1),), 1, member_id, instance), CommitOffsetsReply
     ).codes
-    assert told is code
+    assert reply is code
 
 
 # -- what is kept -----------------------------------------------------------------------------------------------------
@@ -147,11 +147,12 @@ def test_fetch_returns_all_committed_fields(rig: Rig) -> None:
         PartitionOffset("t", 2, -7),
         PartitionOffset("t", 3, 2**63 - 1),
     )
-    assert rig.told(CommitOffsets(G, rows), CommitOffsetsReply).codes == (Code.NONE,) * 4
+    assert rig.reply_to(CommitOffsets(G, rows), CommitOffsetsReply).codes == (Code.NONE,) * 4
     assert (
-        rig.told(FetchOffsets(G, tuple((row.topic, row.partition) for row in rows)), FetchOffsetsReply).offsets == rows
+        rig.reply_to(FetchOffsets(G, tuple((row.topic, row.partition) for row in rows)), FetchOffsetsReply).offsets
+        == rows
     )
-    everything = rig.told(FetchOffsets(G, None), FetchOffsetsReply)
+    everything = rig.reply_to(FetchOffsets(G, None), FetchOffsetsReply)
     assert everything.offsets == (rows[0], rows[2], rows[3], rows[1])
     assert rig.shard.log_state.committed_offset(G, "t", 0) == OffsetValue(5, 3, "note", WALL + 123, NO_TIME, THIS)
 
@@ -159,16 +160,16 @@ def test_fetch_returns_all_committed_fields(rig: Rig) -> None:
 def test_fetch_of_an_uncommitted_partition_returns_no_offset(rig: Rig) -> None:
     rig.commit()
     asked = FetchOffsets(G, (("t", 1), ("u", 0)))
-    assert rig.told(asked, FetchOffsetsReply) == FetchOffsetsReply(
+    assert rig.reply_to(asked, FetchOffsetsReply) == FetchOffsetsReply(
         Code.NONE, (PartitionOffset("t", 1, NO_OFFSET), PartitionOffset("u", 0, NO_OFFSET))
     )
-    assert rig.told(FetchOffsets("nobody", None, "m", 5), FetchOffsetsReply) == FetchOffsetsReply(Code.NONE, ())
+    assert rig.reply_to(FetchOffsets("nobody", None, "m", 5), FetchOffsetsReply) == FetchOffsetsReply(Code.NONE, ())
 
 
 def test_offset_of_an_earlier_topic_of_the_name_is_none(rig: Rig) -> None:
     rig.ask(CommitOffsets(G, (PartitionOffset("t", 0, 5, topic_id=THIS),)))
     for asked, offset in ((THIS, 5), (THAT, NO_OFFSET), ("", 5)):
-        fetched = rig.told(FetchOffsets(G, (("t", 0),), topic_ids=(("t", asked),)), FetchOffsetsReply)
+        fetched = rig.reply_to(FetchOffsets(G, (("t", 0),), topic_ids=(("t", asked),)), FetchOffsetsReply)
         assert fetched.offsets[0].offset == offset
 
 
@@ -179,7 +180,7 @@ def test_commit_without_a_topic_id_is_for_the_topic_that_has_the_name(rig: Rig) 
     assert value is not None and (value.offset, value.topic_id) == (5, THIS)
     rig.topic_ids["t"] = THAT
     assert rig.committed() == NO_OFFSET
-    assert rig.told(FetchOffsets(G, None), FetchOffsetsReply).offsets == ()
+    assert rig.reply_to(FetchOffsets(G, None), FetchOffsetsReply).offsets == ()
     assert rig.commit(offset=2) is Code.NONE
     assert rig.committed() == 2
 
@@ -187,9 +188,9 @@ def test_commit_without_a_topic_id_is_for_the_topic_that_has_the_name(rig: Rig) 
 def test_commit_for_a_topic_that_had_the_name_before_is_refused_alone(rig: Rig) -> None:
     rig.topic_ids["t"] = THIS
     rows = (PartitionOffset("t", 0, 5, topic_id=THAT), PartitionOffset("t", 1, 6, topic_id=THIS))
-    codes = rig.told(CommitOffsets(G, rows), CommitOffsetsReply).codes
+    codes = rig.reply_to(CommitOffsets(G, rows), CommitOffsetsReply).codes
     assert codes == (Code.UNKNOWN_TOPIC_ID, Code.NONE)
-    fetched = rig.told(FetchOffsets(G, (("t", 0), ("t", 1))), FetchOffsetsReply).offsets
+    fetched = rig.reply_to(FetchOffsets(G, (("t", 0), ("t", 1))), FetchOffsetsReply).offsets
     assert [row.offset for row in fetched] == [NO_OFFSET, 6]
 
 
@@ -215,14 +216,14 @@ def test_offset_with_an_expiry_time_has_no_topic_id_and_is_shown(rig: Rig) -> No
 def test_metadata_is_measured_as_in_java(metadata: str, code: Code) -> None:
     rig = Rig(GroupSettings(metadata_bytes_max=10))
     rows = (PartitionOffset("t", 0, 1, metadata=metadata), PartitionOffset("t", 1, 2))
-    assert rig.told(CommitOffsets(G, rows), CommitOffsetsReply).codes == (code, Code.NONE)
+    assert rig.reply_to(CommitOffsets(G, rows), CommitOffsetsReply).codes == (code, Code.NONE)
     assert rig.committed() == (1 if code is Code.NONE else NO_OFFSET)
 
 
 def test_metadata_too_long_for_a_record_is_refused() -> None:
     rig = Rig(GroupSettings(metadata_bytes_max=1_000_000))
     rows = (PartitionOffset("t", 0, 1, metadata="\u20ac" * 20_000),)
-    assert rig.told(CommitOffsets(G, rows), CommitOffsetsReply).codes == (Code.OFFSET_METADATA_TOO_LARGE,)
+    assert rig.reply_to(CommitOffsets(G, rows), CommitOffsetsReply).codes == (Code.OFFSET_METADATA_TOO_LARGE,)
 
 
 def test_commit_of_an_older_client_has_its_own_retention(rig: Rig) -> None:
@@ -241,16 +242,16 @@ def test_offsets_of_a_topic_in_use_cannot_be_deleted(rig: Rig) -> None:
     ids, generation = rig.stable()
     rig.commit(ids[0], generation, topic="t")
     rig.commit(ids[0], generation, topic="u")
-    told = rig.told(DeleteOffsets(G, (("t", 0), ("u", 0), ("u", 1))), DeleteReply)
-    assert told == DeleteReply(Code.NONE, (Code.GROUP_SUBSCRIBED_TO_TOPIC, Code.NONE, Code.NONE))
+    reply = rig.reply_to(DeleteOffsets(G, (("t", 0), ("u", 0), ("u", 1))), DeleteReply)
+    assert reply == DeleteReply(Code.NONE, (Code.GROUP_SUBSCRIBED_TO_TOPIC, Code.NONE, Code.NONE))
     assert (rig.committed("t"), rig.committed("u")) == (1, NO_OFFSET)
     rig.leave(*ids)
-    assert rig.told(DeleteOffsets(G, (("t", 0),)), DeleteReply).codes == (Code.NONE,)
+    assert rig.reply_to(DeleteOffsets(G, (("t", 0),)), DeleteReply).codes == (Code.NONE,)
     assert rig.committed() == NO_OFFSET
 
 
 def test_offsets_of_an_unknown_group_cannot_be_deleted(rig: Rig) -> None:
-    assert rig.told(DeleteOffsets(G, (("t", 0),)), DeleteReply) == DeleteReply(Code.GROUP_ID_NOT_FOUND)
+    assert rig.reply_to(DeleteOffsets(G, (("t", 0),)), DeleteReply) == DeleteReply(Code.GROUP_ID_NOT_FOUND)
 
 
 def test_offsets_of_another_kind_of_group_go_only_once_it_is_empty(rig: Rig) -> None:
@@ -258,15 +259,15 @@ def test_offsets_of_another_kind_of_group_go_only_once_it_is_empty(rig: Rig) -> 
     token = rig.join(rig.new_id(), protocol_type="connect", protocols=(("sessioned", b"\xff"),))
     rig.pass_ms(500)
     assert token in rig.replies
-    assert rig.told(DeleteOffsets(G, (("t", 0),)), DeleteReply) == DeleteReply(Code.NON_EMPTY_GROUP)
+    assert rig.reply_to(DeleteOffsets(G, (("t", 0),)), DeleteReply) == DeleteReply(Code.NON_EMPTY_GROUP)
 
 
 def test_consumers_with_unreadable_metadata_may_use_any_topic(rig: Rig) -> None:
     rig.commit()
     rig.join(rig.new_id(), protocols=(("range", b"\x00"),))
     rig.pass_ms(500)
-    told = rig.told(DeleteOffsets(G, (("t", 0),)), DeleteReply)
-    assert told.codes == (Code.GROUP_SUBSCRIBED_TO_TOPIC,)
+    reply = rig.reply_to(DeleteOffsets(G, (("t", 0),)), DeleteReply)
+    assert reply.codes == (Code.GROUP_SUBSCRIBED_TO_TOPIC,)
 
 
 def test_offsets_of_a_deleted_topic_are_removed(rig: Rig) -> None:

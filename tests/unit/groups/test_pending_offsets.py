@@ -157,8 +157,8 @@ def test_static_member_that_was_replaced_is_fenced(rig: Rig) -> None:
     new = rig.reply(rig.join(instance_id="i", id_required=False), JoinGroupReply)
     commit = rig.commit_in_transaction
     generation = rig.shard.state.groups[G].generation
-    told = commit(member_id=old.member_id, generation=generation, instance_id="i")
-    assert told is Code.FENCED_INSTANCE_ID
+    reply = commit(member_id=old.member_id, generation=generation, instance_id="i")
+    assert reply is Code.FENCED_INSTANCE_ID
     assert commit(member_id=new.member_id, generation=generation, instance_id="i") is Code.NONE
 
 
@@ -191,9 +191,9 @@ def test_commit_does_not_keep_the_session_of_a_member(rig: Rig) -> None:
 def test_rows_that_cannot_be_stored_are_refused_alone(rig: Rig) -> None:
     rows = (PartitionOffset("t", 0, 1, -1, "m" * 5_000), PartitionOffset("t", 1, 2, 4, "ok"))
     request = CommitTransactionalOffsets(G, rows, ProducerIdAndEpoch(1, 0))
-    assert rig.told(request, CommitOffsetsReply).codes == (Code.OFFSET_METADATA_TOO_LARGE, Code.NONE)
+    assert rig.reply_to(request, CommitOffsetsReply).codes == (Code.OFFSET_METADATA_TOO_LARGE, Code.NONE)
     rig.end_transaction()
-    (row,) = rig.told(FetchOffsets(G, None), FetchOffsetsReply).offsets
+    (row,) = rig.reply_to(FetchOffsets(G, None), FetchOffsetsReply).offsets
     assert row[:5] == ("t", 1, 2, 4, "ok")
 
 
@@ -205,10 +205,10 @@ def test_fetch_of_all_partitions_names_the_unstable_ones(rig: Rig) -> None:
     rig.commit(offset=2, topic="u")
     rig.commit_in_transaction(offset=3, topic="u")
     rig.commit_in_transaction(offset=4, topic="v")
-    stable = rig.told(FetchOffsets(G, None, require_stable=True), FetchOffsetsReply)
+    stable = rig.reply_to(FetchOffsets(G, None, require_stable=True), FetchOffsetsReply)
     assert [(row.topic, row.offset) for row in stable.offsets] == [("t", 1), ("u", -1)]
     assert stable.unstable == {("u", 0)}
-    any_ = rig.told(FetchOffsets(G, None), FetchOffsetsReply)
+    any_ = rig.reply_to(FetchOffsets(G, None), FetchOffsetsReply)
     assert [(row.topic, row.offset) for row in any_.offsets] == [("t", 1), ("u", 2)] and not any_.unstable
 
 
@@ -247,7 +247,7 @@ def test_group_with_an_open_transaction_does_not_expire() -> None:
 def test_deletion_removes_pending_offsets_too(rig: Rig) -> None:
     rig.commit_in_transaction(offset=2)
     rig.commit_in_transaction(offset=2, topic="u")
-    assert rig.told(DeleteOffsets(G, (("t", 0), ("w", 0))), DeleteReply).codes == (Code.NONE, Code.NONE)
+    assert rig.reply_to(DeleteOffsets(G, (("t", 0), ("w", 0))), DeleteReply).codes == (Code.NONE, Code.NONE)
     assert rig.stable_offset() == -1
     rig.end_transaction()
     assert (rig.stable_offset(), rig.stable_offset("u")) == (-1, 2)
@@ -257,7 +257,7 @@ def test_deletion_of_the_group_removes_pending_offsets_too(rig: Rig) -> None:
     rig.commit(offset=1, topic="u")
     rig.commit_in_transaction(1, offset=2)
     rig.commit_in_transaction(2, offset=2, topic="v")
-    rig.told(DeleteGroup(G), DeleteReply)
+    rig.reply_to(DeleteGroup(G), DeleteReply)
     rig.end_transaction(1)
     assert rig.describe().code is Code.GROUP_ID_NOT_FOUND and rig.shard.state.memory_bytes == 0
 

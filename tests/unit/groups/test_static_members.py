@@ -36,34 +36,34 @@ def test_static_member_needs_no_id_to_join(rig: Rig) -> None:
 
 def test_static_follower_keeps_its_assignment_through_a_restart(rig: Rig) -> None:
     a, b = stable(rig)
-    told = rig.reply(rig.join(instance_id="b", protocols=BOTH), JoinGroupReply)
-    assert (told.code, told.generation, told.leader, told.members) == (Code.NONE, 1, a, ())
-    assert not told.skip_assignment
-    assert rig.reply(rig.sync(told.member_id, 1, instance_id="b"), SyncGroupReply).assignment == b"for-b"
+    reply = rig.reply(rig.join(instance_id="b", protocols=BOTH), JoinGroupReply)
+    assert (reply.code, reply.generation, reply.leader, reply.members) == (Code.NONE, 1, a, ())
+    assert not reply.skip_assignment
+    assert rig.reply(rig.sync(reply.member_id, 1, instance_id="b"), SyncGroupReply).assignment == b"for-b"
     assert rig.beat(a, 1, instance_id="a") is Code.NONE
     assert rig.beat(b, 1, instance_id="b") is Code.FENCED_INSTANCE_ID
 
 
 def test_static_leader_that_restarts_skips_the_assignment(rig: Rig) -> None:
     stable(rig)
-    told = rig.reply(rig.join(instance_id="a", protocols=BOTH), JoinGroupReply)
-    assert (told.generation, told.leader, told.skip_assignment) == (1, told.member_id, True)
-    assert len(told.members) == 2
-    assert rig.reply(rig.sync(told.member_id, 1, instance_id="a"), SyncGroupReply).assignment == b"for-a"
+    reply = rig.reply(rig.join(instance_id="a", protocols=BOTH), JoinGroupReply)
+    assert (reply.generation, reply.leader, reply.skip_assignment) == (1, reply.member_id, True)
+    assert len(reply.members) == 2
+    assert rig.reply(rig.sync(reply.member_id, 1, instance_id="a"), SyncGroupReply).assignment == b"for-a"
 
 
 def test_static_leader_of_an_old_client_gets_the_old_leader_id(rig: Rig) -> None:
     a, _ = stable(rig)
-    told = rig.reply(rig.join(instance_id="a", protocols=BOTH, skip_known=False), JoinGroupReply)
-    assert (told.leader, told.skip_assignment, told.members) == (a, False, ())
+    reply = rig.reply(rig.join(instance_id="a", protocols=BOTH, skip_known=False), JoinGroupReply)
+    assert (reply.leader, reply.skip_assignment, reply.members) == (a, False, ())
 
 
 def test_new_id_is_in_the_log_before_its_reply(rig: Rig) -> None:
     stable(rig)
-    told = rig.reply(rig.join(instance_id="b", protocols=BOTH), JoinGroupReply)
+    reply = rig.reply(rig.join(instance_id="b", protocols=BOTH), JoinGroupReply)
     rig.reload()
-    assert rig.beat(told.member_id, 1, instance_id="b") is Code.NONE
-    assert rig.reply(rig.sync(told.member_id, 1, instance_id="b"), SyncGroupReply).assignment == b"for-b"
+    assert rig.beat(reply.member_id, 1, instance_id="b") is Code.NONE
+    assert rig.reply(rig.sync(reply.member_id, 1, instance_id="b"), SyncGroupReply).assignment == b"for-b"
 
 
 def test_changed_metadata_waits_for_the_next_rebalance(rig: Rig) -> None:
@@ -112,8 +112,8 @@ def test_two_processes_with_one_instance_fence_each_other(rig: Rig) -> None:
     second = rig.join(instance_id="a")
     assert rig.reply(first, JoinGroupReply).code is Code.FENCED_INSTANCE_ID
     rig.pass_ms(1_000)
-    told = rig.reply(second, JoinGroupReply)
-    assert (told.code, len(told.members)) == (Code.NONE, 1)
+    reply = rig.reply(second, JoinGroupReply)
+    assert (reply.code, len(reply.members)) == (Code.NONE, 1)
 
 
 @pytest.mark.parametrize(("instance", "code"), [("a", Code.FENCED_INSTANCE_ID), ("z", Code.UNKNOWN_MEMBER_ID)])
@@ -131,8 +131,8 @@ def test_static_members_stay_while_their_session_lasts(rig: Rig) -> None:
     for _ in range(10):
         rig.pass_ms(6_000)
         rig.beat(b, 1, instance_id="b")
-    told = rig.reply(token, JoinGroupReply)
-    assert [member.instance_id for member in told.members] == ["a", "b"]
+    reply = rig.reply(token, JoinGroupReply)
+    assert [member.instance_id for member in reply.members] == ["a", "b"]
 
 
 def test_static_leader_that_does_not_return_is_replaced(rig: Rig) -> None:
