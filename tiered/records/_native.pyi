@@ -51,6 +51,7 @@ def some_rows(
     start: int,
     size: int,
     objects: int,
+    copied: int = ...,
 ) -> tuple[list[Record], bool]: ...
 def first_at_or_after(
     payload: Buffer, base_offset: int, base_timestamp: int, timestamp: int, count: int, start: int = ...

@@ -32,6 +32,8 @@ ITERATED_BYTES = 4 << 20
 ITERATIONS = 16
 """Most reads of a large batch without compression, each of which begins at its start, in steps by bytes."""
 INT64_MIN = -(1 << 63)
+NO_VIEWS = (1 << 31) - 1
+"""All keys and values are copied: none is so long."""
 RECORD_BYTES = 32
 """Bytes of a record beside its key and value, as `read_records` counts them."""
 
@@ -105,9 +107,10 @@ def open_pieces(
 
 
 def read_records(
-    buf: Buffer, at: int, head: BatchHeader, start: int, size: int, objects: int
+    buf: Buffer, at: int, head: BatchHeader, start: int, size: int, objects: int, copied: int = NO_VIEWS
 ) -> tuple[list[Record], bool]:
     """Returns (records, True if these are all) of the batch at `at` from offset `start` on, as `native.some_rows`.
+    A key or value of more than `copied` bytes is a `memoryview`, so that a large record is in memory once.
 
     Records before one that cannot be opened are returned first. Raises `Corrupt` if that is the first one, and
     `TooLarge` with its offset if a bound is the reason.
@@ -116,7 +119,7 @@ def read_records(
         append_time = head.max_timestamp if head.is_log_append_time else -1
         body = memoryview(buf)[at + HEADER_BYTES : at + head.size]
         section = body, head.base_offset, head.base_timestamp, append_time, head.count
-        return _some_rows(section, start, size, objects)
+        return _some_rows(section, start, size, objects, copied)
     out: list[Record] = []
     following = max(start, head.base_offset)
     try:
@@ -124,7 +127,7 @@ def read_records(
             following = max(start, piece.last_offset + 1)
             if piece.last_offset < start:
                 continue
-            found, is_whole = _some_rows(piece.section, start, size, objects)
+            found, is_whole = _some_rows(piece.section, start, size, objects, copied)
             out += found
             size -= sum(len(each.key or b"") + len(each.value or b"") + RECORD_BYTES for each in found)
             objects -= sum(1 + len(each.headers) for each in found)
@@ -166,10 +169,12 @@ def _with_offsets(error: TooLarge, at: int, head: BatchHeader, offset: int) -> T
     return TooLarge(error.why, position=at, offset=offset, next_offset=head.next_offset)
 
 
-def _some_rows(section: RecordSection, start: int, size: int, objects: int) -> tuple[list[Record], bool]:
+def _some_rows(
+    section: RecordSection, start: int, size: int, objects: int, copied: int = NO_VIEWS
+) -> tuple[list[Record], bool]:
     """Returns what `native.some_rows` does. Its `TooLarge` has the offset of the record."""
     try:
-        return native.some_rows(*section, start, size, objects)
+        return native.some_rows(*section, start, size, objects, copied)
     except TooLarge as error:
         body, base_offset, base_timestamp, _, count = section
         place = native.first_at_or_after(body, base_offset, base_timestamp, INT64_MIN, count, start)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Collection, Sequence
+from typing import cast
 
 import crc32c as crc32c_package
 
@@ -389,14 +390,16 @@ def some_rows(
     start: int,
     size: int,
     objects: int,
+    copied: int = INT64_MAX,
 ) -> tuple[list[Record], bool]:
     """Returns (records, True if these are all) of a section from offset `start` on.
 
     The result ends before a record that would exceed `size` bytes of the section, or `objects` records and headers
     together. The first record is returned whatever its size. Raises `TooLarge` if it alone has more than `objects`.
+    A key or value of more than `copied` bytes is a `memoryview` of the payload instead of a copy.
     """
     section = SectionReader(payload, count)
-    out, cut = _rows_within(section, base_offset, base_timestamp, append_time, start, size, objects)
+    out, cut = _rows_within(section, base_offset, base_timestamp, append_time, start, size, objects, copied)
     if cut is not None and not out:
         raise _too_many(section, cut, objects)
     return out, cut is None
@@ -410,6 +413,7 @@ def _rows_within(
     start: int,
     size: int,
     objects: int,
+    copied: int = INT64_MAX,
 ) -> tuple[list[Record], int | None]:
     """Returns (records, the headers of the record that exceeds a limit). None if these are all."""
     out: list[Record] = []
@@ -424,8 +428,16 @@ def _rows_within(
         if objects < 0 or (out and size < 0):
             return out, len(parsed[4])
         headers = section.headers(parsed) if parsed[4] else ()
-        out.append(Record(offset, timestamp, section.bytes(parsed[2]), section.bytes(parsed[3]), headers))
+        key, value = (_field(section, span, copied) for span in parsed[2:4])
+        out.append(Record(offset, timestamp, key, value, headers))
     return out, None
+
+
+def _field(section: SectionReader, span: Span, copied: int) -> bytes | None:
+    """Returns a key or value. A long one is a part of the payload."""
+    if span[0] < 0 or span[1] - span[0] <= copied:
+        return section.bytes(span)
+    return cast(bytes, memoryview(section.data)[span[0] : span[1]])
 
 
 def _too_many(section: SectionReader, headers: int, objects: int) -> TooLarge:

@@ -6,6 +6,7 @@ import base64
 import json
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -16,10 +17,10 @@ from tiered.records.batch import encode_batch
 from tiered.records.model import Codec
 from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.exchange.fields import ELEMENTS_MAX
+from tiered_api.http.partitions.reads import SHOWN_BYTES_MAX
 from tiered_api.http.partitions.record_json import (
     EXPANSION_MAX,
     PIECE_BYTES,
-    SHOWN_BYTES_MAX,
     Rendered,
     encode_events,
     encode_json,
@@ -81,6 +82,21 @@ def test_long_values_keep_their_form_as_base64(kind: str) -> None:
         assert len(rows) == reply.shown and reply.next_offset == offset + len(rows)
         shown, offset = shown + rows, reply.next_offset
     assert [base64.b64decode(row["value"]) for row in shown] == list(values)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+@pytest.mark.parametrize("kind", FORMS)
+def test_long_value_is_in_memory_as_base64_and_as_batch_only(kind: str, codec: Codec) -> None:
+    value = b"x" * 3 * SHOWN_BYTES_MAX
+    data = batch(value, codec=codec)
+    opened = len(data) if codec is Codec.NONE else 0
+    tracemalloc.start()
+    try:
+        reply = FORMS[kind](data, 0, "binary")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert opened + peak < 2.4 * len(value) and reply.size > 1.3 * len(value)
 
 
 @pytest.mark.parametrize(("value", "why"), [(MORE, "100001 values and names"), (LONG, f"{len(LONG)} bytes")])

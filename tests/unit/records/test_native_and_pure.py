@@ -198,17 +198,21 @@ def test_time_range_is_that_of_the_records(deltas: list[int], base: int) -> None
     assert [row.timestamp for row in both("rows", payload, 0, base, -1, len(times))] == wrapped
 
 
-@given(SECTIONS, st.integers(-1, 9), st.integers(0, 60), st.integers(0, 9))
-def test_rows_within_bounds_are_the_first_ones(payload: bytes, start: int, size: int, objects: int) -> None:
+@given(SECTIONS, st.integers(-1, 9), st.integers(0, 60), st.integers(0, 9), st.integers(-2, 9))
+def test_rows_within_bounds_are_the_first_ones(
+    payload: bytes, start: int, size: int, objects: int, copied: int
+) -> None:
     count = _count(payload)
     rows = [row for row in pure.rows(payload, 0, 0, -1, count) if row.offset >= start]
     held = sum(1 + len(row.headers) for row in rows)
-    some = both("some_rows", payload, 0, 0, -1, count, start, size, objects)
+    some = both("some_rows", payload, 0, 0, -1, count, start, size, objects, copied)
     if some[0] is TooLarge:
         assert 1 + len(rows[0].headers) > objects
         return
     given, whole = some
     assert given == rows[: len(given)] and whole == (len(given) == len(rows))
+    fields = [field for row in given for field in row[2:4] if field is not None]
+    assert all(isinstance(field, memoryview) == (len(field) > copied) for field in fields)
     assert sum(1 + len(row.headers) for row in given) <= objects or not rows
     total = sum(1 + len(row.headers) for row in pure.rows(payload, 0, 0, -1, count))
     limited = both("rows", payload, 0, 0, -1, count, objects)

@@ -201,11 +201,28 @@ failed:
     return NULL;
 }
 
-static PyObject *record_object(Section *section, const Parsed *parsed, int64_t offset, int64_t timestamp) {
+/* Keys and values of more than `most` bytes become slices of `view` instead of copies. It begins at `start`, and may be
+ * NULL if there are none so long. */
+typedef struct {
+    PyObject *view;
+    const uint8_t *start;
+    Py_ssize_t most;
+} Views;
+
+static const Views no_views = {NULL, NULL, PY_SSIZE_T_MAX};
+
+static PyObject *field_object(Span bytes, const Views *views) {
+    if (bytes.size < 0 || bytes.size <= views->most) return span_object(bytes);
+    Py_ssize_t at = bytes.data - views->start;
+    return PySequence_GetSlice(views->view, at, at + bytes.size);
+}
+
+static PyObject *record_object(Section *section, const Parsed *parsed, int64_t offset, int64_t timestamp,
+                               const Views *views) {
     PyObject *record = named_tuple(Record_type, 5);
     if (record == NULL) return NULL;
     if (put(record, 0, PyLong_FromLongLong(offset)) < 0 || put(record, 1, PyLong_FromLongLong(timestamp)) < 0 ||
-        put(record, 2, span_object(parsed->key)) < 0 || put(record, 3, span_object(parsed->value)) < 0 ||
+        put(record, 2, field_object(parsed->key, views)) < 0 || put(record, 3, field_object(parsed->value, views)) < 0 ||
         put(record, 4, headers_object(section, parsed)) < 0) {
         Py_DECREF(record);
         return NULL;
@@ -222,7 +239,7 @@ typedef struct {
 /* Appends the records within the limits to `rows`. Returns 1 if these are all, 0 if a limit was reached after at least
  * one record, -1 with `fault` set for the section, -2 with an exception set. */
 static int rows_within(PyObject *rows, Section *section, long long base_offset, long long base_timestamp,
-                       long long append_time, Bounds bounds) {
+                       long long append_time, Bounds bounds, const Views *views) {
     Parsed parsed;
     int more;
     section->objects = bounds.objects;
@@ -243,7 +260,7 @@ static int rows_within(PyObject *rows, Section *section, long long base_offset, 
             section->number--;
             return 0;
         }
-        PyObject *record = record_object(section, &parsed, offset, timestamp);
+        PyObject *record = record_object(section, &parsed, offset, timestamp, views);
         if (record == NULL) return -2;
         int outcome = PyList_Append(rows, record);
         Py_DECREF(record);
@@ -266,7 +283,7 @@ PyObject *native_rows(PyObject *self, PyObject *args, PyObject *kwargs) {
         return NULL;
     if (section_open(&section, payload.buf, payload.len, count, 0) == 0) {
         rows = PyList_New(0);
-        outcome = rows == NULL ? -2 : rows_within(rows, &section, base_offset, base_timestamp, append_time, bounds);
+        outcome = rows == NULL ? -2 : rows_within(rows, &section, base_offset, base_timestamp, append_time, bounds, &no_views);
         if (outcome == 0) section.fault = TOO_MANY;
     }
     PyBuffer_Release(&payload);
@@ -277,21 +294,33 @@ PyObject *native_rows(PyObject *self, PyObject *args, PyObject *kwargs) {
 
 PyObject *native_some_rows(PyObject *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"payload", "base_offset", "base_timestamp", "append_time", "count",
-                            "start",   "size",        "objects",        NULL};
+                            "start",   "size",        "objects",        "copied",      NULL};
     Py_buffer payload;
+    PyObject *source;
     long long base_offset, base_timestamp, append_time, count;
     Bounds bounds;
+    Views views = no_views;
     PyObject *rows = NULL;
     Section section;
     int outcome = -1;
     (void)self;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y*LLLLLLL", names, &payload, &base_offset, &base_timestamp,
-                                     &append_time, &count, &bounds.start, &bounds.size, &bounds.objects))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OLLLLLLL|n", names, &source, &base_offset, &base_timestamp,
+                                     &append_time, &count, &bounds.start, &bounds.size, &bounds.objects, &views.most))
         return NULL;
+    if (PyObject_GetBuffer(source, &payload, PyBUF_SIMPLE) < 0) return NULL;
+    if (payload.len > views.most) {
+        views.start = payload.buf;
+        if ((views.view = PyMemoryView_FromObject(source)) == NULL) {
+            PyBuffer_Release(&payload);
+            return NULL;
+        }
+    }
     if (section_open(&section, payload.buf, payload.len, count, 0) == 0) {
         rows = PyList_New(0);
-        outcome = rows == NULL ? -2 : rows_within(rows, &section, base_offset, base_timestamp, append_time, bounds);
+        outcome =
+            rows == NULL ? -2 : rows_within(rows, &section, base_offset, base_timestamp, append_time, bounds, &views);
     }
+    Py_XDECREF(views.view);
     PyBuffer_Release(&payload);
     if (outcome >= 0) return Py_BuildValue("NN", rows, PyBool_FromLong(outcome));
     Py_XDECREF(rows);

@@ -39,6 +39,9 @@ LOADED_PER_WORK = 16
 """Bytes that are read from the page cache in the time of one byte of other work: a thread reads more than 1 MiB."""
 WALK_BATCHES = 1_000
 """Batches that are objects at a time while bytes of batches are measured."""
+SHOWN_BYTES_MAX = 4 << 20
+"""Longest key or value that is shown as text or JSON: parsing and writing it takes at most 20 ms. Longer ones are shown
+as base64, and are no copies of the bytes of their batch."""
 OBJECTS_MAX = 100_000
 """Most records and headers in one JSON response."""
 RATIOS = (1, 1_030, 22, 256, 32_768, 1, 1, 1)
@@ -289,7 +292,7 @@ def _rows(data: bytes, at: int, head: BatchHeader, offset: int, room: int, objec
     if head.is_control:
         return [], True
     try:
-        return read_records(data, at, head, offset, room, objects)
+        return read_records(data, at, head, offset, room, objects, SHOWN_BYTES_MAX)
     except TooLarge:
         raise
     except Corrupt as error:

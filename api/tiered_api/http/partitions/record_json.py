@@ -18,11 +18,8 @@ from tiered.records.native import json_elements
 from tiered.records.pieces import RECORD_BYTES
 from tiered_api.http.exchange.errors import CONVERSION_FAILED, HttpError
 from tiered_api.http.exchange.fields import ELEMENTS_MAX
-from tiered_api.http.partitions.reads import OBJECTS_MAX, DecodedBatch, decode_batches
+from tiered_api.http.partitions.reads import OBJECTS_MAX, SHOWN_BYTES_MAX, DecodedBatch, decode_batches
 
-SHOWN_BYTES_MAX = 4 << 20
-"""Longest key or value that is shown as text or JSON: parsing and writing it takes at most 20 ms. Longer ones, and JSON
-of more than `ELEMENTS_MAX` values and names, are shown as base64."""
 PIECE_BYTES = 1 << 17
 """Bytes of records that are rendered in one step, beside a single larger record."""
 BINARY_BYTES = 3 << 18
