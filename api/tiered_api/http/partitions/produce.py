@@ -108,7 +108,8 @@ async def append_one(request: HttpRequest, topic: TopicImage, record: ProducerRe
     check_writable(topic.name)
     context, partition = request.context, choose_partition(record, len(topic.partitions), next(keyless_counter))
     source = find_partition(context, topic, partition, request)
-    return (await _append(context, _PartitionRecords.of(request, source, [0]), [record]))[0]
+    compression = choose_compression(source.config, [record])
+    return (await _append(context, _PartitionRecords.of(request, source, [0]), [record], compression, None))[0]
 
 
 async def append_once(
@@ -306,11 +307,12 @@ async def _append_partition(
     work = 0
     for count, batch in enumerate(batches(records, share.numbers, share.limit), 1):
         taken = [records[n] for n in batch]
-        work += choose_compression(share.source.config, taken).work
+        compression = choose_compression(share.source.config, taken)
+        work += compression.work
         if count % BATCHES_PER_TURN == 0 or work > INLINE_BYTES:
             await asyncio.sleep(0)
             work = 0
-        placed = await _append_batch(context, share, taken, key)
+        placed = await _append_batch(context, share, taken, compression, key)
         for n, outcome in zip(batch, placed, strict=True):
             outcomes[n] = outcome
 
@@ -346,22 +348,30 @@ async def _append_batch(
     context: HttpContext,
     share: _PartitionRecords,
     records: Sequence[ProducerRecord],
+    compression: Compression,
     key: IdempotencyKey | None = None,
 ) -> list[RecordMetadata | HttpError]:
     try:
         share.recheck()
-        return list(await _append(context, share, records, key))
+        return list(await _append(context, share, records, compression, key))
     except EXPECTED_ERRORS as error:
         may_split = key is None and len(records) > 1
         if not may_split or not isinstance(error, Refused) or error.code not in SINGLE_RECORD_CODES:
             return [to_http_error(error)] * len(records)
-    return [outcome for record in records for outcome in await _append_batch(context, share, [record])]
+    outcomes: list[RecordMetadata | HttpError] = []
+    for record in records:
+        outcomes += await _append_batch(context, share, [record], choose_compression(share.source.config, [record]))
+    return outcomes
 
 
 async def _append(
-    context: HttpContext, share: _PartitionRecords, records: Sequence[ProducerRecord], key: IdempotencyKey | None = None
+    context: HttpContext,
+    share: _PartitionRecords,
+    records: Sequence[ProducerRecord],
+    compression: Compression,
+    key: IdempotencyKey | None,
 ) -> list[RecordMetadata]:
-    source, compression = share.source, choose_compression(share.source.config, records)
+    source = share.source
     producer = NO_PRODUCER if key is None else key[1:]
     run_job = context.run_job if share.request is None else share.request.run_job
     data = await run_job(compression.work, encode_records, compression, records, producer)
