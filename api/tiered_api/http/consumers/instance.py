@@ -28,6 +28,7 @@ from tiered.groups.requests import (
 from tiered.ids import TopicId, TopicPartition
 from tiered.security.acls import Operation, ResourceType
 from tiered.security.principal import ANONYMOUS, Caller
+from tiered.spending import spent_by
 from tiered_api.http.consumers.coordinator_calls import retry_while_loading
 from tiered_api.http.consumers.member import MemberConfig, RestMember
 from tiered_api.http.consumers.positions import ConsumerPosition, ConsumerPositions
@@ -35,6 +36,7 @@ from tiered_api.http.consumers.subscriptions import Subscription, TopicCatalog
 from tiered_api.http.consumers.topic_patterns import TopicPattern
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.errors import CONSUMER_NOT_FOUND, ILLEGAL_STATE, KAFKA_ERROR, HttpError
+from tiered_api.http.exchange.metering import BackgroundMeter
 from tiered_api.http.partitions.remote_partition import AnyPartition, fetch_bounds, open_partition
 from tiered_api.kafka.client.error_sentences import explain_error
 
@@ -153,7 +155,9 @@ class ConsumerInstance:
         config = MemberConfig(self.group, self.name, user_data, session_ms, self.holder)
         topics = self._topics.subscribe(subscription, self._may_read)
         submit = context.broker.group_coordinators.submit
-        self.member = RestMember(submit, context.clock, config, topics, self._on_revoked, member_id, known_metadata)
+        meter = BackgroundMeter(context.broker.client_quotas, self.caller.principal.name, self.caller.client_id)
+        with spent_by(meter):  # its task pays for the topics that a pattern matches
+            self.member = RestMember(submit, context.clock, config, topics, self._on_revoked, member_id, known_metadata)
 
     @property
     def is_fenced(self) -> bool:

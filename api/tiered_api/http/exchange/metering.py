@@ -146,6 +146,28 @@ class HttpMeter:
             self._quotas.record_fetched(self._limits.fetched, count)
 
 
+class BackgroundMeter:
+    """The spender of work that goes on between the requests of a client. It charges each time at once."""
+
+    def __init__(self, quotas: ClientQuotas, user: str, client_id: str) -> None:
+        self._quotas = quotas
+        self._user = user
+        self._client_id = client_id
+
+    @property
+    def spent_ns(self) -> int:
+        """Time that was not charged yet."""
+        return 0
+
+    @spent_ns.setter
+    def spent_ns(self, spent_ns: int) -> None:
+        limits = NO_LIMITS
+        if self._quotas.table.has_client_quotas:
+            limits = self._quotas.find_limits(self._user, self._client_id) or NO_LIMITS
+        if limits.requests is not None:
+            self._quotas.record_request_time(limits.requests, spent_ns)
+
+
 class HttpSubmitter(NamedTuple):
     """The caller of a request that changes metadata, and its meter if it has a quota."""
 
