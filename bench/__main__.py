@@ -9,8 +9,8 @@ import sys
 from bench.figures import Figure, table
 
 NAMES = (
-    "append", "http_load", "start", "cold", "delta", "requests", "replaced", "compaction", "large_topic",
-    "simulated_topic", "transactions_load", "typed",
+    "append", "http_load", "start", "cold", "delta", "requests", "replaced", "compaction",
+    "transactions_load", "typed",
 )  # fmt: skip
 
 

@@ -17,11 +17,10 @@ from bench.figures import Figure
 from tiered.cold.cache import ChunkCache
 from tiered.cold.cleaner import ColdCleaner
 from tiered.cold.collector import Collector
-from tiered.cold.kept_tails import KeptTails
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.reader import ColdReader
 from tiered.cold.uploader import Uploader
-from tiered.config.settings import Settings, TopicConfig
+from tiered.config.settings import TopicConfig
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.log_cleaning import CleanerResources
 from tiered.metrics import Metrics
@@ -33,7 +32,6 @@ from tiered.system.clock import SystemClock, SystemRng
 from tiered.system.local_disk import LocalDisk
 
 T = TypeVar("T")
-SHARE = Settings().tiered_cleaner_max_request_share
 KEYS = 60_000
 RECORD_BYTES = 1000
 BATCH_RECORDS = 100
@@ -69,13 +67,12 @@ async def admit(_: int) -> None:
     """Waits for nothing."""
 
 
-async def clean_rounds(root: Path, dirty_ratio: float, request_share: float = SHARE) -> Cost:
+async def clean_rounds(root: Path, dirty_ratio: float) -> Cost:
     """Updates random keys round after round, and cleans whenever the dirty ratio says so."""
     clock, rng, metrics = SystemClock(), SystemRng(), Metrics()
     store = MeteredStore(DirectoryStore(str(root / "bucket"), clock, rng), clock, metrics)
     manifests = ManifestStore(store, clock, rng, metrics)
-    tails = KeptTails()
-    uploader = Uploader(store, manifests, clock, rng, metrics, tails=tails)
+    uploader = Uploader(store, manifests, clock, rng, metrics)
     collector = Collector(store, manifests, uploader.keys_in_flight, clock, metrics, grace_ms=0)
     reader = ColdReader(
         store,
@@ -84,7 +81,6 @@ async def clean_rounds(root: Path, dirty_ratio: float, request_share: float = SH
         metrics,
         clock,
         window_bytes=CLEANER_BYTES // 2,
-        tails=tails,
     )
     cleaner = ColdCleaner(store, manifests, reader, collector, rng, metrics)
     config = replace(TopicConfig(), cleanup_policy=("compact",), min_cleanable_dirty_ratio=dirty_ratio)
@@ -98,20 +94,17 @@ async def clean_rounds(root: Path, dirty_ratio: float, request_share: float = SH
     for _ in range(ROUNDS):
         _append(log, drawn, value, ROUND_BYTES, clock.wall_ms())
         before = store.request_count()
-        while (uploaded := await uploader.upload_next(log, manifest, 0, log.end_offset, with_keys=True)) is not None:
+        while (uploaded := await uploader.upload_next(log, manifest, 0, log.end_offset)) is not None:
             manifest = uploaded
         waiting += store.request_count() - before
         cost.largest = max(cost.largest, manifest.cold_bytes)
         found = await cleaner.find_cleanable(manifest, config, clock.wall_ms())
-        if not found.is_due(config) or cleaner.is_put_off(manifest, found, clock.wall_ms(), request_share):
+        if not found.is_due(config):
             continue
         is_first, before, began = manifest.clean_to < 0, store.request_count(), time.perf_counter()
-        result = await cleaner.clean(manifest, 0, config, clock.wall_ms(), resources, log, request_share=request_share)
+        result = await cleaner.clean(manifest, 0, config, clock.wall_ms(), resources, log)
         await collector.delete_expired()
         manifest = result.manifest
-        if result.is_put_off:
-            cost.clean_requests += store.request_count() - before
-            continue
         uploads, waiting = waiting, 0
         if is_first:
             continue
@@ -153,7 +146,7 @@ def main() -> list[Figure]:
             ),
             Figure(
                 f"requests of cleans per request of uploads, dirty ratio {ratio}",
-                cost.clean_requests / cost.upload_requests, "", 0.15, at_most=True,
+                cost.clean_requests / cost.upload_requests, "", 0.7 if ratio == 0.5 else None, at_most=ratio == 0.5,
                 note=f"{cost.clean_requests} of {cost.cleans} cleans and {cost.upload_requests}; at most "
                 f"{cost.largest / KEYS / RECORD_BYTES:.1f} times the last records are in the bucket",
             ),

@@ -47,7 +47,6 @@ SETTINGS = {
     "tiered.internal.configs.enable": "true",
     "offsets.topic.num.partitions": "3",
     "transaction.state.log.num.partitions": "3",
-    "tiered.cleaner.max.request.share": "1000",
 }
 QUICK_SETTINGS = {
     "broker.session.timeout.ms": "3000",

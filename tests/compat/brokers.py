@@ -43,7 +43,6 @@ OURS = {
     "log.retention.check.interval.ms": "500",
     "remote.log.manager.task.interval.ms": "500",
     "tiered.internal.configs.enable": "true",
-    "tiered.cleaner.max.request.share": "1000",
     "tiered.object.delete.delay.ms": "5000",
 }
 """Settings of ours with small segments: they are uploaded, and local copies go, during a test."""

@@ -32,7 +32,7 @@ COMPACTED: dict[str, Any] = {
     "local_retention_bytes": "1",
     "min_cleanable_dirty_ratio": "0.1",
 }
-CLEANING = replace(QUICK, log_cleaner_backoff_ms=500, tiered_cleaner_max_request_share=1000.0)
+CLEANING = replace(QUICK, log_cleaner_backoff_ms=500)
 KEYS = 7
 
 Row = tuple[int, bytes, bytes | None]

@@ -292,7 +292,6 @@ NO_POTS = {
     "log.cleaner.io.max.bytes.per.second": _RATE,
     "replica.alter.log.dirs.io.max.bytes.per.second": _RATE,
     "tiered.cleaner.max.requests.per.second": _RATE,
-    "tiered.cleaner.max.request.share": _RATE,
     "tiered.http.connections.max.per.ip": _ADDRESS,
     "tiered.http.max.connection.creation.rate": _ADDRESS,
     "queued.max.request.bytes": "an address that holds much leaves a reserve to others",

@@ -17,7 +17,6 @@ from tests.sim.harness.disk import SimDisk
 from tests.unit.hot.fixtures import DIRECTORY, append, batch, disk, open_log
 from tiered.cold import manifest_codec
 from tiered.cold.layout import FOOTER_MAGIC, parse_footer
-from tiered.cold.object_keys import decode_keys, encode_keys
 from tiered.coordination.group_snapshots import GROUP_SNAPSHOTS
 from tiered.coordinator import snapshot
 from tiered.errors import Corrupt, Refused
@@ -28,7 +27,6 @@ from tiered.hot.disk_log import DiskLog
 from tiered.hot.producer_state import ProducerStates
 from tiered.ids import PartitionId, TopicId
 from tiered.metadata import layout
-from tiered.records import native, pure_compact
 from tiered.records.native import crc32c, walk
 
 PID = PartitionId(TopicId("AAAAAAAAAAAAAAAAAAAAAQ"), 3)
@@ -201,19 +199,6 @@ CRCS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def check_keys(data: bytes) -> None:
-    """Decodes a keys section. One of a version that is known is encoded again."""
-    found = decode_keys(data, where="x")
-    assert found is None or encode_keys(found)[4:] == data[4:]
-    if found is not None and native.NATIVE:
-        tables = [bytearray(24 * 8), bytearray(24 * 8)]
-        results = [
-            module.match_keys(table, 0, 7, found.rows, found.applied_to, True)
-            for module, table in zip((native, pure_compact), tables, strict=True)
-        ]
-        assert results[0] == results[1] and tables[0] == tables[1]
-
-
 PARSERS: dict[str, tuple[Callable[[bytes], Any], ...]] = {
     "epochs": (checkpoints.parse_lineage, checkpoints.parse_offsets),
     "metadata": (checkpoints.parse_metadata, checkpoints.is_torn_metadata),
@@ -222,7 +207,6 @@ PARSERS: dict[str, tuple[Callable[[bytes], Any], ...]] = {
     "aborted": (check_aborted_txns,),
     "left": (clean_shutdown.parse,),
     "footer": (lambda data: parse_footer(PID, data, 5000 + len(data), where="x"),),
-    "keys": (check_keys,),
     "manifest": (
         lambda data: manifest_codec.decode(data, "x"),
         lambda data: manifest_codec.decode_submanifest(data, "x"),

@@ -105,7 +105,7 @@ def check_fit(log: bytes, base_offset: int, most: int, bounds: tuple[int, int, i
 
 
 def check_compaction(rng: Random, log: bytes) -> None:
-    """Puts the keys of batches into a table, takes out what it supersedes, and takes the log for rows of keys."""
+    """Puts the keys of batches into a table, and takes out what it supersedes."""
     from_offset, keys_max, upper = rng.choice(EDGES), rng.choice((1, 2, 9)), rng.choice(EDGES)
     now_ms, horizon_ms = rng.choice(EDGES), rng.choice(EDGES)
     one, kept = rng.choice((0, 0, 1, 2)), array("q", sorted(rng.sample(EDGES, 2)))
@@ -119,8 +119,6 @@ def check_compaction(rng: Random, log: bytes) -> None:
                 *module.filter_batches(
                     table, SEED, put.latest_offset, data, 0, len(data), kept.tobytes(), upper, now_ms, horizon_ms, one
                 ),
-                result_or_error(lambda: module.pack_keys(table, 0)),  # noqa: B023
-                module.match_keys(table, put.keys, keys_max, data[: len(data) // 20 * 20], 7, bool(one)),
                 bytes(table),
             )
         )

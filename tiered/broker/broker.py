@@ -248,8 +248,9 @@ class Broker:
             self.data_directory, self.served,
         )  # fmt: skip
         self.log_cleaner = LogCleaner(
-            self.view, self.world, self.hosted_replicas, self.disk, self._clean_throttle, self.retention_clock, metrics
-        )
+            self.view, self.world, self.hosted_replicas, self.tiering, self.disk, self._clean_throttle,
+            self.retention_clock, metrics,
+        )  # fmt: skip
         self._object_deletion = ObjectDeletion(
             self.view, channel, self.cluster, self.cold_tier.collector, self.store, world.clock
         )

@@ -11,8 +11,6 @@ May import: compaction, hot, object_store
 ~ verified_put    the put of a segment object, with its size and its last bytes read back
 ~ segment_check   the check of each batch of a local segment before upload
 ~ collector       the deletion of expired segments and garbage: manifest first, object last
-  kept_tails      sections of objects that this broker has put, so that a clean need not read them
-  object_keys     the keys of a segment object: a section of hashes, so that a clean need not read the records
   cleaned_object  segment objects of cleaned batches, with their indexes and sections
 ~ cleaner         the clean of a compacted topic in the bucket: objects first, one change of the manifest second
   chunks          aligned byte ranges of objects for ranged gets

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from tiered.cold.layout import SectionKind, SegmentFacts, SegmentSections, build_trailer
 from tiered.cold.manifest import SegmentEntry
-from tiered.cold.object_keys import KeysBuilder
 from tiered.hot.aborted_txns import AbortedTxn, encode_aborted_txns
 from tiered.hot.index import IndexBuilder
 from tiered.hot.leader_epochs import LeaderEpochs
@@ -48,23 +47,13 @@ class CleanedRun(NamedTuple):
 class CleanedObject:
     """The log part of one object, as it grows batch by batch."""
 
-    def __init__(self, base_offset: int, index_interval: int, keys: KeysBuilder) -> None:
+    def __init__(self, base_offset: int, index_interval: int) -> None:
         self.base_offset = base_offset
         self.data = bytearray()
         self._index = IndexBuilder(base_offset, index_interval)
-        self._keys = keys
         self._record_count = 0
         self._base_timestamp = NO_TIMESTAMP
         self._is_time_unset = False
-
-    @property
-    def has_keys(self) -> bool:
-        """True if the object, as it is now, would say its keys."""
-        return self._keys.has_section(len(self.data))
-
-    def add_keys(self, data: Buffer) -> None:
-        """Takes the keys of batches that are added too. A thread may do so."""
-        self._keys.add(data)
 
     def add(self, data: Buffer, batches: Sequence[WalkedBatch]) -> None:
         """Adds whole batches, which are all of `data`."""
@@ -87,12 +76,11 @@ class CleanedObject:
         aborted: Iterable[AbortedTxn],
         lineage_section: bytes,
         now_ms: int,
-        applied_to: int,
     ) -> tuple[SegmentEntry, bytes]:
         """Returns the entry of the object, which ends before `next_offset`, and the bytes after its log part.
 
         `aborted` are the aborted transactions whose marker stays in it. `lineage_section` is the lineage of the log up
-        to its end. Keys of all records below `applied_to` have been applied to it.
+        to its end.
         """
         self._index.finish()
         lineage = LeaderEpochs(row for each in run.replaced for row in each.lineage)
@@ -116,7 +104,6 @@ class CleanedObject:
                 SectionKind.TXN_INDEX: encode_aborted_txns(aborted),
                 SectionKind.PRODUCERS: run.sections.producers if is_last else ProducerStates().encode_snapshot(),
                 SectionKind.LINEAGE: lineage_section,
-                SectionKind.KEYS: self._keys.finish(len(self.data), applied_to),
             },
         )
         entry = SegmentEntry(

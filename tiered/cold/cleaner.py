@@ -2,17 +2,11 @@
 
 Keeps I26 and I32.
 
-A thorough clean puts the last offset of each key of the dirty part into a bounded map. Then it reads all
+A clean puts the last offset of each key of the dirty part into a bounded map. Then it reads all
 segments up to the end of the map, oldest first, and writes runs of them again without what is superseded. The manifest
 takes runs in that order. Therefore an older record of a key is never there without the tombstone that deleted it. A
 clean that ends early has changed nothing, or some of the oldest runs; the next one begins again where the last whole
 one ended.
-
-A sparing clean leaves segments alone of which little is superseded (`tiered/compaction/rewrites.py`). It reads the keys
-sections of all objects, and the log part of those only that it writes again. No tombstone above `clean_to` goes or gets
-a delete horizon, and no marker at all: older records may stay, and readers of them need the time from then on.
-`clean_to` moves up as far as keys have been applied to all older segments. The leader remembers up to which offset it
-has looked; its successor looks again from `clean_to` on.
 
 Uploads, expiry and sweeps of the partition go on meanwhile. Objects that a clean has put are no garbage until it ends.
 If a change of the manifest stays undecided, they are none until `settle`.
@@ -22,22 +16,17 @@ from __future__ import annotations
 
 import logging
 import sys
-from array import array
-from bisect import bisect_left
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import ceil, inf
 from typing import NamedTuple, Protocol, TypeVar
 
-from tiered.cold.chunks import FEW_GETS_BYTES
 from tiered.cold.cleaned_object import CleanedObject, CleanedRun, split_batches
 from tiered.cold.collector import Collector
 from tiered.cold.layout import SectionKind, SegmentSections, segment_key, submanifest_key
 from tiered.cold.manifest import Manifest, SegmentEntry, Submanifests
 from tiered.cold.manifest_store import ManifestStore, ObjectMissing
-from tiered.cold.object_keys import KeysBuilder
 from tiered.cold.reader import ColdReader
 from tiered.cold.verified_put import put_verified
 from tiered.compaction.batch_filter import (
@@ -57,15 +46,6 @@ from tiered.compaction.cleanable_range import (
     find_cleanable,
     group_segments,
 )
-from tiered.compaction.request_budget import (
-    CHANGE_REQUESTS,
-    OBJECT_REQUESTS,
-    CleanCost,
-    PutOff,
-    count_cost,
-    count_gets,
-)
-from tiered.compaction.rewrites import KeyedSegment, KeySurvey, has_no_age_limit, needs_thorough_clean, plan_rewrites
 from tiered.compaction.transactions import CleanedTransactions, merge_indexes
 from tiered.errors import Corrupt, Fenced, Refused, Unavailable
 from tiered.hot.aborted_txns import MAX_OFFSET, AbortedTxn, decode_aborted_txns
@@ -76,7 +56,7 @@ from tiered.hot.producer_state import ProducerLimits, ProducerStates
 from tiered.ids import PartitionId
 from tiered.metrics import Metrics
 from tiered.ports import FileSlice, ObjectStore, Rng
-from tiered.records.key_offset_map import SEED_BYTES, KeyOffsetMap
+from tiered.records.key_offset_map import KeyOffsetMap
 from tiered.records.model import HEADER_BYTES, WalkedBatch
 from tiered.records.native import walk
 from tiered.records.pure_compact import empty_batch
@@ -118,8 +98,8 @@ class ColdCleanResult:
     It took `bytes_before` of log to `bytes_after`. `bytes_read` and `bytes_written` are what it cost in the bucket, and
     `bytes_local` those that it read on the disk instead. `is_whole` is false if the log start or another leader moved
     segments of it: then the next clean begins again. `is_map_full`: the map had no room for more keys, and a next clean
-    goes on. `is_put_off`: the clean was not worth its requests yet, and changed nothing. `unopened` is the first batch
-    that stays as it is because it cannot be opened within the bounds, "" for none.
+    goes on. `unopened` is the first batch that stays as it is because it cannot be opened within the bounds, "" for
+    none.
     """
 
     manifest: Manifest
@@ -132,7 +112,6 @@ class ColdCleanResult:
     records_kept: int = 0
     is_map_full: bool = False
     is_whole: bool = False
-    is_put_off: bool = False
     unopened: str = ""
 
     @property
@@ -174,8 +153,6 @@ class _Clean:
     result: ColdCleanResult
     keys: set[str]
     local: LocalLog | None
-    key_seed: bytes
-    request_share: float
     on_change: Callable[[Manifest], None]
     disk_start: int
     """The disk of the leader serves records from here on, as they were produced. The bucket drops no tombstone there,
@@ -216,18 +193,10 @@ class ColdCleaner:
         self._reader = reader
         self._collector = collector
         self._random = rng.stream("cold cleaner")
-        self._seeds = rng.stream("seeds of keys")
         self._object_bytes = object_bytes
         self._keys_in_flight: dict[PartitionId, set[str]] = {}
         self._running: dict[PartitionId, set[str]] = {}
         """The keys of each clean that runs. After a change of the leader the one before it may still run too."""
-        self._looked_to: dict[PartitionId, int] = {}
-        """By partition: the offset below which a sparing clean has found all that is worth its cost."""
-        self._put_off: dict[PartitionId, PutOff] = {}
-        """By partition: a clean that was not worth its cost."""
-        self._requested: set[PartitionId] = set()
-        """Partitions whose next clean is a thorough one: an operator asked for it, or it goes on where a map got
-        full."""
         self._bytes = metrics.counter(
             "tiered_cold_clean_bytes_total",
             "Bytes of compacted topics that cleans read and wrote in the bucket, and read on the disk instead",
@@ -236,7 +205,7 @@ class ColdCleaner:
         self._cleans = metrics.counter(
             "tiered_cold_cleans_total", "Cleans of compacted partitions in the bucket, by outcome", ("outcome",)
         )
-        for outcome in ("whole", "cut", "failed", "put_off"):
+        for outcome in ("whole", "cut", "failed"):
             self._cleans.inc(0, outcome)  # a rate over time needs the sample before the first one
 
     def keys_in_flight(self, partition_id: PartitionId) -> frozenset[str]:
@@ -246,40 +215,19 @@ class ColdCleaner:
     def forget(self, partition_id: PartitionId) -> None:
         """Drops the state of a partition that is led elsewhere: its next leader decides what was undecided."""
         self._keys_in_flight.pop(partition_id, None)
-        self._looked_to.pop(partition_id, None)
-        self._put_off.pop(partition_id, None)
-        self._requested.discard(partition_id)
-
-    def request_thorough(self, partition_id: PartitionId) -> None:
-        """Has the next clean apply all keys to all segments."""
-        self._looked_to.pop(partition_id, None)
-        self._put_off.pop(partition_id, None)
-        self._requested.add(partition_id)
-
-    def is_put_off(self, manifest: Manifest, found: CleanableRange, now_ms: int, share: float) -> bool:
-        """True if a clean of this part was put off, and nothing has changed that."""
-        known = self._put_off.get(manifest.partition_id)
-        if known is None or found.overdue_ms:
-            return False
-        return not known.is_over(found, now_ms - manifest.cleaned_ms, share)
 
     async def find_cleanable(self, manifest: Manifest, config: CompactionConfig, now_ms: int) -> CleanableRange:
         """Returns what a clean may read. Reads no sub-manifest of the clean part.
 
         Raises `Unavailable` and `Corrupt` from the others.
         """
-        first_dirty = max(self._looked_at(manifest, config), manifest.log_start_offset)
+        first_dirty = max(manifest.clean_to, manifest.log_start_offset)
         dirty = [_facts(each) async for each in self._manifests.list_segments(manifest, first_dirty)]
         clean_bytes = manifest.cold_bytes - sum(each.size for each in dirty)
         if clean_bytes > 0:
             begin, end = manifest.log_start_offset, dirty[0].base_offset if dirty else first_dirty
             dirty.insert(0, CleanableSegment(begin, end, clean_bytes, -1, -1))
-        return _find_cleanable(dirty, manifest, self._looked_at(manifest, config), config, now_ms)
-
-    def _looked_at(self, manifest: Manifest, config: CompactionConfig) -> int:
-        """Returns where the dirty part begins. Looks do not count if superseded records have a longest age."""
-        looked_to = self._looked_to.get(manifest.partition_id, -1) if has_no_age_limit(config) else -1
-        return max(manifest.clean_to, looked_to if looked_to <= manifest.cold_end_offset else -1)
+        return _find_cleanable(dirty, manifest, config, now_ms)
 
     async def clean(
         self,
@@ -290,13 +238,11 @@ class ColdCleaner:
         resources: CleanerResources,
         local: LocalLog | None = None,
         *,
-        request_share: float = inf,
         on_change: Callable[[Manifest], None] = lambda _: None,
     ) -> ColdCleanResult:
         """Cleans the segments of `manifest`, which must have been taken over under `epoch`. Reads batches of the dirty
-        part from the `local` log if it has them. Puts the clean off if it takes more than this share of the requests of
-        uploads, and frees little. `on_change` gets the manifest after each change of it: what an older one names is
-        deleted while the clean goes on.
+        part from the `local` log if it has them. `on_change` gets the manifest after each change of it: what an older
+        one names is deleted while the clean goes on.
 
         Raises `Fenced` (step down), `Unavailable` and `Corrupt`. A later clean does again what is not in the manifest.
         """
@@ -305,17 +251,15 @@ class ColdCleaner:
             raise Fenced(f"{partition_id}: the manifest is under epoch {manifest.leader_epoch}, not {epoch}")
         manifest = await self.settle(manifest, epoch)
         keys = self._keys_in_flight[partition_id] = set()
-        seed = bytes.fromhex(manifest.key_seed) or self._new_seed()
         disk_start = local.local_start_offset if local is not None else MAX_OFFSET
         clean = _Clean(
-            epoch, config, now_ms, resources, ColdCleanResult(manifest), keys, local, seed, request_share, on_change,
-            disk_start,
+            epoch, config, now_ms, resources, ColdCleanResult(manifest), keys, local, on_change, disk_start,
         )  # fmt: skip
         self._running[partition_id] = keys
         outcome = "failed"
         try:
             await self._clean_while_named(clean)
-            outcome = "put_off" if clean.result.is_put_off else "whole" if clean.result.is_whole else "cut"
+            outcome = "whole" if clean.result.is_whole else "cut"
         finally:
             if self._running.get(partition_id) is keys:
                 del self._running[partition_id]
@@ -359,159 +303,33 @@ class ColdCleaner:
     async def _clean(self, clean: _Clean) -> None:
         manifest = clean.manifest
         entries = [each async for each in self._manifests.list_segments(manifest)]
-        facts, partition_id = [_facts(each) for each in entries], manifest.partition_id
-        looked_to = self._looked_at(manifest, clean.config)
-        cleanable = _find_cleanable(facts, manifest, looked_to, clean.config, clean.now_ms)
+        cleanable = _find_cleanable([_facts(each) for each in entries], manifest, clean.config, clean.now_ms)
         if not cleanable.dirty_bytes:
             clean.result.is_whole = True
             return
         clean.first_dirty = max(manifest.clean_to, 0)
         clean.raw_from = _find_raw_part(entries, clean.first_dirty)
         clean.epochs = LeaderEpochs(row for each in entries for row in each.lineage)
-        if partition_id not in self._requested and not needs_thorough_clean(facts, manifest.clean_to, clean.config):
-            is_done = await self._clean_sparingly(clean, entries, cleanable)
-            if clean.result.is_whole and self._is_led(clean):
-                self._looked_to[partition_id] = cleanable.first_uncleanable
-            if is_done:
-                return
-        dirty = cleanable
-        cleanable = _find_cleanable(facts, manifest, manifest.clean_to, clean.config, clean.now_ms)
-        may_wait = partition_id not in self._requested and manifest.clean_to >= 0 and has_no_age_limit(clean.config)
-        if may_wait and not self._is_worth(clean, self._count_thorough_cost(clean, entries, cleanable), dirty):
-            return
-        await self._clean_thoroughly(clean, entries, cleanable)
-        if clean.result.is_map_full and self._is_led(clean):
-            self._requested.add(partition_id)
-        elif clean.result.is_whole:
-            self._requested.discard(partition_id)
+        await self._apply_keys(clean, entries, cleanable)
 
-    def _is_led(self, clean: _Clean) -> bool:
-        """True if the partition was led here all the time since the clean began."""
-        return self._keys_in_flight.get(clean.manifest.partition_id) is clean.keys
-
-    def _is_worth(self, clean: _Clean, cost: CleanCost, dirty: CleanableRange) -> bool:
-        """True if the clean of the `dirty` part is worth its cost. Otherwise it is put off."""
-        manifest = clean.manifest
-        if cost.is_worth(dirty, clean.now_ms - manifest.cleaned_ms, clean.request_share):
-            self._put_off.pop(manifest.partition_id, None)
-            return True
-        clean.result.is_put_off = True
-        if self._is_led(clean):
-            self._put_off[manifest.partition_id] = PutOff(cost, dirty.dirty_segments)
-        return False
-
-    def _count_thorough_cost(
-        self, clean: _Clean, entries: Sequence[SegmentEntry], cleanable: CleanableRange
-    ) -> CleanCost:
-        covered = [each for each in entries if each.next_offset <= cleanable.first_uncleanable]
-        away = [each for each in covered if each.base_offset < _find_local_start(clean)]
-        twice = [each for each in away if each.next_offset > cleanable.first_dirty]
-        gets = count_gets((each.log_bytes for each in [*away, *twice]), FEW_GETS_BYTES)
-        kept_bytes = sum(each.log_bytes for each in covered) - cleanable.dirty_bytes
-        objects = max(ceil(kept_bytes / self._object_bytes), 1)
-        return CleanCost(gets + OBJECT_REQUESTS * objects + CHANGE_REQUESTS, cleanable.dirty_bytes)
-
-    async def _clean_thoroughly(
-        self, clean: _Clean, entries: Sequence[SegmentEntry], cleanable: CleanableRange
-    ) -> None:
+    async def _apply_keys(self, clean: _Clean, entries: Sequence[SegmentEntry], cleanable: CleanableRange) -> None:
         """Applies the keys of the dirty part to all segments, as far as the map has room for them."""
         resources = clean.resources
         memory = resources.size_map(cleanable.dirty_bytes, cleanable.first_uncleanable - cleanable.first_dirty)
-        key_map = KeyOffsetMap(memory, clean.key_seed, resources.load_factor)
+        key_map = KeyOffsetMap(memory, resources.seed, resources.load_factor)
         try:
             clean_to = await self._map_keys(clean, entries, cleanable, key_map)
             covered = [each for each in entries if each.base_offset < clean_to]
             clean.transactions = CleanedTransactions(await self._list_aborted(covered, 0))
             rules = await self._make_rules(clean, entries[-1])
             for run in self._group(clean, covered, clean_to):
-                await self._clean_run(clean, run, key_map, rules, clean_to)
+                await self._clean_run(clean, run, key_map, rules)
                 if clean.pending_bytes >= CHANGE_BYTES and not await self._replace(clean):
                     return
             clean.result.is_whole = await self._replace(clean, clean_to)
         finally:
             clean.result.unopened = clean.result.unopened or key_map.unopened
             key_map.close()
-
-    async def _clean_sparingly(self, clean: _Clean, entries: Sequence[SegmentEntry], dirty: CleanableRange) -> bool:
-        """Writes those segments again that are worth their cost, of all that may be cleaned. Returns False if it did
-        nothing, because the map has no room for the keys, and the clean has to be a thorough one."""
-        manifest, resources, end = clean.manifest, clean.resources, dirty.first_uncleanable
-        covered = [each for each in entries if each.next_offset <= end]
-        unknown = sum(1 for each in covered if self._reader.tails.find(each.key) is None)
-        if not self._is_worth(clean, CleanCost(unknown, dirty.dirty_bytes), dirty):
-            return True
-        above = [each for each in covered if each.next_offset > manifest.clean_to]
-        offsets = end - above[0].base_offset if above else 0
-        memory = resources.size_map(sum(each.log_bytes for each in above), offsets)
-        key_map = KeyOffsetMap(memory, clean.key_seed, resources.load_factor)
-        try:
-            survey = KeySurvey(key_map, end, manifest.clean_to)
-            segments = [await self._survey(clean, survey, entry) for entry in reversed(covered)][::-1]
-            facts = [_facts(each) for each in entries]
-            if survey.is_full and needs_thorough_clean(facts, manifest.clean_to, clean.config, is_map_full=True):
-                return False
-            plan = plan_rewrites(
-                segments, survey.map_from, end, manifest.clean_to, min(clean.config.segment_size, self._object_bytes),
-                clean.config.segment_index_bytes,
-            )  # fmt: skip
-            if plan.runs or plan.clean_to > manifest.clean_to:
-                cost = count_cost(plan.runs, self._object_bytes, FEW_GETS_BYTES)
-                if not self._is_worth(clean, cost._replace(requests=cost.requests + unknown), dirty):
-                    return True
-            rules = await self._make_rules(clean, entries[-1]) if plan.runs else None
-            by_offset = {each.base_offset: each for each in covered}
-            for group in plan.runs:
-                assert rules is not None
-                run = [by_offset[each.base_offset] for each in group]
-                clean.transactions = CleanedTransactions(await self._list_aborted(run, 0), keeps_markers=True)
-                is_applied = run[-1].next_offset <= min(manifest.clean_to, plan.read_to)
-                run_rules = rules if is_applied else replace(rules, now_ms=NO_HORIZON_PASSED)
-                needs_keys = not all(each.is_known for each in group)
-                dead = {each.base_offset for each in group if each.is_dead}
-                await self._clean_run(clean, run, key_map, run_rules, end, needs_keys=needs_keys, dead=dead)
-                if clean.pending_bytes >= CHANGE_BYTES and not await self._replace(clean):
-                    return True
-            if plan.runs or plan.clean_to > manifest.clean_to:
-                clean.result.is_whole = await self._replace(clean, plan.clean_to)
-            else:
-                clean.result.is_whole = True
-        finally:
-            clean.result.unopened = key_map.unopened
-            key_map.close()
-        return True
-
-    async def _survey(self, clean: _Clean, survey: KeySurvey, entry: SegmentEntry) -> KeyedSegment:
-        """Adds the keys of a segment to the survey. Returns what is known of the segment."""
-        manifest, facts = clean.manifest, _facts(entry)
-        local_from = _find_local_start(clean)
-        keys, superseded, repeated = await self._reader.read_keys(entry), 0, 0
-        applied_to = manifest.clean_to if entry.base_offset < manifest.clean_to else entry.base_offset
-        is_known = keys is not None and keys.seed == clean.key_seed
-        if keys is not None and is_known:
-            await clean.resources.admit(len(keys.rows))
-            clean.result.bytes_read += len(keys.rows)
-            applied_to = max(applied_to, keys.applied_to)
-            work = partial(survey.add_rows, keys.rows, entry.base_offset, entry.next_offset)
-            superseded = await _run(clean, len(keys.rows), work)
-            repeated = entry.record_count - keys.key_count if applied_to < entry.next_offset else 0
-        elif survey.takes(entry.next_offset):
-            is_full = await self._map_segment(clean, survey.key_map, entry)
-            survey.end_segment(entry.base_offset, is_full=is_full)
-        return KeyedSegment(
-            entry.base_offset, entry.next_offset, entry.log_bytes, entry.record_count, superseded, repeated,
-            applied_to, is_known, entry.base_offset >= local_from, facts.index_bytes,
-        )  # fmt: skip
-
-    async def _map_segment(self, clean: _Clean, key_map: KeyOffsetMap, entry: SegmentEntry) -> bool:
-        """Puts the keys of the records of one segment into the map. Returns True if the map is full."""
-        transactions = CleanedTransactions(await self._list_aborted([entry], 0))
-        async with aclosing(self._read(clean, entry.base_offset, entry.next_offset)) as steps:
-            async for step in steps:
-                put = partial(put_batches, key_map, step.data, transactions, from_offset=entry.base_offset)
-                _, is_full = await _run_step(clean, step, put)
-                if is_full:
-                    return True
-        return False
 
     async def _map_keys(
         self, clean: _Clean, entries: Sequence[SegmentEntry], cleanable: CleanableRange, key_map: KeyOffsetMap
@@ -558,15 +376,9 @@ class ColdCleaner:
         replaced: Sequence[SegmentEntry],
         key_map: KeyOffsetMap,
         rules: CleanRules,
-        applied_to: int,
-        *,
-        needs_keys: bool = False,
-        dead: Collection[int] = (),
     ) -> None:
-        """Puts the objects of a run of segments, unless its only segment stays as it is and needs no keys section. The
-        map has the keys of all records below `applied_to`, as far as earlier cleans have not applied them. `dead` are
-        the base offsets of segments of which no record stays: they are not read. A run stays as it is if the log start
-        has passed its last batch."""
+        """Puts the objects of a run of segments, unless its only segment stays as it is. A run stays as it is if the
+        log start has passed its last batch."""
         if replaced[-1].next_offset <= clean.manifest.log_start_offset:
             return
         if clean.newest is not None and clean.newest[0] == replaced[-1].key:
@@ -576,9 +388,9 @@ class ColdCleaner:
         run = CleanedRun(replaced, sections)
         rules = replace(rules, upper_bound=run.next_offset)
         bytes_before = sum(each.log_bytes for each in replaced)
-        made, successors = self._begin_object(clean, run.base_offset, bytes_before), list[SegmentEntry]()
+        made, successors = self._begin_object(clean, run.base_offset), list[SegmentEntry]()
         last_header = b""
-        async with aclosing(self._read_ranges(clean, _list_ranges_to_read(replaced, dead, rules))) as steps:
+        async with aclosing(self._read(clean, run.base_offset, run.next_offset)) as steps:
             async for step in steps:
                 at = step.batches[-1].position - step.batches[0].position
                 last_header = bytes(step.data[at : at + HEADER_BYTES])
@@ -589,47 +401,37 @@ class ColdCleaner:
                 stayed = walk(cleaned.data, check_crc=False).batches
                 for part, batches in split_batches(cleaned.data, stayed, self._object_bytes):
                     if made.data and len(made.data) + len(part) > self._object_bytes:
-                        successors.append(await self._put(clean, run, made, batches[0].base_offset, applied_to))
-                        made = self._begin_object(clean, batches[0].base_offset, bytes_before)
+                        successors.append(await self._put(clean, run, made, batches[0].base_offset))
+                        made = self._begin_object(clean, batches[0].base_offset)
                     made.add(part, batches)
-                    await _run(clean, len(part), partial(made.add_keys, part))
-        if not last_header:
-            last_header = await self._read_header(clean, replaced[-1])
         if not last_header:
             return
         clean.result.bytes_before += bytes_before
-        gets_keys = needs_keys and made.has_keys
-        if not (successors or gets_keys) and await _run(clean, len(made.data), partial(run.is_unchanged, made.data)):
+        if not successors and await _run(clean, len(made.data), partial(run.is_unchanged, made.data)):
             clean.result.bytes_after += bytes_before
             return
         if not made.data:  # offsets above the last batch have no record, so no batch ends at the end of the run
             empty = empty_batch(last_header, 0)
             made.add(empty, walk(empty).batches)
-        successors.append(await self._put(clean, run, made, run.next_offset, applied_to))
+        successors.append(await self._put(clean, run, made, run.next_offset))
         clean.result.bytes_after += sum(each.log_bytes for each in successors)
         clean.pending.append(_Replacement(replaced, successors))
         clean.pending_bytes += sum(each.object_bytes for each in successors)
 
-    def _begin_object(self, clean: _Clean, base_offset: int, bytes_max: int) -> CleanedObject:
-        keys = KeysBuilder(clean.key_seed, base_offset, min(bytes_max, self._object_bytes))
-        return CleanedObject(base_offset, clean.config.index_interval_bytes, keys)
+    def _begin_object(self, clean: _Clean, base_offset: int) -> CleanedObject:
+        return CleanedObject(base_offset, clean.config.index_interval_bytes)
 
-    async def _put(
-        self, clean: _Clean, run: CleanedRun, made: CleanedObject, next_offset: int, applied_to: int
-    ) -> SegmentEntry:
+    async def _put(self, clean: _Clean, run: CleanedRun, made: CleanedObject, next_offset: int) -> SegmentEntry:
         partition_id = clean.manifest.partition_id
         kept = clean.transactions.kept
         aborted = [each for each in kept if made.base_offset <= each.last_offset < next_offset]
         key = segment_key(partition_id, made.base_offset, clean.epoch, self._new_unique())
         lineage = encode_lineage(tuple(row for row in run.sections.lineage if row[1] < next_offset))
-        finish = partial(
-            made.finish, partition_id, clean.epoch, key, run, next_offset, aborted, lineage, clean.now_ms, applied_to
-        )
+        finish = partial(made.finish, partition_id, clean.epoch, key, run, next_offset, aborted, lineage, clean.now_ms)
         entry, trailer = await _run(clean, len(made.data), finish)
         clean.keys.add(key)
         await clean.resources.admit(entry.object_bytes)
         clean.result.bytes_written += await put_verified(self._store, key, made.data, trailer)
-        self._reader.tails.keep(key, trailer)
         return entry
 
     async def _replace(self, clean: _Clean, clean_to: int = -1) -> bool:
@@ -646,8 +448,6 @@ class ColdCleaner:
         def replace_runs(current: Manifest, submanifests: Submanifests) -> Manifest:
             nonlocal before, is_named
             before, made, is_named = current, current, True
-            if pending and not current.key_seed:
-                made = replace(current, key_seed=clean.key_seed.hex())
             made_runs.clear()
             for each in pending:
                 new = made.replace_segments(
@@ -684,7 +484,6 @@ class ColdCleaner:
         clean.on_change(written)
         for each in made_runs:
             clean.keys.difference_update(one.key for one in each.successors)
-            self._reader.tails.drop(one.key for one in each.replaced)
         runs = [(each.replaced[0].base_offset, each.replaced[-1].next_offset) for each in made_runs]
         await self._collector.delete_replaced(before, runs)
         for each in made_runs:
@@ -704,12 +503,6 @@ class ColdCleaner:
                 aborted = decode_aborted_txns(index, begin=0, end=MAX_OFFSET, where=entry.key)
                 indexes.append((entry.next_offset, aborted))
         return [each for each in merge_indexes(indexes) if each.last_offset >= start]
-
-    async def _read_ranges(self, clean: _Clean, ranges: Sequence[tuple[int, int]]) -> AsyncGenerator[_Step]:
-        for start, end in ranges:
-            async with aclosing(self._read(clean, start, end)) as steps:
-                async for step in steps:
-                    yield step
 
     async def _read(self, clean: _Clean, start: int, end: int) -> AsyncGenerator[_Step]:
         """Yields whole batches of a part of the log above its start, a step at a time."""
@@ -731,13 +524,6 @@ class ColdCleaner:
                 yield local_step
                 at = local_step.next_offset
 
-    async def _read_header(self, clean: _Clean, entry: SegmentEntry) -> bytes:
-        """Returns the header of a batch of this segment, or b"" if the log start is above its last batch."""
-        async with aclosing(self._read(clean, entry.base_offset, entry.next_offset)) as steps:
-            async for step in steps:
-                return bytes(step.data[:HEADER_BYTES])
-        return b""
-
     async def _read_bucket(self, clean: _Clean, start: int, end: int) -> AsyncGenerator[_Step]:
         manifest = clean.manifest
         pieces = self._reader.iterate(
@@ -749,9 +535,6 @@ class ColdCleaner:
                     await clean.resources.admit(len(data))
                     clean.result.bytes_read += len(data)
                     yield _Step(data, batches, piece.entry.key)
-
-    def _new_seed(self) -> bytes:
-        return self._seeds.getrandbits(8 * SEED_BYTES).to_bytes(SEED_BYTES, "big")
 
     def _new_unique(self) -> str:
         return f"{self._random.getrandbits(128):032x}"
@@ -765,31 +548,6 @@ def _find_raw_part(entries: Sequence[SegmentEntry], clean_to: int) -> int:
             break
         raw_from = entry.base_offset
     return raw_from
-
-
-def _find_local_start(clean: _Clean) -> int:
-    """Returns the offset from which on the disk has what was uploaded."""
-    return max(clean.raw_from, clean.local.local_start_offset) if clean.local is not None else MAX_OFFSET
-
-
-def _list_ranges_to_read(
-    replaced: Sequence[SegmentEntry], dead: Collection[int], rules: CleanRules
-) -> list[tuple[int, int]]:
-    """Returns the offsets of a run that have to be read. A dead segment is left out, unless the last sequence of a
-    producer stays in it. A batch at the end of the run stays in any case."""
-    kept_offsets, ranges = array("q", rules.kept_offsets), list[tuple[int, int]]()
-    for each in replaced:
-        at = bisect_left(kept_offsets, each.base_offset)
-        keeps_sequence = at < len(kept_offsets) and kept_offsets[at] < each.next_offset
-        start, end = each.base_offset, each.next_offset
-        if each.base_offset in dead and not keeps_sequence:
-            if each is not replaced[-1]:
-                continue
-            start = end - 1
-        if ranges and ranges[-1][1] == start:
-            start = ranges.pop()[0]
-        ranges.append((start, end))
-    return ranges
 
 
 async def _read_local(clean: _Clean, offset: int, end: int) -> _Step | None:
@@ -852,10 +610,10 @@ async def _run(clean: _Clean, size: int, work: Callable[[], T]) -> T:
 
 
 def _find_cleanable(
-    segments: Sequence[CleanableSegment], manifest: Manifest, first_dirty: int, config: CompactionConfig, now_ms: int
+    segments: Sequence[CleanableSegment], manifest: Manifest, config: CompactionConfig, now_ms: int
 ) -> CleanableRange:
     end = manifest.cold_end_offset
-    ends = LogEnds(manifest.log_start_offset, first_dirty, end, end, end)
+    ends = LogEnds(manifest.log_start_offset, manifest.clean_to, end, end, end)
     return find_cleanable(segments, ends, config, now_ms)
 
 

@@ -42,6 +42,7 @@ class SectionKind(IntEnum):
     PRODUCERS = 4
     LINEAGE = 5
     KEYS = 6
+    """Hashes of the keys of the object. Older programs wrote it, and this one does not read it."""
 
 
 class SectionRef(NamedTuple):

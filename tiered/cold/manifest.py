@@ -126,8 +126,7 @@ class Manifest:
 
     `leader_epoch` is the highest that took the manifest over: lower ones are fenced. `nonce` identifies one write (M1),
     and `sequence` counts writes. `clean_to` is where the last clean ended, at `cleaned_ms`; both are -1 before it. That
-    clean took `clean_bytes_before` of log to `clean_bytes_after`. `key_seed` has 32 hexadecimal digits, and keys the
-    hashes in the keys sections of all objects; it is empty before the first such section.
+    clean took `clean_bytes_before` of log to `clean_bytes_after`.
     """
 
     topic: str
@@ -143,7 +142,6 @@ class Manifest:
     cleaned_ms: int = -1
     clean_bytes_before: int = 0
     clean_bytes_after: int = 0
-    key_seed: str = ""
     unwritten: tuple[UnwrittenSubmanifest, ...] = field(default=(), compare=False)
     """Sub-manifests that `nodes` name and that are not in the bucket yet: the store puts them first."""
 
@@ -401,7 +399,6 @@ def check_change(old: Manifest, new: Manifest) -> None:
             check_invariant(before[node.key] == (node.level, node.next_offset), "another object under its key", node)
         elif node.level == 0 and old.nodes:
             check_invariant(node.base_offset >= old.cold_end_offset or is_cleaned(node), "below the cold end", node)
-    check_invariant(old.key_seed in ("", new.key_seed), "key seed", old.key_seed, new.key_seed)
     check_invariant(new.clean_to <= new.cold_end_offset, "clean beyond the cold end", new.clean_to)
     if not (old.submanifests or new.submanifests) and new.cold_end_offset == old.cold_end_offset:
         were = sum(node.record_count for node in old.entries)

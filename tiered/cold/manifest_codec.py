@@ -15,7 +15,6 @@ from tiered.cold.manifest import Manifest, ManifestNode, SegmentEntry, Submanife
 from tiered.errors import Code, Corrupt, Refused
 from tiered.ids import PartitionId, TopicId
 from tiered.object_store.envelope import seal, unseal
-from tiered.records.key_offset_map import SEED_BYTES
 
 FORMAT = 2
 """Newest format that this program reads: 2 has cleaned segments. Without one, format 1 is written."""
@@ -41,7 +40,6 @@ def _unseal_body(data: bytes, where: str) -> Json:
 def encode(manifest: Manifest) -> bytes:
     """Encodes a manifest for the bucket."""
     clean = {} if manifest.clean_to < 0 else {name: getattr(manifest, name) for name in _CLEAN_FIELDS}
-    seed = {"key_seed": manifest.key_seed} if manifest.key_seed else {}
     return seal(
         {
             "format": FORMAT if clean else _format_of(manifest.nodes),
@@ -56,7 +54,6 @@ def encode(manifest: Manifest) -> bytes:
             "sequence": manifest.sequence,
             "nonce": manifest.nonce,
             **clean,
-            **seed,
             "spilled": [_encode_ref(node) for node in manifest.submanifests],
             "entries": [_encode_entry(node) for node in manifest.entries],
         }
@@ -81,7 +78,6 @@ def decode(data: bytes, where: str) -> Manifest:
             cleaned_ms=int(body.get("cleaned_ms", -1)),
             clean_bytes_before=int(body.get("clean_bytes_before", 0)),
             clean_bytes_after=int(body.get("clean_bytes_after", 0)),
-            key_seed=_decode_seed(body.get("key_seed", "")),
         )
     except (ValueError, TypeError, KeyError) as error:
         raise Corrupt(f"manifest lacks a field or has a wrong one: {error!r}"[:200], where=where) from None
@@ -118,12 +114,6 @@ def decode_submanifest(data: bytes, where: str) -> tuple[ManifestNode, ...]:
     if name is not None and name.partition != partition_id:
         raise Corrupt(f"sub-manifest of {partition_id} has the key of another partition", where=where)
     return nodes
-
-
-def _decode_seed(value: object) -> str:
-    if not isinstance(value, str) or len(bytes.fromhex(value)) not in (0, SEED_BYTES):
-        raise ValueError(f"key_seed is not {SEED_BYTES} bytes in hexadecimal digits")
-    return value
 
 
 def _format_of(nodes: Sequence[ManifestNode]) -> int:

@@ -17,11 +17,9 @@ from typing import NamedTuple
 
 from tiered.cold.cache import ChunkCache
 from tiered.cold.chunks import FEW_GETS_STEP, MIB, Chunk
-from tiered.cold.kept_tails import KeptTails
 from tiered.cold.layout import SectionKind, SectionRef, SegmentSections, parse_key
 from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.cold.manifest_store import ManifestStore, ObjectMissing
-from tiered.cold.object_keys import ObjectKeys, decode_keys
 from tiered.cold.read_backoff import TIME_LOOKUPS, ReadBackoff, txn_index_key
 from tiered.cold.stream import ColdBatches, ColdStream
 from tiered.errors import Code, Corrupt, Refused, Unavailable
@@ -71,8 +69,7 @@ class _ColdPiece(NamedTuple):
 class ColdReader:
     """Reads cold segments of any partition of one bucket. Belongs to one event loop. Call `close` at the end.
 
-    `cache` bounds all chunks in memory, `window_bytes` the read-ahead of one reader. Sections of objects of which
-    `tails` has the bytes cost no get.
+    `cache` bounds all chunks in memory, `window_bytes` the read-ahead of one reader.
     """
 
     def __init__(
@@ -84,9 +81,7 @@ class ColdReader:
         clock: Clock,
         *,
         window_bytes: int = WINDOW_BYTES,
-        tails: KeptTails | None = None,
     ) -> None:
-        self.tails = tails or KeptTails(0)
         self._store = store
         self._manifests = manifests
         self._window_bytes = window_bytes
@@ -399,9 +394,9 @@ class ColdReader:
     async def read_sections(self, entry: SegmentEntry) -> SegmentSections:
         """Returns the sections after the log of a segment, checked against their CRCs. One get, then from the cache.
 
-        The keys are not among them. Raises `Unavailable` and `Corrupt`.
+        The keys sections of older programs are not among them. Raises `Unavailable` and `Corrupt`.
         """
-        parts = await self._read_refs(entry, _list_read_together(entry, SectionKind.LINEAGE))
+        parts = await self._read_refs(entry, [ref for ref in entry.sections if ref.kind < SectionKind.KEYS])
         return SegmentSections(
             offset_index=bytes(parts.get(SectionKind.OFFSET_INDEX, b"")),
             time_index=bytes(parts.get(SectionKind.TIME_INDEX, b"")),
@@ -410,23 +405,10 @@ class ColdReader:
             lineage=parse_lineage(bytes(parts.get(SectionKind.LINEAGE, b"")), where=entry.key),
         )
 
-    async def read_keys(self, entry: SegmentEntry) -> ObjectKeys | None:
-        """Returns the keys of a segment, None if its object does not say them. One get, then from the cache.
-
-        Raises `Unavailable` and `Corrupt`.
-        """
-        if not any(ref.kind == SectionKind.KEYS for ref in entry.sections):
-            return None
-        parts = await self._read_refs(entry, _list_read_together(entry, SectionKind.KEYS))
-        return decode_keys(bytes(parts[SectionKind.KEYS]), where=entry.key)
-
     async def _read_refs(self, entry: SegmentEntry, refs: Sequence[SectionRef]) -> dict[int, memoryview]:
         """Returns adjacent sections by kind, checked against their CRCs, with one get."""
         begin = min((ref.position for ref in refs), default=entry.log_bytes)
         end = max((ref.position + ref.length for ref in refs), default=begin)
-        tail = self.tails.find(entry.key)
-        if tail is not None:
-            return {ref.kind: memoryview(tail)[ref.position - entry.log_bytes :][: ref.length] for ref in refs}
         chunk = Chunk(entry.key, begin, end - begin)
         for attempt in range(2):
             with self._cache.lease(chunk, self._get) as lease:
@@ -438,8 +420,6 @@ class ColdReader:
             self._cache.invalidate(chunk)
             if attempt:
                 raise Corrupt(f"section {bad.kind} has a wrong CRC", where=entry.key, position=bad.position)
-        if begin == entry.log_bytes and len(refs) == len(entry.sections):
-            self.tails.add_older(entry.key, data)
         return parts
 
     def close(self) -> None:
@@ -654,10 +634,3 @@ def _named_timestamp(batch: WalkedBatch) -> int:
 
 def _take_first(data: memoryview, size: int) -> memoryview:
     return data[:size]
-
-
-def _list_read_together(entry: SegmentEntry, kind: SectionKind) -> list[SectionRef]:
-    """Returns the sections to read for one of a kind: all if they are small, else the keys alone or all but them."""
-    if sum(ref.length for ref in entry.sections) <= SMALL_SECTIONS_BYTES:
-        return list(entry.sections)
-    return [ref for ref in entry.sections if (ref.kind >= SectionKind.KEYS) == (kind >= SectionKind.KEYS)]

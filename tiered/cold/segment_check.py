@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tiered.cold.layout import SegmentFacts
-from tiered.cold.object_keys import KeysBuilder
 from tiered.errors import Corrupt
 from tiered.hot.leader_epochs import Lineage
 from tiered.ports import FileSlice
@@ -16,8 +15,6 @@ from tiered.records.native import crc32c, walk
 
 PIECE_BYTES = 512 << 10
 """Bytes that one turn of the event loop checks: less than 10 ms even with the smallest batches."""
-
-KEYS_PIECE_BYTES = 64 << 10
 
 
 class ClosedSegment(Protocol):
@@ -49,20 +46,6 @@ async def check_segment(
         position += check.check_piece(position)
         await asyncio.sleep(0)
     return check.finish(may_begin_before)
-
-
-async def collect_keys(log_part: FileSlice, keys: KeysBuilder) -> None:
-    """Takes the keys of checked batches, in small steps, because compressed ones are opened for that."""
-    position = 0
-    while position < log_part.length and keys.is_complete:
-        length = min(KEYS_PIECE_BYTES, log_part.length - position)
-        data = log_part.file.pread(log_part.start + position, length)
-        taken = keys.add(data)
-        if not taken:
-            length = 12 + int.from_bytes(data[8:12], "big")
-            taken = keys.add(log_part.file.pread(log_part.start + position, length)) or log_part.length
-        position += taken
-        await asyncio.sleep(0)
 
 
 class _SegmentCheck:

@@ -8,25 +8,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Protocol
 
-from tiered.cold.kept_tails import KeptTails
 from tiered.cold.layout import SectionKind, build_trailer, segment_key
 from tiered.cold.manifest import Manifest, SegmentEntry, Submanifests
 from tiered.cold.manifest_store import ManifestStore
-from tiered.cold.object_keys import KeysBuilder
 from tiered.cold.planner import next_upload
-from tiered.cold.segment_check import ClosedSegment, check_segment, collect_keys
+from tiered.cold.segment_check import ClosedSegment, check_segment
 from tiered.cold.verified_put import put_verified
 from tiered.errors import Corrupt, Fenced, Unavailable
-from tiered.hot.aborted_txns import MAX_OFFSET, decode_aborted_txns
 from tiered.hot.checkpoints import encode_lineage
 from tiered.hot.leader_epochs import LeaderEpochs, Lineage
 from tiered.ids import PartitionId
 from tiered.metrics import Metrics
 from tiered.ports import Clock, FileSlice, ObjectStore, Rng
-from tiered.records.key_offset_map import SEED_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -83,15 +78,11 @@ class Uploader:
         clock: Clock,
         rng: Rng,
         metrics: Metrics,
-        *,
-        tails: KeptTails | None = None,
     ) -> None:
         self._store = store
-        self._tails = tails
         self._manifests = manifests
         self._clock = clock
         self._random = rng.stream("uploader")
-        self._seeds = rng.stream("seeds of keys")
         self._keys_in_flight: dict[PartitionId, set[str]] = {}
         self._bytes = metrics.counter("tiered_upload_bytes_total", "Bytes of cold segments put into the bucket")
         self._segments = metrics.counter("tiered_upload_segments_total", "Segments uploaded, by outcome", ("outcome",))
@@ -105,10 +96,10 @@ class Uploader:
         self._keys_in_flight.pop(partition_id, None)
 
     async def upload_next(
-        self, source: TieredLog, manifest: Manifest, epoch: int, stable_offset: int, *, with_keys: bool = False
+        self, source: TieredLog, manifest: Manifest, epoch: int, stable_offset: int
     ) -> Manifest | None:
         """Uploads the oldest closed segments above the cold end and below `stable_offset`, up to the limit of one
-        manifest change. Objects say which keys they have if they are `with_keys`: cleans of compacted topics need that.
+        manifest change.
 
         Returns the new manifest, or None if there was nothing to upload. `manifest` must have been taken over under
         `epoch`. Raises:
@@ -126,11 +117,9 @@ class Uploader:
             manifest = await self._resolve_undecided(manifest, epoch)
         entries: list[SegmentEntry] = []
         planned = manifest
-        if with_keys and not planned.key_seed:
-            planned = replace(planned, key_seed=f"{self._seeds.getrandbits(8 * SEED_BYTES):0{2 * SEED_BYTES}x}")
         while len(entries) < TOGETHER_SEGMENTS and sum(entry.object_bytes for entry in entries) < TOGETHER_BYTES:
             try:
-                entry = await self._next_object(source, planned, epoch, stable_offset, with_keys)
+                entry = await self._next_object(source, planned, epoch, stable_offset)
             except (Unavailable, Corrupt):
                 if not entries:
                     raise
@@ -140,11 +129,11 @@ class Uploader:
             entries.append(entry)
             planned = planned.add(entry)
         if entries:
-            return await self._add_to_manifest(manifest, epoch, entries, planned.key_seed)
+            return await self._add_to_manifest(manifest, epoch, entries)
         return manifest if manifest != original else None
 
     async def _next_object(
-        self, source: TieredLog, manifest: Manifest, epoch: int, stable_offset: int, with_keys: bool
+        self, source: TieredLog, manifest: Manifest, epoch: int, stable_offset: int
     ) -> SegmentEntry | None:
         """Checks and puts the object of the segment after this manifest. Returns its entry, or None if there is no such
         segment."""
@@ -161,12 +150,6 @@ class Uploader:
         )
         lineage = tuple(row for row in source.epochs.lineage if row[1] < facts.next_offset)
         parts = _section_bytes(sections, lineage)
-        if with_keys:
-            aborted = decode_aborted_txns(sections.txn_index, begin=0, end=MAX_OFFSET, where=segment.log.file.name)
-            seed = bytes.fromhex(manifest.key_seed)
-            keys = KeysBuilder(seed, facts.base_offset, facts.log_bytes, aborted)
-            await collect_keys(log_part, keys)
-            parts[SectionKind.KEYS] = keys.finish(facts.log_bytes, facts.base_offset)
         trailer, refs = build_trailer(manifest.partition_id, epoch, facts, parts)
         key = segment_key(manifest.partition_id, facts.base_offset, epoch, f"{self._random.getrandbits(128):032x}")
         entry = SegmentEntry(
@@ -185,8 +168,6 @@ class Uploader:
             uploaded_ms=self._clock.wall_ms(),
         )
         await self._upload_object(manifest, epoch, entry, log_part, trailer)
-        if with_keys and self._tails is not None:
-            self._tails.keep(key, trailer)
         return entry
 
     async def _resolve_undecided(self, manifest: Manifest, epoch: int) -> Manifest:
@@ -212,9 +193,7 @@ class Uploader:
             self._segments.inc(1, "failed")
             raise
 
-    async def _add_to_manifest(
-        self, manifest: Manifest, epoch: int, entries: Sequence[SegmentEntry], key_seed: str
-    ) -> Manifest:
+    async def _add_to_manifest(self, manifest: Manifest, epoch: int, entries: Sequence[SegmentEntry]) -> Manifest:
         """Adds the objects to the manifest. While the change is undecided, their keys count as in flight."""
         partition_id, is_added = manifest.partition_id, False
 
@@ -227,7 +206,7 @@ class Uploader:
                 return current
             for entry in entries:
                 current = current.add(entry)
-            return replace(current, key_seed=current.key_seed or key_seed)
+            return current
 
         try:
             written = await self._manifests.change(partition_id, manifest.topic, epoch, add)

@@ -60,11 +60,9 @@ def merge_indexes(indexes: Iterable[tuple[int, Iterable[Aborted]]]) -> list[Abor
 
 class CleanedTransactions(Generic[Aborted]):
     """The state of one walk. `aborted` are the aborted transactions that have a batch or their marker in it, in any
-    order. All transactions in the walk are decided. With `keeps_markers` no marker is needless: the walk does not begin
-    at the log start, so that batches of a transaction may lie below it."""
+    order. All transactions in the walk are decided."""
 
-    def __init__(self, aborted: Iterable[Aborted] = (), *, keeps_markers: bool = False) -> None:
-        self._keeps_markers = keeps_markers
+    def __init__(self, aborted: Iterable[Aborted] = ()) -> None:
         self._ahead = sorted(aborted, key=lambda each: each.first_offset, reverse=True)
         self._aborted: dict[int, Aborted] = {}
         """Aborted transactions of which the marker is still to come, by producer id."""
@@ -98,14 +96,14 @@ class CleanedTransactions(Generic[Aborted]):
             aborted = self._aborted.pop(producer_id, None)
             is_seen = producer_id in self._seen_aborted
             self._seen_aborted.discard(producer_id)
-            if aborted is None or not (is_seen or self._keeps_markers) or aborted.last_offset < batch.last_offset:
-                return not self._keeps_markers
+            if aborted is None or not is_seen or aborted.last_offset < batch.last_offset:
+                return True
             self.kept.append(aborted)
             return False
         if kind is MarkerKind.COMMIT:
             needless = producer_id not in self._seen_committed
             self._seen_committed.discard(producer_id)
-            return needless and not self._keeps_markers
+            return needless
         return kind is MarkerKind.NONE
 
     def _begin_up_to(self, offset: int) -> None:

@@ -669,13 +669,6 @@ class Settings:
         float(LONG_MAX),
         dynamic=True,
     )
-    tiered_cleaner_max_request_share: float = setting(
-        0.125,
-        "Requests of cleans in the bucket per request of uploads; a clean that needs more waits, unless it frees much.",
-        0.01,
-        1000.0,
-        dynamic=True,
-    )
     tiered_cleaner_object_max_bytes: int = setting(
         64 * MIB, "Largest log part of an object that a clean puts. Each clean has one in memory.", 1024, INT_MAX
     )

@@ -1,6 +1,6 @@
 """Decides which closed segments the local disk drops, and below which offset records are deleted for good.
 
-Pure. Keeps I21 and I22. Two rules stand above all settings:
+Pure. Keeps I21, I22 and I32. Two rules stand above all settings:
 
 - A local record is dropped only if it is in the bucket, or if total retention deletes the record itself.
 - Total size counts only if the size in the bucket is known.
@@ -74,19 +74,23 @@ def plan_retention(
     deletable_below: int,
     cold_end: int | None,
     cold_bytes_known: bool,
+    clean_to: int = 0,
 ) -> RetentionPlan:
     """Returns what can be deleted from a partition now.
 
     `closed` is ordered oldest first. `deletable_below` bounds everything (the high watermark, or what readers still
     need). `cold_end` is the cold end offset, None for a log that is not tiered. `cold_bytes_known`: this leader has
-    read the manifest under its epoch.
+    read the manifest under its epoch. `clean_to` is as in `find_local_start`.
     """
     size_known = cold_end is None or cold_bytes_known
     start = _find_log_start(closed, active, config, now_ms, log_start, deletable_below, size_known)
     drop_below = start
     if cold_end is not None:
         drop_below = max(
-            start, find_local_start(closed, active, config, now_ms, cold_end=min(cold_end, deletable_below))
+            start,
+            find_local_start(
+                closed, active, config, now_ms, cold_end=min(cold_end, deletable_below), clean_to=clean_to
+            ),
         )
     all_closed_deleted = all(segment.next_offset <= start for segment in closed)
     # Without usable timestamps the age of the active segment counts from its first record. Once the segment is closed,
@@ -153,9 +157,18 @@ def _find_log_start(
 
 
 def find_local_start(
-    closed: Sequence[RetentionSegment], active: RetentionSegment, config: TopicConfig, now_ms: int, *, cold_end: int
+    closed: Sequence[RetentionSegment],
+    active: RetentionSegment,
+    config: TopicConfig,
+    now_ms: int,
+    *,
+    cold_end: int,
+    clean_to: int = 0,
 ) -> int:
     """Returns where the local disk may begin: segments that are cold and exceed local retention are dropped.
+
+    Cold segments below `clean_to` are dropped whatever local retention says: the bucket has them cleaned, and the disk
+    would show superseded values (I32). Logs that are not compacted pass 0.
 
     Size counts closed segments only, and the active one always stays. A limit of one segment keeps the newest closed
     one, whatever the active one has. A limit of one byte keeps no closed one.
@@ -170,7 +183,8 @@ def find_local_start(
         age_ms = now_ms - age_start_ms(segment.max_timestamp, ended_ms, now_ms)
         by_time = 0 <= keep_ms < age_ms
         by_size = 0 <= keep_bytes < closed_bytes
-        if segment.next_offset > cold_end or not (by_time or by_size):
+        is_clean = segment.next_offset <= clean_to
+        if segment.next_offset > cold_end or not (is_clean or by_time or by_size):
             break
         closed_bytes -= segment.size
         local_start = segment.next_offset

@@ -55,12 +55,6 @@ class KeyOffsetMap:
         self.keyless += put.keyless
         return put
 
-    def match_keys(self, rows: Buffer, base_offset: int, *, puts: bool) -> tuple[int, int]:
-        """Compares the rows of an object with the map, as `native.match_keys` does. Returns (rows that have a later
-        offset in the map, rows that found no place in it)."""
-        self.keys, superseded, left = native.match_keys(self.table, self.keys, self.keys_max, rows, base_offset, puts)
-        return superseded, left
-
     def cover(self, offset: int) -> None:
         """Notes that the table covers all records up to `offset`."""
         self.latest_offset = max(self.latest_offset, offset)

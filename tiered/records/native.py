@@ -27,10 +27,8 @@ try:
         json_entries,
         json_repeated_name,
         json_spans,
-        match_keys,
         murmur2,
         outside,
-        pack_keys,
         put_keys,
         rows,
         some_rows,
@@ -61,7 +59,7 @@ except ImportError:
         time_range,
         walk,
     )
-    from tiered.records.pure_compact import filter_batches, find_keyless, match_keys, pack_keys, put_keys
+    from tiered.records.pure_compact import filter_batches, find_keyless, put_keys
 
     NATIVE = False
 
@@ -80,10 +78,8 @@ __all__ = [
     "json_entries",
     "json_repeated_name",
     "json_spans",
-    "match_keys",
     "murmur2",
     "outside",
-    "pack_keys",
     "put_keys",
     "rows",
     "some_rows",

@@ -32,7 +32,6 @@ from tiered.records.pure import SectionReader, crc32c, walk, wrap
 from tiered.records.pure_hash import siphash
 
 SLOT_BYTES = 24
-KEY_ROW_BYTES = 20
 SPECIAL = "special"
 """The reason to stop before a batch that C does not decide: compressed, transactional or control."""
 FULL = "full"
@@ -42,7 +41,6 @@ _SPECIAL = CODEC_MASK | CONTROL | TRANSACTIONAL
 _HASH = struct.Struct("=QQ")
 _OFFSET = struct.Struct("=Q")
 _INT64 = struct.Struct("=q")
-_KEY_ROW = struct.Struct(">16sI")
 
 
 def _find_slot(table: memoryview, digest: bytes) -> tuple[int, int]:
@@ -175,45 +173,6 @@ def filter_batches(
         if one:
             break
     return FilterResult(bytes(out), at, batches, read, kept, "")
-
-
-def pack_keys(table: Buffer, base_offset: int) -> bytes:
-    """Returns the keys of `table` as rows, in the order of their bytes. Raises `ValueError` for an offset below
-    `base_offset`, or too far above it."""
-    slots, rows = memoryview(table), list[bytes]()
-    for at in range(0, len(slots) // SLOT_BYTES * SLOT_BYTES, SLOT_BYTES):
-        stored: int = _OFFSET.unpack_from(slots, at + 16)[0]
-        if stored:
-            if not 0 <= base_offset < stored <= base_offset + 2**32:
-                raise ValueError("a key has an offset out of range")
-            rows.append(_KEY_ROW.pack(bytes(slots[at : at + 16]), stored - 1 - base_offset))
-    return b"".join(sorted(rows))
-
-
-def match_keys(
-    table: bytearray | memoryview, keys: int, keys_max: int, rows: Buffer, base_offset: int, puts: bool
-) -> tuple[int, int, int]:
-    """Returns (keys that `table` has then, rows that have a later offset in it, rows without a place in it).
-
-    The rows are those of an object that begins at `base_offset`. With `puts` their offsets are put into the table.
-    """
-    if len(rows) % KEY_ROW_BYTES:
-        raise ValueError(f"rows of keys have {KEY_ROW_BYTES} bytes each, not {len(rows)} in all")
-    slots, superseded, left = memoryview(table), 0, 0
-    for digest, delta in _KEY_ROW.iter_unpack(rows):
-        slot, stored = _find_slot(slots, digest)
-        superseded += stored > base_offset + delta
-        if not puts:
-            continue
-        if stored < 0:
-            if slot < 0 or keys >= keys_max:
-                left += 1
-                continue
-            keys += 1
-            slots[slot : slot + 16] = digest
-        if base_offset + delta > stored:
-            _OFFSET.pack_into(slots, slot + 16, base_offset + delta + 1)
-    return keys, superseded, left
 
 
 def find_keyless(payload: Buffer, count: int, most: int) -> list[int]:

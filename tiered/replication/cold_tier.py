@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from tiered.cold.cache import CACHE_BYTES, ChunkCache
 from tiered.cold.cleaner import OBJECT_BYTES, ColdCleaner
 from tiered.cold.collector import GRACE_MS, Collector
-from tiered.cold.kept_tails import KeptTails
 from tiered.cold.manifest import FAN
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.reader import ColdReader
@@ -48,8 +47,7 @@ class ColdTier:
     ) -> ColdTier:
         """Builds the parts over one store. `admit_request` waits until cleans may make one request more."""
         manifests = ManifestStore(store, clock, rng, metrics, fan=fan)
-        tails = KeptTails()
-        uploader = Uploader(store, manifests, clock, rng, metrics, tails=tails)
+        uploader = Uploader(store, manifests, clock, rng, metrics)
 
         def list_keys_in_flight(partition_id: PartitionId) -> frozenset[str]:
             return uploader.keys_in_flight(partition_id) | cleaner.keys_in_flight(partition_id)
@@ -59,10 +57,7 @@ class ColdTier:
         own = Metrics()  # the figures of readers do not count what cleans read
         cleaner = ColdCleaner(
             paced, manifests,
-            ColdReader(
-                paced, manifests, ChunkCache(own, CLEANER_BYTES), own, clock, window_bytes=CLEANER_BYTES // 2,
-                tails=tails,
-            ),
+            ColdReader(paced, manifests, ChunkCache(own, CLEANER_BYTES), own, clock, window_bytes=CLEANER_BYTES // 2),
             collector, rng, metrics, object_bytes=clean_object_bytes,
         )  # fmt: skip
         reader = ColdReader(store, manifests, ChunkCache(metrics, cache_bytes), metrics, clock)

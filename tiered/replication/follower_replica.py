@@ -2,7 +2,7 @@
 
 Carries out the decisions of `follower_step`. After every truncation the log is fsynced before it grows again: a power
 cut must not bring back parts of two histories. A replica follows the leader of one epoch. Another object replaces it
-for a later epoch, and nothing does for an earlier one (I16).
+for a later epoch, and nothing does for an earlier one (I16). Keeps I32.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tiered.compaction.cleanable_range import is_compacted
 from tiered.errors import Refused, Unavailable
 from tiered.hot import retention
 from tiered.hot.disk_log import DiskLog
@@ -63,6 +64,7 @@ class FollowerReplica:
         "_cut_to",
         "_disk",
         "_has_heard_leader",
+        "_leader_local_start",
         "_manifest_start_offset",
         "_save_offsets",
         "_throttled_replicas",
@@ -99,6 +101,7 @@ class FollowerReplica:
         self.leader_epoch = leader_epoch
         self.high_watermark = min(high_watermark, hot.end_offset)
         self.cold_end_offset = 0
+        self._leader_local_start = 0
         self.leader_high_watermark = 0
         """The high watermark in the leader's last reply."""
         self.listeners = ProgressListeners()
@@ -287,6 +290,7 @@ class FollowerReplica:
         self._has_heard_leader = True
         if not self.lag:
             self._copied_again_from = None
+        self._leader_local_start = part.local_start_offset
         if part.cold_end_offset:  # the leader has a manifest: it puts each deletion there before it says so
             self.cold_end_offset = max(self.cold_end_offset, part.cold_end_offset)
             self._manifest_start_offset = max(self._manifest_start_offset, part.log_start_offset)
@@ -324,11 +328,12 @@ class FollowerReplica:
 
     async def apply_local_retention(self) -> None:
         """Deletes local segments below the log start, and those that local retention permits to delete and that the
-        bucket has."""
+        bucket has. The log of a compacted topic keeps no cold segment that the leader has dropped (I32)."""
         hot, config = self.log, self.config
         cold_end = self.cold_end_offset if config.remote_storage_enable else 0
         below = retention.find_local_start(
             hot.closed_segments(), hot.active_view, config, self._clock.wall_ms(),
             cold_end=min(cold_end, self.high_watermark),
+            clean_to=self._leader_local_start if is_compacted(config) else 0,
         )  # fmt: skip
         await hot.drop_local_below(max(below, hot.start_offset))

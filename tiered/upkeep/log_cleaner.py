@@ -32,6 +32,7 @@ from tiered.replication.leader_replica import LeaderReplica
 from tiered.thread_pool import ThreadPool
 from tiered.upkeep.clean_throttle import CleanThrottle
 from tiered.upkeep.retention_clock import RetentionClock
+from tiered.upkeep.tiering import Tiering
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -96,6 +97,7 @@ class LogCleaner:
         view: MemberView,
         world: World,
         hosted_replicas: HostedReplicas,
+        tiering: Tiering,
         disk: DiskState,
         throttle: CleanThrottle,
         retention_clock: RetentionClock,
@@ -105,6 +107,7 @@ class LogCleaner:
         self._clock = world.clock
         self._rng = world.rng.stream("log-cleaner")
         self._hosted_replicas = hosted_replicas
+        self._tiering = tiering
         self._disk = disk
         self._pool = ThreadPool("log-cleaner", THREADS_MAX)
         self._throttle = throttle
@@ -169,7 +172,6 @@ class LogCleaner:
         if replica.log.active_view.size:
             replica.roll()
         if isinstance(replica, LeaderReplica) and _is_cleaned_in_bucket(replica):
-            replica.cold.cleaner.request_thorough(replica.partition_id)
             self._cold_ranges.pop(replica, None)
         self._requested[replica] = replica.log.end_offset
         self._looked_ns = None
@@ -187,7 +189,7 @@ class LogCleaner:
             is_ready = self._is_ready(replica)
             if is_ready:
                 del self._requested[replica]
-            if self._is_due(replica, found) or (is_ready and found.dirty_bytes):
+            if found.is_due(replica.config) or (is_ready and found.dirty_bytes):
                 return replica
         return None
 
@@ -236,15 +238,6 @@ class LogCleaner:
         known = self._cold_ranges.get(replica) if isinstance(replica, LeaderReplica) else None
         return known.found if known is not None else None
 
-    def _is_due(self, replica: Replica, found: CleanableRange) -> bool:
-        """True if a clean is due, and is not put off in the bucket until more was uploaded."""
-        if not found.is_due(replica.config):
-            return False
-        if not (isinstance(replica, LeaderReplica) and _is_cleaned_in_bucket(replica)):
-            return True
-        share, now_ms = self._settings.tiered_cleaner_max_request_share, self._retention_clock.now_ms()
-        return replica.manifest is None or not replica.cold.cleaner.is_put_off(replica.manifest, found, now_ms, share)
-
     def _may_clean(self, replica: Replica) -> bool:
         """True if the log is compacted, no clean works on it, and its last clean did not fail just now."""
         return (
@@ -271,7 +264,7 @@ class LogCleaner:
                 continue
             max_ratio = max(max_ratio, found.dirty_ratio)
             is_ready = self._is_ready(replica)
-            if is_ready or self._is_due(replica, found):
+            if is_ready or found.is_due(replica.config):
                 push = heapq.heappush if len(due) < DUE_MAX else heapq.heappushpop
                 push(due, _Due(is_ready, found.overdue_ms > 0, found.dirty_ratio, number, replica))
         for number, replica in enumerate([*self._cold_ranges], 1):
@@ -313,11 +306,7 @@ class LogCleaner:
         may have changed."""
         try:
             if isinstance(replica, LeaderReplica) and _is_cleaned_in_bucket(replica):
-                in_bucket = await self._clean_in_bucket(replica)
-                if in_bucket.is_put_off:
-                    log.debug("clean waits for more uploads partition=%s", replica.tp)
-                else:
-                    self._note_result(replica, in_bucket)
+                self._note_result(replica, await self._clean_in_bucket(replica))
             elif _is_cleaned_on_disk(replica):
                 now_ms = self._retention_clock.now_ms()
                 found = self._find_on_disk(replica, now_ms)
@@ -343,7 +332,6 @@ class LogCleaner:
             result = await replica.cold.cleaner.clean(
                 manifest, replica.leader_epoch, replica.config, self._retention_clock.now_ms(),
                 self._resources_while(partial(_is_cleaned_in_bucket, replica)), replica.log,
-                request_share=self._settings.tiered_cleaner_max_request_share,
                 on_change=replica.unified_log.update_manifest,
             )  # fmt: skip
         except Fenced as error:
@@ -355,8 +343,9 @@ class LogCleaner:
             log.exception("clean in the bucket failed partition=%s", replica.tp)
             raise Corrupt(public_message(error)) from error
         replica.unified_log.update_manifest(result.manifest)
+        self._tiering.wake(replica)  # the disk has superseded records, and the bucket has not any more
         self._cold_ranges.pop(replica, None)
-        if not (result.is_whole or result.is_put_off):
+        if not result.is_whole:
             raise LogChanged
         return result
 

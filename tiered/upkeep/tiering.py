@@ -1,9 +1,9 @@
 """The loop that moves records of led partitions to the bucket: uploads, local deletion, expiry and sweeps.
 
 A pass over a partition makes the plans in their order and carries them out: object before manifest, manifest before
-local delete (I22), manifest before object delete. A partition whose pass fails is tried again after a growing pause. A
-partition with nothing to do costs no request. Topics take turns. Takeovers of manifests and sweeps wait for uploads.
-"""
+local delete (I22), manifest before object delete. Local segments that the bucket has cleaned go (I32). A partition
+whose pass fails is tried again after a growing pause. A partition with nothing to do costs no request. Topics take
+turns. Takeovers of manifests and sweeps wait for uploads."""
 
 from __future__ import annotations
 
@@ -304,9 +304,7 @@ class Tiering:
         if replica.is_stopped or replica.manifest is None:
             return
         stable = replica.last_stable_offset
-        written = await replica.cold.uploader.upload_next(
-            replica.log, replica.manifest, epoch, stable, with_keys=is_compacted(replica.config)
-        )
+        written = await replica.cold.uploader.upload_next(replica.log, replica.manifest, epoch, stable)
         if written is not None:
             replica.unified_log.update_manifest(written)
             if not replica.is_stopped and replica.unified_log.waiting_segments:
@@ -357,9 +355,9 @@ class Tiering:
 
         Records that are cold are deleted by local retention, others by total retention only. For the latter the
         manifest has the new log start before a file is deleted. A topic that gives up its tier begins where the disk
-        does.
+        does. The disk of a compacted topic keeps nothing that the bucket has cleaned (I32).
         """
-        tiered = replica.config.remote_storage_enable
+        tiered, manifest = replica.config.remote_storage_enable, replica.manifest
         plan = retention.plan_retention(
             replica.log.closed_segments(),
             replica.log.active_view,
@@ -368,7 +366,8 @@ class Tiering:
             log_start=replica.log_start_offset,
             deletable_below=replica.last_stable_offset,
             cold_end=replica.cold_end_offset if tiered else None,
-            cold_bytes_known=replica.manifest is not None and not replica.takeover_pending,
+            cold_bytes_known=manifest is not None and not replica.takeover_pending,
+            clean_to=manifest.clean_to if manifest is not None and is_compacted(replica.config) else 0,
         )
         log_start = plan.log_start
         if replica.config.deletes_cold:

@@ -15,7 +15,7 @@ from tests.sim.cluster.committed_reader import fetch_answer
 from tests.sim.cluster.deleting import RecordDeleter
 from tests.sim.cluster.history import ClientHistory, Send, SendVerdict
 from tests.sim.cluster.observer import Finding, patched
-from tests.sim.cluster.options import ANY_SHARE, COMPACTED_TOPIC
+from tests.sim.cluster.options import COMPACTED_TOPIC
 from tests.sim.cluster.senders import SimProducer
 from tests.sim.cluster.settings_changes import Edit, SettingsChanges
 from tests.sim.cluster.transactional_client import SimTransaction, TransactionalSession, TransactionalWireClient
@@ -193,16 +193,6 @@ class PolicyChanges(SettingsChanges):
         await self._client.close()
 
 
-class ShareChange(SettingsChanges):
-    """Lets cleans in the bucket make as many requests as they need."""
-
-    async def work(self) -> None:
-        while self.working:
-            await self._change("", "share", {"tiered.cleaner.max.request.share": str(ANY_SHARE)})
-            self.working = "all_share_NONE" not in self.counts
-        await self._client.close()
-
-
 class CompactionLoad:
     """The clients of the compacted topic, and their history."""
 
@@ -215,8 +205,6 @@ class CompactionLoad:
         """Passes of readers that could be judged."""
         self.last_offsets: dict[TopicPartition, set[int]] = {}
         """Offsets of the records that the last pass of a reader got, for each partition."""
-        self.put_off = 0
-        """Cleans that were put off at the end."""
         self.transactional: list[KeyedTransactions] = []
         self.reader: StateReader | None = None
         self.changes: PolicyChanges | None = None
@@ -235,7 +223,6 @@ class CompactionLoad:
             compacted_passes=self.reader.passes if self.reader is not None else 0,
             compacted_acked=sum(each.verdict is SendVerdict.OK for each in self.history.sends),
             compacted_judged=self.judged,
-            compacted_put_off=self.put_off,
             compacted_late=sum(each.is_late for each in logs),
             compacted_transactions=len(self.transactions),
         )
@@ -335,8 +322,6 @@ class CompactionLoad:
         run = self._run
         if run.options.compacted is None:
             return
-        if run.options.request_share < ANY_SHARE:
-            await self._end_waits()
         await run.wait_until(lambda: not any(self._find_due()), CLEAN_SECONDS, "every compacted log is clean")
         for host, node in run.world.nodes():
             bugs = [tp for tp, why in node.log_cleaner.uncleanable.items() if "internal error" in why]
@@ -344,23 +329,6 @@ class CompactionLoad:
         await self.check_state()
         for finding in self._check_acked():
             run.findings.report(*finding)
-
-    async def _end_waits(self) -> None:
-        """Waits until every log is clean or its clean is put off. Checks the state, and allows more requests: then no
-        clean waits any longer (I32)."""
-        run = self._run
-        await run.wait_until(
-            lambda: not any(self._find_due(with_put_off=False)), CLEAN_SECONDS, "every clean that is due has ended"
-        )
-        self.put_off = sum(1 for _ in self._find_due())
-        await self.check_state()
-        change = ShareChange(
-            run.world.client("c-share"), run.loop, run.options, run.world.events.add, run.expected, run.findings,
-            lambda: False,
-        )  # fmt: skip
-        task = run.loop.create_task(change.work(), name="share")
-        await run.wait_until(task.done, SETTLED_SECONDS, "the share of requests is changed")
-        await task
 
     async def check_state(self) -> None:
         """Checks the state that a reader gets that begins at the log start."""
@@ -373,13 +341,11 @@ class CompactionLoad:
             assert task.result(), f"liveness: {tp} is not read to its end"
         await reader._client.close()
 
-    def _find_due(self, *, with_put_off: bool = True) -> Iterator[str]:
+    def _find_due(self) -> Iterator[str]:
         for host, node in self._run.world.nodes():
             for replica in node.hosted_replicas.list_replicas():
                 found = node.log_cleaner.find_cleanable(replica)
-                if found is None or not found.is_due(replica.config):
-                    continue
-                if with_put_off or node.log_cleaner._is_due(replica, found):
+                if found is not None and found.is_due(replica.config):
                     yield f"{host.name} has to clean {replica.tp}: {found}"
 
     def _check_acked(self) -> Iterator[Finding]:

@@ -46,10 +46,6 @@ COMMITTED_TOPIC = "o0"
 """The topic whose offsets are committed by groups without members."""
 SMALL_OBJECT_BYTES, MIB = 1024, 1 << 20
 """Limits on the objects of cleans. With the first one a run of segments becomes several objects."""
-ANY_SHARE, DEFAULT_SHARE = 1000.0, Settings().tiered_cleaner_max_request_share
-REQUEST_SHARES = (*(ANY_SHARE,) * 6, *(DEFAULT_SHARE,) * 3, 2.0)
-"""Shares of requests that cleans in the bucket may make. With the first one no clean waits. With the default most wait
-until the end of the run, and with the last one some of them for a while."""
 
 ENCRYPTION_SHARE, TURNED_ON_SHARE = 0.15, 0.3
 """Share of seeds with an encrypted bucket; of these, share in which encryption is turned on while brokers run."""
@@ -208,8 +204,6 @@ class ClusterOptions:
     """Mean time between two reads of a REST consumer."""
     rest_slow: bool = False
     """True if their replies are read late, or get lost."""
-    request_share: float = ANY_SHARE
-    """Requests of cleans in the bucket per request of uploads: a clean that needs more waits."""
     committers: int = 0
     """Number of groups without members whose offsets are committed."""
     offsets_partitions: int = 1
@@ -346,7 +340,6 @@ class ClusterOptions:
                 offsets_topic_num_partitions=self.offsets_partitions,
                 log_cleaner_backoff_ms=self.cleaner_backoff_ms,
                 tiered_chunk_cache_bytes=0 if self.has_time_reader else COMMON_SETTINGS.tiered_chunk_cache_bytes,
-                tiered_cleaner_max_request_share=self.request_share,
                 tiered_cleaner_object_max_bytes=SMALL_OBJECT_BYTES if self.key_map_slots else MIB,
             )
             for number in range(1, self.brokers + self.joins + 1)
@@ -419,8 +412,7 @@ def _draw_compaction(made: ClusterOptions) -> dict[str, Any]:
         return {}
     # The other topics and senders are fewer, so that the run takes no longer.
     fewer = {"topics": made.topics[:1], "group_topics": 1, "senders": made.senders - 1}
-    share = random.Random(f"{made.seed}/request-share").choice(REQUEST_SHARES)
-    return fewer | compaction_options(rng, made.brokers) | {"request_share": share}
+    return fewer | compaction_options(rng, made.brokers)
 
 
 def _draw_encryption(made: ClusterOptions) -> dict[str, Any]:

@@ -25,7 +25,7 @@ REACHED = (
     "txn_aborted_ranges", "rival_committed", "rival_aborted", "rival_stable", "reports_repeated",
     "compacted_cleans", "compacted_cold_cleans", "compacted_records_removed", "compacted_judged",
     "compacted_transactions", "compacted_topic_policy_NONE", "trouble_swap",
-    "bucket_encrypted", "bucket_key_changes", "bucket_rewritten", "bucket_old_key_gone", "compacted_put_off",
+    "bucket_encrypted", "bucket_key_changes", "bucket_rewritten", "bucket_old_key_gone",
     "time_lookups",
     "rest_read", "rest_judged", "rest_late_replies", "rest_lost_replies", "rest_deleted", "rest_forgotten",
     *(f"code_{code}" for code in ("NOT_LEADER_OR_FOLLOWER", "NOT_ENOUGH_REPLICAS", "OUT_OF_ORDER_SEQUENCE_NUMBER")),

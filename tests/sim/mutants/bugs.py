@@ -196,7 +196,7 @@ def append_after_lost_slot(original: Any) -> Any:
 
 def put_manifest_first(original: Any) -> Any:
     async def copy(self: Uploader, manifest: Any, epoch: int, entry: Any, log_part: Any, tail: bytes) -> None:
-        await self._add_to_manifest(manifest, epoch, [entry], manifest.key_seed)
+        await self._add_to_manifest(manifest, epoch, [entry])
         await put_verified(self._store, entry.key, log_part, tail)
 
     return copy

@@ -10,10 +10,7 @@ from tests.sim.cluster.observer import BrokenRules, Finding
 from tests.sim.harness.disk import SimDisk
 from tests.sim.mutants.watched_bucket import WatchedBucket, run_in_bucket
 from tests.sim.mutants.watched_log import LATER_MS, NOW, WatchedLog, compacted_config, run_watched
-from tests.unit.cold.rig import PID
-from tests.unit.hot.cleaning import put
 from tests.unit.hot.fixtures import open_log
-from tests.unit.hot.transactions import TransactionWriter
 from tiered.errors import Corrupt
 from tiered.hot import retention
 from tiered.records.pure_compact import SLOT_BYTES
@@ -154,62 +151,6 @@ def objects_are_cleaned() -> None:
             for _ in range(12):
                 await watched.rig.clock.sleep(0.1)
                 await watched.broker.collector.delete_expired()
-
-    run_in_bucket(scenario)
-
-
-def segments_are_left_alone() -> None:
-    """In the bucket, most keys are written once, and a few often. A tombstone and a marker are written among these."""
-
-    async def scenario(watched: WatchedBucket) -> None:
-        writer = TransactionWriter(watched.log)
-        for number in range(60):
-            put(watched.log, f"once{number}", "v")
-        watched.log.roll()
-        await watched.upload(with_keys=True)
-        await watched.clean()
-        writer.write(3, key=b"transactional")
-        for number in range(12):
-            put(watched.log, f"once more{number}", "v")
-        watched.log.roll()
-        for number in range(7):
-            for key in range(12):
-                put(watched.log, f"often{key}", f"v{number}")
-            put(watched.log, *(("once1", None) if number == 2 else (f"new{number}", "v")))
-            if number == 0:
-                writer.end(3, commit=True)
-            watched.log.roll()
-            watched.log.producers.on_high_watermark(watched.log.end_offset)
-            await watched.upload(with_keys=True)
-            if number == 1:
-                watched.cleaner.request_thorough(PID)
-            await watched.clean(at_ms=NOW + number * LATER_MS, segment_bytes=1024 if number < 2 else 1 << 14)
-
-    run_in_bucket(scenario)
-
-
-def records_of_a_marker_are_left_alone() -> None:
-    """In the bucket, the segment with a marker is written again and again, and that with its records is not."""
-
-    async def scenario(watched: WatchedBucket) -> None:
-        writer = TransactionWriter(watched.log)
-        writer.write(3, key=b"transactional")
-        for number in range(12):
-            put(watched.log, f"once{number}", "v")
-        watched.log.roll()
-        writer.end(3, commit=True)
-        for number, keys in enumerate((range(9), range(7), range(7, 9))):
-            for key in keys:
-                put(watched.log, f"twice{key}", f"v{number}")
-            watched.log.roll()
-            for key in range(12):
-                put(watched.log, f"new{number}-{key}", "v")
-            watched.log.roll()
-            watched.log.producers.on_high_watermark(watched.log.end_offset)
-            await watched.upload(with_keys=True)
-            if number == 0:
-                watched.cleaner.request_thorough(PID)
-            await watched.clean(at_ms=NOW + number * LATER_MS, segment_bytes=1024)
 
     run_in_bucket(scenario)
 

@@ -13,12 +13,10 @@ from tiered.cold.collector import Collector
 from tiered.cold.manifest import Manifest
 from tiered.compaction.batch_filter import CleanedBatches, CleanRules
 from tiered.compaction.cleanable_range import CleanableRange, LogEnds
-from tiered.compaction.request_budget import PutOff
 from tiered.compaction.transactions import CleanedTransactions
 from tiered.hot.interrupted_swaps import CLEANED
 from tiered.hot.log_cleaning import LogCleaning
 from tiered.hot.retention import TotalLimits
-from tiered.records.key_offset_map import KeyOffsetMap
 from tiered.records.native import walk
 
 LONG_MAX = 2**63 - 1
@@ -195,43 +193,3 @@ def drop_last_piece(original: Any) -> Any:
 
 def expire_by_any_policy(original: Any) -> Any:
     return lambda config: TotalLimits(config.retention_ms, config.retention_bytes)
-
-
-def let_all_horizons_pass(original: Any) -> Any:
-    """Tombstones go although older segments were left alone."""
-    return LONG_MAX
-
-
-def move_mark_over_all(original: Any) -> Any:
-    def find_mark(segments: Any, chosen: Any, map_from: int, end: int, clean_to: int) -> int:
-        return end
-
-    return find_mark
-
-
-def take_own_keys_for_later(original: Any) -> Any:
-    """The rows of a segment supersede its own records."""
-
-    def match_keys(self: KeyOffsetMap, rows: Any, base_offset: int, *, puts: bool) -> tuple[int, int]:
-        found: tuple[int, int] = original(self, rows, base_offset + puts, puts=puts)
-        return found
-
-    return match_keys
-
-
-def walk_from_the_run(original: Any) -> Any:
-    """Batches below a run do not count for its markers."""
-
-    def begin(self: CleanedTransactions[Any], aborted: Any = (), *, keeps_markers: bool = False) -> None:
-        original(self, aborted)
-
-    return begin
-
-
-def put_off_for_ever(original: Any) -> Any:
-    """A clean that was put off once never comes."""
-
-    def is_over(self: PutOff, dirty: CleanableRange, age_ms: int, share: float) -> bool:
-        return False
-
-    return is_over

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
-from tests.sim.cluster.options import DEFAULT_SHARE, ClusterOptions, TopicShape, compaction_options
+from tests.sim.cluster.options import ClusterOptions, TopicShape, compaction_options
 from tests.sim.harness.disk import SimFile
 from tests.sim.mutants import bugs, compaction_bugs, rest_bugs, transaction_bugs
 from tiered.cold import cleaner, collector
@@ -26,9 +26,7 @@ from tiered.cold.manifest import Manifest
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.reader import ColdReader
 from tiered.cold.uploader import Uploader
-from tiered.compaction import rewrites
 from tiered.compaction.batch_filter import CleanRules
-from tiered.compaction.request_budget import PutOff
 from tiered.compaction.transactions import CleanedTransactions
 from tiered.controller import partition_transitions
 from tiered.controller.runtime import Runtime
@@ -51,7 +49,6 @@ from tiered.hot.segment_files import OpenFiles
 from tiered.hot.verification import VerificationGuards
 from tiered.metadata import log_writer
 from tiered.metadata.log_writer import MetadataLog
-from tiered.records.key_offset_map import KeyOffsetMap
 from tiered.replication import become_leader, leader_replica, offset_lookup
 from tiered.replication.leader_reads import LeaderReads
 from tiered.replication.leader_state import LeaderState
@@ -314,16 +311,6 @@ def _with_cold_compaction(drawn: ClusterOptions) -> ClusterOptions:
     made = _with_compaction(drawn)
     assert made.compacted is not None
     return made.with_changes(compacted=replace(made.compacted, tiered=True))
-
-
-def _with_waiting_cleans(drawn: ClusterOptions) -> ClusterOptions:
-    """Adds a compacted topic whose cleans in the bucket wait until they are worth their requests."""
-    made = _with_cold_compaction(drawn)
-    assert made.compacted is not None
-    own = (("max.compaction.lag.ms", str(compaction_bugs.LONG_MAX)),)
-    return made.with_changes(
-        compacted=replace(made.compacted, own=(*made.compacted.own, *own)), request_share=DEFAULT_SHARE
-    )  # fmt: skip
 
 
 MUTANTS = {
@@ -671,27 +658,6 @@ MUTANTS = {
         SimMutant(
             "successor_lacks_a_batch", "the last piece of a run is not written", ("I26",),
             ((cleaner, "split_batches", compaction_bugs.drop_last_piece),), _with_cold_compaction,
-        ),
-        SimMutant(
-            "tombstone_before_all_segments", "a tombstone goes though older segments were left alone", ("I26",),
-            ((cleaner, "NO_HORIZON_PASSED", compaction_bugs.let_all_horizons_pass),), _with_cold_compaction,
-        ),
-        SimMutant(
-            "mark_beyond_what_was_applied", "the mark moves over segments that were left alone", ("I26",),
-            ((rewrites, "_find_mark", compaction_bugs.move_mark_over_all),), _with_cold_compaction,
-        ),
-        SimMutant(
-            "own_keys_supersede", "an object loses the last records of its own keys", ("I26",),
-            ((KeyOffsetMap, "match_keys", compaction_bugs.take_own_keys_for_later),), _with_cold_compaction,
-        ),
-        SimMutant(
-            "marker_without_its_batches", "a marker goes, its batches are in a segment left alone", ("I26",),
-            ((CleanedTransactions, "__init__", compaction_bugs.walk_from_the_run),), _with_cold_compaction,
-        ),
-        SimMutant(
-            "clean_waits_for_ever", "a clean in the bucket that was put off never comes",
-            ("I32", "every compacted log is clean"),
-            ((PutOff, "is_over", compaction_bugs.put_off_for_ever),), _with_waiting_cleans,
         ),
         SimMutant(
             "compact_only_expires", "retention takes what only compaction may", ("I22",),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tests.sim.cluster import test_transition_rules
 from tests.sim.mutants import cleaning_scenarios
-from tests.sim.scenarios import test_transactional_offsets, test_transactions, test_waiting_cleans
+from tests.sim.scenarios import test_transactional_offsets, test_transactions
 from tests.sim.scenarios.three import ThreeBrokers, run_scenario
 from tests.unit.cold import test_uploader
 from tests.unit.controller import test_partition_transitions
@@ -88,11 +88,6 @@ SCENARIOS: dict[str, Callable[[], None]] = {
     "cold_boundary_forgotten": cleaning_scenarios.objects_are_cleaned,
     "cold_tombstone_too_early": cleaning_scenarios.objects_are_cleaned,
     "successor_lacks_a_batch": cleaning_scenarios.objects_are_cleaned,
-    "tombstone_before_all_segments": cleaning_scenarios.segments_are_left_alone,
-    "mark_beyond_what_was_applied": cleaning_scenarios.segments_are_left_alone,
-    "own_keys_supersede": cleaning_scenarios.segments_are_left_alone,
-    "marker_without_its_batches": cleaning_scenarios.records_of_a_marker_are_left_alone,
-    "clean_waits_for_ever": test_waiting_cleans.test_clean_waits_a_week_at_most_also_under_a_new_leader,
     "compact_only_expires": cleaning_scenarios.compact_only_topic_keeps_everything,
 }
 """The scenario of each such mutant, by its name."""

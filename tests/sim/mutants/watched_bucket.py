@@ -50,12 +50,12 @@ class WatchedBucket(BucketRules):
             put(self.log, tombstone, None)
         self.log.roll()
 
-    async def upload(self, *, with_keys: bool = False) -> None:
+    async def upload(self) -> None:
         """Uploads every closed segment."""
         _, held = read_compacted_log(self._disk, DIRECTORY)
         for each in held:
             self._compacted.take(each.batch.base, each)
-        self.manifest = await self.broker.upload_all(self.log, 1, with_keys=with_keys)  # type: ignore[arg-type]
+        self.manifest = await self.broker.upload_all(self.log, 1)  # type: ignore[arg-type]
 
     async def clean(
         self, *, at_ms: int = NOW, memory: int = 1 << 16, segment_bytes: int = COMPACTED.segment_bytes

@@ -140,9 +140,24 @@ def test_leaders_that_crash_during_a_tiered_clean_lose_no_last_record(seed: int)
     settings = {
         "log_cleaner_backoff_ms": 200,
         "remote_log_manager_task_interval_ms": 500,
-        "tiered_cleaner_max_request_share": 1000.0,
     }
     run_scenario(scenario, seed, **settings, log_cleaner_io_max_bytes_per_second=20_000.0)
+
+
+def test_disks_keep_nothing_that_the_bucket_has_cleaned() -> None:
+    """I32: local retention would keep everything, and readers of the leader and of followers get the disk's records."""
+    tiered = {**CONFIGS, "remote.storage.enable": "true", "max.compaction.lag.ms": "1000"}
+
+    async def scenario(three: ThreeBrokers) -> None:
+        await three.controller.node.submit(CreateTopic("t", 1, 3, configs=tiered))
+        leader = await wait_leader(three)
+        written = await write(leader, 0, 100)
+        logs = [log_of(each) for each in three.brokers.values()]
+        await three.wait_until(lambda: all(each.local_start_offset == 100 for each in logs), SECONDS)
+        assert leader.manifest is not None and leader.manifest.clean_to == 100
+        assert set(await read(leader)) == last_of_each(written)
+
+    run_scenario(scenario, log_cleaner_backoff_ms=200, remote_log_manager_task_interval_ms=500)
 
 
 def test_partition_uncleanable_in_the_bucket_is_named_by_its_leader_only() -> None:
@@ -166,7 +181,6 @@ def test_partition_uncleanable_in_the_bucket_is_named_by_its_leader_only() -> No
         scenario,
         log_cleaner_backoff_ms=200,
         remote_log_manager_task_interval_ms=500,
-        tiered_cleaner_max_request_share=1000.0,
     )
 
 

@@ -15,7 +15,6 @@ from tests.sim.harness.store import SimBucket
 from tiered.cold.cache import ChunkCache
 from tiered.cold.cleaner import ColdCleaner
 from tiered.cold.collector import Collector
-from tiered.cold.kept_tails import KeptTails
 from tiered.cold.layout import SectionRef, segment_key
 from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.cold.manifest_store import ManifestStore
@@ -140,8 +139,7 @@ class Broker:
         self.store = rig.bucket.store(self.faults, rig.clock)
         self.metrics = Metrics()
         self.manifests = ManifestStore(self.store, rig.clock, rng, self.metrics, fan=fan)
-        self.tails = KeptTails()
-        self.uploader = Uploader(self.store, self.manifests, rig.clock, rng, self.metrics, tails=self.tails)
+        self.uploader = Uploader(self.store, self.manifests, rig.clock, rng, self.metrics)
         self.collector = Collector(
             self.store, self.manifests, self._keys_in_flight, rig.clock, self.metrics, grace_ms=1000
         )
@@ -153,7 +151,6 @@ class Broker:
             self.metrics,
             rig.clock,
             window_bytes=window_bytes,
-            tails=self.tails,
         )
 
     def _keys_in_flight(self, partition_id: PartitionId) -> frozenset[str]:
@@ -175,14 +172,10 @@ class Broker:
     async def take_over(self, epoch: int) -> Manifest:
         return await self.manifests.take_over(PID, TOPIC, epoch)
 
-    async def upload_all(
-        self, source: LocalLog, epoch: int, *, stable: int = 1 << 60, with_keys: bool = False
-    ) -> Manifest:
+    async def upload_all(self, source: LocalLog, epoch: int, *, stable: int = 1 << 60) -> Manifest:
         """Uploads every closed segment below `stable`."""
         manifest = await self.take_over(epoch)
-        while (
-            written := await self.uploader.upload_next(source, manifest, epoch, stable, with_keys=with_keys)
-        ) is not None:
+        while (written := await self.uploader.upload_next(source, manifest, epoch, stable)) is not None:
             manifest = written
         return manifest
 

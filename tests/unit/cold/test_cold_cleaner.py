@@ -7,7 +7,6 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from math import inf
 from typing import Any
 
 import pytest
@@ -58,7 +57,6 @@ async def clean(
     now: int = NOW,
     on_step: Callable[[], Awaitable[None]] | None = None,
     local: DiskLog | None = None,
-    request_share: float = inf,
 ) -> ColdCleanResult:
     """Cleans; calls `on_step` before each read of a piece and each put of an object."""
 
@@ -67,9 +65,7 @@ async def clean(
             await on_step()
 
     with_steps = replace(resources(map_bytes=memory), admit=admit)
-    return await cleaner.clean(
-        manifest, manifest.leader_epoch, settings, now, with_steps, local, request_share=request_share
-    )
+    return await cleaner.clean(manifest, manifest.leader_epoch, settings, now, with_steps, local)
 
 
 async def read(broker: Broker, start: int = 0) -> Facts:
@@ -174,7 +170,6 @@ def test_tombstone_goes_after_its_horizon() -> None:
         put(log, "k1", "latest")
         log.roll()
         manifest = await upload(broker, log)
-        cleaner.request_thorough(PID)
         result = await clean(cleaner, manifest, now=NOW + COMPACTED.delete_retention_ms)
         assert result.is_whole and not [each for each in await read(rig.broker("r3")) if each[1] == "k0"]
 
@@ -197,7 +192,6 @@ def test_tombstone_that_another_clean_met_gets_its_time_in_the_bucket() -> None:
             put(log, "k1", str(number))
             log.roll()
             manifest = await upload(broker, log)
-            cleaner.request_thorough(PID)
             assert (await clean(cleaner, manifest, now=NOW + 2 * retention_ms + at_ms)).is_whole
             seen = await read(rig.broker(f"reader{number}"))
             assert [each for each in seen if each[1] == "k0"] == [(60, "k0", None)] * stays, number
@@ -727,7 +721,6 @@ def test_tombstone_stays_while_the_disk_serves_the_value_that_it_deletes() -> No
             manifest = await upload(broker, log)
             if turn == 3:
                 await log.drop_local_below(manifest.cold_end_offset)
-            cleaner.request_thorough(PID)
             assert (await clean(cleaner, manifest, local=log, now=now)).is_whole
             seen.append([each for each in await read(rig.broker(f"reader {turn}"), 1) if each[1] == "gone"])
             put(log, "k1", f"w{turn}")

@@ -31,6 +31,7 @@ def plan(
     closed: list[Segment] = CLOSED,
     active: Segment = ACTIVE,
     now: int = NOW,
+    clean_to: int = 0,
     **settings: int,
 ) -> RetentionPlan:
     return plan_retention(
@@ -42,6 +43,7 @@ def plan(
         deletable_below=deletable,
         cold_end=cold_end,
         cold_bytes_known=known,
+        clean_to=clean_to,
     )
 
 
@@ -83,6 +85,13 @@ def test_local_copies_are_deleted_only_below_the_cold_end() -> None:
     assert plan(cold_end=30, local_retention_ms=1) == RetentionPlan(0, 30, False)
     assert plan(cold_end=25, local_retention_ms=1) == RetentionPlan(0, 20, False)
     assert plan(cold_end=0, local_retention_ms=1) == RetentionPlan(0, 0, False)
+
+
+def test_local_copies_of_what_the_bucket_has_cleaned_are_deleted() -> None:
+    assert plan(cold_end=50, clean_to=30) == RetentionPlan(0, 30, False)
+    assert plan(cold_end=50, clean_to=35) == RetentionPlan(0, 30, False), "a part of the segment is not clean"
+    assert plan(cold_end=50, clean_to=50, deletable=20) == RetentionPlan(0, 20, False)
+    assert plan(cold_end=50, clean_to=30, local_retention_bytes=100) == RetentionPlan(0, 40, False)
 
 
 def test_local_size_limits_the_closed_segments() -> None:

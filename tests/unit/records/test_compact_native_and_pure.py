@@ -3,8 +3,6 @@ input."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,7 +73,7 @@ def test_both_implementations_clean_alike(
         cleaned = module.filter_batches(
             table, SEED, put.latest_offset, data, 0, len(data), offsets, upper, now_ms, now_ms + 1000, one
         )
-        results.append((put, cleaned, pack(module, table), table))
+        results.append((put, cleaned, table))
     assert results[0] == results[1]
     assert type(results[0][0]) is type(results[1][0]) and type(results[0][1]) is type(results[1][1])
 
@@ -111,46 +109,6 @@ def test_both_implementations_clean_a_batch_of_many_records_alike(
         )
         results.append((put, cleaned, table))
     assert results[0] == results[1]
-
-
-KEYS_AND_OFFSETS = st.dictionaries(st.integers(0, 12).map(lambda number: bytes([number]) * 16), st.integers(0, 50))
-
-
-@given(KEYS_AND_OFFSETS, KEYS_AND_OFFSETS, st.integers(1, 12), st.booleans(), st.sampled_from([0, 7, 2**40]))
-def test_both_implementations_match_keys_alike(
-    older: dict[bytes, int], newer: dict[bytes, int], keys_max: int, puts: bool, base: int
-) -> None:
-    results = []
-    for module in (native, pure_compact):
-        table = bytearray(24 * 16)
-        first = module.match_keys(table, 0, 16, rows_of(newer), base + 20, True)
-        assert first == (len(newer), 0, 0) and module.pack_keys(table, base + 20) == rows_of(newer)
-        second = module.match_keys(table, first[0], keys_max, rows_of(older), base, puts)
-        results.append((second, table))
-    assert results[0] == results[1]
-    assert results[0][0][1] == sum(offset < newer[key] + 20 for key, offset in older.items() if key in newer)
-
-
-def pack(module: Any, table: bytearray) -> bytes | str:
-    try:
-        return module.pack_keys(table, 0)  # type: ignore[no-any-return]
-    except ValueError as error:
-        return str(error)
-
-
-def rows_of(offsets: dict[bytes, int]) -> bytes:
-    return b"".join(key + offset.to_bytes(4, "big") for key, offset in sorted(offsets.items()))
-
-
-@pytest.mark.parametrize("module", [native, pure_compact])
-def test_keys_that_no_row_can_have_are_refused(module: Any) -> None:
-    table = bytearray(48)
-    module.match_keys(table, 0, 2, rows_of({b"k" * 16: 5}), 0, True)
-    for base in (6, -(2**32)):
-        with pytest.raises(ValueError, match="out of range"):
-            module.pack_keys(table, base)
-    with pytest.raises(ValueError, match="20 bytes each"):
-        module.match_keys(table, 1, 2, b"x" * 21, 0, True)
 
 
 @pytest.mark.parametrize(("start", "end"), [(-1, 0), (0, 99), (5, 4)])

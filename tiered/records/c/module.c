@@ -33,8 +33,6 @@ static PyMethodDef methods[] = {
     {"json_repeated_name", (PyCFunction)(void (*)(void))native_json_repeated_name, METH_FASTCALL, NULL},
     {"put_keys", native_put_keys, METH_VARARGS, NULL},
     {"filter_batches", native_filter_batches, METH_VARARGS, NULL},
-    {"pack_keys", native_pack_keys, METH_VARARGS, NULL},
-    {"match_keys", native_match_keys, METH_VARARGS, NULL},
     {"find_keyless", native_find_keyless, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -46,8 +46,6 @@ PyObject *native_json_entries(PyObject *, PyObject *);
 PyObject *native_json_repeated_name(PyObject *, PyObject *const *, Py_ssize_t);
 PyObject *native_put_keys(PyObject *, PyObject *);
 PyObject *native_filter_batches(PyObject *, PyObject *);
-PyObject *native_pack_keys(PyObject *, PyObject *);
-PyObject *native_match_keys(PyObject *, PyObject *);
 PyObject *native_find_keyless(PyObject *, PyObject *);
 
 #endif
