@@ -95,8 +95,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collects tests without garbage collection, which takes two fifths of that time and finds nothing. What is there
-    then stays to the end: no later collection looks at it."""
+    """Collects tests without garbage collection, which takes two fifths of that time and finds nothing. Objects
+    that are there then stay to the end: no later collection looks at them."""
     gc.disable()
     try:
         return (yield)
