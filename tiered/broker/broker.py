@@ -438,6 +438,7 @@ class Broker:
             partition_health=self.cluster_metrics.partition_health,
             late_transactions=self.late_transactions.find(),
             beyond_ends=self.offsets_beyond_end.find(),
+            holding=self.late_transactions.find_holding(self.tiering.find_most_lagging()),
             uncleanable=self.log_cleaner.uncleanable,
             contact_lost_ms=0 if self.cluster.has_controller_contact else self.cluster.standby.silent_ms,
         )

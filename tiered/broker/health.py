@@ -72,13 +72,15 @@ def assess_health(
     partition_health: PartitionHealth,
     late_transactions: Sequence[LateTransaction],
     beyond_ends: Sequence[OffsetBeyondEnd],
+    holding: LateTransaction | None,
     uncleanable: Mapping[TopicPartition, str],
     contact_lost_ms: int,
 ) -> Health:
     """Returns the report of a broker from the states of its parts.
 
     `replicas` are those that lead, out of `replica_count`. `waits_for_store`: the start waits for an unreachable store.
-    `copy_lag_ms`: age of the oldest record that is not in the bucket; `copy_lag_max_ms` is its limit. `clocks` are
+    `copy_lag_ms`: age of the oldest record that is not in the bucket; `copy_lag_max_ms` is its limit; `holding` is the
+    open transaction whose end the upload of that record waits for, if there is one. `clocks` are
     problems of this broker's clock, and of others that it finds as controller; `clock_comparisons` has the numbers.
     `contact_lost_ms`: time without contact with the controller; 0 with it.
     """
@@ -91,9 +93,14 @@ def assess_health(
         )
     if outage is not None:
         state = "refuses requests" if outage.refused else "unreachable"
+        backlog = (
+            f"the oldest record outside the bucket has been here for {copy_lag_ms / 1000:.0f} s,"
+            f" {waiting_segments} closed segments wait for upload"
+            if copy_lag_ms
+            else "all records are in the bucket"
+        )
         problems.append(
-            f"store {state} since {_format_time(outage.since_ms)}: {waiting_segments} segments wait for upload,"
-            f" the oldest record for {copy_lag_ms / 1000:.0f} s,"
+            f"store {state} since {_format_time(outage.since_ms)}: {backlog},"
             f" {pending_metadata} changes of metadata wait ({outage.why})"
         )
     elif metadata_trouble:
@@ -110,6 +117,7 @@ def assess_health(
             problems.append(
                 f"uploads are behind: the oldest record outside the bucket has been here for"
                 f" {copy_lag_ms / 1000:.0f} s, tiered.upload.max.lag.ms is {copy_lag_max_ms}"
+                f"{_describe_holding(holding)}"
             )
     problems += _describe_late_transactions(late_transactions)
     problems += _describe_beyond_ends(beyond_ends)
@@ -118,12 +126,12 @@ def assess_health(
     own_id = partition_health.node_id
     if own_id in full_disks and image.brokers[own_id].moved_leaders:
         problems.append(full_disks[own_id])
-    own = problems.copy()
-    problems += islice(other_clocks, LISTED_MAX)
     if started and contact_lost_ms:
         problems.append(
             f"no contact with the controller (broker {image.controller}) for {contact_lost_ms / 1000:.0f} s"
         )
+    own = problems.copy()
+    problems += islice(other_clocks, LISTED_MAX)
     problems += [words for node, words in full_disks.items() if node != own_id]
     problems += _describe_partitions(image, partition_health)
     lost = unacknowledged_losses(image)
@@ -182,6 +190,16 @@ def _describe_beyond_ends(beyond_ends: Sequence[OffsetBeyondEnd]) -> Iterator[st
         )
     if len(beyond_ends) > LISTED_MAX:
         yield f"and {len(beyond_ends) - LISTED_MAX} more committed offsets are above the end of a partition"
+
+
+def _describe_holding(holding: LateTransaction | None) -> str:
+    if holding is None:
+        return ""
+    name = f" of transactional id {holding.transactional_id}" if holding.transactional_id else ""
+    return (
+        f"; those of {holding.tp} wait for the end of a transaction{name} of producer id {holding.producer_id}, open"
+        f" from offset {holding.first_offset} on since {_format_time(holding.since_ms)}"
+    )
 
 
 def _late_details(late: LateTransaction) -> dict[str, Any]:

@@ -67,6 +67,17 @@ class LateTransactions:
         names = self._find_names({late.producer_id for late in found})
         return [late._replace(transactional_id=names.get(late.producer_id, "")) for late in found]
 
+    def find_holding(self, replica: LeaderReplica | None) -> LateTransaction | None:
+        """Returns the oldest open transaction of a partition: no later record is uploaded before its end. None without
+        one. It need not be late."""
+        now_ms = self._mono_ms()
+        oldest = None if replica is None else replica.log.producers.find_oldest_txn(now_ms)
+        if replica is None or oldest is None:
+            return None
+        name = self._find_names({oldest.producer_id}).get(oldest.producer_id, "")
+        since_ms = oldest.txn_began_ms + self._clock.wall_ms() - now_ms
+        return LateTransaction(replica.tp, oldest.producer_id, oldest.txn_first_offset, since_ms, name)
+
     def find_open(self) -> list[OpenTransaction]:
         """Returns the same transactions as `find`, as the rule for orphans needs them."""
         return [_describe(*found) for found in self._scan()]

@@ -190,15 +190,18 @@ class Tiering:
 
     def copy_lag_ms(self) -> int:
         """Returns the age of the oldest record that is not in the bucket, over all partitions; 0 if there is none."""
-        now_ms = self._clock.wall_ms()
-        return max(
-            (
-                now_ms - since
-                for each in self._led_partitions.list_leaders()
-                if (since := each.unified_log.upload_lag_since_ms)
-            ),
-            default=0,
-        )
+        slowest = self.find_most_lagging()
+        since_ms = None if slowest is None else slowest.unified_log.upload_lag_since_ms
+        return 0 if since_ms is None else self._clock.wall_ms() - since_ms
+
+    def find_most_lagging(self) -> LeaderReplica | None:
+        """Returns the led partition with the oldest record that is not in the bucket; None if there is none."""
+        lagging = [
+            (since_ms, number, each)
+            for number, each in enumerate(self._led_partitions.list_leaders())
+            if (since_ms := each.unified_log.upload_lag_since_ms)
+        ]
+        return min(lagging)[2] if lagging else None
 
     def _lag_by_topic(self) -> dict[tuple[str, ...], float]:
         """Returns the age in seconds of the oldest record that is not in the bucket, by topic."""

@@ -205,6 +205,10 @@ def test_health_names_the_transaction_that_nobody_ends() -> None:
             health = each.node.health()
             (problem,) = [said for said in health.own_problems if f"partition {late.tp} has a transaction" in said]
             assert (f"transactional id {producer.name}" in problem) == (each is keeper)
+            (behind,) = [said for said in health.own_problems if said.startswith("uploads are behind")]
+            assert (
+                f"those of {late.tp} wait for the end of a transaction" in behind and "open from offset 0 on" in behind
+            )
             assert health.ok and health.details["late_transactions"][0]["producer_id"] == producer.producer_id
             assert "partitionswithlatetransactionscount 1" in each.node.metrics.render()
 

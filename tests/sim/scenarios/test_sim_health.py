@@ -55,8 +55,9 @@ def test_unreachable_bucket_is_reported_with_the_backlog_of_each_broker() -> Non
         assert not found["healthy"] and "bucket" in found["reasons"], found
         said = join_problems(found)
         assert f"broker {three.controller.node_id}: store unreachable since" in said
-        assert "1 segments wait for upload" in said and "1 changes of metadata wait" in said
-        assert re.search(r"the oldest record for [56]\d s", said), said
+        assert "1 closed segments wait for upload" in said and "1 changes of metadata wait" in said
+        assert re.search(r"the oldest record outside the bucket has been here for [56]\d s", said), said
+        assert "all records are in the bucket, 0 changes" in said, "the others lead nothing"
         for each in three.brokers.values():
             each.machine.faults.outage = False
         await asyncio.sleep(3 * LAG)
@@ -64,6 +65,28 @@ def test_unreachable_bucket_is_reported_with_the_backlog_of_each_broker() -> Non
         assert after["healthy"], after
 
     run_scenario(scenario, tiered_upload_max_lag_ms=LAG * 1000)
+
+
+def test_broker_that_is_cut_off_or_stopped_says_why_it_is_down() -> None:
+    """Both are down for the cluster. The first one still replies to the operator."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        await create_topic(three, "t")
+        cut, stopped = three.others()
+        for other in three.brokers.values():
+            if other is not cut:
+                three.network.cut(cut.name, other.name)
+                three.network.cut(other.name, cut.name)
+        await three.wait_until(lambda: three.controller.node.image.brokers[cut.node_id].fenced, 40)
+        await stopped.stop()
+        found = await fetch_health(three)
+        assert found["nodes_down"] == sorted((cut.node_id, stopped.node_id))
+        assert "nodes down" in found["reasons"] and "broker problems" not in found["reasons"]
+        said = join_problems(found)
+        assert f"broker {cut.node_id}: no contact with the controller" in said, said
+        assert f"broker {stopped.node_id}: stopped, and has not joined again (" in said, said
+
+    run_scenario(scenario)
 
 
 def test_bytes_in_the_bucket_are_those_of_the_leader() -> None:

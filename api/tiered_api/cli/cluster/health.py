@@ -18,7 +18,7 @@ from tiered_api.cli.cluster.health_verdict import (
     topics_to_examine,
 )
 from tiered_api.cli.cluster.moves import fetch_reassignments
-from tiered_api.cli.cluster.view import ClusterView, fetch_cluster_view, fetch_self_reports
+from tiered_api.cli.cluster.view import ClusterView, fetch_cluster_view, fetch_reports_of_down, fetch_self_reports
 from tiered_api.cli.configs import TOPIC, describe_configs
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.internal_rows import fold_rows, is_internal
@@ -81,10 +81,10 @@ async def _watch(args: Namespace) -> Exit:
 
 async def check_health(client: KafkaClient) -> dict[str, Any]:
     """Fetches the state that the verdict needs. For a healthy cluster that takes two requests, and one to each
-    broker."""
+    broker. A broker that is down is tried too."""
     seen = await fetch_cluster_view(client)
     names = topics_to_examine(seen)
-    said = await fetch_self_reports(client, seen)
+    said = [*await fetch_self_reports(client, seen), *await fetch_reports_of_down(client, seen)]
     if not names:
         return summarize_health(seen, (), said)
     return summarize_health(seen, await explain_partitions(client, seen, names), said)

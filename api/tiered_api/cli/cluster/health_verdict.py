@@ -106,11 +106,12 @@ def summarize_health(
     bucket_unreachable = {
         each.node_id: each.store_unreachable_since_ms for each in reports if each.store_unreachable_since_ms >= 0
     }
-    troubled = [each for each in reports if each.problems]
+    missed = {node for node, broker in seen.brokers.items() if not seen.is_live(node) and node not in down}
+    troubled = [each for each in reports if each.problems and each.node_id not in missed]
     lost = {(each.topic, each.partition): each for broker in reports for each in broker.losses}
     reasons += ["possible losses"] if lost else []
     reasons += ["bucket"] if bucket_unreachable else []
-    reasons += ["broker problems"] if any(each.node_id not in bucket_unreachable for each in troubled) else []
+    reasons += ["broker problems"] if any(each.node_id not in {*bucket_unreachable, *down} for each in troubled) else []
     hidden = list(_describe_hidden(reports))
     return {
         "healthy": not reasons,

@@ -7,7 +7,7 @@ Kafka 4.0 and newer). A broker with replicas that neither names is `away` as wel
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tiered.errors import Code, Refused, Unavailable
 from tiered_api.kafka.client.client import Address, KafkaClient, to_refused
@@ -20,6 +20,8 @@ from tiered_api.kafka.protocol.messages.describe_cluster import (
 from tiered_api.kafka.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 
 REPORT_SECONDS = 5.0
+DOWN_SECONDS = 2.0
+"""Longest wait for the report of a broker that is not live."""
 LIVE, FENCED, STOPPED, AWAY = "live", "fenced", "stopped", "away"
 
 
@@ -49,6 +51,7 @@ class BrokerReport:
     """True if the caller may not describe each topic."""
     hides_health: bool = False
     """True if the caller may not see the health."""
+    has_replied: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +113,40 @@ async def fetch_self_reports(client: KafkaClient, seen: ClusterView) -> list[Bro
     return [said for said in found if said is not None]
 
 
-async def _fetch_self_report(client: KafkaClient, node: int) -> BrokerReport | None:
+async def fetch_reports_of_down(client: KafkaClient, seen: ClusterView) -> list[BrokerReport]:
+    """Returns a report for each fenced or stopped broker: its own if it replies, which then says why it is cut off.
+
+    A broker that runs and cannot join counts as stopped too, if its last run ended cleanly.
+    """
+    down = [each for each in seen.brokers.values() if each.state in (FENCED, STOPPED) and each.address is not None]
+    return list(await asyncio.gather(*(_fetch_report_of_down(client, each) for each in down)))
+
+
+async def _fetch_report_of_down(client: KafkaClient, broker: BrokerSummary) -> BrokerReport:
+    host, _, port = str(broker.address).rpartition(":")
+    client.add_broker(broker.node_id, host.strip("[]"), int(port))  # Metadata names live brokers alone
+    report = await _fetch_self_report(client, broker.node_id, DOWN_SECONDS)
+    if report is not None and report.has_replied:
+        return report if report.problems else replace(report, problems=(f"is {broker.state}, and replies",))
+    why = "" if report is None else report.problems[0].partition(": ")[2]
+    if broker.state == STOPPED:
+        sentence = f"stopped, and has not joined again ({why}): if its process runs, its log says why it cannot join"
+    else:
+        sentence = f"is fenced, and does not reply: {why}"
+    return BrokerReport(broker.node_id, (sentence,), has_replied=False)
+
+
+async def _fetch_self_report(
+    client: KafkaClient, node: int, longest_seconds: float = REPORT_SECONDS
+) -> BrokerReport | None:
     request = DescribeClusterRequest(include_health=True)
-    seconds = min(REPORT_SECONDS, client.timeout)
+    seconds = min(longest_seconds, client.timeout)
     try:
         async with asyncio.timeout(seconds):
             got = await client.send(request, DescribeClusterResponse, node_id=node)
     except (TimeoutError, Unavailable) as fault:
         why = str(fault) or client.connect_faults.get(node) or f"no reply within {seconds:g} s"
-        return BrokerReport(node, (f"does not report its health: {why}",))
+        return BrokerReport(node, (f"does not report its health: {why}",), has_replied=False)
     except Refused as no:
         if no.code is Code.UNSUPPORTED_VERSION:
             return None
