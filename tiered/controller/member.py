@@ -22,6 +22,7 @@ from tiered.controller.requests import AnnounceBroker, CreatePartitions, CreateT
 from tiered.controller.standby import OnClockCompared, StandbyController
 from tiered.errors import Code, Fenced, Refused, Unavailable
 from tiered.ids import TopicId
+from tiered.log_limiter import LogLimiter
 from tiered.metadata.dynamic_config import DynamicBrokerConfig
 from tiered.metadata.image import Image, inter_broker_address
 from tiered.metadata.loader import ApplyImage, MetadataLoader, OnChanges
@@ -64,6 +65,7 @@ class ClusterMember:
         rng = world.rng.stream("cluster")
         self.channel = ControllerChannel(self.view, self, peers, world.clock, rng)
         self.active_controller: ActiveController | None = None
+        self._candidacy_log = LogLimiter(world.clock)
         self.standby = StandbyController(self.view, peers, world.store, world.clock, rng, on_clock_compared)
 
     # -- state --------------------------------------------------------------------------------------------------------
@@ -202,13 +204,29 @@ class ClusterMember:
                     await self._run_active(self.active_controller)
                 elif self._peers is None:
                     raise Fenced("another controller writes to this store")
-                elif (
-                    not await self.standby.fetch_metadata(self.view.settings.broker_heartbeat_interval_ms)
-                    and await self.standby.on_controller_lost()
-                ):
-                    await self.try_take_over()
+                elif not await self.standby.fetch_metadata(self.view.settings.broker_heartbeat_interval_ms):
+                    await self._on_controller_lost()
         finally:
             self.loader.end()
+
+    async def _on_controller_lost(self) -> None:
+        """Becomes candidate if this broker has to.
+
+        A controller that replies, but cannot write to the bucket, counts each fetch as a heartbeat. So the attempt ends
+        after a third of a session timeout: a bucket that is slow or unreachable for all costs no broker its contact.
+        """
+        is_stalled = self.standby.is_store_stalled
+        limit = self.view.session_ms / 3000 if is_stalled else None
+        try:
+            async with asyncio.timeout(limit):
+                if await self.standby.on_controller_lost():
+                    await self.try_take_over()
+        except TimeoutError:
+            suppressed = self._candidacy_log.admit()
+            if suppressed is not None:
+                log.info("candidacy ended: the bucket does not reply in time here either suppressed=%d", suppressed)
+        if is_stalled:
+            self.standby.on_attempt_ended()
 
     async def check_store(self) -> None:
         """Checks that the bucket still holds this cluster, and as controller that no other controller has written

@@ -71,6 +71,7 @@ class StandbyController:
         self._fetch_works = True
         """True if the last fetch from a controller got a reply."""
         self._view_failure_log = LogLimiter(self._clock)
+        self._candidate_log = LogLimiter(self._clock)
         self._controller_lost = False
         self._awaits_successor = False
         """True if this broker was controller and has had no contact with the next one yet."""
@@ -91,6 +92,11 @@ class StandbyController:
         """
         unconfirmed_ms = (self._clock.mono_ns() - self._fetch_sent_ns) // 1_000_000
         return not (self._awaits_successor or self._is_behind) and unconfirmed_ms < self._view.session_ms
+
+    @property
+    def is_store_stalled(self) -> bool:
+        """True if the controller replied to the last fetch, and could not write to the bucket for long."""
+        return decide_if_store_stalled(self._contact_loss(), self._view.session_ms) is not None
 
     @property
     def silent_ms(self) -> int:
@@ -117,6 +123,14 @@ class StandbyController:
         self._awaits_successor = True
         self.clock_skew = ClockSkew()
         self._unfollowed_epochs = 0 if was_followed else self._unfollowed_epochs + 1
+
+    def on_attempt_ended(self) -> None:
+        """Counts the silence from now on, after an attempt to replace a controller that replied.
+
+        This broker did not fetch meanwhile. The controller may count the next fetch, even if its reply is lost, and
+        fences this broker a session timeout after that. Contact itself (R6) counts from the last fetch with a reply.
+        """
+        self._contact_ns = self._clock.mono_ns()
 
     def _on_contact(self, store_stalled_ms: int, fetch_sent_ns: int) -> None:
         self._contact_ns = self._activity_ns = self._clock.mono_ns()
@@ -177,7 +191,7 @@ class StandbyController:
         self._is_behind = self._view.image.slot + 1 < reply.next_slot
         if reply.too_old and await self.try_catch_up():
             self._is_behind = self._view.image.slot + 1 < reply.next_slot
-        return decide_if_store_stalled(self._contact_loss(), self._view.session_ms) is None
+        return not self.is_store_stalled
 
     def _compare_clocks(self, reply: MetadataFetchReply, sent_ns: int) -> ClockComparison | None:
         """Returns the comparison by a reply that has just arrived; None if the controller sends no clock."""
@@ -245,7 +259,12 @@ class StandbyController:
             return False
         if self._view.image.controller_epoch != last_epoch or not isinstance(step(), BecomeCandidate):
             return False
-        log.warning("broker becomes candidate for controller node_id=%d after_epoch=%d", self._view.node_id, last_epoch)
+        suppressed = self._candidate_log.admit()
+        if suppressed is not None:
+            log.warning(
+                "broker becomes candidate for controller node_id=%d after_epoch=%d suppressed=%d",
+                self._view.node_id, last_epoch, suppressed,
+            )  # fmt: skip
         return True
 
     async def _is_controller_gone(self) -> bool:

@@ -10,6 +10,7 @@ from tests.sim.rig.broker_rig import SimBrokerRig, batch, run
 from tests.sim.scenarios.three import SESSION, SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Refused, Unavailable
+from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.object_store.metered import MeteredStore
 from tiered.ports import GetResult, NotFound
 from tiered.replication.leader_replica import ACKS_ALL
@@ -170,6 +171,7 @@ def test_acks_all_waits_only_if_a_member_of_the_last_isr_is_gone(seed: int) -> N
         assert "store unreachable" in problems(leader)
         set_bucket_outage(three, is_unreachable=False)
         await three.wait_until(lambda: len(leader.node.image.topics["all"].partitions[0].isr) == 2, SOON_SECONDS)
+        await three.wait_until(lambda: leader.node.cluster.has_controller_contact, SOON_SECONDS)  # of whichever wins
         assert [await is_acked(leader, topic, ACKS_ALL) for topic in both] == [True, True]
         assert (
             leader.node.leader_replica("all", 0).high_watermark == leader.node.leader_replica("all", 0).log.end_offset
@@ -195,7 +197,8 @@ def test_broker_without_controller_contact_refuses_acks_all() -> None:
         assert not await is_acked(leader, "t", ACKS_ALL)
         assert await is_acked(leader, "t", 1)
         assert (await leader.node.leader_replica("t", 0).reads.read(0, 1 << 20)).size, "reads go on"
-        assert f"no contact with the controller (broker {dies.node_id})" in problems(leader)
+        own = leader.node.health().own_problems  # what `tiered cluster health` shows
+        assert any(f"no contact with the controller (broker {dies.node_id})" in each for each in own)
         set_bucket_outage(three, is_unreachable=False)
         await three.wait_until(
             lambda: len(three.controller_ids()) == 1 and leader.node.cluster.has_controller_contact, SOON_SECONDS
@@ -203,3 +206,34 @@ def test_broker_without_controller_contact_refuses_acks_all() -> None:
         assert await is_acked(leader, "t", ACKS_ALL)
 
     run_scenario(scenario)
+
+
+@pytest.mark.parametrize("fault", ["slow", "puts fail"])
+@pytest.mark.parametrize("seed", range(3))
+def test_change_that_the_bucket_does_not_take_costs_no_broker_its_contact(seed: int, fault: str) -> None:
+    """The controller replies to its standbys all the time. The standbys try the bucket too, and go on to fetch."""
+
+    async def scenario(three: ThreeBrokers) -> None:
+        leader, follower = three.others()
+        controller = three.controller
+        await create_topic(three, "t", leader.node_id, follower.node_id, controller.node_id)
+        await three.wait_until(lambda: len(leader.node.image.topics["t"].partitions[0].isr) == 3, 20)
+        for each in three.brokers.values():
+            if fault == "slow":
+                each.machine.faults.first_byte_seconds = 20.0
+            else:
+                each.machine.faults.rules.append(FaultRule(FaultKind.ERROR, ("put",)))
+        waits = asyncio.create_task(controller.node.submit(CreateTopic("u", partitions=1)))
+        end = three.now + 20 * SESSION
+        while three.now < end:
+            assert all(each.node.cluster.has_controller_contact for each in three.brokers.values())
+            assert await is_acked(leader, "t", ACKS_ALL)
+            await asyncio.sleep(SESSION / 10)
+        for each in three.brokers.values():
+            each.machine.faults.first_byte_seconds = 0.0
+            each.machine.faults.rules.clear()
+        await asyncio.wait([waits], timeout=SOON_SECONDS)
+        assert waits.done() and isinstance(waits.exception(), Refused | None)
+        await create_topic(three, "v", leader.node_id, follower.node_id)
+
+    run_scenario(scenario, seed)
