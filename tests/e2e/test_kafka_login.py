@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 from base64 import b64decode
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.kafka_site import KafkaBroker, RawClient, batch, fetch, run, wait_until
+from tiered.access.audit_log import LOGGER
 from tiered.config.listener_overrides import PLAIN_USERS, ListenerOverride
 from tiered.config.settings import SASL_MECHANISMS
 from tiered.controller.requests import AlterScramCredentials, RotateBrokerSecret, ScramDeletion
@@ -92,6 +95,8 @@ PLAIN = ListenerOverride(
 def test_user_logs_in_and_is_served(
     tmp_path: Path, user: str, password: str, mechanism: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, LOGGER)
+
     async def scenario(site: KafkaBroker) -> None:
         host, port = site.address.rsplit(":", 1)
         brokers = [Address(host, int(port))]
@@ -122,6 +127,8 @@ def test_user_logs_in_and_is_served(
     )
     assert "PLAIN without TLS: passwords cross the network in clear listener=PLAINTEXT" in caplog.text
     assert "nonsense" not in caplog.text
+    refused = [json.loads(line) for line in caplog.messages if line.startswith("{") and '"refused"' in line]
+    assert [(each["host"], each["claimed_user"]) for each in refused] == [("127.0.0.1", user), ("127.0.0.1", "nobody")]
 
 
 def test_wrong_password_of_plain_is_answered_late(tmp_path: Path) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.certificates import Signed, sign
 from tests.e2e.kafka_site import KafkaBroker, run
+from tiered.access.audit_log import LINES_PER_SECOND
 from tiered.config.listener_overrides import ListenerOverride
 from tiered.controller.requests import AlterBrokerConfigs
 from tiered.metadata.changes import ALL_BROKERS
@@ -80,6 +83,31 @@ def test_client_whose_certificate_no_rule_names_gets_no_connection(tmp_path: Pat
 
     rules = "RULE:^CN=alice.*$/alice/"
     run(tmp_path / "data", scenario, **settings(tmp_path, "required"), ssl_principal_mapping_rules=rules)
+
+
+def test_flood_of_failed_handshakes_has_few_lines_in_the_audit_log(tmp_path: Path) -> None:
+    """Clients with the wrong trust store connect again and again. All failures count, and few have a line."""
+    failures = 60
+
+    async def scenario(site: KafkaBroker) -> None:
+        lines: list[dict[str, object]] = []
+        site.node.audit.subscribe(lambda line: lines.append(json.loads(line)))
+        port = next(iter(site.server.addresses.values())).port
+        stranger = ssl.create_default_context(cadata=sign("CN=another authority").certificate_pem)
+        begun = time.monotonic()
+        for _ in range(failures):
+            with pytest.raises(ssl.SSLError):
+                await asyncio.open_connection(HOST, port, ssl=stranger, server_hostname=HOST)
+        while site.count_refusals("tls_handshake") < failures:
+            await asyncio.sleep(0)
+        seconds = int(time.monotonic() - begun) + 2
+        site.node.audit.write_counts()
+        written = [each for each in lines if each.get("host") == HOST]
+        counted = [each["suppressed"] for each in lines if "suppressed" in each]
+        assert len(written) <= LINES_PER_SECOND * seconds
+        assert len(written) + sum(map(int, map(str, counted))) == failures
+
+    run(tmp_path / "data", scenario, **settings(tmp_path, "none"))
 
 
 def test_listener_has_its_own_certificate_and_clients(tmp_path: Path) -> None:

@@ -110,10 +110,11 @@ class AuditLog:
         """Records that a login was ended, because what it had proved has changed."""
         self._record(LOGIN, ENDED, caller, mechanism=mechanism, listener=listener)
 
-    def record_refused_login(self, peer: str, listener: str, why: str) -> None:
-        """Records that a login was refused. Its principal is not proved, so the event has none."""
-        host = peer.rpartition(":")[0] or peer
-        self._record_limited(LOGIN, REFUSED, network_of(host), host=peer, listener=listener, why=why)
+    def record_refused_login(self, host: str, listener: str, why: str, claimed_user: str = "") -> None:
+        """Records that a login was refused. Its principal is not proved, so the event has none: it has the user that
+        the client named."""
+        claimed = {"claimed_user": claimed_user} if claimed_user else {}
+        self._record_limited(LOGIN, REFUSED, network_of(host), host=host, listener=listener, why=why, **claimed)
 
     def record_refusal(self, caller: Caller, operation: Operation, kind: ResourceType, name: str) -> None:
         """Records that rights refused an operation to a caller."""

@@ -23,10 +23,11 @@ _FIRST = re.compile(
 
 class OAuthBearerServer:
     """The server's side of one login. `user` is set once the token was accepted, which is valid until `expires_at`.
-    `refused` has the reason after a token was refused: the reply was `INVALID`, and the next step raises the reason."""
+    `refused` has the reason after a token was refused: the reply was `INVALID`, and the next step raises the reason.
+    `claimed_user` stays empty: a token that is refused names nobody."""
 
     def __init__(self, verify: Callable[[str], VerifiedToken]) -> None:
-        self.user = ""
+        self.user = self.claimed_user = ""
         self.expires_at = 0.0
         self._verify = verify
         self._has_ended = False

@@ -32,10 +32,10 @@ def read_users(module: LoginModule) -> dict[str, Secret]:
 
 
 class PlainServer:
-    """The server's side of one login. `user` is set once the password was right."""
+    """The server's side of one login. `user` is set once the password was right, `claimed_user` before."""
 
     def __init__(self, users: Mapping[str, Secret], key: bytes) -> None:
-        self.user = ""
+        self.user = self.claimed_user = ""
         self._users = users
         self._key = key
         """Key under which passwords are compared: a comparison shows neither their bytes nor their length."""
@@ -56,6 +56,7 @@ class PlainServer:
             raise _refuse("the PLAIN message has no user or no password")
         if acting and acting != user:
             raise _refuse("the authorization id differs from the user")
+        self.claimed_user = user
         known = self._users.get(user)
         expected = self._digest("" if known is None else known.reveal())
         fits = hmac.compare_digest(expected, self._digest(password))

@@ -175,6 +175,8 @@ class ScramServer:
     ) -> None:
         self.user = ""
         """The user, once its proof was accepted; the id of a token if `is_by_token`."""
+        self.claimed_user = ""
+        """The user that the client names, proved or not."""
         self.is_by_token = False
         self.credential: ScramCredential | None = None
         """The credential that was proved."""
@@ -184,7 +186,6 @@ class ScramServer:
         self._nonce = nonce
         self._secret = secret
         self._shapes = shapes
-        self._claimed_user = ""
         self._credentials: Sequence[ScramCredential] = ()
         self._is_known = False
         self._binding = b""
@@ -230,7 +231,7 @@ class ScramServer:
         self._is_known = bool(found)
         self._credentials = found or (make_absent_credential(self._mechanism, self._secret, user, self._shapes),)
         credential = self._credentials[0]
-        self._claimed_user = user
+        self.claimed_user = user
         self._binding = match["gs2"].encode()
         self._nonce = match["nonce"] + self._nonce
         reply = f"r={self._nonce},s={_encode(credential.salt)},i={credential.iterations}"
@@ -253,11 +254,11 @@ class ScramServer:
             raise _refuse(FAILED)
         proven = [each for each in self._credentials if self._fits(each, proof, signed)]
         # The user may have changed since the first message.
-        current = self._find_credentials(self._claimed_user)
+        current = self._find_credentials(self.claimed_user)
         proven = [each for each in proven if each in current]
         if not proven or not self._is_known:
             raise _refuse(FAILED)
-        self.user, self.credential = self._claimed_user, proven[0]
+        self.user, self.credential = self.claimed_user, proven[0]
         return f"v={_encode(mechanism.hmac(proven[0].server_key, signed))}".encode()
 
     def _fits(self, credential: ScramCredential, proof: bytes, signed: bytes) -> bool:

@@ -24,7 +24,7 @@ from tiered.errors import Refused, Unavailable
 from tiered.fair_slots import FairSlots
 from tiered.log_limiter import LogLimiter
 from tiered.networks import neighbourhood_of, network_of
-from tiered.security.http_basic import SCHEME, parse_basic
+from tiered.security.http_basic import SCHEME, UserPassword, parse_basic
 from tiered.security.principal import ANONYMOUS, USER, Caller, Principal
 from tiered.security.scram import MECHANISMS, ScramCredential, ScramMechanism, has_password, make_absent_credential
 from tiered.thread_pool import ThreadPool
@@ -118,6 +118,7 @@ class Authenticator:
         scheme, _, text = sent.partition(" ")
         begun_ns = self._context.clock.mono_ns()
         why, is_token = FAILED, scheme.lower() == TOKEN_SCHEME and BEARER in self._methods
+        claimed_user = ""
         if is_token:
             try:
                 token = text.strip(" ")
@@ -127,7 +128,9 @@ class Authenticator:
             except Refused as refused:
                 why = refused.why
         elif scheme.lower() == SCHEME and BASIC in self._methods:
-            proven = await self._prove_password(text, peer)
+            parsed = parse_basic(text)
+            claimed_user = parsed.user if parsed is not None else ""
+            proven = await self._prove_password(parsed, peer) if parsed is not None else None
             if proven is not None:
                 is_good = partial(self._is_unchanged, proven)
                 return _Login(Principal(USER, proven.user), is_good, is_good, partial(self._is_left, proven))
@@ -137,7 +140,7 @@ class Authenticator:
         suppressed = self._log_limiter.admit()
         if suppressed is not None:
             log.warning("http login refused peer=%s suppressed=%d", peer, suppressed)
-        self._context.broker.audit.record_refused_login(peer, HTTP, why)
+        self._context.broker.audit.record_refused_login(peer, HTTP, why, claimed_user)
         raise self._challenge(why, INVALID_TOKEN if is_token else "")
 
     def _prove_token(self, token: str, peer: str) -> Principal:
@@ -163,10 +166,7 @@ class Authenticator:
         """True while the user has one of the credentials that it had: it may move from one mechanism to the other."""
         return bool(self._find_credentials(proven.user).items() & proven.credentials.items())
 
-    async def _prove_password(self, text: str, peer: str) -> _Proven | None:
-        parsed = parse_basic(text)
-        if parsed is None:
-            return None
+    async def _prove_password(self, parsed: UserPassword, peer: str) -> _Proven | None:
         # The user and the password, not the text: one login has many texts, which would push out those of others.
         key = hmac.digest(self._key, f"{parsed.user}\0{parsed.password.reveal()}".encode(), "sha256")
         proven = self._proven.get(key)

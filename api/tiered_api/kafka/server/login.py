@@ -69,6 +69,8 @@ class LoginMachine(Protocol):
 
     user: str
     """The user, once it has proved itself."""
+    claimed_user: str
+    """The user that the client names, proved or not; "" before it names one."""
 
     def step(self, message: bytes) -> bytes:
         """Returns the reply to the next message. Raises `Refused` if the login failed."""
@@ -231,7 +233,8 @@ class LoginHandler:
         """Records a failed login once. Its client may leave before the last reply."""
         if not login.has_failed:
             login.has_failed = True
-            self._context.refusals.record("login", connection.peer, refused.why, connection.listener)
+            claimed = login.machine.claimed_user if login.machine is not None else ""
+            self._context.refusals.record("login", connection.peer, refused.why, connection.listener, claimed)
 
     def _shake_hands(
         self, connection: LoginConnection, login: LoginState, header: RequestHeader, mechanism: str

@@ -59,11 +59,11 @@ class Refusals:
         self._log_limiter = LogLimiter(broker.world.clock)
         self._audit = broker.audit
 
-    def record(self, reason: str, peer: str, why: str, listener: str = "") -> None:
+    def record(self, reason: str, peer: str, why: str, listener: str = "", claimed_user: str = "") -> None:
         """Counts and logs a refusal. `reason` is a short label, `why` explains the single case."""
         self._counter.inc(1, reason)
         if reason in REFUSED_LOGINS:
-            self._audit.record_refused_login(peer, listener, why)
+            self._audit.record_refused_login(peer.rpartition(":")[0] or peer, listener, why, claimed_user)
         suppressed = self._log_limiter.admit(reason)
         if suppressed is not None:
             log.warning(
