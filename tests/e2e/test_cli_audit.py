@@ -55,6 +55,8 @@ def test_audit_names_who_deleted_a_topic(tmp_path: Path, capsys: pytest.CaptureF
         assert events("--resource orders --event change -n 1") == found[-1:]
         assert {each["principal"] for each in events("--principal User:bob")} == {"User:bob"}
         assert events("--resource orders --since 2100-01-01") == []
+        for since in ("--since -1h", "--since=-1h", "--since 1h", "--since @-1h"):
+            assert len(events(f"--resource orders --event change {since}")) == len(found), since
         shown = command("audit --resource orders --event change -n 1", form="text").splitlines()
         assert shown[0].split()[:4] == ["TIME", "EVENT", "OUTCOME", "PRINCIPAL"] and "User:bob" in shown[1]
         refused = command("audit", bob, code=2)

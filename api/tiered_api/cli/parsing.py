@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, NoReturn, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 EXIT_CODES_HELP = (
     "exit codes: 0 done; 1 a comparison did not hold, data is broken, or one of several things was refused; "
@@ -24,6 +25,10 @@ PARSER = "parser_of_command"
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 
+_BEGINS_AS_A_NUMBER = re.compile(r"^-\d")
+"""A value such as -10 or -1h. No option begins with a digit."""
+
+
 class Command(NamedTuple):
     """The module and the function that run a command: `function(args) -> int`."""
 
@@ -36,6 +41,10 @@ class Parser(argparse.ArgumentParser):
     option of the command that is most alike."""
 
     _words: Sequence[str] = ()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._negative_number_matcher = _BEGINS_AS_A_NUMBER  # argparse lets a word that matches be a value
 
     def error(self, message: str) -> NoReturn:
         if "required" in message:  # perhaps an option is there under a wrong name

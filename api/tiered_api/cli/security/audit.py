@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import re
 import time
 from argparse import Namespace
 from collections.abc import Mapping
@@ -131,9 +132,11 @@ async def _find_topic(client: KafkaClient) -> str:
 
 
 def _parse_since(text: str | None) -> int | None:
-    """Returns a time in ms: the forms of `topic consume -o @TIME`."""
+    """Returns a time in ms: the forms of `topic consume -o @TIME`. A duration without a sign is one that has passed."""
     if text is None:
         return None
+    if re.fullmatch(r"[\d.]+[a-z][\da-z.]*", text):
+        text = f"-{text}"
     point = parse_range(f"@{text.removeprefix('@')}", time.time_ns() // 1_000_000).start
     return point.value
 
@@ -171,6 +174,7 @@ def _time_ms(event: dict[str, Any]) -> float:
 def _to_row(event: dict[str, Any]) -> Row:
     """Returns an event as columns. The reason of a refusal stands in the last one."""
     detail = event.get("detail") or event.get("why") or event.get("mechanism") or event.get("pot")
+    claimed = f"(as user {event['claimed_user']})" if event.get("claimed_user") else ""
     more = f"({event['suppressed']} more without a line)" if event.get("suppressed") else ""
-    described = {**event, "detail": " ".join(filter(None, (detail, more)))}
+    described = {**event, "detail": " ".join(filter(None, (detail, claimed, more)))}
     return {name: described.get(name) for name in NAMES}
