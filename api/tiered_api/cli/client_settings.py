@@ -11,10 +11,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from tiered.clients.properties import MECHANISM, PASSWORD, PROTOCOL, USER
 from tiered.errors import Code, Refused
+from tiered.security.sasl_oauthbearer import MECHANISM as OAUTHBEARER
 
 NO_SETTINGS: Mapping[str, str] = {}
-PROTOCOL = "security.protocol"
 LOGIN_REFUSALS = (Code.SASL_AUTHENTICATION_FAILED, Code.UNSUPPORTED_SASL_MECHANISM, Code.ILLEGAL_SASL_STATE)
 
 
@@ -71,12 +72,20 @@ class ClientSettings(NamedTuple):
         return Refused(refused.code, f"{refused.why} ({told})") if told else refused
 
     def explain_login(self, refused: Refused) -> Refused:
-        """Returns an error of a broker that also says the source of the login, if the login is refused and is from no
-        option."""
-        source = self.source(PROTOCOL)
-        if refused.code not in LOGIN_REFUSALS or source is None or source.is_option:
+        """Returns an error of a broker that also says the source of the login, if the login is refused and is not from
+        options alone. The user and the password may have sources of their own."""
+        if refused.code not in LOGIN_REFUSALS:
             return refused
-        return Refused(refused.code, f"{refused.why} (the login is from {source.name})")
+        login = self.source(PROTOCOL)
+        is_by_token = self.get(MECHANISM).upper() == OAUTHBEARER
+        user, password = (login, login) if is_by_token else (self.source(USER), self.source(PASSWORD))
+        user, password = user or login, password or login
+        if user is None or password is None or (user.is_option and password.is_option):
+            return refused
+        told = f"the login is from {user.name}"
+        if user != password:
+            told = f"the user is from {user.name}, the password from {password.name}"
+        return Refused(refused.code, f"{refused.why} ({told})")
 
     def _named(self, why: str) -> Iterator[tuple[str, Source]]:
         for name in dict.fromkeys(name for each in self.sources for name in each.settings):

@@ -82,3 +82,19 @@ def test_error_names_the_source_of_each_setting_but_of_options() -> None:
         "sasl.password from TIERED_SASL_PASSWORD)"
     )
     assert explain("ssl.key.location=/k: bad") == "ssl.key.location=/k: bad"
+
+
+def test_refused_login_names_the_source_of_user_and_password() -> None:
+    """`-X sasl.password=wrong` beside a file: the file is right."""
+    file = client("--command-config a.properties", SECURE)
+    typed = Source("-X", {"sasl.password": "wrong"}, is_option=True)
+    token = client("profile 'prod' (/p.toml)", {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"})
+
+    def explain(*sources: Source, code: Code = Code.SASL_AUTHENTICATION_FAILED) -> str:
+        return merge_sources(sources).explain_login(Refused(code, "no")).why
+
+    assert explain(file) == "no (the login is from --command-config a.properties)"
+    assert explain(typed, file) == "no (the user is from --command-config a.properties, the password from -X)"
+    assert explain(Source("-X", SECURE, is_option=True), file) == "no"
+    assert explain(token) == "no (the login is from profile 'prod' (/p.toml))"
+    assert explain(file, code=Code.TOPIC_AUTHORIZATION_FAILED) == "no"
