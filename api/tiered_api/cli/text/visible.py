@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
+
+_escape = codecs.getencoder("unicode_escape")
+"""Loaded at once: the import of a codec opens files, and a process without free file descriptors has to log that."""
+
 
 def visible(text: str) -> str:
     """Returns `text` with each unprintable character escaped: line breaks, ESC, marks of direction."""
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    return "".join(each if each.isprintable() else _escape(each)[0].decode() for each in text)
