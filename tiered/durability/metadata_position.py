@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tiered.errors import Code, Corrupt, Refused
+from tiered.metadata import layout
 from tiered.metadata.image import Image
 from tiered.object_store.envelope import seal, unseal
 
@@ -57,6 +58,7 @@ def refuse_older(found: MetadataPosition, noted: MetadataPosition, path: str) ->
         raise Refused(
             Code.INCONSISTENT_CLUSTER_ID,
             f"the bucket went back to an older state: its metadata log is at {found}, and this data directory has seen"
-            f" {noted}: put the newer state of the bucket back; to go on without it, and lose what it had, remove"
+            f" {noted}: put the newer state of the bucket back, or the one object of the metadata log that is missing"
+            f" ({layout.slot_key(found.slot + 1)}); to go on without it, and lose what it had, remove"
             f" {path} from the data directory",
         )

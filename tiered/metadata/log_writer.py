@@ -213,10 +213,17 @@ class MetadataLog:
             self._whole_to = last
         elif isinstance(await self._store.get(layout.slot_key(min(missing)), 0, 1), NotFound):  # lists may be old
             await self.verify_cluster()  # an empty bucket may be a directory that is not mounted
+            key = layout.slot_key(min(missing))
+            if any(layout.slot_of(each.key) > min(missing) for each in listed):
+                raise Refused(
+                    Code.INCONSISTENT_CLUSTER_ID,
+                    f"the object {key} of the metadata log is gone, and later ones are there: put the object back, from"
+                    " an older version of it or from a copy of the bucket, and start the brokers",
+                )
             raise Refused(
                 Code.INCONSISTENT_CLUSTER_ID,
-                f"the bucket went back to an older state: slot {min(missing)} of its metadata log was committed and is"
-                " gone: stop all brokers, and put the newer state of the bucket back",
+                f"the bucket went back to an older state: slot {min(missing)} of its metadata log was committed, and"
+                f" {key} is gone: stop all brokers, and put the newer state of the bucket back",
             )
 
     async def check_next_slot(self) -> None:

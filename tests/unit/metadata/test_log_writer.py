@@ -203,7 +203,7 @@ def test_nobody_becomes_controller_behind_a_slot_that_is_gone() -> None:
         await old.append(topic_created(2))
         image = await load_image(memory)
         await memory.delete([layout.slot_key(gone)])
-        with pytest.raises(Refused, match=f"went back to an older state: slot {gone} of its metadata log"):
+        with pytest.raises(Refused, match=f"{layout.slot_key(gone)} of the metadata log is gone, and later ones"):
             await candidate.take_over(image, 2, "i2")
         assert len(await memory.list(layout.LOG_PREFIX)) == 2, "nothing was written"
 
@@ -239,6 +239,20 @@ def test_nobody_becomes_controller_in_an_empty_store() -> None:
     run(scenario())
 
 
+def test_last_slots_that_are_gone_are_an_older_state_of_the_bucket() -> None:
+    async def scenario() -> None:
+        memory, clock = store()
+        log, _ = await controller(memory, clock, 1)
+        await log.append(topic_created(1))
+        gone = await log.append(topic_created(2))
+        await memory.delete([layout.slot_key(gone)])
+        with pytest.raises(Refused, match=f"older state: slot {gone} .*{layout.slot_key(gone)} is gone"):
+            for _ in range(4):
+                await log.check_superseded()
+
+    run(scenario())
+
+
 def test_controller_that_writes_on_notices_a_hole_in_its_log() -> None:
     async def scenario() -> None:
         memory, clock = store()
@@ -246,7 +260,7 @@ def test_controller_that_writes_on_notices_a_hole_in_its_log() -> None:
         gone = await log.append(topic_created(1))
         await memory.delete([layout.slot_key(gone)])
         await log.append(topic_created(2))
-        with pytest.raises(Refused, match=f"went back to an older state: slot {gone} of its metadata log"):
+        with pytest.raises(Refused, match=f"{layout.slot_key(gone)} of the metadata log is gone, and later ones"):
             for _ in range(4):
                 await log.check_superseded()
 
