@@ -39,6 +39,8 @@ PAUSE_SECONDS = 10.0
 """Shortest time between two looks for newer keys, and the time between two looks at a file."""
 FAILURES_MAX = 10
 """Most looks without success that make the pause before the next one longer."""
+IDS_SHOWN = 10
+"""Ids of keys in a line of the log."""
 REMEMBERED_MAX = 1_000
 """Most tokens that are remembered; the oldest goes first."""
 
@@ -135,7 +137,7 @@ class TokenValidator:
                 if is_needed and not len(keys):
                     raise Refused(Code.INVALID_CONFIG, "the key set is empty")
                 self.keys, self._text = keys, text
-                log.info("keys of tokens were read keys=%d", len(self.keys))
+                log.info("keys of tokens were read keys=%d ids=%s", len(keys), ",".join(keys.ids[:IDS_SHOWN]))
         except Exception as error:  # the looks for newer keys must never end
             why = _find_reason(error)
             if is_needed:

@@ -50,6 +50,10 @@ class UnknownKey(Refused):
     """The token names a key that the set does not have: a newer set may have it."""
 
 
+KEY_ID_SHOWN = 100
+"""Characters of a key id that an error shows."""
+
+
 class KeySet:
     """Public keys, by their id and by the algorithm that they sign with."""
 
@@ -58,6 +62,11 @@ class KeySet:
 
     def __len__(self) -> int:
         return sum(map(len, self._keys.values()))
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of the keys, each once."""
+        return list(dict.fromkeys(known for known, _ in self._keys))
 
     def has(self, key_id: str) -> bool:
         """True if there is a key of this id."""
@@ -134,7 +143,8 @@ def _check_signature(
         "require": ["exp", "iss", "aud", rules.subject_claim],
         "verify_exp": False, "verify_nbf": False, "verify_iat": False, "verify_sub": False, "verify_jti": False,
     }  # fmt: skip
-    fault: Exception = UnknownKey(Code.SASL_AUTHENTICATION_FAILED, "the token is refused: its key is not known")
+    named = f": {key_id[:KEY_ID_SHOWN]!r}" if key_id else ""
+    fault: Exception = UnknownKey(Code.SASL_AUTHENTICATION_FAILED, f"the token is refused: its key is not known{named}")
     for key in keys.find(key_id, algorithm):
         try:
             claims: dict[str, Any] = jwt.decode(
