@@ -22,6 +22,8 @@ from pathlib import Path
 
 from tests.sources import ROOT
 
+MEASURABLE = "not resident"
+"""Chooses the tests that hold under AddressSanitizer: it keeps freed blocks, so the memory of a process shows them."""
 REPORTED = 66
 """The exit code of a process that a sanitizer ended."""
 
@@ -126,7 +128,7 @@ def main(words: list[str]) -> int:
     if words[0] == "fuzz":
         return int(import_module("tests.fuzz.__main__").main(["records", *words[1:]]))
     tests = ROOT / "tests" / "unit" / "records"
-    return int(import_module("pytest").main(["-p", "no:cacheprovider", str(tests), *words[1:]]))
+    return int(import_module("pytest").main(["-p", "no:cacheprovider", str(tests), "-m", MEASURABLE, *words[1:]]))
 
 
 if __name__ == "__main__":

@@ -311,6 +311,7 @@ def small_inputs() -> dict[str, tuple[Codec, bytes]]:
     }
 
 
+@pytest.mark.resident
 @pytest.mark.parametrize("name", small_inputs())
 def test_input_of_a_kilobyte_takes_little_memory_in_every_codec(name: str) -> None:
     codec, data = small_inputs()[name]
@@ -335,6 +336,7 @@ def test_window_above_that_of_the_highest_level_is_refused() -> None:
             list(decompress_pieces(Codec.ZSTD, zstd_frame(log, 1000), MIB))
 
 
+@pytest.mark.resident
 def test_thread_keeps_no_memory_of_a_wide_window() -> None:
     """The 10 KB of the frame become 300 MB, so that all of the window is used."""
     frame, before = zstd_frame(27, 300 * MIB), memory_mb("VmRSS")
