@@ -1,6 +1,7 @@
-"""Another client: it sends a small request repeatedly on one connection until its input ends, and prints its latencies.
+"""Another client: it sends a small request repeatedly on one connection until its input ends.
 
-python -m tests.hostile.probe HOST:PORT [heartbeat]   prints {"count", "p50", "p99", "worst"}, times in milliseconds
+python -m tests.hostile.probe HOST:PORT [heartbeat]   prints {"count", "p50", "p99", "worst"} in milliseconds for each
+line of its input, and begins anew
 
 The request is ApiVersions, every 2 ms. With `heartbeat` it is Heartbeat, every 20 ms, from the attackers' address.
 """
@@ -19,14 +20,28 @@ HEARTBEAT = bytes.fromhex("00000017 000c 0000 00000007 0003") + b"abc" + bytes.f
 HEARTBEAT_PAUSE_SECONDS = 0.02
 
 
-def ask(to: socket.socket, request: bytes) -> None:
+def ask(to: socket.socket, request: bytes) -> bytes:
+    """Sends a request. Returns its reply without the length."""
     to.sendall(request)
-    left = int.from_bytes(to.recv(4, socket.MSG_WAITALL), "big")
-    while left:
-        got = len(to.recv(min(left, 65536)))
-        if not got:
+    return receive(to, int.from_bytes(receive(to, 4), "big"))
+
+
+def receive(to: socket.socket, size: int) -> bytes:
+    """Returns exactly so many bytes."""
+    parts = list[bytes]()
+    while size:
+        parts.append(to.recv(min(size, 65536)))
+        if not parts[-1]:
             raise ConnectionError("the broker has closed the connection")
-        left -= got
+        size -= len(parts[-1])
+    return b"".join(parts)
+
+
+def summarize(waits: list[float]) -> dict[str, float]:
+    """Returns the number of latencies, and what 50 and 99 of 100 of them do not exceed, and all."""
+    waits = sorted(waits)
+    at = {"p50": len(waits) // 2, "p99": len(waits) * 99 // 100, "worst": -1} if waits else {}
+    return {"count": len(waits), **{name: round(waits[place], 2) for name, place in at.items()}}
 
 
 def main(address: str, kind: str = "") -> None:
@@ -39,15 +54,16 @@ def main(address: str, kind: str = "") -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         ask(connection, request)
         print("ready", flush=True)
-        ended = False
-        while not ended:
-            ended = bool(select.select([sys.stdin], [], [], pause)[0])
+        while True:
+            is_asked = bool(select.select([sys.stdin], [], [], pause)[0])
+            if is_asked and not sys.stdin.readline():
+                return
             begun = time.perf_counter()
             ask(connection, request)
             waits.append((time.perf_counter() - begun) * 1e3)
-    waits.sort()
-    at = {"p50": len(waits) // 2, "p99": len(waits) * 99 // 100, "worst": -1}
-    print(json.dumps({"count": len(waits), **{name: round(waits[p], 1) for name, p in at.items()}}), flush=True)
+            if is_asked:
+                print(json.dumps(summarize(waits)), flush=True)
+                waits.clear()
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """A tenant within its quota: it writes a record every few ms on one connection, and prints its latencies when asked.
 
-python -m tests.hostile.tenant HOST:PORT TOPIC   prints {"count", "p50", "p99", "worst"}, in milliseconds, for each line
-of its input, and begins anew
+python -m tests.hostile.tenant HOST:PORT TOPIC [USER PASSWORD]   prints {"count", "p50", "p99", "worst", "failed"}, in
+milliseconds, for each line of its input, and begins anew. With a user, it logs in over TLS.
 
 A latency counts from the time at which the record was due, so that a reply that comes late does not hide later ones.
+`failed` counts the records that the broker did not take.
 """
 
 from __future__ import annotations
@@ -11,16 +12,29 @@ from __future__ import annotations
 import json
 import select
 import socket
+import ssl
 import sys
 import time
+from functools import cache
+from typing import TypeVar
 
-from tests.hostile.probe import ask
+from tests.hostile.probe import ask, summarize
 from tiered.records.batch import encode_batch
+from tiered.security.scram import ScramClient, ScramMechanism
 from tiered_api.kafka.protocol.apis import ALL_APIS
-from tiered_api.kafka.protocol.codec import encode
-from tiered_api.kafka.protocol.headers import encode_request_header
-from tiered_api.kafka.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tiered_api.kafka.protocol.codec import decode, encode
+from tiered_api.kafka.protocol.headers import decode_response_header, encode_request_header
+from tiered_api.kafka.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from tiered_api.kafka.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from tiered_api.kafka.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from tiered_api.kafka.protocol.schema import Message
 
+T = TypeVar("T", bound=Message)
 CLIENT_ID = "tenant"
 ADDRESS = "127.0.0.78"
 PAUSE_SECONDS = 0.005
@@ -28,36 +42,71 @@ VALUE_BYTES = 1024
 VERSION = 9
 
 
+def make_frame(message: Message, version: int) -> bytes:
+    """Returns a whole request."""
+    body = encode(message, version)
+    head = encode_request_header(ALL_APIS[type(message).spec.key], version, 1, CLIENT_ID)
+    return (len(head) + len(body)).to_bytes(4, "big") + head + body
+
+
+def read_reply(table: type[T], version: int, reply: bytes) -> T:
+    _, position = decode_response_header(ALL_APIS[table.spec.key], version, reply)
+    return decode(table, version, reply, position)
+
+
 def make_request(topic: str) -> bytes:
     """Returns a whole Produce request of one record."""
     records = encode_batch([(int(time.time() * 1000), None, bytes(VALUE_BYTES), ())])
     data = [TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=records)])]
-    body = encode(ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=data), VERSION)
-    head = encode_request_header(ALL_APIS[0], VERSION, 1, CLIENT_ID)
-    return (len(head) + len(body)).to_bytes(4, "big") + head + body
+    return make_frame(ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=data), VERSION)
 
 
-def main(address: str, topic: str) -> None:
+def log_in(connection: socket.socket, user: str, password: str) -> None:
+    """Logs in by SCRAM-SHA-512."""
+    hello = ask(connection, make_frame(SaslHandshakeRequest("SCRAM-SHA-512"), 1))
+    assert read_reply(SaslHandshakeResponse, 1, hello).error_code == 0
+    machine = ScramClient(ScramMechanism.SHA_512, user, password, "nonce-of-the-tenant")
+    message = machine.make_first()
+    for _ in range(2):
+        reply = read_reply(
+            SaslAuthenticateResponse, 2, ask(connection, make_frame(SaslAuthenticateRequest(message), 2))
+        )
+        assert reply.error_code == 0, reply.error_message
+        message = machine.step(reply.auth_bytes)
+
+
+def main(address: str, topic: str, *login: str) -> None:
     host, port = address.rsplit(":", 1)
     request = make_request(topic)
-    with socket.create_connection((host, int(port)), 60, (ADDRESS, 0)) as connection:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    plain = socket.create_connection((host, int(port)), 60, (ADDRESS, 0))
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with trusting().wrap_socket(plain) if login else plain as connection:
+        if login:
+            log_in(connection, *login)
         waits: list[float] = []
+        failed = 0
         due = time.perf_counter()
         while True:
             due += PAUSE_SECONDS
             if select.select([sys.stdin], [], [], max(0.0, due - time.perf_counter()))[0]:
                 if not sys.stdin.readline():
                     return
-                waits.sort()
-                at = {"p50": len(waits) // 2, "p99": len(waits) * 99 // 100, "worst": -1} if waits else {}
-                shown = {name: round(waits[place], 2) for name, place in at.items()}
-                print(json.dumps({"count": len(waits), **shown}), flush=True)
+                print(json.dumps({**summarize(waits), "failed": failed}), flush=True)
                 waits.clear()
+                failed = 0
                 due = time.perf_counter()
                 continue
-            ask(connection, request)
+            reply = read_reply(ProduceResponse, VERSION, ask(connection, request))
             waits.append((time.perf_counter() - due) * 1e3)
+            failed += reply.responses[0].partition_responses[0].error_code != 0
+
+
+@cache
+def trusting() -> ssl.SSLContext:
+    """Returns a context that accepts any certificate."""
+    found = ssl.create_default_context()
+    found.check_hostname, found.verify_mode = False, ssl.CERT_NONE
+    return found
 
 
 if __name__ == "__main__":

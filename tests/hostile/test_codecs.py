@@ -7,18 +7,17 @@ The lists come from the tables of the broker: a new codec, operation or media ty
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
-from tests.hostile.target import AttackedBroker, attacked_broker, scale
+from tests.hostile.attacks import attack
+from tests.hostile.target import AttackedBroker, scale
 from tests.hostile.test_records import now_ms, produce
 from tiered.config.settings import Settings, topic_rows
 from tiered.config.topic_limits import LIMITS
@@ -48,7 +47,7 @@ Request = tuple[str, str, Any]
 
 def call(to: AttackedBroker, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, bytes]:
     """Returns status and the start of a reply. An event stream is closed after its first bytes."""
-    connection = http.client.HTTPConnection(urlsplit(to.served.url).netloc, timeout=200)
+    connection = to.http()
     try:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, None if body is None else json.dumps(body).encode(), named)
@@ -126,26 +125,22 @@ def chosen(cases: Iterable[Any], often: Collection[Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize(("codec", "level"), chosen(LEVELS, [("snappy", ""), LEVELS[-1]]))
-def test_compression_of_one_tenant_delays_no_other(tmp_path: Path, codec: str, level: str) -> None:
+@attack()
+async def test_compression_of_one_tenant_delays_no_other(to: AttackedBroker, codec: str, level: str) -> None:
     configs = {"max.message.bytes": "20000000", "compression.type": codec}
     if level:
         configs[f"compression.{codec}.level"] = level
-
-    async def scenario(to: AttackedBroker) -> None:
-        topic = CreatableTopic("t", 1, 1, configs=[CreatableTopicConfig(*each) for each in configs.items()])
-        await to.create(topic)
-        cluster = to.served.ask("GET", "/tiered/v1/node")[1]["cluster_id"]
-        async with to.attack(f"compression by {codec} {level}", memory=scale(150, 400)):
-            for make in WRITE_WAYS.values():
-                for size in (SMALL_BYTES, VALUE_BYTES):
-                    path, kind, body = make(cluster, "t", slow_text(codec, size))
-                    sent = [asyncio.to_thread(call, to, "POST", path, body, Content_Type=kind) for _ in range(CALLERS)]
-                    for status, start in await asyncio.gather(*sent):
-                        assert status in (200, 207), start
-                        assert b'"offset' in start and b'"failures":[{' not in start, start
-
-    with attacked_broker(tmp_path / "data") as to:
-        asyncio.run(scenario(to))
+    topic = CreatableTopic(to.name("t"), 1, 1, configs=[CreatableTopicConfig(*each) for each in configs.items()])
+    await to.create(topic)
+    cluster = to.ask("GET", "/tiered/v1/node")[1]["cluster_id"]
+    async with to.attack(f"compression by {codec} {level}", memory=scale(150, 400)):
+        for make in WRITE_WAYS.values():
+            for size in (SMALL_BYTES, VALUE_BYTES):
+                path, kind, body = make(cluster, to.name("t"), slow_text(codec, size))
+                sent = [asyncio.to_thread(call, to, "POST", path, body, Content_Type=kind) for _ in range(CALLERS)]
+                for status, start in await asyncio.gather(*sent):
+                    assert status in (200, 207), start
+                    assert b'"offset' in start and b'"failures":[{' not in start, start
 
 
 # -- what is shown ----------------------------------------------------------------------------------------------------
@@ -202,31 +197,28 @@ def read_by_consumer(to: AttackedBroker, name: str, topic: str, kind: str) -> tu
 
 
 @pytest.mark.parametrize("shape", chosen(SHAPES, ("deep", "wide list", "escapes", "no text")))
-def test_record_of_any_shape_is_shown_in_little_memory_and_time(tmp_path: Path, shape: str) -> None:
+@attack()
+async def test_record_of_any_shape_is_shown_in_little_memory_and_time(to: AttackedBroker, shape: str) -> None:
     value, headers, count = SHAPES[shape](SHOWN_BYTES)
-
-    async def scenario(to: AttackedBroker) -> None:
-        sized = [CreatableTopicConfig("max.message.bytes", "60000000")]
-        await to.create(CreatableTopic("t", 1, 1, configs=sized))
-        batch = bytearray(encode_batch([(now_ms(), None, value, headers)] * count, codec=Codec.NONE))
-        assert await produce(await to.client(), "t", (0, batch)) == [0]
-        del batch
-        spent = cpu_seconds(to)
-        async with to.attack(f"shown: {shape}", memory=scale(100, 400)):
-            for number, (operation, kind, query) in enumerate(read_ways()):
-                if operation == "v2_read_consumer":
-                    reads = [
-                        asyncio.to_thread(read_by_consumer, to, f"g{number}-{n}", "t", kind) for n in range(READERS)
-                    ]
-                else:
-                    path = f"/topics/t/partitions/0/records?offset=0{query}"
-                    reads = [asyncio.to_thread(call, to, "GET", path, Accept=kind) for _ in range(READERS)]
-                for status, start in await asyncio.gather(*reads):
-                    assert status == 200 or (status, b"42203" in start) == (422, True), (kind, query, start)
-        assert cpu_seconds(to) - spent < READ_SECONDS * READERS * len([*read_ways()])
-
-    with attacked_broker(tmp_path / "data") as to:
-        asyncio.run(scenario(to))
+    sized = [CreatableTopicConfig("max.message.bytes", "60000000")]
+    await to.create(CreatableTopic(to.name("t"), 1, 1, configs=sized))
+    batch = bytearray(encode_batch([(now_ms(), None, value, headers)] * count, codec=Codec.NONE))
+    assert await produce(await to.client(), to.name("t"), (0, batch)) == [0]
+    del batch
+    spent = cpu_seconds(to)
+    async with to.attack(f"shown: {shape}", memory=scale(100, 400)):
+        for number, (operation, kind, query) in enumerate(read_ways()):
+            if operation == "v2_read_consumer":
+                reads = [
+                    asyncio.to_thread(read_by_consumer, to, f"g{number}-{n}", to.name("t"), kind)
+                    for n in range(READERS)
+                ]
+            else:
+                path = f"/topics/{to.name('t')}/partitions/0/records?offset=0{query}"
+                reads = [asyncio.to_thread(call, to, "GET", path, Accept=kind) for _ in range(READERS)]
+            for status, start in await asyncio.gather(*reads):
+                assert status == 200 or (status, b"42203" in start) == (422, True), (kind, query, start)
+    assert cpu_seconds(to) - spent < READ_SECONDS * READERS * len([*read_ways()])
 
 
 def cpu_seconds(to: AttackedBroker) -> float:

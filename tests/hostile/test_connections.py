@@ -4,77 +4,63 @@ from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
 
 from tests.e2e.kafka_site import batch
-from tests.hostile.target import AttackedBroker, attacked_broker, scale
+from tests.hostile.attacks import attack
+from tests.hostile.target import AttackedBroker, scale
 from tests.hostile.test_records import produce
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic
 from tiered_api.kafka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
+PLACES = scale(60, 1_000)
+"""Most connections of the broker."""
 PRODUCE_HEAD = bytes.fromhex("0000 0009 00000001 ffff")
 
 
-def test_announced_frames_do_not_take_the_memory_of_others(tmp_path: Path) -> None:
-    async def scenario(to: AttackedBroker) -> None:
-        await to.create(CreatableTopic("t", 1, 1))
-        async with to.attack("announced frames", memory=280):
-            for host in range(2, 5):
-                for _ in range(scale(40, 480)):
-                    client = await to.client(f"127.0.0.{host}")
-                    client.writer.write((100_000_000).to_bytes(4, "big") + PRODUCE_HEAD + bytes(41_000))
-            honest = await to.client("127.0.0.9")
-            begun = time.monotonic()
-            assert await produce(honest, "t", (0, batch([bytes(200_000)]))) == [0]
-            assert time.monotonic() - begun < scale(60, 10)
-
-    with attacked_broker(tmp_path / "data") as to:
-        asyncio.run(scenario(to))
+@attack()
+async def test_announced_frames_do_not_take_the_memory_of_others(to: AttackedBroker) -> None:
+    await to.create(CreatableTopic(to.name("t"), 1, 1))
+    async with to.attack("announced frames", memory=280):
+        for host in range(2, 5):
+            for _ in range(scale(40, 480)):
+                client = await to.client(f"127.0.0.{host}")
+                client.writer.write((100_000_000).to_bytes(4, "big") + PRODUCE_HEAD + bytes(41_000))
+        honest = await to.client("127.0.0.9")
+        begun = time.monotonic()
+        assert await produce(honest, to.name("t"), (0, batch([bytes(200_000)]))) == [0]
+        assert time.monotonic() - begun < scale(60, 10)
 
 
-def test_idle_connections_leave_room_for_others(tmp_path: Path) -> None:
-    async def scenario(to: AttackedBroker) -> None:
-        places = scale(60, 1_000)
-        async with to.attack("idle connections", memory=80):
-            for n in range(places + 20):
-                await to.client(f"127.0.0.{2 + n % 4}")
-            await asyncio.sleep(1.5)  # only who idles for a second gives way
-            for host in range(20, 25):
-                late = await to.client(f"127.0.0.{host}")
-                answer = await late.ask(ApiVersionsRequest("a", "1"), 3, ApiVersionsResponse)
-                assert answer.error_code == 0
-            streams = [await asyncio.open_connection(*_http(to)) for _ in range(scale(60, 1_100))]
-            assert to.served.ask("GET", "/healthz")[0] == 200
-            for _, writer in streams:
-                writer.close()
-
-    places = scale(60, 1_000)
-    settings = {"max_connections": places, "max_connections_per_ip": places, "tiered_http_connections_max": places}
-    with attacked_broker(tmp_path / "data", **settings) as to:
-        asyncio.run(scenario(to))
+@attack(max_connections=PLACES, max_connections_per_ip=PLACES, tiered_http_connections_max=PLACES)
+async def test_idle_connections_leave_room_for_others(to: AttackedBroker) -> None:
+    async with to.attack("idle connections", memory=80):
+        for n in range(PLACES + 20):
+            await to.client(f"127.0.0.{2 + n % 4}")
+        await asyncio.sleep(1.5)  # only who idles for a second gives way
+        for host in range(20, 25):
+            late = await to.client(f"127.0.0.{host}")
+            answer = await late.ask(ApiVersionsRequest("a", "1"), 3, ApiVersionsResponse)
+            assert answer.error_code == 0
+        streams = [to.http() for _ in range(scale(60, 1_100))]
+        for each in streams:
+            each.connect()
+        assert to.ask("GET", "/healthz")[0] == 200
+        for each in streams:
+            each.close()
 
 
-def test_connections_waiting_in_a_fetch_leave_room_for_others(tmp_path: Path) -> None:
-    async def scenario(to: AttackedBroker) -> None:
-        await to.create(CreatableTopic("t", 1, 1))
-        wanted = [FetchTopic(topic="t", partitions=[FetchPartition(partition=0, fetch_offset=0)])]
-        request = FetchRequest(max_wait_ms=290_000, min_bytes=1, max_bytes=100, topics=wanted)
-        async with to.attack("waiting connections", memory=80):
-            for n in range(places):
-                client = await to.client(f"127.0.0.{2 + n % 4}")
-                await client.send(client.frame(request, 11))
-            await asyncio.sleep(1.5)  # only who waits for a second gives way
-            for host in range(20, 25):
-                late = await to.client(f"127.0.0.{host}")
-                answer = await late.ask(ApiVersionsRequest("a", "1"), 3, ApiVersionsResponse)
-                assert answer.error_code == 0
-
-    places = scale(60, 1_000)
-    with attacked_broker(tmp_path / "data", max_connections=places, max_connections_per_ip=places) as to:
-        asyncio.run(scenario(to))
-
-
-def _http(to: AttackedBroker) -> tuple[str, int]:
-    host, port = to.served.url.removeprefix("http://").rsplit(":", 1)
-    return host, int(port)
+@attack(max_connections=PLACES, max_connections_per_ip=PLACES)
+async def test_connections_waiting_in_a_fetch_leave_room_for_others(to: AttackedBroker) -> None:
+    await to.create(CreatableTopic(to.name("t"), 1, 1))
+    wanted = [FetchTopic(topic=to.name("t"), partitions=[FetchPartition(partition=0, fetch_offset=0)])]
+    request = FetchRequest(max_wait_ms=290_000, min_bytes=1, max_bytes=100, topics=wanted)
+    async with to.attack("waiting connections", memory=80):
+        for n in range(PLACES):
+            client = await to.client(f"127.0.0.{2 + n % 4}")
+            await client.send(client.frame(request, 11))
+        await asyncio.sleep(1.5)  # only who waits for a second gives way
+        for host in range(20, 25):
+            late = await to.client(f"127.0.0.{host}")
+            answer = await late.ask(ApiVersionsRequest("a", "1"), 3, ApiVersionsResponse)
+            assert answer.error_code == 0

@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 from tests.e2e.kafka_site import RawClient
-from tests.hostile.target import AttackedBroker, attacked_broker, scale
+from tests.hostile.attacks import attack
+from tests.hostile.target import AttackedBroker, scale
 from tests.hostile.test_records import now_ms, produce
 from tests.metric_samples import samples
 from tiered.errors import Code
@@ -44,7 +45,7 @@ def one_record(size: int) -> bytearray:
 
 def count_requests(to: AttackedBroker, *verbs: str) -> float:
     """Returns the requests of the bucket so far."""
-    found = samples(to.served.ask("GET", "/metrics")[1], "tiered_store_requests_total")
+    found = samples(to.ask("GET", "/metrics")[1], "tiered_store_requests_total")
     return sum(value for (verb, _), value in found.items() if verb in verbs)
 
 
@@ -52,36 +53,33 @@ def count_files(directory: Path, suffix: str) -> int:
     return sum(name.endswith(suffix) for _, _, names in os.walk(directory) for name in names)
 
 
-def test_records_cost_no_segment_each(tmp_path: Path) -> None:
-    async def scenario(to: AttackedBroker) -> None:
-        client = await to.client()
-        for number, name in enumerate(("segment.bytes", "internal.segment.bytes")):
-            made = await client.ask(
-                CreateTopicsRequest([topic(f"small-{number}", {name: "1024"})], 60_000), 7, CreateTopicsResponse
-            )
-            assert made.topics[0].error_code == Code.INVALID_CONFIG.number
-        await to.create(topic("t", SMALLEST, PARTITIONS))
-        rounds = scale(60, 6_000)
-        puts, open_files = count_requests(to, "put", "upload"), len(os.listdir(f"/proc/{to.pid}/fd"))
-        async with to.attack("segments of few records", memory=scale(40, 150)):
-            for _ in range(rounds):
-                parts = [(number, one_record(700)) for number in range(PARTITIONS)]
-                assert await produce(client, "t", *parts) == [0] * PARTITIONS
-            segments = PARTITIONS * (1 + rounds * 800 // MIB)
-            assert count_files(tmp_path / "data" / "log", ".log") <= segments
-            assert count_files(tmp_path / "data" / "bucket", ".seg") <= segments
-            assert count_requests(to, "put", "upload") - puts <= 10 + 4 * segments
-            assert len(os.listdir(f"/proc/{to.pid}/fd")) - open_files <= 20 + 4 * segments
-
-    with attacked_broker(tmp_path / "data") as to:
-        asyncio.run(scenario(to))
+@attack()
+async def test_records_cost_no_segment_each(to: AttackedBroker) -> None:
+    client = await to.client()
+    for number, name in enumerate(("segment.bytes", "internal.segment.bytes")):
+        made = await client.ask(
+            CreateTopicsRequest([topic(to.name(f"small-{number}"), {name: "1024"})], 60_000), 7, CreateTopicsResponse
+        )
+        assert made.topics[0].error_code == Code.INVALID_CONFIG.number
+    await to.create(topic(to.name("t"), SMALLEST, PARTITIONS))
+    rounds = scale(60, 6_000)
+    puts, open_files = count_requests(to, "put", "upload"), len(os.listdir(f"/proc/{to.pid}/fd"))
+    async with to.attack("segments of few records", memory=scale(40, 150)):
+        for _ in range(rounds):
+            parts = [(number, one_record(700)) for number in range(PARTITIONS)]
+            assert await produce(client, to.name("t"), *parts) == [0] * PARTITIONS
+        segments = PARTITIONS * (1 + rounds * 800 // MIB)
+        assert count_files(to.directory / "log", ".log") <= segments
+        assert count_files(to.directory / "bucket", ".seg") <= segments
+        assert count_requests(to, "put", "upload") - puts <= 10 + 4 * segments
+        assert len(os.listdir(f"/proc/{to.pid}/fd")) - open_files <= 20 + 4 * segments
 
 
-async def fetch_at_once(client: RawClient, offset: int) -> bytes:
+async def fetch_at_once(client: RawClient, name: str, offset: int) -> bytes:
     """Returns the records of a fetch that waits for no byte and no millisecond."""
     wanted = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1)
     request = FetchRequest(
-        max_wait_ms=0, min_bytes=0, max_bytes=MIB, topics=[FetchTopic(topic="t", partitions=[wanted])]
+        max_wait_ms=0, min_bytes=0, max_bytes=MIB, topics=[FetchTopic(topic=name, partitions=[wanted])]
     )
     got = await client.ask(request, 11, FetchResponse)
     [part] = got.responses[0].partitions
@@ -89,31 +87,25 @@ async def fetch_at_once(client: RawClient, offset: int) -> bytes:
     return bytes(part.records or b"")
 
 
-def test_fetches_that_wait_for_nothing_read_the_bucket_for_a_reply(tmp_path: Path) -> None:
-    async def scenario(to: AttackedBroker) -> None:
-        await to.create(topic("t", {"segment.bytes": "1048576", "local.retention.bytes": "1"}))
-        client = await to.client()
-        batches = scale(24, 400)
-        for _ in range(batches):
-            assert await produce(client, "t", (0, one_record(200_000))) == [0]
-        cold = batches - 8
-        deadline = time.monotonic() + 60
-        while to.served.ask("GET", "/tiered/v1/topics/t/partitions/0")[1]["local_start_offset"] < cold:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.05)
-        gets = count_requests(to, "get")
-        clients = [await to.client() for _ in range(4)]
+@attack(log_retention_check_interval_ms=50, remote_log_manager_task_interval_ms=50, remote_fetch_max_wait_ms=20_000)
+async def test_fetches_that_wait_for_nothing_read_the_bucket_for_a_reply(to: AttackedBroker) -> None:
+    await to.create(topic(to.name("t"), {"segment.bytes": "1048576", "local.retention.bytes": "1"}))
+    client = await to.client()
+    batches = scale(24, 400)
+    for _ in range(batches):
+        assert await produce(client, to.name("t"), (0, one_record(200_000))) == [0]
+    cold = batches - 8
+    deadline = time.monotonic() + 60
+    while to.ask("GET", f"/tiered/v1/topics/{to.name('t')}/partitions/0")[1]["local_start_offset"] < cold:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+    gets = count_requests(to, "get")
+    clients = [await to.client() for _ in range(4)]
 
-        async def read(each: RawClient) -> int:
-            return sum([bool(await fetch_at_once(each, offset)) for offset in range(cold)])
+    async def read(each: RawClient) -> int:
+        return sum([bool(await fetch_at_once(each, to.name("t"), offset)) for offset in range(cold)])
 
-        async with to.attack("fetches that wait for nothing", memory=200):
-            found = await asyncio.gather(*map(read, clients))
-            assert found == [cold] * len(clients)
-            assert count_requests(to, "get") - gets <= 2 * cold
-
-    with attacked_broker(
-        tmp_path / "data", log_retention_check_interval_ms=50, remote_log_manager_task_interval_ms=50,
-        remote_fetch_max_wait_ms=20_000,
-    ) as to:  # fmt: skip
-        asyncio.run(scenario(to))
+    async with to.attack("fetches that wait for nothing", memory=200):
+        found = await asyncio.gather(*map(read, clients))
+        assert found == [cold] * len(clients)
+        assert count_requests(to, "get") - gets <= 2 * cold
