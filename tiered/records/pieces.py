@@ -110,7 +110,7 @@ def read_records(
     buf: Buffer, at: int, head: BatchHeader, start: int, size: int, objects: int, copied: int = NO_VIEWS
 ) -> tuple[list[Record], bool]:
     """Returns (records, True if these are all) of the batch at `at` from offset `start` on, as `native.some_rows`.
-    A key or value of more than `copied` bytes is a `memoryview`, so that a large record is in memory once.
+    A key or value of more than `copied` bytes is a view, so that a large record is in memory once.
 
     Records before one that cannot be opened are returned first. Raises `Corrupt` if that is the first one, and
     `TooLarge` with its offset if a bound is the reason.

@@ -396,7 +396,7 @@ def some_rows(
 
     The result ends before a record that would exceed `size` bytes of the section, or `objects` records and headers
     together. The first record is returned whatever its size. Raises `TooLarge` if it alone has more than `objects`.
-    A key or value of more than `copied` bytes is a `memoryview` of the payload instead of a copy.
+    A key or value of more than `copied` bytes is a view of the payload instead of a copy.
     """
     section = SectionReader(payload, count)
     out, cut = _rows_within(section, base_offset, base_timestamp, append_time, start, size, objects, copied)
