@@ -95,13 +95,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-<<<<<<< HEAD
     """Collects tests without garbage collection, which takes two fifths of that time and finds nothing. Objects
     that are there then stay to the end: no later collection looks at them."""
-=======
-    """Collects tests without garbage collection, which takes two fifths of that time and finds nothing. All that is
-    there then stays to the end: no later collection looks at it."""
->>>>>>> 83414801 (tests: begin a sentence with its subject)
     gc.disable()
     try:
         return (yield)
