@@ -1,8 +1,8 @@
 """A bounded number of threads for calls that would block the event loop, each call with a deadline.
 
 A call that exceeds its deadline continues in its thread and keeps its place: it may still take effect, and the number
-of such calls stays bounded. The threads are daemons, so that they do not keep a process alive that has ended its
-work.
+of such calls stays bounded. Long work in pieces ends itself then, by `end_if_abandoned`. The threads are daemons, so
+that they do not keep a process alive that has ended its work.
 """
 
 from __future__ import annotations
@@ -32,6 +32,18 @@ class _Job:
     future: asyncio.Future[Any]
     call: Callable[[], Any]
     spender: Spender | None
+
+
+_thread = threading.local()
+"""The job that the current thread runs."""
+
+
+def end_if_abandoned() -> None:
+    """Raises `Unavailable` in a thread of a pool if nobody waits for the call any more: its deadline has passed, or its
+    caller was cancelled. Long work calls this between its pieces."""
+    job: _Job | None = getattr(_thread, "job", None)
+    if job is not None and job.future.done():
+        raise Unavailable("nobody waits for this work any more")
 
 
 class ThreadPool:
@@ -91,12 +103,14 @@ class ThreadPool:
             if job.future.cancelled():
                 del job  # an idle thread keeps nothing in memory
                 continue
+            _thread.job = job
             begun_ns = time.thread_time_ns()
             try:
                 result, error = job.call(), None
             except BaseException as raised:  # noqa: BLE001 - the caller gets it, whatever it is
                 result, error = None, raised
             spent_ns = time.thread_time_ns() - begun_ns
+            _thread.job = None
             _call_soon(job.loop, _end_job, job.future, result, error, job.spender, spent_ns)
             del job, result, error
 

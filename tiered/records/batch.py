@@ -7,7 +7,7 @@ Every length that is read is compared with the bytes that are there before memor
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 
 from tiered.errors import Corrupt
@@ -119,14 +119,16 @@ def encode_batch(
     log_append_time: bool = False,
     transactional: bool = False,
     control: bool = False,
+    between: Callable[[], object] | None = None,
 ) -> bytes:
-    """Encodes one batch of (timestamp ms, key, value, headers) records. Raises `ValueError` without a record."""
+    """Encodes one batch of (timestamp ms, key, value, headers) records. Raises `ValueError` without a record. `between`
+    is called while a large batch is compressed, as `compress` says."""
     if not records:
         raise ValueError("a batch holds at least one record")
     base_timestamp = records[0][0]
     body = native.encode_records(records, base_timestamp)
     if codec:
-        body = compress(codec, body, level)
+        body = compress(codec, body, level, between)
     attributes = codec | log_append_time << 3 | transactional << 4 | control << 5
     count = len(records)
     max_timestamp = max(map(_TIMESTAMP, records)) if count > 1 else base_timestamp

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import threading
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import cramjam
 import lz4.frame
@@ -30,6 +30,8 @@ PIECE_BYTES = 1 << 20
 INPUT_SLICE = 1 << 16
 """Compressed bytes that a decompressor gets at a time: it copies those that it does not use yet, and those behind a
 gzip member."""
+GZIP_PIECE_BYTES = 32 << 10
+"""Bytes that gzip compresses at once: hostile data takes some 60 ms at the highest level."""
 GZIP_MEMBERS_MAX = 1_000
 """Limit on gzip members. Clients write one. An empty member takes 20 bytes and a pass of its own."""
 ZSTD_GUESS = 16
@@ -93,8 +95,11 @@ class _Contexts(threading.local):
 _contexts = _Contexts()
 
 
-def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
-    """Compresses `data` in the form that Kafka's clients read. `level` is the codec's own; None means its default."""
+def compress(
+    codec: Codec, data: Buffer, level: int | None = None, between: Callable[[], object] | None = None
+) -> bytes:
+    """Compresses `data` in the form that Kafka's clients read. `level` is the codec's own; None means its default. gzip
+    calls `between` after each piece: the function may raise an error, which ends the work."""
     if codec is Codec.ZSTD:
         return _contexts.compressor(3 if level is None else level).compress(data)
     if codec is Codec.LZ4:
@@ -103,8 +108,19 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
     if codec is Codec.SNAPPY:
         return _compress_snappy(memoryview(data))
     if codec is Codec.GZIP:
-        return zlib.compress(data, -1 if level is None else level, GZIP_WINDOW)
+        return _compress_gzip(memoryview(data), -1 if level is None else level, between)
     return bytes(data)
+
+
+def _compress_gzip(data: memoryview, level: int, between: Callable[[], object] | None) -> bytes:
+    if between is None or data.nbytes <= GZIP_PIECE_BYTES:
+        return zlib.compress(data, level, GZIP_WINDOW)
+    gzip, out = zlib.compressobj(level, wbits=GZIP_WINDOW), []
+    for at in range(0, data.nbytes, GZIP_PIECE_BYTES):
+        out.append(gzip.compress(data[at : at + GZIP_PIECE_BYTES]))
+        between()
+    out.append(gzip.flush())
+    return b"".join(out)
 
 
 def decompress(codec: Codec, data: Buffer, max_bytes: int) -> bytes:

@@ -23,12 +23,13 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered.errors import Corrupt, TooLarge
+from tiered.errors import Corrupt, TooLarge, Unavailable
 from tiered.records.compression import (
     CHEAP,
     CONTEXTS_MAX,
     COSTLY_BYTES_MAX,
     GZIP_MEMBERS_MAX,
+    GZIP_PIECE_BYTES,
     INPUT_SLICE,
     _contexts,
     affordable_level,
@@ -342,3 +343,18 @@ def test_thread_keeps_no_memory_of_a_wide_window() -> None:
     frame, before = zstd_frame(27, 300 * MIB), memory_mb("VmRSS")
     assert sum(map(len, decompress_pieces(Codec.ZSTD, frame, MIB))) == 300 * MIB
     assert memory_mb("VmRSS") - before < 40
+
+
+def test_gzip_of_much_data_is_made_in_pieces_between_which_it_may_end() -> None:
+    data = random.Random(1).randbytes(10 * GZIP_PIECE_BYTES)
+    pieces: list[int] = []
+    made = compress(Codec.GZIP, data, 9, lambda: pieces.append(1))
+    assert len(pieces) == 10 and made == compress(Codec.GZIP, data, 9)
+
+    def end() -> None:
+        pieces.append(1)
+        raise Unavailable("nobody waits")
+
+    with pytest.raises(Unavailable):
+        compress(Codec.GZIP, data, 9, end)
+    assert len(pieces) == 11

@@ -15,7 +15,7 @@ import pytest
 
 from tiered.errors import Unavailable
 from tiered.spending import spent_by
-from tiered.thread_pool import ThreadPool
+from tiered.thread_pool import ThreadPool, end_if_abandoned
 
 
 def test_concurrent_calls_are_bounded_by_the_threads() -> None:
@@ -221,6 +221,28 @@ def test_spender_pays_for_the_cpu_time_of_its_calls_alone() -> None:
         assert charged >= 20_000_000
         await pool.run(lambda: burn(0.01))
         assert payer.spent_ns == charged
+        pool.close()
+
+    asyncio.run(scenario())
+
+
+def test_long_work_ends_between_its_pieces_once_nobody_waits() -> None:
+    ended = threading.Event()
+
+    def work() -> None:
+        try:
+            while True:
+                end_if_abandoned()
+        except Unavailable:
+            ended.set()
+            raise
+
+    async def scenario() -> None:
+        pool = ThreadPool("test", 1)
+        with pytest.raises(TimeoutError):
+            await pool.run(work, 0.01)
+        assert await pool.run(ended.is_set), "the only thread is free again"
+        end_if_abandoned()  # no thread of a pool
         pool.close()
 
     asyncio.run(scenario())

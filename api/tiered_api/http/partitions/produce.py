@@ -19,6 +19,7 @@ from tiered.records.batch import HEADER_BYTES, Codec, encode_batch
 from tiered.records.compression import affordable_level, level_cost
 from tiered.records.partitioner import partition_of
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
+from tiered.thread_pool import end_if_abandoned
 from tiered_api.http.exchange.context import INLINE_BYTES, HttpContext
 from tiered_api.http.exchange.errors import (
     EXPECTED_ERRORS,
@@ -427,6 +428,7 @@ def encode_records(
             producer_epoch=epoch,
             base_sequence=sequence,
             transactional=transactional,
+            between=end_if_abandoned,
         )
     )
 
