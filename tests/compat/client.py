@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, TypeVar
 
-SECONDS = 30.0
+SECONDS = 120.0
 CHANGED = threading.Condition()
 """Event of any client: a condition may concern several clients."""
 PartitionKey = tuple[str, int]

@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.name in WITHOUT_LOGIN and (CHOICE == "secure" or "secure" in item.name):
             item.add_marker(pytest.mark.skip(reason="its programs do not log in"))
         if "compat" in item.path.parts and not item.get_closest_marker("timeout"):
-            item.add_marker(pytest.mark.timeout(240))
+            item.add_marker(pytest.mark.timeout(600))
 
 
 @pytest.fixture(scope="session", params=BROKERS)

@@ -12,7 +12,7 @@ from tests.compat.client import ClientError, ClientRecord, DriverClient, wait_un
 from tests.compat.clients import KINDS, ClientKind, kinds
 from tests.compat.transactions import COMMITTED, TransactionalProducer, read, send_ends
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 PARTITIONS = 3
 ROUNDS = 12
 EACH = 300

@@ -19,7 +19,7 @@ from tests.compat.client import ClientRecord, DriverClient
 from tests.compat.clients import CODECS
 
 pytestmark = pytest.mark.skipif(shutil.which("kcat") is None, reason="needs kcat on the PATH")
-SECONDS = 60
+SECONDS = 120
 T0 = int(time.time()) * 1000 - 3_600_000
 Kcat = Callable[..., str]
 

@@ -13,7 +13,7 @@ from tests.compat.clients import KINDS, ClientKind, kinds
 from tests.compat.conftest import CHOICE
 from tests.compat.test_records import read
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 WANTED = {"secure": ("ours",), "peer": ("peer",), "all": ("ours", "peer")}
 AGAIN_MS = 1500
 LOGINS = 4

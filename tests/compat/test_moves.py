@@ -17,7 +17,7 @@ import pytest
 from tests.e2e.serving import SECONDS, ServeProcess, run_tiered
 from tests.peer.kafka import tool
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 THOROUGH = pytest.mark.skipif(os.environ.get("COMPAT") != "ours", reason="make compat runs it, of ours only")
 confluent_kafka = pytest.importorskip("confluent_kafka")
 admin = pytest.importorskip("confluent_kafka.admin")

@@ -15,7 +15,7 @@ from tests.compat.conftest import CHOICE
 from tests.compat.login import Login
 from tests.peer.kafka import tool
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 WANTED = {"secure": ("ours",), "peer": ("peer",), "all": ("ours", "peer")}
 SECRET = "another s3cret"
 

@@ -14,7 +14,7 @@ from tests.compat.client import ClientRecord, DriverClient, look_until
 from tests.compat.clients import ALL
 from tests.peer.kafka import TOOLS, java, tool
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 THOROUGH = pytest.mark.skipif(not ALL, reason="make compat runs it: a JVM for every step")
 Run = Callable[..., str]
 
@@ -152,7 +152,7 @@ def test_verifiable_producer_and_consumer_exchange_records(
     assert not [each for each in said if each["name"] == "producer_send_error"]
     group = ["--group-id", name, "--group-protocol", "classic", "--topic", name, "--reset-policy", "earliest"]
     command = java(TOOLS["verifiable-consumer"], [*broker.reach, *group, "--max-messages", "1000"])
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     said = events(done.stdout)
     assert sum(each["count"] for each in said if each["name"] == "records_consumed") == 1000, done.stderr
     assert all(each["success"] for each in said if each["name"] == "offsets_committed")

@@ -53,7 +53,7 @@ from tiered_api.kafka.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponse,
 )
 
-SECONDS = 20.0
+SECONDS = 120.0
 GROUP, TRANSACTION = 0, 1
 """Key types of FindCoordinator."""
 LATER = {Code.CONCURRENT_TRANSACTIONS, Code.COORDINATOR_LOAD_IN_PROGRESS, Code.COORDINATOR_NOT_AVAILABLE}

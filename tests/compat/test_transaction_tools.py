@@ -25,7 +25,7 @@ from tiered_api.kafka.protocol.messages.produce import (
     TopicProduceData,
 )
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 THOROUGH = pytest.mark.skipif(not ALL, reason="make compat runs it: a JVM for every step")
 Run = Callable[..., list[list[str]]]
 

@@ -67,7 +67,7 @@ def test_racing_processes_create_each_object_once_and_lose_no_step(tmp_path: Pat
         subprocess.Popen([*command, f"racer-{number}"], stdout=subprocess.PIPE, text=True)
         for number in range(PROCESSES)
     ]
-    won = {f"racer-{number}": racer.communicate(timeout=60)[0].split() for number, racer in enumerate(racers)}
+    won = {f"racer-{number}": racer.communicate(timeout=240)[0].split() for number, racer in enumerate(racers)}
     assert [racer.returncode for racer in racers] == [0] * PROCESSES
     wins = Counter(number for numbers in won.values() for number in numbers)
     assert wins == {str(number): 1 for number in range(ROUNDS)}

@@ -64,7 +64,7 @@ async def ready(register: Callable[[Callable[[], None] | None], None]) -> None:
     """Waits for one readiness call."""
     event = asyncio.Event()
     register(event.set)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         await event.wait()
     register(None)
 
@@ -104,7 +104,7 @@ def with_pair(case: Case, body: Body) -> None:
         arrived: asyncio.Queue[Stream] = asyncio.Queue(10)
         listener = await case.net.listen(HOST, 0, arrived.put_nowait)
         near = await case.net.connect(HOST, listener.port, 5)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             far = await arrived.get()
         try:
             await body(near, far)
@@ -201,7 +201,7 @@ def test_readiness_repeats_until_all_is_read(case: Case) -> None:
 
         far.on_readable(on_readable)
         await send(near, b"x" * 20)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             await done.wait()
         far.on_readable(None)
 
@@ -258,7 +258,7 @@ def test_bytes_for_a_dead_peer_end_in_a_reset(case: Case) -> None:
     async def body(near: Stream, far: Stream) -> None:
         far.close()
         with pytest.raises(Unavailable) as caught:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(120):
                 while True:
                     if near.sendmsg([b"x" * 1000]) is None:
                         await ready(near.on_writable)

@@ -35,7 +35,7 @@ def run(
         try:
             ready.on_open()
             ready.on_open()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(120):
                 await scenario(ready, one, two)
         finally:
             for each in (one[0], two[0]):

@@ -81,7 +81,7 @@ def test_put_may_land_after_its_timeout(fake: FakeS3, run: Run) -> None:
         fake.faults.append(HttpFault(FaultKind.LATE_APPLY, ("PUT",), times=1, seconds=0.3))
         assert isinstance(await store.put("k", b"late", if_absent=True), Unknown)
         assert await store.get("k") == NotFound()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             while isinstance(await store.get("k"), NotFound):
                 await asyncio.sleep(0.02)
 

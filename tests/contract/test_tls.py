@@ -60,7 +60,7 @@ def with_site(
         )
         listener = await net.listen(HOST, 0, accepted.put_nowait)
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 await body(Site(listener.port, accepted, failures))
         finally:
             listener.close()

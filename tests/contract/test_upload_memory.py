@@ -38,7 +38,9 @@ asyncio.run(main(sys.argv[1], sys.argv[2]))
 def growth(url: str, folder: Path, environment: dict[str, str]) -> int:
     """Returns the largest growth of a process during its upload, in bytes."""
     command = [sys.executable, "-c", UPLOAD, url, str(folder / "disk")]
-    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        command, env=os.environ | environment, capture_output=True, text=True, timeout=240, check=True
+    )
     return int(done.stdout)
 
 

@@ -131,7 +131,7 @@ def run(directory: Path, scenario: Callable[[HttpCluster], Awaitable[None]], **s
     """Runs a scenario on a new cluster."""
 
     async def run_all() -> None:
-        async with asyncio.timeout(2 * TEST_SECONDS), http_cluster(directory, **settings) as running:
+        async with asyncio.timeout(TEST_SECONDS), http_cluster(directory, **settings) as running:
             await scenario(running)
 
     asyncio.run(run_all())

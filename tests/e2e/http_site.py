@@ -24,7 +24,7 @@ from tiered_api.http.server.server import HttpServer, serve_http
 
 JSON = "application/json"
 RAW = "application/octet-stream"
-TEST_SECONDS = 120.0
+TEST_SECONDS = 240.0
 """Deadline of a test. A test waits for events, so that the deadline only ends one that hangs, also on a busy
 machine."""
 

@@ -19,7 +19,7 @@ from tests.e2e.forked_commands import ForkedCommand
 from tests.passwords import find_passwords
 
 COMMAND = [sys.executable, "-m", "tiered_api.cli.main"]
-SECONDS = 30.0
+SECONDS = 120.0
 INTERNAL_CONFIGS = ("-c", "tiered.internal.configs.enable=true")
 """Arguments of a broker whose topics may have segments of less than 1 MiB."""
 

@@ -34,7 +34,7 @@ from tiered_api.kafka.protocol.messages.produce import (
     TopicProduceData,
 )
 
-pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.java, pytest.mark.slow]
 
 SEGMENT_BYTES = 1 << 20
 BATCHES, RECORDS, KEYS = 70, 50, 400
@@ -74,7 +74,7 @@ async def produce_all(address: str, made: list[bytes]) -> None:
         return reply.responses[0].partition_responses[0].error_code
 
     with closing(client):
-        async with asyncio.timeout(60):  # the broker may not lead its new topic yet
+        async with asyncio.timeout(120):  # the broker may not lead its new topic yet
             while (code := await produce(made[0])) == Code.NOT_LEADER_OR_FOLLOWER.number:
                 await asyncio.sleep(0.1)
         assert [code, *[await produce(data) for data in made[1:]]] == [0] * len(made)

@@ -20,7 +20,7 @@ from tiered_api.http.exchange.limits import HttpLimits, max_streams
 
 TOPICS = b"GET /topics HTTP/1.1\r\nHost: localhost\r\n\r\n"
 OTHER_ADDRESS = "127.0.0.2"
-SECONDS = 10
+SECONDS = 120
 
 
 class RawConnection:

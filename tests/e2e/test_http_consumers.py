@@ -143,7 +143,7 @@ def test_waiting_read_returns_at_once_when_a_record_arrives(tmp_path: Path) -> N
         while not where.broker.leader_replica("t", 0).reads._parked:  # until it waits
             await asyncio.sleep(0)
         await where.produce("t", "1")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             assert values((await waiting).json) == [1]
 
     run(tmp_path, scenario)

@@ -155,7 +155,7 @@ def test_long_poll_ends_with_the_next_record_or_at_its_deadline(tmp_path: Path) 
 
 def test_stopping_broker_replies_to_waiting_reads(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with asyncio.timeout(20), aiohttp.ClientSession() as session:
+        async with asyncio.timeout(120), aiohttp.ClientSession() as session:
             async with http_broker(tmp_path) as running:
                 await running.create("t")
                 request = session.get(f"{running.url}{PATH}?offset=0&timeout=30000")

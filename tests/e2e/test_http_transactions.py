@@ -49,7 +49,7 @@ async def group_offset(where: HttpBroker, group: str) -> int:
 def test_broker_without_a_kafka_listener_refuses_transactions_at_once(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.ask("POST", f"{site.cluster}/topics", {"topic_name": "a"})
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             reply = await commit(site, [record("a", 0, "x")])
         assert (reply.status, reply.json["message"]) == (
             400,

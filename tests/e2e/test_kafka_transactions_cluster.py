@@ -100,7 +100,7 @@ def test_every_replica_describes_the_producers_of_its_partition(tmp_path: Path) 
         expected = await describe(1)
         assert len(expected) == 1
         for number in (2, 3):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(120):
                 while await describe(number) != expected:
                     await asyncio.sleep(0.05)
 

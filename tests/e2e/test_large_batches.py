@@ -27,7 +27,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
 
 
 def post(served: ServeProcess, topic: str, data: bytes) -> int:
-    connection = http.client.HTTPConnection(urlsplit(served.url).netloc, timeout=60)
+    connection = http.client.HTTPConnection(urlsplit(served.url).netloc, timeout=120)
     headers = {"Content-Type": "application/octet-stream"}
     connection.request("POST", f"/topics/{topic}/partitions/0/records", data, headers)
     status = connection.getresponse().status

@@ -30,7 +30,7 @@ def test_commands_of_the_readme_produce_and_read_a_record(tmp_path: Path) -> Non
         command.chmod(0o755)
         for commands, shown in blocks:
             script = "set -e\n" + commands.replace("http://127.0.0.1:8082", broker.url).replace("$PWD/.venv/bin:", "")
-            done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=30, env=environment)
+            done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=240, env=environment)
             assert done.returncode == 0, done.stderr
             assert _timeless(done.stdout[done.stdout.index("{") :]) == _timeless(shown)
 

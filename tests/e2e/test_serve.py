@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.e2e.serving import COMMAND, ServeProcess, run_tiered
+from tests.e2e.serving import COMMAND, SECONDS, ServeProcess, run_tiered
 
 HEAVY = ("boto3", "botocore", "pandas", "pyarrow", "pyspark", "delta", "numpy", "tqdm", "uuid6", "flask")
 
@@ -141,7 +141,7 @@ def test_long_start_ends_on_a_stop(tmp_path: Path, how: signal.Signals) -> None:
         asked, _ = silent.accept()
         with asked:
             starting.send_signal(how)
-            out, err = starting.communicate(timeout=30)
+            out, err = starting.communicate(timeout=SECONDS)
     assert (starting.returncode, out) == (0, ""), err
     assert err.splitlines()[-1].endswith("stopped before it served")
     with ServeProcess(tmp_path / "data") as broker:

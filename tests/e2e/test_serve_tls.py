@@ -206,7 +206,7 @@ def test_other_clients_speak_tls(tmp_path: Path) -> None:
                 for value in values:
                     await producer.send_and_wait("two", value)
             consumer = aiokafka.AIOKafkaConsumer("two", **settings, ssl_context=context, auto_offset_reset="earliest")
-            async with consumer, asyncio.timeout(20):
+            async with consumer, asyncio.timeout(120):
                 return [(await consumer.getone()).value for _ in values]
 
         assert asyncio.run(send_and_read()) == values

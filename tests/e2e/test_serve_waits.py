@@ -23,7 +23,7 @@ from tests.fakes3 import FakeS3, HttpFault, s3_fake
 from tests.ports import held_port
 from tiered.object_store.faulty import FaultKind
 
-SECONDS = 60.0
+SECONDS = 120.0
 STORE = "s3://bucket/x"
 
 

@@ -14,7 +14,7 @@ from tiered_api.kafka.protocol.headers import encode_request_header
 from tiered_api.kafka.protocol.schema import Message
 
 R = TypeVar("R", bound=Message)
-SECONDS = 15.0
+SECONDS = 120.0
 
 
 class Wire:

@@ -46,13 +46,13 @@ SHAPE_REACHED = {
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_runs_of_many_seeds_break_no_promise() -> None:
     run_seeds("drawn", SEEDS, REACHED)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("shape", SHAPE_SEEDS)
 def test_runs_of_a_shape_break_no_promise(shape: str) -> None:
     run_seeds(shape, SHAPE_SEEDS[shape], SHAPE_REACHED[shape])

@@ -31,7 +31,7 @@ def run_elsewhere(module: str, seed: int, hash_seed: int) -> tuple[str, str]:
     """Returns the trace and the counts of a run in a process of its own, as text. `module` has the function `run`."""
     code = f"from {module} import run; done = run({seed}); print(done.trace, dict(done.counts), sep='\\n')"
     env = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     trace, counts = done.stdout.splitlines()
     return trace, counts

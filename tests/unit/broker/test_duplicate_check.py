@@ -74,7 +74,7 @@ def test_endless_reply_is_not_read_to_its_end() -> None:
 def test_silence_is_a_no_after_a_short_time() -> None:
     found, seconds = ask(None)
     assert not found
-    assert 1 < seconds < 30
+    assert 1 < seconds < 120
 
 
 @pytest.mark.parametrize("address", ["broker:9999", "nowhere:8082", "", "broker", "broker:http"])

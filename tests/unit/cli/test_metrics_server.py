@@ -17,12 +17,12 @@ def test_metrics_are_served_until_the_end() -> None:
     lag = metrics.gauge("tiered_load_lag_bytes", "Lag.", ("topic",))
     with serve_metrics(0, metrics.render) as port:
         lag.set(5, "orders")
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as reply:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120) as reply:
             assert 'tiered_load_lag_bytes{topic="orders"} 5' in reply.read().decode()
         with pytest.raises(urllib.error.HTTPError, match="404") as failure:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/other", timeout=10)
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/other", timeout=120)
         failure.value.close()
         with pytest.raises(Refused, match=f"127.0.0.1:{port}"), serve_metrics(port, metrics.render):
             pass
     with pytest.raises(urllib.error.URLError, match="refused"):
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10)
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120)

@@ -18,7 +18,7 @@ from tiered_api.kafka.protocol.headers import decode_request_header
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
-SECONDS = 10.0
+SECONDS = 120.0
 RESET = struct.pack("ii", 1, 0)
 """Socket option: a socket without linger time ends with a reset."""
 

@@ -97,7 +97,7 @@ def test_bombs_stay_within_the_bound() -> None:
         input=pickle.dumps(made),
         env={"PYTHONPATH": paths, "PATH": os.environ["PATH"]},
         capture_output=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert run.stderr.decode() == ""
