@@ -38,7 +38,8 @@ SETTINGS = ROOT / "docs" / "SETTINGS.md"
 ACLS = ROOT / "docs" / "ACLS.md"
 INVARIANTS = ROOT / "docs" / "INVARIANTS.md"
 DESIGN = ROOT / "docs" / "DESIGN.md"
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "infra").rglob("*.md"))]
+FOLDERS = ("docs", "infra", "tests")
+PAGES = [*sorted(ROOT.glob("*.md")), *(page for folder in FOLDERS for page in sorted((ROOT / folder).rglob("*.md")))]
 
 HEAD = """\
 # Settings
@@ -218,6 +219,7 @@ MAPS = [
     ROOT / "CONTRIBUTING.md",
     ROOT / "docs" / "DESIGN.md",
     ROOT / "docs" / "GLOSSARY.md",
+    ROOT / "tests" / "README.md",
     *sorted((ROOT / "docs" / "decisions").glob("*.md")),
 ]
 """Pages that lead a reader to files by their paths from the root."""
@@ -232,6 +234,12 @@ def test_files_and_names_of_a_page_exist(page: Path) -> None:
         assert (ROOT / path).exists(), f"{page.name}: {path}"
         for word in name.split(".") if name else ():
             assert re.search(rf"\b{word}\b", (ROOT / path).read_text()), f"{page.name}: no {word} in {path}"
+
+
+def test_page_of_the_tests_has_each_of_their_folders() -> None:
+    page = (ROOT / "tests" / "README.md").read_text()
+    folders = {path.parent.relative_to(ROOT).as_posix() for path in (ROOT / "tests").glob("*/*.py")}
+    assert folders and not [folder for folder in sorted(folders) if f"`{folder}/" not in page]
 
 
 @pytest.mark.parametrize("package", [name for name in packages() if name.startswith("tiered.")])
