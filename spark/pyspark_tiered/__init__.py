@@ -2,14 +2,14 @@
 
 The import costs nothing and needs no Spark, because each look-up of any Python data source imports this package.
 
-May import: clients, offline
+May import: delta, log
 
 ~ source        the data source: a topic as rows, with the columns of Spark's Kafka source
 ~ reader        the splits of a batch read, and one split in a task
 ~ stream        the data source as a stream of micro-batches
   stream_plan   where a micro-batch begins and ends
 ~ whole_topic   a table and the newer records of its topic as one frame
-~ spark_engine  a load by Spark: tasks convert, Delta's transaction commits
+~ spark_engine  a load by Spark: tasks of a session convert
 ~ sql           SQL over the tables of a warehouse
 ~ session       the Spark session of the commands
 ~ jars          Delta's jars and our log stores, built once by Maven

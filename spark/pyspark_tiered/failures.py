@@ -7,10 +7,6 @@ from tiered.errors import first_line as first_line  # for the modules that handl
 
 CAUSES = ("tiered.errors.", "pyarrow.", "OSError", "MemoryError", "ModuleNotFoundError")
 """Starts of the last line of a task's traceback, if that line names the cause."""
-CAUSES_MAX = 20
-"""Causes of a failure in Java that are looked at."""
-DELTA_REFUSAL = "[DELTA_"
-"""Beginning of the messages of Delta: the name of an error condition."""
 CORRUPT = "tiered.errors.Corrupt: "
 
 
@@ -28,19 +24,3 @@ def foreign_failures() -> tuple[type[Exception], ...]:
     import pyarrow as pa
 
     return OSError, pa.ArrowException
-
-
-def delta_refusal(failure: BaseException) -> str:
-    """Returns the words by which Delta refused something; empty if the failure is of another kind.
-
-    A refusal may be the cause of a task that failed.
-    """
-    cause = getattr(failure, "_origin", None) or getattr(failure, "java_exception", None)
-    for _ in range(CAUSES_MAX):
-        if cause is None:
-            break
-        _, mark, text = str(cause.toString()).partition(DELTA_REFUSAL)
-        if mark:
-            return (mark + text).partition("\n")[0]
-        cause = cause.getCause()
-    return ""

@@ -1,16 +1,15 @@
-"""A load by Spark: tasks of a session convert, and Delta's own transaction commits."""
+"""A load by Spark: tasks of a session convert. The package's own writer commits, as without Spark."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from pyspark_tiered.delta.delta_commit import DeltaTable
-from pyspark_tiered.delta.table_form import ConversionResult, Range
+from pyspark_tiered.delta.table_form import ConversionResult
 from pyspark_tiered.failures import translate_failure
-from pyspark_tiered.load.convert import convert
+from pyspark_tiered.load.convert import convert_task
+from pyspark_tiered.load.native_table import NativeTable
 from pyspark_tiered.load.rounds import FilePlan
-from pyspark_tiered.log.plan import Split
 from pyspark_tiered.session import session
 
 if TYPE_CHECKING:
@@ -34,16 +33,17 @@ class SparkEngine:
     def close(self) -> None:
         """Does nothing: the session belongs to the caller."""
 
-    def open_table(self, url: str, topic: str, topic_id: str) -> DeltaTable:
+    def open_table(self, url: str, topic: str, topic_id: str) -> NativeTable:
         """Opens a topic's table."""
-        return DeltaTable(self._spark, url, topic, topic_id)
+        return NativeTable(url, topic, topic_id)
 
     def convert(self, store: str, url: str, files: Sequence[FilePlan], null_timestamps: bool) -> list[ConversionResult]:
         """Converts each file in one Spark task. Raises `Unavailable` for failures that are not in the log."""
-        return convert_files(self._spark, store, url, [(splits, None) for splits in files], null_timestamps)
+        task = convert_task(store, url, null_timestamps)
+        return self.run_tasks(f"could not convert {url}", task, [(splits, None) for splits in files])
 
     def connect(self, url: str) -> None:
-        """Returns no connection: the JVM has its own."""
+        """Returns no connection: each table has its own."""
 
     def run_tasks(self, what: str, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
         """Runs each task as one of Spark's. Raises `Unavailable` or `Corrupt` if one fails; `what` begins the error."""
@@ -54,24 +54,3 @@ class SparkEngine:
             return list(self._spark.sparkContext.parallelize(tasks, max(len(tasks), 1)).map(work).collect())
         except (Py4JError, PySparkException) as failure:
             raise translate_failure(what, failure) from failure
-
-
-def convert_files(
-    spark: SparkSession,
-    store: str,
-    url: str,
-    files: Sequence[tuple[Sequence[Split], Sequence[Range] | None]],
-    null_timestamps: bool,
-) -> list[ConversionResult]:
-    """Converts the splits of each file, or some ranges in them, in one Spark task each.
-
-    Raises `Unavailable` for failures that are not in the log.
-    """
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
-    tasks = spark.sparkContext.parallelize(files, max(len(files), 1))
-    try:
-        return tasks.map(lambda each: convert(store, each[0], url, null_timestamps, each[1])).collect()
-    except (Py4JError, PySparkException) as failure:
-        raise translate_failure(f"could not convert {url}", failure) from failure

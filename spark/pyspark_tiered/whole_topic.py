@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from pyspark_tiered import source
 from pyspark_tiered.delta import table_form
-from pyspark_tiered.delta.delta_commit import DeltaTable
-from pyspark_tiered.delta.delta_log import TableSnapshot
 from pyspark_tiered.delta.folder_url import spark_url
+from pyspark_tiered.delta.snapshot import Snapshot
 from pyspark_tiered.delta.topic_table import check_accounted
+from pyspark_tiered.load.native_table import NativeTable
 from pyspark_tiered.log.broker import NOTHING, BrokerClient
 from pyspark_tiered.log.bucket import check_table, cold_topic, never_loaded
 from pyspark_tiered.log.log_tail import ReadableLog, cut_log
@@ -27,6 +28,9 @@ from tiered.offline.bucket import open_bucket
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+NUMBER_TYPES = {"partition": "int", "offset": "bigint", "timestamp_type": "tinyint"}
 
 
 def table(
@@ -63,19 +67,30 @@ def table(
     url = f"{spark_url(found['warehouse'])}/{topic}"
     check_table(topic, url)
     log = _read_log(topic, place)
-    held = DeltaTable(spark, url, topic, log.topic_id)
-    at = held.snapshot()
-    if at.version < 0:
-        raise never_loaded(topic, url)
+    with closing(NativeTable(url, topic, log.topic_id)) as held:
+        at = held.pin()
+        if at.version < 0:
+            raise never_loaded(topic, url)
 
-    def look(reached: Mapping[int, int]) -> ReadableLog:
-        found = _read_log(topic, place, log.topic_id, reached)
-        Cut(log.topic_id, {}).check(topic, found.topic_id)
-        return found
+        def look(reached: Mapping[int, int]) -> ReadableLog:
+            found = _read_log(topic, place, log.topic_id, reached)
+            Cut(log.topic_id, {}).check(topic, found.topic_id)
+            return found
 
-    at, newer = cut_log(topic, at, log, loaded=TableSnapshot.loaded_offsets, read=held.snapshot, look=look)
-    check_accounted(at)
-    return at.rows().unionByName(_log_rows(spark, topic, place, Cut(log.topic_id, newer)))
+        at, newer = cut_log(topic, at, log, loaded=Snapshot.loaded_offsets, read=held.pin, look=look)
+        check_accounted(at)
+    return _table_rows(spark, at).unionByName(_log_rows(spark, topic, place, Cut(log.topic_id, newer)))
+
+
+def _table_rows(spark: SparkSession, at: Snapshot) -> DataFrame:
+    """Returns the rows of a table in the columns that a load writes, and in its types: ALTER TABLE may have widened the
+    numbers. Columns of a user are left out."""
+    rows = spark.read.format("delta").option("versionAsOf", at.version).load(at.url)
+    found = dict(rows.dtypes)
+    widened = {name: kind for name, kind in NUMBER_TYPES.items() if found[name] != kind}
+    return rows.selectExpr(
+        *(f"try_cast({name} AS {widened[name]}) AS {name}" if name in widened else name for name in table_form.COLUMNS)
+    )
 
 
 def _read_log(

@@ -12,9 +12,9 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from pyspark_tiered.delta.delta_commit import DeltaTable
 from pyspark_tiered.delta.table_form import Advance, FileRun, LoadedFile
 from pyspark_tiered.load.load import load
+from pyspark_tiered.load.native_table import NativeTable
 from pyspark_tiered.proof.erase import erase
 from pyspark_tiered.proof.repair import repair
 from pyspark_tiered.session import session
@@ -60,7 +60,7 @@ def owner(spark: SparkSession, log_store: str, path: str) -> str:
 
 def commits(spark: SparkSession, driver: str, table: str, partition: int, count: int) -> int:
     """Moves a partition forward by ten offsets until `count` commits were acknowledged."""
-    delta = DeltaTable(spark, table, "race", "race")
+    delta = NativeTable(table, "race", "race")
     told = 0
     while told < count:
         start = delta.loaded_offsets().get(partition, -1)

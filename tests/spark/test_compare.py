@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_tiered.delta.delta_log import TableFile
+from pyspark_tiered.delta.data_files import FileForm
+from pyspark_tiered.delta.table_form import table_schema
 from pyspark_tiered.load.load import load
 from pyspark_tiered.log.plan import splits
-from pyspark_tiered.proof.compare import read_cold_topic
-from pyspark_tiered.proof.row_hash import table_schema
-from pyspark_tiered.proof.summing import SumRules, sum_file, sum_log
+from pyspark_tiered.proof.comparison import read_cold_topic
+from pyspark_tiered.proof.summing import SumRules, TableFile, read_parts
 from pyspark_tiered.proof.sums import differing_ranges
 from pyspark_tiered.proof.verify import verify
 from tests.spark import filling
@@ -59,14 +59,15 @@ def test_ten_thousand_changes_of_single_rows_change_their_sums(tmp_path: Path) -
     for offset in drawn.sample(range(count), 10_000):
         names[offset], changed[offset] = change_row(changed[offset], drawn)
     assert set(names.values()) == set(CHANGES), "each kind of change has its turn"
-    log = sum_log(store, split, rules)
+    run = read_parts(store, f"file:{tmp_path}", rules)
+    log = run([split]).log
     found = []
     for number, table in enumerate((whole, pa.RecordBatch.from_pylist(changed, table_schema()))):
         path = tmp_path / f"{number}.parquet"
         pq.write_table(pa.Table.from_batches([table]), path, row_group_size=5000)
-        sums = sum_file(f"file:{tmp_path}", TableFile(path.name, 0), rules)
-        assert sums is not None
-        found.append({run.start + i for run in differing_ranges(log, sums, 0) for i in range(run.end - run.start)})
+        form = FileForm({name: name for name in table_schema().names})
+        sums = run([TableFile({"path": path.name}, form)]).table
+        found.append({each.start + i for each in differing_ranges(log, sums, 0) for i in range(each.end - each.start)})
     assert found[0] == set()
     assert {offset: name for offset, name in names.items() if offset not in found[1]} == {}
     assert found[1] == set(names)

@@ -17,7 +17,7 @@ from pyspark_tiered.delta.table_form import FIELD_IDS, Advance, ConversionResult
 from pyspark_tiered.load.convert import convert, new_file, upload
 from pyspark_tiered.load.rounds import next_round, select_committable
 from pyspark_tiered.log.plan import Split, splits
-from pyspark_tiered.proof import compare
+from pyspark_tiered.proof.comparison import read_cold_topic
 from pyspark_tiered.proof.repair import plan_missing_splits
 from tests.spark import filling
 from tiered.errors import Refused
@@ -36,7 +36,7 @@ class Log:
     folder: Path
 
     def cut(self, size: int) -> list[Split]:
-        cold = compare.read_cold_topic(self.store, "t")
+        cold = read_cold_topic(self.store, "t")
         return splits(cold, {0: (0, 3000)}, 1, size)
 
     def convert(self, *parts: Split, null_timestamps: bool = False) -> ConversionResult:
@@ -87,7 +87,7 @@ def test_file_ends_before_a_damaged_batch(log: Log, size: int) -> None:
     assert first.stop.damaged and damaged.name in first.stop.why and "position=" in first.stop.why
     assert first.start <= first.end < 2000 and first.end % BATCH == 0
     assert log.offsets(stopped) == list(range(first.start, first.end))
-    taken = select_committable(next_round(compare.read_cold_topic(log.store, "t"), {}, 1000, size), results)
+    taken = select_committable(next_round(read_cold_topic(log.store, "t"), {}, 1000, size), results)
     assert [step.end for step in taken.advances] == [first.end]
     assert sum(file.rows for file in taken.files) == first.end
 
@@ -111,7 +111,7 @@ def test_record_too_large_to_load_stops_its_partition_without_damage(tmp_path: P
     rows = [*small, (BATCH, b"k", bytes(RECORD_BYTES_MAX), ()), *small[1:]]
     filling.upload(store, "t", PartitionId(TOPIC, 0), list(filling.segments(rows)))
     log = Log(store, tmp_path / "table")
-    (split,) = splits(compare.read_cold_topic(store, "t"), {0: (0, len(rows))}, 1)
+    (split,) = splits(read_cold_topic(store, "t"), {0: (0, len(rows))}, 1)
     result = log.convert(split)
     (outcome,) = result.outcomes
     assert outcome.stop is not None and not outcome.stop.damaged
@@ -134,7 +134,7 @@ def log_with_bad_timestamps(tmp_path: Path) -> Log:
 
 
 def test_timestamp_beyond_sparks_range_stops_the_partition_by_name(log_with_bad_timestamps: Log) -> None:
-    cold = compare.read_cold_topic(log_with_bad_timestamps.store, "t")
+    cold = read_cold_topic(log_with_bad_timestamps.store, "t")
     (split,) = splits(cold, {0: (0, 200)}, 1)
     result = log_with_bad_timestamps.convert(split)
     (outcome,) = result.outcomes
@@ -145,7 +145,7 @@ def test_timestamp_beyond_sparks_range_stops_the_partition_by_name(log_with_bad_
 
 
 def test_timestamp_beyond_sparks_range_becomes_null_on_request(log_with_bad_timestamps: Log) -> None:
-    cold = compare.read_cold_topic(log_with_bad_timestamps.store, "t")
+    cold = read_cold_topic(log_with_bad_timestamps.store, "t")
     (split,) = splits(cold, {0: (0, 200)}, 1)
     file, (outcome,), _ = log_with_bad_timestamps.convert(split, null_timestamps=True)
     assert (outcome.stop, outcome.end, outcome.out_of_range_timestamps) == (
@@ -170,7 +170,7 @@ def test_load_leaves_out_aborted_records_and_stops_at_an_open_transaction(tmp_pa
     open_from = written.write(1, 1)[0]
     written.write(-1, 1, transactional=False)
     filling.upload(store, "t", PartitionId(TOPIC, 0), [written.roll()])
-    cold = compare.read_cold_topic(store, "t")
+    cold = read_cold_topic(store, "t")
     plan = next_round(cold, {}, 1)
     (split,) = plan.splits
     assert plan.advances == (Advance(0, -1, open_from),)
@@ -185,7 +185,7 @@ def test_load_leaves_out_aborted_records_and_stops_at_an_open_transaction(tmp_pa
 
 @pytest.mark.parametrize("size", [None, 1700])
 def test_repair_converts_exactly_the_missing_offsets(log: Log, size: int | None) -> None:
-    cold = compare.read_cold_topic(log.store, "t")
+    cold = read_cold_topic(log.store, "t")
     lacking = [(5, 6), (150, 250), (2050, 2051), (2999, 3000)]
     plan = plan_missing_splits(cold, cold.partitions[0], lacking, 2, size)
     assert {entry.base_offset for split, _ in plan for entry in split.entries} == {0, 2000}
@@ -199,7 +199,7 @@ def test_partitions_that_share_a_file_have_a_row_group_each(tmp_path: Path) -> N
     for number in (0, 2):
         rows = [(filling.BASE_MS + i, None, b"v", (("h", b"x"),)) for i in range(5 + number)]
         filling.upload(store, "t", PartitionId(TOPIC, number), list(filling.segments(rows)))
-    plan = next_round(compare.read_cold_topic(store, "t"), {}, 2)
+    plan = next_round(read_cold_topic(store, "t"), {}, 2)
     assert [len(file) for file in plan.files] == [2]
     log = Log(store, tmp_path / "table")
     file, outcomes, _ = log.convert(*plan.files[0])
@@ -235,7 +235,7 @@ def test_false_transaction_index_takes_its_rows_out_of_a_shared_file(tmp_path: P
     segment = written.roll()._replace(txn_index=b"")
     filling.upload(store, "t", PartitionId(TOPIC, 0), [segment])
     filling.upload(store, "t", PartitionId(TOPIC, 1), list(filling.segments([(filling.BASE_MS, None, b"v", ())])))
-    plan = next_round(compare.read_cold_topic(store, "t"), {}, 1)
+    plan = next_round(read_cold_topic(store, "t"), {}, 1)
     log = Log(store, tmp_path / "table")
     result = log.convert(*plan.files[0])
     assert [outcome.end for outcome in result.outcomes] == [0, 1]

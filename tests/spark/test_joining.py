@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from pyspark_tiered.delta import history
 from pyspark_tiered.delta.folder_url import spark_url
+from pyspark_tiered.delta.table_form import table_schema
 from pyspark_tiered.load.convert import read_rows
 from pyspark_tiered.load.joining import (
     FILES_MIN,
@@ -27,7 +28,6 @@ from pyspark_tiered.load.load import load
 from pyspark_tiered.load.native_engine import NativeEngine
 from pyspark_tiered.load.native_table import NativeTable
 from pyspark_tiered.load.recent_rows import RecentRows
-from pyspark_tiered.proof.row_hash import table_schema
 from tests.spark import filling
 from tests.spark.engine_race import read_offsets
 from tiered.errors import Corrupt

@@ -15,10 +15,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from pyspark_tiered.delta.delta_commit import DeltaTable
 from pyspark_tiered.delta.folder_url import spark_url
 from pyspark_tiered.delta.table_form import Advance
 from pyspark_tiered.load.load import LoadOptions, LoadProgress, load
+from pyspark_tiered.load.native_table import NativeTable
 from pyspark_tiered.proof.gaps import Gap
 from pyspark_tiered.proof.verify import verify
 from pyspark_tiered.sql import sql
@@ -62,7 +62,7 @@ def more(store: str, partition: int, first: int, count: int, name: str = "flight
 def held_up_to_the_bounds(spark: SparkSession, warehouse: str) -> dict[int, int]:
     """Returns the bounds, after a check that the table has the offsets below them once each, and no others."""
     url = f"file:{warehouse}/flights"
-    bounds = DeltaTable(spark, url, "flights", TOPIC).loaded_offsets()
+    bounds = NativeTable(url, "flights", TOPIC).loaded_offsets()
     if bounds:
         found = spark.read.format("delta").load(url).groupBy("partition")
         counted = found.agg(f.count("offset"), f.count_distinct("offset"), f.min("offset"), f.max("offset"))
@@ -242,7 +242,7 @@ def test_two_concurrent_loaders_duplicate_nothing(
 def test_plan_whose_start_has_moved_commits_nothing(spark: SparkSession, store: str, warehouse: str) -> None:
     fill(store)
     load(store, "flights", warehouse, spark=spark)
-    table = DeltaTable(spark, f"file:{warehouse}/flights", "flights", TOPIC)
+    table = NativeTable(f"file:{warehouse}/flights", "flights", TOPIC)
     assert not table.commit([], [Advance(0, -1, 3000)])
     assert not table.commit([], [Advance(0, 3000, 4000), Advance(1, 2999, 4000)])
     assert table.loaded_offsets() == {0: 3000, 1: 3000}

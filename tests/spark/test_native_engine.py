@@ -27,7 +27,7 @@ from pyspark_tiered.load.native_engine import NativeEngine
 from pyspark_tiered.load.native_table import NativeTable
 from pyspark_tiered.log.bucket import ColdTopicReader
 from pyspark_tiered.log.plan import cleaned_ranges
-from pyspark_tiered.proof.compare import read_cold_topic
+from pyspark_tiered.proof.comparison import read_cold_topic
 from pyspark_tiered.proof.gaps import COMPACTED, EMPTY, PRESENT, Gap, explain_from_log
 from pyspark_tiered.proof.repair import repair
 from pyspark_tiered.proof.verify import RowFault, verify
@@ -325,22 +325,25 @@ def test_table_that_was_made_again_with_as_many_versions_is_read_anew(
             {"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, "writerFeatures": ["rowTracking"]}},
             "rowTracking",
         ),
-        ({"protocol": {"minReaderVersion": 1, "minWriterVersion": 4}}, "writer version 4"),
+        ({"protocol": {"minReaderVersion": 1, "minWriterVersion": 8}}, "writer version 8"),
+        ({"metaData": {"configuration": {"delta.enableInCommitTimestamps": "true"}}}, "times in its commits"),
         ({"metaData": {"partitionColumns": ["day"]}}, "partition columns day"),
-        ({"metaData": {"schemaString": '{"fields": []}'}}, "another column partition"),
+        ({"metaData": {"schemaString": '{"fields": []}'}}, "no column partition"),
     ],
-    ids=["feature", "version", "partitioned", "schema"],
+    ids=["feature", "version", "times", "partitioned", "schema"],
 )
 def test_table_that_needs_more_of_its_writers_is_refused_by_name(
-    tmp_path: Path, action: dict[str, dict[str, object]], words: str
+    tmp_path: Path, action: dict[str, dict[str, Any]], words: str
 ) -> None:
     table = NativeTable(f"file:{tmp_path}/t", "t", TOPIC)
     assert table.commit([], [Advance(0, -1, 5)])
     if "metaData" in action:
-        action = {"metaData": {**table.snapshot().state.metadata, **action["metaData"]}}
+        held = table.snapshot().state.metadata
+        properties = {"configuration": held["configuration"] | action["metaData"].pop("configuration", {})}
+        action = {"metaData": {**held, **action["metaData"], **properties}}
     (tmp_path / "t" / LOG / delta_state.commit_name(1)).write_text(json.dumps(action))
-    with pytest.raises(Refused, match=f"{words}.*--engine spark"):
-        table.commit([], [Advance(0, 5, 6)])
+    with pytest.raises(Refused, match=words):
+        table.commit([file_of(0, 5, 6, "more")], [Advance(0, 5, 6)])
 
 
 def test_checkpoint_holds_every_action() -> None:

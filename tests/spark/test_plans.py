@@ -30,8 +30,8 @@ from pyspark_tiered.load.rounds import (
 from pyspark_tiered.log.log_tail import ReadableLog, cut_log, newer_ranges
 from pyspark_tiered.log.offsets import EARLIEST, LATEST, Bound, BoundKind, bounds, check_order
 from pyspark_tiered.log.plan import MIB, SPLIT_BYTES_MAX, SPLIT_BYTES_MIN, ColdPartition, ColdTopic, splits
-from pyspark_tiered.proof.compare import KEPT_ONCE
-from pyspark_tiered.proof.repair import FaultyRange, is_kept_once, leave_lost_records, split_at_log_starts
+from pyspark_tiered.proof.comparison import KEPT_ONCE, FaultyRange
+from pyspark_tiered.proof.repair import is_kept_once, leave_lost_records, split_at_log_starts
 from pyspark_tiered.session import s3a_settings
 from pyspark_tiered.source import STREAM_OPTIONS, check_options
 from tiered.cold.manifest import SegmentEntry

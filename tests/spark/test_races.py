@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_tiered.delta.delta_commit import DeltaTable
 from pyspark_tiered.delta.log_folder import BucketFolder
+from pyspark_tiered.load.native_table import NativeTable
 from tests.spark import racing
 from tests.spark.driver import OtherDriver
 
@@ -103,7 +103,7 @@ def test_two_loaders_move_a_partition_once_per_acknowledged_commit(
     spark: SparkSession, other: OtherDriver, folder: Callable[[str], str], place: str
 ) -> None:
     url = folder(place)
-    table = DeltaTable(spark, url, "race", "race")
+    table = NativeTable(url, "race", "race")
     other.start("commits", url, 0, 4)
     told = racing.commits(spark, "self", url, 0, 4) + other.result()
     assert told == 8
@@ -116,7 +116,7 @@ def test_loaders_of_different_partitions_both_commit_everything(
     spark: SparkSession, other: OtherDriver, folder: Callable[[str], str], place: str
 ) -> None:
     url = folder(place)
-    table = DeltaTable(spark, url, "race", "race")
+    table = NativeTable(url, "race", "race")
     other.start("commits", url, 1, 4)
     racing.commits(spark, "self", url, 0, 4)
     other.result()

@@ -70,10 +70,13 @@ def lake(spark: SparkSession, tmp_path: Path) -> Lake:
 
 
 def test_rows_are_not_duplicated_when_delta_drops_the_identifiers(lake: Lake) -> None:
-    lake.sql("ALTER TABLE {t} SET TBLPROPERTIES('delta.setTransactionRetentionDuration' = 'interval 0 seconds')")
+    lake.sql(
+        "ALTER TABLE {t} SET TBLPROPERTIES('delta.setTransactionRetentionDuration' = 'interval 0 seconds', "
+        "'delta.checkpointInterval' = '1')"
+    )  # Delta drops them by its next checkpoint
     with pytest.raises(Refused, match=r"partition 0 up to offset 199 and no transaction identifier.*--repair"):
         lake.load()
-    lake.sql("ALTER TABLE {t} UNSET TBLPROPERTIES('delta.setTransactionRetentionDuration')")
+    lake.sql("ALTER TABLE {t} UNSET TBLPROPERTIES('delta.setTransactionRetentionDuration', 'delta.checkpointInterval')")
     repair(lake.store, "t", lake.warehouse, spark=lake.spark)
     lake.more(1, 50)
     assert lake.load() == 50

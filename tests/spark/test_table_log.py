@@ -24,6 +24,7 @@ from pyspark_tiered.load.native_engine import NativeEngine
 from pyspark_tiered.load.native_table import NativeTable
 from pyspark_tiered.proof.verify import verify
 from pyspark_tiered.query.engine import SqlSession
+from pyspark_tiered.spark_engine import SparkEngine
 from pyspark_tiered.typed.form import ValueRules
 from tests.spark import filling
 from tiered.errors import Corrupt, Refused
@@ -263,14 +264,15 @@ def test_table_with_v2_checkpoints_by_spark_is_refused_by_name(
     load(store, "t", tables, spark=spark)
     settings = "'delta.checkpointPolicy'='v2', 'delta.checkpointInterval'='2'"
     spark.sql(f"ALTER TABLE delta.`file:{tables}/t` SET TBLPROPERTIES ({settings})")
-    for first in (1, 2, 3):
-        fill(first)
-        assert load(store, "t", tables, spark=spark).rows == 1, "Spark goes on"
-    assert verify(store, "t", tables, spark=spark).ok
+    for number in range(4):
+        spark.sql(f"ALTER TABLE delta.`file:{tables}/t` SET TBLPROPERTIES ('mine' = '{number}')")
     assert any(".checkpoint." in name and len(name) > 60 for name in os.listdir(f"{tables}/t/{LOG}"))
-    fill(4)
-    with pytest.raises(Refused, match="v2Checkpoint"):
-        load(store, "t", tables, engine=NativeEngine())
+    fill(1)
+    for engine in (NativeEngine(), SparkEngine(spark)):
+        with pytest.raises(Refused, match="DROP FEATURE v2Checkpoint"):
+            load(store, "t", tables, engine=engine)
+    with pytest.raises(Refused, match="DROP FEATURE v2Checkpoint"):
+        verify(store, "t", tables)
     with SqlSession(tables) as session, pytest.raises(Refused, match="v2Checkpoint"):
         session.run("SELECT count(*) FROM t")
     for command in (["describe", "t"], ["history", "t"]):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
+ACTIONS = ("txn", "domainMetadata", "add", "remove", "metaData", "protocol")
 ROWS = 10_000
 """Actions that are decoded to Python at once."""
 MAPS = ("partitionValues", "tags", "configuration", "options")
@@ -29,7 +30,11 @@ def decode_checkpoint(data: bytes, where: str) -> Iterator[Json]:
 
     try:
         file = pq.ParquetFile(BytesIO(data))
-        known = [name for name in ("txn", "add", "remove", "metaData", "protocol") if name in file.schema_arrow.names]
+        known = [
+            name
+            for name in ("txn", "domainMetadata", "add", "remove", "metaData", "protocol")
+            if name in file.schema_arrow.names
+        ]
         for batch in file.iter_batches(ROWS, columns=known):
             for row in batch.to_pylist(maps_as_pydicts="strict"):
                 for name in known:
@@ -64,7 +69,7 @@ def _with_pairs(fields: Json) -> Json:
     """Returns an action with its maps as lists of pairs, the form that pyarrow takes."""
     found: Json = {}
     for name, value in fields.items():
-        if name in MAPS:
+        if name in MAPS and not isinstance(value, str):  # that of a domain is text
             found[name] = None if value is None else list(value.items())
         else:
             found[name] = _with_pairs(value) if isinstance(value, dict) else value
@@ -123,10 +128,12 @@ def _schema() -> pyarrow.Schema:
         ("createdTime", pa.int64()),
     ]
     protocol = [("minReaderVersion", pa.int32()), ("minWriterVersion", pa.int32()), *features]
+    domain = [("domain", pa.string()), ("configuration", pa.string()), ("removed", pa.bool_())]
     transaction = [("appId", pa.string()), ("version", pa.int64()), ("lastUpdated", pa.int64())]
     return pa.schema(
         [
             ("txn", pa.struct(transaction)),
+            ("domainMetadata", pa.struct(domain)),
             ("add", pa.struct(add)),
             ("remove", pa.struct(remove)),
             ("metaData", pa.struct(metadata)),

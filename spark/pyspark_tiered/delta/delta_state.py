@@ -19,6 +19,9 @@ from tiered.errors import Code, Corrupt, Refused
 Json = dict[str, Any]
 
 READER_VERSION, WRITER_VERSION = 1, 2
+READER_VERSION_MAX, FEATURES_VERSION = 3, 7
+"""Versions of Delta that name each feature."""
+IN_COMMIT_TIMES = "delta.enableInCommitTimestamps"
 CHECKPOINT_INTERVAL = 10
 """Commits between two checkpoints, if the table's properties do not say otherwise."""
 RETENTION = "delta.deletedFileRetentionDuration"
@@ -70,6 +73,7 @@ SHAPES: dict[str, dict[str, tuple[type, bool]]] = {
     "add": {"path": (str, True), "deletionVector": (dict, False)},
     "remove": {"path": (str, True), "deletionVector": (dict, False)},
     "txn": {"appId": (str, True), "version": (int, True)},
+    "domainMetadata": {"domain": (str, True)},
     "metaData": {"configuration": (dict, False), "schemaString": (str, False), "partitionColumns": (list, False)},
     "protocol": {
         "minReaderVersion": (int, True),
@@ -89,10 +93,20 @@ class TableState:
         self.protocol: Json = {}
         self.metadata: Json = {}
         self.transactions: dict[str, Json] = {}
+        self.domains: dict[str, Json] = {}
+        """Domain -> metadata that features of other writers keep in the log. Checkpoints keep it."""
         self.files: dict[str, Json] = {}
         """Key of a file -> its add action."""
         self.tombstones: dict[str, Json] = {}
         """Key of a removed file -> its remove action."""
+
+    def copy(self) -> TableState:
+        """Returns a state that later commits do not change."""
+        found = TableState()
+        found.version, found.protocol, found.metadata = self.version, self.protocol, self.metadata
+        found.transactions, found.domains = dict(self.transactions), dict(self.domains)
+        found.files, found.tombstones = dict(self.files), dict(self.tombstones)
+        return found
 
     def apply(self, version: int, actions: Iterable[Json]) -> None:
         """Applies a commit, or all actions of a checkpoint. Raises `Corrupt` if a version is missing between."""
@@ -111,6 +125,8 @@ class TableState:
             self.tombstones[key] = remove
         elif transaction := action.get("txn"):
             self.transactions[transaction["appId"]] = transaction
+        elif domain := action.get("domainMetadata"):
+            self.domains[domain["domain"]] = domain
         elif metadata := action.get("metaData"):
             self.metadata = metadata
         elif protocol := action.get("protocol"):
@@ -135,7 +151,7 @@ class TableState:
         starts = [-1 if each is None else int(each["version"]) for each in found]
         return all(version == step.start for version, step in zip(starts, advances, strict=True))
 
-    def has_files(self, adds: Iterable[Json]) -> bool:
+    def has_files(self, adds: Iterable[Mapping[str, Any]]) -> bool:
         """True if the table has these files, as they are in add actions."""
         return all(_file_key(add) in self.files for add in adds)
 
@@ -149,6 +165,9 @@ class TableState:
         yield {"metaData": self.metadata}
         for transaction in self.transactions.values():
             yield {"txn": transaction}
+        for domain in self.domains.values():
+            if not domain.get("removed"):
+                yield {"domainMetadata": domain}
         for add in self.files.values():
             yield {"add": {**add, "dataChange": False}}
         for remove in self._kept_tombstones(now_ms).values():
@@ -215,11 +234,11 @@ def check_log_features(state: TableState, url: str) -> None:
 
 
 def refuse_log(url: str, feature: str, more: str = "") -> Refused:
-    """Returns the error for a table whose log only Spark reads, because of a feature."""
+    """Returns the error for a table whose log this package does not read, because of a feature."""
     return Refused(
         Code.INVALID_REQUEST,
         f"the table at {url} needs reader version 3 with {feature}{more}, whose log only Spark reads: "
-        "use `--engine spark`",
+        f"ALTER TABLE ... DROP FEATURE {feature} takes it off, and queries may use `--engine spark`",
     )
 
 
@@ -245,49 +264,41 @@ def file_path(add: Mapping[str, Any], url: str) -> str:
     return path
 
 
-def check_plain(
-    state: TableState,
-    url: str,
-    describe_columns: Callable[[Mapping[str, Any]], str] | None = None,
-    known_features: Sequence[str] = (),
-    way_out: str = "which only Spark writes: use `--engine spark`",
-) -> None:
-    """Raises `Refused` if a writer of this table has to know more than this engine does.
-
-    `describe_columns` says of the metadata why the rows do not fit into the columns. Without it they are raw rows. Its
-    writer knows `known_features` too.
-    """
+def check_writer(state: TableState, url: str, known_features: Sequence[str], way_out: str) -> None:
+    """Raises `Refused` if the protocol of this table asks more of a writer than these features."""
     protocol = state.protocol
-    writer = int(protocol.get("minWriterVersion", 0))
+    writer, reader = int(protocol.get("minWriterVersion", 0)), int(protocol.get("minReaderVersion", 0))
     unknown = [name for name in table_features.features_of(protocol) if name not in known_features]
     lacking = ""
-    if writer > WRITER_VERSION and not (writer == 7 and not unknown):
+    if writer > WRITER_VERSION and (writer > FEATURES_VERSION or unknown):
         lacking = f"writer version {writer}" + (f" with {', '.join(unknown)}" if unknown else "")
-    elif int(protocol.get("minReaderVersion", 0)) not in (READER_VERSION, 3):
-        lacking = f"reader version {protocol.get('minReaderVersion')}"
-    elif state.metadata.get("partitionColumns"):
-        lacking = f"partition columns {', '.join(state.metadata['partitionColumns'])}"
-    else:
-        lacking = (describe_columns or _describe_schema_difference)(state.metadata)
+    elif not READER_VERSION <= reader <= READER_VERSION_MAX:
+        lacking = f"reader version {reader}"
+    elif table_features.is_true(state.properties(), IN_COMMIT_TIMES):
+        lacking = f"times in its commits ({IN_COMMIT_TIMES})"
     if lacking:
         raise Refused(Code.INVALID_REQUEST, f"the table at {url} has {lacking}, {way_out}")
 
 
-def _describe_schema_difference(metadata: Mapping[str, Any]) -> str:
-    """Describes why rows of a load do not fit into the table; empty if they do."""
-    fields = {
-        str(field["name"]): field for field in json.loads(str(metadata.get("schemaString", "{}"))).get("fields", ())
-    }
-    for wanted in table_form.SCHEMA["fields"]:
-        found = fields.pop(str(wanted["name"]), None)
-        if found is None or found["type"] != wanted["type"] or not found.get("nullable", True):
-            return f"another column {wanted['name']}"
-        if "delta.invariants" in (found.get("metadata") or {}):
-            return f"an invariant on column {wanted['name']}"
-    for name, found in fields.items():
-        if not found.get("nullable", True) or (found.get("metadata") or {}):
-            return f"a column {name} with conditions"
-    return ""
+def check_plain(
+    state: TableState,
+    url: str,
+    describe_columns: Callable[[Mapping[str, Any]], str],
+    known_features: Sequence[str],
+    way_out: str,
+) -> None:
+    """Raises `Refused` if a writer of this typed table has to know more than this package does.
+
+    `describe_columns` says of the metadata why the rows do not fit into the columns.
+    """
+    check_writer(state, url, known_features, way_out)
+    lacking = ""
+    if state.metadata.get("partitionColumns"):
+        lacking = f"partition columns {', '.join(state.metadata['partitionColumns'])}"
+    else:
+        lacking = describe_columns(state.metadata)
+    if lacking:
+        raise Refused(Code.INVALID_REQUEST, f"the table at {url} has {lacking}, {way_out}")
 
 
 def _file_key(action: Mapping[str, Any]) -> str:

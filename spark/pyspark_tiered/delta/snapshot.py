@@ -1,14 +1,16 @@
-"""One version of a table, as a load looks at it: Spark's snapshot and the native one have this form."""
+"""One version of a raw table, as loads, queries and proofs look at it."""
 
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from pyspark_tiered.delta import history, table_form
+from pyspark_tiered.delta import delta_state, history, table_form
+from pyspark_tiered.delta.data_files import FileForm, place_schema, read_form, read_places
+from pyspark_tiered.delta.delta_state import TableState
 from pyspark_tiered.delta.history import FileExtent, TableCommit
+from pyspark_tiered.delta.log_folder import LOG, TableFolder
 from tiered.errors import Code, Refused
 
 COMMITS_MAX = 1000
@@ -25,34 +27,73 @@ class UnaccountedRows(NamedTuple):
     last: int | None
 
 
-class Snapshot(ABC):
-    """A table at one version. Version -1: there is no table."""
+class Snapshot:
+    """A table at the version that was read last, or at one that is kept (`TableState.copy`). Version -1: no table."""
 
-    version: int
-
-    def __init__(self, url: str, topic_id: str) -> None:
-        self.url = url
+    def __init__(
+        self,
+        folder: TableFolder,
+        state: TableState,
+        recent: Mapping[int, str],
+        topic_id: str,
+        form: FileForm | None = None,
+    ) -> None:
+        self.url = folder.url
         self.topic_id = topic_id
+        self._form = form
+        self.state = state
+        self.version = state.version
+        self._folder = folder
+        self._recent = recent
 
-    @abstractmethod
     def loaded_offsets(self) -> dict[int, int]:
         """Returns the next offset per partition, from the transaction identifiers."""
+        return table_form.loaded_offsets(self.state.versions(), self.topic_id)
 
-    @abstractmethod
+    def properties(self) -> dict[str, str]:
+        """Returns the table's properties."""
+        return self.state.properties()
+
     def extents(self) -> list[FileExtent]:
-        """Returns the bounds of the rows in the table's files. Files that are alike may share an entry."""
+        """Returns the bounds of the rows in the table's files."""
+        return self.state.extents()
 
-    @abstractmethod
-    def find_unaccounted_rows(self, loaded: Mapping[int, int]) -> list[UnaccountedRows]:
-        """Returns rows of partitions without an identifier, or at or above its bound. Reads no other files."""
-
-    @abstractmethod
     def has_file(self, path: str) -> bool:
         """True if the table has this file."""
+        return any(add["path"] == path for add in self.state.files.values())
 
-    @abstractmethod
     def read_commit(self, version: int) -> str | None:
         """Returns the lines of a commit; None if its file was deleted."""
+        if version in self._recent:
+            return self._recent[version]
+        data = self._folder.read(f"{LOG}/{delta_state.commit_name(version)}")
+        return None if data is None else data.decode()
+
+    def find_unaccounted_rows(self, loaded: Mapping[int, int]) -> list[UnaccountedRows]:
+        """Returns rows of partitions without an identifier, or at or above its bound. Reads no other files."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        form = self._form or read_form(self.state.metadata)
+        ends = pa.table({"partition": list(loaded), "end": list(loaded.values())}, schema=_ends_schema())
+        parts = []
+        for add in self.state.files.values():
+            if not any(_may_hold_unaccounted(extent, loaded) for extent in delta_state.file_extents(add)):
+                continue
+            held = pa.Table.from_batches(read_places(self._folder, add, form), place_schema())
+            joined = held.join(ends, "partition", join_type="left outer")
+            beyond = pc.or_(pc.is_null(joined["end"]), pc.greater_equal(joined["offset"], joined["end"]))
+            nowhere = pc.or_(pc.is_null(joined["partition"]), pc.is_null(joined["offset"]))
+            wrong = joined.filter(pc.or_kleene(pc.fill_null(beyond, True), nowhere))
+            parts.append(wrong.group_by("partition").aggregate([("offset", "min"), ("offset", "max")]))
+        if not parts:
+            return []
+        spans = pa.concat_tables(parts).group_by("partition").aggregate([("offset_min", "min"), ("offset_max", "max")])
+        found = [
+            UnaccountedRows(row["partition"], row["offset_min_min"], row["offset_max_max"])
+            for row in spans.sort_by("partition").slice(0, UNACCOUNTED_MAX).to_pylist()
+        ]
+        return sorted(found, key=lambda each: -1 if each.partition is None else each.partition)
 
     def commits(self, above: int | None = None, past_marks: bool = False) -> tuple[list[TableCommit], bool]:
         """Returns commits up to this version, in order, and whether the log reaches back far enough.
@@ -74,6 +115,19 @@ class Snapshot(ABC):
                 past_marks = True
             version -= 1
         return found[::-1], version <= floor
+
+
+def _may_hold_unaccounted(extent: FileExtent, loaded: Mapping[int, int]) -> bool:
+    first, last, offset, _ = extent
+    if first is None or last is None or offset is None or last - first > UNACCOUNTED_MAX:
+        return True
+    return any(offset >= loaded.get(number, -1) for number in range(first, last + 1))
+
+
+def _ends_schema() -> Any:
+    import pyarrow as pa
+
+    return pa.schema([("partition", pa.int32()), ("end", pa.int64())])
 
 
 def check_table_topic(held: tuple[str, str], url: str, topic: str, topic_id: str) -> None:

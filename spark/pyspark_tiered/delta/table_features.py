@@ -3,8 +3,8 @@
 Rows of loads go into Parquet files that no engine of Delta writes. So nobody checks constraints, computes columns or
 fills in defaults there. A table that asks for it is refused before anything is written.
 
-Delta itself keeps the rest for commits of Spark: row tracking, in-commit timestamps, domain metadata, clustering,
-deletion vectors, type widening, protocol checks. The native engine knows its own list (`delta_state.check_plain`).
+The writer keeps domain metadata, clustering, deletion vectors and type widening as they are. A table with another
+feature, such as row tracking or in-commit timestamps, is refused by its name (`delta_state.check_writer`).
 """
 
 from __future__ import annotations
@@ -35,6 +35,25 @@ DEFAULT = "CURRENT_DEFAULT"
 TYPE_CHANGES = "delta.typeChanges"
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 
+KNOWN = (
+    "changeDataFeed",
+    "checkConstraints",
+    "clustering",
+    "columnMapping",
+    "deletionVectors",
+    "domainMetadata",
+    "generatedColumns",
+    "identityColumns",
+    "allowColumnDefaults",
+    "inCommitTimestamp",
+    "timestampNtz",
+    "typeWidening",
+    "typeWidening-preview",
+    "vacuumProtocolCheck",
+    "variantType",
+    "variantType-preview",
+)
+"""Features that ask nothing of a writer of raw tables, or that `check_append` and `check_removal` find in use."""
 FEATURES_OF_VERSION = {
     3: ("checkConstraints",),
     4: ("changeDataFeed", "generatedColumns"),

@@ -11,7 +11,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import pyarrow
 
 Json = dict[str, Any]
 """A JSON object to be written."""
@@ -49,6 +53,25 @@ RUNS_TAG = "tiered.runs"
 
 Range = tuple[int, int]
 """Offsets `[start, end)` of a partition."""
+
+
+@cache
+def table_schema() -> pyarrow.Schema:
+    """Returns the columns of a table as Arrow has them."""
+    import pyarrow as pa
+
+    header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+    return pa.schema(
+        [
+            ("partition", pa.int32()),
+            ("offset", pa.int64()),
+            ("timestamp", pa.timestamp("us", tz="UTC")),
+            ("timestamp_type", pa.int8()),
+            ("key", pa.binary()),
+            ("value", pa.binary()),
+            ("headers", pa.list_(header)),
+        ]
+    )
 
 
 class FileRun(NamedTuple):
@@ -173,6 +196,21 @@ def commit_actions(topic_id: str, files: Iterable[LoadedFile], advances: Sequenc
         txn = {"appId": app_id(topic_id, step.partition), "version": step.end, "lastUpdated": now_ms}
         lines.append(json.dumps({"txn": txn}))
     return lines
+
+
+def remove_action(add: Mapping[str, Any], now_ms: int, changes_data: bool) -> str:
+    """Returns the action that removes a file."""
+    remove: Json = {
+        "path": add["path"],
+        "deletionTimestamp": now_ms,
+        "dataChange": changes_data,
+        "extendedFileMetadata": True,
+        "partitionValues": add.get("partitionValues") or {},
+        "size": add.get("size", 0),
+    }
+    if add.get("deletionVector"):
+        remove["deletionVector"] = add["deletionVector"]
+    return json.dumps({"remove": remove})
 
 
 def add_action(file: LoadedFile, prefix: str = "") -> str:

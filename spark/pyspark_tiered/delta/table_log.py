@@ -12,14 +12,13 @@ from contextlib import contextmanager
 
 from pyspark_tiered.delta import delta_state, log_cleanup
 from pyspark_tiered.delta.checkpoint import decode_checkpoint
-from pyspark_tiered.delta.delta_state import TableState
+from pyspark_tiered.delta.delta_state import IN_COMMIT_TIMES, TableState
 from pyspark_tiered.delta.log_folder import LOG, TableFolder
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 
 RECENT_COMMITS = 20
 """Commits whose lines are kept: the check before a load reads those since the last mark, mostly one."""
 LAST_CHECKPOINT = f"{LOG}/_last_checkpoint"
-IN_COMMIT_TIMES = "delta.enableInCommitTimestamps"
 IN_COMMIT_SINCE = "delta.inCommitTimestampEnablementVersion", "delta.inCommitTimestampEnablementTimestamp"
 """Properties of the first version that has its time in its commit."""
 

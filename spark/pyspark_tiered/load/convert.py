@@ -29,12 +29,12 @@ from pyspark_tiered.delta.table_form import (
     Range,
     SplitOutcome,
     Stop,
+    table_schema,
 )
 from pyspark_tiered.load.recent_rows import FILE_BYTES_MAX, RecentRows
 from pyspark_tiered.log.bucket import BatchReader
 from pyspark_tiered.log.plan import Split
 from pyspark_tiered.log.rows import constant_int_column, decode_rows
-from pyspark_tiered.proof.row_hash import table_schema
 from tiered.errors import Corrupt, TooLarge
 from tiered.offline.committed import FalseTransactionIndex
 from tiered.records.batch import first_at_or_after
@@ -78,6 +78,17 @@ def convert(
     """
     with BatchReader(store) as reader:
         return convert_with(reader, splits, table_url, null_timestamps, ranges, upload)
+
+
+def convert_task(
+    store: str, table_url: str, null_timestamps: bool
+) -> Callable[[tuple[Sequence[Split], Sequence[Range] | None]], ConversionResult]:
+    """Returns a task that converts the splits of a file, or some ranges in them."""
+
+    def run(file: tuple[Sequence[Split], Sequence[Range] | None]) -> ConversionResult:
+        return convert(store, file[0], table_url, null_timestamps, file[1])
+
+    return run
 
 
 def convert_with(

@@ -90,17 +90,7 @@ def _or_negative(partition: int | None) -> int:
 
 def join_actions(removed: Sequence[Json], joined: table_form.LoadedFile, now_ms: int) -> list[str]:
     """Returns the JSON lines of the commit: a change of layout only, so no reader of changes sees any row."""
-    lines = []
-    for add in removed:
-        remove = {
-            "path": add["path"],
-            "deletionTimestamp": now_ms,
-            "dataChange": False,
-            "extendedFileMetadata": True,
-            "partitionValues": {},
-            "size": add["size"],
-        }
-        lines.append(json.dumps({"remove": remove}))
+    lines = [table_form.remove_action(add, now_ms, changes_data=False) for add in removed]
     (line,) = table_form.commit_actions("", [joined], [], now_ms)
     add = json.loads(line)["add"]
     return [*lines, json.dumps({"add": {**add, "dataChange": False}})]

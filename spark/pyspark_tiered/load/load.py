@@ -18,8 +18,8 @@ from pyspark_tiered.delta import orphans
 from pyspark_tiered.delta.folder_url import spark_url
 from pyspark_tiered.delta.log_folder import BucketConnection
 from pyspark_tiered.delta.table_form import ConversionResult, Stop
-from pyspark_tiered.delta.topic_table import TopicTable
 from pyspark_tiered.failures import foreign_failures
+from pyspark_tiered.load.native_table import NativeTable
 from pyspark_tiered.load.rounds import (
     ROUND_SPLITS_PER_TASK,
     FilePlan,
@@ -98,7 +98,7 @@ class LoadEngine(Protocol):
     def tasks(self) -> int:
         """Returns how many files are converted at once."""
 
-    def open_table(self, url: str, topic: str, topic_id: str) -> TopicTable:
+    def open_table(self, url: str, topic: str, topic_id: str) -> NativeTable:
         """Opens a topic's table."""
 
     def convert(self, store: str, url: str, files: Sequence[FilePlan], null_timestamps: bool) -> list[ConversionResult]:
@@ -205,7 +205,7 @@ class TopicLoader:
         self._last_reported: LoadProgress | None = None
         self._rows_before = 0
         """Rows that this process had loaded when the rounds began."""
-        self._table: TopicTable | None = None
+        self._table: NativeTable | None = None
         self.log_bytes_left = 0
         """Bytes of log that the last round left for the next."""
         self._failures = 0
@@ -325,7 +325,7 @@ class TopicLoader:
         is_behind = self._raw_digest is not None and self._raw_digest != self._reader.digest(topic_id)
         return is_behind or self._reader.has_changed(topic_id)
 
-    def _has_all(self, table: TopicTable) -> bool:
+    def _has_all(self, table: NativeTable) -> bool:
         """True if the newest commit loaded all that the bucket still shows: one list instead of all manifests."""
         seen = table.newest_mark.get("seen")
         return seen is not None and seen == self._reader.list_digest(TopicId(table.topic_id))
@@ -357,7 +357,7 @@ class TopicLoader:
         values = Counter(self._values.count_requests())
         return dict(self._task_requests + Counter(self._reader.count_requests()) + Counter(table) + values)
 
-    def _commit_round(self, table: TopicTable, plan: Round, loaded: Mapping[int, int]) -> bool:
+    def _commit_round(self, table: NativeTable, plan: Round, loaded: Mapping[int, int]) -> bool:
         """Returns true if the round was committed or had nothing to commit, false if another loader committed first.
 
         Raises `Unavailable` if a new plan may succeed.

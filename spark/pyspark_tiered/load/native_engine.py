@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from pyspark_tiered.delta.folder_url import bucket_prefix
@@ -13,6 +13,11 @@ from pyspark_tiered.load.native_table import NativeTable
 from pyspark_tiered.load.recent_rows import RecentRows
 from pyspark_tiered.load.rounds import FilePlan
 from pyspark_tiered.log.bucket import BatchReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from pyspark_tiered.spark_engine import SparkEngine
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -68,3 +73,12 @@ class NativeEngine:
     def run_tasks(self, what: str, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
         """Runs tasks one after the other, and returns their results."""
         return [work(task) for task in tasks]
+
+
+def open_engine(spark: SparkSession | None) -> NativeEngine | SparkEngine:
+    """Returns the engine that runs tasks in a session; without one they run in this process."""
+    if spark is None:
+        return NativeEngine()
+    from pyspark_tiered.spark_engine import SparkEngine
+
+    return SparkEngine(spark)

@@ -1,8 +1,8 @@
-"""A topic's table without a JVM: this package's own reader and writer of Delta's log, for the subset that loads write.
+"""A topic's table: the reader and writer of Delta's log for the subset that loads write, without a JVM.
 
 A commit reads what is new in the log, checks that each partition is still where its plan starts, and creates the file
-of the next version. If another writer was first, its commits are read, and the file of a later version is tried. Spark
-and this engine may write one table at once. Keeps I27.
+of the next version. If another writer was first, its commits are read, and the file of a later version is tried. Other
+writers, Spark among them, may write the table at once. Keeps I27.
 """
 
 from __future__ import annotations
@@ -11,118 +11,40 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
-from pyspark_tiered.delta import delta_state, history, log_cleanup, orphans, table_form
+from pyspark_tiered.delta import delta_state, history, log_cleanup, orphans, table_features, table_form, topic_table
 from pyspark_tiered.delta.checkpoint import encode_checkpoint
+from pyspark_tiered.delta.data_files import local_file
 from pyspark_tiered.delta.delta_state import TableState
-from pyspark_tiered.delta.history import FileExtent
-from pyspark_tiered.delta.log_folder import LOG, BucketConnection, TableFolder, UnclearOutcome, open_folder
-from pyspark_tiered.delta.snapshot import UNACCOUNTED_MAX, Snapshot, UnaccountedRows, check_table_topic
+from pyspark_tiered.delta.log_folder import LOG, BucketConnection, UnclearOutcome, open_folder
+from pyspark_tiered.delta.snapshot import Snapshot, check_columns, check_table_topic
 from pyspark_tiered.delta.table_form import Advance, LoadedFile
 from pyspark_tiered.delta.table_log import LAST_CHECKPOINT, TableLog
-from pyspark_tiered.delta.topic_table import TopicTable
 from pyspark_tiered.load import joining
 from pyspark_tiered.load.recent_rows import RecentRows
-from tiered.errors import Code, Refused, Unavailable
+from tiered.errors import Refused, Unavailable
 
 if TYPE_CHECKING:
     import pyarrow
 
 log = logging.getLogger(__name__)
 
+WAY_OUT = "which no load keeps: take it off, or load into another warehouse"
 ATTEMPTS = 100
 """Commits of other writers in a row that may come first, before a commit gives up."""
 
 
-class NativeSnapshot(Snapshot):
-    """The newest version that a table has read. It changes when the table reads on."""
-
-    def __init__(
-        self,
-        folder: TableFolder,
-        state: TableState,
-        recent: Mapping[int, str],
-        topic_id: str,
-        places: tuple[str, str] = ("partition", "offset"),
-    ) -> None:
-        super().__init__(folder.url, topic_id)
-        self._places = places
-        self.state = state
-        self.version = state.version
-        self._folder = folder
-        self._recent = recent
-
-    def loaded_offsets(self) -> dict[int, int]:
-        return table_form.loaded_offsets(self.state.versions(), self.topic_id)
-
-    def extents(self) -> list[FileExtent]:
-        return self.state.extents()
-
-    def has_file(self, path: str) -> bool:
-        return any(add["path"] == path for add in self.state.files.values())
-
-    def read_commit(self, version: int) -> str | None:
-        if version in self._recent:
-            return self._recent[version]
-        data = self._folder.read(f"{LOG}/{delta_state.commit_name(version)}")
-        return None if data is None else data.decode()
-
-    def find_unaccounted_rows(self, loaded: Mapping[int, int]) -> list[UnaccountedRows]:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-        import pyarrow.parquet as pq
-
-        parts = []
-        for add in self.state.files.values():
-            if not any(_may_hold_unaccounted(extent, loaded) for extent in delta_state.file_extents(add)):
-                continue
-            with self._folder.local(delta_state.file_path(add, self.url)) as path:
-                held = pq.read_table(path, columns=list(self._places)).rename_columns(["partition", "offset"])
-            ends = pa.table({"partition": list(loaded), "end": list(loaded.values())}, schema=_ends_schema())
-            joined = held.cast(_place_schema()).join(ends, "partition", join_type="left outer")
-            beyond = pc.or_(pc.is_null(joined["end"]), pc.greater_equal(joined["offset"], joined["end"]))
-            nowhere = pc.or_(pc.is_null(joined["partition"]), pc.is_null(joined["offset"]))
-            wrong = joined.filter(pc.or_kleene(pc.fill_null(beyond, True), nowhere))
-            if wrong.num_rows and add.get("deletionVector"):  # they may be deleted ones
-                raise Refused(
-                    Code.INVALID_REQUEST,
-                    f"the table at {self.url} has deletion vectors: use `--engine spark` to check its rows",
-                )
-            parts.append(wrong.group_by("partition").aggregate([("offset", "min"), ("offset", "max")]))
-        if not parts:
-            return []
-        spans = pa.concat_tables(parts).group_by("partition").aggregate([("offset_min", "min"), ("offset_max", "max")])
-        found = [
-            UnaccountedRows(row["partition"], row["offset_min_min"], row["offset_max_max"])
-            for row in spans.sort_by("partition").slice(0, UNACCOUNTED_MAX).to_pylist()
-        ]
-        return sorted(found, key=lambda each: -1 if each.partition is None else each.partition)
-
-
-def _may_hold_unaccounted(extent: FileExtent, loaded: Mapping[int, int]) -> bool:
-    first, last, offset, _ = extent
-    if first is None or last is None or offset is None or last - first > UNACCOUNTED_MAX:
-        return True
-    return any(offset >= loaded.get(number, -1) for number in range(first, last + 1))
-
-
-def _ends_schema() -> Any:
-    import pyarrow as pa
-
-    return pa.schema([("partition", pa.int32()), ("end", pa.int64())])
-
-
-def _place_schema() -> Any:
-    import pyarrow as pa
-
-    return pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
-
-
-class NativeTable(TopicTable):
+class NativeTable:
     """A topic's table in a folder (`file:` or `s3a:` URL)."""
+
+    repaired_by = topic_table.REPAIRED_BY
+    """The way out if the table has rows that no identifier covers."""
+    restored_by = topic_table.RESTORED_BY
+    """The way out if others removed rows."""
 
     def __init__(
         self,
@@ -132,11 +54,23 @@ class NativeTable(TopicTable):
         shared: BucketConnection | None = None,
         recent: RecentRows | None = None,
     ) -> None:
-        super().__init__(url, topic, topic_id)
+        self.url = url
+        self.topic = topic
+        self.topic_id = topic_id
+        # The version up to which this process found the table sound, and the identifiers that it then had.
+        self.checked_version: int | None = None
+        self._checked_offsets: dict[int, int] = {}
+        self.newest_mark: Mapping[str, Any] = {}
+        """Mark of the newest commit at the last check, if a loader made it."""
+        self.orphans_looked_for_ms: int | None = None
+        """Time of the last look for orphans here, or else of the newest commit at the first check."""
         self._recent = RecentRows() if recent is None else recent
         self.folder = open_folder(url, shared)
         self._log = TableLog(self.folder)
         self._times_forgotten = 0
+        self._readable: Mapping[str, Any] | None = None
+        """Metadata of the table that was checked last, and those with the protocol that may be written."""
+        self._writable: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None
         self._left_alone: set[str] = set()
         """Keys of small files that are not joined: they have too many rows, or another form."""
 
@@ -145,24 +79,128 @@ class NativeTable(TopicTable):
         return self._log.state
 
     def close(self) -> None:
+        """Ends the use of the table."""
         self.folder.close()
 
     def count_requests(self) -> dict[str, int]:
+        """Returns the number of requests for this table so far by verb."""
         return self.folder.count_requests()
 
-    def snapshot(self) -> NativeSnapshot:
+    def check_writable(self, now: Snapshot) -> None:
+        """Raises `Refused` if the table asks of its writers what a load does not keep."""
+        if now.version >= 0:
+            table_features.check_append(now.state.metadata, self.url)
+
+    def snapshot(self) -> Snapshot:
+        """Returns the table as it is now. Raises `Refused` if it holds another topic, or an older one of this name."""
         self._read_on()
-        return NativeSnapshot(self.folder, self._state, self._log.recent, self.topic_id)
+        return Snapshot(self.folder, self._state, self._log.recent, self.topic_id)
 
     def commit(self, files: Sequence[LoadedFile], advances: Sequence[Advance], **mark_fields: Any) -> bool:
+        """Commits files and advances. Returns false if another writer committed first: then plan again.
+
+        The first commit creates the table. `mark_fields` go into the mark. Raises `Unavailable` if the commit failed
+        and the table, read again, is unchanged: the same call may be repeated.
+        """
         self._read_on()
+        if files and self._state.version >= 0:
+            table_features.check_append(self._state.metadata, self.url)
         mark = self.encode_mark(files, advances, **({"checked": self.checked_version} | mark_fields))
         if not self._commit(files, advances, mark, delta_state.append_operation(files)):
             return False
         self.newest_mark = mark_fields
         return True
 
+    @property
+    def was_found(self) -> bool:
+        """True if there was a Delta table at the last check."""
+        return self.checked_version is not None and self.checked_version >= 0
+
+    def forget_checks(self) -> None:
+        """Drops what this process found out about the table: the next check begins anew."""
+        self.checked_version, self._checked_offsets, self.newest_mark = None, {}, {}
+
+    def loaded_offsets(self) -> dict[int, int]:
+        """Returns the next offset per partition. Partitions that were never loaded are absent, all without a table."""
+        return self.snapshot().loaded_offsets()
+
+    def check_sound(self, accept_deletes: bool = False) -> dict[int, int]:
+        """Returns the loaded offsets after a check that the next load will neither duplicate nor lose rows.
+
+        Each row has to lie below the bound of its partition, and nobody may have removed rows since the last load.
+        Otherwise raises `Refused` with the way out. `accept_deletes`: rows that others removed stay removed, and the
+        table records so.
+        """
+        now = self.snapshot()
+        self.check_writable(now)
+        loaded = now.loaded_offsets()
+        if now.version < 0:
+            self.checked_version = now.version  # no commit yet, so there is nothing to check
+        if now.version == self.checked_version:
+            return loaded
+        commits, is_complete = now.commits(self.checked_version)
+        if not is_complete:
+            oldest = commits[0].version if commits else now.version
+            log.warning(
+                "table history is gone, run `tiered verify` to check the rows before_version=%d table=%s",
+                oldest,
+                self.url,
+            )
+        checked = None if self.checked_version is None else self._checked_offsets
+        topic_table.check_bounds(now, commits, loaded, checked, self.repaired_by)
+        removals = history.find_row_removals(commits)
+        if removals and accept_deletes:
+            self.mark_sound(now, loaded, accepted=[removal.description for removal in removals])
+        else:
+            topic_table.check_removals(removals, now, loaded, self.restored_by)
+        self.newest_mark = (commits[-1].mark if commits else None) or {}
+        if self.orphans_looked_for_ms is None and commits:
+            self.orphans_looked_for_ms = commits[-1].time_ms
+        self.checked_version, self._checked_offsets = now.version, loaded
+        return loaded
+
+    def mark_sound(self, at: Snapshot, loaded: Mapping[int, int], **mark_fields: Any) -> bool:
+        """Commits, without any row, that the table is sound up to this version, and sets missing identifiers.
+
+        Returns false if another writer committed first.
+        """
+        known = at.loaded_offsets()
+        moved = [
+            Advance(number, known.get(number, -1), end)
+            for number, end in loaded.items()
+            if known.get(number, -1) != end
+        ]
+        kept = [Advance(number, end, end) for number, end in known.items() if loaded.get(number) == end]
+        steps = moved or kept[:1]
+        return not steps or self.commit(
+            [], steps, checked=at.version, identifiers=len(known.keys() | loaded.keys()), **mark_fields
+        )
+
+    def encode_mark(self, files: Sequence[LoadedFile], advances: Sequence[Advance], **mark_fields: Any) -> str:
+        """Returns the `userMetadata` of a commit."""
+        known = {"identifiers": len(self._checked_offsets.keys() | {step.partition for step in advances})}
+        return history.encode_mark(self.topic, files, advances, **(known | mark_fields))
+
+    def judge_unclear_commit(self, files: Sequence[LoadedFile], advances: Sequence[Advance], why: str) -> bool:
+        """Returns true if a commit of unknown outcome landed, false if another writer committed first.
+
+        Reads the table again. Raises `Unavailable` if the table is unchanged.
+        """
+        now = self.snapshot()
+        state = now.loaded_offsets()
+        log.warning("commit has an unknown outcome, table read again table=%s why=%s", self.url, why)
+        if all(state.get(step.partition, -1) == step.end for step in advances):
+            # Either all files of the commit are in the table, or none: another loader committed the same step.
+            return not files or now.has_file(files[0].path)
+        if any(state.get(step.partition, -1) != step.start for step in advances):
+            return False
+        raise Unavailable(f"Delta could not commit to {self.url}: {why}")
+
     def join_small_files(self, is_idle: bool = False) -> int:
+        """Joins small files if they are many. Returns how many were joined.
+
+        `is_idle` says that the load found nothing new: then few are joined too.
+        """
         keys, parts = self._read_small_files(is_idle)
         if not keys:
             return 0
@@ -218,14 +256,14 @@ class NativeTable(TopicTable):
         """Returns the rows of a file; None if it is not joined."""
         from pyspark_tiered.load.convert import read_rows
 
-        path = delta_state.file_path(add, self.url)
-        rows = self._recent.take(path)
+        rows = self._recent.take(unquote(str(add["path"])))
         if rows is not None:
             return rows
-        with self.folder.local(path) as local:
+        with local_file(self.folder, add) as local:
             return read_rows(local, joining.ROWS_BYTES_MAX // 2)
 
     def remove_orphans(self, now_ms: int | None = None) -> int:
+        """Removes files that loads left behind, once a day. Returns their number."""
         now_ms = self._stored_ms() if now_ms is None else now_ms
         if not orphans.is_due(self.orphans_looked_for_ms, now_ms) or not self._state.keeps_removed_files():
             return 0
@@ -257,6 +295,24 @@ class NativeTable(TopicTable):
             except UnclearOutcome as failure:
                 return self.judge_unclear_commit(files, advances, str(failure))
             self._read_on()
+        raise Unavailable(f"{ATTEMPTS} other commits to {self.url} came first: try again")
+
+    def create(
+        self,
+        actions: Callable[[int], Sequence[str]],
+        is_valid: Callable[[TableState], bool],
+        mark: str,
+        operation: Mapping[str, Any],
+    ) -> bool:
+        """Creates the next commit while the table `is_valid`; returns false if it is not. Raises `UnclearOutcome`."""
+        for _ in range(ATTEMPTS):
+            self._read_on()
+            if not is_valid(self._state):
+                log.info("another loader committed first table=%s", self.url)
+                return False
+            now_ms = time.time_ns() // 1_000_000
+            if self._create_commit(actions(now_ms), mark, operation, now_ms):
+                return True
         raise Unavailable(f"{ATTEMPTS} other commits to {self.url} came first: try again")
 
     def _create_commit(self, lines: Sequence[str], mark: str, operation: Any, now_ms: int) -> bool:
@@ -314,22 +370,44 @@ class NativeTable(TopicTable):
             self.folder.delete([f"{LOG}/{name}" for name in expired])
             log.info("old files of a table's log were deleted table=%s files=%d", self.url, len(expired))
 
-    def _read_on(self) -> None:
-        """Reads the commits that are new. Raises `Refused` for another topic's table, or one that this engine cannot
-        write, and `Corrupt`."""
-        held, before = self._state, self._state.version
+    def pin(self) -> Snapshot:
+        """Returns the table as it is now, in a form that no later commit changes. It may need other writers.
+
+        Raises `Refused` for another topic's table, or one without the columns of a load.
+        """
+        self._read_on(to_write=False)
+        return Snapshot(self.folder, self._state.copy(), dict(self._log.recent), self.topic_id)
+
+    def _read_on(self, *, to_write: bool = True) -> None:
+        """Reads the commits that are new. Raises `Refused` for another topic's table, or for one that this package
+        cannot write, and `Corrupt`."""
         state = self._log.read()
         if self._log.times_forgotten != self._times_forgotten:
             self._times_forgotten = self._log.times_forgotten
             self.forget_checks()  # it may be another table of that name
-        if state.version >= 0 and (state is not held or state.version != before):
-            try:
-                check_table_topic(self._state.held_topic(), self.url, self.topic, self.topic_id)
-                self._check_form(self._state)
-            except Refused:
-                self._log.forget()  # so that the next look checks again
-                raise
+        if state.version < 0:
+            return
+        try:
+            if self._readable is not state.metadata:
+                check_table_topic(state.held_topic(), self.url, self.topic, self.topic_id)
+                self._check_columns(state)
+                self._readable = state.metadata
+            if to_write and not self._may_write(state):
+                self._check_form(state)
+                self._writable = state.metadata, state.protocol
+        except Refused:
+            self._readable, self._writable = None, None
+            self._log.forget()  # so that the next look checks again
+            raise
+
+    def _may_write(self, state: TableState) -> bool:
+        known = self._writable
+        return known is not None and known[0] is state.metadata and known[1] is state.protocol
+
+    def _check_columns(self, state: TableState) -> None:
+        """Raises `Refused` if the table lacks a column."""
+        check_columns(str(state.metadata["schemaString"]), self.url)
 
     def _check_form(self, state: TableState) -> None:
-        """Raises `Refused` if this engine cannot write the table."""
-        delta_state.check_plain(state, self.url)
+        """Raises `Refused` if this package cannot write the table."""
+        delta_state.check_writer(state, self.url, table_features.KNOWN, WAY_OUT)

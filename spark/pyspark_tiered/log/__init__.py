@@ -1,6 +1,6 @@
 """A topic's log for readers: bounds and record batches, from the bucket or from brokers.
 
-May import: as pyspark_tiered
+May import: delta, clients, offline
 
   offsets       the options that bound a read
   plan          the even splits of a read

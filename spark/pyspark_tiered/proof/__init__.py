@@ -9,7 +9,8 @@ May import: as pyspark_tiered
 ~ summing       parts of the log and files of a table, summed by range in tasks
   sums          sums of row hashes by range of offsets, and runs of offsets
   row_hash      the hash of each row, from Arrow columns
-~ compare       the rows of a table compared with those of the log
+~ rewrite       the commit of a repair or an erasure
+~ condition     the rows for which an SQL condition is true
 ~ repair        restores and removes rows until the table equals the log
 ~ erasures      the record of erased rows in the table's folder
 ~ erase         erases rows from a table, for good

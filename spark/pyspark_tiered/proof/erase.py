@@ -11,32 +11,37 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
 from pyspark_tiered.delta import table_features
-from pyspark_tiered.delta.delta_commit import DeltaTable
-from pyspark_tiered.delta.delta_log import TableSnapshot
-from pyspark_tiered.delta.delta_rewrite import TableRewrite, snapshot_after
+from pyspark_tiered.delta.data_files import open_table_folder, read_rows
 from pyspark_tiered.delta.folder_url import spark_url
-from pyspark_tiered.delta.table_form import Advance, Range
-from pyspark_tiered.failures import first_line, translate_failure
-from pyspark_tiered.log.bucket import check_table, check_topic, never_loaded
-from pyspark_tiered.log.plan import ColdTopic
-from pyspark_tiered.proof import compare
+from pyspark_tiered.delta.snapshot import Snapshot
+from pyspark_tiered.delta.table_form import COLUMNS, Advance, Range
+from pyspark_tiered.load.native_table import NativeTable
+from pyspark_tiered.log.bucket import BatchReader, check_table, check_topic, never_loaded
+from pyspark_tiered.log.plan import ColdTopic, splits
+from pyspark_tiered.proof.comparison import find_erased, read_cold_topic, table_files
+from pyspark_tiered.proof.condition import Condition
 from pyspark_tiered.proof.erasures import RANGES_MAX, Erasure, join_ranges, read_erasures, write_erasure
-from pyspark_tiered.proof.repair import fault_ranges
-from pyspark_tiered.session import session
+from pyspark_tiered.proof.rewrite import rewrite_table, snapshot_after
+from pyspark_tiered.proof.summing import read_log
+from pyspark_tiered.proof.sums import OffsetRange, find_runs, is_inside, join_runs
 from pyspark_tiered.typed.erase import read_value_bounds, remove_erased_values
 from tiered.errors import Code, Refused, Unavailable
 
 if TYPE_CHECKING:
+    import pyarrow
     from pyspark.sql import SparkSession
 
 ATTEMPTS = 10
 """Attempts in a row of which none could commit, because other writers committed first."""
+CHOSEN_BYTES = 64 << 20
+"""Rows of the log that are judged at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,46 +74,40 @@ def erase(
 ) -> EraseProgress:
     """Erases the rows of `<warehouse>/<topic>` for which `where` is true. Another call after a kill completes it.
 
+    A session of Spark is not needed: callers of earlier releases give one.
+
     Raises `Refused` if there is no such table or topic, no reason, or the condition is not understood.
     """
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
     if not reason.strip():
         raise Refused(Code.INVALID_REQUEST, "an erasure needs a reason, which the table keeps")
     check_topic(store, topic)
     url = f"{spark_url(warehouse)}/{topic}"
     check_table(topic, url)
-    running = spark or session()
-    try:
-        return _Erasing(running, store, topic, url, progress).run(where, reason)
-    except (Py4JError, PySparkException) as failure:
-        raise translate_failure(f"could not erase from {topic}", failure) from failure
+    cold = read_cold_topic(store, topic)
+    with closing(NativeTable(url, topic, cold.topic_id)) as table, closing(Condition(where)) as condition:
+        return _Erasing(store, table, progress).run(cold, condition, where, reason)
 
 
 class _Erasing:
     """One erasure in progress."""
 
-    def __init__(self, spark: SparkSession, store: str, topic: str, url: str, report: Report) -> None:
-        self._spark = spark
+    def __init__(self, store: str, table: NativeTable, report: Report) -> None:
         self._store = store
-        self._topic = topic
-        self._url = url
+        self._table = table
+        self._url = table.url
         self._report = report
         self._rows = 0
         self._removed = 0
         self._values = 0
 
-    def run(self, where: str, reason: str) -> EraseProgress:
-        cold = compare.read_cold_topic(self._store, self._topic)
-        table = DeltaTable(self._spark, self._url, cold.name, cold.topic_id)
+    def run(self, cold: ColdTopic, condition: Condition, where: str, reason: str) -> EraseProgress:
         typed_bounds = read_value_bounds(self._url, cold.name, cold.topic_id)
-        at = table.snapshot()
+        at = self._table.pin()
         if at.version < 0:
-            raise never_loaded(self._topic, self._url)
+            raise never_loaded(cold.name, self._url)
         _check_typed_bounds(typed_bounds, at)
         table_features.check_removal(at.properties(), self._url)
-        chosen = self._choose(cold, at, where)
+        chosen = self._choose(cold, at, condition)
         self._rows = sum(end - start for each in chosen.values() for start, end in each)
         self._report_step("chosen")
         if chosen:
@@ -116,61 +115,74 @@ class _Erasing:
             erasure = Erasure(cold.topic_id, now_ms, where, reason, chosen)
             write_erasure(self._url, erasure, f"{now_ms:013d}-{uuid.uuid4()}.json")
             self._report_step("recorded")
-        self._remove(table, cold, {"rows": self._rows, "where": where, "reason": reason}, set(chosen))
+        self._remove(cold, {"rows": self._rows, "where": where, "reason": reason}, set(chosen))
         known = read_erasures(self._url, cold.topic_id)
         self._values = remove_erased_values(self._url, cold.name, cold.topic_id, known)
         return self._report_step("done")
 
-    def _choose(self, cold: ColdTopic, at: TableSnapshot, where: str) -> dict[int, tuple[Range, ...]]:
+    def _choose(self, cold: ColdTopic, at: Snapshot, condition: Condition) -> dict[int, tuple[Range, ...]]:
         """Returns the offsets for which the condition is true and that no earlier erasure has, by partition."""
-        from pyspark.errors import AnalysisException, ParseException
-
         loaded = at.loaded_offsets()
         bounds = {each.partition: (each.log_start_offset, loaded.get(each.partition, 0)) for each in cold.partitions}
-        in_log = {number: (low, high) for number, (low, high) in bounds.items() if low < high}
-        below = " OR ".join(f"(partition = {number} AND offset < {high})" for number, (_, high) in bounds.items())
-        rows = compare.expected_rows(self._spark, self._store, cold, in_log).unionByName(at.rows().where(below))
-        try:
-            found = rows.where(where).selectExpr("'erased' AS kind", "partition", "offset")
-        except (AnalysisException, ParseException) as failure:
-            raise Refused(Code.INVALID_REQUEST, f"--where: {first_line(failure)}") from failure
         known = join_ranges(read_erasures(self._url, cold.topic_id))
-        ranges = fault_ranges(compare.without_ranges(found, known), RANGES_MAX + 1)
-        if len(ranges) > RANGES_MAX:
-            raise Refused(
-                Code.INVALID_REQUEST,
-                f"--where chooses more than {RANGES_MAX:,} ranges of offsets: erase them in several commands",
-            )
+        found = list[OffsetRange]()
+        for rows in self._read_rows(cold, at, bounds):
+            partitions, offsets = condition.choose(rows)
+            for number, (_, end) in bounds.items():
+                mine = offsets[(partitions == number) & (offsets < end)]
+                mine.sort()
+                found += find_runs(number, mine[~is_inside(mine, known.get(number, ()))])
+            found = join_runs(found)[0]
+            if len(found) > RANGES_MAX:
+                raise Refused(
+                    Code.INVALID_REQUEST,
+                    f"--where chooses more than {RANGES_MAX:,} ranges of offsets: erase them in several commands",
+                )
         return {
             number: tuple((run.start, run.end) for run in runs)
-            for number, runs in groupby(ranges, lambda run: run.partition)
+            for number, runs in groupby(found, lambda run: run.partition)
         }
 
-    def _remove(self, table: DeltaTable, cold: ColdTopic, mark: Mapping[str, object], to_mark: set[int]) -> None:
+    def _read_rows(self, cold: ColdTopic, at: Snapshot, bounds: Mapping[int, Range]) -> Iterator[pyarrow.Table]:
+        """Yields the rows of log and table, some at a time."""
+        import pyarrow as pa
+
+        in_log = {number: (low, high) for number, (low, high) in bounds.items() if low < high}
+        with BatchReader(self._store) as reader:
+            for split in splits(cold, in_log, 1):
+                for arrays, _ in read_log(reader, split, CHOSEN_BYTES):
+                    yield pa.table(arrays, list(COLUMNS))
+        with open_table_folder(at.url) as folder:
+            for file in table_files(at):
+                for batch in read_rows(folder, file.add, file.form):
+                    yield pa.Table.from_batches([batch])
+
+    def _remove(self, cold: ColdTopic, mark: Mapping[str, object], to_mark: set[int]) -> None:
         """Removes all recorded rows that the table has. The partitions of this erasure get a commit in any case.
 
         That commit makes a repair fail that compared the table before the record was there.
         """
         failures = 0
         while failures < ATTEMPTS:
-            at = table.snapshot()
+            at = self._table.pin()
             known = at.loaded_offsets()
             erased = join_ranges(read_erasures(self._url, cold.topic_id))
-            found = fault_ranges(compare.find_erased_rows(at.rows(), erased), RANGES_MAX)
+            found = list(islice(find_erased(at, erased), RANGES_MAX))
             if not found and not to_mark:
                 return
             by_partition = {number: list(runs) for number, runs in groupby(found, lambda run: run.partition)}
             committed = False
-            newest: TableSnapshot | None = at
+            newest: Snapshot | None = at
             for number in sorted(by_partition.keys() | to_mark):
                 step = [Advance(number, known[number], known[number])] if number in known else []
                 if newest is None:
                     break
-                if TableRewrite(self._spark, table, newest).commit(by_partition.get(number, []), [], step, erased=mark):
+                to_remove = by_partition.get(number, [])
+                if rewrite_table(self._table, newest, to_remove, [], step, erased=mark):
                     committed = True
-                    newest = snapshot_after(table, newest)
+                    newest = snapshot_after(self._table, newest)
                     to_mark.discard(number)
-                    self._removed += sum(run.end - run.start for run in by_partition.get(number, []))
+                    self._removed += sum(run.end - run.start for run in to_remove)
                     self._report_step("removed")
             failures = 0 if committed else failures + 1
         raise Unavailable(
@@ -184,7 +196,7 @@ class _Erasing:
         return progress
 
 
-def _check_typed_bounds(bounds: Mapping[int, int], at: TableSnapshot) -> None:
+def _check_typed_bounds(bounds: Mapping[int, int], at: Snapshot) -> None:
     """Raises `Unavailable` if values are loaded beyond the table, where the condition chooses no row."""
     loaded = at.loaded_offsets()
     for number, end in bounds.items():

@@ -21,31 +21,30 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import groupby, islice
+from typing import TYPE_CHECKING
 
-from pyspark_tiered.delta.delta_commit import DeltaTable
-from pyspark_tiered.delta.delta_log import TableSnapshot
-from pyspark_tiered.delta.delta_rewrite import TableRewrite, snapshot_after
 from pyspark_tiered.delta.folder_url import spark_url
+from pyspark_tiered.delta.snapshot import Snapshot
 from pyspark_tiered.delta.table_form import Advance, LoadedFile, Range
-from pyspark_tiered.failures import translate_failure
+from pyspark_tiered.load.convert import convert_task
+from pyspark_tiered.load.native_engine import open_engine
+from pyspark_tiered.load.native_table import NativeTable
 from pyspark_tiered.log.bucket import check_table, check_topic, never_loaded
 from pyspark_tiered.log.plan import ColdPartition, ColdTopic, Split, cleaned_ranges, splits
-from pyspark_tiered.proof import compare
-from pyspark_tiered.proof.comparison import Comparison, union
+from pyspark_tiered.proof.comparison import KEPT_ONCE, Comparison, FaultyRange, read_cold_topic, read_ends
 from pyspark_tiered.proof.erasures import explain_erased, join_ranges, read_erasures
 from pyspark_tiered.proof.gaps import Gap
-from pyspark_tiered.proof.sums import find_holes
-from pyspark_tiered.proof.verify import explain_holes, query_holes
-from pyspark_tiered.session import session
-from pyspark_tiered.spark_engine import convert_files
+from pyspark_tiered.proof.rewrite import rewrite_table, snapshot_after
+from pyspark_tiered.proof.verify import GAPS_MAX, explain_holes
 from pyspark_tiered.typed.erase import remove_erased_values
+from pyspark_tiered.typed.verify import TaskRunner
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -53,17 +52,8 @@ ATTEMPTS = 10
 """Comparisons in a row after which no commit succeeded, or the same faults were found again."""
 RANGES_MAX = 100_000
 """Ranges of offsets that are repaired after one comparison. The next comparison finds the rest."""
-REMOVED_KINDS = ("changed", "duplicate", "extra", "erased", compare.KEPT_ONCE)
+REMOVED_KINDS = ("changed", "duplicate", "extra", "erased", KEPT_ONCE)
 RESTORED_KINDS = ("missing", "changed", "duplicate")
-
-
-class FaultyRange(NamedTuple):
-    """A range of offsets `[start, end)` with the same fault."""
-
-    partition: int
-    start: int
-    end: int
-    kind: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,17 +86,12 @@ def repair(
     Raises `Refused` if there is no such table or topic, or the table is ahead of the bucket, and `Corrupt` if a segment
     that is needed cannot be read.
     """
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
     check_topic(store, topic)
     url = f"{spark_url(warehouse)}/{topic}"
     check_table(topic, url)
-    running = spark or session()
-    try:
-        return _Repair(running, store, topic, url, progress, null_timestamps, split_bytes).run()
-    except (Py4JError, PySparkException) as failure:
-        raise translate_failure(f"could not repair {topic}", failure) from failure
+    cold = read_cold_topic(store, topic)
+    with closing(NativeTable(url, topic, cold.topic_id)) as table, closing(open_engine(spark)) as runner:
+        return _Repair(runner, store, table, progress, null_timestamps, split_bytes).run()
 
 
 class _Repair:
@@ -114,18 +99,18 @@ class _Repair:
 
     def __init__(
         self,
-        spark: SparkSession,
+        runner: TaskRunner,
         store: str,
-        topic: str,
-        url: str,
+        table: NativeTable,
         report: Callable[[RepairProgress], None],
         null_timestamps: bool,
         split_bytes: int | None,
     ) -> None:
-        self._spark = spark
+        self._runner = runner
         self._store = store
-        self._topic = topic
-        self._url = url
+        self._table = table
+        self._topic = table.topic
+        self._url = table.url
         self._report = report
         self._null_timestamps = null_timestamps
         self._split_bytes = split_bytes
@@ -137,54 +122,40 @@ class _Repair:
         failures = 0
         before: list[FaultyRange] = []
         while failures < ATTEMPTS:
-            cold = compare.read_cold_topic(self._store, self._topic)
-            table = DeltaTable(self._spark, self._url, cold.name, cold.topic_id)
-            at = table.snapshot()
+            cold, table = read_cold_topic(self._store, self._topic), self._table
+            at = table.pin()
             if at.version < 0:
                 raise never_loaded(self._topic, self._url)
             ends = _expected_ends(cold, at)
             comparison = self._compare(cold, at, ends)
-            found = self._faults(cold, comparison)
+            found = first_faults(comparison, cold)
             self._report_step("compared", ())
             if found:
                 # A clean since the first look may have taken records: their rows look as if they were in no log.
-                newest = compare.read_cold_topic(self._store, self._topic)
+                newest = read_cold_topic(self._store, self._topic)
                 certain = leave_lost_records(found, newest)
-                committed = self._repair_partitions(table, cold, at, ends, certain)
+                committed = self._repair_partitions(cold, at, ends, certain)
                 failures = 0 if committed and found != before else failures + 1
                 before = found
             elif comparison.is_sound and table.mark_sound(at, {**at.loaded_offsets(), **ends}, repaired=self._rows):
                 remove_erased_values(self._url, cold.name, cold.topic_id, read_erasures(self._url, cold.topic_id))
-                return self._report_step("done", tuple(_expired_gaps(cold, at, ends, comparison)))
+                return self._report_step("done", tuple(_expired_gaps(cold, ends, comparison)))
             else:
                 failures += 1
         raise Unavailable(
             f"{ATTEMPTS} attempts in a row repaired nothing of {self._url}, or other writers committed first: try again"
         )
 
-    def _compare(self, cold: ColdTopic, at: TableSnapshot, ends: Mapping[int, int]) -> Comparison:
+    def _compare(self, cold: ColdTopic, at: Snapshot, ends: Mapping[int, int]) -> Comparison:
         """Compares the table up to the ends. A partition that was never loaded has no end."""
         bounds = {number: (low, max(ends.get(number, low), low)) for number, low, *_ in cold.partitions}
         erased = join_ranges(read_erasures(self._url, cold.topic_id))
-        return Comparison(self._spark, self._store, cold, at, bounds, erased)
-
-    def _faults(self, cold: ColdTopic, comparison: Comparison) -> list[FaultyRange]:
-        """Returns ranges of offsets at fault, by partition and offset."""
-        found = union(
-            [
-                comparison.differing_rows(only_equal=True),
-                comparison.erased_rows(),
-                comparison.expired_duplicates(only_equal=True),
-                comparison.unknown_rows(),
-            ]
-        )
-        return [] if found is None else split_at_log_starts(fault_ranges(found), cold)
+        return Comparison(self._runner, self._store, cold, at, bounds, erased)
 
     def _repair_partitions(
         self,
-        table: DeltaTable,
         cold: ColdTopic,
-        at: TableSnapshot,
+        at: Snapshot,
         ends: Mapping[int, int],
         found: Sequence[FaultyRange],
     ) -> bool:
@@ -193,7 +164,7 @@ class _Repair:
         Ends early if another writer committed too: then the comparison is out of date.
         """
         known, committed = at.loaded_offsets(), False
-        newest: TableSnapshot | None = at
+        newest: Snapshot | None = at
         for number, runs in groupby(found, lambda run: run.partition):
             faulty = list(runs)
             partition = cold.partitions[number] if 0 <= number < len(cold.partitions) else None
@@ -204,10 +175,9 @@ class _Repair:
             kept_once = [run for run in to_remove if is_kept_once(run, low)]
             if newest is None:
                 break
-            rewrite = TableRewrite(self._spark, table, newest)
-            if rewrite.commit(to_remove, files, step, kept_once=kept_once, repair=True):
+            if rewrite_table(self._table, newest, to_remove, files, step, kept_once=kept_once, repair=True):
                 committed = True
-                newest = snapshot_after(table, newest)
+                newest = snapshot_after(self._table, newest)
                 self._rows += sum(file.rows for file in files)
                 self._taken_out += sum(run.end - run.start for run in to_remove)
                 self._report_step("mended", ())
@@ -220,12 +190,12 @@ class _Repair:
         """
         low = partition.log_start_offset
         missing = [(run.start, run.end) for run in faulty if run.kind in RESTORED_KINDS and run.start >= low]
-        tasks = self._spark.sparkContext.defaultParallelism
-        plan = plan_missing_splits(cold, partition, missing, tasks, self._split_bytes)
+        plan = plan_missing_splits(cold, partition, missing, self._runner.tasks, self._split_bytes)
         if not plan:
             return []
         files = [([split], ranges) for split, ranges in plan]
-        results = convert_files(self._spark, self._store, self._url, files, self._null_timestamps)
+        task = convert_task(self._store, self._url, self._null_timestamps)
+        results = self._runner.run_tasks(f"could not convert {self._url}", task, files)
         stops = [outcome.stop for result in results for outcome in result.outcomes if outcome.stop is not None]
         if any(stop.damaged for stop in stops):
             raise Corrupt("; ".join(stop.why for stop in stops))
@@ -237,6 +207,12 @@ class _Repair:
         progress = RepairProgress(step, self._url, self._rows, self._taken_out, gaps)
         self._report(progress)
         return progress
+
+
+def first_faults(comparison: Comparison, cold: ColdTopic) -> list[FaultyRange]:
+    """Returns the first ranges of offsets at fault, each once, by partition and offset."""
+    found = sorted(set(islice(comparison.faults(only_equal=True), RANGES_MAX)))
+    return split_at_log_starts(found, cold)
 
 
 def split_at_log_starts(faults: Sequence[FaultyRange], cold: ColdTopic) -> list[FaultyRange]:
@@ -270,14 +246,12 @@ def leave_lost_records(faults: Sequence[FaultyRange], newest: ColdTopic) -> list
 
 def is_kept_once(fault: FaultyRange, log_start_offset: int) -> bool:
     """True for duplicates of rows that the log cannot give again: one of them stays."""
-    return fault.kind == compare.KEPT_ONCE or (fault.kind == "duplicate" and fault.end <= log_start_offset)
+    return fault.kind == KEPT_ONCE or (fault.kind == "duplicate" and fault.end <= log_start_offset)
 
 
-def _expired_gaps(cold: ColdTopic, at: TableSnapshot, ends: Mapping[int, int], comparison: Comparison) -> list[Gap]:
+def _expired_gaps(cold: ColdTopic, ends: Mapping[int, int], comparison: Comparison) -> list[Gap]:
     """Returns the offsets that are in neither the table nor the log, because they expired."""
-    has_all = comparison.table.has_all_runs
-    holes = find_holes(comparison.runs, ends) if has_all else query_holes(at.rows(), ends)
-    left = explain_erased(holes, comparison.erased)[1]
+    left = explain_erased(comparison.holes(ends, GAPS_MAX), comparison.erased)[1]
     return [gap for gap in explain_holes(left, cold) if gap.end <= cold.partitions[gap.partition].log_start_offset]
 
 
@@ -307,41 +281,23 @@ def plan_missing_splits(
     return plan
 
 
-def _expected_ends(cold: ColdTopic, at: TableSnapshot) -> dict[int, int]:
+def _expected_ends(cold: ColdTopic, at: Snapshot) -> dict[int, int]:
     """Returns the offset up to which each partition has to equal the log.
 
     It is the partition's identifier, or the end of its rows if that is higher. Raises `Refused` if the table is ahead
     of the bucket: then it may be the wrong bucket.
     """
-    from pyspark.sql import functions as f
-
     known = at.loaded_offsets()
-    spans = at.rows().where("partition IS NOT NULL").groupBy("partition").agg(f.max("offset").alias("last")).collect()
-    last = {row["partition"]: row["last"] for row in spans if row["last"] is not None}
-    ends = {}
+    held, ends = read_ends(at, {each.partition for each in cold.partitions}), {}
     for partition in cold.partitions:
         number, cold_end = partition.partition, partition.cold_end_offset
-        end = known.get(number, last.get(number, -1) + 1)
+        end = known.get(number, held.get(number, 0))
         if end > cold_end:
             raise Refused(
                 Code.OFFSET_OUT_OF_RANGE,
                 f"the table holds {cold.name}-{number} up to offset {end}, the bucket only up to {cold_end}: it is "
                 "not the bucket that was loaded, or it lost objects",
             )
-        if number in known or number in last:
-            ends[number] = min(max(end, last.get(number, -1) + 1), partition.readable_end_offset)
+        if number in known or number in held:
+            ends[number] = min(max(end, held.get(number, 0)), partition.readable_end_offset)
     return ends
-
-
-def fault_ranges(faults: DataFrame, limit: int = RANGES_MAX) -> list[FaultyRange]:
-    """Joins neighbouring offsets with the same fault to one range. Returns the first ones, at most `limit`."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
-
-    order = Window.partitionBy("kind", "partition").orderBy("offset")
-    numbered = faults.distinct().withColumn("run", f.col("offset") - f.row_number().over(order))
-    runs = numbered.groupBy("kind", "partition", "run").agg(
-        f.min("offset").alias("first"), f.max("offset").alias("last")
-    )
-    found = runs.orderBy("partition", "first", "kind").limit(limit).collect()
-    return [FaultyRange(row["partition"], row["first"], row["last"] + 1, row["kind"]) for row in found]

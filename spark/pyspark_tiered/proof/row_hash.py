@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import TYPE_CHECKING
 
 from tiered.records.model import ArrowColumn
@@ -14,25 +13,6 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow
     from numpy.typing import NDArray
-
-
-@cache
-def table_schema() -> pyarrow.Schema:
-    """Returns the columns of a table as Arrow has them. A hash is defined for rows of these types only."""
-    import pyarrow as pa
-
-    header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-    return pa.schema(
-        [
-            ("partition", pa.int32()),
-            ("offset", pa.int64()),
-            ("timestamp", pa.timestamp("us", tz="UTC")),
-            ("timestamp_type", pa.int8()),
-            ("key", pa.binary()),
-            ("value", pa.binary()),
-            ("headers", pa.list_(header)),
-        ]
-    )
 
 
 def hash_columns(arrays: Sequence[pyarrow.Array], rows: int, secret: bytes) -> NDArray[np.uint64]:

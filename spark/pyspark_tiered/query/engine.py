@@ -21,7 +21,7 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pyspark_tiered.delta import delta_state, table_form
-from pyspark_tiered.delta.deletion_vectors import VectorFile, cut_vector, decode_vector, locate_vector
+from pyspark_tiered.delta.data_files import read_vector
 from pyspark_tiered.delta.delta_state import TableState
 from pyspark_tiered.delta.table_form import Range
 from pyspark_tiered.delta.table_log import explain_access
@@ -288,9 +288,8 @@ class SqlSession:
 
     def _cut_log(self, name: str, state: TableState) -> tuple[TableState, Mapping[int, Range]]:
         """Returns a raw table, and the offsets of each partition that its log has above the table's bounds."""
-        from pyspark_tiered.delta.snapshot import check_columns
+        from pyspark_tiered.delta.snapshot import Snapshot, check_columns
         from pyspark_tiered.delta.topic_table import check_accounted
-        from pyspark_tiered.load.native_table import NativeSnapshot
         from pyspark_tiered.log.log_tail import cut_log  # imported late: most queries decode no log
 
         tail, opened = self._tail, self._warehouse.log(name)
@@ -319,7 +318,7 @@ class SqlSession:
             views.check_readable(state, opened.url)
             check_columns(str(state.metadata["schemaString"]), opened.url)
             with explain_access(opened.url):
-                check_accounted(NativeSnapshot(opened.folder, state, opened.recent, topic_id))
+                check_accounted(Snapshot(opened.folder, state, opened.recent, topic_id))
             self._accounted[name] = state.version, state.metadata
         return state, newer
 
@@ -349,17 +348,10 @@ class SqlSession:
         import pyarrow as pa
 
         target = f"{DELETED}.{quote_name(f'{ref.schema}/{ref.name}')}"
-        folder, url = self._warehouse.log(ref.name).folder, self._warehouse.log(ref.name).url
+        folder = self._warehouse.log(ref.name).folder
         self._connection.execute(f"CREATE OR REPLACE TABLE {target} (path VARCHAR, number BIGINT)")
         for add in marked:
-            vector = add["deletionVector"]
-            place = locate_vector(vector, url)
-            if isinstance(place, VectorFile):
-                data = folder.read(place.path)
-                if data is None:
-                    raise Unavailable(f"{place.path} is not in {url}: a VACUUM may have removed it", final=True)
-                place = cut_vector(data, place)
-            numbers = pa.array(memoryview(decode_vector(place, int(vector.get("cardinality") or 0))), pa.int64())
+            numbers = pa.array(memoryview(read_vector(folder, add) or b""), pa.int64())
             self._connection.register("deleted_rows", pa.table({"number": numbers}))
             path = quote_text(views.file_url(root, delta_state.file_path(add, root)))
             self._connection.execute(f"INSERT INTO {target} SELECT {path}, number FROM deleted_rows")

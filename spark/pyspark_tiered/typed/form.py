@@ -230,19 +230,6 @@ def replay_action(topic_id: str, count: int, now_ms: int) -> str:
     return json.dumps({"txn": {"appId": replay_id(topic_id), "version": count, "lastUpdated": now_ms}})
 
 
-def remove_action(add: Mapping[str, Any], now_ms: int, changes_data: bool) -> str:
-    """Returns the action that removes a file."""
-    remove: Json = {
-        "path": add["path"],
-        "deletionTimestamp": now_ms,
-        "dataChange": changes_data,
-        "extendedFileMetadata": True,
-        "partitionValues": add.get("partitionValues") or {},
-        "size": add.get("size", 0),
-    }
-    return json.dumps({"remove": remove})
-
-
 def rewritten_action(add: Mapping[str, Any], path: str, size: int, now_ms: int) -> str:
     """Returns the action that adds a file with the rows of `add` in other types of columns."""
     return json.dumps({"add": {**add, "path": path, "size": size, "modificationTime": now_ms, "dataChange": False}})

@@ -7,17 +7,18 @@ the columns are those of the plan and each partition is still where its step sta
 from __future__ import annotations
 
 import logging
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark_tiered.delta import delta_state, table_features
+from pyspark_tiered.delta.data_files import FileForm
 from pyspark_tiered.delta.delta_state import TableState
 from pyspark_tiered.delta.history import FileExtent
 from pyspark_tiered.delta.log_folder import BucketConnection, UnclearOutcome
-from pyspark_tiered.delta.table_form import Advance, LoadedFile, Range
-from pyspark_tiered.load.native_table import ATTEMPTS, NativeSnapshot, NativeTable
+from pyspark_tiered.delta.snapshot import Snapshot
+from pyspark_tiered.delta.table_form import Advance, LoadedFile, Range, remove_action
+from pyspark_tiered.load.native_table import NativeTable
 from pyspark_tiered.typed import form
 from pyspark_tiered.typed.changes import FieldRule, decode_changes, encode_changes, envelope_rules
 from pyspark_tiered.typed.evolve import is_stored_as
@@ -39,6 +40,7 @@ Places = dict[int, "NDArray[np.int64]"]
 """Offsets by partition."""
 
 BATCH_ROWS = 1 << 14
+_FORM = FileForm({"partition": "_partition", "offset": "_offset"})
 
 
 MADE_AGAIN = (
@@ -63,9 +65,9 @@ class RecordTable(NativeTable):
         """True if there was a table when it was read last."""
         return self._state.version >= 0
 
-    def snapshot(self) -> NativeSnapshot:
+    def snapshot(self) -> Snapshot:
         self._read_on()
-        return NativeSnapshot(self.folder, self._state, self._log.recent, self.topic_id, ("_partition", "_offset"))
+        return Snapshot(self.folder, self._state, self._log.recent, self.topic_id, _FORM)
 
     @property
     def holds_topic(self) -> bool:
@@ -92,6 +94,12 @@ class RecordTable(NativeTable):
     def properties(self) -> dict[str, str]:
         """Returns the table's properties."""
         return self._state.properties()
+
+    def check_writable(self, now: Any) -> None:
+        """Does nothing: a snapshot of a typed table is checked."""
+
+    def _check_columns(self, state: TableState) -> None:
+        """Does nothing: the columns of values may be any."""
 
     def _check_form(self, state: TableState) -> None:
         self._is_mine = True
@@ -135,24 +143,6 @@ class RecordTable(NativeTable):
         except UnclearOutcome as failure:
             return self.judge_unclear_commit(files, advances, str(failure))
 
-    def create(
-        self,
-        actions: Callable[[int], Sequence[str]],
-        is_valid: Callable[[TableState], bool],
-        mark: str,
-        operation: Json,
-    ) -> bool:
-        """Creates the next commit while the table `is_valid`; returns false if it is not. Raises `UnclearOutcome`."""
-        for _ in range(ATTEMPTS):
-            self._read_on()
-            if not is_valid(self._state):
-                log.info("another loader committed first table=%s", self.url)
-                return False
-            now_ms = time.time_ns() // 1_000_000
-            if self._create_commit(actions(now_ms), mark, operation, now_ms):
-                return True
-        raise Unavailable(f"{ATTEMPTS} other commits to {self.url} came first: try again")
-
     def heeded_erasures(self) -> int:
         """Returns how many erasures the table heeds."""
         return form.heeded_erasures(self.properties()) if self.exists else 0
@@ -173,7 +163,7 @@ class RecordTable(NativeTable):
         before, held = self._state.metadata, set(self._state.files)
 
         def actions(now_ms: int) -> list[str]:
-            removed = [form.remove_action(add, now_ms, changes_data=True) for add in old]
+            removed = [remove_action(add, now_ms, changes_data=True) for add in old]
             counted = form.property_action(before, form.ERASURES, str(erasures))
             return [counted, *removed, *form.commit_actions(self.topic_id, new, [], now_ms)]
 
@@ -308,7 +298,7 @@ class TypedTable(RecordTable):
         def actions(now_ms: int) -> list[str]:
             lines = [form.metadata_action(metadata, form.typed_fields(wanted))]
             for each in written:
-                lines.append(form.remove_action(each.add, now_ms, changes_data=False))
+                lines.append(remove_action(each.add, now_ms, changes_data=False))
                 lines.append(form.rewritten_action(each.add, each.path, each.size, now_ms))
             return lines
 
@@ -422,7 +412,7 @@ class DeadLetters(RecordTable):
         """Commits new files in the place of old ones. Returns false if another writer has removed one of these."""
 
         def actions(now_ms: int) -> list[str]:
-            removed = [form.remove_action(add, now_ms, changes_data=True) for add in old]
+            removed = [remove_action(add, now_ms, changes_data=True) for add in old]
             return [*removed, *form.commit_actions(self.topic_id, new, [], now_ms)]
 
         def is_valid(state: TableState) -> bool:

@@ -43,10 +43,11 @@ def describe_missing() -> str:
     return jars.missing_tools(build=not jars.cache_folder().is_dir())
 
 
-def describe_missing_native() -> str:
+def describe_missing_native(*names: str) -> str:
     """Returns one sentence on the missing parts of the native engine; empty if nothing is missing."""
-    if find_spec("pyarrow") is None:
-        return "The Python package pyarrow is missing: pip install '.[sql]' in tiered's source folder."
+    for name in ("pyarrow", *names):
+        if find_spec(name) is None:
+            return f"The Python package {name} is missing: pip install '.[sql]' in tiered's source folder."
     return ""
 
 
@@ -64,8 +65,6 @@ def load(args: Namespace) -> int:
     if args.engine == "native":
         from pyspark_tiered.load.native_engine import NativeEngine
 
-        if args.repair:
-            raise Refused(Code.INVALID_REQUEST, "--repair needs Spark: use it without --engine native")
         gc.set_threshold(GC_THRESHOLD)
         engine = NativeEngine()
     else:
@@ -151,11 +150,12 @@ def _print_step(args: Namespace, progress: LoadProgress, *, with_topic: bool = F
 def verify(args: Namespace) -> int:
     """Compares a table with the bucket. Returns exit code 1 and prints the differences if the table does not have every
     record once."""
-    if lack := describe_missing():
+    if lack := describe_missing_native():
         return report_missing(lack)
+    from pyspark_tiered.delta.folder_check import check_warehouse
     from pyspark_tiered.proof.verify import verify as run
 
-    prepare_spark(args.warehouse)
+    check_warehouse(args.warehouse)
     found = run(args.store, args.topic, args.warehouse)
     if args.format == "json":
         print_json(_to_json(found))
@@ -166,8 +166,9 @@ def verify(args: Namespace) -> int:
 
 def erase(args: Namespace) -> int:
     """Erases rows from a table and prints each step."""
-    if lack := describe_missing():
+    if lack := describe_missing_native("duckdb"):
         return report_missing(lack)
+    from pyspark_tiered.delta.folder_check import check_warehouse
     from pyspark_tiered.proof.erase import erase as run
 
     def print_progress(progress: EraseProgress) -> None:
@@ -177,7 +178,7 @@ def erase(args: Namespace) -> int:
         else:
             print_lines([erased_line(progress)])
 
-    prepare_spark(args.warehouse)
+    check_warehouse(args.warehouse)
     run(args.store, args.topic, args.warehouse, args.where, args.reason, print_progress)
     return Exit.OK
 
