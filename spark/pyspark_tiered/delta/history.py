@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from pyspark_tiered.delta.table_form import Advance, LoadedFile, Range, app_id
+from pyspark_tiered.delta.table_form import Advance, LoadedFile, app_id
 
 MARK = "tiered"
 """Key of the loader's own JSON in a commit's `userMetadata`."""
@@ -39,14 +39,6 @@ class FileExtent(NamedTuple):
         low, high = self.first_offset, self.last_offset
         inside = (low is None or low <= offset) and (high is None or offset <= high)
         return self.first_partition <= partition <= self.last_partition and inside
-
-    def may_hold_any(self, partition: int, offsets: Range) -> bool:
-        """True if a row of the partition with one of the offsets `[start, end)` can be in these files."""
-        if self.first_partition is None or self.last_partition is None:
-            return True
-        low, high = self.first_offset, self.last_offset
-        overlap = (low is None or low < offsets[1]) and (high is None or high >= offsets[0])
-        return self.first_partition <= partition <= self.last_partition and overlap
 
 
 class FileChange(NamedTuple):

@@ -117,6 +117,15 @@ class LoadedFile(NamedTuple):
         return sum(run.rows for run in self.runs)
 
 
+class ReplacedFile(NamedTuple):
+    """A file with rows that go, how many go, and the file with its other rows, if any stay, with its action."""
+
+    old: Mapping[str, Any]
+    rows: int
+    new: LoadedFile | None
+    action: str
+
+
 class Stop(NamedTuple):
     """Place and reason at which a partition cannot be read on: `damaged` bytes, or a record that Spark cannot hold."""
 

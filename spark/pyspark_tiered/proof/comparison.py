@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark_tiered.delta import delta_state
 from pyspark_tiered.delta.data_files import open_table_folder, read_form, read_places
@@ -17,6 +17,7 @@ from pyspark_tiered.delta.snapshot import Snapshot
 from pyspark_tiered.delta.table_form import Range
 from pyspark_tiered.log.bucket import cold_topic
 from pyspark_tiered.log.plan import ColdTopic, Split, cleaned_ranges, group_parts, splits
+from pyspark_tiered.proof.erasures import overlaps
 from pyspark_tiered.proof.summing import ListedRows, PartsFound, SumRules, TableFile, read_parts
 from pyspark_tiered.proof.sums import (
     OffsetRange,
@@ -188,11 +189,7 @@ class Comparison:
         self, wanted: Mapping[int, Sequence[Range]], bounds: Mapping[int, Range]
     ) -> tuple[list[ListedRows], list[ListedRows]]:
         """Returns the rows of log and table in ranges."""
-        files = [
-            file
-            for file in self._files
-            if any(may_hold(file, number, each) for number, ranges in wanted.items() for each in ranges)
-        ]
+        files = [file for file in self._files if may_hold_any(file.add, wanted)]
         log, table = list[ListedRows](), list[ListedRows]()
         for found in self._read(self._rules._replace(listed=wanted), bounds, files):
             log += found.log_rows
@@ -216,9 +213,15 @@ def table_files(at: Snapshot) -> list[TableFile]:
     return [TableFile(add, form) for add in at.state.files.values()]
 
 
-def may_hold(file: TableFile, partition: int, offsets: Range) -> bool:
-    """True if a file may have a row of a partition with one of these offsets."""
-    return any(extent.may_hold_any(partition, offsets) for extent in delta_state.file_extents(file.add))
+def may_hold_any(add: Mapping[str, Any], ranges: Mapping[int, Sequence[Range]]) -> bool:
+    """True if a file may have a row in one of these ranges, which are joined, by partition."""
+    for first, last, high, low in delta_state.file_extents(add):
+        if first is None or last is None:
+            return True
+        start, end = 0 if low is None else low, OFFSET_END if high is None else high + 1
+        if any(first <= number <= last and overlaps(each, start, end) for number, each in ranges.items()):
+            return True
+    return False
 
 
 def _windows(start: int, end: int) -> Iterator[Range]:
@@ -314,11 +317,7 @@ def find_erased(at: Snapshot, erased: Mapping[int, Sequence[Range]]) -> list[Fau
     """Returns the rows of a table in the erased ranges, as faults."""
     import numpy as np
 
-    files = [
-        file
-        for file in table_files(at)
-        if any(may_hold(file, number, (each[0][0], each[-1][1])) for number, each in erased.items() if each)
-    ]
+    files = [file for file in table_files(at) if may_hold_any(file.add, erased)]
     found = list[OffsetRange]()
     for partitions, offsets, _ in _read_all_places(at, files):
         for number, ranges in erased.items():
@@ -362,7 +361,7 @@ def read_holes(at: Snapshot, ends: Mapping[int, int], limit: int) -> list[Offset
         for low in range(0, end, PLACES_AT_ONCE):
             high = min(low + PLACES_AT_ONCE, end)
             is_there = np.zeros(high - low, dtype=np.bool_)
-            chosen = [file for file in files if may_hold(file, number, (low, high))]
+            chosen = [file for file in files if may_hold_any(file.add, {number: [(low, high)]})]
             for partitions, offsets, _ in _read_all_places(at, chosen):
                 mine = offsets[(partitions == number) & (offsets >= low) & (offsets < high)]
                 is_there[mine - low] = True

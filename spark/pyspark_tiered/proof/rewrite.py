@@ -10,20 +10,20 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pyspark_tiered.delta import delta_state, orphans, table_features, table_form
 from pyspark_tiered.delta.data_files import load_column, read_stored_rows, utc_times
 from pyspark_tiered.delta.delta_state import TableState
 from pyspark_tiered.delta.log_folder import UnclearOutcome
 from pyspark_tiered.delta.snapshot import Snapshot
-from pyspark_tiered.delta.table_form import Advance, FileRun, LoadedFile, Range, table_schema
+from pyspark_tiered.delta.table_form import Advance, FileRun, LoadedFile, Range, ReplacedFile, table_schema
 from pyspark_tiered.load.convert import new_file
 from pyspark_tiered.load.native_table import NativeTable
-from pyspark_tiered.proof.comparison import FaultyRange, may_hold, table_files
+from pyspark_tiered.proof.comparison import FaultyRange, may_hold_any, table_files
 from pyspark_tiered.proof.summing import TableFile
-from pyspark_tiered.proof.sums import is_inside
+from pyspark_tiered.proof.sums import OffsetRange, is_inside, join_runs
 from tiered.errors import Code, Refused
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 MEASURED = ("partition", "offset", "timestamp")
 """Columns with statistics."""
+NOTHING: Mapping[int, Sequence[Range]] = {}
 RUNS_MAX = 256
 """Partitions of a file whose ranges its tag names."""
 
@@ -62,11 +63,13 @@ def rewrite_table(
         table.check_writable(at)
     if not at.state.is_at_start(table.topic_id, advances):
         return False
-    replaced = list(_replace_files(table, at, to_remove, kept_once))
+    nowhere = any(each.partition < 0 or each.start < 0 for each in to_remove)
+    chooser = RowChooser(join_faults(to_remove), join_faults(kept_once), removes_nowhere=nowhere)
+    replaced = replace_files(table, table_files(at) if to_remove else (), chooser)
 
     def actions(now_ms: int) -> list[str]:
         removed = [table_form.remove_action(each.old, now_ms, changes_data=True) for each in replaced]
-        added = [each.new for each in replaced if each.new]
+        added = [each.action for each in replaced if each.new is not None]
         return [*removed, *added, *table_form.commit_actions(table.topic_id, files, advances, now_ms)]
 
     def is_valid(state: TableState) -> bool:
@@ -95,39 +98,36 @@ def snapshot_after(table: NativeTable, at: Snapshot) -> Snapshot | None:
     return now if now.version == at.version + 1 else None
 
 
-class _Replaced(NamedTuple):
-    """A file with rows that go, and the action that adds the file with its other rows; empty without any."""
-
-    old: Mapping[str, Any]
-    new: str
-
-
-def _replace_files(
-    table: NativeTable, at: Snapshot, to_remove: Sequence[FaultyRange], kept_once: Sequence[FaultyRange]
-) -> Iterator[_Replaced]:
-    """Writes the files that hold a row of the ranges again, without it."""
-    if not to_remove:
-        return
-    chooser = _RowChooser(to_remove, kept_once)
-    for file in table_files(at):
-        if chooser.may_choose(file) and _has_row_to_remove(table, file, chooser):
-            yield _Replaced(file.add, _write_rest(table, file, chooser))
+def replace_files(table: NativeTable, files: Iterable[TableFile], chooser: RowChooser) -> list[ReplacedFile]:
+    """Writes those files again that hold a row that goes, without it."""
+    replaced = []
+    for file in files:
+        if not chooser.may_choose(file):
+            continue
+        names = [file.form.names[name] for name in ("partition", "offset")]
+        found = read_stored_rows(table.folder, file.add, names)
+        if rows := sum(int((~chooser.stays(*_places(batch, file, held))).sum()) for batch, held in found):
+            replaced.append(_write_rest(table, file, chooser, rows))
+    return replaced
 
 
-def _has_row_to_remove(table: NativeTable, file: TableFile, chooser: _RowChooser) -> bool:
-    found = read_stored_rows(table.folder, file.add, [file.form.names[name] for name in ("partition", "offset")])
-    return any(not chooser.stays(*_places(batch, file, held)).all() for batch, held in found)
+class RowChooser:
+    """Says of each row if it stays: rows in the `removed` ranges go, and with `removes_nowhere` those without a place.
 
+    One row stays of each offset in the `kept_once` ranges.
+    """
 
-class _RowChooser:
-    """Says of each row of a partition if it stays."""
-
-    def __init__(self, to_remove: Sequence[FaultyRange], kept_once: Sequence[FaultyRange]) -> None:
-        self._partition = to_remove[0].partition
-        self._removes_nowhere = any(each.partition < 0 or each.start < 0 for each in to_remove)
-        self._removed = _ranges(to_remove)
-        self._kept_once = _ranges(kept_once)
-        self._kept = set[int]()
+    def __init__(
+        self,
+        removed: Mapping[int, Sequence[Range]],
+        kept_once: Mapping[int, Sequence[Range]] = NOTHING,
+        *,
+        removes_nowhere: bool = False,
+    ) -> None:
+        self._removed = removed
+        self._kept_once = kept_once
+        self._removes_nowhere = removes_nowhere
+        self._kept = set[tuple[int, int]]()
 
     def may_choose(self, file: TableFile) -> bool:
         """True if the file may have a row that goes."""
@@ -135,7 +135,7 @@ class _RowChooser:
             nulls = (json.loads(file.add.get("stats") or "{}").get("nullCount")) or {}
             if any(nulls.get(file.form.names[name], 1) for name in ("partition", "offset")):
                 return True
-        return any(may_hold(file, self._partition, each) for each in self._removed)
+        return may_hold_any(file.add, self._removed)
 
     def stays(self, partitions: pyarrow.Array, offsets: pyarrow.Array, *, keeps: bool = False) -> NDArray[np.bool_]:
         """Returns which rows stay. With `keeps`, the first row of an offset that is kept once stays, and no other."""
@@ -143,28 +143,24 @@ class _RowChooser:
 
         placed = np.asarray(partitions.is_valid()) & np.asarray(offsets.is_valid())
         numbers, places = partitions.fill_null(-1).to_numpy(), offsets.fill_null(-1).to_numpy()
-        mine = placed & (numbers == self._partition)
-        goes = mine & is_inside(places, self._removed)
-        if self._removes_nowhere:
-            goes |= ~placed
-        if keeps and self._kept_once:
-            for row in np.flatnonzero(mine & is_inside(places, self._kept_once)).tolist():
-                offset = int(places[row])
-                if offset not in self._kept:
-                    self._kept.add(offset)
-                    goes[row] = False
-        stays: NDArray[np.bool_] = ~goes
+        stays: NDArray[np.bool_] = placed | (not self._removes_nowhere)
+        for number in np.unique(numbers).tolist():
+            mine = np.flatnonzero(placed & (numbers == number))
+            stays[mine[is_inside(places[mine], self._removed.get(number, ()))]] = False
+            if keeps and number in self._kept_once:
+                for row in mine[is_inside(places[mine], self._kept_once[number])].tolist():
+                    place = number, int(places[row])
+                    stays[row] = place not in self._kept
+                    self._kept.add(place)
         return stays
 
 
-def _ranges(found: Sequence[FaultyRange]) -> list[Range]:
-    """Returns the offsets of the ranges, in order, joined."""
-    joined: list[Range] = []
-    for start, end in sorted((each.start, each.end) for each in found if each.start >= 0):
-        if joined and joined[-1][1] >= start:
-            joined[-1] = joined[-1][0], max(joined[-1][1], end)
-        else:
-            joined.append((start, end))
+def join_faults(found: Iterable[FaultyRange]) -> dict[int, list[Range]]:
+    """Returns the offsets of ranges by partition, in order, joined."""
+    runs, _ = join_runs(OffsetRange(each.partition, each.start, each.end) for each in found if each.start >= 0)
+    joined: dict[int, list[Range]] = {}
+    for run in runs:
+        joined.setdefault(run.partition, []).append((run.start, run.end))
     return joined
 
 
@@ -176,8 +172,8 @@ def _places(
     return found[0], found[1]
 
 
-def _write_rest(table: NativeTable, file: TableFile, chooser: _RowChooser) -> str:
-    """Writes the rows of a file that stay. Returns the action that adds them; empty if there are none."""
+def _write_rest(table: NativeTable, file: TableFile, chooser: RowChooser, rows: int) -> ReplacedFile:
+    """Writes the rows of a file that stay. There is no file if there are none."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -195,10 +191,11 @@ def _write_rest(table: NativeTable, file: TableFile, chooser: _RowChooser) -> st
                 writer = pq.ParquetWriter(path, batch.schema, compression="zstd", compression_level=1)
             writer.write_batch(batch)
         if writer is None:
-            return ""
+            return ReplacedFile(file.add, rows, None, "")
         writer.close()
         size = path.stat().st_size
-    return bounds.add_action(file, LoadedFile(name, size, time.time_ns() // 1_000_000, bounds.runs()))
+    new = LoadedFile(name, size, time.time_ns() // 1_000_000, bounds.runs())
+    return ReplacedFile(file.add, rows, new, bounds.add_action(file, new))
 
 
 def _with_zones(batch: pyarrow.RecordBatch, file: TableFile, held: pyarrow.parquet.ParquetFile) -> pyarrow.RecordBatch:

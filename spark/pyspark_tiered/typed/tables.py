@@ -17,7 +17,7 @@ from pyspark_tiered.delta.delta_state import TableState
 from pyspark_tiered.delta.history import FileExtent
 from pyspark_tiered.delta.log_folder import BucketConnection, UnclearOutcome
 from pyspark_tiered.delta.snapshot import Snapshot
-from pyspark_tiered.delta.table_form import Advance, LoadedFile, Range, remove_action
+from pyspark_tiered.delta.table_form import Advance, LoadedFile, Range, ReplacedFile, remove_action
 from pyspark_tiered.load.native_table import NativeTable
 from pyspark_tiered.typed import form
 from pyspark_tiered.typed.changes import FieldRule, decode_changes, encode_changes, envelope_rules
@@ -40,7 +40,7 @@ Places = dict[int, "NDArray[np.int64]"]
 """Offsets by partition."""
 
 BATCH_ROWS = 1 << 14
-_FORM = FileForm({"partition": "_partition", "offset": "_offset"})
+RECORD_FORM = FileForm({"partition": "_partition", "offset": "_offset", "timestamp": "_timestamp"})
 
 
 MADE_AGAIN = (
@@ -67,7 +67,7 @@ class RecordTable(NativeTable):
 
     def snapshot(self) -> Snapshot:
         self._read_on()
-        return Snapshot(self.folder, self._state, self._log.recent, self.topic_id, _FORM)
+        return Snapshot(self.folder, self._state, self._log.recent, self.topic_id, RECORD_FORM)
 
     @property
     def holds_topic(self) -> bool:
@@ -149,29 +149,29 @@ class RecordTable(NativeTable):
 
     def take_out(
         self,
-        old: Sequence[Json],
-        new: Sequence[LoadedFile],
+        replaced: Sequence[ReplacedFile],
         erasures: int,
-        rows: int,
         may_hold_erased: Callable[[Json], bool],
     ) -> bool:
-        """Commits new files, without the erased rows, in the place of old ones, and how many erasures there are.
+        """Commits files without the erased rows in the place of old ones, and how many erasures there are.
 
         Returns false if another writer came first, also one that has brought a file with erased rows since the table
         was read. A commit that was planned before this one fails after it.
         """
         before, held = self._state.metadata, set(self._state.files)
+        old, new = [each.old for each in replaced], [each.new for each in replaced if each.new is not None]
 
         def actions(now_ms: int) -> list[str]:
             removed = [remove_action(add, now_ms, changes_data=True) for add in old]
             counted = form.property_action(before, form.ERASURES, str(erasures))
-            return [counted, *removed, *form.commit_actions(self.topic_id, new, [], now_ms)]
+            return [counted, *removed, *(each.action for each in replaced if each.new is not None)]
 
         def is_valid(state: TableState) -> bool:
             self.check_removal()
             brought = (add for key, add in state.files.items() if key not in held)
             return state.metadata == before and state.has_files(old) and not any(map(may_hold_erased, brought))
 
+        rows = sum(each.rows for each in replaced)
         mark = self.encode_mark(new, [], checked=self.checked_version, erased=rows)
         try:
             return self.create(actions, is_valid, mark, _ERASE)
