@@ -99,6 +99,29 @@ def test_one_address_cannot_take_all_connections(tmp_path: Path) -> None:
     run(tmp_path, scenario, tiered_http_connections_max=5, tiered_http_connections_max_per_ip=3)
 
 
+def test_two_addresses_cannot_take_all_connections(tmp_path: Path) -> None:
+    """Once, two addresses with half of the connections each locked out all others."""
+
+    async def scenario(site: HttpBroker) -> None:
+        await site.create("t")
+        poll = "/topics/t/partitions/0/records?timeout=20000&offset=0"
+        async with open_clients(site, 3, "127.0.0.3") as first, open_clients(site, 3, "127.0.0.4") as second:
+            assert [(await each.get("/topics"))[0] for each in (*first, *second)] == [200] * 6
+            first[0].writer.write(f"GET {poll} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            held = site.http._listener._open["127.0.0.3"]
+            await wait_until(lambda: not next(iter(held)).is_idle)
+            async with open_clients(site, 2, OTHER_ADDRESS) as others:
+                assert [(await each.get("/topics"))[0] for each in others] == [200, 200]
+                assert await first[1].is_ended() and await second[0].is_ended(), "idle ones before the one that waits"
+                assert site.http.open_connections() == 6
+                async with open_clients(site, 1, OTHER_ADDRESS) as (more,):
+                    assert (await more.get("/topics"))[0] == 503, "each address has its share"
+            assert [(await each.get("/topics"))[0] for each in (first[2], *second[1:])] == [200] * 3
+        await wait_until(lambda: not site.http.open_connections() and not site.http._listener._peers)
+
+    run(tmp_path, scenario, tiered_http_connections_max=6, tiered_http_connections_max_per_ip=3)
+
+
 def test_addresses_of_one_network_count_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Loopback has one address of IPv6 only: 127.0.0.0/8 stands for a network here. A limit of one address stays so."""
     monkeypatch.setattr("tiered_api.http.server.server.network_of", lambda host: "127.0.0.0/8")

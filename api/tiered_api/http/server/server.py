@@ -111,6 +111,17 @@ class HttpConnection(web.RequestHandler):
         self.cancel_first_request_timer()
         super().connection_lost(exc)
 
+    @property
+    def is_idle(self) -> bool:
+        """True between two requests, and before the first one."""
+        return self._current_request is None and not self._messages
+
+    def end(self) -> None:
+        """Closes the connection at once."""
+        self.force_close()
+        if isinstance(self.transport, asyncio.Transport):
+            self.transport.abort()  # a client that reads nothing would keep it otherwise
+
     def cancel_first_request_timer(self) -> None:
         """Stops the timer: a request has come, or the connection is lost."""
         if self._first_request_timer is not None:
@@ -230,6 +241,8 @@ class HttpListener(web.Server):
         self.authenticator = Authenticator(context)
         self.head_cache = HeadCache(context, has_logins=self.authenticator.is_required)
         self._peers: Tally[str] = Tally()
+        self._open: dict[str, dict[HttpConnection, None]] = {}
+        """The connections that count, by their address or network, the oldest one first."""
         rate = context.broker.settings.tiered_http_max_connection_creation_rate
         self._openings = TokenBucket(1, 1000, rate, int(self._loop.time() * 1000))
         """New connections that may be opened now: those of a second at once."""
@@ -247,6 +260,7 @@ class HttpListener(web.Server):
             connection.counted_as = peer
         if self._has_room(peer, connection.counted_as):
             self._peers[connection.counted_as] += 1
+            self._open.setdefault(connection.counted_as, {})[connection] = None
             return True
         self.record_refusal(peer)
         if len(self._spare_connections) >= SPARE_CONNECTIONS_MAX:
@@ -267,22 +281,46 @@ class HttpListener(web.Server):
         broker = self.context.broker
         settings = broker.settings
         most = settings.tiered_http_connections_max
-        if self._peers.total() >= most or self._peers[counted] >= max_connections(settings, peer):
+        if self._peers[counted] >= max_connections(settings, peer):
             return False
         rate, now_ms = settings.tiered_http_max_connection_creation_rate, int(self._loop.time() * 1000)
         if self._openings.measure(rate, now_ms) < 1 or not broker.client_quotas.admit_connection(peer):
             return False
+        if self._peers.total() >= most and not self._make_room(counted, most):
+            return False
         self._openings.record(1, rate, now_ms)
         return True
 
+    def _make_room(self, counted: str, most: int) -> bool:
+        """Ends a connection of the address with most connections in favour of another address. True if it did so.
+
+        It is the oldest one between two requests, or else the oldest one. An address keeps, as on the Kafka listeners,
+        its fair share of the connections, and one more than the new address has.
+        """
+        addresses = len(self._peers) + (counted not in self._peers)
+        greediest = max(self._peers, key=self._peers.__getitem__)
+        if self._peers[greediest] <= max(most // addresses, self._peers[counted] + 1):
+            return False
+        held = self._open[greediest]
+        ended = next((each for each in held if each.is_idle), next(iter(held)))
+        self.remove_connection(ended)
+        self.record_refusal(greediest)
+        ended.end()
+        return True
+
     def remove_connection(self, connection: HttpConnection) -> None:
-        """Removes a connection from the count."""
+        """Removes a connection from the count, if it counts."""
         if connection.is_spare:
             self._spare_connections.pop(connection, None)
             return
         counted = connection.counted_as
+        held = self._open.get(counted, {})
+        if connection not in held:
+            return
+        del held[connection]
         self._peers[counted] -= 1
-        if not self._peers[counted]:
+        if not held:
+            del self._open[counted]
             del self._peers[counted]
 
     def open_connections(self) -> int:
