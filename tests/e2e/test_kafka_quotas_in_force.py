@@ -50,6 +50,7 @@ from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, Metadat
 from tiered_api.kafka.protocol.messages.produce import ProduceResponse
 from tiered_api.kafka.protocol.messages.tiered_heard import TieredHeardRequest, TieredHeardResponse
 from tiered_api.kafka.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from tiered_api.kafka.server import connection
 from tiered_api.kafka.server.fetch.cold_reads import ColdRead
 
 
@@ -444,5 +445,68 @@ def test_tenant_that_floods_leaves_the_others_their_share(tmp_path: Path) -> Non
         seconds = asyncio.get_running_loop().time() - began
         written = flooded.reads.offset_snapshot()[0]
         assert 5 <= written <= (10_000 * (seconds + 10)) // 20_000 + 3, "one request more for each connection"
+
+    run(tmp_path, scenario)
+
+
+def test_producer_over_its_quota_waits_on_every_connection(tmp_path: Path) -> None:
+    """Once, each new connection of a client wrote once more: with twenty, seven times the quota."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("t")
+        await put(site, CLIENT, producer_byte_rate=1.0)
+        first = await site.client()
+        await first.ask(produce(replica, b"x" * 5000), 9, ProduceResponse)
+        others = [await site.client() for _ in range(3)]
+        for client, size in zip(others, (100, 5_000, 100_000), strict=True):
+            await client.send(client.frame(produce(replica, b"y" * size), 9) + client.frame(ListGroupsRequest(), 4))
+        another = await site.client()
+        assert (await another.ask(ListGroupsRequest(), 4, ListGroupsResponse)).throttle_time_ms == 0, "no Produce"
+        await wait_until(lambda: reading(site) == [False, False, False, False, True])
+        assert replica.log.end_offset == 1, "the records of the others wait"
+        others.pop(0).close()
+        await put(site, CLIENT, producer_byte_rate=None)
+        for client in others:
+            answer = await client.receive(ProduceResponse, 9)
+            assert not answer.responses[0].partition_responses[0].error_code
+            await client.receive(ListGroupsResponse, 4)
+        assert replica.log.end_offset >= 3
+
+    run(tmp_path, scenario)
+
+
+def test_request_that_waits_too_long_for_its_quota_ends_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "HELD_SECONDS_MAX", 0.05)
+
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("t")
+        await put(site, CLIENT, producer_byte_rate=1.0)
+        first, other = await site.client(), await site.client()
+        await first.ask(produce(replica, b"x" * 5000), 9, ProduceResponse)
+        await other.send(other.frame(produce(replica, b"y" * 50_000), 9))
+        await wait_until(lambda: len(site.server.connections) == 1)
+        assert site.count_refusals("over_quota") == 1
+        assert replica.log.end_offset == 1 and site.server.buffers.free_bytes == site.server.unsent_bytes_max
+
+    run(tmp_path, scenario)
+
+
+def test_crowd_of_parked_fetches_gets_no_more_than_the_quota(tmp_path: Path) -> None:
+    """Once, all of them got the records, and the client was charged afterwards: a hundred times its quota at once."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("t")
+        crowd, producer = [await site.client() for _ in range(20)], await site.client()
+        await put(site, CLIENT, consumer_byte_rate=1_000.0)
+        for consumer in crowd:
+            await consumer.send(consumer.frame(fetch((replica, 0), wait_ms=60_000), 12))
+        await wait_until(lambda: site.server.pending_requests == len(crowd))
+        await producer.ask(produce(replica, b"x" * 6_000), 9, ProduceResponse)
+        answers = [await consumer.receive(FetchResponse, 12) for consumer in crowd]
+        assert sum(bool(answer.responses) for answer in answers) == 2, "10,000 bytes at once, and the one above"
+        assert all(answer.throttle_time_ms > 0 for answer in answers if not answer.responses)
+        assert reading(site).count(False) == len(crowd) - 1
 
     run(tmp_path, scenario)

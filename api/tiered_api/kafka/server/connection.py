@@ -39,6 +39,9 @@ REQUESTS_PER_EVENT = 64
 """Most requests of one connection before others get their turn."""
 READS_PER_EVENT = 8
 """Most reads of one connection before others get their turn."""
+HELD_SECONDS_MAX = 30.0
+"""A request that waits for so long in all, because its client is over a quota, ends the connection: clients do not wait
+longer for a reply."""
 HEADER_BYTES = 10
 COPIED_SHARE = 4
 
@@ -125,6 +128,8 @@ class ClientConnection:
         "_dispatch_request",
         "_finishing",
         "_frame",
+        "_held",
+        "_held_since",
         "_is_busy",
         "_is_served",
         "_loop",
@@ -199,6 +204,10 @@ class ClientConnection:
         """True while a whole large frame waits for its turn, or a request is handled in pieces."""
         self._muted: TimerHandle | None = None
         """Ends the pause in which the broker reads nothing."""
+        self._held: tuple[TimerHandle, memoryview] | None = None
+        """A request that waits for the quota of its client, and what ends the wait."""
+        self._held_since = -1.0
+        """Time since when it waits, -1 if none does."""
         self._finishing = False
         self.closed = False
         self.meter: Meter | None = None
@@ -279,6 +288,9 @@ class ClientConnection:
         if self._is_served:
             self._dispatch_request = self._server.dispatch.serve_request
         self._unmute()
+        if self._held is not None:
+            self._held[0].cancel()
+            self._loop.call_soon(self._handle_held)
 
     def mute(self, seconds: float) -> None:
         """Reads nothing for so long, or until the quotas change. Replies leave meanwhile."""
@@ -289,6 +301,36 @@ class ClientConnection:
             self._muted.cancel()
         self._muted = self._loop.call_at(ends, self._unmute)
         self._stop_reading()
+
+    def hold_request(self, frame: memoryview, seconds: float) -> None:
+        """Handles the request that is handled now after so long, or once the quotas change. Replies to earlier requests
+        leave meanwhile."""
+        now = self._loop.time()
+        if self._held_since < 0:
+            self._held_since = now
+        left = self._held_since + HELD_SECONDS_MAX - now
+        if left <= 0:
+            self.refuse("over_quota", f"a request waited {HELD_SECONDS_MAX:g} s for the quota of its client")
+            return
+        held = self.retain_request(frame)
+        self._held = self._loop.call_later(min(seconds, left), self._handle_held), held
+
+    def _handle_held(self) -> None:
+        if self._held is None or self.closed:
+            return
+        frame, self._held, self._is_busy = self._held[1], None, False
+        self._server.dispatch.run_guarded(self, partial(self._handle_held_frame, frame), "held request")
+
+    def _handle_held_frame(self, frame: memoryview) -> None:
+        try:
+            self._handle_request(frame)
+        finally:
+            if self._held is None:
+                self._held_since = -1.0
+            if not self._is_busy:
+                self._release_frame()
+        if not self.closed:
+            self._update_io()
 
     def _unmute(self) -> None:
         if self._muted is not None:
@@ -648,6 +690,9 @@ class ClientConnection:
         self.closed = True
         if self._muted is not None:
             self._muted.cancel()
+        if self._held is not None:
+            self._held[0].cancel()
+            self._held = None
         self._stream.close()
         self._server.remove_connection(self)
         if self._frame is not None:

@@ -1,6 +1,7 @@
 """The charge of requests against client quotas, and the pauses that follow (KIP-219).
 
 A reply leaves at once and names the pause. Then the broker reads nothing from the connection until the pause is over.
+A Produce that another connection of the client sends meanwhile waits: else each new connection would write once more.
 While no client has a quota, connections do not pass through here: they have the dispatch itself.
 
 Produce is charged by the bytes of the request, Fetch by those of the reply. A Fetch of a client that is over its quota
@@ -78,6 +79,9 @@ class MeteredConnection(ActingConnection, Protocol):
     def mute(self, seconds: float) -> None:
         """Reads nothing for so long."""
 
+    def hold_request(self, frame: memoryview, seconds: float) -> None:
+        """Handles a request that just arrived after so long, or once the quotas change."""
+
 
 class Meter:
     """The limits of one client, as long as the table of quotas and the caller are the same."""
@@ -128,6 +132,13 @@ class Charge:
         pause_ms = 0 if self.api_key in (PRODUCE, FETCH) else read_throttle_ms(self.api_key, self.version, parts)
         self.charge_produced()
         pause_ms = max(pause_ms, self._produce_pause_ms)
+        first = parts[0] if parts else None
+        if self.api_key == FETCH and limits.fetched is not None and first and not isinstance(first, FileSlice):
+            fetch_pause_ms = quotas.find_fetch_pause(limits.fetched)
+            if fetch_pause_ms > 0:  # others of the client waited with it for the same records
+                correlation_id = _INT.unpack_from(first, 4)[0]
+                parts = fetch_frames.encode_response(self.version, correlation_id, (), 0)
+                pause_ms = max(pause_ms, fetch_pause_ms)
         if self.api_key == FETCH and limits.fetched is not None:
             size = sum(each.length if isinstance(each, FileSlice) else len(each) for each in parts)
             pause_ms = max(pause_ms, quotas.record_fetched(limits.fetched, size))
@@ -183,6 +194,11 @@ class Metering:
             limits = limits._replace(produced=None, fetched=None)
             if api_key in (FETCH, LIST_OFFSETS) and (pause_ms := self._find_acting_pause(limits)) > 0:
                 return _refuse_read(api_key, version, correlation_id, pause_ms)
+        if api_key == PRODUCE and limits.produced is not None:
+            pause_ms = self._quotas.find_produce_pause(limits.produced)
+            if pause_ms > 0:
+                connection.hold_request(frame, pause_ms / 1000)
+                return None
         stored, payer = limits.stored, None
         if stored is not None:
             payer = partial(self._quotas.record_store_request, stored)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from tiered.replication.replica_reads import ReplicaReads
 from tiered_api.kafka.server.exchange.context import KafkaContext
+from tiered_api.kafka.server.exchange.turns import TURN_SECONDS
 from tiered_api.kafka.server.fetch.frames import PartitionResult, SliceCache
 from tiered_api.kafka.server.fetch.parking import Parking
 
@@ -15,7 +16,8 @@ GATHER_SECONDS = 0.006
 
 
 class RereadQueue:
-    """Parked fetches that have to read again. They read in one turn, and share what they find."""
+    """Parked fetches that have to read again. They read in one turn, and share what they find. A crowd takes several
+    turns: each reply is encrypted and sent at once."""
 
     __slots__ = ("_context", "_due", "_gather_until", "_loop", "_produced_bytes", "shared_results", "slice_cache")
 
@@ -49,6 +51,16 @@ class RereadQueue:
         due, self._due = self._due, []
         if len(due) > 1:
             self.shared_results, self.slice_cache = {}, SliceCache()
-        for parking, reread in due:
+        end = self._loop.time() + TURN_SECONDS
+        for number, (parking, reread) in enumerate(due, 1):
             parking.run_guarded(reread)
+            if number < len(due) and self._loop.time() >= end:
+                self._put_off(due[number:])
+                break
         self.shared_results = self.slice_cache = None
+
+    def _put_off(self, rest: list[tuple[Parking, Callable[[], None]]]) -> None:
+        """Leaves the rest of a crowd to a later turn: other clients have their requests handled before."""
+        if not self._due:
+            self._loop.call_soon(self._run)
+        self._due = rest + self._due
