@@ -294,7 +294,7 @@ NO_POTS = {
     "tiered.cleaner.max.requests.per.second": _RATE,
     "tiered.http.connections.max.per.ip": _ADDRESS,
     "tiered.http.max.connection.creation.rate": _ADDRESS,
-    "queued.max.request.bytes": "an address that holds much leaves a reserve to others",
+    "queued.max.request.bytes": "a client that holds much leaves a reserve to others, and loses its replies first",
     "queued.max.requests": "a connection has five requests in progress, and connections have limits by address",
     "tiered.acls.max": _OPERATOR,
     "tiered.compression.gzip.level.max": _ONE,

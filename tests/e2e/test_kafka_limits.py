@@ -15,6 +15,7 @@ import pytest
 from tests.e2e.kafka_site import KafkaBroker, RawClient, batch, fetch, produce, run, wait_until
 from tiered.controller.requests import CreateTopic, CreateTopics
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tiered_api.kafka.protocol.messages.metadata import MetadataRequest
 from tiered_api.kafka.protocol.messages.produce import ProduceResponse
 from tiered_api.kafka.server import server
@@ -218,6 +219,32 @@ def test_unread_replies_are_bounded_over_all_connections(tmp_path: Path) -> None
         await wait_until(lambda: site.server.unsent_bytes == 0 == len(site.server.connections))
 
     run(tmp_path, scenario, queued_max_request_bytes=100_000)
+
+
+def test_unread_replies_of_one_client_end_no_connection_of_another(tmp_path: Path) -> None:
+    """Once, the connection whose reply came last was closed, whoever held the memory."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        async def ask_unread(address: str, topics: int, times: int) -> RawClient:
+            """Asks for the settings of topics that are not made, a KB for each, and reads no reply."""
+            client = await site.client(address)
+            named = [CreatableTopic(f"t{number}", 1, 1) for number in range(topics)]
+            request = CreateTopicsRequest(named, 60_000, validate_only=True)
+            client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            client.writer.write(b"".join(client.frame(request, 7) for _ in range(times)))
+            return client
+
+        for _ in range(3):
+            await ask_unread("127.0.0.2", 300, 50)
+        await wait_until(lambda: site.server.unsent_bytes > 10_000)
+        site.server.unsent_bytes_max = site.server.unsent_bytes
+        other = await ask_unread("127.0.0.1", 5, 2500)
+        await wait_until(lambda: site.count_refusals("unsent") > 0)
+        other.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        for _ in range(2500):
+            assert len(await other.read_reply()) > 5_000
+
+    run(tmp_path, scenario)
 
 
 def test_half_a_frame_behind_a_waiting_fetch_times_out(tmp_path: Path) -> None:

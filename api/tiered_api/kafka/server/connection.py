@@ -89,6 +89,9 @@ class ConnectionOwner(Protocol):
     def unsent_bytes_max(self) -> int:
         """From more unsent bytes on, connections with unsent bytes are closed."""
 
+    def end_slowest_readers(self) -> None:
+        """Closes connections with unsent bytes until their sum is within its limit."""
+
     def schedule_flush(self, connection: ClientConnection) -> bool:
         """True if the server calls `connection.flush` later, together with other connections."""
 
@@ -144,7 +147,6 @@ class ClientConnection:
         "_slots",
         "_stream",
         "_unparsed",
-        "_unsent_bytes",
         "_waits_for_memory",
         "_write_blocked",
         "api_key",
@@ -170,6 +172,7 @@ class ClientConnection:
         "refused_sequences",
         "started_ns",
         "turn_share",
+        "unsent_bytes",
         "write_blocked_since",
     )
 
@@ -195,7 +198,8 @@ class ClientConnection:
         self._reading = False
         self._write_blocked = False
         self._resuming = False
-        self._unsent_bytes = 0
+        self.unsent_bytes = 0
+        """Bytes of replies in memory that the client does not take."""
         self._waits_for_memory = False
         self._parse_paused = False
         self._current_frame: Frame | None = None
@@ -623,12 +627,12 @@ class ClientConnection:
             self._count_unsent(0 if done else memory_bytes(self._send_queue))
 
     def _count_unsent(self, unsent: int) -> None:
-        """Counts the unsent bytes in memory. If the server's sum exceeds its limit, closes this connection."""
+        """Counts the unsent bytes in memory. If the server's sum exceeds its limit, connections end."""
         server = self._server
-        server.unsent_bytes += unsent - self._unsent_bytes
-        self._unsent_bytes = unsent
+        server.unsent_bytes += unsent - self.unsent_bytes
+        self.unsent_bytes = unsent
         if unsent and server.unsent_bytes > server.unsent_bytes_max:
-            self.refuse("unsent", f"{server.unsent_bytes} bytes of replies that clients do not take")
+            server.end_slowest_readers()
 
     def _on_writable(self) -> None:
         self.write_blocked_since = self._server.now

@@ -171,6 +171,20 @@ class KafkaServer:
         for connection in replied:
             self.dispatch.run_guarded(connection, connection.flush, "send")
 
+    def end_slowest_readers(self) -> None:
+        """Closes connections with unsent bytes until their sum is within its limit: those of the client that has most,
+        and among them the one with most. Brokers are last. So a client that reads nothing ends no other connection."""
+        while self.unsent_bytes > self.unsent_bytes_max:
+            slow = [each for each in self.connections if each.unsent_bytes]
+            by_holder = Tally[str]()
+            for each in slow:
+                by_holder[each.holder] += each.unsent_bytes
+            greediest = max(by_holder, key=lambda holder: (holder != "", by_holder[holder]), default=None)
+            if greediest is None:
+                return
+            ended = max((each for each in slow if each.holder == greediest), key=lambda each: each.unsent_bytes)
+            ended.refuse("unsent", f"{self.unsent_bytes} bytes of replies that clients do not take")
+
     # -- connection limits --------------------------------------------------------------------------------------------
 
     def _accept(self, stream: Stream, listener: str, requires_login: bool) -> None:
