@@ -7,9 +7,8 @@ A package's `__init__.py` says what the package is, then `May import: ...`, then
     name/    a package inside this one
 
 `May import` names packages of tiered/ (`hot`) or of api/tiered_api/ (`kafka.client`). "words" are the files at the root
-of tiered/. spark/pyspark_tiered is one package. A package may also import what those may. `May import: as http` makes a
-package a part of another one: both have the same law, and their files may import each other, but no files import each
-other in a circle.
+of tiered/. A package may also import what those may. `May import: as http` makes a package a part of another one: both
+have the same law, and their files may import each other, but no files import each other in a circle.
 
 Above the maps stand the floors. Each test says why its law is one: read that before you add an exception.
 

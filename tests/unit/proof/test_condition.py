@@ -51,6 +51,7 @@ def test_condition_chooses_the_rows_for_which_it_is_true(text: str, found: list[
         "offset = 1; DROP TABLE topic_rows",
         "offset = 1) UNION (SELECT partition, offset FROM topic_rows",
         "offset = 1)) OR ((true",
+        "offset = 1) OR (true",
         "offset = (SELECT max(offset) FROM topic_rows)",
         "offset IN (SELECT 1)",
         "EXISTS (FROM read_text('/etc/hostname'))",
