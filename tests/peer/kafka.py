@@ -15,12 +15,15 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from tests.peer.wire import Wire
 from tests.ports import free_port
+from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
 HERE = Path(__file__).parent
 FETCH_SECONDS = 900
@@ -166,11 +169,19 @@ class Peer:
             command = java(BROKER, [str(file)], self._heap)
             command[1:1] = self._jvm
             self._process = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
-        # The tool waits for the broker by itself; it fails when none comes.
+        deadline = time.monotonic() + TOOL_SECONDS
+        while not self._is_ready():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"no reply at {self.address}\n{(self.directory / 'output').read_text()[-2000:]}")
+            time.sleep(0.05)
+
+    def _is_ready(self) -> bool:
+        """True if the broker names itself in a reply: it is registered, and topics can be created."""
         try:
-            tool("topics", "--bootstrap-server", self.address, "--list")
-        except RuntimeError as error:
-            raise RuntimeError(f"{error}\n{(self.directory / 'output').read_text()[-2000:]}") from None
+            with Wire(self.address) as wire:
+                return bool(wire.ask(MetadataRequest([]), MetadataResponse).brokers)
+        except OSError:
+            return False
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
         """Ends the broker: SIGTERM lets it close its logs, SIGKILL does not. The directory stays."""
