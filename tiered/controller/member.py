@@ -22,7 +22,7 @@ from tiered.controller.requests import AnnounceBroker, CreatePartitions, CreateT
 from tiered.controller.standby import OnClockCompared, StandbyController
 from tiered.errors import Code, Fenced, Refused, Unavailable
 from tiered.ids import TopicId
-from tiered.log_limiter import LogLimiter
+from tiered.log_limiter import StateLogLimiter
 from tiered.metadata.dynamic_config import DynamicBrokerConfig
 from tiered.metadata.image import Image, inter_broker_address
 from tiered.metadata.loader import ApplyImage, MetadataLoader, OnChanges
@@ -65,7 +65,9 @@ class ClusterMember:
         rng = world.rng.stream("cluster")
         self.channel = ControllerChannel(self.view, self, peers, world.clock, rng)
         self.active_controller: ActiveController | None = None
-        self._candidacy_log = LogLimiter(world.clock)
+        self._candidacy_log = StateLogLimiter(world.clock)
+        self._is_candidacy_late = False
+        """True if an attempt to replace the controller took too long since the controller could last write."""
         self.standby = StandbyController(self.view, peers, world.store, world.clock, rng, on_clock_compared)
 
     # -- state --------------------------------------------------------------------------------------------------------
@@ -204,7 +206,9 @@ class ClusterMember:
                     await self._run_active(self.active_controller)
                 elif self._peers is None:
                     raise Fenced("another controller writes to this store")
-                elif not await self.standby.fetch_metadata(self.view.settings.broker_heartbeat_interval_ms):
+                elif await self.standby.fetch_metadata(self.view.settings.broker_heartbeat_interval_ms):
+                    self._is_candidacy_late = False
+                else:
                     await self._on_controller_lost()
         finally:
             self.loader.end()
@@ -222,9 +226,10 @@ class ClusterMember:
                 if await self.standby.on_controller_lost():
                     await self.try_take_over()
         except TimeoutError:
-            suppressed = self._candidacy_log.admit()
-            if suppressed is not None:
-                log.info("candidacy ended: the bucket does not reply in time here either suppressed=%d", suppressed)
+            seconds = self._candidacy_log.admit(is_start=not self._is_candidacy_late)
+            self._is_candidacy_late = True
+            if seconds is not None:
+                log.warning("candidacy ended: the bucket confirms nothing in time here either seconds=%d", seconds)
         if is_stalled:
             self.standby.on_attempt_ended()
 

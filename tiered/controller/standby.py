@@ -71,7 +71,9 @@ class StandbyController:
         self._fetch_works = True
         """True if the last fetch from a controller got a reply."""
         self._view_failure_log = LogLimiter(self._clock)
-        self._candidate_log = LogLimiter(self._clock)
+        self._candidate_log = StateLogLimiter(self._clock)
+        self._was_candidate = False
+        """True if this broker was candidate since it last had contact with a controller that can write."""
         self._controller_lost = False
         self._awaits_successor = False
         """True if this broker was controller and has had no contact with the next one yet."""
@@ -138,6 +140,7 @@ class StandbyController:
         self._controller_lost, self._awaits_successor, self._store_stalled_ms = False, False, store_stalled_ms
         self._is_log_read = self._log_went_on = False
         self._fetch_works = True
+        self._was_candidate = self._was_candidate and store_stalled_ms > 0
 
     # -- following the controller -------------------------------------------------------------------------------------
 
@@ -259,11 +262,12 @@ class StandbyController:
             return False
         if self._view.image.controller_epoch != last_epoch or not isinstance(step(), BecomeCandidate):
             return False
-        suppressed = self._candidate_log.admit()
-        if suppressed is not None:
+        seconds = self._candidate_log.admit(is_start=not self._was_candidate)
+        self._was_candidate = True
+        if seconds is not None:
             log.warning(
-                "broker becomes candidate for controller node_id=%d after_epoch=%d suppressed=%d",
-                self._view.node_id, last_epoch, suppressed,
+                "broker becomes candidate for controller node_id=%d after_epoch=%d seconds=%d",
+                self._view.node_id, last_epoch, seconds,
             )  # fmt: skip
         return True
 

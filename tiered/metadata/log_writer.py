@@ -61,6 +61,8 @@ class MetadataLog:
         self._clock = clock
         self._rng = rng.stream("metadata-log")
         self._stall_log = StateLogLimiter(clock)
+        self._writes_work = True
+        """True if no request failed since an entry was written: the log has few lines about a state that lasts."""
         self._commits = metrics.counter("tiered_metadata_commits_total", "Entries written to the metadata log.")
         self._retries = metrics.counter(
             "tiered_metadata_retries_total", "Conditional puts of the metadata log whose outcome had to be read back."
@@ -283,6 +285,7 @@ class MetadataLog:
             self.unconfirmed_since_ns = -1
         if other is not None:
             return other
+        self._writes_work = True
         self.next_slot += 1
         self.newest_body = body
         self._bytes += len(body)
@@ -375,7 +378,8 @@ class MetadataLog:
         """Waits with full jitter and returns the number of the next attempt."""
         self._retries.inc()
         self.last_error = f"{key}: {why}"
-        seconds = self._stall_log.admit(is_start=attempt == 0)
+        seconds = self._stall_log.admit(is_start=self._writes_work)
+        self._writes_work = False
         if seconds is not None:
             log.warning("metadata write not confirmed key=%s attempt=%d seconds=%d why=%s", key, attempt, seconds, why)
         shortest, longest = _BACKOFF_SECONDS
