@@ -159,7 +159,7 @@ def test_other_requests_are_served_while_many_partitions_open(tmp_path: Path) ->
         watching = asyncio.create_task(watch())
         answer = await create(await site.client(), 7, new_topic("t", 400), new_topic("u", 200))
         watching.cancel()
-        opened.append(len(site.node.leader_replicas()))
+        opened.append(len(site.broker.leader_replicas()))
         assert [topic.error_code for topic in answer.topics] == [0, 0] and opened[-1] == 600
         assert max(after - before for before, after in pairwise(opened)) <= OPENING_AT_ONCE
 

@@ -91,7 +91,7 @@ def test_flood_of_failed_handshakes_has_few_lines_in_the_audit_log(tmp_path: Pat
 
     async def scenario(site: KafkaBroker) -> None:
         lines: list[dict[str, object]] = []
-        site.node.audit.subscribe(lambda line: lines.append(json.loads(line)))
+        site.broker.audit.subscribe(lambda line: lines.append(json.loads(line)))
         port = next(iter(site.server.addresses.values())).port
         stranger = ssl.create_default_context(cadata=sign("CN=another authority").certificate_pem)
         begun = time.monotonic()
@@ -101,7 +101,7 @@ def test_flood_of_failed_handshakes_has_few_lines_in_the_audit_log(tmp_path: Pat
         while site.count_refusals("tls_handshake") < failures:
             await asyncio.sleep(0)
         seconds = int(time.monotonic() - begun) + 2
-        site.node.audit.write_counts()
+        site.broker.audit.write_counts()
         written = [each for each in lines if each.get("host") == HOST]
         counted = [each["suppressed"] for each in lines if "suppressed" in each]
         assert len(written) <= LINES_PER_SECOND * seconds
