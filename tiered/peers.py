@@ -35,7 +35,8 @@ class ClockComparison(NamedTuple):
 class MetadataFetch(NamedTuple):
     """A broker's request for the metadata log from `slot` on; it also serves as the broker's heartbeat. The controller
     replies at once if it has entries, else after `wait_ms`. The broker has carried out the slots up to `applied`;
-    `controller_epoch` is the highest that it knows. `clock` is what the broker's last heartbeat found of its clock."""
+    `controller_epoch` is the highest that it knows. `clock` is what the broker's last heartbeat found of its clock.
+    The broker supports levels of `tiered.metadata.version` up to `metadata_version`."""
 
     node_id: int
     incarnation: str
@@ -44,6 +45,7 @@ class MetadataFetch(NamedTuple):
     controller_epoch: int
     wait_ms: int
     clock: ClockComparison | None = None
+    metadata_version: int = 0
 
 
 class MetadataFetchReply(NamedTuple):

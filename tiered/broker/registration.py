@@ -24,6 +24,7 @@ from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.delta import hosted_partitions
 from tiered.metadata.effective_config import overridden_settings
+from tiered.metadata.features import SUPPORTED_LEVELS
 from tiered.metadata.image import BrokerImage, Image, PartitionImage
 from tiered.ports import Clock
 
@@ -113,7 +114,8 @@ class Registration:
     async def _register(self, state: DirectoryState, timeout: float) -> Collection[TopicPartition]:
         """Registers, and returns the suspect partitions of the registration.
 
-        If another incarnation has registered meanwhile, replaces that one, unless it replies.
+        If another incarnation has registered meanwhile, replaces that one, unless it replies. Registers again if the
+        level of the metadata was raised meanwhile: a registration tells the supported level from then on only.
         """
         view = self._view
         until_ns = self._clock.mono_ns() + int(timeout * 1e9)
@@ -122,7 +124,7 @@ class Registration:
             if self._find_registered(image) not in (self._replaces, view.incarnation):
                 await self.check_duplicate(image)
                 self._check_still_believed(image, state)
-            registration = self._make_request(state)
+            registration, tells_level = self._make_request(state), image.metadata_version >= SUPPORTED_LEVELS
             suspect_partitions = self._losses.suspect_partitions
             try:
                 await self._channel.submit_with_retry(registration, timeout)
@@ -130,7 +132,8 @@ class Registration:
                 return suspect_partitions
             except Refused as refused:
                 is_last = self._clock.mono_ns() >= until_ns or view.loader.has_ended
-                if refused.code is not Code.DUPLICATE_BROKER_REGISTRATION or is_last:
+                is_level_missing = refused.code is Code.UNSUPPORTED_VERSION and not tells_level
+                if not (refused.code is Code.DUPLICATE_BROKER_REGISTRATION or is_level_missing) or is_last:
                     raise
                 log.warning("registration is refused, and repeated why=%s", refused.why)
             await self._clock.sleep(RETRY_SECONDS)

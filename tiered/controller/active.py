@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from tiered.controller.balancer import Balancer
 from tiered.controller.controller import Controller
+from tiered.controller.features import check_brokers
 from tiered.controller.heartbeats import BrokerHeartbeats, UnreachableBrokers
 from tiered.controller.member_view import MemberView
 from tiered.controller.missing_replicas import MissingReplicas
@@ -29,10 +30,12 @@ from tiered.controller.requests import (
     RemoveExpiredTokens,
     Request,
     UnfenceBroker,
+    UpdateFeatures,
 )
 from tiered.controller.runtime import Runtime
 from tiered.errors import Corrupt, Fenced, Refused, Unavailable, first_cause
 from tiered.metadata.changes import Change
+from tiered.metadata.features import HIGHEST_METADATA_VERSION
 from tiered.metadata.image import BrokerImage
 from tiered.metadata.log_writer import MetadataLog
 from tiered.peers import ClockComparison, MetadataFetch, Peers
@@ -77,6 +80,7 @@ class ActiveController:
         self.was_followed = False
         """True if any broker has fetched metadata from this controller."""
         self._unreachable = UnreachableBrokers()
+        self._controller = controller
         self._metadata = metadata
         self._view = view
         self._peers = peers
@@ -168,6 +172,8 @@ class ActiveController:
             metadata_fetch.node_id, metadata_fetch.incarnation, metadata_fetch.applied, now_ns, self._view.image.slot
         ):
             self._wake.set()
+        if known is not None and known.incarnation == metadata_fetch.incarnation:
+            self.heartbeats.note_metadata_version(metadata_fetch.incarnation, metadata_fetch.metadata_version)
         if metadata_fetch.clock is not None:
             self._judge_clock(metadata_fetch, metadata_fetch.clock)
         progress, self.applied_progress = self.applied_progress, asyncio.Event()
@@ -202,6 +208,9 @@ class ActiveController:
 
     async def decide(self, request: Request, timeout: float) -> Any:
         """Returns the controller's reply after its changes are committed. Raises `Refused` like `Runtime.submit`."""
+        if isinstance(request, UpdateFeatures):
+            own = {self._view.incarnation: HIGHEST_METADATA_VERSION}
+            check_brokers(self._controller.image, request, {**self.heartbeats.metadata_versions(), **own})
         return await self.runtime.submit(request, timeout)
 
     def add_progress(self, quorum: Quorum) -> Quorum:

@@ -34,6 +34,9 @@ def register(image: Image, settings: Settings, request: requests.RegisterBroker,
     Raises `Refused` (DUPLICATE_BROKER_REGISTRATION) if another one has registered that the new one did not know: the
     request may be the late one of a process that is gone.
 
+    Raises `Refused` (UNSUPPORTED_VERSION) if the broker does not support the level of `tiered.metadata.version` in
+    force: it would stop at the first entry that it does not know.
+
     The first broker of a cluster sets the highest level of `tiered.metadata.version`.
 
     The first broker with a non-default `min.insync.replicas` sets that value for all brokers.
@@ -44,6 +47,12 @@ def register(image: Image, settings: Settings, request: requests.RegisterBroker,
     if request.replaces not in (None, known.incarnation if known is not None else ""):
         why = f"another process has registered as broker {node}, or it was unregistered"
         raise Refused(Code.DUPLICATE_BROKER_REGISTRATION, why)
+    if request.metadata_version < image.metadata_version:
+        why = (
+            f"broker {node} supports {METADATA_VERSION} up to level {request.metadata_version}, and the cluster has"
+            f" level {image.metadata_version}: start the broker with a newer program"
+        )
+        raise Refused(Code.UNSUPPORTED_VERSION, why)
     changes: list[Change] = [
         kinds.BrokerRegistered(
             node, request.incarnation, request.directory, request.http, request.rack, now_ms, dict(request.listeners)

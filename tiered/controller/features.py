@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tiered.controller.decision import ControllerResult
 from tiered.controller.requests import FeatureUpdate, UpdateFeatures
 from tiered.errors import Code, Refused
@@ -18,6 +20,23 @@ def update_features(image: Image, request: UpdateFeatures) -> ControllerResult[N
         if update.level != find_level(image.features, update.name):
             changes.append(FeatureLevelSet(update.name, update.level))
     return ControllerResult(() if request.validate_only else tuple(changes), None)
+
+
+def check_brokers(image: Image, request: UpdateFeatures, supported: Mapping[str, int]) -> None:
+    """Raises `Refused` if the request raises `tiered.metadata.version` above the level of a registered broker that has
+    not stopped: that broker would stop at the first entry that it does not know.
+
+    `supported` has the levels by incarnation. A missing one is 0: brokers of an earlier program tell no level.
+    """
+    present, highest = image.metadata_version, FEATURES[METADATA_VERSION].highest
+    for update in request.updates:
+        if update.name != METADATA_VERSION or not present < update.level <= highest:
+            continue
+        for broker in image.brokers.values():
+            level = supported.get(broker.incarnation, 0)
+            if broker.alive and level < update.level:
+                what = f"broker {broker.node_id} supports level {level}, as far as it has told the controller"
+                raise _refuse(update, f"{what}: upgrade its program, or unregister the broker if it is gone")
 
 
 def _check_update(image: Image, update: FeatureUpdate) -> None:

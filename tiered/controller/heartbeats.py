@@ -85,6 +85,8 @@ class BrokerHeartbeats:
     def __init__(self, timeout_ns: int) -> None:
         self.timeout_ns = timeout_ns
         self._sessions: dict[int, _Session] = {}
+        self._metadata_versions: dict[str, int] = {}
+        """Levels of `tiered.metadata.version` that brokers support, by incarnation. Those of live brokers stay."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -97,6 +99,8 @@ class BrokerHeartbeats:
             if known is None or known.incarnation != incarnation:
                 known = _Session(incarnation, now_ns)
             self._sessions[node_id] = known
+        incarnations = {session.incarnation for session in self._sessions.values()}
+        self._metadata_versions = {key: each for key, each in self._metadata_versions.items() if key in incarnations}
 
     def backdate_contact(self, node_id: int, silent_ns: int, now_ns: int) -> None:
         """Counts `silent_ns` of earlier silence, unless the broker has a fetch in progress."""
@@ -117,6 +121,15 @@ class BrokerHeartbeats:
         session.applied_slot = max(session.applied_slot, applied_slot)
         session.fetch = session.fetch.advance(applied_slot, log_slot, now_ns)
         return True
+
+    def note_metadata_version(self, incarnation: str, level: int) -> None:
+        """Records the highest level of `tiered.metadata.version` that a registered incarnation supports. It may have
+        registered just now: then it is not tracked yet."""
+        self._metadata_versions[incarnation] = level
+
+    def metadata_versions(self) -> dict[str, int]:
+        """Returns the levels that brokers support, by incarnation, as far as the brokers have told them."""
+        return dict(self._metadata_versions)
 
     def judge_clock(self, node_id: int, incarnation: str, clock: ClockComparison, max_ms: int) -> bool | None:
         """Takes what a broker found of its clock. Returns True if the clock now differs by more than `max_ms`, False if

@@ -3,7 +3,7 @@
 JSON; every value that is not plain names its kind. Both sides are strict. An unknown kind, a missing or extra field or
 a value of another type is `Corrupt`. So a message of another version is refused as a whole and never understood in
 part. Fields above the level of `tiered.metadata.version` are left out, so that brokers of an earlier program understand
-the message; such fields may be missing.
+the message. Such a field may be missing, and is 0 or empty then.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ from tiered.metadata.changes import (
     ProducerIdsAllocated,
     ScramCredentialSet,
 )
-from tiered.metadata.features import FEATURES, FIELDS_SINCE, METADATA_VERSION
+from tiered.metadata.features import FIELDS_SINCE, HIGHEST_METADATA_VERSION
 from tiered.metadata.image import DeletedTopic, End, Loss, PartitionImage, TopicImage
 
 DEPTH_MAX = 16
-HIGHEST = FEATURES[METADATA_VERSION].highest
 _PLAIN = (str, int, float, bool, type(None))
 """Numbers with fractions are finite: JSON has no others."""
 _NESTED = (
@@ -64,7 +63,7 @@ _REPLIES = (
 KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Request), *_NESTED, *_REPLIES)}
 
 
-def encode_request(request: Request, level: int = HIGHEST) -> bytes:
+def encode_request(request: Request, level: int = HIGHEST_METADATA_VERSION) -> bytes:
     """Returns a request as bytes for `decode_request`, with the fields of a level."""
     return orjson.dumps(_to_plain(request, level))
 
@@ -78,7 +77,7 @@ def decode_request(body: bytes) -> Request:
     return known
 
 
-def encode_reply(reply: object, level: int = HIGHEST) -> bytes:
+def encode_reply(reply: object, level: int = HIGHEST_METADATA_VERSION) -> bytes:
     """Returns the controller's reply as bytes for `decode_reply`, with the fields of a level."""
     return orjson.dumps(_to_plain(reply, level))
 
@@ -140,18 +139,26 @@ def _from_plain(data: Any, depth: int) -> Any:
 
 def _build(kind: Any, given: dict[str, Any]) -> Any:
     fits = _field_checks(kind)
-    if not fits.keys() - FIELDS_SINCE.get(kind.__name__, {}).keys() <= given.keys() <= fits.keys():
+    empty = _empty_fields(kind)
+    if not fits.keys() - empty.keys() <= given.keys() <= fits.keys():
         raise Corrupt(f"{kind.__name__} between brokers has the fields {sorted(given)}")
     for name, value in given.items():
         if not fits[name](value):
             raise Corrupt(f"{kind.__name__}.{name} between brokers is a {type(value).__name__} that does not fit")
-    return kind(**given)
+    return kind(**{**empty, **given})
 
 
 def _code(name: str) -> Code:
     if name not in Code.__members__:
         raise Corrupt(f"unknown error code between brokers: {name[:60]!r}")
     return Code[name]
+
+
+@cache
+def _empty_fields(kind: Any) -> dict[str, Any]:
+    """Returns the values of the fields above level 0, as a program has them that does not know the fields."""
+    hints = get_type_hints(kind)
+    return {name: hints[name]() for name in FIELDS_SINCE.get(kind.__name__, ())}
 
 
 @cache

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from tiered.ids import TopicId
 from tiered.metadata.changes import AclAdded, ListEdit, ScramCredentialSet
+from tiered.metadata.features import HIGHEST_METADATA_VERSION
 from tiered.value import value
 
 
@@ -110,7 +111,8 @@ class RegisterBroker:
     It stays eligible only if its recovery proved its logs `whole` (R1). `ends` are of replicas that could not be
     proved, or whose partition waits for them (R4). `proved` are partitions whose logs are whole up to their last fsync
     although the broker's are not. `replaces` is the incarnation that has the node id as far as the new one knows, "" if
-    none has it. The request is refused if it is another one; None replaces any.
+    none has it. The request is refused if it is another one; None replaces any. The broker supports levels of
+    `tiered.metadata.version` up to `metadata_version`.
     """
 
     node_id: int
@@ -123,6 +125,7 @@ class RegisterBroker:
     ends: tuple[ReplicaEnd, ...] = ()
     proved: tuple[tuple[TopicId, int], ...] = ()
     replaces: str | None = None
+    metadata_version: int = HIGHEST_METADATA_VERSION
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.log_limiter import LogLimiter, StateLogLimiter
 from tiered.metadata.candidacy import BecomeCandidate, ContactLoss, Wait, decide_candidacy, decide_if_store_stalled
 from tiered.metadata.changes import NO_LEADER
+from tiered.metadata.features import HIGHEST_METADATA_VERSION
 from tiered.metadata.log_reader import load_metadata, read_boundary, read_entries, verify_cluster
 from tiered.peers import ClockComparison, ControllerView, MetadataFetch, MetadataFetchReply, Peers
 from tiered.ports import Clock, ObjectStore
@@ -163,6 +164,7 @@ class StandbyController:
             self._view.node_id, self._view.incarnation, image.slot + 1, self._view.loader.applied_slot,
             image.controller_epoch, wait_ms,
             self.clock_skew.comparison if self._compared_epoch == image.controller_epoch else None,
+            HIGHEST_METADATA_VERSION,
         )  # fmt: skip
         sent_ns = self._clock.mono_ns()
         try:

@@ -4,7 +4,8 @@ A level of a feature tells clients what they may use. All brokers of one program
 
 `tiered.metadata.version` is for brokers, as `metadata.version` is in Kafka: brokers of an earlier program refuse kinds
 and fields of metadata that they do not know. Those of a level are written once an operator has set it, after the last
-broker has the new program. A new cluster has the highest level.
+broker has the new program. A new cluster has the highest level. Each broker tells the controller which level it
+supports, in its registration and in each heartbeat; one that tells none supports level 0.
 """
 
 from __future__ import annotations
@@ -29,19 +30,25 @@ FEATURES: dict[str, FeatureLevels] = {
     METADATA_VERSION: FeatureLevels(0, 1, 0),
 }
 
-DISK_REPORTS = CREATORS = LOSS_TIMES = 1
-"""Levels of `tiered.metadata.version`: states of disks, creators of topics, times of losses."""
+HIGHEST_METADATA_VERSION = FEATURES[METADATA_VERSION].highest
+"""The level of `tiered.metadata.version` that this program supports."""
+
+DISK_REPORTS = CREATORS = LOSS_TIMES = SUPPORTED_LEVELS = 1
+"""Levels of `tiered.metadata.version`: states of disks, creators of topics, times of losses, and the supported level in
+a registration."""
 
 FIELDS_SINCE: dict[str, dict[str, int]] = {
     "BrokerImage": {"disk": DISK_REPORTS, "disk_since_ms": DISK_REPORTS, "moved_leaders": DISK_REPORTS},
     "CreateTopic": {"creator": CREATORS},
     "TopicCreated": {"creator": CREATORS},
     "TopicImage": {"creator": CREATORS},
+    "RegisterBroker": {"metadata_version": SUPPORTED_LEVELS},
     "ReportLoss": {"newest_ms": LOSS_TIMES},
     "LossReported": {"newest_ms": LOSS_TIMES},
     "Loss": {"newest_ms": LOSS_TIMES},
 }
-"""Fields above level 0, by class. Below its level each has its default, and is left out of bytes."""
+"""Fields above level 0, by class. Below its level each is left out of bytes. A field that is missing
+has its default, and in messages between brokers it is 0 or empty."""
 
 
 def find_level(set_levels: Mapping[str, int], name: str) -> int:

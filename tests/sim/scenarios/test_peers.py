@@ -17,7 +17,7 @@ from tiered_api.kafka.client.peers import IDLE_CONNECTIONS_MAX, IN_FLIGHT_MAX
 from tiered_api.kafka.server.server import KafkaServer, serve_kafka
 
 THERE = "one:9092"
-ASK = MetadataFetch(2, "incarnation", 7, 5, 3, 500, ClockComparison(-7_200_000, 12))
+ASK = MetadataFetch(2, "incarnation", 7, 5, 3, 500, ClockComparison(-7_200_000, 12), 1)
 
 
 class ClusterStub:

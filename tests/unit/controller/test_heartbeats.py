@@ -186,3 +186,13 @@ def test_recent_entries_and_a_reply_are_bounded() -> None:
     tail.add(SLOTS_MAX + 10, bytes(REPLY_BYTES))
     tail.add(SLOTS_MAX + 11, b"x")
     assert len(tail.read(SLOTS_MAX + 10) or []) == 1
+
+
+def test_level_of_an_incarnation_is_kept_while_it_is_live() -> None:
+    heartbeats = sessions()
+    for incarnation in ("i1", "later"):  # "later" has registered, and is not tracked yet
+        heartbeats.note_metadata_version(incarnation, 3)
+    heartbeats.set_live_brokers([(1, "later"), (2, "i2")], 0)
+    assert heartbeats.metadata_versions() == {"later": 3}
+    heartbeats.note_metadata_version("later", 0)
+    assert heartbeats.metadata_versions() == {"later": 0}

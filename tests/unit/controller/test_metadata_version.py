@@ -16,16 +16,17 @@ import orjson
 import pytest
 
 from tests.unit.controller.test_controller import decide, refusal
-from tests.unit.controller.test_leaders import cluster, incarnation, topic_id
+from tests.unit.controller.test_leaders import cluster, incarnation, register, topic_id
 from tiered.config.settings import Settings
 from tiered.controller import requests
 from tiered.controller.controller import Controller
+from tiered.controller.features import check_brokers
 from tiered.controller.request_codec import decode_request, encode_reply, encode_request
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId, encode_uuid
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import DISK_FULL
-from tiered.metadata.features import FIELDS_SINCE, METADATA_VERSION
+from tiered.metadata.features import FIELDS_SINCE, HIGHEST_METADATA_VERSION, METADATA_VERSION, TRANSACTION_VERSION
 from tiered.metadata.image import from_json, to_json
 
 LEVEL_0: dict[str, dict[str, list[str]]] = json.loads((Path(__file__).parent / "level_0.json").read_text())
@@ -87,6 +88,7 @@ def test_requests_at_level_0_are_those_of_the_earlier_program() -> None:
     for request in (
         creation,
         requests.CreateTopics((creation,)),
+        requests.RegisterBroker(1, "i", "d", ""),
         requests.ReportLoss(TopicId("x"), 0, 0, 5, newest_ms=9),
     ):
         assert not unknown_parts(orjson.loads(encode_request(request, 0)))
@@ -120,3 +122,41 @@ def test_every_newer_kind_and_field_has_a_level() -> None:
     for name, kind in kinds.KINDS.items():
         newer = set(kind.__dataclass_fields__) - {*known.get(name, kind.__dataclass_fields__)}
         assert newer == FIELDS_SINCE.get(kind.__name__, {}).keys()
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+def test_raise_is_refused_while_a_registered_broker_is_older(fenced: bool) -> None:
+    shard = older_cluster(1, 2, 3)
+    if fenced:  # its process may run, and come back
+        decide(shard, requests.FenceBroker(2, incarnation(2)))
+    supported = {incarnation(1): 1, incarnation(2): 0, incarnation(3): 1}
+    for older in (supported, {incarnation(1): 1, incarnation(3): 1}):
+        with pytest.raises(Refused, match="broker 2 ") as refused:
+            check_brokers(shard.image, RAISE, older)
+        assert refused.value.code is Code.INVALID_UPDATE_VERSION
+    check_brokers(shard.image, RAISE, {**supported, incarnation(2): 1})
+    others = requests.FeatureUpdate(TRANSACTION_VERSION, 1, True), requests.FeatureUpdate(METADATA_VERSION, 0)
+    check_brokers(shard.image, requests.UpdateFeatures(others), {})
+    decide(shard, requests.StopBroker(2, incarnation(2)))
+    check_brokers(shard.image, RAISE, supported)
+
+
+def test_level_of_an_earlier_incarnation_does_not_count() -> None:
+    shard = older_cluster(1, 2)
+    supported = {incarnation(1): 1, incarnation(2): 1}
+    register(shard, 2, 1)
+    with pytest.raises(Refused, match="broker 2 "):
+        check_brokers(shard.image, RAISE, supported)
+
+
+def test_broker_of_an_earlier_program_is_refused_at_a_higher_level() -> None:
+    request = requests.RegisterBroker(2, incarnation(2), "d", "")
+    older = decode_request(encode_request(request, 0))
+    assert isinstance(older, requests.RegisterBroker)
+    assert (older.metadata_version, request.metadata_version) == (0, HIGHEST_METADATA_VERSION)
+    with pytest.raises(Refused, match=r"broker 2 .* level 0, .* level 1") as refused:
+        cluster(1).decide(older, 0)
+    assert refused.value.code is Code.UNSUPPORTED_VERSION
+    for shard, sent in ((cluster(1), request), (older_cluster(1), older)):
+        decide(shard, sent)
+        assert shard.image.live_ids() == {1, 2}

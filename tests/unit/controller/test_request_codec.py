@@ -60,7 +60,7 @@ SAID_WITH: dict[type[Any], st.SearchStrategy[Any]] = {
     requests.AlterBrokerConfigs: st.builds(requests.AlterBrokerConfigs, NUMBER, EDITS, st.booleans(), st.booleans()),
     requests.RegisterBroker: st.builds(
         requests.RegisterBroker, NUMBER, TEXT, TEXT, TEXT, TEXT, st.booleans(), st.dictionaries(TEXT, TEXT), ENDS,
-        replaces=st.none() | TEXT,
+        replaces=st.none() | TEXT, metadata_version=NUMBER,
     ),
     requests.AnnounceBroker: st.builds(
         requests.AnnounceBroker, NUMBER, TEXT, TEXT, st.dictionaries(TEXT, TEXT), TEXT

@@ -113,6 +113,7 @@ class KafkaPeers:
         request = TieredFollowRequest(
             self.cluster_id, self._sent_credential, metadata_fetch.node_id, metadata_fetch.incarnation,
             metadata_fetch.slot, metadata_fetch.applied, metadata_fetch.controller_epoch, metadata_fetch.wait_ms,
+            metadata_version=metadata_fetch.metadata_version,
         )  # fmt: skip
         if metadata_fetch.clock is not None:
             request.clock_ahead_ms, request.clock_error_ms = metadata_fetch.clock

@@ -20,6 +20,7 @@ class TieredFollowRequest(Message):
     wait_ms: int = integer(FieldType.INT32)
     clock_ahead_ms: int = integer(FieldType.INT64, tag=0, tagged="0+")
     clock_error_ms: int = integer(FieldType.INT64, default=-1, tag=1, tagged="0+")
+    metadata_version: int = integer(FieldType.INT16, tag=2, tagged="0+")
 
 
 @message(20001, "0", "0+")

@@ -22,8 +22,9 @@ async def handle(context: KafkaContext, call: Call[TieredFollowRequest]) -> Tier
     wait_ms = max(0, min(request.wait_ms, WAIT_MAX_MS))
     clock = ClockComparison(request.clock_ahead_ms, request.clock_error_ms) if request.clock_error_ms >= 0 else None
     fetch = MetadataFetch(
-        request.node_id, request.incarnation, request.slot, request.applied, request.controller_epoch, wait_ms, clock
-    )
+        request.node_id, request.incarnation, request.slot, request.applied, request.controller_epoch, wait_ms, clock,
+        request.metadata_version,
+    )  # fmt: skip
     try:
         reply = await authorize_call(context, call, request.cluster_id, request.credential).handle_metadata_fetch(fetch)
     except Refused as refused:
