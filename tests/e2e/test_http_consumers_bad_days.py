@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from tests.e2e.http_site import RAW, HttpBroker, run, wait_until
 from tests.e2e.test_http_consumers import JSON, V2, HttpConsumer, values
 from tiered.controller.requests import CreatePartitions, DeleteTopic
+from tiered.errors import Code
 from tiered.groups.requests import DescribeGroup, JoinGroup
 from tiered.records.batch import Codec, encode_batch
 from tiered_api.http.consumers import reading
@@ -23,6 +25,7 @@ from tiered_api.http.consumers.member import INSTANCE_ID_PREFIX, encode_metadata
 from tiered_api.http.consumers.subscriptions import Subscription
 from tiered_api.http.consumers.topic_patterns import TopicPattern
 from tiered_api.http.partitions.reads import OBJECTS_MAX
+from tiered_api.kafka.client.group_member import read_subscription
 
 
 def parts(*places: tuple[str, int]) -> dict[str, Any]:
@@ -389,6 +392,33 @@ def test_other_subscription_first_thing_after_a_restart_is_assigned(tmp_path: Pa
 
     run(tmp_path, first, group_initial_rebalance_delay_ms=0)
     run(tmp_path, second, group_initial_rebalance_delay_ms=0)
+
+
+def test_change_of_a_subscription_is_stored_before_its_reply(tmp_path: Path) -> None:
+    """The group stores a subscription with a rebalance, which waits for another member here."""
+
+    async def scenario(where: HttpBroker) -> None:
+        one = await start_group_of(where, "t", "u")
+        protocols = (("range", encode_metadata(["t"], b"")),)
+        join = JoinGroup("g", "", None, "x", "/x", 60_000, 60_000, "consumer", protocols, member_id_required=False)
+        joined = await where.broker.group_coordinators.submit("g", join, 60.0)
+        assert joined.code is Code.NONE
+        await wait_for_state(where, "Stable")
+        changing = asyncio.create_task(one.ask("POST", "/subscription", {"topics": ["u"]}))
+        await wait_for_state(where, "PreparingRebalance")
+        assert (await asyncio.wait([changing], timeout=0.5))[1], "the group does not have the topics yet"
+        await where.broker.group_coordinators.submit("g", replace(join, member_id=joined.member_id), 60.0)
+        assert (await changing).status == 204
+        group = await where.broker.group_coordinators.submit("g", DescribeGroup("g", any_state=True))
+        [metadata] = [each.metadata for each in group.members if each.instance_id == "rest-one"]
+        assert read_subscription(metadata) == ["u"]
+
+    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
+
+
+async def wait_for_state(where: HttpBroker, state: str) -> None:
+    while (await where.broker.group_coordinators.submit("g", DescribeGroup("g"))).state != state:
+        await asyncio.sleep(0.01)
 
 
 def test_topic_that_a_pattern_matches_after_a_restart_is_assigned(tmp_path: Path) -> None:

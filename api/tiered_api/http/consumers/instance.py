@@ -48,6 +48,8 @@ SESSION_MS = 300_000
 """Session timeout of the members. The instance and the coordinator are in one process, so it only bounds the time after
 a restart."""
 METADATA_BYTES = 4096
+STORED_SECONDS = 5.0
+"""Longest time that a changed subscription waits until the group has stored it."""
 NAMED_PARTITIONS = 5
 """Most partitions that an error names."""
 
@@ -136,7 +138,10 @@ class ConsumerInstance:
     # -- assignment ---------------------------------------------------------------------------------------------------
 
     async def subscribe(self, subscription: Subscription) -> None:
-        """Becomes a member, or changes the member's subscription."""
+        """Becomes a member, or changes the member's subscription.
+
+        A change waits for its rebalance for a while, because the group stores the subscription with the rebalance.
+        """
         if self.manual_assignment:
             raise HttpError(ILLEGAL_STATE, "partitions are assigned by hand: a consumer cannot also subscribe")
         before = self.member
@@ -146,9 +151,13 @@ class ConsumerInstance:
             await before.stop()
             await self._on_revoked()
         known = (before.member_id, before.known_metadata) if before is not None else ("", None)
-        self.join(subscription, *known)
+        changed = self.join(subscription, *known)
+        if before is not None:
+            with contextlib.suppress(TimeoutError):
+                async with self._context.timeout(STORED_SECONDS):
+                    await changed.join_done.wait()
 
-    def join(self, subscription: Subscription, member_id: str = "", known_metadata: bytes | None = None) -> None:
+    def join(self, subscription: Subscription, member_id: str = "", known_metadata: bytes | None = None) -> RestMember:
         """Becomes a member, or continues a membership. The group may have the member with `known_metadata`."""
         context, user_data = self._context, self.config.to_user_data(subscription)
         session_ms = min(SESSION_MS, context.broker.settings.group_max_session_timeout_ms)
@@ -158,6 +167,7 @@ class ConsumerInstance:
         meter = BackgroundMeter(context.broker.client_quotas, self.caller.principal.name, self.caller.client_id)
         with spent_by(meter):  # its task pays for the topics that a pattern matches
             self.member = RestMember(submit, context.clock, config, topics, self._on_revoked, member_id, known_metadata)
+        return self.member
 
     @property
     def is_fenced(self) -> bool:
