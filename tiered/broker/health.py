@@ -92,7 +92,10 @@ def assess_health(
             f"disk full since {_format_time(disk.full.since_ms)}: produce is refused, reads go on ({disk.full.why})"
         )
     if outage is not None:
-        state = "refuses requests" if outage.refused else "unreachable"
+        if outage.refused:
+            state = f"refuses {outage.hit or 'requests'}"
+        else:
+            state = f"unreachable for {outage.hit}" if outage.hit else "unreachable"
         backlog = (
             f"the oldest record outside the bucket has been here for {copy_lag_ms / 1000:.0f} s,"
             f" {waiting_segments} closed segments wait for upload"

@@ -109,7 +109,7 @@ class TransactionCoordinators:
             ports.snapshot_store,
             HostPorts(
                 ports.view.node_id, ports.clock, ports.replicas, lambda: loader.image, ports.has_controller_contact,
-                lambda: store.outage is None, ports.find_expiry_ms,
+                lambda: store.takes_writes, ports.find_expiry_ms,
             ),
             self._topic.ensure,
             metrics.histogram(

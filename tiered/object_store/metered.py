@@ -1,18 +1,21 @@
 """A wrapper of any ObjectStore that counts requests and bytes by verb, and detects outages.
 
-An outage is a state of the last request, not a rate: it begins with a failure and ends with the next success. Code that
-retries sends requests often enough for that. A broker without requests of its own sends `ping` while an outage lasts.
+An outage is a state of the last request of its kind, not a rate: it begins with a failure and ends with the next
+success of that kind. A store may reply to reads and refuse writes, so reads, writes and deletes have one each. Code
+that retries sends requests often enough for that. A broker without requests of its own sends `ping` while an outage
+lasts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import NamedTuple
 
 from tiered.errors import Unavailable
 from tiered.metrics import Metrics
+from tiered.object_store.probe import FOLDER, NO_VERSION
 from tiered.ports import (
     Buffer,
     Clock,
@@ -30,7 +33,11 @@ PAYER: ContextVar[Callable[[], object] | None] = ContextVar("payer", default=Non
 """Called for each request to the store that a task sends for a client. None for the requests of the broker itself."""
 
 VERBS = ("get", "list", "put", "upload", "delete")
+READS, WRITES, DELETES = "reads", "writes", "deletes"
+KINDS = {"get": READS, "list": READS, "put": WRITES, "upload": WRITES, "delete": DELETES}
 OUTCOMES = ("ok", "not_found", "refused", "failed")
+ABSENT_KEY = f"{FOLDER}/absent"
+"""The key of an object that nobody ever creates."""
 PAGE_KEYS = 1000
 """Keys of one request for a list. A longer list counts as several requests."""
 
@@ -49,21 +56,23 @@ class Outage(NamedTuple):
     """An outage of the store since `since_ms` (wall clock).
 
     `why` is the newest failure. `refused` is True if the store replies, but refuses. `login_refused` is True if it
-    does not take the keys that this process reads.
+    does not take the keys that this process reads. `hit` says which requests fail, if reads do not.
     """
 
     since_ms: int
     why: str
     refused: bool = False
     login_refused: bool = False
+    hit: str = ""
 
 
 class MeteredStore:
-    """The store `inner` with counters. `outage` is None while it replies."""
+    """The store `inner` with counters."""
 
     def __init__(self, inner: ObjectStore, clock: Clock, metrics: Metrics) -> None:
         self.url = inner.url
-        self.outage: Outage | None = None
+        self.outages: dict[str, Outage] = {}
+        """The outage of each kind of request that fails now."""
         self._inner = inner
         self._clock = clock
         labels = ("verb", "outcome")
@@ -72,6 +81,20 @@ class MeteredStore:
         metrics.gauge(
             "tiered_store_unavailable_seconds", "How long the bucket has not replied, 0 when it does."
         ).set_function(self._outage_seconds)
+
+    @property
+    def outage(self) -> Outage | None:
+        """The outage that began first; None while the store replies to all kinds of requests."""
+        if not self.outages:
+            return None
+        oldest = min(self.outages.values(), key=lambda each: each.since_ms)
+        hit = "" if READS in self.outages else " and ".join(sorted(self.outages, reverse=True))
+        return oldest._replace(login_refused=any(each.login_refused for each in self.outages.values()), hit=hit)
+
+    @property
+    def takes_writes(self) -> bool:
+        """False while reads or writes fail. A store that refuses only deletes takes writes."""
+        return READS not in self.outages and WRITES not in self.outages
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
         try:
@@ -128,12 +151,15 @@ class MeteredStore:
         await self._inner.close()
 
     async def ping(self, key: str) -> None:
-        """Gets one byte during an outage, to notice its end."""
-        if self.outage is not None:
-            try:
+        """Makes a request of each kind that fails, to notice the end of an outage. Changes nothing in the store: reads
+        one byte of `key`, and writes and deletes `ABSENT_KEY`, under a condition that never holds."""
+        with suppress(Unavailable):
+            if READS in self.outages:
                 await self.get(key, 0, 1)
-            except Unavailable:
-                return
+            if WRITES in self.outages:
+                await self.put(ABSENT_KEY, b"", if_match=NO_VERSION)
+            if DELETES in self.outages:
+                await self.delete([ABSENT_KEY])
 
     def request_count(self) -> int:
         """Returns the number of requests so far."""
@@ -152,20 +178,22 @@ class MeteredStore:
             self._record_reply(verb, "refused" if refused else "ok", 0 if refused else size)
 
     def _record_reply(self, verb: str, outcome: str, size: int, requests: int = 1) -> None:
-        self.outage = None
+        self.outages.pop(KINDS[verb], None)
         self._requests.inc(requests, verb, outcome)
         self._bytes.inc(size, verb)
         _charge(requests)
 
     def _record_failure(self, verb: str, error: Unavailable) -> Unavailable:
-        since = self.outage.since_ms if self.outage else self._clock.wall_ms()
-        self.outage = Outage(since, str(error), error.refused, error.login_refused)
+        known = self.outages.get(KINDS[verb])
+        since = known.since_ms if known else self._clock.wall_ms()
+        self.outages[KINDS[verb]] = Outage(since, str(error), error.refused, error.login_refused)
         self._requests.inc(1, verb, "failed")
         _charge(1)
         return error
 
     def _outage_seconds(self) -> float:
-        return max(0.0, (self._clock.wall_ms() - self.outage.since_ms) / 1000) if self.outage else 0.0
+        outage = self.outage
+        return max(0.0, (self._clock.wall_ms() - outage.since_ms) / 1000) if outage else 0.0
 
 
 def _charge(requests: int) -> None:

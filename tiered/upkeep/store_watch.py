@@ -11,7 +11,7 @@ import logging
 from tiered.controller.member import ClusterMember
 from tiered.errors import Corrupt, Unavailable
 from tiered.metadata.layout import FORMAT_KEY
-from tiered.object_store.metered import MeteredStore
+from tiered.object_store.metered import READS, MeteredStore
 from tiered.ports import Clock
 
 log = logging.getLogger(__name__)
@@ -39,12 +39,12 @@ class StoreWatch:
     async def watch_controller(self) -> None:
         """Looks for a newer controller, and for another cluster under the prefix, which ends the broker.
 
-        A controller that was frozen while another broker took over finds out here. During an outage only `probe_store`
-        makes requests.
+        A controller that was frozen while another broker took over finds out here. During an outage of reads only
+        `probe_store` makes requests.
         """
         while True:
             await self._clock.sleep(WATCH_SECONDS)
-            if self._store.outage is None:
+            if READS not in self._store.outages:
                 try:
                     await self._cluster.check_store()
                 except (Unavailable, Corrupt) as error:

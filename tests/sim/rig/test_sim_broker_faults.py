@@ -18,7 +18,7 @@ from tiered.metadata.layout import BOUNDARY_KEY
 from tiered.metadata.log_writer import MetadataLog
 from tiered.metrics import Metrics
 from tiered.object_store.faulty import FaultKind, FaultRule
-from tiered.object_store.metered import Outage
+from tiered.object_store.metered import READS, Outage
 from tiered.replication.partition_report import explain
 
 # -- bad days ---------------------------------------------------------------------------------------------------------
@@ -416,10 +416,10 @@ def test_records_of_a_damaged_local_file_are_read_from_the_bucket() -> None:
 def test_refusing_bucket_is_not_reported_as_unreachable() -> None:
     async def scenario(rig: SimBrokerRig) -> None:
         node = await rig.start()
-        node.store.outage = Outage(0, "AccessDenied", refused=True)
+        node.store.outages[READS] = Outage(0, "AccessDenied", refused=True)
         assert node.health().problems[0].startswith("store refuses requests since 1970")
         assert node.health().ok, "a restart would not help"
-        node.store.outage = Outage(0, "InvalidAccessKeyId", refused=True, login_refused=True)
+        node.store.outages[READS] = Outage(0, "InvalidAccessKeyId", refused=True, login_refused=True)
         assert not node.health().ok
         await rig.stop()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
@@ -10,9 +11,9 @@ from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop
 from tiered.errors import Unavailable
 from tiered.metrics import Metrics
-from tiered.object_store.faulty import Faults, FaultyStore
+from tiered.object_store.faulty import FaultKind, FaultRule, Faults, FaultyStore
 from tiered.object_store.memory import MemoryStore
-from tiered.object_store.metered import MeteredStore
+from tiered.object_store.metered import MeteredStore, Outage
 from tiered.ports import GetResult, NotFound
 
 
@@ -41,6 +42,44 @@ def test_outage_lasts_from_the_first_failure_to_the_next_success() -> None:
         assert "tiered_store_unavailable_seconds 0" in metrics.render()
 
     loop.run(scenario())
+
+
+@pytest.mark.parametrize(("verbs", "hit"), [(("put", "upload"), "writes"), (("delete",), "deletes")])
+def test_outage_of_one_kind_lasts_while_others_succeed(verbs: tuple[str, ...], hit: str) -> None:
+    loop = SimLoop(1)
+
+    async def scenario() -> None:
+        clock, faults = SimClock(loop), Faults()
+        inner = MemoryStore(clock)
+        store = MeteredStore(FaultyStore(inner, faults, clock), clock, Metrics())
+        await store.put("a", b"12345")
+        faults.rules = [FaultRule(FaultKind.ERROR, verbs)]
+        await store.put("b", b"1")
+        with suppress(Unavailable):
+            await store.delete(["b"])
+        began = store.outage
+        assert began is not None and began.hit == hit
+        assert store.takes_writes is (hit == "deletes")
+        await asyncio.sleep(60)
+        await store.get("a")
+        await store.list("")
+        await store.ping("a")
+        assert store.outage is not None and store.outage.since_ms == began.since_ms
+        faults.rules = []
+        await store.ping("a")
+        assert store.outage is None and store.takes_writes
+        assert [each.key for each in await inner.list("meta")] == [], "a ping leaves nothing in the store"
+
+    loop.run(scenario())
+
+
+def test_refusal_of_keys_is_seen_although_another_kind_began_first() -> None:
+    clock = SimClock(SimLoop(1))
+    store = MeteredStore(MemoryStore(clock), clock, Metrics())
+    store.outages["writes"] = Outage(5, "AccessDenied", refused=True)
+    assert store.outage == Outage(5, "AccessDenied", refused=True, hit="writes")
+    store.outages["reads"] = Outage(9, "InvalidAccessKeyId", refused=True, login_refused=True)
+    assert store.outage == Outage(5, "AccessDenied", refused=True, login_refused=True)
 
 
 def test_requests_and_bytes_are_counted_by_outcome() -> None:

@@ -190,7 +190,7 @@ async def _create_missing_topics(
         : max(1, min(CREATED_AT_ONCE, PARTITIONS_PER_REQUEST_MAX // context.broker.settings.num_partitions))
     ]
     made: Sequence[TopicImage | Refused] = ()
-    if missing and context.broker.store.outage is None:
+    if missing and context.broker.store.takes_writes:
         wanted = CreateTopics(tuple(map(CreateTopic, missing)))
         with suppress(Refused):
             made = await context.broker.submit(wanted, CREATE_SECONDS, by=charges)
