@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import re
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +17,8 @@ import pytest
 
 from tests.certificates import Signed, sign
 from tests.contract.test_net import receive
+from tests.sim.harness.loop import SimLoop
+from tests.sim.harness.network import SimNetwork
 from tiered.errors import Unavailable
 from tiered.ports import Stream
 from tiered.system import tls
@@ -149,6 +153,22 @@ def test_handshake_that_takes_too_long_ends(monkeypatch: pytest.MonkeyPatch, tmp
             assert client.recv(100) == b""
 
     with_site(server_context(sign("CN=x", AUTHORITY), tmp_path), body)
+
+
+def test_server_that_says_nothing_is_called_a_timeout_of_the_handshake() -> None:
+    loop = SimLoop(1)
+    plain = SimNetwork(loop, random.Random(1)).host("a")
+    net = TlsNet(plain, connect_to=lambda host: partial(client_context(AUTHORITY).wrap_bio, server_hostname=host))
+
+    async def main() -> None:
+        accepted: list[Stream] = []
+        listener = await plain.listen(HOST, 0, accepted.append)
+        with pytest.raises(Unavailable, match="timeout of the TLS handshake"):
+            await net.connect("127.0.0.1", listener.port, 5)
+        assert loop.time() == pytest.approx(5, abs=0.1), "connect and handshake share the time"
+        listener.close()
+
+    loop.run(main())
 
 
 def test_handshakes_at_once_are_bounded_and_a_late_one_still_completes(

@@ -258,19 +258,20 @@ class TlsNet:
     async def connect(self, host: str, port: int, timeout: float) -> TlsStream:
         """See `Net.connect`. Returns after the handshake."""
         assert self._connect_to is not None
+        ends = asyncio.get_running_loop().time() + timeout
+        stream = await self._net.connect(host, port, timeout)
         try:
-            async with asyncio.timeout(timeout):
-                stream = await self._net.connect(host, port, timeout)
-                try:
-                    secured = TlsStream(stream, self._connect_to(host), self._scratch)
-                    while not secured.shake_hands():
-                        await _wait_ready(stream.on_writable if secured.has_unsent else stream.on_readable)
-                    return secured
-                except BaseException:
-                    stream.close()
-                    raise
+            async with asyncio.timeout_at(ends):
+                secured = TlsStream(stream, self._connect_to(host), self._scratch)
+                while not secured.shake_hands():
+                    await _wait_ready(stream.on_writable if secured.has_unsent else stream.on_readable)
+                return secured
         except TimeoutError:
+            stream.close()
             raise Unavailable(f"cannot connect to {host}:{port}: timeout of the TLS handshake") from None
+        except BaseException:
+            stream.close()
+            raise
 
     def call_after_streams(self, call: Callable[[], None]) -> None:
         """See `Net.call_after_streams`."""
