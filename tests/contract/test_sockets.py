@@ -14,8 +14,11 @@ import pytest
 
 from tests.contract.test_net import receive
 from tests.sim.harness.disk import SimDisk
+from tests.unit.hot.fixtures import FixedClock
 from tiered.errors import Unavailable
+from tiered.log_limiter import LogLimiter
 from tiered.ports import FileSlice, Stream
+from tiered.system.descriptors import describe_descriptors, limit_accept_failures
 from tiered.system.local_disk import LocalDisk
 from tiered.system.network import ACCEPT_TURN_SECONDS, SocketNet
 
@@ -171,3 +174,66 @@ def test_unknown_host_name_is_unavailable() -> None:
 def test_name_that_no_host_can_have_is_not_reached(host: str) -> None:
     with pytest.raises(Unavailable, match="it is no name of a host"):
         asyncio.run(SocketNet().connect(host, 9, 5.0))
+
+
+def test_process_near_its_limit_of_descriptors_has_a_problem() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = len(os.listdir("/proc/self/fd")) - 1
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (2 * opened, hard))
+        assert list(describe_descriptors()) == []
+        resource.setrlimit(resource.RLIMIT_NOFILE, (opened + opened // 8, hard))
+        (near,) = describe_descriptors()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (LONG_OPEN, hard))
+        (at,) = describe_descriptors()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert f" of {opened + opened // 8} file descriptors are open" in near
+    assert f"prlimit --pid {os.getpid()} --nofile=N" in near
+    assert at.startswith(f"{LONG_OPEN} of {LONG_OPEN} file descriptors are open")
+
+
+def test_listener_of_asyncio_out_of_descriptors_logs_one_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("asyncio.constants.ACCEPT_RETRY_DELAY", 0.01)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def body() -> None:
+        loop, limiter = asyncio.get_running_loop(), LogLimiter(FixedClock(0))
+        limit_accept_failures(loop, limiter)
+        accepted, failures = asyncio.Event(), list[object]()
+        handle = loop.get_exception_handler()
+        assert handle is not None
+
+        def count(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+            failures.append(context)
+            handle(loop, context)
+
+        loop.set_exception_handler(count)
+
+        class Accepted(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                transport.close()
+                accepted.set()
+
+        server = await loop.create_server(Accepted, HOST, 0)
+        with socket.socket() as client:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (LONG_OPEN, hard))
+            try:
+                client.connect((HOST, server.sockets[0].getsockname()[1]))
+                while len(failures) < 3:
+                    await asyncio.sleep(0.01)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            async with asyncio.timeout(120):
+                await accepted.wait()
+        loop.call_exception_handler({"message": "another failure"})
+        server.close()
+
+    asyncio.run(body())
+    assert [each.getMessage() for each in caplog.records] == [
+        "cannot accept connections and tries again later error=Too many open files suppressed=0",
+        "another failure",
+    ]
+    assert caplog.records[0].exc_info is None

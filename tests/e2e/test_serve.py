@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -27,6 +29,20 @@ def test_serve_prints_its_addresses_serves_and_stops_cleanly(tmp_path: Path) -> 
         log = broker.log.read_text()
     assert "clean=True" in log
     assert "Traceback" not in log and " ERROR " not in log
+
+
+def test_broker_near_its_limit_of_descriptors_says_so_in_its_health(tmp_path: Path) -> None:
+    with ServeProcess(tmp_path / "data") as broker:
+        assert broker.ask("GET", "/healthz")[1]["problems"] == []
+        pid = broker.process.pid
+        limit = len(os.listdir(f"/proc/{pid}/fd")) * 10 // 9
+        _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, hard))
+        status, health = broker.ask("GET", "/healthz")
+        assert status == 200
+        assert any(f" of {limit} file descriptors are open" in each for each in health["problems"])
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))
+        assert broker.ask("GET", "/healthz")[1]["problems"] == []
 
 
 def test_log_level_is_changed_while_it_runs(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -118,8 +118,8 @@ class Broker:
     """One broker. The caller holds the lock of the data directory and closes the network faces before `stop`.
 
     `served` is set once it serves, `ended` when it can serve no more. Without `peers` it has no other brokers.
-    `log_level` is called with a new `log.level`. Simulations pass a smaller `manifest_fan` and `snapshot_slots`, so
-    that spills and snapshots happen in short runs too.
+    `log_level` is called with a new `log.level`. `describe_process` returns problems of the process. Simulations pass a
+    smaller `manifest_fan` and `snapshot_slots`, so that spills and snapshots happen in short runs too.
     """
 
     def __init__(
@@ -132,6 +132,7 @@ class Broker:
         log_level: Callable[[str], None] = lambda _: None,
         manifest_fan: int = FAN,
         snapshot_slots: int = SNAPSHOT_SLOTS,
+        describe_process: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         self._config = DynamicBrokerConfig(settings)
         self.metrics = metrics
@@ -140,6 +141,7 @@ class Broker:
         self.tls = ListenerTls(lambda: self.settings, settings, world.clock, metrics)
         self.peers = peers
         self._log_level = log_level
+        self._describe_process = describe_process
         self.audit = AuditLog(world.clock, parse_super_users(settings.super_users))
         self.pots = Pots(world.clock, metrics, self.audit)
         self.authorization = Authorization(settings, self.audit)
@@ -426,6 +428,7 @@ class Broker:
             pending_metadata=self.cluster.pending,
             metadata_trouble=self._metadata.stall_reason,
             pots=self.pots.describe(),
+            process=self._describe_process(),
             certificates=self.tls.describe_problems(),
             clocks=self.cluster.describe_clocks(),
             clock_comparisons=self.cluster.clock_comparisons(),

@@ -62,6 +62,7 @@ def assess_health(
     pending_metadata: int,
     metadata_trouble: str,
     pots: Iterable[str],
+    process: Iterable[str],
     certificates: Iterable[str],
     clocks: tuple[Iterable[str], Iterable[str]],
     clock_comparisons: Mapping[int, ClockComparison],
@@ -109,6 +110,7 @@ def assess_health(
     elif metadata_trouble:
         problems.append(f"{pending_metadata} changes of metadata wait: {metadata_trouble}")
     problems += pots
+    problems += process
     problems += certificates
     own_clock, other_clocks = clocks
     problems += own_clock

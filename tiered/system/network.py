@@ -10,7 +10,10 @@ import socket
 from collections.abc import Callable, Sequence
 
 from tiered.errors import Unavailable
+from tiered.log_limiter import LogLimiter
 from tiered.ports import Buffer, FileSlice, Stream, Subject
+from tiered.system.clock import SystemClock
+from tiered.system.descriptors import OUT_OF_DESCRIPTORS, log_accept_failure
 from tiered.system.readiness import Readiness, make_readiness
 
 log = logging.getLogger(__name__)
@@ -27,7 +30,6 @@ The last call takes up to twice as much, because a small call after it would cos
 """
 SEND_FILE_TURN_BYTES = 1 << 20
 MSG_MORE = getattr(socket, "MSG_MORE", 0)
-OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 PARTS_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
 
 
@@ -36,6 +38,7 @@ class SocketNet:
 
     def __init__(self) -> None:
         self._readiness: Readiness | None = None
+        self._log_limiter = LogLimiter(SystemClock())
 
     def _get_readiness(self) -> Readiness:
         loop = asyncio.get_running_loop()
@@ -51,7 +54,7 @@ class SocketNet:
             sock.setblocking(False)
             sock.bind(address)
             sock.listen(BACKLOG)
-            return SocketListener(sock, on_accept, self._get_readiness())
+            return SocketListener(sock, on_accept, self._get_readiness(), self._log_limiter)
         except OSError as error:
             sock.close()
             in_use = error.errno == errno.EADDRINUSE  # the process that has the port may end
@@ -92,10 +95,13 @@ async def _resolve(host: str, port: int, flags: int) -> tuple[int, tuple[str, in
 class SocketListener:
     """A listening socket that passes each connection to `accepted`."""
 
-    def __init__(self, sock: socket.socket, accepted: Callable[[Stream], None], ready: Readiness) -> None:
+    def __init__(
+        self, sock: socket.socket, accepted: Callable[[Stream], None], ready: Readiness, limiter: LogLimiter
+    ) -> None:
         self._sock = sock
         self._on_accept = accepted
         self._readiness = ready
+        self._log_limiter = limiter
         self._loop = asyncio.get_running_loop()
         self._pause: asyncio.TimerHandle | None = None
         self.host, self.port = sock.getsockname()[:2]
@@ -123,7 +129,7 @@ class SocketListener:
             except OSError as error:
                 if error.errno not in OUT_OF_DESCRIPTORS:
                     raise
-                log.warning("cannot accept connections and tries again later error=%s", error.strerror)
+                log_accept_failure(self._log_limiter, error)
                 self._loop.remove_reader(self._sock.fileno())
                 self._pause = self._loop.call_later(ACCEPT_PAUSE_SECONDS, self._resume)
                 return

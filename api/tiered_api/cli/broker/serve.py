@@ -28,6 +28,7 @@ from tiered.config.settings import Settings, broker_rows, parse_address
 from tiered.errors import Code, Refused, Unavailable
 from tiered.metadata.changes import ScramCredentialSet
 from tiered.metrics import Metrics
+from tiered.system.descriptors import describe_descriptors
 from tiered.system.local_disk import LockFile
 from tiered_api.cli.broker.directories import LOCK, claim_data_directory, refuse_cluster_directory
 from tiered_api.cli.broker.log_output import log_to_stderr, open_audit_log, set_log_level
@@ -96,7 +97,9 @@ async def run_broker(chosen: Settings, new_users: Sequence[ScramCredentialSet] =
         peers = KafkaPeers(net, client_id=f"broker-{chosen.node_id}", login_node_id=chosen.inter_broker_login())
         metrics = Metrics()
         add_process_metrics(metrics)
-        broker = Broker(chosen, world, metrics, peers=peers, log_level=set_log_level)
+        broker = Broker(
+            chosen, world, metrics, peers=peers, log_level=set_log_level, describe_process=describe_descriptors
+        )
         try:
             async with _serve_http(broker, chosen) as http:
                 await _check_addresses_free(broker, chosen)

@@ -28,6 +28,7 @@ from tiered.security.distinguished_names import Subject
 from tiered.security.principal import ANONYMOUS, Caller
 from tiered.security.principal_mapping import map_subject
 from tiered.spending import spent_by
+from tiered.system.descriptors import limit_accept_failures
 from tiered_api.http.audit_topic import AuditTopic
 from tiered_api.http.consumers.instances import ConsumerInstances
 from tiered_api.http.exchange.context import HttpContext
@@ -454,7 +455,9 @@ async def serve_http(
     listener = HttpListener(context, table(), AllowedHosts(broker.settings, socket.gethostname()))
     context.connections.set_function(listener.open_connections)
     handshakes = Handshakes(broker.tls.shared.make_renewing(), listener, listener.record_refusal) if has_tls else None
-    server = await asyncio.get_running_loop().create_server(
+    loop = asyncio.get_running_loop()
+    limit_accept_failures(loop, LogLimiter(broker.world.clock))
+    server = await loop.create_server(
         handshakes or listener,
         host,
         port,
