@@ -332,10 +332,10 @@ class HostedReplicas:
     async def _open_leaders(self, image: Image, leads: Sequence[Lead]) -> None:
         for store in self._snapshot_stores.values():
             store.invalidate_listing()
-        slots = asyncio.Semaphore(OPENING_AT_ONCE)
+        old, new = _opening_slots()
         for first in range(0, len(leads), TASKS_AT_ONCE):
             some = leads[first : first + TASKS_AT_ONCE]
-            await asyncio.gather(*(self._open_leader(image, lead, slots) for lead in some))
+            await asyncio.gather(*(self._open_leader(image, each, new if each.is_new else old) for each in some))
 
     async def _open_leader(self, image: Image, lead: Lead, slots: asyncio.Semaphore) -> None:
         topic = image.topics_by_id.get(lead.topic_id)
@@ -438,10 +438,10 @@ class HostedReplicas:
         )  # fmt: skip
 
     async def _open_followers(self, image: Image, follows: Sequence[Follow]) -> None:
-        slots = asyncio.Semaphore(OPENING_AT_ONCE)
+        old, new = _opening_slots()
         for first in range(0, len(follows), TASKS_AT_ONCE):
             some = follows[first : first + TASKS_AT_ONCE]
-            await asyncio.gather(*(self._open_follower(image, follow, slots) for follow in some))
+            await asyncio.gather(*(self._open_follower(image, each, new if each.is_new else old) for each in some))
 
     async def _open_follower(self, image: Image, follow: Follow, slots: asyncio.Semaphore) -> None:
         tp, topic = follow.tp, image.topics_by_id.get(follow.topic_id)
@@ -565,6 +565,12 @@ class HostedReplicas:
         if replica is not None:
             return hot.make_clean_entry(replica.leader_epoch, replica.manifest is not None or replica.takeover_pending)
         return hot.make_clean_entry(follower.leader_epoch, True) if follower is not None else None
+
+
+def _opening_slots() -> tuple[asyncio.Semaphore, asyncio.Semaphore]:
+    """Returns the slots of logs that exist, and of new ones. A new log is made on the event loop, which takes about a
+    millisecond: one in each turn, so that requests go on between them."""
+    return asyncio.Semaphore(OPENING_AT_ONCE), asyncio.Semaphore(1)
 
 
 def _make_deleted_refusal(tp: TopicPartition) -> Refused:
