@@ -3,7 +3,8 @@
 python -m tests.hostile.tenant HOST:PORT TOPIC [USER PASSWORD]   prints {"count", "p50", "p99", "worst", "failed"}, in
 milliseconds, for each line of its input, and begins anew. With a user, it logs in over TLS.
 
-A latency counts from the time at which the record was due, so that a reply that comes late does not hide later ones.
+Up to five requests are on their way, as with Kafka's producer. A latency counts from the time at which the record was
+due, so that a reply that comes late does not hide later ones.
 `failed` counts the records that the broker did not take.
 """
 
@@ -15,10 +16,12 @@ import socket
 import ssl
 import sys
 import time
+from collections import deque
 from functools import cache
+from time import perf_counter as now
 from typing import TypeVar
 
-from tests.hostile.probe import ask, summarize
+from tests.hostile.probe import ask, receive, summarize
 from tiered.records.batch import encode_batch
 from tiered.security.scram import ScramClient, ScramMechanism
 from tiered_api.kafka.protocol.apis import ALL_APIS
@@ -38,6 +41,7 @@ T = TypeVar("T", bound=Message)
 CLIENT_ID = "tenant"
 ADDRESS = "127.0.0.78"
 PAUSE_SECONDS = 0.005
+IN_FLIGHT = 5
 VALUE_BYTES = 1024
 VERSION = 9
 
@@ -84,21 +88,28 @@ def main(address: str, topic: str, *login: str) -> None:
         if login:
             log_in(connection, *login)
         waits: list[float] = []
-        failed = 0
-        due = time.perf_counter()
+        failed, sent = 0, deque[float]()
+        due = now() + PAUSE_SECONDS
         while True:
-            due += PAUSE_SECONDS
-            if select.select([sys.stdin], [], [], max(0.0, due - time.perf_counter()))[0]:
+            is_full = len(sent) == IN_FLIGHT
+            found = select.select([sys.stdin, connection], [], [], None if is_full else max(0.0, due - now()))[0]
+            has_reply = connection in found
+            while has_reply:
+                reply = receive(connection, int.from_bytes(receive(connection, 4), "big"))
+                waits.append((now() - sent.popleft()) * 1e3)
+                parsed = read_reply(ProduceResponse, VERSION, reply)
+                failed += parsed.responses[0].partition_responses[0].error_code != 0
+                has_reply = isinstance(connection, ssl.SSLSocket) and connection.pending() > 0
+            if sys.stdin in found:
                 if not sys.stdin.readline():
                     return
                 print(json.dumps({**summarize(waits), "failed": failed}), flush=True)
                 waits.clear()
-                failed = 0
-                due = time.perf_counter()
-                continue
-            reply = read_reply(ProduceResponse, VERSION, ask(connection, request))
-            waits.append((time.perf_counter() - due) * 1e3)
-            failed += reply.responses[0].partition_responses[0].error_code != 0
+                failed, due = 0, now()
+            if now() >= due and len(sent) < IN_FLIGHT:
+                connection.sendall(request)
+                sent.append(due)
+                due += PAUSE_SECONDS
 
 
 @cache

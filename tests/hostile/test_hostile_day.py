@@ -87,7 +87,7 @@ SETTINGS: dict[str, object] = {
     "remote_log_manager_task_interval_ms": 500,
 }
 """Settings of the day, before those of the attacks."""
-FAULTS = (OSError, EOFError, AssertionError, ValueError, KeyError, HTTPException, asyncio.IncompleteReadError)
+FAULTS = (OSError, EOFError, AssertionError, ValueError, LookupError, HTTPException, asyncio.IncompleteReadError)
 """Errors that an attack may get beside others: quotas and other attacks keep it from what it gets alone."""
 NOT_IN_DAY = {
     "test_tenant_is_served_beside_crowds_as_on_a_calm_broker": "its crowds are an attack too, and its brokers are two",
