@@ -36,7 +36,8 @@ class MetadataFetch(NamedTuple):
     """A broker's request for the metadata log from `slot` on; it also serves as the broker's heartbeat. The controller
     replies at once if it has entries, else after `wait_ms`. The broker has carried out the slots up to `applied`;
     `controller_epoch` is the highest that it knows. `clock` is what the broker's last heartbeat found of its clock.
-    The broker supports levels of `tiered.metadata.version` up to `metadata_version`."""
+    The broker supports levels of `tiered.metadata.version` up to `metadata_version`. It encrypts what it writes to the
+    bucket by the key `active_key` ("": it does not)."""
 
     node_id: int
     incarnation: str
@@ -46,6 +47,7 @@ class MetadataFetch(NamedTuple):
     wait_ms: int
     clock: ClockComparison | None = None
     metadata_version: int = 0
+    active_key: str = ""
 
 
 class MetadataFetchReply(NamedTuple):
@@ -53,7 +55,7 @@ class MetadataFetchReply(NamedTuple):
     on, without a gap. `too_old` means that the requested slot is no longer in memory and has to be read from the
     bucket. `store_age_ms` is for how long the controller has tried in vain to write; 0 if it has nothing to write.
     `wall_ms` is the controller's wall clock when it replied, -1 if it does not say so. It held the request for
-    `held_ms`."""
+    `held_ms`. `active_keys` are the ids of the keys by which brokers encrypt."""
 
     controller_epoch: int
     next_slot: int
@@ -62,6 +64,7 @@ class MetadataFetchReply(NamedTuple):
     store_age_ms: int
     wall_ms: int = -1
     held_ms: int = 0
+    active_keys: tuple[str, ...] = ()
 
 
 class ControllerView(NamedTuple):

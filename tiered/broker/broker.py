@@ -80,6 +80,7 @@ from tiered.metadata.layout import FORMAT_KEY, encode_format
 from tiered.metadata.log_reader import read_format
 from tiered.metadata.log_writer import SNAPSHOT_SLOTS, MetadataLog
 from tiered.metrics import Metrics
+from tiered.object_store.encrypted import EncryptedStore
 from tiered.object_store.metered import MeteredStore
 from tiered.object_store.probe import probe, probe_at_restart
 from tiered.peers import Peers
@@ -136,6 +137,7 @@ class Broker:
     ) -> None:
         self._config = DynamicBrokerConfig(settings)
         self.metrics = metrics
+        self._encrypted = world.store if isinstance(world.store, EncryptedStore) else None
         self.store = MeteredStore(world.store, world.clock, metrics)
         self.world = replace(world, store=self.store)
         self.tls = ListenerTls(lambda: self.settings, settings, world.clock, metrics)
@@ -166,7 +168,7 @@ class Broker:
         self._metadata = MetadataLog(self.store, world.clock, world.rng, metrics, snapshot_slots=snapshot_slots)
         self.cluster = ClusterMember(
             self.incarnation, self._config, self.world, peers, self._metadata, self._apply_image, self._on_committed,
-            self._draw_id, self.retention_clock.on_compared,
+            self._draw_id, self.retention_clock.on_compared, self._active_key,
         )  # fmt: skip
         self.view = self.cluster.view
         self.cluster_metrics = ClusterMetrics(
@@ -429,6 +431,7 @@ class Broker:
             metadata_trouble=self._metadata.stall_reason,
             pots=self.pots.describe(),
             process=self._describe_process(),
+            missing_keys=self._encrypted.describe_missing_keys(self.cluster.active_keys()) if self._encrypted else (),
             certificates=self.tls.describe_problems(),
             clocks=self.cluster.describe_clocks(),
             clock_comparisons=self.cluster.clock_comparisons(),
@@ -445,6 +448,9 @@ class Broker:
             uncleanable=self.log_cleaner.uncleanable,
             contact_lost_ms=0 if self.cluster.has_controller_contact else self.cluster.standby.silent_ms,
         )
+
+    def _active_key(self) -> str:
+        return self._encrypted.active_key_id if self._encrypted is not None else ""
 
     # -- start --------------------------------------------------------------------------------------------------------
 

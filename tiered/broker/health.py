@@ -63,6 +63,7 @@ def assess_health(
     metadata_trouble: str,
     pots: Iterable[str],
     process: Iterable[str],
+    missing_keys: Iterable[str],
     certificates: Iterable[str],
     clocks: tuple[Iterable[str], Iterable[str]],
     clock_comparisons: Mapping[int, ClockComparison],
@@ -111,6 +112,7 @@ def assess_health(
         problems.append(f"{pending_metadata} changes of metadata wait: {metadata_trouble}")
     problems += pots
     problems += process
+    problems += missing_keys
     problems += certificates
     own_clock, other_clocks = clocks
     problems += own_clock

@@ -174,6 +174,7 @@ class ActiveController:
             self._wake.set()
         if known is not None and known.incarnation == metadata_fetch.incarnation:
             self.heartbeats.note_metadata_version(metadata_fetch.incarnation, metadata_fetch.metadata_version)
+        self.heartbeats.note_active_key(metadata_fetch.node_id, metadata_fetch.incarnation, metadata_fetch.active_key)
         if metadata_fetch.clock is not None:
             self._judge_clock(metadata_fetch, metadata_fetch.clock)
         progress, self.applied_progress = self.applied_progress, asyncio.Event()

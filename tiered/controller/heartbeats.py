@@ -77,6 +77,8 @@ class _Session:
     probed_ns: int = 0
     fetch: FetchProgress = NO_PROGRESS
     clock_skew: ClockSkew = field(default_factory=ClockSkew)
+    active_key: str = ""
+    """Id of the key by which the broker encrypts; "" for none."""
 
 
 class BrokerHeartbeats:
@@ -130,6 +132,16 @@ class BrokerHeartbeats:
     def metadata_versions(self) -> dict[str, int]:
         """Returns the levels that brokers support, by incarnation, as far as the brokers have told them."""
         return dict(self._metadata_versions)
+
+    def note_active_key(self, node_id: int, incarnation: str, key_id: str) -> None:
+        """Records the id of the key by which a broker encrypts; "" for none."""
+        session = self._session_of(node_id, incarnation)
+        if session is not None:
+            session.active_key = key_id
+
+    def active_keys(self) -> set[str]:
+        """Returns the ids of the keys by which brokers encrypt."""
+        return {session.active_key for session in self._sessions.values() if session.active_key}
 
     def judge_clock(self, node_id: int, incarnation: str, clock: ClockComparison, max_ms: int) -> bool | None:
         """Takes what a broker found of its clock. Returns True if the clock now differs by more than `max_ms`, False if

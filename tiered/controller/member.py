@@ -55,6 +55,7 @@ class ClusterMember:
         on_changes: OnChanges,
         draw_id: Callable[[], TopicId],
         on_clock_compared: OnClockCompared,
+        active_key: Callable[[], str] = lambda: "",
     ) -> None:
         self.loader = MetadataLoader(apply_image, on_changes, self._on_image)
         self.view = MemberView(incarnation, config, self.loader)
@@ -68,7 +69,8 @@ class ClusterMember:
         self._candidacy_log = StateLogLimiter(world.clock)
         self._is_candidacy_late = False
         """True if an attempt to replace the controller took too long since the controller could last write."""
-        self.standby = StandbyController(self.view, peers, world.store, world.clock, rng, on_clock_compared)
+        self.standby = StandbyController(self.view, peers, world.store, world.clock, rng, on_clock_compared, active_key)
+        self._active_key = active_key
 
     # -- state --------------------------------------------------------------------------------------------------------
 
@@ -106,6 +108,12 @@ class ClusterMember:
         skews = self.active_controller.heartbeats.clock_skews()
         return describe_clocks(skews, self.view.settings.tiered_clock_skew_max_ms)
 
+    def active_keys(self) -> list[str]:
+        """Returns the ids of the keys by which brokers encrypt, as far as this broker knows them."""
+        active = self.active_controller
+        others = self.standby.active_keys if active is None else active.heartbeats.active_keys()
+        return sorted({*others, self._active_key()} - {""})
+
     # -- requests of other brokers ------------------------------------------------------------------------------------
 
     async def handle_metadata_fetch(self, metadata_fetch: MetadataFetch) -> MetadataFetchReply:
@@ -127,6 +135,7 @@ class ClusterMember:
         return MetadataFetchReply(
             active.epoch, self.view.image.slot + 1, tuple(entries or ()), entries is None, self._store_stalled_ms(),
             self._clock.wall_ms(), (self._clock.mono_ns() - arrived_ns) // 1_000_000,
+            tuple(self.active_keys()),
         )  # fmt: skip
 
     async def handle_forwarded(self, request: bytes, timeout: float) -> ForwardReply:

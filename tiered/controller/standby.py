@@ -50,7 +50,11 @@ class StandbyController:
         clock: Clock,
         rng: Random,
         on_clock_compared: OnClockCompared,
+        active_key: Callable[[], str],
     ) -> None:
+        self.active_keys: tuple[str, ...] = ()
+        """Ids of the keys by which brokers encrypt, as the controller said last."""
+        self._active_key = active_key
         self.clock_skew = ClockSkew()
         """The comparisons of this broker's clock by heartbeats."""
         self._compared_epoch = -1
@@ -164,7 +168,7 @@ class StandbyController:
             self._view.node_id, self._view.incarnation, image.slot + 1, self._view.loader.applied_slot,
             image.controller_epoch, wait_ms,
             self.clock_skew.comparison if self._compared_epoch == image.controller_epoch else None,
-            HIGHEST_METADATA_VERSION,
+            HIGHEST_METADATA_VERSION, self._active_key(),
         )  # fmt: skip
         sent_ns = self._clock.mono_ns()
         try:
@@ -192,6 +196,7 @@ class StandbyController:
         if clock is not None:
             self._compared_epoch = reply.controller_epoch
             self._on_clock(clock)
+        self.active_keys = reply.active_keys
         self._unfollowed_epochs = 0
         self._is_behind = self._view.image.slot + 1 < reply.next_slot
         if reply.too_old and await self.try_catch_up():

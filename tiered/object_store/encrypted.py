@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from tiered.errors import Corrupt, Unavailable
@@ -76,6 +76,15 @@ class EncryptedStore:
     def active_key_id(self) -> str:
         """Returns the id of the key for new objects; "" if they are not encrypted."""
         return self._key_file.ring().active if self._key_file is not None else ""
+
+    def describe_missing_keys(self, key_ids: Iterable[str]) -> Iterator[str]:
+        """Yields a sentence for each of the keys of other writers that this store does not have."""
+        for key_id in key_ids:
+            why = f"this broker lacks the key {key_id}, by which another broker encrypts what it writes"
+            if self._key_file is None:
+                yield f"{why}: set {SETTING}"
+            elif self._key_file.find(key_id) is None:
+                yield f"{why}: add the key to {self._key_file.path}"
 
     # -- reads --------------------------------------------------------------------------------------------------------
 

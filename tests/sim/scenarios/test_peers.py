@@ -17,7 +17,8 @@ from tiered_api.kafka.client.peers import IDLE_CONNECTIONS_MAX, IN_FLIGHT_MAX
 from tiered_api.kafka.server.server import KafkaServer, serve_kafka
 
 THERE = "one:9092"
-ASK = MetadataFetch(2, "incarnation", 7, 5, 3, 500, ClockComparison(-7_200_000, 12), 1)
+KEY_IDS = ("k1", "k2")
+ASK = MetadataFetch(2, "incarnation", 7, 5, 3, 500, ClockComparison(-7_200_000, 12), 1, "k2")
 
 
 class ClusterStub:
@@ -41,7 +42,9 @@ class ClusterStub:
             await self.may_reply.wait()
         finally:
             self.waiting -= 1
-        return MetadataFetchReply(4, 9, (b"seven", b"", b"nine" * 10_000), True, 1_200, 1_700_000_000_000, 1_999)
+        return MetadataFetchReply(
+            4, 9, (b"seven", b"", b"nine" * 10_000), True, 1_200, 1_700_000_000_000, 1_999, KEY_IDS
+        )
 
     async def handle_forwarded(self, request: bytes, timeout: float) -> ForwardReply:
         self.requests.append((request, timeout))
@@ -97,7 +100,7 @@ def test_requests_and_replies_arrive_unchanged() -> None:
     async def scenario(talk: PeerSession) -> None:
         peers = talk.peers
         assert await peers.fetch_metadata(THERE, ASK, 5) == MetadataFetchReply(
-            4, 9, (b"seven", b"", b"nine" * 10_000), True, 1_200, 1_700_000_000_000, 1_999
+            4, 9, (b"seven", b"", b"nine" * 10_000), True, 1_200, 1_700_000_000_000, 1_999, KEY_IDS
         )
         assert talk.stub.requests == [ASK]
         going: list[str] = []

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.encryption import write_key_file
 from tests.sim.harness.clock import SimClock
 from tests.sim.rig.broker_rig import batch
 from tests.sim.scenarios.three import PORT, ThreeBrokers, run_scenario
@@ -65,6 +67,26 @@ def test_unreachable_bucket_is_reported_with_the_backlog_of_each_broker() -> Non
         assert after["healthy"], after
 
     run_scenario(scenario, tiered_upload_max_lag_ms=LAG * 1000)
+
+
+def test_broker_without_the_active_key_of_another_names_that_key(tmp_path: Path) -> None:
+    """It cannot read what the other writes from now on, and would find out when it has to."""
+    files = {node_id: write_key_file(tmp_path / f"keys{node_id}") for node_id in (1, 2, 3)}
+
+    async def scenario(three: ThreeBrokers) -> None:
+        await create_topic(three, "t")
+        for changed in three.brokers:  # the controller among them
+            write_key_file(files[changed], "one", "two", active="two")
+            others = [each for each in three.brokers.values() if each.node_id != changed]
+            await three.wait_until(lambda: all(each.node.health().own_problems for each in others), 20)
+            for each in others:
+                why = "this broker lacks the key two, by which another broker encrypts what it writes: add the key to "
+                assert each.node.health().own_problems == [f"{why}{files[each.node_id]}"]
+            assert three.brokers[changed].node.health().own_problems == []
+            write_key_file(files[changed], "one")
+            await three.wait_until(lambda: not any(each.node.health().own_problems for each in others), 20)
+
+    run_scenario(scenario, key_files=files)
 
 
 def test_broker_that_is_cut_off_or_stopped_says_why_it_is_down() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tests.sim.harness.durable_logs import judged_disks
@@ -19,6 +21,8 @@ from tiered.broker.broker import Broker
 from tiered.config.listeners import Endpoint
 from tiered.errors import Refused, Unavailable
 from tiered.metrics import Metrics
+from tiered.object_store.encrypted import EncryptedStore
+from tiered.object_store.key_file import KeyFile
 from tiered_api.kafka.client.peers import KafkaPeers
 from tiered_api.kafka.server.server import KafkaServer, serve_kafka
 
@@ -37,6 +41,8 @@ class SimBroker:
         self.machine = SimMachine(loop, self.name, bucket, network)
         self.lives = 0
         self.overrides: dict[str, Any] = {}
+        self.key_file = ""
+        """Path of the keys of the bucket; "" without encryption."""
         self.node: Broker
         self.server: KafkaServer
 
@@ -50,6 +56,8 @@ class SimBroker:
 
     async def _start(self) -> None:
         world = self.machine.process()
+        if self.key_file:
+            world = replace(world, store=EncryptedStore(world.store, KeyFile(self.key_file, world.clock)))
         self.node = Broker(
             replace(SETTINGS, node_id=self.node_id, **self.overrides), world, Metrics(), peers=KafkaPeers(world.net)
         )
@@ -122,13 +130,19 @@ class ThreeBrokers:
         )
 
 
-def run_scenario(scenario: Callable[[ThreeBrokers], Awaitable[None]], seed: int = 1, **settings: Any) -> None:
+def run_scenario(
+    scenario: Callable[[ThreeBrokers], Awaitable[None]],
+    seed: int = 1,
+    key_files: Mapping[int, Path] = MappingProxyType({}),
+    **settings: Any,
+) -> None:
     loop = SimLoop(seed, seconds_max=10_000)
 
     async def run_all() -> None:
         three = ThreeBrokers(loop)
         for each in three.brokers.values():
             each.overrides |= settings
+            each.key_file = str(key_files.get(each.node_id, ""))
         await three.start()
         await scenario(three)
         for each in three.brokers.values():

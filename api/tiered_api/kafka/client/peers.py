@@ -113,7 +113,7 @@ class KafkaPeers:
         request = TieredFollowRequest(
             self.cluster_id, self._sent_credential, metadata_fetch.node_id, metadata_fetch.incarnation,
             metadata_fetch.slot, metadata_fetch.applied, metadata_fetch.controller_epoch, metadata_fetch.wait_ms,
-            metadata_version=metadata_fetch.metadata_version,
+            metadata_version=metadata_fetch.metadata_version, active_key=metadata_fetch.active_key,
         )  # fmt: skip
         if metadata_fetch.clock is not None:
             request.clock_ahead_ms, request.clock_error_ms = metadata_fetch.clock
@@ -127,6 +127,7 @@ class KafkaPeers:
             response.store_age_ms,
             response.wall_ms,
             response.held_ms,
+            tuple(response.active_keys),
         )
 
     async def forward(

@@ -21,6 +21,7 @@ class TieredFollowRequest(Message):
     clock_ahead_ms: int = integer(FieldType.INT64, tag=0, tagged="0+")
     clock_error_ms: int = integer(FieldType.INT64, default=-1, tag=1, tagged="0+")
     metadata_version: int = integer(FieldType.INT16, tag=2, tagged="0+")
+    active_key: str = string(tag=3, tagged="0+")
 
 
 @message(20001, "0", "0+")
@@ -35,3 +36,4 @@ class TieredFollowResponse(Message):
     store_age_ms: int = integer(FieldType.INT64)
     wall_ms: int = integer(FieldType.INT64, default=-1, tag=0, tagged="0+")
     held_ms: int = integer(FieldType.INT64, tag=1, tagged="0+")
+    active_keys: list[str] = array(FieldType.STRING, tag=2, tagged="0+")

@@ -23,7 +23,7 @@ async def handle(context: KafkaContext, call: Call[TieredFollowRequest]) -> Tier
     clock = ClockComparison(request.clock_ahead_ms, request.clock_error_ms) if request.clock_error_ms >= 0 else None
     fetch = MetadataFetch(
         request.node_id, request.incarnation, request.slot, request.applied, request.controller_epoch, wait_ms, clock,
-        request.metadata_version,
+        request.metadata_version, request.active_key,
     )  # fmt: skip
     try:
         reply = await authorize_call(context, call, request.cluster_id, request.credential).handle_metadata_fetch(fetch)
@@ -37,4 +37,5 @@ async def handle(context: KafkaContext, call: Call[TieredFollowRequest]) -> Tier
         store_age_ms=reply.store_age_ms,
         wall_ms=reply.wall_ms,
         held_ms=reply.held_ms,
+        active_keys=list(reply.active_keys),
     )
