@@ -316,6 +316,7 @@ TURNS = {
     "tiered.hot.time_lookup": "look-ups take turns by client address",
     "tiered_api.http.exchange.context": "jobs of threads take turns by holder",
     "tiered_api.http.server.authentication": "logins take turns by neighbourhood and address",
+    "tiered_api.kafka.client.peers": "requests to a broker take turns by holder, and have shares",
     "tiered_api.http.transactions.transactional_ids": "the pot http-transactions",
 }
 """Modules with slots that clients share, each with what keeps one client from taking all."""
@@ -330,7 +331,6 @@ OWN_WORK = {
     "tiered.replication.replica_fetcher",
     "tiered_api.cli.login",
     "tiered_api.kafka.client.connection",
-    "tiered_api.kafka.client.peers",
     "tiered_api.kafka.server.handlers.delete_records",
 }
 """Modules with slots for the work of the broker itself, or of one request, client or connection."""

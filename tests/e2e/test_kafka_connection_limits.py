@@ -7,14 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.kafka_site import KafkaBroker, run, wait_until
+from tests.e2e.http_cluster import HttpCluster
+from tests.e2e.http_cluster import run as run_cluster
+from tests.e2e.kafka_site import KafkaBroker, RawClient, run, wait_until
 from tests.e2e.test_kafka_limits import hello
+from tests.e2e.test_kafka_login import run_with_login
 from tiered.config.listener_overrides import ListenerOverride
 from tiered.controller.requests import AlterBrokerConfigs
+from tiered.errors import Code
 from tiered.metadata.changes import ALL_BROKERS
+from tiered.system.network import SocketNet
+from tiered_api.kafka.client.connection import open_connection
+from tiered_api.kafka.client.login import log_in_broker
+from tiered_api.kafka.protocol.messages.tiered_heard import TieredHeardRequest, TieredHeardResponse
 
 LISTENERS = ("BETWEEN://127.0.0.1:0", "CLIENT://127.0.0.1:0")
 OTHER_ADDRESS = "127.0.0.2"
+REFUSED = Code.CLUSTER_AUTHORIZATION_FAILED.number
+JSON = "application/vnd.kafka.json.v2+json"
 
 
 async def change(site: KafkaBroker, **configs: str) -> None:
@@ -130,3 +140,69 @@ def test_limit_of_an_address_holds_on_a_listener_for_all_addresses(tmp_path: Pat
         tmp_path, scenario, listeners=("PLAINTEXT://[::]:0",), tiered_insecure=True,
         advertised_listeners=("PLAINTEXT://localhost:9999",), max_connections_per_ip_overrides=("127.0.0.1:2",),
     )  # fmt: skip
+
+
+async def prove_broker(client: RawClient, credential: bytes) -> int:
+    """Sends a request that only a broker may send. Returns its error code."""
+    request = TieredHeardRequest("", credential)
+    return (await client.ask(request, 0, TieredHeardResponse)).error_code
+
+
+def test_proven_brokers_do_not_count_for_their_address(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        for _ in range(4):
+            assert await prove_broker(await site.client(), site.broker.credential) == 0
+        strangers = [await site.client() for _ in range(2)]
+        assert [await prove_broker(each, bytes(16)) for each in strangers] == [REFUSED, REFUSED]
+        assert await (await site.client()).read_to_end() == b"", "a wrong credential proves nothing"
+        assert site.count_refusals("too_many_of_one") == 1
+        for each in strangers:
+            each.close()
+        await wait_until(lambda: len(site.server.connections) == 4)
+        for proven in list(site.server.connections):
+            proven.close()
+        assert not site.server._connections_by_host, "a proven one is given back once"
+
+    run(tmp_path, scenario, max_connections_per_ip=2)
+
+
+def test_brokers_that_logged_in_do_not_count_for_their_address(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        host, port = site.address.rsplit(":", 1)
+        opened = []
+        for _ in range(4):
+            opened.append(await open_connection(SocketNet(), host, int(port), "test", 5))
+            await log_in_broker(opened[-1], site.broker.credential, 1, 5)
+        assert not site.server._connections_by_host and not site.count_refusals("too_many_of_one")
+        for each in opened:
+            each.close()
+
+    run_with_login(tmp_path, scenario, max_connections_per_ip=2)
+
+
+def test_clients_on_the_host_of_a_broker_leave_it_its_connections(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        crowd = [await site.client(listener="CLIENT") for _ in range(2)]
+        assert [await hello(client) for client in crowd] == [0, 0]
+        assert await (await site.client(listener="CLIENT")).read_to_end() == b""
+        brokers = [await site.client(listener="BETWEEN") for _ in range(2)]
+        assert [await hello(each) for each in brokers] == [0, 0]
+        assert await (await site.client(listener="BETWEEN")).read_to_end() == b"", "they have proved nothing"
+
+    run(tmp_path, scenario, listeners=LISTENERS, inter_broker_listener_name="BETWEEN", max_connections_per_ip=2)
+
+
+def test_long_polls_over_http_take_no_connection_of_a_broker(tmp_path: Path) -> None:
+    """Each one is a connection to the leader, from the address of the broker that the client asks."""
+
+    async def scenario(pair: HttpCluster) -> None:
+        await pair.create("t", [2])
+        path = "/topics/t/partitions/0/records?offset=0&timeout=20000"
+        polls = [asyncio.create_task(pair[1].get(path)) for _ in range(60)]
+        await wait_until(lambda: sum(each.pending for each in pair[2].kafka.connections) >= 60)
+        assert pair[2].kafka.context.refusals.count("too_many_of_one") == 0
+        assert not pair[2].kafka._connections_by_host, "all of them are proven"
+        await pair[1].ask("POST", "/topics/t/partitions/0", {"records": [{"value": 1}]}, kind=JSON)
+        assert {(await each).status for each in polls} == {200}
+
+    run_cluster(tmp_path, scenario, numbers=(1, 2), max_connections_per_ip=40)

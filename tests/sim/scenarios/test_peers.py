@@ -13,7 +13,9 @@ from tests.sim.scenarios.test_replica_fetch import make_peers
 from tiered.config.listeners import Endpoint
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.peers import ClockComparison, ControllerView, ForwardReply, MetadataFetch, MetadataFetchReply
+from tiered.security.principal import Caller, Principal
 from tiered_api.kafka.client.peers import IDLE_CONNECTIONS_MAX, IN_FLIGHT_MAX
+from tiered_api.kafka.protocol.messages.tiered_follow import TieredFollowRequest, TieredFollowResponse
 from tiered_api.kafka.server.server import KafkaServer, serve_kafka
 
 THERE = "one:9092"
@@ -261,6 +263,28 @@ def test_concurrent_requests_and_idle_connections_are_bounded() -> None:
         talk.stub.may_reply.set()
         await asyncio.gather(*following)
         await talk.rig.wait_until(lambda: talk.connections == IDLE_CONNECTIONS_MAX)
+
+    run_with_peers(scenario)
+
+
+def test_request_of_another_holder_finds_a_slot_beside_a_greedy_one() -> None:
+    async def scenario(talk: PeerSession) -> None:
+        talk.stub.may_reply.clear()
+        greedy, other = (Caller(Principal("User", name), "10.0.0.7") for name in ("greedy", "other"))
+        request = TieredFollowRequest("", talk.rig.broker.credential, 2, "incarnation", 7, 5, 3, 500)
+
+        async def ask(caller: Caller) -> None:
+            await talk.peers.send(THERE, request, TieredFollowResponse, 600, caller=caller)
+
+        asked = [asyncio.create_task(ask(greedy)) for _ in range(4 * IN_FLIGHT_MAX)]
+        most = IN_FLIGHT_MAX * 3 // 4
+        await talk.rig.wait_until(lambda: talk.stub.waiting >= most)
+        assert await talk.peers.get_controller_view(THERE, 5) == ControllerView(6, 1, -1), "the broker has no share"
+        before = talk.stub.waiting
+        asked.append(asyncio.create_task(ask(other)))
+        await talk.rig.wait_until(lambda: talk.stub.waiting == before + 1)
+        talk.stub.may_reply.set()
+        await asyncio.gather(*asked)
 
     run_with_peers(scenario)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
-from tiered.access.client_quotas import NO_LIMITS
 from tiered.broker.broker import Broker
 from tiered.broker.encryption import inter_broker_net
 from tiered.config.listeners import WILDCARDS, parse_host_port
@@ -308,19 +307,15 @@ class RemoteBrokers:
                 Code.LEADER_NOT_AVAILABLE, f"broker {leader.node_id} cannot be reached: {fault}"
             ) from None
 
-    def _find_judged(self, caller: Caller | None) -> Caller | None:
-        """Returns the caller that the request names. None if nobody judges or charges it: it costs one request less."""
+    def _find_judged(self, caller: Caller | None) -> Caller:
+        """Returns the caller that the request names. An anonymous one has a client id only if quotas may ask for it:
+        each change of the caller costs one request more. The first one also proves that a broker has opened the
+        connection."""
         named = caller or self._own
-        if self._broker.authorization.authorizer is not None or named.principal not in (
-            ANONYMOUS,
-            self._own.principal,
-        ):
-            return named
         quotas = self._broker.client_quotas
-        if named.principal != ANONYMOUS or not quotas.table.has_client_quotas:
-            return None
-        limits = quotas.find_limits(ANONYMOUS.name, named.client_id) or NO_LIMITS
-        return None if limits.requests is limits.stored is None else named
+        if named.principal != ANONYMOUS or quotas.table.has_client_quotas:
+            return named
+        return named._replace(client_id="")
 
 
 def _leader_refusal(leader: Leader, tp: TopicPartition, code: Code) -> Refused:

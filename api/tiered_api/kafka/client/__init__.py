@@ -1,6 +1,6 @@
 """A client of a Kafka cluster, for brokers, commands and simulations.
 
-May import: config, records, security, kafka.protocol.messages
+May import: config, quotas, records, security, kafka.protocol.messages
 
 ~ client            a cluster client over the Net and Clock ports
 ~ connection        one broker connection with pipelined requests

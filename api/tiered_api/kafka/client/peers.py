@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AsyncExitStack
 from typing import NoReturn, TypeVar
 
 from tiered.config.listeners import parse_host_port
 from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.fair_slots import FairSlots
 from tiered.ids import TopicId
 from tiered.peers import (
     ControllerView,
@@ -28,6 +30,7 @@ from tiered.peers import (
     TransactionPartitions,
 )
 from tiered.ports import Net
+from tiered.quotas.shares import has_room
 from tiered.security.principal import Caller
 from tiered_api.kafka.client.client import code_from_number
 from tiered_api.kafka.client.connection import BrokerConnection
@@ -58,7 +61,13 @@ from tiered_api.kafka.protocol.messages.write_txn_markers import WriteTxnMarkers
 from tiered_api.kafka.protocol.schema import Message
 
 IN_FLIGHT_MAX = 64
-"""Most requests in flight to one broker; more wait for their turn, within their time limit."""
+"""Most requests in flight to one broker; more wait within their time limit, in turn by holder. A holder that has its
+share of them waits too, so that others find a free one."""
+WAITING_MAX = 4_096
+"""Most requests to one broker that wait for their turn."""
+OPENINGS_MAX = 16
+"""Most connections to one broker that are opened at a time. A connection counts for `max.connections.per.ip` there
+before it has proved that a broker opened it."""
 IDLE_CONNECTIONS_MAX = 16
 """Most idle connections to one broker: with fewer, each of many concurrent requests costs a handshake of TLS."""
 FETCH_VERSION = 17
@@ -77,8 +86,15 @@ class _BrokerConnections:
 
     def __init__(self, in_flight_max: int) -> None:
         self.idle: list[BrokerConnection] = []
-        self.permits = asyncio.Semaphore(in_flight_max)
+        self.slots = FairSlots(in_flight_max, WAITING_MAX, self._has_room)
+        self.openings = asyncio.Semaphore(OPENINGS_MAX)
         self.requests = 0
+        self._in_flight_max = in_flight_max
+
+    def _has_room(self, holder: str) -> bool:
+        """True if a holder may have one more request in flight. The broker itself always may."""
+        slots = self.slots
+        return not holder or has_room(self._in_flight_max, slots.taken, slots.by_owner.get(holder, 0), 1)
 
 
 class KafkaPeers:
@@ -237,15 +253,13 @@ class KafkaPeers:
         broker.requests += 1
         end = asyncio.get_running_loop().time() + timeout
         try:
-            if broker.permits.locked():
-                async with asyncio.timeout_at(end):
-                    await broker.permits.acquire()
-            else:
-                await broker.permits.acquire()  # at once
-            try:
+            async with AsyncExitStack() as slot:
+                try:
+                    async with asyncio.timeout_at(end):
+                        await slot.enter_async_context(broker.slots.take("" if caller is None else caller.holder))
+                except Refused:  # too many wait
+                    raise TimeoutError from None
                 return await self._exchange(broker, address, request, response_type, end, version, on_send, caller)
-            finally:
-                broker.permits.release()
         except TimeoutError:
             raise Unavailable(f"{address} has {self._in_flight_max} requests in flight already") from None
         except (Unavailable, Corrupt) as error:
@@ -270,7 +284,7 @@ class KafkaPeers:
         caller: Caller | None,
     ) -> A:
         loop = asyncio.get_running_loop()
-        connection = self._take_idle(broker, caller) or await self._open(address, end - loop.time())
+        connection = self._take_idle(broker, caller) or await self._open_for(broker, address, caller, end)
         try:
             if caller is not None and caller != connection.caller:
                 await self._act_for(connection, caller, end - loop.time())
@@ -306,6 +320,24 @@ class KafkaPeers:
             raise Unavailable(str(error), refused=True) from None
         _check_error(reply.error_code, reply.error_message)
         connection.caller = caller
+
+    async def _open_for(
+        self, broker: _BrokerConnections, address: str, caller: Caller | None, end: float
+    ) -> BrokerConnection:
+        """Opens a connection and names its caller, in turn: the broker there knows only then that a broker opened
+        it."""
+        loop = asyncio.get_running_loop()
+        async with AsyncExitStack() as opening:
+            async with asyncio.timeout_at(end):
+                await opening.enter_async_context(broker.openings)
+            connection = await self._open(address, end - loop.time())
+            try:
+                if caller is not None:
+                    await self._act_for(connection, caller, end - loop.time())
+            except BaseException:
+                self._discard(connection)
+                raise
+            return connection
 
     async def _open(self, address: str, timeout: float) -> BrokerConnection:
         try:

@@ -18,7 +18,7 @@ from typing import Protocol
 from tiered.errors import Unavailable
 from tiered.networks import network_of
 from tiered.ports import FileSlice, Stream
-from tiered.security.principal import ANONYMOUS, Caller, Principal
+from tiered.security.principal import ANONYMOUS, BROKER, Caller, Principal
 from tiered_api.kafka.server.dispatch import Dispatch
 from tiered_api.kafka.server.exchange.context import KafkaContext
 from tiered_api.kafka.server.exchange.response_slot import SlotCharge
@@ -95,6 +95,9 @@ class ConnectionOwner(Protocol):
     def schedule_flush(self, connection: ClientConnection) -> bool:
         """True if the server calls `connection.flush` later, together with other connections."""
 
+    def uncount_broker(self, connection: ClientConnection) -> None:
+        """Counts a connection for its address no longer: it has proved that a broker opened it."""
+
     def remove_connection(self, connection: ClientConnection) -> None:
         """Forgets a closed connection."""
 
@@ -160,6 +163,7 @@ class ClientConnection:
         "host",
         "is_acting",
         "is_broker",
+        "is_counted",
         "last_activity",
         "listener",
         "login",
@@ -224,6 +228,8 @@ class ClientConnection:
         self.host = stream.peer.rpartition(":")[0]
         self.counted_as = network_of(self.host)
         """The address or network that the connection counts for."""
+        self.is_counted = True
+        """False once a broker has proved itself: `max.connections.per.ip` is for clients."""
         self.turn_share = server.context.turns.make_share(self.counted_as)
         self.act_for(Caller(principal, self.host))
         self.login: LoginState | None = None
@@ -257,6 +263,8 @@ class ClientConnection:
         """Serves the requests of a caller from now on. A lifetime above 0 is the time until the next login."""
         if caller != self.caller:
             self.act_for(caller)
+        if caller.principal.kind == BROKER:
+            self._server.uncount_broker(self)
         self._dispatch_request, self._is_served = self._server.dispatch.serve_request, True
         self._max_request_bytes = self._server.max_request_bytes
         self.login_ends = self._loop.time() + lifetime_seconds if lifetime_seconds > 0 else -1.0
@@ -284,6 +292,7 @@ class ClientConnection:
     def on_credential(self) -> None:
         """Counts the requests against no quota and no share from now on: a broker sends them."""
         self.is_broker = True
+        self._server.uncount_broker(self)
         if not self.is_acting:
             self.holder = ""
 

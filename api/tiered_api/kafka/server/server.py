@@ -13,6 +13,7 @@ from collections import Counter as Tally
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
 from tiered.broker.broker import Broker
 from tiered.config.ip_overrides import read_ip_overrides
@@ -34,6 +35,8 @@ from tiered_api.kafka.server.exchange.latencies import FOLLOWER_FETCH
 from tiered_api.kafka.server.request_buffers import RequestBuffers
 
 log = logging.getLogger(__name__)
+
+K = TypeVar("K")
 
 SCRATCH_BYTES = 64 << 10
 SWEEP_SECONDS = 1.0
@@ -84,7 +87,9 @@ class KafkaServer:
         self._frame_seconds = settings.tiered_frame_timeout_ms / 1000
         self._sweep_seconds = min(SWEEP_SECONDS, self._idle_seconds / 4, self._frame_seconds / 4)
         self.connections: dict[ClientConnection, None] = {}
-        self._connections_by_host: Tally[str] = Tally()
+        self._connections_by_host: Tally[tuple[bool, str]] = Tally()
+        """Connections that count for `max.connections.per.ip`: those of the listener between brokers (True) apart from
+        those of other listeners."""
         self._hosts_by_listener: defaultdict[str, Tally[str]] = defaultdict(Tally)
         between = settings.inter_broker_endpoint()
         self._inter_broker_listener = "" if between is None else between.name
@@ -203,7 +208,7 @@ class KafkaServer:
         if host in overrides:
             connection.counted_as = host
         counted = connection.counted_as
-        if self._connections_by_host[counted] >= of_host:
+        if self._connections_by_host[self._place_of(connection)] >= of_host:
             self._reject(stream, "too_many_of_one", f"max.connections.per.ip of its address is {of_host}")
         elif self._closing or not self._has_room(listener, counted, of_listener):
             why = f"max.connections is {settings.max_connections}, and that of the listener is {of_listener}"
@@ -217,7 +222,7 @@ class KafkaServer:
             self.connections[connection] = None
             self.context.broker.audit.record_certificate(connection.caller, listener)
             log.debug("kafka connection opened peer=%s listener=%s", stream.peer, listener)
-            self._connections_by_host[counted] += 1
+            self._connections_by_host[self._place_of(connection)] += 1
             self._hosts_by_listener[listener][counted] += 1
             if self._sweeper is None:
                 self._sweeper = self._loop.call_later(self._sweep_seconds, self._sweep)
@@ -230,6 +235,23 @@ class KafkaServer:
             else:
                 waiting.append(connection)
                 self.context.refusals.record("delayed", stream.peer, "more connections a second than are allowed")
+
+    def _place_of(self, connection: ClientConnection) -> tuple[bool, str]:
+        """Returns where a connection counts. Clients on the host of a broker leave that broker its own connections."""
+        return connection.listener == self._inter_broker_listener, connection.counted_as
+
+    def uncount_broker(self, connection: ClientConnection) -> None:
+        """Counts a connection for its address no longer. A broker opens one for each long poll of an HTTP client. So
+        clients of one broker could use up the connections of its address, and the broker could not reconnect."""
+        if connection.is_counted and connection in self.connections:
+            connection.is_counted = False
+            self._uncount(self._connections_by_host, self._place_of(connection))
+
+    @staticmethod
+    def _uncount(tally: Tally[K], place: K) -> None:
+        tally[place] -= 1
+        if not tally[place]:
+            del tally[place]
 
     def _map_subject(self, listener: str, subject: Subject) -> Principal:
         """Returns the principal of a certificate. Raises `Refused` if no rule makes one."""
@@ -356,10 +378,9 @@ class KafkaServer:
         """Forgets a closed connection."""
         self.connections.pop(connection, None)
         log.debug("kafka connection closed peer=%s", connection.peer)
-        for hosts in (self._connections_by_host, self._hosts_by_listener[connection.listener]):
-            hosts[connection.counted_as] -= 1
-            if not hosts[connection.counted_as]:
-                del hosts[connection.counted_as]
+        self._uncount(self._hosts_by_listener[connection.listener], connection.counted_as)
+        if connection.is_counted:
+            self._uncount(self._connections_by_host, self._place_of(connection))
         if not self.connections:
             self._all_closed.set()
 
