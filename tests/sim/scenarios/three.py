@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from tests.sim.harness.durable_logs import judged_disks
@@ -130,19 +128,23 @@ class ThreeBrokers:
         )
 
 
-def run_scenario(
-    scenario: Callable[[ThreeBrokers], Awaitable[None]],
-    seed: int = 1,
-    key_files: Mapping[int, Path] = MappingProxyType({}),
-    **settings: Any,
+def run_scenario(scenario: Callable[[ThreeBrokers], Awaitable[None]], seed: int = 1, **settings: Any) -> None:
+    def prepare(each: SimBroker) -> None:
+        each.overrides |= settings
+
+    run_prepared(scenario, prepare, seed)
+
+
+def run_prepared(
+    scenario: Callable[[ThreeBrokers], Awaitable[None]], prepare: Callable[[SimBroker], None], seed: int = 1
 ) -> None:
+    """Runs a scenario after `prepare` was called with each broker, which has not started."""
     loop = SimLoop(seed, seconds_max=10_000)
 
     async def run_all() -> None:
         three = ThreeBrokers(loop)
         for each in three.brokers.values():
-            each.overrides |= settings
-            each.key_file = str(key_files.get(each.node_id, ""))
+            prepare(each)
         await three.start()
         await scenario(three)
         for each in three.brokers.values():
