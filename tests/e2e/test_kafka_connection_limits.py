@@ -20,6 +20,7 @@ from tiered.system.network import SocketNet
 from tiered_api.kafka.client.connection import open_connection
 from tiered_api.kafka.client.login import log_in_broker
 from tiered_api.kafka.protocol.messages.tiered_heard import TieredHeardRequest, TieredHeardResponse
+from tiered_api.kafka.server import server
 
 LISTENERS = ("BETWEEN://127.0.0.1:0", "CLIENT://127.0.0.1:0")
 OTHER_ADDRESS = "127.0.0.2"
@@ -52,7 +53,7 @@ def test_listener_has_a_limit_of_its_own_that_changes(tmp_path: Path) -> None:
 
 
 def test_broker_is_let_in_when_clients_have_all_connections(tmp_path: Path) -> None:
-    """The longest idle client gives way, of whatever address: Kafka does the same."""
+    """The longest idle client of the address with most connections gives way; Kafka takes that of any address."""
 
     async def scenario(site: KafkaBroker) -> None:
         crowd = [await site.client(listener="CLIENT") for _ in range(2)]
@@ -66,6 +67,23 @@ def test_broker_is_let_in_when_clients_have_all_connections(tmp_path: Path) -> N
         assert await (await site.client(listener="BETWEEN")).read_to_end() == b"", "the listener has the same limit"
 
     run(tmp_path, scenario, listeners=LISTENERS, inter_broker_listener_name="BETWEEN", max_connections=2)
+
+
+def test_strangers_between_brokers_crowd_out_no_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may connect to the listener between brokers. Each connection there ended one of a client."""
+    monkeypatch.setattr(server, "UNPROVEN_MAX", 2)
+
+    async def scenario(site: KafkaBroker) -> None:
+        lone = await site.client(OTHER_ADDRESS, listener="CLIENT")
+        crowd = [await site.client(listener="CLIENT") for _ in range(4)]
+        assert [await hello(each) for each in (lone, *crowd)] == [0] * 5
+        strangers = [await site.client(listener="BETWEEN") for _ in range(2)]
+        assert [await hello(each) for each in strangers] == [0, 0]
+        assert [await each.read_to_end() for each in crowd[:2]] == [b"", b""], "their address has most"
+        assert [await (await site.client(listener="BETWEEN")).read_to_end() for _ in range(3)] == [b""] * 3
+        assert await hello(lone) == 0 and await hello(crowd[2]) == 0
+
+    run(tmp_path, scenario, listeners=LISTENERS, inter_broker_listener_name="BETWEEN", max_connections=5)
 
 
 def test_broker_is_opened_while_clients_wait_for_their_rate(tmp_path: Path) -> None:

@@ -49,6 +49,9 @@ FIRST_REQUEST_SECONDS = 10.0
 """A new connection that sends nothing for so long is closed."""
 STALLED_BYTES_PER_SECOND = 64 << 10
 """Slowest rate of a large frame while other frames wait for memory."""
+UNPROVEN_MAX = 100
+"""Connections to the listener between brokers that have not proved to be brokers, from which on another one takes no
+place of a client."""
 IDLE_SECONDS = 1.0
 """A connection that idles or waits for a reply for so long may be closed in favour of one from another address."""
 STOP_SECONDS = 2.0
@@ -283,7 +286,11 @@ class KafkaServer:
 
     def _has_room(self, listener: str, host: str, of_listener: int) -> bool:
         """True if one more connection is below the limits of the listener and of the broker, or takes the place of
-        another one."""
+        another one.
+
+        Above the limit of the broker the listener between brokers takes places of clients, the address with most first.
+        It takes none while many of its connections have not proved to be brokers: anybody may open those.
+        """
         most = self.context.broker.settings.max_connections
         if self._hosts_by_listener[listener].total() >= of_listener:
             return self._make_room(host, [listener], of_listener)
@@ -294,9 +301,13 @@ class KafkaServer:
             return True
         if not self._is_protected(listener):
             return False
+        unproven = sum(count for (is_between, _), count in self._connections_by_host.items() if is_between)
+        if unproven >= UNPROVEN_MAX:
+            return self._make_room(host, [listener], UNPROVEN_MAX)
         others = [each for each in self.connections if each.listener in unprotected]
         if others:
-            longest = min(others, key=lambda each: (each.pending > 0, each.last_activity))
+            hosts = sum((self._hosts_by_listener[each] for each in unprotected), Tally[str]())
+            longest = min(others, key=lambda each: (-hosts[each.counted_as], each.pending > 0, each.last_activity))
             longest.refuse("crowded_out", "a broker needs its place, and max.connections are in use")
         return True
 
