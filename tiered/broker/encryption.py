@@ -94,8 +94,12 @@ class ListenerTls:
             by_listener[HTTP_LISTENER] = self.shared
         for each in set(by_listener.values()):
             each.look()
+        between = startup.inter_broker_endpoint()
+        trusted_by_brokers = between.name if between is not None else ""
         return [
-            ListenerCertificate(name, each.certificate, each.rejected)
+            ListenerCertificate(
+                name, each.certificate, each.rejected, each.distrusted if name == trusted_by_brokers else ""
+            )
             for name, each in by_listener.items()
             if each.certificate is not None
         ]

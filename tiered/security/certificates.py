@@ -17,11 +17,13 @@ NEVER_MS = 1 << 62
 
 
 class ListenerCertificate(NamedTuple):
-    """The certificate that a listener shows, and why it does not show a newer one ("": there is none)."""
+    """The certificate that a listener shows, why it does not show a newer one ("": there is none), and why the trust
+    store for connections to other brokers refuses it ("": it does not)."""
 
     listener: str
     certificate: Certificate
     rejected: str = ""
+    distrusted: str = ""
 
 
 def judge(certificate: Certificate, now_ms: int, warning_days: int) -> str:
@@ -74,6 +76,12 @@ def describe_problems(listed: Sequence[ListenerCertificate], now_ms: int, warnin
             )
         if rejected:
             yield f"a new certificate or setting of TLS of {where} is not used, the old one stays: {rejected}"
+    for one in listed:
+        if one.distrusted:
+            yield (
+                f"the certificate of listener {one.listener} ({one.certificate.title}) is refused by the trust store"
+                f" of this broker: brokers with the same trust store cannot connect to it ({one.distrusted})"
+            )
 
 
 def format_time(at_ms: int) -> str:

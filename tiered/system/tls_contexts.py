@@ -21,6 +21,7 @@ from tiered.ports import Clock
 from tiered.security.certificates import find_next_decision_ms, format_time, refuse_replacement
 from tiered.security.x509 import Certificate, read_certificate
 from tiered.system.tls import MakeSession
+from tiered.system.tls_faults import describe_fault
 from tiered.system.tls_options import NONE, PKCS12, REQUIRED, TLS_1_2, TLS_1_3, Store, TlsOptions, wrap_pem
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,10 @@ STORE_BYTES_MAX = 4 << 20
 TICKETS = 1
 """Tickets for later sessions that a listener sends after a handshake: OpenSSL sends two, and each costs as much as a
 small request."""
+FLIGHTS = 4
+"""Turns that both sides of a handshake have at most."""
+NO_CHECK_TIME = 0x200000
+"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME, for which Python has no name."""
 _PEM = re.compile(r"-----BEGIN (?:X509 |TRUSTED )?CERTIFICATE-----([^-]*)-----END")
 VERSIONS = {TLS_1_2: ssl.TLSVersion.TLSv1_2, TLS_1_3: ssl.TLSVersion.TLSv1_3}
 NO_CRYPTOGRAPHY = "type PKCS12 needs the package cryptography: pip install 'tiered[tls]'"
@@ -47,10 +52,12 @@ class _State(NamedTuple):
 
 
 class _Made(NamedTuple):
-    """The contexts of one state: of listeners (True) and of connections (False), with the certificate of listeners."""
+    """The contexts of one state: of listeners (True) and of connections (False), with the certificate of listeners, and
+    why connections refuse it."""
 
     contexts: dict[bool, ssl.SSLContext]
     certificate: Certificate | None
+    distrusted: str = ""
 
 
 class _Rejection(NamedTuple):
@@ -113,6 +120,11 @@ class TlsContexts:
     def rejected(self) -> str:
         """Why the newest files or settings are not used; "" if they are."""
         return self._rejection.why if self._rejection is not None else ""
+
+    @property
+    def distrusted(self) -> str:
+        """Why the trust store refuses the certificate that listeners show; "" if it takes it, or if there is none."""
+        return self._made.distrusted
 
     def look(self) -> None:
         """Looks at settings and files at once. Does nothing before the first context was made."""
@@ -195,7 +207,7 @@ class TlsContexts:
         if not self._at_listener:
             return _Made(contexts, None)
         contexts[True] = make_server_context(options)
-        return _Made(contexts, read_key_certificate(options.key))
+        return _Made(contexts, read_key_certificate(options.key), find_distrust(options))
 
     def _use(self, state: _State, made: _Made) -> None:
         self._made, self._state, self._rejection = made, state, None
@@ -233,6 +245,26 @@ def make_client_context(options: TlsOptions) -> ssl.SSLContext:
     if options.key:
         _load_key(context, options.key)
     return context
+
+
+def find_distrust(options: TlsOptions) -> str:
+    """Returns why a connection by these options refuses a listener by the same options, or is refused by it; "" if both
+    sides agree, or without a trust store. Dates and names of hosts are judged elsewhere."""
+    if not options.trust:
+        return ""
+    here, there = ssl.MemoryBIO(), ssl.MemoryBIO()
+    contexts = make_client_context(options._replace(checks_host=False)), make_server_context(options)
+    for each in contexts:
+        each.verify_flags |= NO_CHECK_TIME
+    sessions = contexts[0].wrap_bio(here, there), contexts[1].wrap_bio(there, here, server_side=True)
+    for session in sessions * FLIGHTS:
+        try:
+            session.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+        except ssl.SSLError as error:
+            return describe_fault(error)
+    return ""
 
 
 def read_key_certificate(store: Store) -> Certificate:

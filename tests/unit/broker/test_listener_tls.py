@@ -9,11 +9,13 @@ import pytest
 
 from tests.certificates import sign
 from tests.unit.hot.fixtures import FixedClock
-from tiered.broker.encryption import ListenerTls
+from tiered.broker.encryption import ListenerTls, tls_options
 from tiered.config.settings import Settings
 from tiered.metrics import Metrics
 from tiered.security.certificates import DAY_MS
 from tiered.system.clock import SystemClock
+from tiered.system.tls_contexts import find_distrust
+from tiered.system.tls_options import Store
 
 OPEN, LOOPBACK = "SSL://0.0.0.0:9092", "SSL://127.0.0.1:9092"
 
@@ -80,3 +82,34 @@ def test_certificates_of_all_listeners_stand_in_problems_and_metrics(tmp_path: P
         "a new certificate or setting of TLS of listener OUT is not used, the old one stays: ssl.k"
     )
     assert [rejected.value(name) for name in ("IN", "OUT", "http")] == [0, 1, 0]
+
+
+def test_certificate_that_the_own_trust_store_refuses_is_a_problem(tmp_path: Path) -> None:
+    """Others verify only the listener for brokers by that trust store. Dates have problems of their own."""
+    authority, clock = sign("CN=authority"), FixedClock(SystemClock().wall_ms())
+    shared, trust = tmp_path / "broker.pem", tmp_path / "ca.pem"
+    trust.write_text(authority.certificate_pem)
+    sign("CN=stray", sign("CN=elsewhere"), days=(-1, 60)).write(shared)
+    settings = Settings.from_strings(
+        {
+            "listeners": "IN://127.0.0.1:0,OUT://127.0.0.1:0",
+            "listener.security.protocol.map": "IN:SSL,OUT:SSL",
+            "inter.broker.listener.name": "IN",
+            "http": "127.0.0.1:0",
+            "ssl.client.auth": "required",
+            "ssl.keystore.location": str(shared),
+            "ssl.truststore.location": str(trust),
+        }
+    )
+    tls = ListenerTls(lambda: settings, settings, clock, Metrics())
+    for name in ("IN", "OUT"):
+        tls.of_listener(name).check()
+    (problem,) = tls.describe_problems()
+    assert problem.startswith(
+        "the certificate of listener IN (CN=stray) is refused by the trust store of this broker: brokers with the same"
+    )
+    assert "unable to get local issuer" in problem, problem
+    sign("CN=good", authority, hosts=("elsewhere",), days=(-1, 60)).write(shared)
+    assert list(tls.describe_problems()) == []
+    sign("CN=old", authority, days=(-5, -1)).write(tmp_path / "old.pem")
+    assert find_distrust(tls_options(settings)._replace(key=Store(location=str(tmp_path / "old.pem")))) == ""

@@ -67,9 +67,9 @@ def _encode_certificates(tls: ListenerTls) -> list[ReportedCertificate]:
             found.not_before_ms,
             found.not_after_ms,
             tls.judge(found),
-            rejected,
+            rejected or (distrusted and f"the trust store of the broker refuses it: {distrusted}"),
         )
-        for listener, found, rejected in tls.list_certificates()
+        for listener, found, rejected, distrusted in tls.list_certificates()
     ]
 
 
