@@ -15,8 +15,11 @@ from tests.unit.kafka.scripted import Answer, Delayed, Scripted
 from tiered.ids import TopicPartition
 from tiered.ports import Net
 from tiered.records.batch import encode_batch
+from tiered_api.cli.reach import new_consumer
 from tiered_api.cli.text.offset_range import parse_range
+from tiered_api.cli.topic.consume import read_range
 from tiered_api.cli.topic.consume_group import GroupReader
+from tiered_api.cli.topic.outages import Outages
 from tiered_api.cli.topic.record_printer import Printer, make_writer
 from tiered_api.kafka.client.client import Address, KafkaClient
 from tiered_api.kafka.client.group_member import ConsumerGroupMember, write_assignment
@@ -139,6 +142,43 @@ async def consume_with_outage(net: Net, clock: SimClock, rig: GroupRig, *, leade
     await client.close()
     for each in (rig.leader, rig.coordinator):
         each.stop()
+
+
+def test_reader_without_a_group_goes_on_after_its_leader_was_away(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    loop, rig = SimLoop(1), GroupRig()
+    net, clock = SimNetwork(loop, random.Random(1)).host("a"), SimClock(loop)
+
+    async def consume() -> None:
+        await rig.start(net)
+        client = KafkaClient(net, clock, [Address(HOST, rig.leader.port)], retry_seconds=15.0)
+        consumer = new_consumer(client, Namespace(**{**vars(ARGS), "group": None}))
+        consumer.assign({TopicPartition(TOPIC, 0): 0})
+        printer = Printer(make_writer(ARGS), BEFORE + DURING)
+        rig.log_end = BEFORE
+        running = asyncio.ensure_future(read_range(consumer, {}, printer, Outages(clock, "this command")))
+        while printer.count < BEFORE:
+            await clock.sleep(0.1)
+        for each in (rig.leader, rig.coordinator):
+            each.stop()
+        rig.log_end += DURING
+        await clock.sleep(AWAY_SECONDS)
+        assert not running.done(), running
+        for each in (rig.leader, rig.coordinator):
+            await each.start(net, HOST, each.port)
+        await running
+        await consumer.close()
+        await client.close()
+        for each in (rig.leader, rig.coordinator):
+            each.stop()
+
+    async def test() -> None:
+        async with asyncio.timeout(600):
+            await consume()
+
+    loop.run(test())
+    out, err = capfdbinary.readouterr()
+    assert out == b"".join(b"%d\n" % number for number in range(BEFORE + DURING))
+    assert b"this command cannot read now, and tries again: no broker" in err and err.count(b"\n") == 1, err
 
 
 @pytest.mark.parametrize("leader_too", [False, True])

@@ -10,5 +10,6 @@ May import: as cli
 ~ produce         records from standard input into topics
 ~ consume         records of topics to standard output
 ~ consume_group   consumption as a member of a group
+~ outages         calls that are made again while brokers are unreachable
 ~ record_printer  consumed records as JSON or in a format
 """

@@ -17,6 +17,7 @@ from tiered_api.cli.reach import new_consumer, open_client, parse_numbers
 from tiered_api.cli.text.offset_range import NO_RESET, Point, PointKind, Range, parse_range, resolve_offsets
 from tiered_api.cli.topic.consume_group import consume_as_member
 from tiered_api.cli.topic.describe import partitions_of
+from tiered_api.cli.topic.outages import Outages
 from tiered_api.cli.topic.record_printer import Printer, make_writer
 from tiered_api.cli.topic.topics import select_topics
 from tiered_api.kafka.client.client import KafkaClient
@@ -54,7 +55,7 @@ async def _consume(args: Namespace) -> None:
         consumer = new_consumer(client, args)
         consumer.assign({each: start for each, start in starts.items() if each not in ends or start < ends[each]})
         try:
-            await _read(consumer, ends, Printer(write, args.num))
+            await read_range(consumer, ends, Printer(write, args.num), Outages(client.clock, "this command"))
         finally:
             await consumer.close()
 
@@ -104,11 +105,14 @@ async def _report_held_back(client: KafkaClient, where: Range, ends: Mapping[Top
         print_error(f"an open transaction holds back {held[0]} from offset {ends[held[0]]} on{more}")
 
 
-async def _read(consumer: KafkaConsumer, ends: Mapping[TopicPartition, int], printer: Printer) -> None:
-    """Reads until every partition is at its end or enough is printed; else without an end."""
+async def read_range(
+    consumer: KafkaConsumer, ends: Mapping[TopicPartition, int], printer: Printer, outages: Outages
+) -> None:
+    """Reads until every partition is at its end or enough is printed; else without an end. Goes on at its positions
+    while brokers are unreachable, as Kafka's console consumer does."""
     trimmed = 0
     while consumer.positions() and not printer.is_done:
-        for fetched in await consumer.poll():
+        for fetched in await outages.outlast("read", consumer.poll):
             printer.print(fetched, ends.get(fetched.tp))
         sys.stdout.buffer.flush()
         for tp, position in consumer.positions().items():

@@ -9,34 +9,26 @@ from __future__ import annotations
 import asyncio
 import sys
 from argparse import Namespace
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
-from typing import TypeVar
 
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered_api.cli.output import print_error
 from tiered_api.cli.reach import new_consumer, open_client
 from tiered_api.cli.text.offset_range import NO_RESET, PointKind, Range, resolve_offsets
+from tiered_api.cli.topic.outages import Outages
 from tiered_api.cli.topic.record_printer import Printer, Write
 from tiered_api.cli.topic.topics import select_topics
 from tiered_api.kafka.client.client import KafkaClient
 from tiered_api.kafka.client.consumer import KafkaConsumer
 from tiered_api.kafka.client.group_member import ConsumerGroupMember
 from tiered_api.kafka.client.group_offsets import fetch_committed_offsets
-from tiered_api.kafka.client.leader_routing import STALE_COORDINATOR_CODES, STALE_LEADER_CODES
-
-T = TypeVar("T")
 
 COMMIT_NS = 1_000_000_000
 LEAVE_SECONDS = 5.0
-OUTAGE_PAUSE_SECONDS = 1.0
-REPORT_NS = 10_000_000_000
-"""Time for which brokers are unreachable until the member says so."""
 JOIN, READ, COMMIT = "join", "read", "commit"
 """Purposes of requests, each with its own outage."""
-OUTAGE_CODES = STALE_LEADER_CODES | STALE_COORDINATOR_CODES | {Code.REQUEST_TIMED_OUT}
-"""Refusals that end once a leader or coordinator is back."""
 NAMED_MAX = 5
 """Most partitions that an error names."""
 
@@ -72,21 +64,20 @@ class GroupReader:
         self._first_offsets: dict[TopicPartition, int] = {}
         """Offsets of the command, as they were when the partition was assigned first."""
         self._committed_ns = client.clock.mono_ns()
-        self._failing_since: dict[str, int | None] = {}
-        """By purpose, for those that fail now: the start of the first call; None once it is reported."""
+        self._outages = Outages(client.clock, f"group {args.group}")
 
     async def run(self) -> None:
         consumer = new_consumer(self._client, self._args)
         try:
             while not self._printer.is_done:
-                mine = await self._outlast(JOIN, self._member.join)
-                consumer.assign(await self._outlast(JOIN, partial(self.start_offsets, mine)))
-                await self._outlast(COMMIT, self._commit)
+                mine = await self._outages.outlast(JOIN, self._member.join)
+                consumer.assign(await self._outages.outlast(JOIN, partial(self.start_offsets, mine)))
+                await self._outages.outlast(COMMIT, self._commit)
                 await self._read(consumer)
                 if self._printer.is_done:
                     await self._commit()
                 else:
-                    await self._outlast(COMMIT, self._commit)
+                    await self._outages.outlast(COMMIT, self._commit)
                 self._uncommitted.clear()
         finally:
             await consumer.close()
@@ -115,32 +106,9 @@ class GroupReader:
             self._uncommitted |= {each: self._first_offsets[each] for each in new}
         return {each: known[each] if each in known else self._first_offsets[each] for each in mine}
 
-    async def _outlast(self, purpose: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Makes a call, again and again while brokers are unreachable. Raises other refusals."""
-        while True:
-            started_ns = self._client.clock.mono_ns()
-            try:
-                got = await call()
-            except (Unavailable, Refused) as fault:
-                self._note_outage(purpose, fault, started_ns)
-                await self._client.clock.sleep(OUTAGE_PAUSE_SECONDS)
-            else:
-                self._failing_since.pop(purpose, None)
-                return got
-
-    def _note_outage(self, purpose: str, fault: Unavailable | Refused, started_ns: int) -> None:
-        """Says once that brokers are unreachable, if that lasts. Raises a fault with another cause."""
-        is_outage = not fault.final if isinstance(fault, Unavailable) else fault.code in OUTAGE_CODES
-        if not is_outage:
-            raise fault
-        since_ns = self._failing_since.setdefault(purpose, started_ns)
-        if since_ns is not None and self._client.clock.mono_ns() - since_ns >= REPORT_NS:
-            self._failing_since[purpose] = None
-            print_error(f"group {self._args.group} cannot {purpose} now, and tries again: {fault}")
-
     async def _read(self, consumer: KafkaConsumer) -> None:
         while not self._member.must_rejoin.is_set() and not self._printer.is_done:
-            for fetched in await self._outlast(READ, consumer.poll):
+            for fetched in await self._outages.outlast(READ, consumer.poll):
                 if not self._printer.is_done:
                     self._uncommitted[fetched.tp] = self._printer.print(fetched, None)
             sys.stdout.buffer.flush()
@@ -153,10 +121,10 @@ class GroupReader:
         try:
             await self._commit(deadline=now_ns)
         except (Unavailable, Refused) as fault:
-            self._note_outage(COMMIT, fault, now_ns)
+            self._outages.note(COMMIT, fault, now_ns)
             self._committed_ns = self._client.clock.mono_ns()
         else:
-            self._failing_since.pop(COMMIT, None)
+            self._outages.end(COMMIT)
 
     async def _commit(self, deadline: int | None = None) -> None:
         await self._member.commit(self._uncommitted, deadline)
