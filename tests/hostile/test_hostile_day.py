@@ -60,6 +60,8 @@ SET_SECONDS = scale(400, 10_000) / 1000
 """Longest time of an attack."""
 PREPARE_SECONDS = 600
 QUIET_SECONDS = scale(100, 1_000) / 1000
+KEPT_OUT_SHARE = 10
+"""At most one attack of so many may find that earlier ones have all that their user may have."""
 CALM_P99_MS = P99_MS / 2
 """A calm broker's tenant that waits longer lacks the cores: then the set is not judged by time."""
 QUOTAS = {
@@ -188,6 +190,8 @@ class Day:
         self._fresh = 0
         self.peak = self.largest_bound = 0
         """Most MB above a fresh broker, and the bound of the set that may take most."""
+        self.kept_out: list[str] = []
+        """Attacks that could not be prepared, each with the reason."""
         self.late: list[dict[str, object]] = []
         self.unjudged: list[dict[str, object]] = []
 
@@ -229,7 +233,8 @@ class Day:
         try:
             for view, case in zip(views, cases, strict=True):
                 assert await asyncio.to_thread(view.is_prepared.wait, PREPARE_SECONDS), case.name
-                assert view.is_reached, f"{case.name} does not attack: {view.outcome}"
+                if not view.is_reached:  # attacks before it have all that one holder may have
+                    self.kept_out.append(f"{case.name}: {view.outcome}")
             await set_quota(root, "user", HOSTILE, QUOTAS)
             failed = (await measure(tenant))["failed"]
             await measure(calm)
@@ -310,10 +315,11 @@ def test_good_tenant_is_served_through_all_attacks(tmp_path: Path) -> None:
         attacked_broker(tmp_path / "data", http=url, stop_seconds=60, **settings) as broker,
         attacked_broker(tmp_path / "calm", http=url, stop_seconds=60, **settings) as calm,
     ):
-        day = Day(broker, calm)
-        asyncio.run(day.run(choose()))
+        day, sets = Day(broker, calm), choose()
+        asyncio.run(day.run(sets))
     gc.collect()  # while warnings are ignored: a TLS handshake that an attack breaks off leaves its socket
     assert day.peak <= day.largest_bound, "memory of earlier attacks adds up"
+    assert len(day.kept_out) <= sum(map(len, sets)) // KEPT_OUT_SHARE, day.kept_out
     assert not day.late
     if day.unjudged:
         pytest.skip(f"the machine is busy, so these sets are not judged by time: {day.unjudged}")
