@@ -19,6 +19,7 @@ from tiered_api.kafka.protocol.messages import (
     delete_records,
     describe_producers,
     describe_topic_partitions,
+    describe_transactions,
     describe_user_scram_credentials,
     elect_leaders,
     find_coordinator,
@@ -31,6 +32,8 @@ from tiered_api.kafka.protocol.messages import (
     offset_for_leader_epoch,
 )
 from tiered_api.kafka.protocol.schema import Message
+from tiered_api.kafka.server.connection import SCRATCH_FRAME_MAX
+from tiered_api.kafka.server.dispatch import LARGE_FRAME_BYTES
 from tiered_api.kafka.server.exchange import group_requests, turns
 from tiered_api.kafka.server.handlers import describe_topic_partitions as pages_handler
 from tiered_api.kafka.server.handlers import join_group as join_group_handler
@@ -40,6 +43,7 @@ COUNT = 20_000
 CALLS_PER_TURN = 25_000
 """Most calls of functions in one turn: some milliseconds of work. A request has at least twice as many."""
 NUMBERS = range(COUNT)
+CONNECTIONS, NAMES_OF_EACH = 60, 1_000
 
 REQUESTS: dict[str, Callable[[], tuple[Message, int]]] = {
     "users": lambda: (
@@ -316,5 +320,30 @@ def test_offsets_of_many_partitions_are_fetched_in_pieces(
         assert found == [known, [(number, -1) for number in numbers], known]
         code = Code.UNKNOWN_TOPIC_ID.number if version >= 10 else 0
         assert [{each.error_code for each in topic.partitions} for topic in topics] == [{0}, {code}, {0}]
+
+    run(tmp_path, scenario, **QUICK)
+
+
+def test_requests_of_many_connections_are_decoded_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is small enough for one turn; those of all connections that arrive together are not. They end too early:
+    only their decoding is counted."""
+    monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(turns, "GATHER_SECONDS", 1e-6)
+    names = [f"transactional-id-{n:010}" for n in range(NAMES_OF_EACH)]
+
+    async def scenario(site: KafkaBroker) -> None:
+        clients, handled = [await site.client() for _ in range(CONNECTIONS)], asyncio.Event()
+        whole = clients[0].frame(describe_transactions.DescribeTransactionsRequest(names), 0)
+        frame = (len(whole) - 4 - len(names[0])).to_bytes(4, "big") + whole[4 : -len(names[0])]
+        assert LARGE_FRAME_BYTES < len(frame) < SCRATCH_FRAME_MAX
+
+        async def handle() -> None:
+            await asyncio.gather(*(client.send(frame) for client in clients))
+            assert {await client.read_to_end() for client in clients} == {b""}
+
+        handling = asyncio.create_task(handle())
+        handling.add_done_callback(lambda _: handled.set())
+        assert await count_calls_per_turn(handled) < CALLS_PER_TURN
+        await handling
 
     run(tmp_path, scenario, **QUICK)

@@ -45,8 +45,9 @@ from tiered_api.kafka.server.rights.verdict import ALLOWED, Verdict, run_without
 log = logging.getLogger(__name__)
 
 PRODUCE, FETCH = 0, 1
-LARGE_FRAME_BYTES = 64 << 10
-"""Size from which the decoding of a request may take the time of a turn: it is decoded in pieces."""
+LARGE_FRAME_BYTES = 4 << 10
+"""Size from which a request is decoded in turns with others, and in pieces: those of many connections that arrive
+together take the time of a turn."""
 SMALL_FRAME_BYTES = 1 << 10
 """Size up to which a request is handled at once, if nothing has to be waited for. It waits for no turn, as a small
 Produce request does not."""
@@ -200,9 +201,8 @@ class Dispatch:
             return None
         self._context.requests[api.key] += 1
         if len(frame) >= LARGE_FRAME_BYTES:
-            self.spawn(
-                connection, partial(self._handle_large, connection, connection.caller, bytes(frame), header), api.name
-            )
+            held = connection.retain_request(frame)
+            self.spawn(connection, partial(self._handle_large, connection, connection.caller, held, header), api.name)
             return None
         call = _make_call(
             connection, connection.caller, header, decode(api.request_type, header.version, frame, header.position)
@@ -230,18 +230,20 @@ class Dispatch:
         return None
 
     async def _handle_large(
-        self, connection: RequestConnection, caller: Caller, frame: bytes, header: RequestHeader
+        self, connection: DispatchConnection, caller: Caller, frame: memoryview, header: RequestHeader
     ) -> Sequence[Part] | None:
-        """Handles a large request in a task. It is decoded in pieces, in turns with other requests. `caller` is the
-        one of its arrival."""
+        """Handles a large request in a task. It is decoded in pieces, in turns with other requests. The connection
+        reads no further request meanwhile: it would overtake this one. `caller` is the one of its arrival."""
         assert header.api is not None
-        decoding = decode_in_pieces(header.api.request_type, header.version, frame, header.position)
+        decoding = decode_in_pieces(header.api.request_type, header.version, bytes(frame), header.position)
         try:
             call = _make_call(connection, caller, header, await self._context.turns.run_steps(decoding))
         except Malformed as error:
             connection.refuse("malformed", f"{header.api.name} version {header.version}: {error}")
             return None
-        del frame
+        finally:
+            del decoding, frame
+            connection.release_request()
         is_allowed = self._context.broker.authorization.authorizer is None
         work = partial(self._handle, call, header.key, ALLOWED if is_allowed else None)
         return await (self._run_long_poll(connection, work) if header.api.is_long_poll else work())
