@@ -1,11 +1,11 @@
-"""A tenant within its quota: it writes a record every few ms on one connection, and prints its latencies when asked.
+"""A tenant within its quota: it has a record to write every few ms, and prints the latencies of them when asked.
 
 python -m tests.hostile.tenant HOST:PORT TOPIC [USER PASSWORD]   prints {"count", "p50", "p99", "worst", "failed"}, in
 milliseconds, for each line of its input, and begins anew. With a user, it logs in over TLS.
 
-Up to five requests are on their way, as with Kafka's producer. A latency counts from the time at which the record was
-due, so that a reply that comes late does not hide later ones.
-`failed` counts the records that the broker did not take.
+It works as Kafka's producer does: up to five requests are on their way, and records that are due meanwhile go together
+in the next one. A latency counts from the time at which the record was due, so that a reply that comes late does not
+hide later ones. `failed` counts the requests that the broker did not take.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 import time
 from collections import deque
 from functools import cache
+from math import floor
 from time import perf_counter as now
 from typing import TypeVar
 
@@ -41,7 +42,7 @@ T = TypeVar("T", bound=Message)
 CLIENT_ID = "tenant"
 ADDRESS = "127.0.0.78"
 PAUSE_SECONDS = 0.005
-IN_FLIGHT = 5
+IN_FLIGHT, BATCH_MAX = 5, 500
 VALUE_BYTES = 1024
 VERSION = 9
 
@@ -58,9 +59,10 @@ def read_reply(table: type[T], version: int, reply: bytes) -> T:
     return decode(table, version, reply, position)
 
 
-def make_request(topic: str) -> bytes:
-    """Returns a whole Produce request of one record."""
-    records = encode_batch([(int(time.time() * 1000), None, bytes(VALUE_BYTES), ())])
+@cache
+def make_request(topic: str, count: int) -> bytes:
+    """Returns a whole Produce request of a batch of so many records."""
+    records = encode_batch([(int(time.time() * 1000), None, bytes(VALUE_BYTES), ())] * count)
     data = [TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=records)])]
     return make_frame(ProduceRequest(acks=-1, timeout_ms=10_000, topic_data=data), VERSION)
 
@@ -81,14 +83,13 @@ def log_in(connection: socket.socket, user: str, password: str) -> None:
 
 def main(address: str, topic: str, *login: str) -> None:
     host, port = address.rsplit(":", 1)
-    request = make_request(topic)
     plain = socket.create_connection((host, int(port)), 60, (ADDRESS, 0))
     plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     with trusting().wrap_socket(plain) if login else plain as connection:
         if login:
             log_in(connection, *login)
         waits: list[float] = []
-        failed, sent = 0, deque[float]()
+        failed, sent = 0, deque[tuple[float, int]]()
         due = now() + PAUSE_SECONDS
         while True:
             is_full = len(sent) == IN_FLIGHT
@@ -96,7 +97,8 @@ def main(address: str, topic: str, *login: str) -> None:
             has_reply = connection in found
             while has_reply:
                 reply = receive(connection, int.from_bytes(receive(connection, 4), "big"))
-                waits.append((now() - sent.popleft()) * 1e3)
+                first, count = sent.popleft()
+                waits += ((now() - first - number * PAUSE_SECONDS) * 1e3 for number in range(count))
                 parsed = read_reply(ProduceResponse, VERSION, reply)
                 failed += parsed.responses[0].partition_responses[0].error_code != 0
                 has_reply = isinstance(connection, ssl.SSLSocket) and connection.pending() > 0
@@ -106,10 +108,11 @@ def main(address: str, topic: str, *login: str) -> None:
                 print(json.dumps({**summarize(waits), "failed": failed}), flush=True)
                 waits.clear()
                 failed, due = 0, now()
-            if now() >= due and len(sent) < IN_FLIGHT:
-                connection.sendall(request)
-                sent.append(due)
-                due += PAUSE_SECONDS
+            count = min(floor((now() - due) / PAUSE_SECONDS) + 1, BATCH_MAX)
+            if count > 0 and len(sent) < IN_FLIGHT:
+                connection.sendall(make_request(topic, count))
+                sent.append((due, count))
+                due += count * PAUSE_SECONDS
 
 
 @cache
