@@ -217,10 +217,13 @@ class MetadataLog:
             await self.verify_cluster()  # an empty bucket may be a directory that is not mounted
             key = layout.slot_key(min(missing))
             if any(layout.slot_of(each.key) > min(missing) for each in listed):
+                # later ones may also be what this controller wrote since the bucket went back
                 raise Refused(
                     Code.INCONSISTENT_CLUSTER_ID,
                     f"the object {key} of the metadata log is gone, and later ones are there: put the object back, from"
-                    " an older version of it or from a copy of the bucket, and start the brokers",
+                    " an older version of it or from a copy of the bucket, and start the brokers; if more objects are"
+                    " gone, the bucket went back to an older state: stop all brokers, and put the newer state of the"
+                    " bucket back",
                 )
             raise Refused(
                 Code.INCONSISTENT_CLUSTER_ID,

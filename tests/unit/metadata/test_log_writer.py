@@ -260,7 +260,8 @@ def test_controller_that_writes_on_notices_a_hole_in_its_log() -> None:
         gone = await log.append(topic_created(1))
         await memory.delete([layout.slot_key(gone)])
         await log.append(topic_created(2))
-        with pytest.raises(Refused, match=f"{layout.slot_key(gone)} of the metadata log is gone, and later ones"):
+        words = f"{layout.slot_key(gone)} of the metadata log is gone, and later ones .* went back to an older state"
+        with pytest.raises(Refused, match=words):
             for _ in range(4):
                 await log.check_superseded()
 
