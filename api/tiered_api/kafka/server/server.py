@@ -51,7 +51,7 @@ STALLED_BYTES_PER_SECOND = 64 << 10
 """Slowest rate of a large frame while other frames wait for memory."""
 UNPROVEN_MAX = 100
 """Connections to the listener between brokers that have not proved to be brokers, from which on another one takes no
-place of a client."""
+place of a client. They are a quarter of `max.connections` at most."""
 IDLE_SECONDS = 1.0
 """A connection that idles or waits for a reply for so long may be closed in favour of one from another address."""
 STOP_SECONDS = 2.0
@@ -302,8 +302,9 @@ class KafkaServer:
         if not self._is_protected(listener):
             return False
         unproven = sum(count for (is_between, _), count in self._connections_by_host.items() if is_between)
-        if unproven >= UNPROVEN_MAX:
-            return self._make_room(host, [listener], UNPROVEN_MAX)
+        unproven_max = min(UNPROVEN_MAX, max(most // 4, 1))
+        if unproven >= unproven_max:
+            return self._make_room(host, [listener], unproven_max)
         others = [each for each in self.connections if each.listener in unprotected]
         if others:
             hosts = sum((self._hosts_by_listener[each] for each in unprotected), Tally[str]())
