@@ -14,9 +14,10 @@ from tests.sim.cluster.expiry import LogBatch
 from tests.sim.cluster.failover_checker import FAULT_KINDS, TRIAL_CHANCE, FailoverBounds
 from tests.sim.cluster.model_of_copies import ModelOfCopies
 from tests.sim.cluster.observer import BrokenRules
-from tests.sim.cluster.options import ClusterOptions
+from tests.sim.cluster.options import BROKERS, ClusterOptions
 from tests.sim.cluster.reply_checker import ReplyChecker
 from tests.sim.cluster.run import run
+from tests.sim.cluster.shapes import draw_options
 from tests.sim.cluster.test_cluster_stored import without_faults
 from tiered.controller.heartbeats import BrokerHeartbeats
 from tiered.coordinator.runtime import CoordinatorRuntime
@@ -199,7 +200,8 @@ def find_seed(how: str) -> int:
     """Returns a seed in which a broker that is not the controller goes missing in this way."""
     for seed in range(1_000):
         rng = random.Random(f"{seed}/lasting")
-        if rng.random() < TRIAL_CHANCE and rng.choice((1, 2, 3)) == 2 and rng.choice(FAULT_KINDS) == how:
+        is_drawn = rng.random() < TRIAL_CHANCE and rng.choice((1, 2, 3)) == 2 and rng.choice(FAULT_KINDS) == how
+        if is_drawn and draw_options(seed).brokers == BROKERS:
             return seed
     raise AssertionError(how)
 

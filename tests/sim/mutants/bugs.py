@@ -203,8 +203,10 @@ def put_manifest_first(original: Any) -> Any:
 
 
 def drop_unuploaded_segments(original: Any) -> Any:
-    def find_local_start(closed: Any, active: Any, config: Any, now_ms: int, *, cold_end: int) -> Any:
-        return original(closed, active, config, now_ms, cold_end=LONG_MAX)
+    def find_local_start(
+        closed: Any, active: Any, config: Any, now_ms: int, *, cold_end: int, clean_to: int = 0
+    ) -> Any:
+        return original(closed, active, config, now_ms, cold_end=LONG_MAX, clean_to=clean_to)
 
     return find_local_start
 
