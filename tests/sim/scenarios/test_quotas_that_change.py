@@ -222,7 +222,7 @@ BUGS: list[tuple[list[Patch], int, float]] = [
     ([(ClientQuotas, "apply_image", keep_old_quotas)], 5, SECONDS),
     ([(QuotaTable, "find_limit", reverse_levels)], 2, SECONDS),
 ]
-"""Each with a seed and the seconds that find it. Neither part of the first one is found alone: clients keep their connections."""
+"""Each with a seed and the seconds that find it. No run finds one part of the first bug: clients keep connections."""
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=[patches[0][2].__name__ for patches, _, _ in BUGS])
