@@ -67,8 +67,7 @@ class LogEnds(NamedTuple):
 class CleanableRange(NamedTuple):
     """Offsets `[first_dirty, first_uncleanable)` may be cleaned; those below `first_dirty` were cleaned before.
 
-    `overdue_ms` is how long the oldest dirty record is older than max.compaction.lag.ms. `dirty_segments` counts those
-    of `dirty_bytes`.
+    `overdue_ms` is how long the oldest dirty record is older than max.compaction.lag.ms.
     """
 
     first_dirty: int
@@ -76,7 +75,6 @@ class CleanableRange(NamedTuple):
     clean_bytes: int
     dirty_bytes: int
     overdue_ms: int
-    dirty_segments: int = 0
 
     @property
     def dirty_ratio(self) -> float:
@@ -109,7 +107,7 @@ def find_cleanable(
     limit = min(ends.high_watermark, ends.last_stable_offset)
     newest_ms = now_ms - max(config.min_compaction_lag_ms, 0)
     first_uncleanable = closed[0].base_offset if closed else first_dirty
-    clean_bytes = dirty_bytes = dirty_segments = 0
+    clean_bytes = dirty_bytes = 0
     oldest_ms = -1
     for segment in closed:
         if segment.next_offset > limit:
@@ -121,13 +119,11 @@ def find_cleanable(
         if not is_dirty:
             clean_bytes += segment.size
             continue
-        dirty_bytes, dirty_segments = dirty_bytes + segment.size, dirty_segments + 1
+        dirty_bytes += segment.size
         if segment.size and oldest_ms < 0:
             oldest_ms = segment.created_ms
     late_ms = now_ms - config.max_compaction_lag_ms - oldest_ms if oldest_ms >= 0 else 0
-    return CleanableRange(
-        first_dirty, max(first_uncleanable, first_dirty), clean_bytes, dirty_bytes, max(late_ms, 0), dirty_segments
-    )
+    return CleanableRange(first_dirty, max(first_uncleanable, first_dirty), clean_bytes, dirty_bytes, max(late_ms, 0))
 
 
 def group_segments(

@@ -35,8 +35,6 @@ class KeyOffsetMap:
         self.seed = seed[:SEED_BYTES].ljust(SEED_BYTES, b"\0")
         self.keys_max = max(1, min(slots - 1, int(slots * load_factor)))
         self.keys = 0
-        self.records = 0
-        self.keyless = 0
         self.latest_offset = -1
         self.unopened = ""
         """The first batch that stays as it is because it cannot be opened within the bounds, and why; "" for none."""
@@ -51,8 +49,6 @@ class KeyOffsetMap:
             self.table, self.seed, self.keys, self.keys_max, self.latest_offset, data, start, end, from_offset, one
         )
         self.keys, self.latest_offset = put.keys, put.latest_offset
-        self.records += put.records
-        self.keyless += put.keyless
         return put
 
     def cover(self, offset: int) -> None:

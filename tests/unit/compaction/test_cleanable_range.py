@@ -34,9 +34,9 @@ def find(
 
 
 def test_dirty_part_begins_where_the_last_clean_ended() -> None:
-    assert find() == (0, 30, 0, 300, 0, 3)
-    assert find(10) == (10, 30, 100, 200, 0, 2)
-    assert find(30) == (30, 30, 300, 0, 0, 0)
+    assert find() == (0, 30, 0, 300, 0)
+    assert find(10) == (10, 30, 100, 200, 0)
+    assert find(30) == (30, 30, 300, 0, 0)
 
 
 @pytest.mark.parametrize(("start", "clean_to"), [(15, 10), (0, 41)])
@@ -48,7 +48,7 @@ def test_dirty_part_begins_at_a_log_start_that_moved_or_after_a_truncation(start
 @pytest.mark.parametrize(("watermark", "stable"), [(29, 30), (30, 20), (21, 25)])
 def test_no_segment_is_cleaned_above_the_watermark_or_the_stable_offset(watermark: int, stable: int) -> None:
     assert find(watermark=watermark, stable=stable).first_uncleanable == 20
-    assert find(30, stable=5) == (30, 30, 0, 0, 0, 0)
+    assert find(30, stable=5) == (30, 30, 0, 0, 0)
 
 
 def test_clean_is_due_above_the_dirty_ratio() -> None:
@@ -62,7 +62,7 @@ def test_clean_is_due_above_the_dirty_ratio() -> None:
 def test_segment_with_a_record_younger_than_the_lag_stays() -> None:
     lag = replace(COMPACTED, min_compaction_lag_ms=5 * DAY - 10)
     assert find(config=lag).first_uncleanable == 20 and find(config=lag, now_ms=NOW + 10).first_uncleanable == 30
-    assert find(20, config=lag) == (20, 20, 200, 0, 0, 0)
+    assert find(20, config=lag) == (20, 20, 200, 0, 0)
 
 
 def test_segment_without_a_timestamp_is_as_old_as_its_end() -> None:
