@@ -409,22 +409,30 @@ def test_setting_that_bounds_something_is_a_pot_or_has_a_reason() -> None:
 def test_jobs_of_a_newcomer_find_a_thread_and_take_turns(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asyncio.timeout(TEST_SECONDS), http_broker(tmp_path) as site:
-            context, begun, order = site.http._listener.context, threading.Event(), list[str]()
+            context, order = site.http._listener.context, list[str]()
+            may_end = {name: threading.Semaphore(0) for name in ("greedy", "new", "third")}
             large = INLINE_BYTES + 1
 
             def work(name: str) -> None:
                 order.append(name)
-                assert begun.wait(TEST_SECONDS)
+                assert may_end[name].acquire(timeout=TEST_SECONDS)
 
-            jobs = [asyncio.create_task(context.run_job_of("greedy", large, work, "greedy")) for _ in range(20)]
+            def begin(name: str) -> asyncio.Task[None]:
+                return asyncio.create_task(context.run_job_of(name, large, work, name))
+
+            jobs = [begin("greedy") for _ in range(20)]
             await wait_until(lambda: context._turns.waiting == 19)
             await wait_until(lambda: order == ["greedy"])
-            jobs.append(asyncio.create_task(context.run_job_of("new", large, work, "new")))
+            jobs.append(begin("new"))
             await wait_until(lambda: order == ["greedy", "new"])
-            jobs += [asyncio.create_task(context.run_job_of(name, large, work, name)) for name in ("new", "third")]
+            jobs += [begin("new"), begin("third")]
             await wait_until(lambda: context._turns.waiting == 21)
-            begun.set()
+            for begun, ends in enumerate(("new", "greedy", "greedy"), 3):
+                may_end[ends].release()
+                await wait_until(lambda begun=begun: len(order) == begun)  # type: ignore[misc]
+            assert order[2:] == ["new", "greedy", "third"]
+            for each in may_end.values():
+                each.release(len(jobs))
             await asyncio.gather(*jobs)
-            assert {"new", "third"} <= set(order[2:6]), order
 
     asyncio.run(scenario())
