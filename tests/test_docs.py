@@ -30,7 +30,7 @@ from tiered_api.cli.arguments import parser
 from tiered_api.cli.broker.sources import environment_variable
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.parsing import Command
-from tiered_api.http.server.operations import ROUTE_RULES
+from tiered_api.http.server.rights import ROUTE_RULES
 from tiered_api.http.server.routes import table
 from tiered_api.kafka.server.rights.operations import API_RULES
 
@@ -70,7 +70,7 @@ def settings_page() -> str:
 ACLS_HEAD = """\
 # Rights of requests
 
-Generated from `tiered_api.kafka.server.rights.operations` and `tiered_api.http.server.operations` by
+Generated from `tiered_api.kafka.server.rights.operations` and `tiered_api.http.server.rights` by
 `python -m tests.test_docs`. How rights are granted: [SECURITY.md](SECURITY.md#authorization).
 """
 

@@ -13,7 +13,7 @@ from tiered.config.settings import STANDARD_AUTHORIZER
 from tiered.controller.requests import AclChoice, CreateAcls, DeleteAcls
 from tiered.ids import TopicPartition
 from tiered.metadata.changes import AclAdded
-from tiered_api.http.server.operations import ROUTE_RULES
+from tiered_api.http.server.rights import ROUTE_RULES
 from tiered_api.http.server.routes import table
 
 RECORD = {"value": {"type": "JSON", "data": 1}}

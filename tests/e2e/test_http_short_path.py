@@ -21,7 +21,7 @@ from tiered.config.settings import STANDARD_AUTHORIZER
 from tiered.security.acls import Operation, ResourceType
 from tiered.security.bearer_tokens import KeySet
 from tiered.security.scram import ScramMechanism
-from tiered_api.http.server.operations import ROUTE_RULES, RouteNeed, RouteRule
+from tiered_api.http.server.rights import ROUTE_RULES, RouteNeed, RouteRule
 from tiered_api.http.server.server import serve_http
 from tiered_api.http.v3.fast_produce import OPERATION
 

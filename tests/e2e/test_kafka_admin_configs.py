@@ -25,7 +25,7 @@ from tiered_api.kafka.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
-from tiered_api.kafka.server.exchange.config_resources import ConfigResourceType
+from tiered_api.kafka.server.requests.config_resources import ConfigResourceType
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
 TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER

@@ -18,6 +18,7 @@ from tiered.hot import checkpoints
 from tiered.ports import FileSlice, World
 from tiered.records.batch import decode_records
 from tiered.security.principal import ANONYMOUS, Caller
+from tiered.system import turns
 from tiered.system.local_disk import LocalDisk
 from tiered_api.kafka.protocol.messages.create_partitions import (
     CreatePartitionsAssignment,
@@ -47,8 +48,7 @@ from tiered_api.kafka.protocol.messages.list_partition_reassignments import (
 from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tiered_api.kafka.protocol.messages.tiered_compact import CompactedTopic, TieredCompactRequest
 from tiered_api.kafka.protocol.schema import ZERO_ID
-from tiered_api.kafka.server.exchange import turns
-from tiered_api.kafka.server.exchange.context import Call
+from tiered_api.kafka.server.context.context import Call
 from tiered_api.kafka.server.handlers import tiered_compact
 
 

@@ -31,7 +31,7 @@ from tiered_api.kafka.protocol.messages.offset_fetch import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
-from tiered_api.kafka.server.exchange import group_requests
+from tiered_api.kafka.server.requests import group_requests
 
 
 @pytest.mark.parametrize("version", versions(8))

@@ -19,7 +19,7 @@ from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, Cre
 from tiered_api.kafka.protocol.messages.metadata import MetadataRequest
 from tiered_api.kafka.protocol.messages.produce import ProduceResponse
 from tiered_api.kafka.server import server
-from tiered_api.kafka.server.exchange.latencies import FOLLOWER_FETCH
+from tiered_api.kafka.server.slots.latencies import FOLLOWER_FETCH
 
 HELLO = ApiVersionsRequest(client_software_name="test", client_software_version="1.0")
 MIB = 1 << 20

@@ -14,6 +14,7 @@ import pytest
 from tests.e2e.group_calls import NOBODY, QUICK, fetch_committed, join
 from tests.e2e.kafka_site import KafkaBroker, run
 from tiered.errors import Code
+from tiered.system import turns
 from tiered_api.kafka.protocol.messages import (
     create_partitions,
     delete_records,
@@ -34,10 +35,10 @@ from tiered_api.kafka.protocol.messages import (
 from tiered_api.kafka.protocol.schema import Message
 from tiered_api.kafka.server.connection import SCRATCH_FRAME_MAX
 from tiered_api.kafka.server.dispatch import LARGE_FRAME_BYTES
-from tiered_api.kafka.server.exchange import group_requests, turns
 from tiered_api.kafka.server.handlers import describe_topic_partitions as pages_handler
 from tiered_api.kafka.server.handlers import join_group as join_group_handler
 from tiered_api.kafka.server.handlers import offset_fetch as offset_fetch_handler
+from tiered_api.kafka.server.requests import group_requests
 
 COUNT = 20_000
 CALLS_PER_TURN = 25_000

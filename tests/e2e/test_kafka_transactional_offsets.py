@@ -34,7 +34,7 @@ from tiered_api.kafka.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
 )
-from tiered_api.kafka.server.exchange import group_requests
+from tiered_api.kafka.server.requests import group_requests
 
 SETTINGS = {**QUICK, "transaction_state_log_num_partitions": 2}
 UNSTABLE = Code.UNSTABLE_OFFSET_COMMIT.number

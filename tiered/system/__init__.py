@@ -1,4 +1,4 @@
-"""The ports of a real machine: clock, random numbers, network and local disk.
+"""The ports of a real machine: clock, random numbers, network and local disk; and fair turns of its event loop.
 
 May import: security
 
@@ -12,5 +12,6 @@ May import: security
 ~ tls_contexts  OpenSSL's contexts, made anew when settings or files change
 ~ http_request  one bounded request to the HTTP server of somebody else
 ~ private_file  edits of a small file of one user: locked, and whole or not at all
+~ turns       fair shares of the event loop between clients
 ~ local_disk  the Disk port on a real directory, with fsync in threads
 """

@@ -44,7 +44,7 @@ from tiered_api.kafka.protocol.messages.produce import (
     TopicProduceData,
 )
 from tiered_api.kafka.protocol.schema import Message
-from tiered_api.kafka.server.exchange.caller_caches import CallerCaches
+from tiered_api.kafka.server.context.caller_caches import CallerCaches
 
 A = TypeVar("A", bound=Message)
 

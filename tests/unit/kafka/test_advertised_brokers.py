@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tiered.ids import TopicId
 from tiered.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
-from tiered_api.kafka.server.exchange.advertised_brokers import advertised_brokers, advertised_controller, live_brokers
+from tiered_api.kafka.server.context.advertised_brokers import advertised_brokers, advertised_controller, live_brokers
 from tiered_api.kafka.server.handlers.describe_topic_partitions import make_page
 
 OUTSIDE, INSIDE = "OUTSIDE", "INSIDE"

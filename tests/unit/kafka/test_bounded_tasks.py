@@ -11,10 +11,10 @@ from functools import partial
 import pytest
 
 from tiered.spending import spent_by
+from tiered.system import turns
 from tiered.system.clock import SystemClock
-from tiered_api.kafka.server.exchange import turns
-from tiered_api.kafka.server.exchange.bounded_tasks import CONCURRENCY, run_bounded
-from tiered_api.kafka.server.exchange.turns import Turns
+from tiered.system.turns import Turns
+from tiered_api.kafka.server.slots.bounded_tasks import CONCURRENCY, run_bounded
 
 
 async def at_once(number: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 
 from tiered.security.principal import ANONYMOUS, Caller, Principal
-from tiered_api.kafka.server.exchange.caller_caches import CallerCaches
+from tiered_api.kafka.server.context.caller_caches import CallerCaches
 
 ALICE, NEARBY = Caller(Principal("User", "alice"), "10.0.0.1"), Caller(ANONYMOUS, "10.0.0.1")
 

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from tiered.errors import Code, Refused
-from tiered_api.kafka.server.exchange.id_patterns import STATES_MAX, IdPattern
+from tiered_api.kafka.server.requests.id_patterns import STATES_MAX, IdPattern
 
 PATTERNS = (
     "a", "", "a.*", ".*b", "a|b", "(a|b)*", "(?:ab)+", "a?b?", "[a-c]+", "[^a-c]+", r"\d+", r"\w*", r"a\.b", "^a$",

@@ -13,7 +13,7 @@ from tiered_api.kafka.protocol.codec import encode
 from tiered_api.kafka.protocol.messages import fetch, produce
 from tiered_api.kafka.protocol.primitives import id_raw
 from tiered_api.kafka.protocol.schema import ZERO_ID
-from tiered_api.kafka.server.exchange.leader_hints import NO_TAGS, NOT_LEADER_CODES, LeaderHints
+from tiered_api.kafka.server.context.leader_hints import NO_TAGS, NOT_LEADER_CODES, LeaderHints
 from tiered_api.kafka.server.fetch import frames as fetch_frames
 from tiered_api.kafka.server.produce import frames as produce_frames
 

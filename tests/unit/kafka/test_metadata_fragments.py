@@ -10,7 +10,7 @@ from tiered.ids import TopicId
 from tiered.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
 from tiered_api.kafka.protocol.codec import decode, encode
 from tiered_api.kafka.protocol.messages.metadata import MetadataResponse, MetadataResponseBroker
-from tiered_api.kafka.server.exchange.metadata_fragments import TopicFragments, join_fragments, make_topic_response
+from tiered_api.kafka.server.context.metadata_fragments import TopicFragments, join_fragments, make_topic_response
 
 ALL = range(14)
 

@@ -20,6 +20,7 @@ from tiered.metadata.image import Image
 from tiered.security.acls import CLUSTER_NAME, Operation, ResourceType
 from tiered.security.principal import Caller, Principal
 from tiered.system.clock import SystemClock
+from tiered.system.turns import Turns
 from tiered_api.kafka.protocol.apis import ALL_APIS, Api
 from tiered_api.kafka.protocol.codec import decode, encode
 from tiered_api.kafka.protocol.messages.add_partitions_to_txn import (
@@ -53,8 +54,7 @@ from tiered_api.kafka.protocol.messages.offset_fetch import (
 )
 from tiered_api.kafka.protocol.messages.tiered_compact import CompactedTopic, TieredCompactRequest
 from tiered_api.kafka.protocol.schema import Message
-from tiered_api.kafka.server.exchange.config_resources import ConfigResourceType
-from tiered_api.kafka.server.exchange.turns import Turns
+from tiered_api.kafka.server.requests.config_resources import ConfigResourceType
 from tiered_api.kafka.server.rights.cluster import check_describe_configs
 from tiered_api.kafka.server.rights.groups import (
     check_add_partitions,

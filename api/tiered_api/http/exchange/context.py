@@ -17,7 +17,7 @@ from tiered.thread_pool import ThreadPool
 from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.exchange.limits import Exhausted, HttpLimits, MemoryBudget, max_streams
 from tiered_api.http.exchange.remote_brokers import RemoteBrokers
-from tiered_api.kafka.server.exchange.latencies import BUCKETS
+from tiered_api.kafka.server.slots.latencies import BUCKETS
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -7,7 +7,7 @@ May import: as http
 ~ routes         the table of all operations
 ~ router         the route of a request
 ~ authentication  the login of requests (I29)
-~ operations     the rights that each route needs
+~ rights         the table of the rights that each route needs
 ~ openapi        the OpenAPI document, from the table of routes
   allowed_hosts  refusal of cross-site browser requests
 """

@@ -42,7 +42,7 @@ from tiered_api.http.partitions.idempotency import IdempotencyKeys
 from tiered_api.http.server.allowed_hosts import AllowedHosts
 from tiered_api.http.server.authentication import HTTP, Authenticator
 from tiered_api.http.server.handshakes import Handshakes
-from tiered_api.http.server.operations import check_route
+from tiered_api.http.server.rights import check_route
 from tiered_api.http.server.router import Route, RouteTable
 from tiered_api.http.server.routes import table
 from tiered_api.http.transactions.transactional_ids import TransactionalIds

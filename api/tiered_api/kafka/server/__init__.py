@@ -10,7 +10,9 @@ May import: broker, security, kafka.protocol.messages, kafka.server.produce
 ~ dispatch         the handler for each request, and the outermost error boundary
   request_buffers  pooled memory for large requests
   wrong_protocol   recognition of clients that speak another protocol
-  exchange/        one request and its reply: what all handlers use
+  context/         the broker as handlers see it, and what its replies are made of
+  slots/           the slot of a request: its reply in order, its bounded tasks and its latency
+  requests/        parts of requests that several handlers share
   handlers/        one file for each API
   rights/          the rights that requests need
   fetch/           fetch requests of consumers and followers

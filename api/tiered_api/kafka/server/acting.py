@@ -17,10 +17,10 @@ from tiered.security.principal import Caller, Principal
 from tiered_api.kafka.protocol.codec import decode, encode
 from tiered_api.kafka.protocol.headers import RequestHeader, decode_request_header, encode_response_header
 from tiered_api.kafka.protocol.messages.tiered_act_for import TieredActForRequest, TieredActForResponse
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.inter_broker_auth import authorize_call, refusal_text
-from tiered_api.kafka.server.exchange.socket_writer import Part
+from tiered_api.kafka.server.context.context import Call, KafkaContext
 from tiered_api.kafka.server.login import LoginConnection
+from tiered_api.kafka.server.rights.inter_broker_auth import authorize_call, refusal_text
+from tiered_api.kafka.server.slots.socket_writer import Part
 
 TIERED_ACT_FOR = 20006
 _SIZE = Struct(">i")

@@ -19,14 +19,14 @@ from tiered.errors import Unavailable
 from tiered.networks import network_of
 from tiered.ports import FileSlice, Stream
 from tiered.security.principal import ANONYMOUS, BROKER, Caller, Principal
+from tiered_api.kafka.server.context.context import KafkaContext
 from tiered_api.kafka.server.dispatch import Dispatch
-from tiered_api.kafka.server.exchange.context import KafkaContext
-from tiered_api.kafka.server.exchange.response_slot import SlotCharge
-from tiered_api.kafka.server.exchange.socket_writer import Part, memory_bytes, send_parts
 from tiered_api.kafka.server.login import LOGIN_FRAME_BYTES, LOGIN_SECONDS, LoginState
 from tiered_api.kafka.server.metering import Meter
 from tiered_api.kafka.server.produce.sequence_gaps import RefusedSequences
 from tiered_api.kafka.server.request_buffers import Frame, RequestBuffers
+from tiered_api.kafka.server.slots.response_slot import SlotCharge
+from tiered_api.kafka.server.slots.socket_writer import Part, memory_bytes, send_parts
 from tiered_api.kafka.server.wrong_protocol import describe_bad_size
 
 IN_FLIGHT_MAX = 5

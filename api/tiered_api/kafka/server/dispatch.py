@@ -24,16 +24,13 @@ from tiered.errors import InvariantViolation
 from tiered.quotas.timed_steps import TimedSteps
 from tiered.security.principal import Caller
 from tiered.spending import SPENDER
+from tiered.system.turns import CLIENT
 from tiered_api.kafka.protocol.apis import ALL_APIS, API_VERSIONS
 from tiered_api.kafka.protocol.codec import Malformed, decode, decode_in_pieces, encode, encode_in_pieces, has_pieces
 from tiered_api.kafka.protocol.headers import RequestHeader, decode_request_header, encode_response_header
 from tiered_api.kafka.protocol.schema import Message
 from tiered_api.kafka.server.acting import TIERED_ACT_FOR, handle_act_for
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext, R
-from tiered_api.kafka.server.exchange.latencies import Latencies
-from tiered_api.kafka.server.exchange.response_slot import RequestConnection, ResponseSlot, Work
-from tiered_api.kafka.server.exchange.socket_writer import Part
-from tiered_api.kafka.server.exchange.turns import CLIENT
+from tiered_api.kafka.server.context.context import Call, KafkaContext, R
 from tiered_api.kafka.server.fetch.fetch_context import FetchConnection
 from tiered_api.kafka.server.handlers import api_versions
 from tiered_api.kafka.server.handlers.fetch import FetchHandler
@@ -41,6 +38,9 @@ from tiered_api.kafka.server.handlers.produce import ProduceConnection, ProduceH
 from tiered_api.kafka.server.login import SASL_AUTHENTICATE, SASL_HANDSHAKE, LoginHandler
 from tiered_api.kafka.server.metering import Dispatched, MeteredConnection, Metering
 from tiered_api.kafka.server.rights.verdict import ALLOWED, Verdict, run_without_pause
+from tiered_api.kafka.server.slots.latencies import Latencies
+from tiered_api.kafka.server.slots.response_slot import RequestConnection, ResponseSlot, Work
+from tiered_api.kafka.server.slots.socket_writer import Part
 
 log = logging.getLogger(__name__)
 

@@ -43,11 +43,11 @@ from tiered_api.kafka.protocol.headers import RequestHeader, decode_request_head
 from tiered_api.kafka.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from tiered_api.kafka.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from tiered_api.kafka.protocol.schema import Message
-from tiered_api.kafka.server.exchange.context import KafkaContext
-from tiered_api.kafka.server.exchange.inter_broker_auth import is_inter_broker_listener
-from tiered_api.kafka.server.exchange.response_slot import RequestConnection, ResponseSlot, Spawn
-from tiered_api.kafka.server.exchange.socket_writer import Part
+from tiered_api.kafka.server.context.context import KafkaContext
 from tiered_api.kafka.server.handlers import api_versions
+from tiered_api.kafka.server.rights.inter_broker_auth import is_inter_broker_listener
+from tiered_api.kafka.server.slots.response_slot import RequestConnection, ResponseSlot, Spawn
+from tiered_api.kafka.server.slots.socket_writer import Part
 
 log = logging.getLogger(__name__)
 

@@ -36,11 +36,11 @@ from tiered_api.kafka.protocol.messages.list_offsets import ListOffsetsResponse
 from tiered_api.kafka.protocol.primitives import STRUCT_CODES
 from tiered_api.kafka.protocol.schema import field_specs
 from tiered_api.kafka.server.acting import ActingConnection
-from tiered_api.kafka.server.exchange.context import KafkaContext
-from tiered_api.kafka.server.exchange.response_slot import ResponseSlot
-from tiered_api.kafka.server.exchange.socket_writer import Part
+from tiered_api.kafka.server.context.context import KafkaContext
 from tiered_api.kafka.server.fetch import frames as fetch_frames
 from tiered_api.kafka.server.fetch import replica_frames
+from tiered_api.kafka.server.slots.response_slot import ResponseSlot
+from tiered_api.kafka.server.slots.socket_writer import Part
 
 PRODUCE, FETCH, LIST_OFFSETS = 0, 1, 2
 CLIENT_ID_BYTES = 4 * NAME_MAX

@@ -29,10 +29,10 @@ from tiered.security.principal_mapping import map_subject
 from tiered.system.tls import TlsNet
 from tiered_api.kafka.protocol.apis import INTER_BROKER_APIS
 from tiered_api.kafka.server.connection import ClientConnection
+from tiered_api.kafka.server.context.context import KafkaContext
 from tiered_api.kafka.server.dispatch import Dispatch
-from tiered_api.kafka.server.exchange.context import KafkaContext
-from tiered_api.kafka.server.exchange.latencies import FOLLOWER_FETCH
 from tiered_api.kafka.server.request_buffers import RequestBuffers
+from tiered_api.kafka.server.slots.latencies import FOLLOWER_FETCH
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.quotas.shares import COLD_READ_BYTES, COLD_READS, Holdings
 from tiered.replication.leader_reads import LeaderReads
 from tiered.replication.read_result import AbortedTxns
-from tiered_api.kafka.server.exchange.context import KafkaContext
+from tiered_api.kafka.server.context.context import KafkaContext
 
 READS_MAX = 256
 LOADED_BYTES_MAX = 64 << 20

@@ -15,13 +15,13 @@ from tiered.ports import FileSlice
 from tiered.replication.leader_reads import LeaderReads
 from tiered.replication.read_result import AbortedTxns
 from tiered.replication.replica_reads import ReplicaReads
-from tiered_api.kafka.server.exchange.leader_hints import NO_TAGS, NOT_LEADER_CODES, LeaderHints
-from tiered_api.kafka.server.exchange.response_slot import ResponseSlot
+from tiered_api.kafka.server.context.leader_hints import NO_TAGS, NOT_LEADER_CODES, LeaderHints
 from tiered_api.kafka.server.fetch import frames
 from tiered_api.kafka.server.fetch.cold_reads import ColdRead
 from tiered_api.kafka.server.fetch.fetch_context import FetchConnection, FetchContext
 from tiered_api.kafka.server.fetch.frames import ParsedFetch, Part, PartitionResult, RequestedPartition, RequestedTopic
 from tiered_api.kafka.server.fetch.parking import Parking
+from tiered_api.kafka.server.slots.response_slot import ResponseSlot
 
 WAIT_MAX_MS = 300_000
 LEADER_HINTS_FROM, LEADER_TAG = 16, 1

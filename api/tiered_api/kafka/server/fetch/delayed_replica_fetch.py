@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from tiered.errors import Code, Refused
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.read_result import FollowerReadResult
-from tiered_api.kafka.server.exchange.response_slot import RequestConnection, ResponseSlot
-from tiered_api.kafka.server.exchange.socket_writer import Part
 from tiered_api.kafka.server.fetch import frames, replica_frames
 from tiered_api.kafka.server.fetch.follower_states import FollowerStates, LastReply
 from tiered_api.kafka.server.fetch.frames import PartitionResult
 from tiered_api.kafka.server.fetch.parking import ParkedFetches, Parking
 from tiered_api.kafka.server.fetch.replica_frames import ParsedReplicaFetch
+from tiered_api.kafka.server.slots.response_slot import RequestConnection, ResponseSlot
+from tiered_api.kafka.server.slots.socket_writer import Part
 
 WAIT_MAX_MS = 60_000
 LAST_REPLY_SECONDS = 5.0

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Protocol
 
 from tiered.security.principal import Caller
-from tiered_api.kafka.server.exchange.caller_caches import CallerCaches
-from tiered_api.kafka.server.exchange.context import KafkaContext
-from tiered_api.kafka.server.exchange.response_slot import RequestConnection, RunGuarded
+from tiered_api.kafka.server.context.caller_caches import CallerCaches
+from tiered_api.kafka.server.context.context import KafkaContext
 from tiered_api.kafka.server.fetch.cold_reads import ColdReads
 from tiered_api.kafka.server.fetch.parking import ParkedFetches
 from tiered_api.kafka.server.fetch.read_sources import ReadSources
 from tiered_api.kafka.server.fetch.rereads import RereadQueue
+from tiered_api.kafka.server.slots.response_slot import RequestConnection, RunGuarded
 
 KNOWN_MAX = 20_000
 """Most replicas that are remembered, for all callers together."""

@@ -13,7 +13,7 @@ from tiered.ids import incarnation_number
 from tiered.peers import PartitionFetch
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.replication_quota import UNLIMITED, ReplicationQuota
-from tiered_api.kafka.server.exchange.context import KafkaContext
+from tiered_api.kafka.server.context.context import KafkaContext
 from tiered_api.kafka.server.fetch.replica_frames import ParsedReplicaFetch
 
 KNOWN_MAX = 50_000

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from tiered_api.kafka.server.exchange.response_slot import RequestConnection, ResponseSlot, RunGuarded
+from tiered_api.kafka.server.slots.response_slot import RequestConnection, ResponseSlot, RunGuarded
 
 PARKED_MAX = 500_000
 """Most partitions of parked fetches. A further fetch gets its reply at once, as if its time were up."""

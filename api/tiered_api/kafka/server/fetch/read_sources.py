@@ -18,7 +18,7 @@ from tiered.replication.replica_selector import ReplicaView, select_replica
 from tiered.security.acls import Operation, ResourceType
 from tiered.security.principal import Caller
 from tiered_api.kafka.protocol.primitives import id_text
-from tiered_api.kafka.server.exchange.context import KafkaContext
+from tiered_api.kafka.server.context.context import KafkaContext
 from tiered_api.kafka.server.fetch.frames import RACK_FROM, TOPIC_IDS_FROM, ParsedFetch, RequestedTopic
 
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tiered_api.kafka.server.exchange.context import KafkaContext
-from tiered_api.kafka.server.exchange.inter_broker_auth import check_credential
-from tiered_api.kafka.server.exchange.response_slot import RequestConnection, RunGuarded
-from tiered_api.kafka.server.exchange.socket_writer import Part
+from tiered_api.kafka.server.context.context import KafkaContext
 from tiered_api.kafka.server.fetch.delayed_replica_fetch import DelayedReplicaFetch
 from tiered_api.kafka.server.fetch.follower_states import FollowerStates
 from tiered_api.kafka.server.fetch.parking import ParkedFetches
 from tiered_api.kafka.server.fetch.replica_frames import ParsedReplicaFetch, encode_refusal
+from tiered_api.kafka.server.rights.inter_broker_auth import check_credential
+from tiered_api.kafka.server.slots.response_slot import RequestConnection, RunGuarded
+from tiered_api.kafka.server.slots.socket_writer import Part
 
 
 class ReplicaFetchHandler:

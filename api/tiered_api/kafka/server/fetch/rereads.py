@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 from tiered.replication.replica_reads import ReplicaReads
-from tiered_api.kafka.server.exchange.context import KafkaContext
-from tiered_api.kafka.server.exchange.turns import TURN_SECONDS
+from tiered.system.turns import TURN_SECONDS
+from tiered_api.kafka.server.context.context import KafkaContext
 from tiered_api.kafka.server.fetch.frames import PartitionResult, SliceCache
 from tiered_api.kafka.server.fetch.parking import Parking
 

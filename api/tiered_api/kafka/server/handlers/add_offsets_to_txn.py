@@ -11,9 +11,9 @@ from tiered.ids import TopicPartition
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.transactions.requests import AddPartitions, CodeReply
 from tiered_api.kafka.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.group_requests import coordinator_code
-from tiered_api.kafka.server.exchange.transaction_requests import call_coordinator, fenced_code
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.requests.group_requests import coordinator_code
+from tiered_api.kafka.server.requests.transaction_requests import call_coordinator, fenced_code
 
 FENCED_FROM = 2
 

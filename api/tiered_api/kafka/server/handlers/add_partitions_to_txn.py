@@ -24,15 +24,15 @@ from tiered_api.kafka.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
 )
-from tiered_api.kafka.server.exchange.bounded_tasks import CONCURRENCY, run_bounded
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.inter_broker_auth import check_credential
-from tiered_api.kafka.server.exchange.transaction_requests import (
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.requests.transaction_requests import (
     call_coordinator,
     call_coordinator_now,
     fenced_code,
     find_refused_partitions,
 )
+from tiered_api.kafka.server.rights.inter_broker_auth import check_credential
+from tiered_api.kafka.server.slots.bounded_tasks import CONCURRENCY, run_bounded
 
 FENCED_FROM, BATCHED_FROM = 2, 4
 BETWEEN_TURNS = 500

@@ -12,9 +12,9 @@ from tiered_api.kafka.protocol.messages.alter_client_quotas import (
     AlterClientQuotasResult,
     EntryData,
 )
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.error_codes import DEFAULT_TIMEOUT_MS
-from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.context.error_codes import DEFAULT_TIMEOUT_MS
+from tiered_api.kafka.server.context.mutation_charges import MutationCharges
 
 
 async def handle(context: KafkaContext, call: Call[AlterClientQuotasRequest]) -> AlterClientQuotasResponse:

@@ -10,9 +10,9 @@ from tiered_api.kafka.protocol.messages.alter_configs import (
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
-from tiered_api.kafka.server.exchange.config_resources import Edits, alter_resources
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.context.mutation_charges import MutationCharges
+from tiered_api.kafka.server.requests.config_resources import Edits, alter_resources
 
 
 async def handle(context: KafkaContext, call: Call[AlterConfigsRequest]) -> AlterConfigsResponse:

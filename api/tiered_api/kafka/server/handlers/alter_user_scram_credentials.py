@@ -18,9 +18,9 @@ from tiered_api.kafka.protocol.messages.alter_user_scram_credentials import (
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.error_codes import DEFAULT_TIMEOUT_MS
-from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.context.error_codes import DEFAULT_TIMEOUT_MS
+from tiered_api.kafka.server.context.mutation_charges import MutationCharges
 
 UNKNOWN_MECHANISM = "unknown"
 

@@ -15,11 +15,11 @@ from tiered_api.kafka.protocol.messages.create_acls import (
     CreateAclsRequest,
     CreateAclsResponse,
 )
-from tiered_api.kafka.server.exchange.acl_words import read_word
-from tiered_api.kafka.server.exchange.authorization import check_acls_in_force
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.error_codes import DEFAULT_TIMEOUT_MS
-from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.context.error_codes import DEFAULT_TIMEOUT_MS
+from tiered_api.kafka.server.context.mutation_charges import MutationCharges
+from tiered_api.kafka.server.requests.acl_words import read_word
+from tiered_api.kafka.server.rights.authorization import check_acls_in_force
 
 
 async def handle(context: KafkaContext, call: Call[CreateAclsRequest]) -> CreateAclsResponse:

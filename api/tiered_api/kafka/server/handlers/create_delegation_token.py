@@ -18,10 +18,10 @@ from tiered_api.kafka.protocol.messages.create_delegation_token import (
     CreateDelegationTokenRequest,
     CreateDelegationTokenResponse,
 )
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.error_codes import DEFAULT_TIMEOUT_MS
-from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
-from tiered_api.kafka.server.exchange.token_requests import check_token_request, check_tokens_enabled
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.context.error_codes import DEFAULT_TIMEOUT_MS
+from tiered_api.kafka.server.context.mutation_charges import MutationCharges
+from tiered_api.kafka.server.requests.token_requests import check_token_request, check_tokens_enabled
 from tiered_api.kafka.server.rights.rights import find_rights
 
 log = logging.getLogger(__name__)

@@ -13,14 +13,14 @@ from tiered_api.kafka.protocol.messages.create_partitions import (
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
-from tiered_api.kafka.server.exchange.bounded_tasks import run_bounded
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.error_codes import (
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.context.error_codes import (
     CONCURRENT_CHANGES_MAX,
     PARTITIONS_PER_REQUEST_MAX,
     clamp_timeout_ms,
 )
-from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
+from tiered_api.kafka.server.context.mutation_charges import MutationCharges
+from tiered_api.kafka.server.slots.bounded_tasks import run_bounded
 
 TOO_MANY = Refused(Code.POLICY_VIOLATION, f"a request creates {PARTITIONS_PER_REQUEST_MAX} partitions at most")
 TIMED_OUT = Refused(Code.REQUEST_TIMED_OUT, "it is not done within the timeout, and may still be done")

@@ -26,9 +26,9 @@ from tiered_api.kafka.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.error_codes import PARTITIONS_PER_REQUEST_MAX, clamp_timeout_ms, find_duplicates
-from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.context.error_codes import PARTITIONS_PER_REQUEST_MAX, clamp_timeout_ms, find_duplicates
+from tiered_api.kafka.server.context.mutation_charges import MutationCharges
 
 CHANGES_AT_ONCE = 800
 """Approximate number of changes that the controller decides in one turn: a topic of one partition takes two. Changes

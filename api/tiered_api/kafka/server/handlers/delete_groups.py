@@ -10,8 +10,8 @@ from tiered_api.kafka.protocol.messages.delete_groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
 )
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.group_requests import call_coordinator
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.requests.group_requests import call_coordinator
 
 BETWEEN_YIELDS = 100
 """Groups between two pauses in which other requests run."""

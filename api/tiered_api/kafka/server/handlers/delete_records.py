@@ -24,10 +24,10 @@ from tiered_api.kafka.protocol.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
-from tiered_api.kafka.server.exchange.bounded_tasks import run_bounded
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.error_codes import ENGINE_ERRORS, clamp_timeout_ms, error_code_of
-from tiered_api.kafka.server.exchange.led_partitions import find_leader_replica
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.context.error_codes import ENGINE_ERRORS, clamp_timeout_ms, error_code_of
+from tiered_api.kafka.server.context.led_partitions import find_leader_replica
+from tiered_api.kafka.server.slots.bounded_tasks import run_bounded
 
 UNKNOWN = -1
 DELETIONS_AT_ONCE = 500

@@ -18,10 +18,10 @@ from tiered_api.kafka.protocol.messages.delete_topics import (
     DeleteTopicState,
 )
 from tiered_api.kafka.protocol.schema import ZERO_ID
-from tiered_api.kafka.server.exchange.bounded_tasks import run_bounded
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.error_codes import CONCURRENT_CHANGES_MAX, clamp_timeout_ms, has_id
-from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.context.error_codes import CONCURRENT_CHANGES_MAX, clamp_timeout_ms, has_id
+from tiered_api.kafka.server.context.mutation_charges import MutationCharges
+from tiered_api.kafka.server.slots.bounded_tasks import run_bounded
 
 BY_ID = 6
 

@@ -12,9 +12,9 @@ from tiered_api.kafka.protocol.messages.describe_acls import (
     DescribeAclsResource,
     DescribeAclsResponse,
 )
-from tiered_api.kafka.server.exchange.acl_words import read_filter
-from tiered_api.kafka.server.exchange.authorization import check_acls_in_force
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.requests.acl_words import read_filter
+from tiered_api.kafka.server.rights.authorization import check_acls_in_force
 
 
 async def handle(context: KafkaContext, call: Call[DescribeAclsRequest]) -> DescribeAclsResponse:

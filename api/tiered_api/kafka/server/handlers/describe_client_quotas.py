@@ -11,7 +11,7 @@ from tiered_api.kafka.protocol.messages.describe_client_quotas import (
     EntryData,
     ValueData,
 )
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.context.context import Call, KafkaContext
 
 
 async def handle(context: KafkaContext, call: Call[DescribeClientQuotasRequest]) -> DescribeClientQuotasResponse:

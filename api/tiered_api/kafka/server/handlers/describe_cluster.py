@@ -17,9 +17,9 @@ from tiered_api.kafka.protocol.messages.describe_cluster import (
     DescribeClusterResponse,
     ReportedCertificate,
 )
-from tiered_api.kafka.server.exchange.advertised_brokers import advertised_brokers, advertised_controller
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.error_codes import CLUSTER_OPERATIONS
+from tiered_api.kafka.server.context.advertised_brokers import advertised_brokers, advertised_controller
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.context.error_codes import CLUSTER_OPERATIONS
 from tiered_api.kafka.server.handlers.tiered_acknowledge import encode_losses
 
 BROKERS, CONTROLLERS = 1, 2

@@ -32,8 +32,8 @@ from tiered_api.kafka.protocol.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
-from tiered_api.kafka.server.exchange.config_resources import ConfigResourceType, parse_broker_id
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.requests.config_resources import ConfigResourceType, parse_broker_id
 
 BETWEEN_YIELDS = 100
 """Resources between two pauses in which other requests run."""

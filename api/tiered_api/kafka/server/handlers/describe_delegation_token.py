@@ -16,8 +16,8 @@ from tiered_api.kafka.protocol.messages.describe_delegation_token import (
     DescribeDelegationTokenRequest,
     DescribeDelegationTokenResponse,
 )
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.token_requests import check_token_request, check_tokens_enabled
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.requests.token_requests import check_token_request, check_tokens_enabled
 from tiered_api.kafka.server.rights.rights import Rights, find_rights
 
 BETWEEN_TURNS = 500

@@ -14,8 +14,8 @@ from tiered_api.kafka.protocol.messages.describe_groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.group_requests import GROUP_OPERATIONS, call_coordinator
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.requests.group_requests import GROUP_OPERATIONS, call_coordinator
 
 NOT_FOUND = 6
 BETWEEN_YIELDS = 100

@@ -20,7 +20,7 @@ from tiered_api.kafka.protocol.messages.describe_log_dirs import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.context.context import Call, KafkaContext
 
 BETWEEN_YIELDS = 1_000
 

@@ -17,8 +17,8 @@ from tiered_api.kafka.protocol.messages.describe_producers import (
     ProducerState,
     TopicResponse,
 )
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.led_partitions import find_leader_replica
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.context.led_partitions import find_leader_replica
 
 BETWEEN_TURNS = 500
 """Partitions and producers between two pauses in which other requests run."""

@@ -23,7 +23,7 @@ from tiered_api.kafka.protocol.messages.describe_quorum import (
     QuorumTopicResult,
     ReplicaState,
 )
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.context.context import Call, KafkaContext
 
 METADATA_TOPIC = "__cluster_metadata"
 TIMEOUT_SECONDS = 10.0

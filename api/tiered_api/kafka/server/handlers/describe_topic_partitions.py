@@ -16,10 +16,10 @@ from tiered_api.kafka.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
 )
-from tiered_api.kafka.server.exchange.advertised_brokers import live_brokers
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.error_codes import TOPIC_OPERATIONS
-from tiered_api.kafka.server.exchange.metadata_fragments import advertised_leader
+from tiered_api.kafka.server.context.advertised_brokers import live_brokers
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.context.error_codes import TOPIC_OPERATIONS
+from tiered_api.kafka.server.context.metadata_fragments import advertised_leader
 
 LIMIT = 2_000
 

@@ -12,8 +12,8 @@ from tiered_api.kafka.protocol.messages.describe_transactions import (
     TopicData,
     TransactionState,
 )
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.transaction_requests import call_coordinator
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.requests.transaction_requests import call_coordinator
 
 BETWEEN_TURNS = 250
 """Ids and partitions between two pauses in which other requests run."""

@@ -14,7 +14,7 @@ from tiered_api.kafka.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsResponse,
     DescribeUserScramCredentialsResult,
 )
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.context.context import Call, KafkaContext
 
 TWICE = "Cannot describe SCRAM credentials for the same user twice in a single request: "
 ABSENT = "Attempt to describe a user credential that does not exist: "

@@ -20,9 +20,9 @@ from tiered_api.kafka.protocol.messages.elect_leaders import (
     ReplicaElectionResult,
     TopicPartitions,
 )
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.error_codes import clamp_timeout_ms
-from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.context.error_codes import clamp_timeout_ms
+from tiered_api.kafka.server.context.mutation_charges import MutationCharges
 
 PREFERRED, UNCLEAN = 0, 1
 WHY = {

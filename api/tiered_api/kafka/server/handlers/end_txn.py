@@ -10,8 +10,8 @@ from __future__ import annotations
 from tiered.errors import Code
 from tiered.transactions.requests import EndTransaction, ProducerIdReply
 from tiered_api.kafka.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.transaction_requests import (
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.requests.transaction_requests import (
     call_coordinator,
     call_coordinator_now,
     fenced_code,

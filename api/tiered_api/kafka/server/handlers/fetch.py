@@ -17,10 +17,7 @@ from collections.abc import Sequence
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ports import FileSlice
 from tiered.replication.replica_reads import ReplicaReads
-from tiered_api.kafka.server.exchange.context import KafkaContext
-from tiered_api.kafka.server.exchange.latencies import FOLLOWER_FETCH
-from tiered_api.kafka.server.exchange.response_slot import RunGuarded
-from tiered_api.kafka.server.exchange.socket_writer import Part
+from tiered_api.kafka.server.context.context import KafkaContext
 from tiered_api.kafka.server.fetch import frames, replica_frames, request_cache
 from tiered_api.kafka.server.fetch.delayed_fetch import DelayedFetch, record_bytes_out
 from tiered_api.kafka.server.fetch.fetch_context import FetchConnection, FetchContext
@@ -29,6 +26,9 @@ from tiered_api.kafka.server.fetch.large_fetch import LARGE_FETCH_PARTITIONS, La
 from tiered_api.kafka.server.fetch.replica_handler import ReplicaFetchHandler
 from tiered_api.kafka.server.fetch.request_cache import CachedRequest
 from tiered_api.kafka.server.produce.frames import CORRELATION_ID_END
+from tiered_api.kafka.server.slots.latencies import FOLLOWER_FETCH
+from tiered_api.kafka.server.slots.response_slot import RunGuarded
+from tiered_api.kafka.server.slots.socket_writer import Part
 
 API_KEY = 1
 KNOWN_MAX = 10_000

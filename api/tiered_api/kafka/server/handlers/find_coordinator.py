@@ -19,9 +19,9 @@ from tiered_api.kafka.protocol.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
-from tiered_api.kafka.server.exchange.advertised_brokers import advertised_brokers
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.group_requests import coordinator_code
+from tiered_api.kafka.server.context.advertised_brokers import advertised_brokers
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.requests.group_requests import coordinator_code
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 MANY_KEYS_FROM = 4

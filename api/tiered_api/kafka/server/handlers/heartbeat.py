@@ -9,8 +9,8 @@ from __future__ import annotations
 from tiered.errors import Code
 from tiered.groups import requests
 from tiered_api.kafka.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.group_requests import call_coordinator
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.requests.group_requests import call_coordinator
 
 
 async def handle(context: KafkaContext, call: Call[HeartbeatRequest]) -> HeartbeatResponse:

@@ -14,9 +14,9 @@ from tiered_api.kafka.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from tiered_api.kafka.server.exchange.config_resources import Edits, alter_resources
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.context.mutation_charges import MutationCharges
+from tiered_api.kafka.server.requests.config_resources import Edits, alter_resources
 
 
 class ConfigOperation(IntEnum):

@@ -10,8 +10,8 @@ from __future__ import annotations
 from tiered.errors import Code, Refused
 from tiered.transactions.requests import InitProducerId, ProducerIdReply
 from tiered_api.kafka.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.transaction_requests import call_coordinator, fenced_code
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.requests.transaction_requests import call_coordinator, fenced_code
 
 NO_ID = -1
 FENCED_FROM = 4

@@ -10,8 +10,8 @@ from __future__ import annotations
 from tiered.errors import Code
 from tiered.groups.requests import JoinGroup, JoinGroupReply
 from tiered_api.kafka.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.group_requests import call_coordinator, rebalance_wait_seconds
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.requests.group_requests import call_coordinator, rebalance_wait_seconds
 
 REBALANCE_TIMEOUT, ID_REQUIRED, NULL_PROTOCOL, SKIP_ASSIGNMENT = 1, 4, 7, 9
 PROTOCOLS_MAX = 1_000

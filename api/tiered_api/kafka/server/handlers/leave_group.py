@@ -10,8 +10,8 @@ from functools import partial
 
 from tiered.groups.requests import LeaveGroup, LeaveGroupReply, LeavingMember
 from tiered_api.kafka.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberResponse
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.group_requests import decide_in_pieces
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.requests.group_requests import decide_in_pieces
 
 MANY_MEMBERS_FROM = 3
 

@@ -9,8 +9,8 @@ from tiered_api.kafka.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
-from tiered_api.kafka.server.exchange.config_resources import ConfigResourceType
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.requests.config_resources import ConfigResourceType
 
 
 async def handle(context: KafkaContext, call: Call[ListConfigResourcesRequest]) -> ListConfigResourcesResponse:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from tiered.errors import Refused
 from tiered_api.kafka.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.group_requests import coordinator_code
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.requests.group_requests import coordinator_code
 
 BETWEEN_TURNS = 2_000
 """Groups between two pauses in which other requests run."""

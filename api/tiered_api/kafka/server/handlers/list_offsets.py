@@ -29,11 +29,11 @@ from tiered_api.kafka.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from tiered_api.kafka.server.exchange.bounded_tasks import run_bounded
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.error_codes import ENGINE_ERRORS, error_code_of, has_id
-from tiered_api.kafka.server.exchange.inter_broker_auth import is_impostor
-from tiered_api.kafka.server.exchange.led_partitions import find_leader_replica
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.context.error_codes import ENGINE_ERRORS, error_code_of, has_id
+from tiered_api.kafka.server.context.led_partitions import find_leader_replica
+from tiered_api.kafka.server.rights.inter_broker_auth import is_impostor
+from tiered_api.kafka.server.slots.bounded_tasks import run_bounded
 
 CONSUMER = -1
 READ_COMMITTED = 1

@@ -15,10 +15,10 @@ from tiered_api.kafka.protocol.messages.list_transactions import (
     ListTransactionsResponse,
     TransactionState,
 )
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.group_requests import coordinator_code
-from tiered_api.kafka.server.exchange.id_patterns import IdPattern
-from tiered_api.kafka.server.exchange.inter_broker_auth import check_credential
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.requests.group_requests import coordinator_code
+from tiered_api.kafka.server.requests.id_patterns import IdPattern
+from tiered_api.kafka.server.rights.inter_broker_auth import check_credential
 
 BETWEEN_TURNS = 2_000
 """Characters of ids, or ids, between two pauses in which other requests run."""

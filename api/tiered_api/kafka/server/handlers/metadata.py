@@ -28,11 +28,11 @@ from tiered_api.kafka.protocol.messages.metadata import (
     MetadataResponseBroker,
     MetadataResponseTopic,
 )
-from tiered_api.kafka.server.exchange.advertised_brokers import advertised_brokers, advertised_controller, live_brokers
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.error_codes import CLUSTER_OPERATIONS, PARTITIONS_PER_REQUEST_MAX, has_id
-from tiered_api.kafka.server.exchange.metadata_fragments import encode_fragment, join_fragments, make_topic_response
-from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
+from tiered_api.kafka.server.context.advertised_brokers import advertised_brokers, advertised_controller, live_brokers
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.context.error_codes import CLUSTER_OPERATIONS, PARTITIONS_PER_REQUEST_MAX, has_id
+from tiered_api.kafka.server.context.metadata_fragments import encode_fragment, join_fragments, make_topic_response
+from tiered_api.kafka.server.context.mutation_charges import MutationCharges
 from tiered_api.kafka.server.rights.rights import Rights, find_rights
 
 log = logging.getLogger(__name__)

@@ -19,9 +19,9 @@ from tiered_api.kafka.protocol.messages.offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from tiered_api.kafka.server.exchange import group_requests
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.group_requests import call_coordinator, commit_in_pieces
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.requests import group_requests
+from tiered_api.kafka.server.requests.group_requests import call_coordinator, commit_in_pieces
 
 GROUP_ID_NOT_FOUND_FROM, TOPIC_IDS_FROM = 9, 10
 

@@ -18,8 +18,8 @@ from tiered_api.kafka.protocol.messages.offset_delete import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.group_requests import decide_in_pieces, has_partition
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.requests.group_requests import decide_in_pieces, has_partition
 
 
 async def handle(context: KafkaContext, call: Call[OffsetDeleteRequest]) -> OffsetDeleteResponse:

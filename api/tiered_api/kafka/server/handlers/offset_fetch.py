@@ -15,6 +15,7 @@ from tiered.errors import Code
 from tiered.groups.requests import NO_OFFSET, FetchOffsets, FetchOffsetsReply, PartitionOffset
 from tiered.ids import TopicId
 from tiered.metadata.image import Image
+from tiered.system.turns import Turns
 from tiered_api.kafka.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -26,9 +27,8 @@ from tiered_api.kafka.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.group_requests import call_coordinator
-from tiered_api.kafka.server.exchange.turns import Turns
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.requests.group_requests import call_coordinator
 
 GROUP_ERROR_FROM, MANY_GROUPS_FROM, TOPIC_IDS_FROM = 2, 8, 10
 BETWEEN_YIELDS = 1_000

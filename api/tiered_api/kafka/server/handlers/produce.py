@@ -33,11 +33,9 @@ from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 from tiered.security.acls import Operation, ResourceType
 from tiered.security.principal import ANONYMOUS, BROKER
 from tiered_api.kafka.protocol.primitives import id_text
-from tiered_api.kafka.server.exchange.caller_caches import CallerCaches
-from tiered_api.kafka.server.exchange.context import KafkaContext
-from tiered_api.kafka.server.exchange.leader_hints import NO_TAGS, NOT_LEADER_CODES, LeaderHints
-from tiered_api.kafka.server.exchange.response_slot import RequestConnection, Spawn
-from tiered_api.kafka.server.exchange.socket_writer import Part
+from tiered_api.kafka.server.context.caller_caches import CallerCaches
+from tiered_api.kafka.server.context.context import KafkaContext
+from tiered_api.kafka.server.context.leader_hints import NO_TAGS, NOT_LEADER_CODES, LeaderHints
 from tiered_api.kafka.server.produce import frames
 from tiered_api.kafka.server.produce.frames import (
     CORRELATION_ID_END,
@@ -61,6 +59,8 @@ from tiered_api.kafka.server.produce.verification import (
     verify_partitions,
     verify_partitions_now,
 )
+from tiered_api.kafka.server.slots.response_slot import RequestConnection, Spawn
+from tiered_api.kafka.server.slots.socket_writer import Part
 
 API_KEY = 0
 ZSTD_FROM = 7

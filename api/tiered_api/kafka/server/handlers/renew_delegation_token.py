@@ -11,10 +11,10 @@ from tiered_api.kafka.protocol.messages.renew_delegation_token import (
     RenewDelegationTokenRequest,
     RenewDelegationTokenResponse,
 )
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.error_codes import DEFAULT_TIMEOUT_MS
-from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
-from tiered_api.kafka.server.exchange.token_requests import check_token_request, find_token_id
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.context.error_codes import DEFAULT_TIMEOUT_MS
+from tiered_api.kafka.server.context.mutation_charges import MutationCharges
+from tiered_api.kafka.server.requests.token_requests import check_token_request, find_token_id
 
 
 async def handle(context: KafkaContext, call: Call[RenewDelegationTokenRequest]) -> RenewDelegationTokenResponse:

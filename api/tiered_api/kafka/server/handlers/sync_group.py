@@ -9,8 +9,8 @@ from __future__ import annotations
 from tiered.errors import Code
 from tiered.groups.requests import SyncGroup, SyncGroupReply
 from tiered_api.kafka.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.group_requests import call_coordinator, rebalance_wait_seconds
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.requests.group_requests import call_coordinator, rebalance_wait_seconds
 
 PROTOCOL_NAMED = 5
 WAIT_MAX_MS = 30 * 60_000

@@ -18,7 +18,7 @@ from tiered_api.kafka.protocol.messages.tiered_compact import (
     TieredCompactRequest,
     TieredCompactResponse,
 )
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.context.context import Call, KafkaContext
 
 BETWEEN_YIELDS = 4
 """Partitions of a piece: each of them may get a new segment."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from tiered.errors import Refused
 from tiered.peers import ClockComparison, MetadataFetch
 from tiered_api.kafka.protocol.messages.tiered_follow import TieredFollowRequest, TieredFollowResponse
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.inter_broker_auth import authorize_call, refusal_text
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.rights.inter_broker_auth import authorize_call, refusal_text
 
 WAIT_MAX_MS = 60_000
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from tiered.errors import Refused
 from tiered_api.kafka.protocol.messages.tiered_heard import TieredHeardRequest, TieredHeardResponse
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.inter_broker_auth import authorize_call, refusal_text
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.rights.inter_broker_auth import authorize_call, refusal_text
 
 
 async def handle(context: KafkaContext, call: Call[TieredHeardRequest]) -> TieredHeardResponse:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tiered.errors import Code, Corrupt, Refused
 from tiered_api.kafka.protocol.messages.tiered_submit import TieredSubmitRequest, TieredSubmitResponse
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.error_codes import clamp_timeout_ms
-from tiered_api.kafka.server.exchange.inter_broker_auth import authorize_call, refusal_text
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.context.error_codes import clamp_timeout_ms
+from tiered_api.kafka.server.rights.inter_broker_auth import authorize_call, refusal_text
 
 
 async def handle(context: KafkaContext, call: Call[TieredSubmitRequest]) -> TieredSubmitResponse:

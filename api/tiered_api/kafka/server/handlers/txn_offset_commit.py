@@ -19,9 +19,9 @@ from tiered_api.kafka.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
-from tiered_api.kafka.server.exchange import group_requests
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.group_requests import commit_in_pieces, coordinator_code, has_partition
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.requests import group_requests
+from tiered_api.kafka.server.requests.group_requests import commit_in_pieces, coordinator_code, has_partition
 
 BETWEEN_TURNS = 1_000
 """Partitions between two pauses in which other requests run."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 from tiered.controller.requests import UnregisterBroker
 from tiered.errors import Refused
 from tiered_api.kafka.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.context.mutation_charges import MutationCharges
 
 
 async def handle(context: KafkaContext, call: Call[UnregisterBrokerRequest]) -> UnregisterBrokerResponse:

@@ -14,6 +14,7 @@ from itertools import repeat
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered.records.marker import TransactionMarker
+from tiered.system.turns import Turns
 from tiered_api.kafka.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
@@ -22,10 +23,9 @@ from tiered_api.kafka.protocol.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from tiered_api.kafka.server.exchange.bounded_tasks import CONCURRENCY, run_bounded
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
-from tiered_api.kafka.server.exchange.inter_broker_auth import check_credential
-from tiered_api.kafka.server.exchange.turns import Turns
+from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.rights.inter_broker_auth import check_credential
+from tiered_api.kafka.server.slots.bounded_tasks import CONCURRENCY, run_bounded
 
 WRITES_AT_ONCE = 500
 """Markers of a coordinator's request that are written at the same time: as many as it sends in one."""

@@ -2,10 +2,12 @@
 
 May import: as kafka.server
 
-~ rights      the rights of the caller of one request
-~ verdict     what becomes of a request: it is refused, or parts of it are
-~ topics      requests about topics
-~ groups      requests to coordinators of groups and transactions
-~ cluster     requests about the cluster
-~ operations  the table: what each API needs
+~ rights             the rights of the caller of one request
+~ verdict            what becomes of a request: it is refused, or parts of it are
+~ topics             requests about topics
+~ groups             requests to coordinators of groups and transactions
+~ cluster            requests about the cluster
+~ operations         the table: what each API needs
+~ authorization      the refusal of requests about ACLs on a broker that knows none
+~ inter_broker_auth  the check of requests that only brokers may send
 """

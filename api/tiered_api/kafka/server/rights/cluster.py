@@ -14,7 +14,7 @@ from tiered_api.kafka.protocol.messages import (
     incremental_alter_configs,
     write_txn_markers,
 )
-from tiered_api.kafka.server.exchange.config_resources import ConfigResourceType
+from tiered_api.kafka.server.requests.config_resources import ConfigResourceType
 from tiered_api.kafka.server.rights.rights import Rights
 from tiered_api.kafka.server.rights.verdict import (
     ALLOWED,

@@ -30,7 +30,7 @@ from tiered_api.kafka.protocol.messages import (
     unregister_broker,
     update_features,
 )
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.context.context import Call, KafkaContext
 from tiered_api.kafka.server.rights import cluster, groups, topics
 from tiered_api.kafka.server.rights.rights import Rights, find_rights
 from tiered_api.kafka.server.rights.verdict import (

@@ -11,8 +11,8 @@ from tiered.ids import TopicId
 from tiered.metadata.image import Image
 from tiered.security.acls import CLUSTER_NAME, Operation, ResourceType
 from tiered.security.principal import Caller, Principal
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext, R
-from tiered_api.kafka.server.exchange.turns import Turns
+from tiered.system.turns import Turns
+from tiered_api.kafka.server.context.context import Call, KafkaContext, R
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from tiered_api.kafka.protocol.messages.create_partitions import CreatePartition
 from tiered_api.kafka.protocol.messages.create_topics import CreateTopicsRequest
 from tiered_api.kafka.protocol.messages.delete_topics import DeleteTopicsRequest
 from tiered_api.kafka.protocol.schema import Message
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext
+from tiered_api.kafka.server.context.context import Call, KafkaContext
 
 STRICT_FROM: dict[type[Message], int] = {CreateTopicsRequest: 6, DeleteTopicsRequest: 5, CreatePartitionsRequest: 3}
 """Versions from which clients know THROTTLING_QUOTA_EXCEEDED, and try again later. The clients of all other requests

@@ -9,7 +9,7 @@ from tiered.errors import Code
 from tiered.ids import TopicId
 from tiered.metadata.image import Image, TopicImage
 from tiered_api.kafka.protocol.primitives import id_text, varint
-from tiered_api.kafka.server.exchange.advertised_brokers import advertised_brokers
+from tiered_api.kafka.server.context.advertised_brokers import advertised_brokers
 
 NOT_LEADER_CODES = frozenset((Code.NOT_LEADER_OR_FOLLOWER.number, Code.FENCED_LEADER_EPOCH.number))
 """Error codes that come with the current leader."""

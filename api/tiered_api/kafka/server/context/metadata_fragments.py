@@ -18,8 +18,8 @@ from tiered_api.kafka.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from tiered_api.kafka.protocol.primitives import varint
-from tiered_api.kafka.server.exchange.advertised_brokers import live_brokers
-from tiered_api.kafka.server.exchange.error_codes import TOPIC_OPERATIONS
+from tiered_api.kafka.server.context.advertised_brokers import live_brokers
+from tiered_api.kafka.server.context.error_codes import TOPIC_OPERATIONS
 
 TOPIC_FORMAT = (0, 1, 1, 1, 1, 5, 5, 7, 8, 9, 10, 10, 10, 10)
 """By version of the reply: the first version with the same format of topics."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tiered.errors import Code, Refused
 from tiered.security.principal import ANONYMOUS, USER
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext, R
+from tiered_api.kafka.server.context.context import Call, KafkaContext, R
 
 
 def check_token_request(context: KafkaContext, call: Call[R]) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from tiered.security.principal import Caller
-from tiered_api.kafka.server.exchange.socket_writer import Part
-from tiered_api.kafka.server.exchange.turns import TurnShare
+from tiered.system.turns import TurnShare
+from tiered_api.kafka.server.slots.socket_writer import Part
 
 
 class SlotCharge(Protocol):

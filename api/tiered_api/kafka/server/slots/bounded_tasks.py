@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from tiered.quotas.timed_steps import spend
-from tiered_api.kafka.server.exchange.turns import Turns
+from tiered.system.turns import Turns
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from tiered.coordination.group_coordinators import SUBMIT_SECONDS
 from tiered.errors import Code, Refused
 from tiered.groups.requests import DeleteReply, LeaveGroupReply, PartitionOffset, Request
 from tiered.metadata.image import Image
-from tiered_api.kafka.server.exchange.context import KafkaContext
+from tiered_api.kafka.server.context.context import KafkaContext
 
 R = TypeVar("R")
 T = TypeVar("T")

@@ -11,10 +11,10 @@ from tiered.broker.broker import Broker
 from tiered.log_limiter import LogLimiter
 from tiered.metrics import Counter, Metrics
 from tiered.security.principal import Caller
+from tiered.system.turns import Turns
 from tiered_api.kafka.protocol.apis import ALL_APIS
 from tiered_api.kafka.protocol.schema import Message
-from tiered_api.kafka.server.exchange.metadata_fragments import TopicFragments
-from tiered_api.kafka.server.exchange.turns import Turns
+from tiered_api.kafka.server.context.metadata_fragments import TopicFragments
 
 log = logging.getLogger(__name__)
 

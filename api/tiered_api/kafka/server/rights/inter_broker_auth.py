@@ -11,7 +11,7 @@ from typing import Protocol
 from tiered.errors import Code, Refused
 from tiered.peers import ControllerView, ForwardReply, MetadataFetch, MetadataFetchReply
 from tiered.security.principal import BROKER, Caller
-from tiered_api.kafka.server.exchange.context import Call, KafkaContext, R
+from tiered_api.kafka.server.context.context import Call, KafkaContext, R
 
 REFUSAL_TEXT_MAX = 2_000
 """Most characters of a refusal's text."""

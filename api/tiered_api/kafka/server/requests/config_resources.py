@@ -14,10 +14,10 @@ from tiered.errors import Code, Refused
 from tiered.metadata.changes import ALL_BROKERS, ListEdit
 from tiered.metadata.effective_config import apply_edits
 from tiered.metadata.topic_names import check_name
-from tiered_api.kafka.server.exchange.bounded_tasks import run_bounded
-from tiered_api.kafka.server.exchange.context import KafkaContext
-from tiered_api.kafka.server.exchange.error_codes import CONCURRENT_CHANGES_MAX, DEFAULT_TIMEOUT_MS
-from tiered_api.kafka.server.exchange.mutation_charges import MutationCharges
+from tiered_api.kafka.server.context.context import KafkaContext
+from tiered_api.kafka.server.context.error_codes import CONCURRENT_CHANGES_MAX, DEFAULT_TIMEOUT_MS
+from tiered_api.kafka.server.context.mutation_charges import MutationCharges
+from tiered_api.kafka.server.slots.bounded_tasks import run_bounded
 
 Edits = Mapping[str, str | ListEdit | None]
 NO_LOGGERS = "levels of single loggers cannot be changed; log.level of a broker is that of all its loggers"

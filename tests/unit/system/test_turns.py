@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from tiered.system.clock import SystemClock
-from tiered_api.kafka.server.exchange.turns import (
+from tiered.system.turns import (
     CLIENT,
     GATHER_SECONDS,
     TASKS_PER_TURN,

@@ -10,8 +10,8 @@ from tiered.ids import TopicPartition
 from tiered.metadata.image import Image
 from tiered.metadata.topic_names import TRANSACTIONS_TOPIC
 from tiered.transactions.requests import Request
-from tiered_api.kafka.server.exchange.context import KafkaContext
-from tiered_api.kafka.server.exchange.group_requests import coordinator_code, has_partition
+from tiered_api.kafka.server.context.context import KafkaContext
+from tiered_api.kafka.server.requests.group_requests import coordinator_code, has_partition
 
 R = TypeVar("R")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tiered.errors import Code, Refused
-from tiered_api.kafka.server.exchange.context import KafkaContext
+from tiered_api.kafka.server.context.context import KafkaContext
 
 NO_AUTHORIZER = "No Authorizer is configured on the broker"
 

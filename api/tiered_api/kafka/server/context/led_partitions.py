@@ -5,7 +5,7 @@ from __future__ import annotations
 from tiered.errors import Code, Refused
 from tiered.ids import NO_EPOCH
 from tiered.replication.leader_replica import LeaderReplica
-from tiered_api.kafka.server.exchange.context import KafkaContext
+from tiered_api.kafka.server.context.context import KafkaContext
 
 
 def find_leader_replica(
