@@ -14,12 +14,12 @@ from tests.sources import ROOT
 from tiered.cold.manifest import SegmentEntry, SubmanifestRef
 from tiered.coordination.group_snapshots import GROUP_SNAPSHOTS
 from tiered.coordinator import snapshot
-from tiered.hot.producer_state import ProducerStates
 from tiered.ids import PartitionId, TopicId
 from tiered.metadata import layout
 from tiered.metadata.changes import KINDS
 from tiered.metadata.image import BrokerImage, DeletedTopic, Image, PartitionImage, TopicImage, to_json
 from tiered.metadata.layout import Boundary, Entry, Format, SnapshotRef
+from tiered.producers.states import ProducerStates
 from tiered.records.native import crc32c
 
 PAGE = (ROOT / "docs" / "FORMATS.md").read_text()

@@ -29,6 +29,7 @@ Packages, each above those that it may import:
   system/        the real Clock, Rng, Net and Disk of a machine
   clients/       the connection of a client, by the properties of Kafka's clients
   object_store/  implementations of the ObjectStore port, and their wrappers
+  producers/     the producers of one partition, as pure decisions
   hot/           the log of one partition on local disk
   cold/          the segments of one partition in the bucket
   replication/   the leader and the followers of one partition

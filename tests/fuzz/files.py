@@ -22,11 +22,11 @@ from tiered.coordinator import snapshot
 from tiered.errors import Corrupt, Refused
 from tiered.groups import records as group_records
 from tiered.hot import checkpoints, clean_shutdown, index
-from tiered.hot.aborted_txns import MAX_OFFSET, decode_aborted_txns, find_in_index
 from tiered.hot.disk_log import DiskLog
-from tiered.hot.producer_state import ProducerStates
 from tiered.ids import PartitionId, TopicId
 from tiered.metadata import layout
+from tiered.producers.aborted_txns import MAX_OFFSET, decode_aborted_txns, find_in_index
+from tiered.producers.states import ProducerStates
 from tiered.records.native import crc32c, walk
 
 PID = PartitionId(TopicId("AAAAAAAAAAAAAAAAAAAAAQ"), 3)

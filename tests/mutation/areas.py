@@ -94,11 +94,12 @@ AREAS = {
         tuple(f"tests/e2e/test_kafka_{name}.py" for name in ("groups", "group_offsets", "coordinators_move")),
     ),
     "hot": Area(
-        _mutants("hot"), ("tests/unit/hot",), (*_DISKS, *_CLUSTERS), ("one-broker", "drawn"), _NODES,
+        _mutants("hot"),
+        ("tests/unit/hot", "tests/unit/producers"), (*_DISKS, *_CLUSTERS), ("one-broker", "drawn"), _NODES,
     ),
     "recovery": Area(
         _mutants("recovery"),
-        ("tests/unit/broker", "tests/unit/durability", "tests/unit/hot", "tests/unit/replication"),
+        tuple(f"tests/unit/{name}" for name in ("broker", "durability", "hot", "producers", "replication")),
         (*_DISKS, f"{SCENARIOS}/test_impostors.py", *_CLUSTERS, *_COPIES), ("one-broker", "drawn"),
         (*_NODES, "tests/sim/rig/test_sim_broker_offsets_noted.py"),
     ),

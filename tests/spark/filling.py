@@ -15,16 +15,16 @@ from tiered.cold.manifest import Manifest, SegmentEntry, Submanifests
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.reader import ColdReader
 from tiered.config.settings import TopicConfig
-from tiered.hot.aborted_txns import AbortedTxn
 from tiered.hot.checkpoints import encode_lineage
 from tiered.hot.log_cleaning import CleanerResources
-from tiered.hot.producer_state import ProducerStates
 from tiered.ids import PartitionId, TopicId
 from tiered.metadata.changes import TopicCreated, TopicDeleted
 from tiered.metadata.log_writer import MetadataLog
 from tiered.metrics import Metrics
 from tiered.object_store.url import open_store
 from tiered.ports import ObjectStore
+from tiered.producers.aborted_txns import AbortedTxn
+from tiered.producers.states import ProducerStates
 from tiered.records.batch import encode_batch, stamp
 from tiered.records.marker import TransactionMarker, encode_marker
 from tiered.records.model import Codec, ProducerRecord, WalkedBatch

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from tiered.cold.layout import SectionKind, SegmentFacts, SegmentSections, build_trailer
 from tiered.cold.manifest import SegmentEntry
-from tiered.hot.aborted_txns import AbortedTxn, encode_aborted_txns
 from tiered.hot.index import IndexBuilder
 from tiered.hot.leader_epochs import LeaderEpochs
-from tiered.hot.producer_state import ProducerStates
 from tiered.ids import PartitionId
 from tiered.ports import Buffer
+from tiered.producers.aborted_txns import AbortedTxn, encode_aborted_txns
+from tiered.producers.states import ProducerStates
 from tiered.records.model import NO_TIMESTAMP, WalkedBatch
 from tiered.records.native import crc32c
 

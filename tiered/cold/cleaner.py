@@ -48,14 +48,14 @@ from tiered.compaction.cleanable_range import (
 )
 from tiered.compaction.transactions import CleanedTransactions, merge_indexes
 from tiered.errors import Corrupt, Fenced, Refused, Unavailable
-from tiered.hot.aborted_txns import MAX_OFFSET, AbortedTxn, decode_aborted_txns
 from tiered.hot.checkpoints import encode_lineage
 from tiered.hot.leader_epochs import LeaderEpochs
 from tiered.hot.log_cleaning import CleanerResources
-from tiered.hot.producer_state import ProducerLimits, ProducerStates
 from tiered.ids import PartitionId
 from tiered.metrics import Metrics
 from tiered.ports import FileSlice, ObjectStore, Rng
+from tiered.producers.aborted_txns import MAX_OFFSET, AbortedTxn, decode_aborted_txns
+from tiered.producers.states import ProducerLimits, ProducerStates
 from tiered.records.key_offset_map import KeyOffsetMap
 from tiered.records.model import HEADER_BYTES, WalkedBatch
 from tiered.records.native import walk

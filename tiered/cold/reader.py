@@ -24,7 +24,6 @@ from tiered.cold.read_backoff import TIME_LOOKUPS, ReadBackoff, txn_index_key
 from tiered.cold.stream import ColdBatches, ColdStream
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.fair_slots import FairSlots
-from tiered.hot.aborted_txns import MAX_OFFSET, decode_aborted_txns, find_in_entries, list_for_readers
 from tiered.hot.checkpoints import parse_lineage
 from tiered.hot.index import OFFSET_ENTRY, RELATIVE_MAX, lookup_offset, lookup_timestamp
 from tiered.hot.segment_index import CandidateBatch
@@ -33,6 +32,7 @@ from tiered.ids import PartitionId
 from tiered.log_limiter import LogLimiter
 from tiered.metrics import Metrics
 from tiered.ports import Clock, NotFound, ObjectStore
+from tiered.producers.aborted_txns import MAX_OFFSET, decode_aborted_txns, find_in_entries, list_for_readers
 from tiered.records.batch import decode_header
 from tiered.records.model import HEADER_BYTES, WalkedBatch
 from tiered.records.native import crc32c

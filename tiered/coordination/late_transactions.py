@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from tiered.controller.member_view import MemberView
 from tiered.hosting.hosted_replicas import HostedReplicas
-from tiered.hot.producer_state import ProducerStateEntry
 from tiered.ids import TopicPartition
 from tiered.metrics import Metrics
 from tiered.ports import Clock
+from tiered.producers.states import ProducerStateEntry
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.transactions.orphans import OpenTransaction
 

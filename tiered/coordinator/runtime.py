@@ -17,8 +17,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from tiered.coordinator.snapshot import encode_batches
 from tiered.errors import Code, InvariantViolation, Refused
-from tiered.hot.verification import VerificationGuard
 from tiered.ports import Clock
+from tiered.producers.verification import VerificationGuard
 from tiered.records.batch import decode_header
 from tiered.records.marker import TransactionMarker
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica

@@ -18,7 +18,6 @@ from tiered.hot.checkpoints import SUSPECT_FILE
 from tiered.hot.clean_shutdown import CleanLogEntry
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.log_loader import CorruptLog
-from tiered.hot.producer_state import ProducerLimits
 from tiered.hot.segment_files import OpenFiles
 from tiered.hot.synced_logs import SyncedLogEntry, SyncedLogs
 from tiered.hot.unopened_log import find_proved_end
@@ -27,6 +26,7 @@ from tiered.metadata.effective_config import topic_config
 from tiered.metadata.image import TopicImage
 from tiered.metrics import Metrics
 from tiered.ports import World
+from tiered.producers.states import ProducerLimits
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """The log of one partition on local disk.
 
-May import: compaction, config, quotas, records
+May import: compaction, config, producers, records
 
 ~ disk_log              the facade of one partition's log: append, read, roll, truncate, flush
   validation            checks of produced batches, and their offset and epoch stamps
@@ -18,14 +18,11 @@ May import: compaction, config, quotas, records
 ~ segment_swap          replacement of closed segments by a cleaned one, safe against a crash at any step
 ~ interrupted_swaps     swaps that a crash has interrupted, finished before a load
 ~ log_cleaning          one clean of a log: two passes over its batches, then the swaps
-  aborted_txns          entries of transaction indexes, and the search in them
 ~ transaction_index     aborted transactions of a log, by the segment that has their marker
   index                 offset index and time index as bytes in Kafka's formats
 ~ time_lookup           the first record at or after a timestamp
   retention             decision on segments to drop from local disk or for good
   leader_epochs         the lineage: which leader epoch wrote from which offset
-  producer_state        sequence numbers and transactions of each producer
-  verification          guards of transactions that are about to begin (KIP-890)
 ~ producer_recovery     producer state at an offset, from snapshots and batch headers
 ~ log_loader            the load of a partition's directory after a start
   recovery              rules for how much of a directory is trusted after a start

@@ -16,7 +16,6 @@ from tiered.compaction.cleanable_range import CleanableRange, LogEnds, find_clea
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.hot import checkpoints, recovery, truncation
-from tiered.hot.aborted_txns import list_for_readers
 from tiered.hot.checkpoints import CompactionState
 from tiered.hot.clean_shutdown import CleanLogEntry, is_small
 from tiered.hot.flush import GroupFlush
@@ -26,7 +25,6 @@ from tiered.hot.log_loader import LogLoader
 from tiered.hot.log_reader import LogReader
 from tiered.hot.log_writer import LogWriter, UnsyncedState
 from tiered.hot.producer_recovery import replay_producers
-from tiered.hot.producer_state import ProducerLimits, ProducerStates
 from tiered.hot.retention import segment_end_times
 from tiered.hot.segment_deletion import SegmentDeletion
 from tiered.hot.segment_files import OpenFiles, SegmentFiles
@@ -38,10 +36,12 @@ from tiered.hot.synced_logs import SyncedLogEntry
 from tiered.hot.traffic import Traffic
 from tiered.hot.unsynced_truncations import UnsyncedTruncations
 from tiered.hot.validation import LogAppendInfo, OpenedBatch, assign_offsets, validate_batches
-from tiered.hot.verification import VerificationGuard
 from tiered.log_limiter import LogLimiter
 from tiered.metrics import Metrics
 from tiered.ports import Clock, Disk, FileSlice
+from tiered.producers.aborted_txns import list_for_readers
+from tiered.producers.states import ProducerLimits, ProducerStates
+from tiered.producers.verification import VerificationGuard
 from tiered.records.model import WalkedBatch
 from tiered.records.native import walk
 

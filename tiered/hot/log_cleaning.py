@@ -18,7 +18,6 @@ from tiered.compaction.cleanable_range import RELATIVE_MAX, CleanableRange, Clea
 from tiered.compaction.transactions import CleanedTransactions
 from tiered.config.settings import TopicConfig
 from tiered.errors import Corrupt, Unavailable
-from tiered.hot.aborted_txns import AbortedTxn, encode_aborted_txns
 from tiered.hot.index import IndexBuilder
 from tiered.hot.interrupted_swaps import CLEANED
 from tiered.hot.log_writer import LogWriter
@@ -26,6 +25,7 @@ from tiered.hot.segment_swap import SegmentSwap
 from tiered.hot.segments import IndexChecksums, Segment
 from tiered.ids import NO_EPOCH
 from tiered.ports import Buffer, File
+from tiered.producers.aborted_txns import AbortedTxn, encode_aborted_txns
 from tiered.records.batch import decode_header
 from tiered.records.key_offset_map import KeyOffsetMap
 from tiered.records.model import CRC_FROM, DELETE_HORIZON, HEADER_BYTES, LENGTH_FROM

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from tiered.config.settings import TopicConfig
 from tiered.errors import Corrupt, Unavailable
 from tiered.hot import checkpoints, recovery
-from tiered.hot.aborted_txns import ENTRY_BYTES, MAX_OFFSET, decode_aborted_txns, encode_aborted_txns
 from tiered.hot.clean_shutdown import CleanLogEntry
 from tiered.hot.index import IndexBuilder, lookup_offset
 from tiered.hot.interrupted_swaps import finish_swaps
 from tiered.hot.leader_epochs import LeaderEpochs
 from tiered.hot.producer_recovery import AbortedBySegment, load_producers, replay_aborted_txns
-from tiered.hot.producer_state import ProducerStates
 from tiered.hot.segment_files import SegmentFiles
 from tiered.hot.segments import UNKNOWN_BYTES, IndexChecksums, Segment, parse_lines
 from tiered.hot.transaction_index import SUFFIX, write_index
 from tiered.ids import NO_EPOCH
+from tiered.producers.aborted_txns import ENTRY_BYTES, MAX_OFFSET, decode_aborted_txns, encode_aborted_txns
+from tiered.producers.states import ProducerStates
 from tiered.records.batch import decode_header
 from tiered.records.model import HEADER_BYTES
 from tiered.records.native import crc32c

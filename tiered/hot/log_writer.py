@@ -16,13 +16,13 @@ from tiered.hot import checkpoints
 from tiered.hot.index import RELATIVE_MAX, IndexBuilder, lookup_offset
 from tiered.hot.leader_epochs import LeaderEpochs
 from tiered.hot.log_loader import LoadedLog, rebuild_epochs
-from tiered.hot.producer_state import ProducerLimits, ProducerStates
 from tiered.hot.recovery import classify_files
 from tiered.hot.segment_files import SegmentFiles
 from tiered.hot.segment_index import SegmentIndex
 from tiered.hot.segments import IndexChecksums, Segment, encode_line, encode_lines, find_segment_number, must_roll
 from tiered.hot.transaction_index import INDEX_BYTES_MAX, TransactionIndex
 from tiered.ports import Clock, File
+from tiered.producers.states import ProducerLimits, ProducerStates
 from tiered.records.model import CONTROL, WalkedBatch
 
 log = logging.getLogger(__name__)

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Sequence
 
 from tiered.errors import Corrupt, Unavailable
-from tiered.hot.aborted_txns import AbortedTxn
 from tiered.hot.index import lookup_offset, lookup_position, valid_offset_bytes
-from tiered.hot.producer_state import BATCHES_RETAINED, ProducerLimits, ProducerStates
 from tiered.hot.recovery import WHOLE_LOG, classify_files, usable_snapshots
 from tiered.hot.segment_files import SegmentFiles
 from tiered.hot.segments import Segment, find_segment_number
+from tiered.producers.aborted_txns import AbortedTxn
+from tiered.producers.states import BATCHES_RETAINED, ProducerLimits, ProducerStates
 from tiered.records.model import CONTROL, TRANSACTIONAL, WalkedBatch
 
 log = logging.getLogger(__name__)

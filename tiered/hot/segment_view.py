@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tiered.errors import Corrupt
-from tiered.hot.aborted_txns import encode_aborted_txns
 from tiered.hot.index import rebase_indexes
 from tiered.hot.leader_epochs import Lineage
 from tiered.hot.log_writer import LogWriter
 from tiered.hot.producer_recovery import load_producers
-from tiered.hot.producer_state import ProducerStates
 from tiered.hot.segment_files import SegmentFiles
 from tiered.hot.segments import Segment
 from tiered.ports import FileSlice
+from tiered.producers.aborted_txns import encode_aborted_txns
+from tiered.producers.states import ProducerStates
 
 log = logging.getLogger(__name__)
 

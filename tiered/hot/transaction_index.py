@@ -13,7 +13,11 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from tiered.errors import Corrupt, Unavailable
-from tiered.hot.aborted_txns import (
+from tiered.hot.producer_recovery import replay_aborted_txns
+from tiered.hot.segment_files import SegmentFiles
+from tiered.hot.segments import Segment, find_segment_number
+from tiered.ports import Buffer
+from tiered.producers.aborted_txns import (
     MAX_OFFSET,
     AbortedTxn,
     FoundTxns,
@@ -21,10 +25,6 @@ from tiered.hot.aborted_txns import (
     find_in_entries,
     find_in_index,
 )
-from tiered.hot.producer_recovery import replay_aborted_txns
-from tiered.hot.segment_files import SegmentFiles
-from tiered.hot.segments import Segment, find_segment_number
-from tiered.ports import Buffer
 from tiered.records.native import crc32c
 
 log = logging.getLogger(__name__)

@@ -14,9 +14,9 @@ from tiered.hot.index import IndexBuilder
 from tiered.hot.leader_epochs import LeaderEpochs, Lineage
 from tiered.hot.log_writer import LogWriter
 from tiered.hot.producer_recovery import load_producers
-from tiered.hot.producer_state import ProducerStates
 from tiered.hot.recovery import WHOLE_LOG, RecoveryStart, start_from_checkpoint
 from tiered.hot.segments import Segment
+from tiered.producers.states import ProducerStates
 
 
 def truncate(writer: LogWriter, keep: Segment, offset: int, interval: int) -> None:

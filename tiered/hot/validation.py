@@ -1,6 +1,6 @@
 """Validates produced batches, and stamps them with offsets and leader epoch. The first fault raises `Refused`.
 
-Pure. Keeps I3 and I13. The rules for sequences and transactions are in producer_state.py. Works on the caller's buffer
+Pure. Keeps I3 and I13. The rules for sequences and transactions are in tiered.producers. Works on the caller's buffer
 in place, and allocates nothing by a length that it read.
 """
 

@@ -18,10 +18,10 @@ from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.cold.manifest_store import ObjectMissing
 from tiered.cold.stream import ColdBatches
 from tiered.errors import Code, Corrupt, Refused
-from tiered.hot.aborted_txns import MAX_OFFSET, decode_aborted_txns
-from tiered.hot.producer_state import ProducerStates
 from tiered.ids import PartitionId
 from tiered.offline.bucket import Bucket
+from tiered.producers.aborted_txns import MAX_OFFSET, decode_aborted_txns
+from tiered.producers.states import ProducerStates
 from tiered.records.aborted import AbortedTransactions
 from tiered.records.marker import decode_marker
 from tiered.records.model import CONTROL, TRANSACTIONAL, WalkedBatch

@@ -18,12 +18,12 @@ from tiered.cold.layout import SectionKind
 from tiered.cold.manifest import FAN, Manifest
 from tiered.cold.manifest_store import ObjectMissing
 from tiered.errors import Corrupt, Refused
-from tiered.hot.aborted_txns import MAX_OFFSET, decode_aborted_txns
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.index import OFFSET_ENTRY
 from tiered.hot.leader_epochs import Lineage
 from tiered.hot.producer_recovery import RESTORE_BYTES
-from tiered.hot.producer_state import ProducerLimits, ProducerStates
+from tiered.producers.aborted_txns import MAX_OFFSET, decode_aborted_txns
+from tiered.producers.states import ProducerLimits, ProducerStates
 from tiered.records.marker import TransactionMarker
 from tiered.records.model import WalkedBatch
 from tiered.records.native import walk

@@ -18,10 +18,10 @@ from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.hot.batch_opening import open_in_thread
 from tiered.hot.disk_log import DiskLog, LogAppendInfo
 from tiered.hot.validation import OpenedBatch, RecordsUnopened
-from tiered.hot.verification import UnverifiedProducer, VerificationGuard
 from tiered.ids import UNKNOWN_END, TopicId, TopicPartition
 from tiered.peers import DivergingEpoch, PartitionFetch
 from tiered.ports import Buffer, Clock
+from tiered.producers.verification import UnverifiedProducer, VerificationGuard
 from tiered.records.batch import decode_header
 from tiered.records.marker import TransactionMarker, encode_marker
 from tiered.records.model import ATTRIBUTES_END, HEADER_BYTES, PRODUCER, PRODUCER_AT, TRANSACTIONAL

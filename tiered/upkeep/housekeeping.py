@@ -17,9 +17,9 @@ from tiered.durability.loss_reporter import LossReporter
 from tiered.durability.metadata_position import get_position
 from tiered.errors import Refused, Unavailable
 from tiered.hosting.hosted_replicas import HostedReplicas
-from tiered.hot.producer_state import IDLE_MS
 from tiered.log_limiter import LogLimiter
 from tiered.ports import World
+from tiered.producers.states import IDLE_MS
 from tiered.replication.disk_state import DiskState
 from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.leader_replica import LeaderReplica

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from tests.sim.cluster.compacted_logs import CompactedLog
 from tests.sim.cluster.expiry import LogBatch
 from tests.sim.cluster.model_of_copies import ModelOfCopies
-from tiered.hot.producer_state import ProducerStates
 from tiered.ids import PartitionId
+from tiered.producers.states import ProducerStates
 from tiered.records.model import CONTROL, WalkedBatch
 
 

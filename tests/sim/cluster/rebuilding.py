@@ -15,10 +15,10 @@ from tests.sim.cluster.model_of_copies import ModelLoss
 from tests.sim.cluster.observer import patched
 from tests.sim.cluster.senders import SimProducer
 from tiered.coordinator import host as coordinator_host
-from tiered.hot.producer_state import BATCHES_RETAINED
 from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metadata.image import Image
 from tiered.metadata.topic_names import TRANSACTIONS_TOPIC
+from tiered.producers.states import BATCHES_RETAINED
 from tiered.replication.leader_replica import LeaderReplica
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from tests.sim.cluster.options import ClusterOptions
 from tests.sim.cluster.run import run
 from tests.sim.cluster.senders import SimProducer, can_continue
 from tests.sim.cluster.test_cluster_stored import without_faults
-from tiered.hot.producer_state import ProducerStates
 from tiered.ids import TopicPartition
+from tiered.producers.states import ProducerStates
 
 OK, REFUSED, UNKNOWN = (SendVerdict.OK, 2), (SendVerdict.FAILED, 1), (SendVerdict.UNKNOWN, 1)
 

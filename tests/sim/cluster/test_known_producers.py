@@ -6,8 +6,8 @@ from tests.sim.cluster.expiry import LogBatch
 from tests.sim.cluster.known_producers import KnownProducers
 from tests.sim.cluster.model_of_copies import ModelLoss, ModelOfCopies
 from tests.unit.hot.fixtures import batch
-from tiered.hot.producer_state import ProducerStates
 from tiered.ids import PartitionId, TopicId
+from tiered.producers.states import ProducerStates
 from tiered.records.native import walk
 
 PARTITION = PartitionId(TopicId("A" * 22), 0)

@@ -18,7 +18,6 @@ from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
 from tiered.errors import Code, Corrupt, Fenced, Unavailable
 from tiered.hot import retention
 from tiered.hot.disk_log import DiskLog
-from tiered.hot.producer_state import ProducerStates
 from tiered.hot.segment_files import OpenFiles
 from tiered.hot.time_lookup import TimeLookups, search_log
 from tiered.ids import PartitionId
@@ -27,6 +26,7 @@ from tiered.metadata.image import PartitionImage
 from tiered.metadata.log_reader import read_entries
 from tiered.metadata.log_writer import MetadataLog
 from tiered.peers import DivergingEpoch, PartitionFetch
+from tiered.producers.states import ProducerStates
 from tiered.replication.divergence import LeaderLog
 from tiered.replication.leader_reads import LeaderReads
 from tiered.replication.leader_replica import LeaderReplica

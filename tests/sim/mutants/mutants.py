@@ -44,11 +44,11 @@ from tiered.hosting.hosted_replicas import HostedReplicas
 from tiered.hot import disk_log, interrupted_swaps, log_cleaning, retention
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.log_cleaning import LogCleaning
-from tiered.hot.producer_state import ProducerStates
 from tiered.hot.segment_files import OpenFiles
-from tiered.hot.verification import VerificationGuards
 from tiered.metadata import log_writer
 from tiered.metadata.log_writer import MetadataLog
+from tiered.producers.states import ProducerStates
+from tiered.producers.verification import VerificationGuards
 from tiered.replication import become_leader, leader_replica, offset_lookup
 from tiered.replication.leader_reads import LeaderReads
 from tiered.replication.leader_state import LeaderState

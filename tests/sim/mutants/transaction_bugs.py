@@ -11,8 +11,8 @@ from tiered.errors import Code
 from tiered.groups.log_state import LogState
 from tiered.groups.pending_offsets import PendingOffsets
 from tiered.groups.shard import GroupShard
-from tiered.hot.producer_state import ProducerStates
 from tiered.ids import KEYED_FROM
+from tiered.producers.states import ProducerStates
 from tiered.replication.leader_reads import LeaderReads
 from tiered.shard import CoordinatorRecord, CoordinatorResult, ProducerIdAndEpoch
 from tiered.transactions.decision import TransactionDecision

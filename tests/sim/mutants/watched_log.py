@@ -16,7 +16,7 @@ from tests.unit.hot.fixtures import DIRECTORY, NOW, FixedClock, append, config, 
 from tiered.config.settings import TopicConfig
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.log_writer import LogWriter
-from tiered.hot.verification import UnverifiedProducer
+from tiered.producers.verification import UnverifiedProducer
 from tiered.records.batch import encode_batch
 from tiered.records.marker import TransactionMarker, encode_marker
 

@@ -33,10 +33,10 @@ from tiered.groups.requests import (
     PartitionOffset,
     TopicsDeleted,
 )
-from tiered.hot.producer_state import ProducerStates
 from tiered.ids import TopicPartition
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.peers import TransactionPartitions
+from tiered.producers.states import ProducerStates
 from tiered.records.marker import TransactionMarker
 from tiered.shard import ProducerIdAndEpoch
 from tiered.transactions.metadata import TransactionState

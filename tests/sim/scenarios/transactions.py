@@ -10,11 +10,11 @@ from tests.sim.scenarios.three import SimBroker, ThreeBrokers
 from tiered.controller.requests import CreateTopic
 from tiered.coordinator.routing import partition_of
 from tiered.errors import Code, Refused
-from tiered.hot.verification import VerificationGuard
 from tiered.ids import TopicPartition
 from tiered.metadata.topic_names import TRANSACTIONS_TOPIC
 from tiered.peers import TransactionPartitions
 from tiered.ports import FileSlice
+from tiered.producers.verification import VerificationGuard
 from tiered.records.batch import encode_batch
 from tiered.records.marker import TransactionMarker, decode_marker
 from tiered.records.model import CONTROL

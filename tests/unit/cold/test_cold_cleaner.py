@@ -24,8 +24,8 @@ from tiered.config.settings import TopicConfig
 from tiered.errors import Corrupt, Fenced, Unavailable
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.log_cleaning import LogChanged
-from tiered.hot.producer_state import ProducerLimits
 from tiered.object_store.faulty import FaultKind, FaultRule
+from tiered.producers.states import ProducerLimits
 from tiered.records.batch import encode_batch
 from tiered.records.model import CRC_AT, CRC_FROM, HEADER_BYTES, Codec
 from tiered.records.native import crc32c, walk

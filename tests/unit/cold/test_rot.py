@@ -9,9 +9,9 @@ import pytest
 
 from tests.unit.cold.rig import MIB, PID, Rig, batch, cold, large, small
 from tiered.errors import Code, Corrupt, Refused, Unavailable
-from tiered.hot.aborted_txns import AbortedTxn, encode_aborted_txns
 from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.ports import GetResult, NotFound
+from tiered.producers.aborted_txns import AbortedTxn, encode_aborted_txns
 from tiered.records.native import walk
 
 

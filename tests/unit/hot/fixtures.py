@@ -10,10 +10,10 @@ from typing import Any
 from tests.sim.harness.disk import SimDisk
 from tiered.config.settings import TopicConfig
 from tiered.hot.disk_log import DiskLog, LogAppendInfo
-from tiered.hot.producer_state import ProducerLimits
 from tiered.hot.time_lookup import TimeLookups, search_log
 from tiered.metrics import Metrics
 from tiered.ports import Disk
+from tiered.producers.states import ProducerLimits
 from tiered.records.batch import decode_records, encode_batch
 from tiered.records.model import Codec
 

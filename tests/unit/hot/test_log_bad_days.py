@@ -23,8 +23,8 @@ from tests.unit.hot.fixtures import (
 )
 from tiered.errors import Code, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog
-from tiered.hot.producer_state import ProducerStates
 from tiered.hot.segments import Segment, parse_lines
+from tiered.producers.states import ProducerStates
 
 NEW_FILES = (".log", ".index", ".timeindex")
 

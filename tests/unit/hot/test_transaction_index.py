@@ -14,7 +14,9 @@ from tests.unit.hot.fixtures import DIRECTORY, append, batch, config, disk, open
 from tests.unit.hot.transactions import TransactionWriter, check_reads
 from tiered.errors import Corrupt
 from tiered.hot import log_writer
-from tiered.hot.aborted_txns import (
+from tiered.hot.disk_log import DiskLog
+from tiered.hot.transaction_index import RECENT_MAX
+from tiered.producers.aborted_txns import (
     ENTRY_BYTES,
     MAX_OFFSET,
     AbortedTxn,
@@ -23,8 +25,6 @@ from tiered.hot.aborted_txns import (
     find_in_entries,
     find_in_index,
 )
-from tiered.hot.disk_log import DiskLog
-from tiered.hot.transaction_index import RECENT_MAX
 
 ABORTED = [AbortedTxn(1, 3, 8, 5), AbortedTxn(2, 5, 9, 10), AbortedTxn(1, 12, 20, 11), AbortedTxn(3, 11, 30, 31)]
 

@@ -7,8 +7,8 @@ import asyncio
 import struct
 
 from tests.unit.hot.fixtures import DIRECTORY, NOW, batch, disk, open_log
-from tiered.hot.aborted_txns import MAX_OFFSET, AbortedTxn, decode_aborted_txns
 from tiered.hot.disk_log import DiskLog
+from tiered.producers.aborted_txns import MAX_OFFSET, AbortedTxn, decode_aborted_txns
 from tiered.records.batch import encode_batch
 
 

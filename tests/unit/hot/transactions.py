@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tests.unit.hot.fixtures import NOW
 from tiered.hot.disk_log import DiskLog
-from tiered.hot.verification import UnverifiedProducer
+from tiered.producers.verification import UnverifiedProducer
 from tiered.records.batch import encode_batch
 from tiered.records.marker import TransactionMarker, encode_marker
 from tiered.records.native import walk

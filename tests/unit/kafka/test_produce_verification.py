@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from tests.unit.replication.rig import ReplicationRig
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Refused
-from tiered.hot.verification import UnverifiedProducer
 from tiered.ids import TopicPartition
 from tiered.peers import TransactionPartitions
+from tiered.producers.verification import UnverifiedProducer
 from tiered_api.kafka.server.produce.verification import ADDS_FROM, Unverified, verify_partitions
 
 PLACE = (b"t", 0)

@@ -12,10 +12,10 @@ from tests.spark import filling
 from tests.spark.filling import Segment, TransactionalLog
 from tiered.cold.manifest import Manifest
 from tiered.errors import Corrupt, Refused
-from tiered.hot.aborted_txns import AbortedTxn
 from tiered.ids import PartitionId
 from tiered.offline.bucket import Bucket, open_bucket
 from tiered.offline.committed import FalseTransactionIndex, find_undecided_offset, read_committed_batches
+from tiered.producers.aborted_txns import AbortedTxn
 from tiered.records.model import CONTROL
 
 TOPIC = filling.topic_id(1)

@@ -31,11 +31,11 @@ from tiered.compaction.batch_filter import marker_kind
 from tiered.compaction.transactions import CleanedTransactions, merge_indexes
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Corrupt, Refused
-from tiered.hot.aborted_txns import MAX_OFFSET, decode_aborted_txns
 from tiered.hot.disk_log import DiskLog
 from tiered.offline.committed import read_committed_batches
 from tiered.peers import PartitionFetch
 from tiered.ports import NotFound
+from tiered.producers.aborted_txns import MAX_OFFSET, decode_aborted_txns
 from tiered.records.aborted import AbortedTransactions
 from tiered.records.batch import decode_header
 from tiered.records.marker import TransactionMarker

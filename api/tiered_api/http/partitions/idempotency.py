@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from tiered.hot.producer_state import SEQUENCE_MAX
 from tiered.ids import KEYED_FROM, TopicId
+from tiered.producers.states import SEQUENCE_MAX
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.security.principal import ANONYMOUS, Principal
 from tiered_api.http.exchange.context import HttpContext

@@ -25,9 +25,9 @@ from typing import Protocol
 from tiered.errors import Code, Refused, unknown_topic_id
 from tiered.hot.batch_opening import open_in_thread
 from tiered.hot.validation import LogAppendInfo, OpenedBatch, RecordsUnopened
-from tiered.hot.verification import VerificationGuard
 from tiered.ids import KEYED_FROM, TopicId
 from tiered.metadata.topic_names import check_writable
+from tiered.producers.verification import VerificationGuard
 from tiered.records.model import CODEC_MASK, HEADER_BYTES, LENGTH_FROM, MAGIC, TRANSACTIONAL, Codec
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 from tiered.security.acls import Operation, ResourceType

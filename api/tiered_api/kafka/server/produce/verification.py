@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tiered.errors import Code, Refused
-from tiered.hot.verification import UnverifiedProducer, VerificationGuard
 from tiered.ids import TopicPartition
 from tiered.peers import TransactionPartitions
+from tiered.producers.verification import UnverifiedProducer, VerificationGuard
 from tiered.records.model import ATTRIBUTES_END, HEADER_BYTES, TRANSACTIONAL
 from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.server.produce.frames import ParsedProduce, ProduceTopic

@@ -35,10 +35,10 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from tiered.errors import Code, Corrupt, Refused, check_invariant
-from tiered.hot.aborted_txns import AbortedTxn
-from tiered.hot.verification import UnverifiedProducer, VerificationGuard, VerificationGuards
 from tiered.ids import KEYED_FROM
 from tiered.ports import Buffer
+from tiered.producers.aborted_txns import AbortedTxn
+from tiered.producers.verification import UnverifiedProducer, VerificationGuard, VerificationGuards
 from tiered.quotas.shares import (
     IDEMPOTENCY_KEYS,
     PARTITION_PRODUCER_IDS,

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from tests.unit.hot.fixtures import NOW
 from tiered.errors import Code, Corrupt, Refused
-from tiered.hot.aborted_txns import AbortedTxn
-from tiered.hot.producer_state import FENCES_BEYOND, IDLE_MS, ProducerLimits, ProducerStates
-from tiered.hot.verification import UnverifiedProducer
 from tiered.ids import KEYED_FROM
+from tiered.producers.aborted_txns import AbortedTxn
+from tiered.producers.states import FENCES_BEYOND, IDLE_MS, ProducerLimits, ProducerStates
+from tiered.producers.verification import UnverifiedProducer
 from tiered.records.batch import stamp
 from tiered.records.marker import TransactionMarker, encode_marker
 from tiered.records.model import CONTROL, TRANSACTIONAL, WalkedBatch

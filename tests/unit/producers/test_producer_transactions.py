@@ -7,8 +7,8 @@ import pytest
 
 from tests.unit.hot.fixtures import NOW
 from tiered.errors import Code, Refused
-from tiered.hot.producer_state import ProducerStates
-from tiered.hot.verification import UnverifiedProducer, VerificationGuard, VerificationGuards
+from tiered.producers.states import ProducerStates
+from tiered.producers.verification import UnverifiedProducer, VerificationGuard, VerificationGuards
 from tiered.records.marker import TransactionMarker, encode_marker
 from tiered.records.model import TRANSACTIONAL, BatchHeader, WalkedBatch
 from tiered.records.native import walk
