@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from bench.figures import Figure
-from tiered.coordinator.snapshot import decode_batch, encode_batches
+from tiered.coordinator.log_records import decode_batch, encode_batches
 from tiered.shard import Now
 from tiered.transactions.limits import TransactionSettings
 from tiered.transactions.metadata import TransactionMetadata, TransactionState

@@ -18,7 +18,7 @@ from tests.unit.hot.fixtures import DIRECTORY, append, batch, disk, open_log
 from tiered.cold import manifest_codec
 from tiered.cold.layout import FOOTER_MAGIC, parse_footer
 from tiered.coordination.group_snapshots import GROUP_SNAPSHOTS
-from tiered.coordinator import snapshot
+from tiered.coordinator import log_records, snapshot
 from tiered.errors import Corrupt, Refused
 from tiered.groups import records as group_records
 from tiered.hot import checkpoints, clean_shutdown, index
@@ -215,6 +215,6 @@ PARSERS: dict[str, tuple[Callable[[bytes], Any], ...]] = {
     "format": (layout.decode_format,),
     "boundary": (layout.decode_boundary,),
     "image": (lambda data: layout.decode_snapshot(data, "x"),),
-    "groupimage": (lambda data: [snapshot.decode_batch(each) for each in snapshot.decode_snapshot(IMAGE, data)],),
+    "groupimage": (lambda data: [log_records.decode_batch(each) for each in snapshot.decode_snapshot(IMAGE, data)],),
     "group": (check_group_records,),
 }

@@ -19,10 +19,10 @@ from tiered.coordination.internal_topic import InternalTopic, InternalTopicSize
 from tiered.coordination.producer_ids import ProducerIds
 from tiered.coordination.transaction_markers import MarkerPorts, OwnPartitions, TransactionMarkers
 from tiered.coordinator.host import CoordinatorHost, HostPorts
+from tiered.coordinator.log_records import encode_batches
 from tiered.coordinator.partition import CoordinatorPartition
 from tiered.coordinator.routing import partition_of
 from tiered.coordinator.runtime import FindExpiryMs
-from tiered.coordinator.snapshot import encode_batches
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
 from tiered.errors import Code
 from tiered.hosting.hosted_replicas import HostedReplicas

@@ -11,7 +11,8 @@ import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tiered.coordinator.snapshot import SnapshotName, choose_snapshot, decode_batch
+from tiered.coordinator.log_records import decode_batch
+from tiered.coordinator.snapshot import SnapshotName, choose_snapshot
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore, PreviousSnapshot
 from tiered.errors import Corrupt
 from tiered.ports import Clock, FileSlice

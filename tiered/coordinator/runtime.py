@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
-from tiered.coordinator.snapshot import encode_batches
+from tiered.coordinator.log_records import encode_batches
 from tiered.errors import Code, InvariantViolation, Refused
 from tiered.ports import Clock
 from tiered.producers.verification import VerificationGuard

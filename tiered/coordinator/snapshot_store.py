@@ -11,12 +11,12 @@ import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from tiered.coordinator.log_records import encode_batches
 from tiered.coordinator.snapshot import (
     SnapshotKind,
     SnapshotName,
     choose_snapshot,
     decode_snapshot,
-    encode_batches,
     encode_snapshot,
 )
 from tiered.errors import Corrupt, Unavailable

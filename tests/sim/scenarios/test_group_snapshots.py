@@ -22,9 +22,9 @@ from tests.sim.rig.group_requests import (
 )
 from tests.sim.scenarios.test_group_generations import restart
 from tiered.controller.requests import DeleteTopic
+from tiered.coordinator.log_records import BATCH_BYTES
 from tiered.coordinator.routing import partition_of
 from tiered.coordinator.runtime import SLICE_RECORDS
-from tiered.coordinator.snapshot import BATCH_BYTES
 from tiered.errors import Code
 from tiered.groups.requests import (
     CommitOffsets,

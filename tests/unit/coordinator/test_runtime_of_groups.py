@@ -19,8 +19,8 @@ from tiered.config.settings import TopicConfig
 from tiered.coordination.group_coordinators import GroupObserver
 from tiered.coordination.group_snapshots import make_group_snapshot_store
 from tiered.coordinator.loader import load_shard
+from tiered.coordinator.log_records import BATCH_RECORDS
 from tiered.coordinator.runtime import COMMIT_MS, SLICE_RECORDS, CoordinatorRuntime
-from tiered.coordinator.snapshot import BATCH_RECORDS
 from tiered.coordinator.snapshot_store import PreviousSnapshot
 from tiered.errors import Code, Refused
 from tiered.groups.limits import GroupSettings

@@ -5,14 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tiered.coordination.group_snapshots import GROUP_SNAPSHOTS
+from tiered.coordinator.log_records import BATCH_BYTES, decode_batch, encode_batches
 from tiered.coordinator.snapshot import (
-    BATCH_BYTES,
     SnapshotChoice,
     SnapshotName,
     choose_snapshot,
-    decode_batch,
     decode_snapshot,
-    encode_batches,
     encode_snapshot,
 )
 from tiered.errors import Code, Corrupt, Refused
