@@ -282,9 +282,9 @@ def test_producer_id_of_another_is_refused(version: int, wire: Wire, topic: str)
     assert txn.end(True, other) is Code.INVALID_PRODUCER_ID_MAPPING
     assert txn.add((topic, 0), known=other) == [Code.INVALID_PRODUCER_ID_MAPPING]
     assert txn.add_group(topic, known=other) is Code.INVALID_PRODUCER_ID_MAPPING
-    stranger = TransactionalWire(wire, f"{topic}-stranger", version)
-    assert stranger.end(True, (1, 0)) is Code.INVALID_PRODUCER_ID_MAPPING
-    assert stranger.describe().error_code == Code.TRANSACTIONAL_ID_NOT_FOUND.number
+    unknown = TransactionalWire(wire, f"{topic}-unknown", version)
+    assert unknown.end(True, (1, 0)) is Code.INVALID_PRODUCER_ID_MAPPING
+    assert unknown.describe().error_code == Code.TRANSACTIONAL_ID_NOT_FOUND.number
 
 
 def test_bad_requests_of_a_producer_id_are_refused(wire: Wire, name: str) -> None:

@@ -67,15 +67,15 @@ def test_broker_is_let_in_when_clients_have_all_connections(tmp_path: Path) -> N
     run(tmp_path, scenario, listeners=LISTENERS, inter_broker_listener_name="BETWEEN", max_connections=8)
 
 
-def test_strangers_between_brokers_crowd_out_few_clients(tmp_path: Path) -> None:
+def test_unauthorized_clients_between_brokers_crowd_out_few_clients(tmp_path: Path) -> None:
     """Anybody may connect to the listener between brokers. Each connection there ended one of a client."""
 
     async def scenario(site: KafkaBroker) -> None:
         lone = await site.client(OTHER_ADDRESS, listener="CLIENT")
         crowd = [await site.client(listener="CLIENT") for _ in range(7)]
         assert [await hello(each) for each in (lone, *crowd)] == [0] * 8
-        strangers = [await site.client(listener="BETWEEN") for _ in range(2)]
-        assert [await hello(each) for each in strangers] == [0, 0]
+        unauthorized = [await site.client(listener="BETWEEN") for _ in range(2)]
+        assert [await hello(each) for each in unauthorized] == [0, 0]
         assert [await each.read_to_end() for each in crowd[:2]] == [b"", b""], "their address has most"
         assert [await (await site.client(listener="BETWEEN")).read_to_end() for _ in range(3)] == [b""] * 3
         assert await hello(lone) == 0 and await hello(crowd[2]) == 0
@@ -167,11 +167,11 @@ def test_proven_brokers_do_not_count_for_their_address(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         for _ in range(4):
             assert await prove_broker(await site.client(), site.broker.credential) == 0
-        strangers = [await site.client() for _ in range(2)]
-        assert [await prove_broker(each, bytes(16)) for each in strangers] == [REFUSED, REFUSED]
+        unauthorized = [await site.client() for _ in range(2)]
+        assert [await prove_broker(each, bytes(16)) for each in unauthorized] == [REFUSED, REFUSED]
         assert await (await site.client()).read_to_end() == b"", "a wrong credential proves nothing"
         assert site.count_refusals("too_many_of_one") == 1
-        for each in strangers:
+        for each in unauthorized:
             each.close()
         await wait_until(lambda: len(site.server.connections) == 4)
         for proven in list(site.server.connections):

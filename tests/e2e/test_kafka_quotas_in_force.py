@@ -235,7 +235,7 @@ def test_broker_with_its_credential_is_not_charged(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("credential", [b"", b"wrong"])
-def test_stranger_is_charged_for_requests_between_brokers(tmp_path: Path, credential: bytes) -> None:
+def test_unauthorized_client_is_charged_for_requests_between_brokers(tmp_path: Path, credential: bytes) -> None:
     async def scenario(site: KafkaBroker) -> None:
         await put(site, CLIENT, request_percentage=1e-9)
         refused = Code.CLUSTER_AUTHORIZATION_FAILED.number

@@ -93,11 +93,11 @@ def test_flood_of_failed_handshakes_has_few_lines_in_the_audit_log(tmp_path: Pat
         lines: list[dict[str, object]] = []
         site.broker.audit.subscribe(lambda line: lines.append(json.loads(line)))
         port = next(iter(site.server.addresses.values())).port
-        stranger = ssl.create_default_context(cadata=sign("CN=another authority").certificate_pem)
+        other_authority = ssl.create_default_context(cadata=sign("CN=another authority").certificate_pem)
         begun = time.monotonic()
         for _ in range(failures):
             with pytest.raises(ssl.SSLError):
-                await asyncio.open_connection(HOST, port, ssl=stranger, server_hostname=HOST)
+                await asyncio.open_connection(HOST, port, ssl=other_authority, server_hostname=HOST)
         while site.count_refusals("tls_handshake") < failures:
             await asyncio.sleep(0)
         seconds = int(time.monotonic() - begun) + 2

@@ -179,9 +179,9 @@ def test_offsets_outside_of_a_transaction_are_refused(tmp_path: Path) -> None:
             producer = TransactionalClient(client, versions=each)
             await producer.init()
             assert await producer.commit_offsets_only("g", 7) is code, "the partition was not added"
-        stranger = TransactionalClient(client, "stranger")
-        stranger.producer_id, stranger.epoch = 4711, 0
-        assert await stranger.commit_offsets_only("g", 7) is Code.INVALID_PRODUCER_ID_MAPPING
+        unknown = TransactionalClient(client, "unknown")
+        unknown.producer_id, unknown.epoch = 4711, 0
+        assert await unknown.commit_offsets_only("g", 7) is Code.INVALID_PRODUCER_ID_MAPPING
         assert await offset_of(client, stable=True) == (-1, 0)
 
     run(tmp_path, scenario, **SETTINGS)

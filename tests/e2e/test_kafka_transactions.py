@@ -207,9 +207,9 @@ def test_first_record_that_is_refused_leaves_no_guard(tmp_path: Path) -> None:
         replica = await site.create("t")
         client = TransactionalClient(await site.client())
         assert await client.init() is await client.write(replica, b"a") is await client.end(True) is Code.NONE
-        stranger = TransactionalClient(await site.client(), "u")
-        assert await stranger.init() is Code.NONE
-        for each in (client, stranger):
+        other = TransactionalClient(await site.client(), "u")
+        assert await other.init() is Code.NONE
+        for each in (client, other):
             assert await each.send(replica, b"third", sequence=2) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
             assert not replica.log.producers._guards
             assert await each.send(replica, b"first", sequence=0) is await each.end(True) is Code.NONE
@@ -379,10 +379,10 @@ def test_partitions_of_many_transactions_are_added_and_verified(tmp_path: Path, 
             )
             for each, verify_only in zip(producers, (False, False, True), strict=True)
         ]
-        stranger = await client.ask(
+        other = await client.ask(
             AddPartitionsToTxnRequest(asked, credential=b"wrong"), version, AddPartitionsToTxnResponse
         )
-        assert (stranger.error_code, stranger.results_by_transaction) == (Code.CLUSTER_AUTHORIZATION_FAILED.number, [])
+        assert (other.error_code, other.results_by_transaction) == (Code.CLUSTER_AUTHORIZATION_FAILED.number, [])
         request = AddPartitionsToTxnRequest(asked, credential=site.broker.credential if is_broker else b"")
         for expected in ([Code.NONE, Code.NONE, Code.TRANSACTION_ABORTABLE],) * 2:
             got = await client.ask(request, version, AddPartitionsToTxnResponse)
@@ -480,9 +480,9 @@ def test_markers_of_clients_abort_and_do_not_commit(tmp_path: Path, version: int
         assert await write(False, b"no broker's") is Code.CLUSTER_AUTHORIZATION_FAILED
         assert await write(False, b"", "none") is Code.UNKNOWN_TOPIC_OR_PARTITION
         assert await write(False, b"", "a", 9) is Code.UNKNOWN_TOPIC_OR_PARTITION
-        stranger = await site.create("b")
+        other = await site.create("b")
         assert await write(False, b"", "b") is Code.INVALID_TXN_STATE, "it has no transaction there"
-        assert (replica.log.end_offset, stranger.log.end_offset, len(stranger.log.producers)) == (1, 0, 0)
+        assert (replica.log.end_offset, other.log.end_offset, len(other.log.producers)) == (1, 0, 0)
         assert await write(False, b"") is Code.NONE, "as kafka-transactions.sh abort does it"
         assert await write(False, site.broker.credential) is Code.NONE, "a second one changes nothing"
         assert await read_decided(client, replica) == ([], 2)

@@ -52,8 +52,8 @@ def test_command_line_and_librdkafka_log_in(tmp_path: Path) -> None:
         silent = run_tiered("topic", "list", "--brokers", broker.kafka, "-X", "timeout=3")
         assert silent.returncode != 0 and "Traceback" not in silent.stderr
         errors: list[KafkaError] = []
-        stranger = Producer({**client(broker.kafka, "seventyseven"), "error_cb": errors.append})
-        stranger.poll(5)
+        unauthorized = Producer({**client(broker.kafka, "seventyseven"), "error_cb": errors.append})
+        unauthorized.poll(5)
         assert KafkaError._AUTHENTICATION in [error.code() for error in errors]
         log = broker.log.read_text()
     assert "reason=login" in log and "Traceback" not in log and PASSWORD not in log

@@ -104,7 +104,7 @@ async def test_markers_of_a_client_delay_nobody(to: AttackedBroker) -> None:
             codes = {each.error_code for marker in got.markers for topic in marker.topics for each in topic.partitions}
             assert 0 not in codes, codes
 
-    async with to.attack("markers of a stranger", memory=scale(80, 250)):
+    async with to.attack("unauthorized markers", memory=scale(80, 250)):
         await asyncio.gather(*map(repeat, range(CLIENTS)))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from tiered.controller.requests import IsrWish
+from tiered.controller.requests import IsrChange
 from tiered.errors import Code, check_invariant
 from tiered.ids import NO_EPOCH, TopicId
 from tiered.metadata.changes import NO_LEADER, LossReported, PartitionChanged
@@ -157,7 +157,7 @@ def elect_unclean(old: PartitionImage, context: PartitionContext) -> PartitionIm
 
 
 def alter_isr(
-    old: PartitionImage, node: int, change: IsrWish, incarnations: Mapping[int, int], context: PartitionContext
+    old: PartitionImage, node: int, change: IsrChange, incarnations: Mapping[int, int], context: PartitionContext
 ) -> PartitionImage | Code:
     """Grants or refuses an ISR change of leader `node` (KIP-497). `incarnations` are the numbers of live brokers.
 

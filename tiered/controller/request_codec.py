@@ -38,7 +38,7 @@ _NESTED = (
     requests.ReplicaEnd,
     requests.AwaitedEnd,
     requests.InSync,
-    requests.IsrWish,
+    requests.IsrChange,
     requests.Move,
     requests.StoredEnd,
     requests.FeatureUpdate,
@@ -60,7 +60,11 @@ _REPLIES = (
     requests.QuorumObserver,
     requests.Quorum,
 )
-KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Request), *_NESTED, *_REPLIES)}
+_OLD_NAMES: dict[type[Any], str] = {requests.IsrChange: "IsrWish"}
+"""Classes with a new name. Messages between brokers of all versions have the old one."""
+KINDS: dict[str, type[Any]] = {
+    _OLD_NAMES.get(kind, kind.__name__): kind for kind in (*get_args(Request), *_NESTED, *_REPLIES)
+}
 
 
 def encode_request(request: Request, level: int = HIGHEST_METADATA_VERSION) -> bytes:
@@ -91,11 +95,12 @@ def _to_plain(value: object, level: int) -> Any:
     kind = type(value)
     if kind in _PLAIN:
         return value
-    known: Any = KINDS.get(kind.__name__)
+    kind_name = _OLD_NAMES.get(kind, kind.__name__)
+    known: Any = KINDS.get(kind_name)
     if known == kind:
-        since = FIELDS_SINCE.get(kind.__name__, {})
+        since = FIELDS_SINCE.get(kind_name, {})
         named = (name for name in _field_checks(known) if since.get(name, 0) <= level)
-        return {"kind": kind.__name__} | {name: _to_plain(getattr(value, name), level) for name in named}
+        return {"kind": kind_name} | {name: _to_plain(getattr(value, name), level) for name in named}
     if isinstance(value, Code):
         return {"kind": "Code", "of": value.name}
     if isinstance(value, Refused):

@@ -220,10 +220,10 @@ class InSync:
 
 
 @dataclass(frozen=True, slots=True)
-class IsrWish:
+class IsrChange:
     """An ISR change: the ISR that the leader of `leader_epoch` requests, itself included (KIP-497, KIP-903).
 
-    The names of the class and of its fields stand in messages between brokers of all versions, so they stay.
+    Messages between brokers of all versions call it IsrWish (`tiered/controller/request_codec.py`).
     """
 
     topic_id: TopicId
@@ -235,11 +235,14 @@ class IsrWish:
 
 @dataclass(frozen=True, slots=True)
 class AlterPartitions:
-    """-> tuple[Code, ...], one for each change: NONE, or the reason for the refusal. Sent by their leader."""
+    """-> tuple[Code, ...], one for each change: NONE, or the reason for the refusal. Sent by their leader.
+
+    Messages between brokers of all versions name the field `wishes`.
+    """
 
     node_id: int
     incarnation: str
-    wishes: tuple[IsrWish, ...]
+    wishes: tuple[IsrChange, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,7 @@ def _write_offsets(
         codes.append(Code.NONE)
         written += 1
     if not written:
-        drop_group_if_unused(decision, group)  # strangers may name any number of groups
+        drop_group_if_unused(decision, group)  # clients that are not members may name any number of groups
     return tuple(codes)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from tiered.controller.channel import RequestChannel
 from tiered.controller.isr_changes import IsrChangeSummary
 from tiered.controller.member_view import MemberView
-from tiered.controller.requests import AlterPartitions, InSync, IsrWish
+from tiered.controller.requests import AlterPartitions, InSync, IsrChange
 from tiered.durability.possible_losses import PossibleLosses
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import incarnation_number
@@ -142,7 +142,7 @@ class IsrUpdater:
             self._view.node_id,
             self._view.incarnation,
             tuple(
-                IsrWish(
+                IsrChange(
                     replica.topic_id, replica.partition, replica.leader_epoch, change.partition_epoch,
                     tuple(InSync(*member) for member in change.members),
                 )

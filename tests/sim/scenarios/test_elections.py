@@ -9,7 +9,7 @@ from tiered.controller.requests import (
     CreateTopic,
     FenceBroker,
     InSync,
-    IsrWish,
+    IsrChange,
     RegisterBroker,
     UnfenceBroker,
 )
@@ -48,7 +48,7 @@ async def alter_isr(rig: SimBrokerRig, topic: str, number: int, *members: int) -
     of, incarnations = image.topics[topic], {1: image.brokers[1].incarnation, 2: TWO}
     old = of.partitions[number]
     isr = tuple(InSync(node, incarnation_number(incarnations[node])) for node in members)
-    requested = IsrWish(of.topic_id, number, old.leader_epoch, old.partition_epoch, isr)
+    requested = IsrChange(of.topic_id, number, old.leader_epoch, old.partition_epoch, isr)
     codes = await rig.broker.submit(AlterPartitions(old.leader, incarnations[old.leader], (requested,)))
     assert codes == (Code.NONE,)
 

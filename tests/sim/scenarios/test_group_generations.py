@@ -88,7 +88,7 @@ def test_requests_of_an_earlier_generation_are_refused() -> None:
         first = await join(rig, G)
         await sync(rig, G, first)
         assert await commit(rig, G, 5, generation=first.generation, member=first.member_id) is Code.NONE
-        assert await commit(rig, G, 99) is Code.UNKNOWN_MEMBER_ID, "a stranger"
+        assert await commit(rig, G, 99) is Code.UNKNOWN_MEMBER_ID, "an unknown group"
         other = asyncio.ensure_future(join(rig, G))
         await asyncio.sleep(0.1)
         assert await beat_as(rig, first.member_id, first.generation) is Code.REBALANCE_IN_PROGRESS

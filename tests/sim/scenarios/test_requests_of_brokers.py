@@ -21,7 +21,7 @@ from tiered.controller.requests import (
     FenceBroker,
     HandOver,
     InSync,
-    IsrWish,
+    IsrChange,
     Move,
     Reassign,
     RegisterBroker,
@@ -89,18 +89,18 @@ class Members:
 
     def isr_change(
         self, *members: int, earlier: int = -1, leader_epoch: int | None = None, partition_epoch: int | None = None
-    ) -> IsrWish:
+    ) -> IsrChange:
         """Returns an ISR change; `earlier` is the broker that it names under an earlier incarnation."""
         isr = tuple(
             InSync(node, incarnation_number(self.incarnation(node, self.lives[node] - 1 if node == earlier else None)))
             for node in members
         )
-        return IsrWish(
+        return IsrChange(
             self.topic_id, 0, self.now.leader_epoch if leader_epoch is None else leader_epoch,
             self.now.partition_epoch if partition_epoch is None else partition_epoch, isr,
         )  # fmt: skip
 
-    async def alter(self, leader: int, *changes: IsrWish) -> list[Code]:
+    async def alter(self, leader: int, *changes: IsrChange) -> list[Code]:
         """Sends ISR changes as the leader does."""
         return list(await self.rig.broker.submit(AlterPartitions(leader, self.incarnation(leader), changes)))
 

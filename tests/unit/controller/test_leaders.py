@@ -13,7 +13,7 @@ from tiered.config.settings import Settings
 from tiered.controller import leaders, requests
 from tiered.controller.controller import Controller
 from tiered.controller.preferred_leaders import plan_preferred_leaders
-from tiered.controller.requests import InSync, IsrWish, RegisterBroker, ReplicaEnd
+from tiered.controller.requests import InSync, IsrChange, RegisterBroker, ReplicaEnd
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId, encode_uuid, incarnation_number
 from tiered.metadata import changes as kinds
@@ -189,10 +189,10 @@ def test_stopping_broker_is_elected_only_if_no_other_can_be() -> None:
     assert partition(shard).leader == 3 and set(partition(shard).isr) == {1, 2, 3}
 
 
-def isr_change(shard: Controller, *nodes: int, p: int = 0, epoch: int | None = None) -> IsrWish:
+def isr_change(shard: Controller, *nodes: int, p: int = 0, epoch: int | None = None) -> IsrChange:
     now = partition(shard, p)
     isr = tuple(InSync(node, incarnation_number(shard.image.brokers[node].incarnation)) for node in nodes)
-    return IsrWish(topic_id(shard), p, now.leader_epoch, now.partition_epoch if epoch is None else epoch, isr)
+    return IsrChange(topic_id(shard), p, now.leader_epoch, now.partition_epoch if epoch is None else epoch, isr)
 
 
 def test_isr_changes_of_a_leader_are_decided_one_by_one() -> None:
@@ -203,8 +203,8 @@ def test_isr_changes_of_a_leader_are_decided_one_by_one() -> None:
         isr_change(shard, 1, 3),
         isr_change(shard, 1, 2, p=1),
         isr_change(shard, 1, 3, p=2),
-        IsrWish(TopicId("no"), 0, 0, 0, ()),
-        IsrWish(topic_id(shard), 3, 0, 0, ()),
+        IsrChange(TopicId("no"), 0, 0, 0, ()),
+        IsrChange(topic_id(shard), 3, 0, 0, ()),
     )
     assert decide(shard, requests.AlterPartitions(1, incarnation(1), changes)) == (
         Code.NONE,
@@ -240,7 +240,7 @@ def test_incarnation_without_a_number_is_in_no_isr_change() -> None:
     decide(shard, RegisterBroker(2, "no id", "d", ""))
     decide(shard, requests.CreateTopic("t", assignments=[[1, 2]]))
     number = InSync(1, incarnation_number(incarnation(1)))
-    said = IsrWish(topic_id(shard), 0, 0, 1, (number, InSync(2, -1)))
+    said = IsrChange(topic_id(shard), 0, 0, 1, (number, InSync(2, -1)))
     assert decide(shard, requests.AlterPartitions(1, incarnation(1), (said,))) == (Code.INELIGIBLE_REPLICA,)
 
 
@@ -432,7 +432,7 @@ def test_misplaced_partition_could_be_led_by_its_first_replica() -> None:
     for p, leader in ((0, 2), (3, 3)):
         old = partition(shard, p)
         isr = tuple(InSync(each, incarnation_number(incarnation(each))) for each in old.replicas)
-        wanted = IsrWish(at, p, old.leader_epoch, old.partition_epoch, isr)
+        wanted = IsrChange(at, p, old.leader_epoch, old.partition_epoch, isr)
         assert decide(shard, requests.AlterPartitions(leader, incarnation(leader), (wanted,))) == (Code.NONE,)
     assert plan_preferred_leaders(shard.image) == ((at, 0), (at, 3))
     about_to_stop = shard.image.apply([kinds.BrokerStopping(1, incarnation(1))], shard.image.slot + 1)

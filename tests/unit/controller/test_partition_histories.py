@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tiered.controller import partition_transitions
 from tiered.controller.partition_transitions import PartitionContext
-from tiered.controller.requests import InSync, IsrWish
+from tiered.controller.requests import InSync, IsrChange
 from tiered.ids import NO_EPOCH, TopicId
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import End, PartitionImage
@@ -50,7 +50,7 @@ class Broker:
     epoch_start: int = 0
     high_watermark: int = 0
     positions: dict[int, tuple[int, int]] = field(default_factory=dict)
-    proposed: IsrWish | None = None
+    proposed: IsrChange | None = None
 
 
 class History:
@@ -67,7 +67,7 @@ class History:
         ]
         self.truth: list[Record] = []
         self.lost_in = NO_EPOCH
-        self.asked: list[tuple[int, IsrWish]] = []
+        self.asked: list[tuple[int, IsrChange]] = []
         self.written = 0
         self.handed_over: frozenset[int] = frozenset()
         """Brokers that handed over: these lead only until they have stopped."""
@@ -123,7 +123,7 @@ class History:
             close = incarnation == known and offset >= max(leader.high_watermark, leader.epoch_start)
             if each != node and choice >> each & 1 and (each in seen.image.isr or close):
                 isr.append(InSync(each, known))
-        leader.proposed = IsrWish(TOPIC, 0, leader.led, seen.image.partition_epoch, tuple(isr))
+        leader.proposed = IsrChange(TOPIC, 0, leader.led, seen.image.partition_epoch, tuple(isr))
         self.asked.append((node, leader.proposed))
 
     def learn(self, node: int, steps: int) -> None:

@@ -11,7 +11,7 @@ from tests.unit.controller.test_leaders import cluster, fence, incarnation, part
 from tiered.controller import partition_transitions, requests
 from tiered.controller.controller import Controller
 from tiered.controller.partition_transitions import PartitionContext
-from tiered.controller.requests import InSync, IsrWish, Move, Reassign
+from tiered.controller.requests import InSync, IsrChange, Move, Reassign
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId, incarnation_number
 from tiered.metadata.changes import NO_LEADER
@@ -37,7 +37,7 @@ OLD = PartitionImage((1, 2), 1, 5, (1, 2))
 def joined(old: PartitionImage, *isr: int) -> PartitionImage:
     """Grants the leader's change to this ISR."""
     members = tuple(InSync(node, node) for node in isr)
-    requested = IsrWish(T, 0, old.leader_epoch, old.partition_epoch, members)
+    requested = IsrChange(T, 0, old.leader_epoch, old.partition_epoch, members)
     new = partition_transitions.alter_isr(old, old.leader, requested, {node: node for node in (1, 2, 3, 4)}, LIVE)
     assert isinstance(new, PartitionImage), new
     return new
@@ -150,7 +150,7 @@ def test_each_reassignment_is_decided_alone() -> None:
     ]
     assert (partition(shard).replicas, partition(shard).adding, partition(shard).removing) == ((2, 3, 1), (3,), (1,))
     assert not partition(shard, 1).is_reassigning
-    requested = IsrWish(topic_id(shard), 0, 0, 1 + 1, tuple(member(node) for node in (1, 2, 3)))
+    requested = IsrChange(topic_id(shard), 0, 0, 1 + 1, tuple(member(node) for node in (1, 2, 3)))
     assert decide(shard, requests.AlterPartitions(1, incarnation(1), (requested,))) == (Code.NONE,)
     done = partition(shard)
     assert (done.replicas, done.leader, done.leader_epoch, done.isr) == ((2, 3), 2, 1, (2, 3))

@@ -8,7 +8,7 @@ import pytest
 
 from tiered.controller import partition_transitions
 from tiered.controller.partition_transitions import PartitionContext
-from tiered.controller.requests import InSync, IsrWish
+from tiered.controller.requests import InSync, IsrChange
 from tiered.errors import Code, InvariantViolation
 from tiered.ids import TopicId
 from tiered.metadata.changes import NO_LEADER, LossReported, PartitionChanged
@@ -215,8 +215,8 @@ def test_stopping_leader_hands_over_to_an_isr_member() -> None:
 NUMBERS = {1: 11, 2: 22, 3: 33}
 
 
-def isr_change(*isr: int, epoch: int = 5, partition_epoch: int = 7) -> IsrWish:
-    return IsrWish(T, 0, epoch, partition_epoch, tuple(InSync(node, NUMBERS.get(node, 44)) for node in isr))
+def isr_change(*isr: int, epoch: int = 5, partition_epoch: int = 7) -> IsrChange:
+    return IsrChange(T, 0, epoch, partition_epoch, tuple(InSync(node, NUMBERS.get(node, 44)) for node in isr))
 
 
 def test_isr_changes_are_granted() -> None:
@@ -252,7 +252,7 @@ def test_isr_changes_are_granted() -> None:
         (1, replace(isr_change(1), isr=(InSync(1, 11), InSync(2, 21))), Code.INELIGIBLE_REPLICA),
     ],
 )
-def test_isr_changes_are_refused(node: int, asked: IsrWish, code: Code) -> None:
+def test_isr_changes_are_refused(node: int, asked: IsrChange, code: Code) -> None:
     """Among them a member that is no replica, is not live, or is not the incarnation that fetched."""
     old = replace(image(1, 5, (1,)), partition_epoch=7)
     assert partition_transitions.alter_isr(old, node, asked, {1: 11, 2: 22, 9: 44}, context(1, 2)) is code

@@ -47,7 +47,7 @@ CREATION = st.builds(
 )
 ENDS = tuples(st.builds(requests.ReplicaEnd, IDS, NUMBER, NUMBER, NUMBER))
 ISR = tuples(st.builds(requests.InSync, NUMBER, NUMBER))
-ISR_CHANGES = tuples(st.builds(requests.IsrWish, IDS, NUMBER, NUMBER, NUMBER, ISR))
+ISR_CHANGES = tuples(st.builds(requests.IsrChange, IDS, NUMBER, NUMBER, NUMBER, ISR))
 MOVES = tuples(st.builds(requests.Move, IDS, NUMBER, st.none() | tuples(NUMBER)))
 SAID_WITH: dict[type[Any], st.SearchStrategy[Any]] = {
     requests.CreateTopic: CREATION,
@@ -145,6 +145,15 @@ def test_every_reply_decodes_to_what_was_encoded(reply: Any) -> None:
     found = decode_reply(encode_reply(reply))
     assert found == reply
     assert type(found) is type(reply)
+
+
+def test_isr_change_keeps_its_old_name_between_brokers() -> None:
+    request = requests.AlterPartitions(1, "i", (requests.IsrChange(TopicId("t"), 0, 1, 2, (requests.InSync(1, 3),)),))
+    body = (
+        b'{"kind":"AlterPartitions","node_id":1,"incarnation":"i","wishes":[{"kind":"IsrWish","topic_id":"t",'
+        b'"partition":0,"leader_epoch":1,"partition_epoch":2,"isr":[{"kind":"InSync","node_id":1,"incarnation":3}]}]}'
+    )
+    assert (encode_request(request), decode_request(body)) == (body, request)
 
 
 def test_refusal_among_replies_keeps_its_code_and_text() -> None:

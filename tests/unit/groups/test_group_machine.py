@@ -53,7 +53,7 @@ class Groups(RuleBasedStateMachine):
 
     def pick(self, group: str, number: int) -> tuple[str, str | None]:
         known = self.ids[group]
-        return known[-1 - number % len(known)] if known else ("stranger", None)
+        return known[-1 - number % len(known)] if known else ("unknown", None)
 
     def generation(self, group: str, off: int) -> int:
         found = self.rig.shard.state.groups.get(group)

@@ -69,10 +69,10 @@ def test_rebalance_waits_for_unused_ids_until_they_expire(rig: Rig) -> None:
 
 
 def test_unknown_id_is_refused(rig: Rig) -> None:
-    assert joined(rig, rig.join("c-stranger")).code is Code.UNKNOWN_MEMBER_ID
+    assert joined(rig, rig.join("c-unknown")).code is Code.UNKNOWN_MEMBER_ID
     assert rig.describe().state == "Dead"
     rig.stable()
-    assert joined(rig, rig.join("c-stranger")).code is Code.UNKNOWN_MEMBER_ID
+    assert joined(rig, rig.join("c-unknown")).code is Code.UNKNOWN_MEMBER_ID
 
 
 def test_id_of_a_dynamic_member_does_not_become_static(rig: Rig) -> None:

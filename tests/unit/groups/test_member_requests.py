@@ -73,7 +73,7 @@ def test_sync_during_a_rebalance_is_refused(rig: Rig) -> None:
 def test_only_members_named_by_the_leader_get_an_assignment(rig: Rig) -> None:
     ids = completing(rig)
     waits = rig.sync(ids[1], 1)
-    rig.assign(ids[0], 1, {ids[0]: b"all", "stranger": b"x"})
+    rig.assign(ids[0], 1, {ids[0]: b"all", "unknown": b"x"})
     assert rig.reply(waits, SyncGroupReply) == SyncGroupReply(Code.NONE, "consumer", "range", b"")
     assert [member.assignment for member in rig.describe().members] == [b"all", b""]
 
@@ -113,7 +113,7 @@ def test_heartbeat_reply_tells_the_member_what_to_do(rig: Rig) -> None:
     rig.assign(ids[0], 1, {})
     assert rig.beat(ids[0], 1) is Code.NONE
     assert rig.beat(ids[0], 0) is Code.ILLEGAL_GENERATION
-    assert rig.beat("stranger", 1) is Code.UNKNOWN_MEMBER_ID
+    assert rig.beat("unknown", 1) is Code.UNKNOWN_MEMBER_ID
     rig.join(ids[0])
     assert rig.beat(ids[1], 1) is Code.REBALANCE_IN_PROGRESS
 

@@ -84,7 +84,7 @@ def test_members_of_the_current_generation_commit(rig: Rig) -> None:
     assert rig.commit(ids[1], generation, 5) is Code.NONE
     assert rig.commit(ids[1], generation - 1) is Code.ILLEGAL_GENERATION
     assert rig.commit(ids[1], generation + 1) is Code.ILLEGAL_GENERATION
-    assert rig.commit("stranger", generation) is Code.UNKNOWN_MEMBER_ID
+    assert rig.commit("unknown", generation) is Code.UNKNOWN_MEMBER_ID
     assert rig.commit(ids[1], -1) is Code.ILLEGAL_GENERATION
     assert rig.committed() == 5
 

@@ -222,7 +222,7 @@ def test_parked_member_needs_no_heartbeat(rig: Rig) -> None:
 
 def test_leave_of_several_members_makes_one_rebalance(rig: Rig) -> None:
     ids, _ = rig.stable(3)
-    assert rig.leave(LeavingMember(ids[1], None, "x" * 10_000), ids[2], "stranger") == (
+    assert rig.leave(LeavingMember(ids[1], None, "x" * 10_000), ids[2], "unknown") == (
         Code.NONE,
         Code.NONE,
         Code.UNKNOWN_MEMBER_ID,
