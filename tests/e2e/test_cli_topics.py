@@ -16,8 +16,8 @@ from tests.e2e.serving import SECONDS
 from tiered.errors import Code
 from tiered_api.cli.arguments import parser
 from tiered_api.cli.cluster.health import fetch_eligible, fetch_min_isr
-from tiered_api.cli.cluster.health_verdict import EligibleReplicas
 from tiered_api.cli.reach import open_client as reached
+from tiered_api.health.verdict import EligibleReplicas
 from tiered_api.kafka.client.error_sentences import explain_error
 
 NO_TOPIC = explain_error(Code.UNKNOWN_TOPIC_OR_PARTITION.number)

@@ -1,6 +1,6 @@
 """The command `tiered`: parser, output, and access to clusters.
 
-May import: clients, system, controller, replication, cli.text
+May import: clients, system, controller, replication, health, cli.text
 
 ~ main             the entry point: parse, run, exit code
   arguments        the whole command line as one parser

@@ -1,6 +1,6 @@
 """The HTTP server, with all that it serves.
 
-May import: broker, kafka.client, kafka.server
+May import: broker, health, kafka.client, kafka.server
 
 ~ operations   health, metrics, broker identity, state of a partition
 ~ groups       consumer groups of any coordinator

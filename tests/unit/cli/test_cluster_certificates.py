@@ -9,8 +9,8 @@ import pytest
 
 from tiered.security.certificates import DAY_MS
 from tiered_api.cli.cluster.certificates import certificate_rows, print_certificates
-from tiered_api.cli.cluster.view import FENCED, LIVE, STOPPED, BrokerReport, BrokerSummary
 from tiered_api.cli.exits import Exit
+from tiered_api.health.view import FENCED, LIVE, STOPPED, BrokerReport, BrokerSummary
 from tiered_api.kafka.protocol.messages.describe_cluster import ReportedCertificate
 
 NOW = 100 * DAY_MS

@@ -8,15 +8,15 @@ import pytest
 
 from tiered_api.cli.cluster.brokers import broker_rows
 from tiered_api.cli.cluster.health import print_health
-from tiered_api.cli.cluster.health_verdict import (
+from tiered_api.cli.exits import Exit
+from tiered_api.health.verdict import (
     EligibleReplicas,
     UnhealthyPartition,
     find_unhealthy,
     summarize_health,
     topics_to_examine,
 )
-from tiered_api.cli.cluster.view import AWAY, FENCED, LIVE, STOPPED, BrokerReport, ClusterView, build_view
-from tiered_api.cli.exits import Exit
+from tiered_api.health.view import AWAY, FENCED, LIVE, STOPPED, BrokerReport, ClusterView, build_view
 from tiered_api.kafka.protocol.messages.describe_cluster import DescribeClusterBroker, DescribeClusterResponse
 from tiered_api.kafka.protocol.messages.metadata import (
     MetadataResponse,

@@ -5,7 +5,6 @@ May import: as cli
 ~ commands        info and config
 ~ brokers         brokers and unregister
 ~ health          health: the report on partitions and brokers
-  health_verdict  the verdict on a cluster, with its reasons
 ~ certificates    certificates: those of all listeners, and rejected ones
 ~ secrets         rotate-secret: a new secret of the brokers
 ~ losses          losses: possibly lost records, and their acknowledgement

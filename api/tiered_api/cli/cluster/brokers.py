@@ -7,10 +7,11 @@ from argparse import Namespace
 from collections import Counter
 
 from tiered.errors import Refused, Unavailable
-from tiered_api.cli.cluster.view import LIVE, ClusterView, fetch_cluster_view
+from tiered_api.cli.cluster.view import fetch_cluster_view
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_json, print_lines, print_rows
 from tiered_api.cli.reach import open_client
+from tiered_api.health.view import LIVE, ClusterView
 from tiered_api.kafka.client.client import KafkaClient, to_refused
 from tiered_api.kafka.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from tiered_api.kafka.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse

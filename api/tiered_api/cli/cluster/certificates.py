@@ -10,17 +10,11 @@ from argparse import Namespace
 from collections.abc import Iterable, Sequence
 
 from tiered.security.certificates import DAY_MS, VALID, format_time
-from tiered_api.cli.cluster.view import (
-    LIVE,
-    BrokerReport,
-    BrokerSummary,
-    build_view,
-    fetch_registered,
-    fetch_self_reports,
-)
+from tiered_api.cli.cluster.view import fetch_registered, fetch_self_reports
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_rows
 from tiered_api.cli.reach import open_client
+from tiered_api.health.view import LIVE, BrokerReport, BrokerSummary, build_view
 from tiered_api.kafka.protocol.messages.describe_cluster import ReportedCertificate
 
 UNKNOWN = "unknown"

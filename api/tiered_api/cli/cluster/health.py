@@ -9,7 +9,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from tiered.errors import Code, Refused, Unavailable
-from tiered_api.cli.cluster.health_verdict import (
+from tiered_api.cli.cluster.moves import fetch_reassignments
+from tiered_api.cli.cluster.view import fetch_cluster_view, fetch_reports_of_down, fetch_self_reports
+from tiered_api.cli.configs import TOPIC, describe_configs
+from tiered_api.cli.exits import Exit
+from tiered_api.cli.internal_rows import fold_rows, is_internal
+from tiered_api.cli.output import print_json, print_lines, print_rows
+from tiered_api.cli.reach import open_client
+from tiered_api.health.verdict import (
     EligibleReplicas,
     TopicAndPartition,
     UnhealthyPartition,
@@ -17,13 +24,7 @@ from tiered_api.cli.cluster.health_verdict import (
     summarize_health,
     topics_to_examine,
 )
-from tiered_api.cli.cluster.moves import fetch_reassignments
-from tiered_api.cli.cluster.view import ClusterView, fetch_cluster_view, fetch_reports_of_down, fetch_self_reports
-from tiered_api.cli.configs import TOPIC, describe_configs
-from tiered_api.cli.exits import Exit
-from tiered_api.cli.internal_rows import fold_rows, is_internal
-from tiered_api.cli.output import print_json, print_lines, print_rows
-from tiered_api.cli.reach import open_client
+from tiered_api.health.view import ClusterView
 from tiered_api.kafka.client.client import KafkaClient
 from tiered_api.kafka.protocol.messages.describe_topic_partitions import (
     Cursor,

@@ -15,13 +15,14 @@ from dataclasses import dataclass, field
 from tiered.controller.reassignment_planner import PartitionName, Reassignments, plan_balance, plan_drain
 from tiered.errors import Code, Refused
 from tiered_api.cli.cluster.throttle import cordon, fetch_cordoned, throttle, unthrottle, unthrottle_all
-from tiered_api.cli.cluster.view import LIVE, ClusterView, fetch_cluster_view
+from tiered_api.cli.cluster.view import fetch_cluster_view
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.internal_rows import is_internal, print_folded
 from tiered_api.cli.output import Row, print_lines, print_rows
 from tiered_api.cli.parsing import is_number
 from tiered_api.cli.reach import open_client
 from tiered_api.cli.status import format_status
+from tiered_api.health.view import LIVE, ClusterView
 from tiered_api.kafka.client.client import KafkaClient, to_refused
 from tiered_api.kafka.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,

@@ -1,108 +1,27 @@
-"""The state of a cluster for `tiered cluster brokers` and `health`: its brokers with their states, and its topics.
-
-Metadata names the live brokers and every partition. DescribeCluster names registered brokers that are fenced (KIP-1073,
-Kafka 4.0 and newer). A broker with replicas that neither names is `away` as well.
-"""
+"""Fetches the state of a cluster for `tiered cluster brokers` and `health`, and the reports of its brokers."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tiered.errors import Code, Refused, Unavailable
-from tiered_api.kafka.client.client import Address, KafkaClient, to_refused
+from tiered_api.health.view import FENCED, STOPPED, BrokerReport, BrokerSummary, ClusterView, build_view
+from tiered_api.kafka.client.client import KafkaClient, to_refused
 from tiered_api.kafka.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
-    PossibleLoss,
-    ReportedCertificate,
 )
-from tiered_api.kafka.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 
 REPORT_SECONDS = 5.0
 DOWN_SECONDS = 2.0
 """Longest wait for the report of a broker that is not live."""
-LIVE, FENCED, STOPPED, AWAY = "live", "fenced", "stopped", "away"
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerSummary:
-    """One broker. `state`: live; fenced; stopped cleanly (only our brokers tell it from fenced); or away: it has
-    replicas, but the cluster reports nothing of it."""
-
-    node_id: int
-    state: str
-    address: str | None = None
-    rack: str | None = None
-    is_disk_full: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerReport:
-    """The report of one broker on itself: sentences, and since when (ms) its bucket is unreachable, -1 if it is not.
-    `losses` are those of the cluster, by this broker's metadata. `certificates` are None if it does not report them."""
-
-    node_id: int
-    problems: tuple[str, ...]
-    store_unreachable_since_ms: int = -1
-    losses: tuple[PossibleLoss, ...] = ()
-    certificates: tuple[ReportedCertificate, ...] | None = None
-    hides_topics: bool = False
-    """True if the caller may not describe each topic."""
-    hides_health: bool = False
-    """True if the caller may not see the health."""
-    has_replied: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterView:
-    """A cluster at one moment: brokers by their ids, in order."""
-
-    controller: int
-    brokers: dict[int, BrokerSummary]
-    topics: list[MetadataResponseTopic]
-
-    def is_live(self, node: int) -> bool:
-        """True if the broker is live."""
-        return self.state(node) == LIVE
-
-    def is_disk_full(self, node: int) -> bool:
-        """True if the disk of the broker is full, as far as the cluster reports it."""
-        known = self.brokers.get(node)
-        return known is not None and known.is_disk_full
-
-    def state(self, node: int) -> str:
-        """Returns one of the four states."""
-        known = self.brokers.get(node)
-        return known.state if known is not None else AWAY
 
 
 async def fetch_cluster_view(client: KafkaClient, topics: list[str] | None = None) -> ClusterView:
     """Fetches the state of all brokers and of the given topics; None: of all topics."""
     got = await client.fetch_metadata(topics)
     return build_view(await fetch_registered(client), got)
-
-
-def build_view(registered: DescribeClusterResponse | None, got: MetadataResponse) -> ClusterView:
-    """Combines both replies; the second is None if brokers do not know DescribeCluster. DescribeCluster decides which
-    brokers are fenced: our brokers name one that has just stopped in Metadata for a moment longer."""
-    known: dict[int, BrokerSummary] = {}
-    for topic in got.topics:
-        for each in topic.partitions:
-            known.update({node: BrokerSummary(node, AWAY) for node in each.replica_nodes})
-    for broker in registered.brokers if registered is not None else ():
-        state = STOPPED if broker.is_stopped else FENCED if broker.is_fenced else AWAY
-        where = str(Address(broker.host, broker.port))
-        known[broker.broker_id] = BrokerSummary(broker.broker_id, state, where, broker.rack, broker.is_disk_full)
-    full = {node for node, broker in known.items() if broker.is_disk_full}
-    gone = {broker.broker_id for broker in registered.brokers if broker.is_fenced} if registered is not None else set()
-    for here in got.brokers:
-        if here.node_id not in gone:
-            where, is_full = str(Address(here.host, here.port)), here.node_id in full
-            known[here.node_id] = BrokerSummary(here.node_id, LIVE, where, here.rack, is_full)
-    return ClusterView(
-        got.controller_id, dict(sorted(known.items())), sorted(got.topics, key=lambda each: each.name or "")
-    )
 
 
 async def fetch_self_reports(client: KafkaClient, seen: ClusterView) -> list[BrokerReport]:

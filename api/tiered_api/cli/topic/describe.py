@@ -13,7 +13,6 @@ from tiered.config.settings import topic_rows
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered_api.cli.cluster.health import explain_partitions
-from tiered_api.cli.cluster.health_verdict import topics_to_examine
 from tiered_api.cli.cluster.view import fetch_cluster_view
 from tiered_api.cli.configs import TOPIC, config_rows, describe_configs
 from tiered_api.cli.exits import Exit
@@ -23,6 +22,7 @@ from tiered_api.cli.status import format_status
 from tiered_api.cli.text.offset_range import PointKind, parse_point, resolve_offsets
 from tiered_api.cli.topic.compaction import compaction_facts, compaction_rows
 from tiered_api.cli.topic.topics import select_topics
+from tiered_api.health.verdict import topics_to_examine
 from tiered_api.kafka.client.client import KafkaClient, to_refused
 from tiered_api.kafka.client.leader_routing import (
     EARLIEST,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tiered.metadata.image import Loss
-from tiered_api.cli.cluster.view import FENCED, BrokerReport, ClusterView
+from tiered_api.health.view import FENCED, BrokerReport, ClusterView
 from tiered_api.kafka.protocol.messages.metadata import MetadataResponsePartition
 
 TopicAndPartition = tuple[str, int]

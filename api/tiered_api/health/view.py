@@ -1,0 +1,93 @@
+"""A cluster at one moment, as its health is judged: its brokers with their states, and its topics.
+
+Pure. Metadata names the live brokers and every partition. DescribeCluster names registered brokers that are fenced
+(KIP-1073, Kafka 4.0 and newer). A broker with replicas that neither names is `away` as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiered_api.kafka.client.client import Address
+from tiered_api.kafka.protocol.messages.describe_cluster import (
+    DescribeClusterResponse,
+    PossibleLoss,
+    ReportedCertificate,
+)
+from tiered_api.kafka.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
+
+LIVE, FENCED, STOPPED, AWAY = "live", "fenced", "stopped", "away"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSummary:
+    """One broker. `state`: live; fenced; stopped cleanly (only our brokers tell it from fenced); or away: it has
+    replicas, but the cluster reports nothing of it."""
+
+    node_id: int
+    state: str
+    address: str | None = None
+    rack: str | None = None
+    is_disk_full: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerReport:
+    """The report of one broker on itself: sentences, and since when (ms) its bucket is unreachable, -1 if it is not.
+    `losses` are those of the cluster, by this broker's metadata. `certificates` are None if it does not report them."""
+
+    node_id: int
+    problems: tuple[str, ...]
+    store_unreachable_since_ms: int = -1
+    losses: tuple[PossibleLoss, ...] = ()
+    certificates: tuple[ReportedCertificate, ...] | None = None
+    hides_topics: bool = False
+    """True if the caller may not describe each topic."""
+    hides_health: bool = False
+    """True if the caller may not see the health."""
+    has_replied: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """A cluster at one moment: brokers by their ids, in order."""
+
+    controller: int
+    brokers: dict[int, BrokerSummary]
+    topics: list[MetadataResponseTopic]
+
+    def is_live(self, node: int) -> bool:
+        """True if the broker is live."""
+        return self.state(node) == LIVE
+
+    def is_disk_full(self, node: int) -> bool:
+        """True if the disk of the broker is full, as far as the cluster reports it."""
+        known = self.brokers.get(node)
+        return known is not None and known.is_disk_full
+
+    def state(self, node: int) -> str:
+        """Returns one of the four states."""
+        known = self.brokers.get(node)
+        return known.state if known is not None else AWAY
+
+
+def build_view(registered: DescribeClusterResponse | None, got: MetadataResponse) -> ClusterView:
+    """Combines both replies; the second is None if brokers do not know DescribeCluster. DescribeCluster decides which
+    brokers are fenced: our brokers name one that has just stopped in Metadata for a moment longer."""
+    known: dict[int, BrokerSummary] = {}
+    for topic in got.topics:
+        for each in topic.partitions:
+            known.update({node: BrokerSummary(node, AWAY) for node in each.replica_nodes})
+    for broker in registered.brokers if registered is not None else ():
+        state = STOPPED if broker.is_stopped else FENCED if broker.is_fenced else AWAY
+        where = str(Address(broker.host, broker.port))
+        known[broker.broker_id] = BrokerSummary(broker.broker_id, state, where, broker.rack, broker.is_disk_full)
+    full = {node for node, broker in known.items() if broker.is_disk_full}
+    gone = {broker.broker_id for broker in registered.brokers if broker.is_fenced} if registered is not None else set()
+    for here in got.brokers:
+        if here.node_id not in gone:
+            where, is_full = str(Address(here.host, here.port)), here.node_id in full
+            known[here.node_id] = BrokerSummary(here.node_id, LIVE, where, here.rack, is_full)
+    return ClusterView(
+        got.controller_id, dict(sorted(known.items())), sorted(got.topics, key=lambda each: each.name or "")
+    )
