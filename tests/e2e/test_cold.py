@@ -82,3 +82,38 @@ def test_damaged_object_is_an_error_that_names_it(store: str, tmp_path: Path) ->
     finally:
         segment.write_bytes(whole)
     assert failed.returncode == 1 and key in failed.stderr and "Traceback" not in failed.stderr
+
+
+def test_verify_finds_a_missing_object(store: str) -> None:
+    whole = run_tiered("cold", "verify", "--store", store, "--read")
+    assert (whole.returncode, whole.stderr) == (0, "")
+    assert whole.stdout.splitlines()[-2].startswith("1 segments (") and "0 objects are missing" in whole.stdout
+    key = json.loads(run_tiered("cold", "ls", "--store", store, "--topic", "letters", "--format", "json").stdout)["key"]
+    segment = Path(store.removeprefix("file://")) / key
+    away = segment.rename(segment.with_name("away"))
+    try:
+        failed = run_tiered("cold", "verify", "--store", store, "--topic", "letters", "--format", "json")
+        text = run_tiered("cold", "verify", "--store", store)
+    finally:
+        away.rename(segment)
+    found = [json.loads(line) for line in failed.stdout.splitlines()]
+    assert failed.returncode == text.returncode == 1
+    found[:-1] = sorted(found[:-1], key=lambda each: str(each["kind"]))
+    assert [(each["kind"], each["key"], each["base_offset"], each["next_offset"]) for each in found[:-1]] == [
+        ("missing", key, 0, 6),
+        ("unreferenced", key.rpartition("/")[0] + "/away", -1, -1),
+    ]
+    assert (found[-1]["missing"], found[-1]["unreferenced"], found[-1]["partitions"]) == (1, 1, 1)
+    assert f"missing: letters-0 offsets 0 to 6 {key}" in text.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--partition", "0"), "--partition needs --topic"),
+        (("--topic", "letters", "--partition", "5"), "letters has partitions 0 to 0, not 5"),
+    ],
+)
+def test_verify_refuses_a_partition_that_is_not_there(store: str, arguments: tuple[str, ...], words: str) -> None:
+    refused = run_tiered("cold", "verify", "--store", store, *arguments)
+    assert (refused.returncode, refused.stdout) == (2, "") and words in refused.stderr

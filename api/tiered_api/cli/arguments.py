@@ -135,7 +135,17 @@ def _cold(commands: Commands) -> None:
     cat.add_argument("--offset", metavar="N", type=count, help="begin here (default: the log start)")
     cat.add_argument("--max", metavar="N", type=count, help="at most this many records of each partition")
     add_isolation_option(cat)
-    for verb in (ls, cat):
+    check = add_command(
+        verbs,
+        "verify",
+        "check that all objects of topics are in the bucket, and find those that no manifest names",
+        Command("tiered_api.cli.cold.verify", "verify"),
+    )
+    check.add_argument("--topic", metavar="T", help="only this topic")
+    check.add_argument(
+        "--read", action="store_true", help="read every byte and compare its CRC, not only sizes and footers"
+    )
+    for verb in (ls, cat, check):
         verb.add_argument("--store", metavar="URL", required=True, help=STORE_HELP)
         verb.add_argument("--partition", metavar="P", type=number_of, help="only this partition")
         add_format_option(verb)
