@@ -3,6 +3,7 @@
 May import: groups, hosting, transactions
 
 ~ group_coordinators        the group coordinators of the led `__consumer_offsets` partitions
+  offset_corrections        the corrections that loaded groups need (R5)
 ~ group_snapshots           the snapshots of groups in the bucket: keys and metrics
 ~ transaction_coordinators  the transaction coordinators of the led `__transaction_state` partitions
 ~ transaction_snapshots     the snapshots of transactional ids in the bucket: keys and metrics

@@ -18,13 +18,13 @@ from typing import Any, cast
 from tiered.controller.channel import RequestChannel
 from tiered.controller.member_view import MemberView
 from tiered.coordination.internal_topic import InternalTopic, InternalTopicSize
+from tiered.coordination.offset_corrections import NO_TOPIC, OffsetCorrections, OffsetLimit
 from tiered.coordinator.host import CoordinatorHost, HostPorts, VerifyPartition
 from tiered.coordinator.partition import CoordinatorPartition
 from tiered.coordinator.runtime import CoordinatorRuntime, FindExpiryMs
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
 from tiered.errors import Code, Refused
 from tiered.groups.limits import GroupSettings
-from tiered.groups.offset_corrections import NO_TOPIC, OffsetCorrections, OffsetLimit
 from tiered.groups.records import OffsetKey, OffsetValue
 from tiered.groups.requests import (
     CommitOffsets,

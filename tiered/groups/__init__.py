@@ -12,7 +12,6 @@ May import: quotas
   rebalance          a group's way from one generation to the next
   member_requests    SyncGroup, Heartbeat and LeaveGroup
   offsets            commit, fetch, deletion and correction of offsets
-  offset_corrections the corrections that a loaded shard needs (R5)
   expiry             expiry of committed offsets (KIP-211)
   admin              description, listing and deletion of groups
   subscription       the topics in a consumer's subscription bytes

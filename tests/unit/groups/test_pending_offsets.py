@@ -8,10 +8,10 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.groups.rig import THAT, THIS, G, Rig
+from tiered.coordination.offset_corrections import OffsetCorrections, OffsetLimit
 from tiered.errors import Code
 from tiered.groups.limits import GroupSettings
 from tiered.groups.log_state import LogState
-from tiered.groups.offset_corrections import OffsetCorrections, OffsetLimit
 from tiered.groups.records import OffsetKey
 from tiered.groups.requests import (
     CommitOffsetsReply,
