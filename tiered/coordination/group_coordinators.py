@@ -18,14 +18,15 @@ from typing import Any, cast
 from tiered.controller.channel import RequestChannel
 from tiered.controller.member_view import MemberView
 from tiered.coordination.internal_topic import InternalTopic, InternalTopicSize
-from tiered.coordination.offset_corrections import NO_TOPIC, OffsetCorrections, OffsetLimit
+from tiered.coordination.offset_corrections import OffsetCorrections, OffsetLimits
 from tiered.coordinator.host import CoordinatorHost, HostPorts, VerifyPartition
 from tiered.coordinator.partition import CoordinatorPartition
 from tiered.coordinator.runtime import CoordinatorRuntime, FindExpiryMs
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
+from tiered.durability.loss_rules import LedSinceLoss, find_new_losses
 from tiered.errors import Code, Refused
 from tiered.groups.limits import GroupSettings
-from tiered.groups.records import OffsetKey, OffsetValue
+from tiered.groups.records import OffsetKey
 from tiered.groups.requests import (
     CommitOffsets,
     CommitOffsetsReply,
@@ -59,13 +60,6 @@ log = logging.getLogger(__name__)
 SUBMIT_SECONDS = 30.0
 SLICE_OFFSETS = 500
 """Offsets that one turn compares with the cluster, or a few more."""
-ANY_EPOCH = 1 << 31
-"""Later than every leader epoch."""
-
-NewLosses = Mapping[PartitionId, Sequence[Loss]]
-"""The losses that an image has, and the image before has not."""
-FindLimit = Callable[[str, int, OffsetValue], OffsetLimit | None]
-"""See `OffsetCorrections`."""
 
 
 class GroupObserver:
@@ -122,9 +116,9 @@ class GroupCoordinators:
         self._rng = ports.rng.stream("groups")
         self._replicas = ports.replicas
         self._view = ports.view
-        self._new_losses: dict[LeaderReplica, list[NewLosses]] = {}
-        """Losses that became known while a partition of groups was led, and that its log holds no lowered offsets for
-        yet."""
+        self._new_losses: dict[LeaderReplica, list[tuple[PartitionId, Loss]]] = {}
+        """By partition of groups: losses that became known while it was led, and that its log has no lowered offsets
+        for yet. Offsets without a leader epoch need them; the others go by the image alone."""
         self._loss_entered = asyncio.Event()
         self._long_marker = asyncio.Lock()
         """Held by the marker of many offsets that waits for its turn of the event loop."""
@@ -292,14 +286,14 @@ class GroupCoordinators:
         if deleted:
             self.host.defer(TopicsDeleted(tuple(sorted(old.topics_by_id[each].name for each in deleted))))
         if new.losses != old.losses:
-            found = {
-                at: fresh
+            found = [
+                (at, loss)
                 for at, losses in new.losses.items()
-                if losses != old.losses.get(at) and (fresh := find_new_losses(old.losses.get(at, ()), losses))
-            }
-            for led in self.host.led_partitions.values() if found else ():
+                for loss in find_new_losses(old.losses.get(at, ()), losses)
+            ]
+            for led in self.host.led_partitions.values():
                 if led.replica.led_since_slot <= old.slot:  # else its groups were not there before the losses
-                    self._new_losses.setdefault(led.replica, []).append(found)
+                    self._new_losses.setdefault(led.replica, []).extend(found)
             self._loss_entered.set()
 
     # -- shards -------------------------------------------------------------------------------------------------------
@@ -341,24 +335,24 @@ class GroupCoordinators:
                 partition.replica.tp, shard.log_state.skipped_records,
             )  # fmt: skip
         while True:
-            losses, new_losses = self._view.image.losses, tuple(self._new_losses.get(partition.replica, ()))
-            find_limit = self._limits_at_load(losses, new_losses, partition.written_before_slot)
-            found = [request async for requests in self._correct(shard, find_limit) for request in requests]
+            image, new_losses = self._view.image, tuple(self._new_losses.get(partition.replica, ()))
+            limits = OffsetLimits(image, new_losses, self._find_led, partition.written_before_slot)
+            found = [request async for requests in self._correct(shard, limits) for request in requests]
             is_newest = len(new_losses) == len(self._new_losses.get(partition.replica, ()))
-            if is_newest and losses == self._view.image.losses:
+            if is_newest and image.losses == self._view.image.losses:
                 if new_losses:  # they are done with once the log has the corrections
                     self._loss_entered.set()
                 return found
 
-    async def _correct(self, shard: GroupShard, find_limit: FindLimit) -> AsyncIterator[Sequence[Request]]:
+    async def _correct(self, shard: GroupShard, limits: OffsetLimits) -> AsyncIterator[Sequence[Request]]:
         """Yields the corrections of one slice of the offsets after the other, with a turn for others in between."""
-        corrections, looked_at = OffsetCorrections(shard.log_state, find_limit), 0
         log_state = shard.log_state
+        corrections, looked_at = OffsetCorrections(log_state, limits.find), 0
         for group in dict.fromkeys((*log_state.offsets, *log_state.pending.groups())):
             looked_at += corrections.check_group(group)
             if looked_at > SLICE_OFFSETS:
                 yield corrections.requests()
-                corrections, looked_at = OffsetCorrections(shard.log_state, find_limit), 0
+                corrections, looked_at = OffsetCorrections(log_state, limits.find), 0
                 await self._clock.sleep(0)
         yield corrections.requests()
 
@@ -366,58 +360,12 @@ class GroupCoordinators:
         found = self._view.image.topics.get(topic)
         return found.topic_id if found is not None else TopicId("")
 
-    def _limits_at_load(
-        self, losses: NewLosses, new_losses: Sequence[NewLosses], written_before_slot: int
-    ) -> FindLimit:
-        """Returns the function that finds the limits of offsets that were loaded. All of them were written before the
-        new losses became known."""
-        find_new = self._limits_of(new_losses)
-
-        def find_limit(topic: str, partition: int, written: OffsetValue) -> OffsetLimit | None:
-            topic_id = self._find_topic_id(topic)
-            if not topic_id or (written.topic_id and written.topic_id != topic_id):
-                return NO_TOPIC
-            found = losses.get(PartitionId(topic_id, partition), ())
-            here = self._find_limit_here(TopicPartition(topic, partition), topic_id, written, written_before_slot)
-            limits = here, _find_limit_of(found, written.leader_epoch, here), find_new(topic, partition, written)
-            return min(filter(None, limits), default=None)
-
-        return find_limit
-
-    def _limits_of(self, new_losses: Sequence[NewLosses]) -> FindLimit:
-        """Returns the function that finds the limits of offsets of loaded groups.
-
-        An offset without a leader epoch may be one of a new record, committed just before this broker knew of the loss.
-        It is lowered too: a consumer that reads a few records again loses nothing.
-        """
-
-        def find_limit(topic: str, partition: int, written: OffsetValue) -> OffsetLimit | None:
-            topic_id = self._find_topic_id(topic)
-            at = PartitionId(topic_id, partition)
-            found = [loss for losses in new_losses for loss in losses.get(at, ())]
-            if not found or (written.topic_id and written.topic_id != topic_id):
-                return None
-            here = self._find_limit_here(TopicPartition(topic, partition), topic_id, written, 0)
-            limits = here, _find_limit_of(found, max(written.leader_epoch, 0), here)
-            return min(filter(None, limits), default=None)
-
-        return find_limit
-
-    def _find_limit_here(
-        self, tp: TopicPartition, topic_id: TopicId, written: OffsetValue, written_before_slot: int
-    ) -> OffsetLimit | None:
-        """Returns the limit of an offset if this broker leads the partition since the loss.
-
-        All records from the start of its leader epoch on are new. An offset without a leader epoch may be one of them,
-        unless it was committed before this broker led.
-        """
-        replica = self._replicas.find_leader(tp)
-        loss = replica.possible_loss if replica is not None and replica.topic_id == topic_id else None
+    def _find_led(self, topic: str, partition_id: PartitionId) -> LedSinceLoss | None:
+        replica = self._replicas.find_leader(TopicPartition(topic, partition_id.partition))
+        loss = replica.possible_loss if replica is not None and replica.partition_id == partition_id else None
         if replica is None or loss is None or loss["leader_epoch"] != replica.leader_epoch:
             return None
-        if written.leader_epoch < 0 and replica.led_since_slot < written_before_slot:
-            return OffsetLimit(replica.log.end_offset, ANY_EPOCH)
-        return OffsetLimit(replica.epoch_start, replica.leader_epoch)
+        return LedSinceLoss(replica.leader_epoch, replica.epoch_start, replica.log.end_offset, replica.led_since_slot)
 
     async def _lower_offsets_of_losses(self) -> None:
         """Lowers the offsets of loaded groups whenever the metadata log gets losses."""
@@ -433,7 +381,8 @@ class GroupCoordinators:
         new_losses = self._new_losses.get(coordinator.replica, [])
         known = tuple(new_losses)
         if known:
-            async for requests in self._correct(coordinator.shard, self._limits_of(known)):
+            limits = OffsetLimits(self._view.image, known, self._find_led)
+            async for requests in self._correct(coordinator.shard, limits):
                 for request in requests:
                     coordinator.submit_unawaited(request)
             with suppress(Refused):
@@ -459,26 +408,3 @@ class GroupCoordinators:
     def _count_by_state(self) -> Mapping[tuple[str, ...], float]:
         states = Counter(group.state.value for shard in self.host.shards() for group in shard.state.groups.values())
         return {(state,): count for state, count in states.items()}
-
-
-def find_new_losses(known: Sequence[Loss], losses: Sequence[Loss]) -> Sequence[Loss]:
-    """Returns the losses of a partition that its image before has not. The image merges the oldest of too many losses
-    (`add_loss`): what is merged of known ones is no new loss."""
-    found = [each for each in losses if each not in known]
-    oldest_stays = not known or any(each.leader_epoch == known[0].leader_epoch for each in losses)
-    if not found or found[0] != losses[0] or oldest_stays:
-        return found
-    merged = [each for each in known if each.leader_epoch <= found[0].leader_epoch]
-    is_known = bool(merged) and found[0][:2] == (merged[-1].leader_epoch, min(each.from_offset for each in merged))
-    return found[1:] if is_known else found
-
-
-def _find_limit_of(losses: Iterable[Loss], leader_epoch: int, here: OffsetLimit | None) -> OffsetLimit | None:
-    """Returns the limit of an offset that was committed with this leader epoch, by the losses in the metadata log.
-
-    A loss from 0 on sets none: mostly the controller did not know the end of the log that leads. Nor does the loss
-    since which this broker leads: `here` is the limit then.
-    """
-    until = here.leader_epoch if here is not None else ANY_EPOCH
-    later = (each for each in losses if until > each.leader_epoch > leader_epoch >= 0 and each.from_offset)
-    return min((OffsetLimit(each.from_offset, each.leader_epoch) for each in later), default=None)

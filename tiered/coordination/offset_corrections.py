@@ -1,36 +1,58 @@
 """Corrections of committed offsets by the state of the cluster (R5): after a load, and after a loss of records.
 
-Partitions may have lost records, and topics may have been deleted, while no coordinator of the group was there. Records
-that are written after a loss get the offsets of the lost ones. So the end of the partition alone says nothing.
+Partitions may have lost records, and topics may have been deleted, while no coordinator of the group was there. The
+rule is in `durability/loss_rules.py`; this file applies it to the offsets of a shard.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
 
+from tiered.durability.loss_rules import LedSinceLoss, OffsetLimit, find_limit
 from tiered.groups.log_state import LogState
 from tiered.groups.records import OffsetValue
 from tiered.groups.requests import LostOffset, LowerOffsets, TopicsDeleted
-
-
-class OffsetLimit(NamedTuple):
-    """Offsets above `end` with an earlier leader epoch than `leader_epoch`, or with none, are those of lost records."""
-
-    end: int
-    leader_epoch: int
-
+from tiered.ids import PartitionId, TopicId
+from tiered.metadata.image import Image, Loss
 
 NO_TOPIC = OffsetLimit(-1, -1)
 """Stands for a topic that does not exist any more, though another one may have its name."""
 
+NewLosses = Iterable[tuple[PartitionId, Loss]]
+FindLed = Callable[[str, PartitionId], LedSinceLoss | None]
+"""Returns the partition of a topic, by its name and its id, if this broker leads it since a loss."""
+
+
+class OffsetLimits:
+    """The limits of committed offsets under an image. `new_losses` and `loaded_before_slot`: see `find_limit`."""
+
+    def __init__(
+        self, image: Image, new_losses: NewLosses, find_led: FindLed, loaded_before_slot: int | None = None
+    ) -> None:
+        self._image = image
+        self._find_led = find_led
+        self._loaded_before_slot = loaded_before_slot
+        self._new_losses: dict[PartitionId, list[Loss]] = {}
+        for partition_id, loss in new_losses:
+            self._new_losses.setdefault(partition_id, []).append(loss)
+
+    def find(self, topic: str, partition: int, written: OffsetValue) -> OffsetLimit | None:
+        """Returns the limit of a partition that lost records, and None if the offset can stay.
+
+        At a load, returns `NO_TOPIC` if the topic is gone. Later, its deletion is a request of its own.
+        """
+        known = self._image.topics.get(topic)
+        if known is None or (written.topic_id and written.topic_id != known.topic_id):
+            return NO_TOPIC if self._loaded_before_slot is not None else None
+        at = PartitionId(TopicId(known.topic_id), partition)
+        return find_limit(
+            written.leader_epoch, self._image.losses.get(at, ()), self._new_losses.get(at, ()),
+            self._find_led(topic, at), self._loaded_before_slot,
+        )  # fmt: skip
+
 
 class OffsetCorrections:
-    """The corrections of one shard.
-
-    `find_limit` gets topic, partition and a committed offset. It returns the limit of a partition that lost records,
-    `NO_TOPIC` if there is no such topic, and None if the offset can stay.
-    """
+    """The corrections of one shard; `find_limit` is that of `OffsetLimits`."""
 
     def __init__(self, log_state: LogState, find_limit: Callable[[str, int, OffsetValue], OffsetLimit | None]) -> None:
         self._log_state = log_state

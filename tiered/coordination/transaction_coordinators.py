@@ -24,6 +24,7 @@ from tiered.coordinator.partition import CoordinatorPartition
 from tiered.coordinator.routing import partition_of
 from tiered.coordinator.runtime import FindExpiryMs
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
+from tiered.durability.loss_rules import ANY_TIME, find_renewal
 from tiered.errors import Code
 from tiered.hosting.hosted_replicas import HostedReplicas
 from tiered.metadata.topic_names import TRANSACTIONS_TOPIC
@@ -352,26 +353,26 @@ class TransactionCoordinators:
         if topic is None or not names:
             return ()
         number, epoch = replica.partition, replica.leader_epoch
-        loss = topic.partitions[number].loss
-        is_newly_lost = is_part_lost or (loss is not None and loss.leader_epoch == epoch)
-        if is_newly_lost and self._renewed_epochs.get(number) != epoch:
-            await self._renew_producers(replica, shard, names, None)
+        until_ms = find_renewal(
+            topic.partitions[number].loss, epoch,
+            is_part_lost=is_part_lost, is_renewed=self._renewed_epochs.get(number) == epoch,
+        )  # fmt: skip
+        if until_ms is not None:
+            await self._renew_producers(replica, shard, names, until_ms)
+        if until_ms == ANY_TIME:
             self._renewed_epochs[number] = epoch
-        elif loss is not None:
-            await self._renew_producers(replica, shard, names, loss.at_ms)
         return ()
 
     async def _renew_producers(
-        self, replica: LeaderReplica, shard: TransactionShard, names: Sequence[str], before_ms: int | None
+        self, replica: LeaderReplica, shard: TransactionShard, names: Sequence[str], until_ms: int
     ) -> None:
-        """Writes records that give new producer ids, before the shard is served. `before_ms`: only to ids that are no
-        newer."""
+        """Writes records that give new producer ids to ids that are no newer, before the shard is served."""
         renewed = 0
         for first in range(0, len(names), RENEWED_AT_ONCE):
             records: list[CoordinatorRecord] = []
             for name in names[first : first + RENEWED_AT_ONCE]:
                 value = shard.state.transactions[name]
-                if before_ms is None or value.updated_ms <= before_ms:
+                if value.updated_ms <= until_ms:
                     new_id = await self._producer_ids.next_id() if value.state.is_prepared else NO_PRODUCER_ID
                     records.append(transaction_record(name, renew_producer(value, self._clock.wall_ms(), new_id)))
             for each in encode_batches(records, self._clock.wall_ms()):

@@ -5,6 +5,7 @@ May import: access, replication
 ~ data_directory     the broker's own files: meta.properties, boot mark, clean mark
   metadata_position  the note of what the metadata log had reached: it tells a bucket that went back
 ~ log_store          the open logs of this broker
+  loss_rules         the rules of losses: what is due to be reported, and what falls back (R1, R4, R5)
 ~ possible_losses    partitions whose logs may lack records, until the controller knows (R1, R4)
 ~ loss_reporter      reports of possible losses, and trust in the data directory
 ~ awaited_ends       log end offsets that leader elections wait for (R4)

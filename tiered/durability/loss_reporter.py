@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable
 from itertools import islice
 
 from tiered.controller import requests
@@ -66,13 +66,14 @@ class LossReporter:
 
     async def _report_losses(self) -> None:
         losses = self._losses
-        lost = list(losses.unreported)
+        lost = tuple(losses.unreported)
         _log_losses([each for each in lost if each not in self._logged and each.possible_loss is not None])
         self._logged = set(lost)
         try:
             # The lowest offset is last: of several losses it stays.
-            due = sorted({*lost, *losses.overstated}, key=_get_loss_offset, reverse=True)
-            reports = (_make_loss_report(each, losses.get_newest_ms(each)) for each in due)
+            newest_ms = losses.overstated | losses.unreported
+            due = sorted(newest_ms, key=lambda each: each.epoch_start, reverse=True)
+            reports = (_make_loss_report(each, newest_ms[each]) for each in due)
             while some := list(islice(reports, REPORTS_AT_ONCE)):
                 await asyncio.gather(*map(self._channel.submit, some))
         finally:
@@ -108,11 +109,7 @@ def _make_loss_report(replica: LeaderReplica, newest_ms: int) -> requests.Report
     )
 
 
-def _get_loss_offset(replica: LeaderReplica) -> int:
-    return replica.epoch_start
-
-
-def _log_losses(lost: Sequence[LeaderReplica]) -> None:
+def _log_losses(lost: Iterable[LeaderReplica]) -> None:
     """Logs one line for each topic: a lost disk concerns all partitions at once, and each topic has to be seen."""
     topics: dict[str, list[LeaderReplica]] = {}
     for replica in lost:

@@ -2,7 +2,8 @@
 
 A loss has three steps. The start finds logs that it cannot prove whole: these partitions are suspect. The leader of
 such a log is unreported until the metadata log has the loss, and its ISR does not grow before that. A loss is
-overstated while it covers records that its leader found in the bucket. This file sends no report: `loss_reporter` does.
+overstated while it covers records that its leader found in the bucket. The rules are in `loss_rules`. `loss_reporter`
+sends the reports.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import asyncio
 from collections.abc import Collection, Iterable
 
 from tiered.controller.member_view import MemberView
+from tiered.durability.loss_rules import is_overstated, is_unreported
 from tiered.ids import TopicPartition
-from tiered.metadata.image import Loss, PartitionImage
+from tiered.metadata.image import PartitionImage
 from tiered.replication.leader_replica import LeaderReplica
 
 
@@ -23,13 +25,12 @@ class PossibleLosses:
         self._view = view
         self.suspect_partitions: frozenset[TopicPartition] = frozenset()
         """Partitions whose logs the start could not prove whole."""
-        self.unreported: list[LeaderReplica] = []
-        """Leaders of logs that may lack records, until the metadata log says so."""
-        self.overstated: list[LeaderReplica] = []
-        """Leaders of logs that lack less than the metadata log says."""
+        self.unreported: dict[LeaderReplica, int] = {}
+        """Leaders of logs that may lack records, until the metadata log says so: the timestamp (ms) of the newest
+        record that each had at its start; 0 if none is known."""
+        self.overstated: dict[LeaderReplica, int] = {}
+        """The same for leaders of logs that lack less than the metadata log says."""
         self.report_due = asyncio.Event()
-        self._newest_ms: dict[LeaderReplica, int] = {}
-        """By leader with a loss to report: the timestamp of the newest record that it had at its start."""
 
     @property
     def has_any_to_report(self) -> bool:
@@ -46,31 +47,24 @@ class PossibleLosses:
 
     def add_unreported(self, replica: LeaderReplica) -> None:
         """Takes a leader whose log may lack records; it has to be reported at once."""
-        self.unreported.append(replica)
-        self._newest_ms[replica] = replica.unified_log.newest_record_ms
+        self.unreported[replica] = replica.unified_log.newest_record_ms
         self.report_due.set()
 
     def add_overstated(self, replica: LeaderReplica) -> None:
         """Takes a leader whose log lacks less than the metadata log says."""
-        self.overstated.append(replica)
-        self._newest_ms[replica] = replica.unified_log.newest_record_ms
-
-    def get_newest_ms(self, replica: LeaderReplica) -> int:
-        """Returns the timestamp (ms) of the newest record that a leader with a loss had at its start; 0 if none is
-        known."""
-        return self._newest_ms.get(replica, 0)
+        self.overstated[replica] = replica.unified_log.newest_record_ms
 
     def drop_recorded(self, reported: Collection[LeaderReplica]) -> None:
         """Drops the losses that the metadata log has as they are, and lets their leaders append.
 
         `reported` are those that were to be reported. Each of them whose report was refused or lost stays.
         """
-        self.unreported = [each for each in self.unreported if each not in reported or self._is_unreported(each)]
-        self.overstated = [each for each in self.overstated if self._is_overstated(each)]
-        kept = {*self.unreported, *self.overstated}
-        self._newest_ms = {replica: ms for replica, ms in self._newest_ms.items() if replica in kept}
-        for replica in set(reported).difference(self.unreported):
-            replica.on_loss_reported()
+        unreported, overstated = self.unreported.items(), self.overstated.items()
+        self.unreported = {each: ms for each, ms in unreported if each not in reported or self._is_unreported(each)}
+        self.overstated = {each: ms for each, ms in overstated if self._is_overstated(each)}
+        for replica in reported:
+            if replica not in self.unreported:
+                replica.on_loss_reported()
 
     def get_partition_image(self, tp: TopicPartition) -> PartitionImage | None:
         """Returns the partition that now has this name; None if there is none."""
@@ -82,27 +76,10 @@ class PossibleLosses:
         topic, known = self._view.image.topics.get(replica.topic), self.get_partition_image(replica.tp)
         if topic is None or topic.topic_id != replica.topic_id or known is None:
             return False
-        return is_loss_unreported(known.loss, replica)
+        return is_unreported(known.loss, replica.leader_epoch, replica.epoch_start)
 
     def _is_overstated(self, replica: LeaderReplica) -> bool:
         known = self.get_partition_image(replica.tp)
-        return not replica.is_stopped and known is not None and is_loss_overstated(known.loss, replica)
-
-
-def is_loss_unreported(reported: Loss | None, replica: LeaderReplica) -> bool:
-    """True if the metadata log does not have the loss of all records from this leader's epoch start on."""
-    return (
-        reported is None or reported.leader_epoch < replica.leader_epoch or reported.from_offset > replica.epoch_start
-    )
-
-
-def is_loss_overstated(reported: Loss | None, replica: LeaderReplica) -> bool:
-    """True if the loss covers records that were in the bucket when this leader epoch started.
-
-    The controller that recorded the loss did not know what the bucket had.
-    """
-    return (
-        reported is not None
-        and reported.leader_epoch == replica.leader_epoch
-        and reported.from_offset < replica.initial_cold_end_offset
-    )
+        if replica.is_stopped or known is None:
+            return False
+        return is_overstated(known.loss, replica.leader_epoch, replica.initial_cold_end_offset)

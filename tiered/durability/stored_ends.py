@@ -94,7 +94,7 @@ class StoredEnds:
 
     def _take_written(self) -> dict[LeaderReplica, int]:
         """Takes leaders whose notes have to be withdrawn, as many as one request may name."""
-        unreported = set(self._losses.unreported)
+        unreported = self._losses.unreported
         self._written = {each: None for each in self._written if not each.is_stopped}
         found = [each for each in self._written if each not in unreported][:ENDS_MAX]
         for replica in found:
@@ -106,7 +106,7 @@ class StoredEnds:
 
         Between two requests, notes of logs that were written to meanwhile are withdrawn.
         """
-        unreported = set(self._losses.unreported)
+        unreported = self._losses.unreported
         before, self._idle = self._idle, {}
         found: dict[LeaderReplica, int] = {}
         for number, replica in enumerate(list(self._led_partitions.list_leaders()), 1):

@@ -15,7 +15,8 @@ from tiered.controller.member_view import MemberView
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
 from tiered.durability.data_directory import DataDirectory, DirectoryState
 from tiered.durability.log_store import OPENING_AT_ONCE, LogStore
-from tiered.durability.possible_losses import PossibleLosses, is_loss_overstated, is_loss_unreported
+from tiered.durability.loss_rules import is_overstated, is_unreported
+from tiered.durability.possible_losses import PossibleLosses
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.hosting.suspects import SuspectedBrokers
 from tiered.hot.clean_shutdown import CleanLogEntry
@@ -378,15 +379,12 @@ class HostedReplicas:
         replica.possible_loss = reported[-1]._asdict() if reported else None
         if replica.restarted_at_cold_end or (lead.tp in self.losses.suspect_partitions and not lead.is_new):
             self.losses.add_unreported(replica)
-            if is_loss_unreported(known.loss, replica):
+            if is_unreported(known.loss, replica.leader_epoch, replica.epoch_start):
                 replica.block_appends()
             if known.stored_end == UNKNOWN_END:
-                loss = Loss(
-                    lead.leader_epoch, replica.epoch_start, self._world.clock.wall_ms(),
-                    self.losses.get_newest_ms(replica),
-                )  # fmt: skip
-                replica.possible_loss = loss._asdict()
-        elif is_loss_overstated(known.loss, replica):
+                now_ms, newest_ms = self._world.clock.wall_ms(), self.losses.unreported[replica]
+                replica.possible_loss = Loss(lead.leader_epoch, replica.epoch_start, now_ms, newest_ms)._asdict()
+        elif is_overstated(known.loss, replica.leader_epoch, replica.initial_cold_end_offset):
             self.losses.add_overstated(replica)
 
     def _handle_write_failure(self, tp: TopicPartition, final: bool, why: str) -> None:

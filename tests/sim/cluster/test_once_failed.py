@@ -30,7 +30,6 @@ from tests.sim.scenarios import (
     test_group_snapshots,
     test_losses,
     test_nearest,
-    test_offsets_of_lost_records,
     test_sim_rot,
     test_start_behind_a_cut,
 )
@@ -38,6 +37,7 @@ from tests.unit.broker import test_registration
 from tests.unit.cold import test_uploader
 from tests.unit.controller import test_channel, test_controller
 from tests.unit.coordinator import test_coordinator_host, test_snapshot, test_snapshotter
+from tests.unit.durability import test_loss_rules
 from tests.unit.groups import test_member_requests
 from tests.unit.hot import (
     test_disk_log,
@@ -133,7 +133,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     18502113: (
         "offsets went back to the oldest of five losses, because the image had merged two of them",
-        test_offsets_of_lost_records.test_losses_that_the_image_merges_are_no_new_loss,
+        test_loss_rules.test_losses_that_the_image_merges_are_no_new_loss,
     ),
     18500283: (
         "a power cut took the topic id of a log but no record, and the next topic of the name had these records",

@@ -306,7 +306,7 @@ def test_pending_loss_is_reported_by_a_stop_or_by_the_next_start(away: bool) -> 
         replica = await rig.create()
         await fill(replica, 3)
         assert node.loss_reporter.directory_trusted
-        node.losses.unreported.append(replica)  # as for a log that the bucket made begin anew
+        node.losses.add_unreported(replica)  # as for a log that the bucket made begin anew
         rig.machine.faults.outage = away
         await rig.stop()
         rig.machine.faults.outage = False

@@ -14,7 +14,7 @@ from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tiered.broker.broker import Broker
 from tiered.cold.layout import manifest_key
 from tiered.controller.requests import CreateTopic, ElectLeaders
-from tiered.coordination.group_coordinators import SLICE_OFFSETS, find_new_losses
+from tiered.coordination.group_coordinators import SLICE_OFFSETS
 from tiered.coordination.group_snapshots import GROUP_SNAPSHOTS
 from tiered.coordinator.routing import partition_of
 from tiered.errors import Code, Refused
@@ -31,7 +31,7 @@ from tiered.groups.requests import (
 from tiered.hot.checkpoints import BOOT_MARK
 from tiered.ids import PartitionId, TopicPartition
 from tiered.metadata.changes import NO_LEADER, LossReported
-from tiered.metadata.image import Image, Loss, PartitionImage, add_loss
+from tiered.metadata.image import Image, PartitionImage
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.object_store.faulty import FaultKind, FaultRule
 
@@ -395,16 +395,3 @@ def test_offset_is_cut_back_though_its_coordinator_is_loaded_first() -> None:
         assert (await committed(heir.node, G), slow.times) == ((SYNCED, -1), 0)
 
     run_scenario(scenario)
-
-
-def test_losses_that_the_image_merges_are_no_new_loss() -> None:
-    """Offsets without a leader epoch would go back to the oldest loss that nobody acknowledged."""
-    known = tuple(Loss(epoch, 10 * epoch, epoch) for epoch in (3, 4, 5, 6))
-    partition = PartitionImage((1,), 1, 7, (1,), ())
-    newer = Loss(7, 90, 7)
-    losses = add_loss(known, partition, newer)
-    assert losses[0] == Loss(4, 30, 3) and find_new_losses(known, losses) == [newer]
-    again = add_loss(losses, partition, Loss(8, 95, 8))
-    assert find_new_losses(known, again) == [newer, Loss(8, 95, 8)]
-    refined = (Loss(3, 5, 3), *known[1:])
-    assert find_new_losses(known, refined) == [refined[0]] and find_new_losses((), known) == list(known)

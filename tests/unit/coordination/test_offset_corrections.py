@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.groups.rig import THAT, THIS, G, Rig
-from tiered.coordination.offset_corrections import NO_TOPIC, OffsetCorrections, OffsetLimit
+from tiered.coordination.offset_corrections import NO_TOPIC, OffsetCorrections
+from tiered.durability.loss_rules import OffsetLimit
 from tiered.groups.records import OffsetValue
 from tiered.groups.requests import (
     CommitOffsets,

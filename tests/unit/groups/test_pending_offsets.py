@@ -8,7 +8,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.groups.rig import THAT, THIS, G, Rig
-from tiered.coordination.offset_corrections import OffsetCorrections, OffsetLimit
+from tiered.coordination.offset_corrections import OffsetCorrections
+from tiered.durability.loss_rules import OffsetLimit
 from tiered.errors import Code
 from tiered.groups.limits import GroupSettings
 from tiered.groups.log_state import LogState
