@@ -1,10 +1,6 @@
 """The manifests in the bucket: read by any broker, changed by compare-and-swap under a leader epoch.
 
-Keeps M1 and I16. After any outcome but a clean success the manifest is read back:
-
-- It has the new nonce: the change is done.
-- It is still the old manifest: the same bytes are put again.
-- It is another manifest: this change lost, and is made again on the new one.
+Keeps M1 and I16. A change that lost to another one is made again on the manifest of that one.
 
 A change that stays undecided (deadline, cancellation) may be applied later. This store
 always writes before a later write has settled it, even if a change has no effect.
@@ -17,6 +13,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import takewhile
 from typing import TypeVar
 
@@ -36,8 +33,9 @@ from tiered.cold.manifest import (
 )
 from tiered.cold.manifest_codec import decode, decode_submanifest, encode, encode_submanifest
 from tiered.errors import Corrupt, Fenced, Unavailable
-from tiered.ids import PartitionId
+from tiered.ids import PartitionId, TopicPartition
 from tiered.metrics import Metrics
+from tiered.object_store.conditional_put import PutOutcome, Stored, put_until_known
 from tiered.ports import Clock, NotFound, ObjectStore, Ok, Rng
 
 T = TypeVar("T")
@@ -397,35 +395,22 @@ class ManifestStore:
         check_change(old, new)
         body = encode(new)
         self._undecided.add(partition_id)
-        backoff = BACKOFF_S
-        while True:
-            result = await self._store.put(
-                manifest_key(partition_id), body, if_absent=not version, if_match=version if version else None
-            )
-            if isinstance(result, Ok):
-                if result.version:
-                    self._written[partition_id] = new, result.version
-                return new
-            current, found_version = await self._read_back(partition_id, backoff, started)
-            if current is None and version:
-                raise Fenced(f"{partition_id}: the manifest is gone because the topic was deleted")
-            nonce = current.nonce if current is not None else ""
-            if nonce == new.nonce:
-                return new
-            if nonce != old.nonce:
-                return None
-            version = found_version  # another one if somebody has written the same manifest again
-            log.warning("manifest change was not applied and is tried again partition=%s result=%r", new.tp, result)
-            await self._pause(backoff, started)
-            backoff = min(2 * backoff, BACKOFF_MAX_S)
+        settled = await put_until_known(
+            self._store, manifest_key(partition_id), body, new.nonce,
+            before=Stored(old, old.nonce, version) if version else None,
+            read=partial(self._read_back, partition_id), pause=partial(self._pause, new.tp, started),
+        )  # fmt: skip
+        if settled.outcome is PutOutcome.DELETED:
+            raise Fenced(f"{partition_id}: the manifest is gone because the topic was deleted")
+        if settled.outcome is not PutOutcome.LANDED:
+            return None
+        if settled.version:
+            self._written[partition_id] = new, settled.version
+        return new
 
-    async def _read_back(self, partition_id: PartitionId, backoff: float, started: int) -> tuple[Manifest | None, str]:
-        while True:
-            try:
-                return await self._get(partition_id)
-            except Unavailable:
-                await self._pause(backoff, started)
-                backoff = min(2 * backoff, BACKOFF_MAX_S)
+    async def _read_back(self, partition_id: PartitionId) -> Stored[Manifest] | None:
+        manifest, version = await self._get(partition_id)
+        return None if manifest is None else Stored(manifest, manifest.nonce, version)
 
     async def _pack_oldest(self, partition_id: PartitionId, manifest: Manifest) -> Manifest:
         """Returns the manifest with its oldest nodes packed into sub-manifests.
@@ -447,11 +432,12 @@ class ManifestStore:
             raise Unavailable(f"sub-manifest {made.key} was not stored: {result!r}")
         self._cache_submanifest(made.key, made.nodes)
 
-    async def _pause(self, backoff: float, started: int) -> None:
+    async def _pause(self, tp: TopicPartition, started: int, failed: int, why: str) -> None:
         if (self._clock.mono_ns() - started) / 1e9 > self._deadline_s:
             self._changes.inc(1, "undecided")
             raise Unavailable("manifest change is undecided: the object store did not reply in time")
-        await self._clock.sleep(self._random.uniform(0, backoff))
+        log.warning("manifest change was not applied and is tried again partition=%s why=%s", tp, why)
+        await self._clock.sleep(self._random.uniform(0, min(BACKOFF_S * 2 ** min(failed, 16), BACKOFF_MAX_S)))
 
     def _new_nonce(self) -> str:
         return f"{self._random.getrandbits(128):032x}"

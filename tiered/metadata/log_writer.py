@@ -1,9 +1,8 @@
 """The writing side of the metadata log: slots by put-if-absent (M1, M2, M3).
 
-One put is in progress at a time, and nothing else is decided while its outcome is open. After any outcome but a clean
-success, the object is read back and its nonce decides. So slots are dense and written once (I24), and epochs never go
-back (I25). A snapshot is written before the boundary names it, and deleted after the boundary has dropped it (I23).
-Callers batch changes into entries; this file never looks inside an entry.
+One put is in progress at a time, and nothing else is decided while its outcome is open. So slots are dense and written
+once (I24), and epochs never go back (I25). A snapshot is written before the boundary names it, and deleted after the
+boundary has dropped it (I23). Callers batch changes into entries; this file never looks inside an entry.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
@@ -31,11 +31,12 @@ from tiered.metadata.log_reader import (
     verify_cluster,
 )
 from tiered.metrics import Metrics
+from tiered.object_store.conditional_put import PutOutcome, Stored, put_until_known
 from tiered.ports import Clock, NotFound, ObjectStore, Ok, Rng
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
+WrittenT = TypeVar("WrittenT", Entry, Format, Boundary)
 
 SNAPSHOT_SLOTS = 256
 """Entries after which a snapshot is due."""
@@ -196,7 +197,8 @@ class MetadataLog:
             try:
                 return await self._refuse_hole(image.slot)
             except (Unavailable, Corrupt) as error:
-                attempt = await self._back_off(attempt, layout.slot_key(image.slot), str(error))
+                await self._back_off(layout.slot_key(image.slot), attempt, str(error))
+                attempt += 1
 
     async def _refuse_hole(self, last: int) -> None:
         """Raises `Refused` if a slot up to `last`, all of which are committed, is gone: the bucket went back.
@@ -302,7 +304,8 @@ class MetadataLog:
             try:
                 boundary, _ = await read_boundary(self._store)
             except (Unavailable, Corrupt) as error:
-                attempt = await self._back_off(attempt, layout.BOUNDARY_KEY, str(error))
+                await self._back_off(layout.BOUNDARY_KEY, attempt, str(error))
+                attempt += 1
                 continue
             if slot <= boundary.collected:
                 raise Fenced(f"slot {slot} of the metadata log was collected up to {boundary.collected}")
@@ -319,46 +322,54 @@ class MetadataLog:
             try:
                 await self.verify_cluster()
             except Unavailable as error:
-                attempt = await self._back_off(attempt, layout.FORMAT_KEY, str(error))
+                await self._back_off(layout.FORMAT_KEY, attempt, str(error))
+                attempt += 1
             except Corrupt as error:
                 log.error("the store no longer names its cluster, writes go on why=%s", error)
                 self._verified_ns = self._clock.mono_ns()
 
-    async def _create(self, key: str, body: bytes, mine: T, decode: Callable[[bytes], T]) -> T | None:
-        """Creates `key` by put-if-absent (M1). Returns None if the object is `mine` by its nonce, else the object that
-        is there.
+    async def _create(
+        self, key: str, body: bytes, mine: WrittenT, decode: Callable[[bytes], WrittenT]
+    ) -> WrittenT | None:
+        """Creates `key` by put-if-absent (M1). Returns None if the object is `mine`, else the object that is there.
 
         Damaged bytes that are read back decide nothing.
         """
-        attempt = 0
+        refused = 0
         while True:
             try:
-                result = await self._store.put(key, body, if_absent=True)
-                if isinstance(result, Ok):
-                    return None
-                why = str(result)
-                got = await get_verified(self._store, key, decode)
-                if got is not None:
-                    return None if got[0] == mine else got[0]
-            except (Unavailable, Corrupt) as error:
-                why = str(error)
-            attempt = await self._back_off(attempt, key, why)
+                settled = await put_until_known(
+                    self._store, key, body, mine.nonce, before=None,
+                    read=partial(self._read_back, key, decode), pause=partial(self._back_off, key),
+                )  # fmt: skip
+            except Unavailable as error:
+                await self._back_off(key, refused, str(error))
+                refused += 1
+            else:
+                return settled.found.value if settled.outcome is PutOutcome.LOST and settled.found else None
+
+    async def _read_back(self, key: str, decode: Callable[[bytes], WrittenT]) -> Stored[WrittenT] | None:
+        try:
+            got = await get_verified(self._store, key, decode)
+        except Corrupt as error:
+            raise Unavailable(str(error)) from None
+        return None if got is None else Stored(got[0], got[0].nonce, got[1].version)
 
     async def _advance_boundary(self, snapshot: SnapshotRef, nonce: str) -> Boundary:
         """Moves the boundary by compare-and-swap (M1), unless it already names a newer snapshot."""
-        attempt = 0
         while True:
             boundary, version = await read_boundary(self._store)
-            if boundary.nonce == nonce or (boundary.snapshots and boundary.snapshots[-1].slot >= snapshot.slot):
+            if boundary.snapshots and boundary.snapshots[-1].slot >= snapshot.slot:
                 return boundary
-            new = layout.encode_boundary(boundary.advance(snapshot, nonce))
-            if version:
-                result = await self._store.put(layout.BOUNDARY_KEY, new, if_match=version)
-            else:
-                result = await self._store.put(layout.BOUNDARY_KEY, new, if_absent=True)
-            if isinstance(result, Ok):
-                return boundary.advance(snapshot, nonce)
-            attempt = await self._back_off(attempt, layout.BOUNDARY_KEY, str(result))
+            new = boundary.advance(snapshot, nonce)
+            settled = await put_until_known(
+                self._store, layout.BOUNDARY_KEY, layout.encode_boundary(new), nonce,
+                before=Stored(boundary, boundary.nonce, version) if version else None,
+                read=partial(self._read_back, layout.BOUNDARY_KEY, layout.decode_boundary),
+                pause=partial(self._back_off, layout.BOUNDARY_KEY),
+            )  # fmt: skip
+            if settled.outcome is PutOutcome.LANDED:
+                return new
 
     async def _delete_collected(self, boundary: Boundary) -> None:
         """Deletes the slots that the boundary gave up, and older snapshots that it does not name."""
@@ -377,8 +388,8 @@ class MetadataLog:
                 return
             after = page[-1]
 
-    async def _back_off(self, attempt: int, key: str, why: str) -> int:
-        """Waits with full jitter and returns the number of the next attempt."""
+    async def _back_off(self, key: str, attempt: int, why: str) -> None:
+        """Waits with full jitter before the next attempt."""
         self._retries.inc()
         self.last_error = f"{key}: {why}"
         seconds = self._stall_log.admit(is_start=self._writes_work)
@@ -387,7 +398,6 @@ class MetadataLog:
             log.warning("metadata write not confirmed key=%s attempt=%d seconds=%d why=%s", key, attempt, seconds, why)
         shortest, longest = _BACKOFF_SECONDS
         await self._clock.sleep(min(longest, shortest * 2 ** min(attempt, 16)) * self._rng.random())
-        return attempt + 1
 
     def _nonce(self) -> str:
         return f"{self._rng.getrandbits(64):016x}"

@@ -11,6 +11,7 @@ May import: records, system
 ~ faulty       a wrapper that injects errors, lost replies, delays and damage
 ~ metered      a wrapper that counts requests and bytes, and detects outages
 ~ paced        a wrapper that lets each request of background work wait for its turn
+~ conditional_put  one conditional put until its outcome is known (M1)
 ~ probe        the startup check that a store honours conditional writes
 ~ url          the store for a file, s3 or memory URL
 ~ upload_body  an upload's file slices and buffers as one seekable request body

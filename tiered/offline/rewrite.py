@@ -1,7 +1,7 @@
 """Encrypts the objects of a bucket anew under the active key of its key file, so that older keys may go.
 
-It may run beside brokers. An object that is replaced meanwhile is not written over: its put has a condition. An upload
-of a large segment has none. Therefore it is made only for a segment that its manifest names, and deleted if the
+It may run beside brokers. An object that is replaced meanwhile is not written over: its put has a condition (M1). An
+upload of a large segment has none. Therefore it is made only for a segment that its manifest names, and deleted if the
 manifest does not name it afterwards: retention may have deleted the segment before the upload ended (I23).
 """
 
@@ -11,15 +11,17 @@ import asyncio
 import os
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from typing import IO, NamedTuple
 
 from tiered.cold.layout import parse_key
 from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.object_store.conditional_put import PutOutcome, Stored, put_until_known
 from tiered.object_store.encrypted import EncryptedStore
 from tiered.object_store.probe import FOLDER
 from tiered.object_store.url import open_store
 from tiered.offline.bucket import READ_AHEAD_BYTES, Bucket
-from tiered.ports import ConditionFailed, FileSlice, ListedObject, NotFound, Ok
+from tiered.ports import FileSlice, ListedObject, NotFound, Ok
 from tiered.system.clock import SystemClock, SystemRng
 
 AT_ONCE = 8
@@ -28,6 +30,7 @@ WHOLE_BYTES = 16 << 20
 PIECE_BYTES = 8 << 20
 PAGE_KEYS = 1_000
 TRIES = 3
+PAUSE_SECONDS = 0.1
 FAULTS_MAX = 10
 SEGMENT_SUFFIX = ".seg"
 
@@ -106,14 +109,26 @@ class BucketRewriter:
         return f"{listed.key} changed {TRIES} times meanwhile"
 
     async def _rewrite_small(self, key: str) -> bool | str | None:
-        """Returns None if the object was changed meanwhile."""
+        """Returns None if the object was changed meanwhile.
+
+        The active key serves as the nonce of the new object, and the version as that of the earlier one. If another
+        writer has encrypted the object meanwhile, nothing is left to do.
+        """
         got = await self._store.get(key)
         if isinstance(got, NotFound):
             return False
-        result = await self._store.put(key, got.data, if_match=got.version)
-        if isinstance(result, ConditionFailed):
+        settled = await put_until_known(
+            self._store, key, got.data, self._store.active_key_id,
+            before=Stored(got.data, got.version, got.version), read=partial(self._read_back, key), pause=_pause,
+        )  # fmt: skip
+        return None if settled.outcome is PutOutcome.LOST else settled.outcome is PutOutcome.LANDED
+
+    async def _read_back(self, key: str) -> Stored[bytes] | None:
+        got = await self._store.get(key)
+        if isinstance(got, NotFound):
             return None
-        return True if isinstance(result, Ok) else f"put of {key} failed: {result!r}"
+        is_done = await self._store.find_key_id(key) == self._store.active_key_id
+        return Stored(got.data, self._store.active_key_id if is_done else got.version, got.version)
 
     async def _rewrite_large(self, key: str) -> bool | str | None:
         if not await self._is_named(key):
@@ -159,6 +174,12 @@ async def rewrite_objects(url: str, report: Report) -> RewriteCounts:
         return await BucketRewriter(store).rewrite(report)
     finally:
         await store.close()
+
+
+async def _pause(failed: int, why: str) -> None:
+    if failed == TRIES:
+        raise Unavailable(f"the store confirmed no put: {why}")
+    await asyncio.sleep(PAUSE_SECONDS * 2**failed)
 
 
 def _is_large(listed: ListedObject) -> bool:

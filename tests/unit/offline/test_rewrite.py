@@ -20,7 +20,7 @@ from tiered.object_store.key_file import KeyFile
 from tiered.object_store.memory import MemoryStore
 from tiered.offline import rewrite
 from tiered.offline.rewrite import BucketRewriter, RewriteCounts
-from tiered.ports import Buffer, FileSlice, GetResult, NotFound, PutResult
+from tiered.ports import Buffer, FileSlice, GetResult, NotFound, PutResult, Unknown
 from tiered.system.clock import SystemClock, SystemRng
 
 SEGMENTS = [entry(base, base + 10) for base in (0, 10, 20)]
@@ -132,6 +132,32 @@ def test_manifest_that_its_leader_changes_meanwhile_is_not_undone(tmp_path: Path
         assert (await rig.rewrite()).left == 0
         loaded = await rig.manifests.load(PID)
         assert loaded is not None and loaded.cold_end_offset == 40
+
+    run(tmp_path, scenario, store)
+
+
+@pytest.mark.parametrize("is_applied", [False, True])
+def test_put_without_a_reply_is_read_back(is_applied: bool, tmp_path: Path) -> None:
+    class Silent(MemoryStore):
+        is_silent = False
+
+        async def put(
+            self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None
+        ) -> PutResult:
+            if not self.is_silent or key != "groups/x":
+                return await super().put(key, data, if_absent=if_absent, if_match=if_match)
+            self.is_silent = False
+            if is_applied:
+                await super().put(key, data, if_absent=if_absent, if_match=if_match)
+            return Unknown("no reply")
+
+    store = Silent(SystemClock())
+
+    async def scenario(rig: Rig) -> None:
+        store.is_silent = True
+        done = await rig.rewrite()
+        assert (done.object_count, done.left, store.is_silent) == (6, 0, False)
+        assert await rig.key_ids() == {"two": 6}
 
     run(tmp_path, scenario, store)
 
