@@ -24,6 +24,7 @@ from tiered.records.batch import decode_records, encode_batch
 from tiered.records.native import walk
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.partition_report import explain
+from tiered.system import turns
 from tiered.upkeep import log_cleaner
 
 COMPACTED: dict[str, Any] = {
@@ -325,7 +326,7 @@ def test_leader_reads_by_each_change_of_a_clean_at_once(monkeypatch: pytest.Monk
 
 def test_look_at_many_logs_lets_the_event_loop_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """The most urgent logs are cleaned first, also if a look notes only some of them."""
-    monkeypatch.setattr(log_cleaner, "LOOKED_AT_ONCE", 3)
+    monkeypatch.setattr(turns, "PIECE_SECONDS", 0.0)
     monkeypatch.setattr(log_cleaner, "DUE_MAX", 4)
     untiered = {"remote_storage_enable": "false", "flush_messages": "1"}
 
@@ -339,12 +340,12 @@ def test_look_at_many_logs_lets_the_event_loop_go_on(monkeypatch: pytest.MonkeyP
             await replica.log.flush()
         cleaner.request_clean(replicas[7])
         await replicas[7].log.flush()
-        look, turns = cleaner._look(), 0
+        look, pieces = cleaner._look(), 0
         with contextlib.suppress(StopIteration):
             while True:
                 look.send(None)
-                turns += 1
-        assert turns == len(rig.broker.hosted_replicas.list_replicas()) // 3 >= 4
+                pieces += 1
+        assert pieces == len(rig.broker.hosted_replicas.list_replicas()) >= 12
         assert len(cleaner._due) == 4
         assert cleaner._pick() is replicas[7], "an operator asked for it"
         kinds = ((False, 0.9), (True, 0.1), (True, 0.2))

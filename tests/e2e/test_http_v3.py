@@ -11,7 +11,7 @@ import zstandard
 
 from tests.e2e.http_site import HttpBroker, run
 from tiered.controller.requests import CreateTopic, CreateTopics
-from tiered_api.http.exchange import request
+from tiered.system import turns
 from tiered_api.http.exchange.limits import HttpLimits
 
 
@@ -458,7 +458,7 @@ def test_only_long_lists_count_against_the_memory_budget(tmp_path: Path) -> None
 def test_lists_of_topics_leave_turns_to_other_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    monkeypatch.setattr(request, "TOPICS_PER_TURN", 1)
+    monkeypatch.setattr(turns, "PIECE_SECONDS", 0.0)
     count = 300
 
     async def scenario(site: HttpBroker) -> None:

@@ -41,7 +41,6 @@ from tiered_api.kafka.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from tiered_api.kafka.server.handlers import describe_producers
 
 LATEST, EARLIEST, NEWEST, LOCAL, COLD, PENDING = range(-1, -7, -1)
 NOWHERE = (0, -1, -1, -1)
@@ -262,7 +261,7 @@ def test_every_producer_gets_its_own_id(tmp_path: Path) -> None:
 
 
 def test_others_have_turns_while_producers_are_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(describe_producers, "BETWEEN_TURNS", 5)
+    monkeypatch.setattr("tiered.system.turns.PIECE_SECONDS", 0.0)
 
     async def scenario(site: KafkaBroker) -> None:
         await site.create("t", 6)
@@ -277,7 +276,7 @@ def test_others_have_turns_while_producers_are_described(tmp_path: Path, monkeyp
             asked = DescribeProducersRequest([TopicRequest("t", list(range(6)))])
             (topic,) = (await client.ask(asked, 0, DescribeProducersResponse)).topics
         assert [len(each.active_producers) for each in topic.partitions] == [4] * 6
-        assert waited.await_count == 2 + 5, "before and after the request, and between partitions"
+        assert waited.await_count == 2 + 1 + 6, "before and after the request, after the topic and each partition"
 
     run(tmp_path, scenario)
 

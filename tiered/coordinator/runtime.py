@@ -23,12 +23,12 @@ from tiered.records.batch import decode_header
 from tiered.records.marker import TransactionMarker
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 from tiered.shard import UNAWAITED, CoordinatorRecord, CoordinatorResult, CoordinatorShard, Now, ProducerIdAndEpoch
+from tiered.system.turns import each_of
 
 log = logging.getLogger(__name__)
 
 COMMIT_MS = 5_000
 """Time in which the in-sync replicas have to replicate a decision (Kafka's offsets.commit.timeout.ms)."""
-SLICE_RECORDS = 500
 PENDING_REQUESTS_MAX = 20_000
 """Callers that wait for one shard at the same time."""
 
@@ -310,12 +310,9 @@ class CoordinatorRuntime(Generic[ShardT, RequestT, ReplyT]):
         Raises `Refused` if the state does not become committed.
         """
         self.unsaved_since_ms = -1
-        offset, found, next_pause = self.flush(), list[CoordinatorRecord](), SLICE_RECORDS
-        for part in self.shard.snapshot():
+        offset, found = self.flush(), list[CoordinatorRecord]()
+        async for part in each_of(self.shard.snapshot()):
             found += part
-            if len(found) > next_pause:
-                next_pause = len(found) + SLICE_RECORDS
-                await self._clock.sleep(0)
         await self.replica.wait_committed(self.flush(), COMMIT_MS)
         return offset, found
 

@@ -29,6 +29,7 @@ from tiered.hot.disk_log import DiskLog
 from tiered.hot.synced_logs import NO_SYNCED_LOGS, SyncedLogsContent
 from tiered.ids import TopicPartition
 from tiered.ports import Disk
+from tiered.system.turns import each_of
 
 log = logging.getLogger(__name__)
 
@@ -36,12 +37,8 @@ ROOT = "log"
 META_FILE = "meta.properties"
 VERSION = "1"
 DELETE_SUFFIX = "-delete"
-LOGS_PER_YIELD = 1_000
-"""Logs that are handled before the loop yields."""
 INCARNATIONS_MAX = 100
 """Incarnations in the boot mark: starts in a row that could not register."""
-ROWS_PER_YIELD = 5_000
-"""Rows of a checkpoint that are encoded before the loop yields: some 5 ms."""
 NAME_BYTES_MAX = 255
 """Longest name of a file or directory on common file systems; the name of a topic may take nearly all of it."""
 
@@ -241,10 +238,8 @@ class DataDirectory:
         The next start need not read the small logs that have an entry.
         """
         rows: list[bytes] = []
-        for tp, each in entries:
+        async for tp, each in each_of(entries):
             rows.append(clean_shutdown.encode_log(tp, each))
-            if len(rows) % LOGS_PER_YIELD == 0:
-                await asyncio.sleep(0)
         await checkpoints.save(self._disk, ROOT, clean_shutdown.FILE, clean_shutdown.encode(rows))
         await checkpoints.save(self._disk, ROOT, checkpoints.CLEAN_MARK, checkpoints.encode_clean_mark(incarnation))
 
@@ -431,12 +426,7 @@ class DataDirectory:
 async def _encode_offsets(offsets: list[tuple[TopicPartition, int]]) -> bytes:
     """Encodes a checkpoint of offsets. Others have their turn between the rows of many logs."""
     offsets.sort()
-    rows: list[str] = []
-    for first in range(0, len(offsets), ROWS_PER_YIELD):
-        if first:
-            await asyncio.sleep(0)
-        rows += checkpoints.encode_offset_rows(offsets[first : first + ROWS_PER_YIELD])
-    return checkpoints.encode_rows(rows)
+    return checkpoints.encode_rows([row async for row in each_of(checkpoints.encode_offset_rows(offsets))])
 
 
 def _parse_directory_name(name: str) -> TopicPartition | None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from tiered.config.settings import Settings, TopicConfig
 from tiered.controller.member_view import MemberView
-from tiered.durability.data_directory import LOGS_PER_YIELD, ROOT, DataDirectory, DirectoryState, LogOffsets
+from tiered.durability.data_directory import ROOT, DataDirectory, DirectoryState, LogOffsets
 from tiered.errors import Corrupt, Refused, Unavailable, check_invariant
 from tiered.hot.checkpoints import SUSPECT_FILE
 from tiered.hot.clean_shutdown import CleanLogEntry
@@ -27,6 +27,7 @@ from tiered.metadata.image import TopicImage
 from tiered.metrics import Metrics
 from tiered.ports import World
 from tiered.producers.states import ProducerLimits
+from tiered.system.turns import each_of
 
 log = logging.getLogger(__name__)
 
@@ -117,9 +118,7 @@ class LogStore:
         self._synced_logs.adopt_rows(
             {row for row in rows if row[0] in known and row[0] not in lost and known[row[0]].topic_id == row[1]}
         )
-        for number, (tp, topic) in enumerate(known.items(), 1):
-            if number % LOGS_PER_YIELD == 0:
-                await asyncio.sleep(0)
+        async for tp, topic in each_of(known.items()):
             if tp in self._stale_checkpoints:
                 continue  # `open_or_create` creates the log after the checkpoint files forgot the earlier one
             try:
@@ -329,11 +328,9 @@ class LogStore:
 
     @staticmethod
     async def _close_logs(logs: Iterator[DiskLog]) -> None:
-        """Closes logs until the iterator, which other tasks share, is empty; yields now and then."""
-        for number, hot in enumerate(logs, 1):
-            if not hot.is_unchanged_since_stop:
+        """Closes logs until the iterator, which other tasks share, is empty."""
+        async for hot in each_of(logs):
+            if hot.is_unchanged_since_stop:
+                hot.close()
+            else:
                 await hot.close_clean()
-                continue
-            hot.close()
-            if number % (LOGS_PER_YIELD // CLOSING_AT_ONCE) == 0:
-                await asyncio.sleep(0)

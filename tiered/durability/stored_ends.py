@@ -23,6 +23,7 @@ from tiered.metadata.image import PartitionImage
 from tiered.ports import Clock
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.led_partitions import LedPartitions
+from tiered.system.turns import each_of
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +31,6 @@ REST_SECONDS = 20.0
 """Pause between two checks. A log that has the same end in both is idle."""
 ENDS_MAX = 1_000
 """Most notes in one request."""
-CHECKED_AT_ONCE = 200
-"""Logs that are checked before the loop yields."""
 SUBMIT_SECONDS = 10.0
 RETRY_SECONDS = 1.0
 """Pause before notes are sent again that were refused or got no reply."""
@@ -109,11 +108,9 @@ class StoredEnds:
         unreported = self._losses.unreported
         before, self._idle = self._idle, {}
         found: dict[LeaderReplica, int] = {}
-        for number, replica in enumerate(list(self._led_partitions.list_leaders()), 1):
+        async for replica in each_of(list(self._led_partitions.list_leaders())):
             if not replica.is_stopped and replica not in unreported:
                 self._check_replica(replica, before.get(replica, UNKNOWN_END), found)
-            if number % CHECKED_AT_ONCE == 0:
-                await self._clock.sleep(0)
             if len(found) == ENDS_MAX:
                 await self._submit(found)
                 await self._submit(self._take_written())

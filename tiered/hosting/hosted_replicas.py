@@ -36,11 +36,9 @@ from tiered.replication.leader_replica import LeaderPorts, LeaderReplica
 from tiered.replication.leader_state import LeaderState
 from tiered.replication.replica_events import ReplicaEvents
 from tiered.replication.replica_fetcher import FetcherPorts, FetcherSettings, ReplicaFetchers
+from tiered.system.turns import each_of
 
 log = logging.getLogger(__name__)
-
-DROPPED_AT_ONCE = 100
-"""Partitions whose logs are dropped before the loop yields: some 7 ms."""
 
 
 class ReplicaStorage(NamedTuple):
@@ -55,8 +53,6 @@ class ReplicaStorage(NamedTuple):
     snapshot_stores: Mapping[str, CoordinatorSnapshotStore]
 
 
-CONFIGURED_AT_ONCE = 2_000
-"""Partitions of a topic that get other settings before others have their turn: some 10 ms."""
 TASKS_AT_ONCE = 1_000
 """Most partitions that have a task while many are opened: a task takes more memory than an idle partition, and all are
 made in one turn of the event loop."""
@@ -290,9 +286,7 @@ class HostedReplicas:
     async def _apply_image(self, old: Image, new: Image) -> None:
         delta = compute_delta(old, new, self._view.node_id, self._view.incarnation)
         self._image = new
-        for number, tp in enumerate(delta.dropped, 1):
-            if number % DROPPED_AT_ONCE == 0:
-                await asyncio.sleep(0)
+        async for tp in each_of(delta.dropped):
             topic_id = old.topics[tp.topic].topic_id
             self._drop(tp, topic_id, moved=topic_id in new.topics_by_id)
         for tp in delta.resigned:
@@ -489,9 +483,7 @@ class HostedReplicas:
 
     async def _configure(self, topic: TopicImage) -> None:
         config = self.log_store.get_config(topic)
-        for p in range(len(topic.partitions)):
-            if p and p % CONFIGURED_AT_ONCE == 0:
-                await asyncio.sleep(0)
+        async for p in each_of(range(len(topic.partitions))):
             tp = TopicPartition(topic.name, p)
             hot = self.log_store.configure(tp, config)
             if hot is not None:

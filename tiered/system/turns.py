@@ -1,5 +1,8 @@
 """Fair shares of the event loop: long work runs in pieces, and the pieces of one turn take `TURN_SECONDS`.
 
+`each_of` makes the pieces of a loop over items: a piece ends by time, and no loop counts its items. Work for a client
+waits for its turn then (`Turns.each_of`). Work of the broker itself goes on in the next turn of the event loop.
+
 Small requests run as they arrive, and wait for the pieces of one turn at most. Other work waits, and is due later the
 more its client used the turns lately. So a client with few requests does not wait for the backlog of others. Work that
 is due continues piece by piece.
@@ -11,7 +14,7 @@ which they are due, until they have used `GATHER_SECONDS` together. The rest of 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
 from contextvars import ContextVar
 from heapq import heappop, heappush, heapreplace
 from itertools import count
@@ -32,12 +35,33 @@ TASKS_PER_TURN = 16
 """Bounds the tasks that wake for nothing, because those before them took the time."""
 USAGE_SECONDS = 1.0
 """Time constant in which a used turn is forgotten. Bounds the delay of work to about ten times as much."""
-PIECE_SECONDS = 0.000_1
+TURN_COST_SECONDS = 0.000_1
 """Time that each piece counts in addition to its own: what a turn of the event loop takes. Less usage hardly delays."""
-ITEMS_PER_PIECE = 500
-"""Small items of a request or a reply that one piece handles, unless it says otherwise."""
+PIECE_SECONDS = 0.001
+"""Time after which a piece of a loop ends."""
 HOST_PART = 0.001
 """Part of the usage of a host that counts for each of its connections. New connections do not escape it."""
+
+
+def each_of(items: Iterable[T]) -> AsyncIterator[T]:
+    """Yields the items one by one, for work of the broker itself. Other tasks run after each piece of them."""
+    return _in_pieces(items, _wait_next_iteration)
+
+
+async def _in_pieces(items: Iterable[T], wait: Callable[[], Awaitable[None]]) -> AsyncIterator[T]:
+    """Yields the items, and waits after each `PIECE_SECONDS`. No time passes for the loop of the simulator: there only
+    a test that sets `PIECE_SECONDS` to 0 has more than one piece."""
+    time = asyncio.get_running_loop().time
+    ends = time() + PIECE_SECONDS
+    for each in items:
+        yield each
+        if time() >= ends:
+            await wait()
+            ends = time() + PIECE_SECONDS
+
+
+async def _wait_next_iteration() -> None:
+    await asyncio.sleep(0)
 
 
 class TurnShare:
@@ -67,7 +91,7 @@ class TurnShare:
         The logarithm keeps the order of clients while they wait: all usage is forgotten at the same rate.
         """
         used = self.used_seconds(now) + (self._host.used_seconds(now) * HOST_PART if self._host is not None else 0.0)
-        return USAGE_SECONDS * log1p(used / PIECE_SECONDS)
+        return USAGE_SECONDS * log1p(used / TURN_COST_SECONDS)
 
 
 CLIENT: ContextVar[TurnShare | None] = ContextVar("client", default=None)
@@ -143,18 +167,9 @@ class Turns:
         if not self.has_time():
             await self.wait_next_turn()
 
-    async def pieces_of(self, items: Sequence[T], size: int) -> AsyncIterator[Sequence[T]]:
-        """Yields the items in pieces of that size, each after a wait like that of `wait_turn`."""
-        for first in range(0, len(items), size):
-            await self.wait_turn()
-            yield items[first : first + size]
-
-    async def each_of(self, items: Iterable[T]) -> AsyncIterator[T]:
-        """Yields the items one by one, with a wait like that of `wait_turn` after each `ITEMS_PER_PIECE`."""
-        for number, each in enumerate(items, 1):
-            yield each
-            if number % ITEMS_PER_PIECE == 0:
-                await self.wait_turn()
+    def each_of(self, items: Iterable[T]) -> AsyncIterator[T]:
+        """Yields the items one by one, with a wait like that of `wait_turn` after each piece of them."""
+        return _in_pieces(items, self.wait_turn)
 
     async def run_steps(self, steps: Generator[None, None, T]) -> T:
         """Returns the result of a generator, with a wait like that of `wait_turn` before each of its steps."""
@@ -187,7 +202,7 @@ class Turns:
     def _end_piece(self, share: TurnShare) -> None:
         if self._piece_began_ns >= 0:
             used_ns, self._piece_began_ns = self._clock.cpu_ns() - self._piece_began_ns, -1
-            share.add(PIECE_SECONDS + used_ns / 1e9, self._loop.time())
+            share.add(TURN_COST_SECONDS + used_ns / 1e9, self._loop.time())
 
     def _run_turn(self) -> None:
         """Starts a new turn: runs waiting functions while there is time, and wakes the tasks that are due after them.

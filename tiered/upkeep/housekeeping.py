@@ -23,6 +23,7 @@ from tiered.producers.states import IDLE_MS
 from tiered.replication.disk_state import DiskState
 from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.leader_replica import LeaderReplica
+from tiered.system.turns import each_of
 from tiered.upkeep.tiering import Tiering
 
 log = logging.getLogger(__name__)
@@ -31,8 +32,6 @@ RETRY_SECONDS = (1.0, 10.0)
 """Shortest and longest pause between two attempts at work that failed when it was due."""
 SWEEP_SECONDS = 5.0
 """Pause between two looks for log directories of deleted topics."""
-LOOKED_AT_ONCE = 5_000
-"""Logs that are looked at before the loop yields: some 10 ms."""
 NOTE_SECONDS = 5.0
 """Pause between two notes of what the metadata log has reached."""
 SYNCED_ENTRIES_AT_ONCE = 32
@@ -241,9 +240,7 @@ class Housekeeping:
     async def flush_due(self) -> None:
         """Fsyncs logs whose `flush.ms` or `flush.messages` is reached."""
         now_ms = self._clock.wall_ms()
-        for number, replica in enumerate(self._hosted_replicas.list_replicas(), 1):
-            if number % LOOKED_AT_ONCE == 0:
-                await asyncio.sleep(0)
+        async for replica in each_of(self._hosted_replicas.list_replicas()):
             waiting = replica.log.end_offset - replica.log.flushed_offset
             since_ms = self._flushed_ms.setdefault(replica, now_ms)
             if replica.is_stopped:

@@ -29,6 +29,7 @@ from tiered.records.key_offset_map import SEED_BYTES
 from tiered.replication.disk_state import DiskState
 from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.leader_replica import LeaderReplica
+from tiered.system.turns import each_of
 from tiered.thread_pool import ThreadPool
 from tiered.upkeep.clean_throttle import CleanThrottle
 from tiered.upkeep.retention_clock import RetentionClock
@@ -42,8 +43,6 @@ RETRY_SECONDS = 600.0
 REQUESTED_SECONDS = 1.0
 """Longest pause between two looks at a log of which an operator asked for a clean."""
 THREADS_MAX = 16
-LOOKED_AT_ONCE = 250
-"""Logs that are looked at before the event loop goes on: at most some 2 ms."""
 DUE_MAX = 1000
 """Most logs that one look notes as due, the most urgent ones."""
 
@@ -254,9 +253,7 @@ class LogCleaner:
         """Notes which logs are due. The event loop goes on between some and the next ones."""
         due, max_ratio, is_bucket_there = list[_Due](), 0.0, True
         self._looked_ns = self._clock.mono_ns()
-        for number, replica in enumerate(self._hosted_replicas.list_replicas(), 1):
-            if number % LOOKED_AT_ONCE == 0:
-                await asyncio.sleep(0)
+        async for number, replica in each_of(enumerate(self._hosted_replicas.list_replicas())):
             if is_bucket_there and isinstance(replica, LeaderReplica) and _is_cleaned_in_bucket(replica):
                 is_bucket_there = await self._look_at_bucket(replica)
             found = self.find_cleanable(replica)
@@ -267,9 +264,7 @@ class LogCleaner:
             if is_ready or found.is_due(replica.config):
                 push = heapq.heappush if len(due) < DUE_MAX else heapq.heappushpop
                 push(due, _Due(is_ready, found.overdue_ms > 0, found.dirty_ratio, number, replica))
-        for number, replica in enumerate([*self._cold_ranges], 1):
-            if number % LOOKED_AT_ONCE == 0:
-                await asyncio.sleep(0)
+        async for replica in each_of([*self._cold_ranges]):
             if not _is_cleaned_in_bucket(replica):
                 self._cold_ranges.pop(replica, None)
         self._due, self._max_dirty_ratio = sorted(due), max_ratio

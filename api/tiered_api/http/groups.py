@@ -18,6 +18,7 @@ from tiered.groups.requests import (
     PartitionOffset,
 )
 from tiered.ids import TopicId, TopicPartition
+from tiered.system.turns import each_of
 from tiered_api.http.consumers.coordinator_calls import MOVED_CODES, find_coordinator, retry_while_loading
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.remote_brokers import Leader, OffsetQuery
@@ -94,11 +95,9 @@ async def _groups_of_broker(context: HttpContext, broker: int) -> list[GroupDesc
     this_broker = context.broker
     if broker == this_broker.settings.node_id:
         groups: list[GroupDescription] = []
-        for number, name in enumerate([each.group for each in await this_broker.group_coordinators.list_groups()], 1):
+        async for name in each_of([each.group for each in await this_broker.group_coordinators.list_groups()]):
             described = await this_broker.group_coordinators.submit(name, DescribeGroup(name))
             groups.append(GroupDescription(broker, replace(described, members=())))
-            if number % DESCRIBE_BATCH == 0:
-                await asyncio.sleep(0)
         return groups
     got = await _list_groups(context, broker)
     names = [each.group_id for each in got.groups]

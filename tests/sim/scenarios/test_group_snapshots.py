@@ -24,7 +24,6 @@ from tests.sim.scenarios.test_group_generations import restart
 from tiered.controller.requests import DeleteTopic
 from tiered.coordinator.log_records import BATCH_BYTES
 from tiered.coordinator.routing import partition_of
-from tiered.coordinator.runtime import SLICE_RECORDS
 from tiered.errors import Code
 from tiered.groups.requests import (
     CommitOffsets,
@@ -36,11 +35,12 @@ from tiered.groups.requests import (
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.records.batch import encode_batch
+from tiered.system import turns
 
 G = "g"
 P = partition_of(G, 2)
 OTHER = next(name for name in ("h", "i", "j", "k") if partition_of(name, 2) == P)
-PARTITIONS = SLICE_RECORDS + 100
+PARTITIONS = 600
 NOTED_SECONDS = 70.0
 """Seconds after which the disk knows the new start of the log."""
 METADATA = "m" * (2 * BATCH_BYTES // PARTITIONS)
@@ -60,8 +60,9 @@ async def fetch_all(rig: SimBrokerRig) -> list[int]:
     return [each.offset for each in reply.offsets]
 
 
-def test_commits_of_one_turn_and_those_during_a_snapshot_survive_a_kill() -> None:
+def test_commits_of_one_turn_and_those_during_a_snapshot_survive_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
     """The commits of the turn are two batches. The snapshot is made in parts, and its offset was read before."""
+    monkeypatch.setattr(turns, "PIECE_SECONDS", 0.0)
 
     async def scenario(rig: SimBrokerRig) -> None:
         await rig.start(replace(GROUP_SETTINGS, offset_metadata_max_bytes=len(METADATA)))

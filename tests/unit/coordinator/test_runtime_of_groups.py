@@ -20,7 +20,7 @@ from tiered.coordination.group_coordinators import GroupObserver
 from tiered.coordination.group_snapshots import make_group_snapshot_store
 from tiered.coordinator.loader import load_shard
 from tiered.coordinator.log_records import BATCH_RECORDS
-from tiered.coordinator.runtime import COMMIT_MS, SLICE_RECORDS, CoordinatorRuntime
+from tiered.coordinator.runtime import COMMIT_MS, CoordinatorRuntime
 from tiered.coordinator.snapshot_store import PreviousSnapshot
 from tiered.errors import Code, Refused
 from tiered.groups.limits import GroupSettings
@@ -36,6 +36,7 @@ from tiered.groups.requests import (
 from tiered.groups.shard import GroupShard
 from tiered.peers import PartitionFetch
 from tiered.replication.leader_replica import LeaderReplica
+from tiered.system import turns
 
 FOLLOWER = 2
 FETCH = FetchOffsets("g", (("t", 0),))
@@ -204,11 +205,12 @@ def test_snapshot_has_committed_state_only() -> None:
     run_at_desk(scenario)
 
 
-def test_decision_during_a_snapshot_stays_in_the_log_after_it() -> None:
+def test_decision_during_a_snapshot_stays_in_the_log_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The snapshot may have passed that group already: the log from its offset on holds the decision again."""
+    monkeypatch.setattr(turns, "PIECE_SECONDS", 0.0)
 
     async def scenario(desk: Desk) -> None:
-        many = tuple(PartitionOffset("t", number, 1) for number in range(SLICE_RECORDS + 1))
+        many = tuple(PartitionOffset("t", number, 1) for number in range(5))
         for group in ("a", "b"):
             desk.ask(CommitOffsets(group, many))
         await asyncio.sleep(0.1)

@@ -6,14 +6,18 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+import pytest
+
 from tiered.system.clock import SystemClock
 from tiered.system.turns import (
     CLIENT,
     GATHER_SECONDS,
+    PIECE_SECONDS,
     TASKS_PER_TURN,
     TURN_SECONDS,
     Turns,
     TurnShare,
+    each_of,
 )
 
 
@@ -231,17 +235,24 @@ def test_connections_that_come_and_go_share_what_their_host_used() -> None:
     run(scenario())
 
 
-def test_pieces_of_many_items_leave_turns_to_others() -> None:
+@pytest.mark.parametrize("is_of_broker", [False, True])
+def test_piece_of_a_loop_ends_by_time(is_of_broker: bool) -> None:
     async def scenario() -> None:
         turns, ended, loop_turns = Turns(WorkClock()), asyncio.Event(), [0]
         counting = asyncio.create_task(turns_of(loop_turns, ended))
-        items, seen = list(range(7)), list[tuple[int, list[int]]]()
-        async for piece in turns.pieces_of(items, 3):
-            seen.append((loop_turns[0], list(piece)))
-            busy(TURN_SECONDS)
+        await asyncio.sleep(0)
+        seen = list[int]()
+        assert turns.has_time(), "the turn begins"
+        async for number in each_of(range(9)) if is_of_broker else turns.each_of(range(9)):
+            seen.append(loop_turns[0])
+            busy(PIECE_SECONDS if number == 6 else PIECE_SECONDS / 3 * 1.01)
+            if not is_of_broker:
+                busy(TURN_SECONDS * (number in (2, 5)))
         ended.set()
         await counting
-        assert [piece for _, piece in seen] == [[0, 1, 2], [3, 4, 5], [6]]
-        assert len({turn for turn, _ in seen}) == 3, seen
+        pieces = [len([turn for turn in seen if turn == each]) for each in dict.fromkeys(seen)]
+        assert pieces == [3, 3, 1, 2] if is_of_broker else pieces == [3, 3, 3], (
+            "a piece ends, or its turn has time left"
+        )
 
     run(scenario())

@@ -19,6 +19,7 @@ from tiered.records.batch import HEADER_BYTES, Codec, encode_batch
 from tiered.records.compression import affordable_level, level_cost
 from tiered.records.partitioner import partition_of
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
+from tiered.system.turns import each_of
 from tiered.thread_pool import end_if_abandoned
 from tiered_api.http.exchange.context import INLINE_BYTES, HttpContext
 from tiered_api.http.exchange.errors import (
@@ -44,8 +45,6 @@ RECORD_OVERHEAD = 32
 RECORDS_PER_TURN = 5_000
 """Records of one request that are handled before other requests get their turn."""
 
-BATCHES_PER_TURN = 100
-"""Batches of one request that are written before others get their turn: a topic may allow small batches only."""
 
 NO_PRODUCER = (-1, -1, -1)
 """Id, epoch and first sequence of a batch without a producer."""
@@ -305,14 +304,9 @@ async def _append_partition(
     outcomes: list[RecordMetadata | HttpError],
     key: IdempotencyKey | None,
 ) -> None:
-    work = 0
-    for count, batch in enumerate(batches(records, share.numbers, share.limit), 1):
+    async for batch in each_of(batches(records, share.numbers, share.limit)):
         taken = [records[n] for n in batch]
         compression = choose_compression(share.source.config, taken)
-        work += compression.work
-        if count % BATCHES_PER_TURN == 0 or work > INLINE_BYTES:
-            await asyncio.sleep(0)
-            work = 0
         placed = await _append_batch(context, share, taken, compression, key)
         for n, outcome in zip(batch, placed, strict=True):
             outcomes[n] = outcome

@@ -7,7 +7,6 @@ the broker.
 
 from __future__ import annotations
 
-import asyncio
 import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ from tiered.groups.requests import NO_OFFSET, PartitionOffset
 from tiered.hot.time_lookup import TimeLookups
 from tiered.ids import TopicId, TopicPartition
 from tiered.security.acls import Operation, ResourceType
+from tiered.system.turns import each_of
 from tiered_api.http.consumers.coordinator_calls import find_coordinator, retry_while_loading
 from tiered_api.http.consumers.instance import (
     FORMATS,
@@ -64,8 +64,6 @@ from tiered_api.http.v2.topics import v2_response
 
 RECORD_TYPES = dict(zip(FORMATS, (media_types.V2_BINARY, media_types.V2_JSON), strict=True))
 NAME_CHARACTERS = 249
-ROWS_PER_TURN = 100
-"""Partitions of one request that are looked up before other requests get their turn."""
 NAME_ALIASES = {
     "id": "name",
     "responseMinBytes": "fetch.min.bytes",
@@ -345,9 +343,7 @@ async def seek(request: HttpRequest) -> web.StreamResponse:
         ]
         lookups = TimeLookups(request.peer, request.connection_name)
         rows = _parse_rows(body, "timestamps") if "timestamps" in body else []
-        for number, (tp, row) in enumerate(rows, 1):
-            if number % ROWS_PER_TURN == 0:
-                await asyncio.sleep(0)
+        async for tp, row in each_of(rows):
             instance.check_assigned(tp)
             request.require(Operation.READ, ResourceType.TOPIC, tp.topic)
             source = instance.open_partition(tp)
@@ -388,9 +384,7 @@ async def _seek_to(request: HttpRequest, which: int) -> web.StreamResponse:
             instance.check_assigned(tp)
             request.require(Operation.READ, ResourceType.TOPIC, tp.topic)
         targets = []
-        for number, tp in enumerate(partitions, 1):
-            if number % ROWS_PER_TURN == 0:
-                await asyncio.sleep(0)
+        async for tp in each_of(partitions):
             source = instance.open_partition(tp)
             bounds = await fetch_bounds(source, instance.config.read_committed)
             targets.append((tp, source.topic_id, bounds[which]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -10,6 +9,7 @@ from urllib.parse import quote
 import orjson
 
 from tiered.metadata.image import BrokerImage, PartitionImage, TopicImage
+from tiered.system.turns import each_of
 from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.exchange.limits import Exhausted
 from tiered_api.http.exchange.request import HttpRequest
@@ -18,8 +18,6 @@ from tiered_api.http.exchange.responses import HttpResponse
 Shape = dict[str, Any]
 T = TypeVar("T")
 
-ITEMS_PER_TURN = 50
-"""Items of a list that are made before other requests get their turn."""
 UNCOUNTED_ITEMS_MAX = 100
 """Items of a list that does not count against the memory budget, so that a full budget does not delay it."""
 ITEM_BYTES = 1_000
@@ -64,11 +62,8 @@ async def list_response(
         await request.reserve_memory(len(items) * item_bytes)
     parts: list[bytes] = []
     size = 0
-    for start in range(0, len(items), ITEMS_PER_TURN):
-        if start:
-            await asyncio.sleep(0)
-        made = [shape for item in items[start : start + ITEMS_PER_TURN] for shape in shapes(item)]
-        if made:
+    async for item in each_of(items):
+        if made := list(shapes(item)):
             parts.append(orjson.dumps(made)[1:-1])
             size += len(parts[-1])
         if 2 * size > request.context.budget.size:  # the pieces, and the response that they become

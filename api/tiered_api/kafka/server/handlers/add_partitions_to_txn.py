@@ -35,8 +35,6 @@ from tiered_api.kafka.server.rights.inter_broker_auth import check_credential
 from tiered_api.kafka.server.slots.bounded_tasks import CONCURRENCY, run_bounded
 
 FENCED_FROM, BATCHED_FROM = 2, 4
-BETWEEN_TURNS = 500
-"""Partitions between two pauses in which other requests run."""
 
 TIMEOUT_MS = 30_000
 
@@ -142,16 +140,17 @@ async def _find_partitions(
     """Returns the partitions, and what `_refuse_all` says of them. Other requests run meanwhile."""
     partitions, refused = list[TopicPartition](), dict[TopicPartition, Code]()
     for topic in topics:
-        async for numbers in context.turns.pieces_of(topic.partitions, BETWEEN_TURNS):
-            part = [TopicPartition(topic.name, number) for number in numbers]
-            refused.update(find_refused_partitions(context.broker.image, part))
-            partitions += part
+        async for number in context.turns.each_of(topic.partitions):
+            partitions.append(TopicPartition(topic.name, number))
+            refused.update(find_refused_partitions(context.broker.image, partitions[-1:]))
     return partitions, {tp: refused.get(tp, Code.OPERATION_NOT_ATTEMPTED) for tp in partitions} if refused else None
 
 
 def _results_of(topics: Sequence[AddPartitionsToTxnTopic], codes: Codes) -> list[AddPartitionsToTxnTopicResult]:
     return [
-        AddPartitionsToTxnTopicResult(topic.name, _partition_results(topic.name, topic.partitions, codes))
+        AddPartitionsToTxnTopicResult(
+            topic.name, [_partition_result(topic.name, number, codes) for number in topic.partitions]
+        )
         for topic in topics
     ]
 
@@ -162,14 +161,12 @@ async def _results_in_turns(
     """Does the same. Other requests run meanwhile."""
     results = []
     for topic in topics:
-        found: list[AddPartitionsToTxnPartitionResult] = []
-        async for numbers in context.turns.pieces_of(topic.partitions, BETWEEN_TURNS):
-            found += _partition_results(topic.name, numbers, codes)
+        found = [
+            _partition_result(topic.name, number, codes) async for number in context.turns.each_of(topic.partitions)
+        ]
         results.append(AddPartitionsToTxnTopicResult(topic.name, found))
     return results
 
 
-def _partition_results(topic: str, numbers: Sequence[int], codes: Codes) -> list[AddPartitionsToTxnPartitionResult]:
-    return [
-        AddPartitionsToTxnPartitionResult(number, codes[TopicPartition(topic, number)].number) for number in numbers
-    ]
+def _partition_result(topic: str, number: int, codes: Codes) -> AddPartitionsToTxnPartitionResult:
+    return AddPartitionsToTxnPartitionResult(number, codes[TopicPartition(topic, number)].number)

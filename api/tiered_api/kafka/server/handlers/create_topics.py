@@ -34,8 +34,6 @@ CHANGES_AT_ONCE = 800
 """Approximate number of changes that the controller decides in one turn: a topic of one partition takes two. Changes
 that are decided while it writes an entry of the metadata log form the next entry."""
 CONFIGS_FROM = 5
-BETWEEN_TURNS = 500
-"""Topics between two pauses in which other requests run."""
 
 ConfigRowsByOverrides = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
 """Encoded settings by the settings that a topic overrides: most topics of a request override the same."""
@@ -49,9 +47,7 @@ async def handle(context: KafkaContext, call: Call[CreateTopicsRequest]) -> Crea
     charges = MutationCharges(context, call)
     results: dict[str, CreatableTopicResult] = {}
     wanted: list[CreateTopic] = []
-    for number, topic in enumerate(request.topics):
-        if number % BETWEEN_TURNS == 0:
-            await context.turns.wait_turn()
+    async for topic in context.turns.each_of(request.topics):
         results[topic.name] = CreatableTopicResult(topic.name)
         try:
             if topic.name in doubled:

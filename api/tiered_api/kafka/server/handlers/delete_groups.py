@@ -13,19 +13,14 @@ from tiered_api.kafka.protocol.messages.delete_groups import (
 from tiered_api.kafka.server.context.context import Call, KafkaContext
 from tiered_api.kafka.server.requests.group_requests import call_coordinator
 
-BETWEEN_YIELDS = 100
-"""Groups between two pauses in which other requests run."""
-
 
 async def handle(context: KafkaContext, call: Call[DeleteGroupsRequest]) -> DeleteGroupsResponse:
     """Returns one code per name."""
     results = []
-    for number, name in enumerate(dict.fromkeys(call.request.groups_names), 1):
+    async for name in context.turns.each_of(dict.fromkeys(call.request.groups_names)):
         reply = await call_coordinator(context, name, DeleteGroup(name), DeleteReply)
         code = reply.code if isinstance(reply, DeleteReply) else reply
         if code is Code.NONE:
             context.broker.audit.record_changes(call.caller, [DescribedChange(DELETE, GROUP, name)])
         results.append(DeletableGroupResult(name, code.number))
-        if number % BETWEEN_YIELDS == 0:
-            await context.turns.wait_turn()
     return DeleteGroupsResponse(results=results)

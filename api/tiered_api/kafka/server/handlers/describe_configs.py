@@ -35,8 +35,6 @@ from tiered_api.kafka.protocol.messages.describe_configs import (
 from tiered_api.kafka.server.context.context import Call, KafkaContext
 from tiered_api.kafka.server.requests.config_resources import ConfigResourceType, parse_broker_id
 
-BETWEEN_YIELDS = 100
-"""Resources between two pauses in which other requests run."""
 INT_MAX = 2**31 - 1
 PASSWORD, LIST, LONG, INT = 9, 7, 5, 3
 TYPES = {"boolean": 1, "text": 2, "number": 6, "list": LIST}
@@ -45,11 +43,7 @@ TYPES = {"boolean": 1, "text": 2, "number": 6, "list": LIST}
 async def handle(context: KafkaContext, call: Call[DescribeConfigsRequest]) -> DescribeConfigsResponse:
     """Returns one result per resource, in the order of the request."""
     describer = _Describer(context, call.request)
-    results = []
-    for number, resource in enumerate(call.request.resources, 1):
-        results.append(describer.describe(resource))
-        if number % BETWEEN_YIELDS == 0:
-            await context.turns.wait_turn()
+    results = [describer.describe(each) async for each in context.turns.each_of(call.request.resources)]
     return DescribeConfigsResponse(results=results)
 
 

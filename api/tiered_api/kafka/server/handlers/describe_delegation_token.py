@@ -20,9 +20,6 @@ from tiered_api.kafka.server.context.context import Call, KafkaContext
 from tiered_api.kafka.server.requests.token_requests import check_token_request, check_tokens_enabled
 from tiered_api.kafka.server.rights.rights import Rights, find_rights
 
-BETWEEN_TURNS = 500
-"""Tokens between two pauses in which other requests run."""
-
 
 async def handle(context: KafkaContext, call: Call[DescribeDelegationTokenRequest]) -> DescribeDelegationTokenResponse:
     """Returns the tokens that this broker knows."""
@@ -34,15 +31,13 @@ async def handle(context: KafkaContext, call: Call[DescribeDelegationTokenReques
         return DescribeDelegationTokenResponse(refused.code.number)
     named = {str(Principal(each.principal_type, each.principal_name)) for each in owners or ()}
     caller, rights = str(call.caller.principal), find_rights(context, call)
-    response = DescribeDelegationTokenResponse()
-    async for piece in context.turns.pieces_of(context.broker.delegation_tokens.list_all(), BETWEEN_TURNS):
-        response.tokens += (
-            _describe(context, each)
-            for each in piece
-            if owners is None or not named.isdisjoint((each.owner, each.requester, *each.renewers))
-            if _is_visible(each, caller, rights)
-        )
-    return response
+    tokens = [
+        _describe(context, each)
+        async for each in context.turns.each_of(context.broker.delegation_tokens.list_all())
+        if owners is None or not named.isdisjoint((each.owner, each.requester, *each.renewers))
+        if _is_visible(each, caller, rights)
+    ]
+    return DescribeDelegationTokenResponse(tokens=tokens)
 
 
 def _is_visible(token: DelegationToken, caller: str, rights: Rights | None) -> bool:

@@ -18,17 +18,12 @@ from tiered_api.kafka.server.context.context import Call, KafkaContext
 from tiered_api.kafka.server.requests.group_requests import GROUP_OPERATIONS, call_coordinator
 
 NOT_FOUND = 6
-BETWEEN_YIELDS = 100
-"""Groups between two pauses in which other requests run."""
 
 
 async def handle(context: KafkaContext, call: Call[DescribeGroupsRequest]) -> DescribeGroupsResponse:
     """Returns one description per distinct name: a description is thousands of times as long as a name."""
-    found = []
-    for number, name in enumerate(dict.fromkeys(call.request.groups), 1):
-        found.append(await _describe(context, name, call.version))
-        if number % BETWEEN_YIELDS == 0:
-            await context.turns.wait_turn()
+    names = context.turns.each_of(dict.fromkeys(call.request.groups))
+    found = [await _describe(context, name, call.version) async for name in names]
     if call.request.include_authorized_operations:
         for group in found:
             if not group.error_code:

@@ -22,8 +22,6 @@ from tiered_api.kafka.protocol.messages.describe_log_dirs import (
 )
 from tiered_api.kafka.server.context.context import Call, KafkaContext
 
-BETWEEN_YIELDS = 1_000
-
 
 async def handle(context: KafkaContext, call: Call[DescribeLogDirsRequest]) -> DescribeLogDirsResponse:
     """Returns one directory."""
@@ -33,15 +31,13 @@ async def handle(context: KafkaContext, call: Call[DescribeLogDirsRequest]) -> D
         named = {(topic.topic, number) for topic in requested for number in topic.partitions}
         wanted = (each for each in wanted if each.tp in named)
     topics: dict[str, DescribeLogDirsTopic] = {}
-    for count, held in enumerate(wanted, 1):
+    async for held in context.turns.each_of(wanted):
         place = DescribeLogDirsPartition(held.tp.partition, held.log.size_bytes)
         if isinstance(held, LeaderReplica):
             place.remote_size = held.unified_log.cold_bytes
         else:
             place.offset_lag = held.lag
         topics.setdefault(held.tp.topic, DescribeLogDirsTopic(held.tp.topic)).partitions.append(place)
-        if count % BETWEEN_YIELDS == 0:
-            await context.turns.wait_turn()
     space = broker.world.disk.space()
     failed = Code.KAFKA_STORAGE_ERROR if broker.disk.dead is not None else Code.NONE
     directory = DescribeLogDirsResult(

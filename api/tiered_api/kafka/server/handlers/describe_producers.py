@@ -20,27 +20,17 @@ from tiered_api.kafka.protocol.messages.describe_producers import (
 from tiered_api.kafka.server.context.context import Call, KafkaContext
 from tiered_api.kafka.server.context.led_partitions import find_leader_replica
 
-BETWEEN_TURNS = 500
-"""Partitions and producers between two pauses in which other requests run."""
-
 
 async def handle(context: KafkaContext, call: Call[DescribeProducersRequest]) -> DescribeProducersResponse:
     """Returns one result per distinct partition."""
     wanted: dict[str, dict[int, None]] = {}
     async for topic in context.turns.each_of(call.request.topics):
         wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
-    topics: list[TopicResponse] = []
-    described = 0
-    for name, numbers in wanted.items():
-        topics.append(TopicResponse(name, []))
-        for number in numbers:
-            if described >= BETWEEN_TURNS:
-                described = 0
-                await context.turns.wait_turn()
-            partition = _partition(context, name, number)
-            topics[-1].partitions.append(partition)
-            described += 1 + len(partition.active_producers)
-    return DescribeProducersResponse(topics=topics)
+    topics = {name: TopicResponse(name, []) for name in wanted}
+    partitions = ((name, number) for name, numbers in wanted.items() for number in numbers)
+    async for name, number in context.turns.each_of(partitions):
+        topics[name].partitions.append(_partition(context, name, number))
+    return DescribeProducersResponse(topics=list(topics.values()))
 
 
 def _partition(context: KafkaContext, topic: str, number: int) -> PartitionResponse:

@@ -38,8 +38,12 @@ async def handle(context: KafkaContext, call: Call[DescribeTopicPartitionsReques
         return DescribeTopicPartitionsResponse(topics=topics)
     after = cursor.topic_name if cursor is not None else ""
     wanted: list[str] = []
-    async for piece in turns.pieces_of(list(names or image.topics), LIMIT):
-        wanted = sorted([*wanted, *(name for name in piece if name >= after)])[: LIMIT + 2]  # more are on later pages
+    async for name in turns.each_of(list(names or image.topics)):
+        if name >= after:
+            wanted.append(name)
+            if len(wanted) == 2 * LIMIT:
+                wanted = sorted(wanted)[: LIMIT + 2]  # more are on later pages
+    wanted = sorted(wanted)[: LIMIT + 2]
     first = cursor.partition_index if cursor is not None else 0
     return make_page(
         image, wanted, cursor.topic_name if cursor is not None else "", first, request.response_partition_limit

@@ -15,21 +15,13 @@ from tiered_api.kafka.protocol.messages.describe_transactions import (
 from tiered_api.kafka.server.context.context import Call, KafkaContext
 from tiered_api.kafka.server.requests.transaction_requests import call_coordinator
 
-BETWEEN_TURNS = 250
-"""Ids and partitions between two pauses in which other requests run."""
-
 
 async def handle(context: KafkaContext, call: Call[DescribeTransactionsRequest]) -> DescribeTransactionsResponse:
     """Returns one result for each id of the request."""
     states: list[TransactionState] = []
-    described = 0
-    for name in call.request.transactional_ids:
-        if described >= BETWEEN_TURNS:
-            described = 0
-            await context.turns.wait_turn()
+    async for name in context.turns.each_of(call.request.transactional_ids):
         reply = await call_coordinator(context, name, DescribeTransaction(name), DescribeReply)
         states.append(_state(name, reply))
-        described += 1 + sum(len(topic.partitions) for topic in states[-1].topics)
     return DescribeTransactionsResponse(transaction_states=states)
 
 

@@ -11,9 +11,6 @@ from tiered_api.kafka.protocol.messages.list_groups import ListedGroup, ListGrou
 from tiered_api.kafka.server.context.context import Call, KafkaContext
 from tiered_api.kafka.server.requests.group_requests import coordinator_code
 
-BETWEEN_TURNS = 2_000
-"""Groups between two pauses in which other requests run."""
-
 
 async def handle(context: KafkaContext, call: Call[ListGroupsRequest]) -> ListGroupsResponse:
     """Returns all groups, or an error while some groups are loading."""
@@ -24,7 +21,4 @@ async def handle(context: KafkaContext, call: Call[ListGroupsRequest]) -> ListGr
         )
     except Refused as refused:
         return ListGroupsResponse(error_code=coordinator_code(refused).number)
-    groups: list[ListedGroup] = []
-    async for piece in context.turns.pieces_of(found, BETWEEN_TURNS):
-        groups += (ListedGroup(*each) for each in piece)
-    return ListGroupsResponse(groups=groups)
+    return ListGroupsResponse(groups=[ListedGroup(*each) async for each in context.turns.each_of(found)])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from tiered.errors import Refused
 from tiered.transactions.metadata import TransactionState as State
-from tiered.transactions.requests import ListedTransaction
 from tiered_api.kafka.protocol.messages.list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
@@ -20,8 +19,6 @@ from tiered_api.kafka.server.requests.group_requests import coordinator_code
 from tiered_api.kafka.server.requests.id_patterns import IdPattern
 from tiered_api.kafka.server.rights.inter_broker_auth import check_credential
 
-BETWEEN_TURNS = 2_000
-"""Characters of ids, or ids, between two pauses in which other requests run."""
 STATES = frozenset(state.label for state in State)
 STATES_NEVER_LISTED = frozenset(("Dead", "PrepareEpochFence"))
 """States of Kafka that no listed transaction has."""
@@ -42,27 +39,9 @@ async def handle(context: KafkaContext, call: Call[ListTransactionsRequest]) -> 
     except Refused as refused:
         return ListTransactionsResponse(error_code=coordinator_code(refused).number, unknown_state_filters=unknown)
     if pattern is not None:
-        found = await _select_matching(context, found, pattern)
-    states: list[TransactionState] = []
-    async for piece in context.turns.pieces_of(found, BETWEEN_TURNS):
-        states += (TransactionState(*each[:3]) for each in piece)
+        found = [each async for each in context.turns.each_of(found) if pattern.matches(each.transactional_id)]
+    states = [TransactionState(*each[:3]) async for each in context.turns.each_of(found)]
     return ListTransactionsResponse(
         unknown_state_filters=unknown, transaction_states=states, is_complete=bool(request.credential),
         committed_epochs=[each.committed_epoch for each in found] if request.credential else [],
     )  # fmt: skip
-
-
-async def _select_matching(
-    context: KafkaContext, found: list[ListedTransaction], pattern: IdPattern
-) -> list[ListedTransaction]:
-    """Returns the ids that a pattern matches, in slices with turns of other requests in between."""
-    matching: list[ListedTransaction] = []
-    characters = 0
-    for each in found:
-        characters += len(each.transactional_id) + 1
-        if characters > BETWEEN_TURNS:
-            characters = 0
-            await context.turns.wait_turn()
-        if pattern.matches(each.transactional_id):
-            matching.append(each)
-    return matching

@@ -42,8 +42,6 @@ CREATED_AT_ONCE = 1_000
 """Most topics that one request creates. A client with more topics repeats its request."""
 CREATE_SECONDS = 5.0
 """Longest wait for created topics. While the bucket is known to be unreachable, the request does not wait."""
-BETWEEN_YIELDS = 500
-"""Topics between two pauses in which other requests run."""
 
 
 async def handle(context: KafkaContext, call: Call[MetadataRequest]) -> bytes:
@@ -87,7 +85,7 @@ async def _encode_topics(
         if everything
         else await _select_topics(context, request.topics or [], image, version, denied, rights)
     )
-    for number, each in enumerate(named, 1):
+    async for each in context.turns.each_of(named):
         if isinstance(each, MetadataResponseTopic):
             made.append(encode_fragment(each, version))
         elif with_operations and rights is not None:
@@ -97,8 +95,6 @@ async def _encode_topics(
         else:
             context.topic_fragments.use_image(image)
             made.append(context.topic_fragments.get_fragment(each, version, with_operations))
-        if number % BETWEEN_YIELDS == 0:
-            await context.turns.wait_turn()
     return made
 
 
@@ -108,8 +104,7 @@ async def _select_all_topics(
     topics = list(image.topics.values())
     if rights is None:
         return topics
-    pieces = context.turns.pieces_of(topics, BETWEEN_YIELDS)
-    return [each async for piece in pieces for each in piece if rights.on_topic(Operation.DESCRIBE, each.name)]
+    return [each async for each in context.turns.each_of(topics) if rights.on_topic(Operation.DESCRIBE, each.name)]
 
 
 async def _select_topics(
@@ -125,20 +120,7 @@ async def _select_topics(
     A topic that the caller may not describe looks the same, if it exists or not.
     """
     made: dict[tuple[str | None, str], TopicImage | MetadataResponseTopic] = {}
-    async for piece in context.turns.pieces_of(topics, BETWEEN_YIELDS):
-        _select_piece(made, piece, image, version, denied, rights)
-    return list(made.values())
-
-
-def _select_piece(
-    made: dict[tuple[str | None, str], TopicImage | MetadataResponseTopic],
-    topics: Sequence[MetadataRequestTopic],
-    image: Image,
-    version: int,
-    denied: Mapping[str, Code],
-    rights: Rights | None,
-) -> None:
-    for requested in topics:
+    async for requested in context.turns.each_of(topics):
         by_id = has_id(requested.topic_id)
         if (by_id and version < BY_ID) or (not by_id and requested.name is None):
             made[requested.name, requested.topic_id] = MetadataResponseTopic(
@@ -157,6 +139,7 @@ def _select_piece(
         else:
             name = requested.name or ""
             made[name, ""] = image.topics.get(name) or _make_unknown_topic(name, denied.get(name))
+    return list(made.values())
 
 
 def _make_unknown_topic(name: str, denied: Code | None) -> MetadataResponseTopic:
@@ -175,17 +158,16 @@ async def _create_missing_topics(
     """Creates missing topics with legal names, and charges them to the client (KIP-599). Returns the names for which
     the cluster has no room, and those that the caller may not create. A topic that fails for another reason stays
     unknown."""
-    known, pieces = context.broker.image.topics, context.turns.pieces_of(request.topics or (), BETWEEN_YIELDS)
-    named = {each.name async for piece in pieces for each in piece if each.name and not has_id(each.topic_id)}
+    known, each_of = context.broker.image.topics, context.turns.each_of
+    named = {each.name async for each in each_of(request.topics or ()) if each.name and not has_id(each.topic_id)}
     missing = sorted(name for name in named if name not in known and name not in INTERNAL)
     forbidden: dict[str, Code] = {}
     if rights is not None:
-        pieces_of_names = context.turns.pieces_of(missing, BETWEEN_YIELDS)
-        missing = []
-        async for names in pieces_of_names:
-            shown = [name for name in names if rights.on_topic(Operation.DESCRIBE, name)]
-            forbidden |= {name: Code.TOPIC_AUTHORIZATION_FAILED for name in shown if not rights.may_create(name)}
-            missing += [name for name in shown if name not in forbidden]
+        shown = [name async for name in each_of(missing) if rights.on_topic(Operation.DESCRIBE, name)]
+        forbidden = {
+            name: Code.TOPIC_AUTHORIZATION_FAILED async for name in each_of(shown) if not rights.may_create(name)
+        }
+        missing = [name for name in shown if name not in forbidden]
     missing = missing[
         : max(1, min(CREATED_AT_ONCE, PARTITIONS_PER_REQUEST_MAX // context.broker.settings.num_partitions))
     ]

@@ -31,8 +31,6 @@ from tiered_api.kafka.server.context.context import Call, KafkaContext
 from tiered_api.kafka.server.requests.group_requests import call_coordinator
 
 GROUP_ERROR_FROM, MANY_GROUPS_FROM, TOPIC_IDS_FROM = 2, 8, 10
-BETWEEN_YIELDS = 1_000
-"""Offsets and groups between two pauses in which other requests run."""
 FETCHED_ROWS = 2_000
 """Partitions that one decision of the coordinator looks up: their offsets are those of one moment."""
 
@@ -58,15 +56,8 @@ async def _fetch_groups(
     once: dict[tuple[str, bool], OffsetFetchRequestGroup] = {}
     async for group in context.turns.each_of(request.groups):
         once.setdefault((group.group_id, group.topics is None), group)
-    found: list[OffsetFetchResponseGroup] = []
-    looked_up = 0
-    for group in once.values():
-        found.append(await _fetch_group(context, group, version, request.require_stable))
-        looked_up += 1 + sum(len(topic.partitions) for topic in found[-1].topics)
-        if looked_up >= BETWEEN_YIELDS:
-            looked_up = 0
-            await context.turns.wait_turn()
-    return found
+    groups = context.turns.each_of(once.values())
+    return [await _fetch_group(context, group, version, request.require_stable) async for group in groups]
 
 
 async def _fetch_group(

@@ -20,19 +20,14 @@ from tiered_api.kafka.protocol.messages.tiered_compact import (
 )
 from tiered_api.kafka.server.context.context import Call, KafkaContext
 
-BETWEEN_YIELDS = 4
-"""Partitions of a piece: each of them may get a new segment."""
-
 
 async def handle(context: KafkaContext, call: Call[TieredCompactRequest]) -> TieredCompactResponse:
     """Returns a row for each compacted partition that this broker leads, and for each that is refused."""
     hosted, found = context.broker.hosted_replicas, list[CompactionFacts]()
-    for number, tp in enumerate(_list_partitions(context, call.request.topics), 1):
+    async for tp in context.turns.each_of(_list_partitions(context, call.request.topics)):
         replica = hosted.find_leader(tp) or hosted.find_follower(tp)
         if replica is not None and (row := _handle_one(context, replica, clean=call.request.clean)) is not None:
             found.append(row)
-        if number % BETWEEN_YIELDS == 0:
-            await context.turns.wait_turn()
     return TieredCompactResponse(found)
 
 

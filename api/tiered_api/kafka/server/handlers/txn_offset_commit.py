@@ -23,8 +23,6 @@ from tiered_api.kafka.server.context.context import Call, KafkaContext
 from tiered_api.kafka.server.requests import group_requests
 from tiered_api.kafka.server.requests.group_requests import commit_in_pieces, coordinator_code, has_partition
 
-BETWEEN_TURNS = 1_000
-"""Partitions between two pauses in which other requests run."""
 LOADING_FROM, ABORTABLE_FROM, ADDS_PARTITION_FROM = 2, 4, 5
 
 
@@ -37,18 +35,17 @@ async def handle(context: KafkaContext, call: Call[TxnOffsetCommitRequest]) -> T
     for topic in request.topics:
         result = TxnOffsetCommitResponseTopic(topic.name)
         results.append(result)
-        async for piece in context.turns.pieces_of(topic.partitions, BETWEEN_TURNS):
-            for each in piece:
-                place = TxnOffsetCommitResponsePartition(each.partition_index, Code.UNKNOWN_TOPIC_OR_PARTITION.number)
-                result.partitions.append(place)
-                if has_partition(image, topic.name, each.partition_index):
-                    places.append(place)
-                    rows.append(
-                        PartitionOffset(
-                            topic.name, each.partition_index, each.committed_offset, each.committed_leader_epoch,
-                            each.committed_metadata or "",
-                        )
-                    )  # fmt: skip
+        async for each in context.turns.each_of(topic.partitions):
+            place = TxnOffsetCommitResponsePartition(each.partition_index, Code.UNKNOWN_TOPIC_OR_PARTITION.number)
+            result.partitions.append(place)
+            if has_partition(image, topic.name, each.partition_index):
+                places.append(place)
+                rows.append(
+                    PartitionOffset(
+                        topic.name, each.partition_index, each.committed_offset, each.committed_leader_epoch,
+                        each.committed_metadata or "",
+                    )
+                )  # fmt: skip
     if rows:
         codes = await _commit_offsets(context, request, tuple(rows), call.version, call.caller.holder)
         for place, code in zip(places, codes, strict=True):

@@ -29,8 +29,6 @@ from tiered_api.kafka.server.slots.bounded_tasks import CONCURRENCY, run_bounded
 
 WRITES_AT_ONCE = 500
 """Markers of a coordinator's request that are written at the same time: as many as it sends in one."""
-BETWEEN_TURNS = 500
-"""Partitions between two pauses in which other requests run."""
 TIMEOUT_MS = 30_000
 
 WriteMarker = Callable[[TopicPartition, TransactionMarker], Awaitable[None]]
@@ -60,8 +58,8 @@ async def _write_all(context: KafkaContext, request: WriteTxnMarkersRequest) -> 
     for requested in request.markers:
         marker = _marker_of(requested)
         for topic in requested.topics:
-            async for numbers in context.turns.pieces_of(topic.partition_indexes, BETWEEN_TURNS):
-                writes += (partial(_write, write, TopicPartition(topic.name, number), marker) for number in numbers)
+            async for number in context.turns.each_of(topic.partition_indexes):
+                writes.append(partial(_write, write, TopicPartition(topic.name, number), marker))
     return await run_bounded(
         writes, TIMEOUT_MS, lambda _: Code.REQUEST_TIMED_OUT, context.turns,
         concurrency=WRITES_AT_ONCE if request.credential else CONCURRENCY,
@@ -78,9 +76,10 @@ def _marker_of(requested: WritableTxnMarker) -> TransactionMarker:
 async def _make_result(turns: Turns, requested: WritableTxnMarker, codes: Iterator[Code]) -> WritableTxnMarkerResult:
     result = WritableTxnMarkerResult(requested.producer_id, [])
     for topic in requested.topics:
-        found: list[WritableTxnMarkerPartitionResult] = []
-        async for numbers in turns.pieces_of(topic.partition_indexes, BETWEEN_TURNS):
-            found += (WritableTxnMarkerPartitionResult(each, next(codes).number) for each in numbers)
+        found = [
+            WritableTxnMarkerPartitionResult(each, next(codes).number)
+            async for each in turns.each_of(topic.partition_indexes)
+        ]
         result.topics.append(WritableTxnMarkerTopicResult(topic.name, found))
     return result
 

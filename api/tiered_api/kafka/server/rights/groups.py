@@ -209,8 +209,8 @@ async def check_offset_fetch(rights: Rights, request: offset_fetch.OffsetFetchRe
         for group in response.groups:
             group.topics = await keep(rights, group.topics, lambda topic: _may_see(rights, topic, version))
             if not group.error_code:
-                async for piece in rights.pieces_of(hidden.get(group.group_id, ())):
-                    group.topics += [_refuse_topic(each, rights, version) for each in piece]
+                async for each in rights.each_of(hidden.get(group.group_id, ())):
+                    group.topics.append(_refuse_topic(each, rights, version))
         response.groups += [offset_fetch.OffsetFetchResponseGroup(each.group_id, [], GROUP_REFUSED) for each in refused]
 
     if not request.groups:
@@ -326,17 +326,12 @@ async def check_add_partitions(
         return TOPIC_REFUSED if name in refused else Code.OPERATION_NOT_ATTEMPTED.number
 
     results: list[add_partitions_to_txn.AddPartitionsToTxnTopicResult] = []
-    async for piece in rights.pieces_of(topics):
-        results += (
-            add_partitions_to_txn.AddPartitionsToTxnTopicResult(
-                each.name,
-                [
-                    add_partitions_to_txn.AddPartitionsToTxnPartitionResult(number, code_of(each.name))
-                    for number in each.partitions
-                ],
-            )
-            for each in piece
-        )
+    async for each in rights.each_of(topics):
+        partitions = [
+            add_partitions_to_txn.AddPartitionsToTxnPartitionResult(number, code_of(each.name))
+            for number in each.partitions
+        ]
+        results.append(add_partitions_to_txn.AddPartitionsToTxnTopicResult(each.name, partitions))
     return Verdict(add_partitions_to_txn.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results))
 
 

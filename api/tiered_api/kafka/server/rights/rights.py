@@ -16,8 +16,6 @@ from tiered_api.kafka.server.context.context import Call, KafkaContext, R
 
 T = TypeVar("T")
 
-BETWEEN_TURNS = 500
-"""Resources between two pauses in which other requests run."""
 REMEMBERED_MAX = 100
 """Most refusals of one request that the audit log gets."""
 
@@ -111,13 +109,14 @@ class Rights:
             self._denied.append((operation, kind, name))
         return is_allowed
 
-    async def pieces_of(self, items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
-        """Yields the items in pieces. Other requests run between these."""
+    async def each_of(self, items: Sequence[T]) -> AsyncIterator[T]:
+        """Yields the items one by one. Other requests run between pieces of them."""
         if self._turns is None:
-            yield items
+            for each in items:
+                yield each
         else:
-            async for piece in self._turns.pieces_of(items, BETWEEN_TURNS):
-                yield piece
+            async for each in self._turns.each_of(items):
+                yield each
 
     def mask(self, kind: ResourceType, name: str) -> int:
         """Returns the operations on a resource for the fields of authorized operations."""

@@ -155,10 +155,8 @@ async def check_topic_pages(
         for topic in response.topics:
             topic.topic_authorized_operations = rights.mask(ResourceType.TOPIC, topic.name or "")
         if cursor is None:
-            async for piece in rights.pieces_of(refused):
-                response.topics += (
-                    topic_pages.DescribeTopicPartitionsResponseTopic(TOPIC_REFUSED, each) for each in piece
-                )
+            async for each in rights.each_of(refused):
+                response.topics.append(topic_pages.DescribeTopicPartitionsResponseTopic(TOPIC_REFUSED, each))
 
     if not visible:
         response = topic_pages.DescribeTopicPartitionsResponse()

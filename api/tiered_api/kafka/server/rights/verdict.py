@@ -55,8 +55,8 @@ async def split_items(
         return ALLOWED
 
     async def finish(response: Any) -> None:
-        async for piece in rights.pieces_of(refused):
-            getattr(response, answer_field).extend(map(refuse, piece))
+        async for each in rights.each_of(refused):
+            getattr(response, answer_field).append(refuse(each))
 
     if not allowed:
         response = response_type()
@@ -69,9 +69,8 @@ async def split_items(
 async def part(rights: Rights, items: Sequence[T], is_allowed: Callable[[T], bool]) -> tuple[list[T], list[T]]:
     """Returns the allowed and the forbidden items, in their order."""
     allowed, refused = list[T](), list[T]()
-    async for piece in rights.pieces_of(items):
-        for each in piece:
-            (allowed if is_allowed(each) else refused).append(each)
+    async for each in rights.each_of(items):
+        (allowed if is_allowed(each) else refused).append(each)
     return allowed, refused
 
 
