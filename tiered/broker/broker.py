@@ -42,7 +42,6 @@ from tiered.controller.requests import Request
 from tiered.coordination.group_coordinators import GroupCoordinators, GroupPorts
 from tiered.coordination.group_snapshots import make_group_snapshot_store
 from tiered.coordination.late_transactions import LateTransactions
-from tiered.coordination.lost_markers import LostMarkers
 from tiered.coordination.marker_writer import MarkerWriter
 from tiered.coordination.offsets_beyond_end import OffsetsBeyondEnd
 from tiered.coordination.orphaned_transactions import OrphanedTransactions
@@ -214,19 +213,14 @@ class Broker:
             self.view, self.transaction_coordinators, peers, metrics
         )
         self.late_transactions = LateTransactions(
-            self.hosted_replicas, self.view, world.clock, self.transaction_coordinators.find_names, metrics
-        )
+            self.hosted_replicas, self.group_coordinators.host, self.view, world.clock,
+            self.transaction_coordinators.find_names, metrics,
+        )  # fmt: skip
         self.offsets_beyond_end = OffsetsBeyondEnd(
             self.group_coordinators, self.hosted_replicas, self.view, world.clock, metrics
         )
         self.orphaned_transactions = OrphanedTransactions(
-            self.late_transactions,
-            LostMarkers(self.group_coordinators.host, self.view, world.clock),
-            self.transaction_coordinators,
-            self.marker_writer,
-            self.view,
-            peers,
-            world.clock,
+            self.late_transactions, self.transaction_coordinators, self.marker_writer, self.view, peers, world.clock
         )
         self.tiering = Tiering(settings, self.hosted_replicas, self.retention_clock, world.clock, world.rng, metrics)
         self._is_registered = self._has_handed_over = self._is_serving = False

@@ -9,11 +9,10 @@ May import: groups, hosting, transactions
 ~ transaction_snapshots     the snapshots of transactional ids in the bucket: keys and metrics
 ~ transaction_markers       markers of decided transactions, sent to the leaders of their partitions (I14)
 ~ transaction_verification  queries to the coordinator of a transaction about its partitions
-~ marker_writer             markers of transactions, written to the partitions of this broker
+~ marker_writer             the one way of a marker into a partition of this broker, with its reason
 ~ internal_topic            an internal topic, created on first need
 ~ producer_ids              producer ids from blocks that the controller allocates
 ~ offsets_beyond_end        committed offsets above the end of a partition that lost records
-~ late_transactions         open transactions that hold back a last stable offset for too long
+~ late_transactions         open transactions of led partitions that no timeout permits any longer
 ~ orphaned_transactions     the end of transactions that no coordinator knows any more
-~ lost_markers              pending offsets of transactions whose marker was lost with the disks
 """

@@ -189,28 +189,26 @@ class GroupCoordinators:
         )
         return cast("CommitOffsetsReply", reply)
 
-    async def write_marker(self, partition: int, marker: TransactionMarker, *, in_this_turn: bool = False) -> None:
+    async def write_marker(self, partition: int, marker: TransactionMarker, *, may_wait: bool = True) -> None:
         """Ends a transaction in a partition of `__consumer_offsets`, and returns once the marker is committed.
 
         The offsets of the transaction become visible, or vanish, with the marker. A repeated call changes nothing. Of
-        transactions with many offsets, one ends in a turn of the event loop; `in_this_turn`: without a wait for that.
+        transactions with many offsets, one ends in a turn of the event loop. `may_wait`: waits for that.
 
         Raises `Refused`: the codes of `LeaderReplica.append_marker`, and INVALID_PRODUCER_EPOCH for a marker that is
         older than the pending offsets.
         """
-        if not in_this_turn and self._count_pending(partition, marker.producer_id) > SLICE_OFFSETS:
-            async with self._long_marker:
-                await self._clock.sleep(0)
-        coordinator = self.host.find_coordinator_of(partition)
-        epoch = coordinator.shard.log_state.pending.epoch_of(marker.producer_id)
-        if epoch is not None and marker.producer_epoch < epoch + marker.moves_epoch:
+        if may_wait:
+            pending = self.host.find_coordinator_of(partition).shard.log_state.pending
+            if pending.count_of(marker.producer_id) > SLICE_OFFSETS:
+                async with self._long_marker:
+                    await self._clock.sleep(0)
+        epoch = self.pending_epoch_of(partition, marker.producer_id)
+        if epoch >= 0 and marker.producer_epoch < epoch + marker.moves_epoch:
             # The log says so too, but not one that was restored from a snapshot: it knows no producers.
             why = f"marker of producer {marker.producer_id} epoch {marker.producer_epoch}"
             raise Refused(Code.INVALID_PRODUCER_EPOCH, f"{why}: the pending offsets have epoch {epoch}")
-        await coordinator.write_marker(marker)
-
-    def _count_pending(self, partition: int, producer_id: int) -> int:
-        return self.host.find_coordinator_of(partition).shard.log_state.pending.count_of(producer_id)
+        await self.host.find_coordinator_of(partition).write_marker(marker)
 
     def pending_epoch_of(self, partition: int, producer_id: int) -> int:
         """Returns the epoch in which an open transaction of the producer has written offsets in a partition of

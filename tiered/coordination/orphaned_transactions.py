@@ -12,8 +12,7 @@ from collections.abc import Collection
 
 from tiered.controller.member_view import MemberView
 from tiered.coordination.late_transactions import LateTransactions
-from tiered.coordination.lost_markers import LostMarkers
-from tiered.coordination.marker_writer import MarkerWriter
+from tiered.coordination.marker_writer import MarkerDue, MarkerReason, MarkerWriter
 from tiered.coordination.transaction_coordinators import TransactionCoordinators
 from tiered.errors import Refused, Unavailable
 from tiered.ids import TopicPartition
@@ -37,7 +36,6 @@ class OrphanedTransactions:
     def __init__(
         self,
         late_transactions: LateTransactions,
-        lost_markers: LostMarkers,
         coordinators: TransactionCoordinators,
         marker_writer: MarkerWriter,
         view: MemberView,
@@ -45,7 +43,6 @@ class OrphanedTransactions:
         clock: Clock,
     ) -> None:
         self._late_transactions = late_transactions
-        self._lost_markers = lost_markers
         self._coordinators = coordinators
         self._marker_writer = marker_writer
         self._view = view
@@ -66,7 +63,7 @@ class OrphanedTransactions:
 
     async def check(self) -> None:
         """Checks once. Raises `Refused` or `Unavailable` if not all coordinators reply."""
-        late = (self._late_transactions.find_open() + self._lost_markers.find_open())[:ASKED_AT_ONCE]
+        late = self._late_transactions.find_open()[:ASKED_AT_ONCE]
         self._report(late)
         coordinators = self._find_coordinators()
         if not late or not coordinators:
@@ -79,8 +76,7 @@ class OrphanedTransactions:
         open_ids = {each.producer_id for each in found if each.state in OPEN_STATES}
         committed = {(each.producer_id, each.committed_epoch) for each in found}
         for orphan in self._rule.find_orphans(late, open_ids, coordinators):
-            finder = self._late_transactions if orphan.first_offset >= 0 else self._lost_markers
-            if finder.is_unchanged(orphan):
+            if self._late_transactions.is_unchanged(orphan):
                 await self._end(orphan, commit=(orphan.producer_id, orphan.producer_epoch) in committed)
 
     def _find_coordinators(self) -> Coordinators:
@@ -106,20 +102,18 @@ class OrphanedTransactions:
         return found
 
     async def _end(self, orphan: OpenTransaction, *, commit: bool) -> None:
-        tp, producer_id, epoch = orphan.tp, orphan.producer_id, orphan.producer_epoch
-        marker = TransactionMarker(producer_id, epoch, False, orphan.coordinator_epoch)
+        marker = TransactionMarker(orphan.producer_id, orphan.producer_epoch, False, orphan.coordinator_epoch)
+        reason = MarkerReason.ORPHAN if orphan.has_records else MarkerReason.LOST_OFFSETS
         if commit:
-            marker = TransactionMarker(producer_id, epoch + 1, True, orphan.coordinator_epoch, EPOCH_MOVES_FROM)
+            marker = marker._replace(producer_epoch=marker.producer_epoch + 1, commit=True, version=EPOCH_MOVES_FROM)
+            reason = MarkerReason.LOST_MARKER
         try:
-            await self._marker_writer.write_marker_in_this_turn(tp, marker)
+            await self._marker_writer.write(MarkerDue(orphan.tp, marker, reason))
         except (Refused, Unavailable) as error:
-            log.warning("orphaned transaction stays open partition=%s producer_id=%d why=%s", tp, producer_id, error)
-            return
-        what = "committed again, its marker was lost" if commit else "aborted, no coordinator knows it"
-        log.error(
-            "transaction is %s partition=%s producer_id=%d epoch=%d first_offset=%d",
-            what, tp, producer_id, epoch, orphan.first_offset,
-        )  # fmt: skip
+            log.warning(
+                "orphaned transaction stays open partition=%s producer_id=%d why=%s",
+                orphan.tp, orphan.producer_id, error,
+            )  # fmt: skip
 
     def _report(self, late: Collection[OpenTransaction]) -> None:
         """Logs each late transaction once."""

@@ -17,6 +17,7 @@ from itertools import islice
 from typing import NamedTuple, Protocol
 
 from tiered.controller.member_view import MemberView
+from tiered.coordination.marker_writer import MarkerDue
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import TopicPartition
 from tiered.log_limiter import LogLimiter
@@ -47,11 +48,11 @@ RETRY_SECONDS = (0.05, 1.0)
 class OwnPartitions(Protocol):
     """The partitions of this broker: `MarkerWriter` in a broker."""
 
-    def write_marker_now(self, tp: TopicPartition, marker: TransactionMarker) -> bool:
+    def write_now(self, due: MarkerDue) -> bool:
         """Writes a marker if that needs no wait. True if it is committed then. Raises `Refused`."""
 
-    async def write_marker(self, tp: TopicPartition, marker: TransactionMarker) -> None:
-        """Writes a marker if it is not there yet, and returns once it is committed. Raises `Refused`."""
+    async def try_write(self, due: MarkerDue) -> Code:
+        """Writes a marker if it is not there yet, and returns once it is committed or refused."""
 
 
 @dataclass(eq=False, slots=True)
@@ -263,16 +264,8 @@ class TransactionMarkers:
             self._start_requests(node_id)
 
     async def _write_here(self, targets: Sequence[_Target]) -> Mapping[_Target, Code]:
-        async def write(target: _Target) -> Code:
-            try:
-                await self._own_partitions.write_marker(target.tp, target.pending.marker)
-            except Refused as refused:
-                return refused.code
-            except Unavailable:
-                return Code.NOT_LEADER_OR_FOLLOWER
-            return Code.NONE
-
-        return dict(zip(targets, await asyncio.gather(*map(write, targets)), strict=True))
+        writes = (self._own_partitions.try_write(MarkerDue(each.tp, each.pending.marker)) for each in targets)
+        return dict(zip(targets, await asyncio.gather(*writes), strict=True))
 
     def _is_written_now(self, target: _Target) -> bool:
         """Writes a marker, while there is room. True if it is committed without a wait, because this broker has the
@@ -281,7 +274,7 @@ class TransactionMarkers:
             return False
         self._room_now -= 1
         try:
-            return self._own_partitions.write_marker_now(target.tp, target.pending.marker)
+            return self._own_partitions.write_now(MarkerDue(target.tp, target.pending.marker))
         except (Refused, Unavailable):  # the write that follows gets the same
             return False
 

@@ -416,14 +416,16 @@ class LeaderReplica:
         """Gives back a guard, used or not."""
         self.log.producers.end_verification(guard)
 
-    async def append_marker(self, marker: TransactionMarker, *, timeout_ms: int = 30_000) -> None:
+    async def append_marker(
+        self, marker: TransactionMarker, *, timeout_ms: int = 30_000, may_wait: bool = True
+    ) -> None:
         """Ends the transaction of a producer here: writes the marker unless it is in the log already. Returns once the
-        marker is committed. A repeated call changes nothing.
+        marker is committed. A repeated call changes nothing. `may_wait`: waits first until a loss is reported.
 
         Raises `Refused` like `append` with acks=all, and INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED for a
         marker that is too late.
         """
-        if self._loss_reported is not None:
+        if may_wait and self._loss_reported is not None:
             timeout_ms = await self._wait_loss_reported_within(timeout_ms)
         end = self.append_marker_now(marker)
         if not self.is_committed(end):
@@ -435,10 +437,13 @@ class LeaderReplica:
         REQUEST_TIMED_OUT."""
         self._check_takes_appends(ACKS_ALL)
         self._append_lost_markers()
-        if not self.log.producers.is_marker_due(marker):
-            return self.find_marker_end(marker.producer_id)
+        is_due = self.log.producers.is_marker_due(marker)
+        return self._write_marker(marker) if is_due else self.find_marker_end(marker.producer_id)
+
+    def _write_marker(self, marker: TransactionMarker) -> int:
+        """Every marker comes to the log this way. Returns the offset behind it."""
         data = encode_marker(marker, self._clock.wall_ms())
-        return self.append_now(data, ACKS_ALL, from_coordinator=True).last_offset + 1
+        return self._append_checked(data, deep=False, guard=None, from_coordinator=True).last_offset + 1
 
     async def write_lost_markers(self) -> None:
         """Writes the markers of cold transactions that all disks have lost. Call this at the start of the leadership,
@@ -455,8 +460,7 @@ class LeaderReplica:
     def _append_lost_markers(self) -> None:
         """Writes them without waiting. A transaction that its producer begins before would be taken for theirs."""
         while self._lost_markers:
-            data = encode_marker(self._lost_markers[0], self._clock.wall_ms())
-            self._append_checked(data, deep=False, guard=None, from_coordinator=True)
+            self._write_marker(self._lost_markers[0])
             del self._lost_markers[0]
 
     def find_marker_end(self, producer_id: int) -> int:

@@ -33,9 +33,14 @@ Coordinators = Mapping[int, tuple[int, int]]
 """The leader and the leader epoch of each partition of `__transaction_state`."""
 
 
+NO_RECORDS = -1
+"""First offset of a transaction that only the groups of a partition know, and not its log."""
+
+
 class OpenTransaction(NamedTuple):
-    """A transaction in the log of a led partition. `last_write` changes with each batch of its producer: it is the last
-    offset, or the timestamp of what a coordinator wrote. `coordinator_epoch` is that of the producer's last marker."""
+    """A transaction of a led partition, in its log or in its groups. `last_write` changes with each batch of its
+    producer: it is the last offset, or the timestamp of what a coordinator wrote. `coordinator_epoch` is that of the
+    producer's last marker."""
 
     tp: TopicPartition
     leader_epoch: int
@@ -44,6 +49,11 @@ class OpenTransaction(NamedTuple):
     first_offset: int
     last_write: tuple[int, int]
     coordinator_epoch: int = 0
+
+    @property
+    def has_records(self) -> bool:
+        """True if the log knows the transaction."""
+        return self.first_offset != NO_RECORDS
 
 
 class OrphanRule:

@@ -20,6 +20,7 @@ from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tests.sim.scenarios.transactions import SimProducer, find_coordinator, find_leader, running
 from tiered.coordination.group_coordinators import SLICE_OFFSETS
 from tiered.coordination.late_transactions import LATE_GRACE_MS
+from tiered.coordination.marker_writer import MarkerDue, MarkerReason
 from tiered.coordination.orphaned_transactions import CHECK_SECONDS
 from tiered.coordinator.host import SNAPSHOT_SECONDS
 from tiered.errors import Code, Refused
@@ -245,7 +246,7 @@ def test_operator_aborts_pending_offsets_that_the_log_does_not_know() -> None:
         (shard,) = node.group_coordinators.host.shards()
         value = OffsetValue(7, -1, "", 0)
         shard.log_state.pending.add(ProducerIdAndEpoch(99, 4), OffsetKey(GROUP, "t", 0), value)  # from an image
-        await node.marker_writer.abort_transaction(OFFSETS, TransactionMarker(99, 4, False, 0))
+        await node.marker_writer.write(MarkerDue(OFFSETS, TransactionMarker(99, 4, False, 0), MarkerReason.OPERATOR))
         assert await offset_of(three) == 3
 
     run_scenario(scenario, **OFFSETS_SETTINGS)
@@ -264,7 +265,7 @@ def test_operator_cannot_fence_a_producer_with_pending_offsets(
         producer = await begin_with_offset(three)
         marker = TransactionMarker(producer.producer_id, producer.epoch + later_epoch, False, coordinator_epoch)
         with pytest.raises(Refused) as refused:
-            await group_coordinator(three).node.marker_writer.abort_transaction(OFFSETS, marker)
+            await group_coordinator(three).node.marker_writer.write(MarkerDue(OFFSETS, marker, MarkerReason.OPERATOR))
         assert refused.value.code is code
         assert await producer.end(True) is Code.NONE
         await wait_complete(three, producer, COMMITTED)

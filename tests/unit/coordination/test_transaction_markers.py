@@ -11,6 +11,7 @@ from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop
 from tests.unit.member_view import make_view
 from tiered.config.settings import Settings
+from tiered.coordination.marker_writer import MarkerDue
 from tiered.coordination.transaction_markers import OWN_BATCH_PARTITIONS, MarkerPorts, TransactionMarkers
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId, TopicPartition
@@ -18,7 +19,6 @@ from tiered.metadata.changes import BrokerRegistered, PartitionChanged, TopicCre
 from tiered.metadata.image import Image
 from tiered.metrics import Metrics
 from tiered.peers import MarkerRequest, PartitionCodes, Peers
-from tiered.records.marker import TransactionMarker
 from tiered.system.clock import SystemClock
 from tiered.transactions.requests import MarkersDue, MarkersWritten
 
@@ -45,10 +45,10 @@ class SilentPeers:
 class NoPartitions:
     """The partitions of a broker that leads nothing."""
 
-    def write_marker_now(self, tp: TopicPartition, marker: TransactionMarker) -> bool:
+    def write_now(self, due: MarkerDue) -> bool:
         raise AssertionError("this broker leads nothing")
 
-    async def write_marker(self, tp: TopicPartition, marker: TransactionMarker) -> None:
+    async def try_write(self, due: MarkerDue) -> Code:
         raise AssertionError("this broker leads nothing")
 
 
@@ -60,14 +60,15 @@ class OwnLeaders:
         self.later: list[TopicPartition] = []
         self.refuses = False
 
-    def write_marker_now(self, tp: TopicPartition, marker: TransactionMarker) -> bool:
+    def write_now(self, due: MarkerDue) -> bool:
         if self.refuses:
             raise Refused(Code.NOT_LEADER_OR_FOLLOWER, "moves")
-        self.at_once.append(tp)
+        self.at_once.append(due.tp)
         return True
 
-    async def write_marker(self, tp: TopicPartition, marker: TransactionMarker) -> None:
-        self.later.append(tp)
+    async def try_write(self, due: MarkerDue) -> Code:
+        self.later.append(due.tp)
+        return Code.NONE
 
 
 class FencingPeers:

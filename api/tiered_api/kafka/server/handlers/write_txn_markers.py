@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from itertools import repeat
 
-from tiered.errors import Code, Refused, Unavailable
+from tiered.coordination.marker_writer import MarkerDue, MarkerReason
+from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered.records.marker import TransactionMarker
 from tiered.system.turns import Turns
@@ -30,8 +31,6 @@ from tiered_api.kafka.server.slots.bounded_tasks import CONCURRENCY, run_bounded
 WRITES_AT_ONCE = 500
 """Markers of a coordinator's request that are written at the same time: as many as it sends in one."""
 TIMEOUT_MS = 30_000
-
-WriteMarker = Callable[[TopicPartition, TransactionMarker], Awaitable[None]]
 
 
 async def handle(context: KafkaContext, call: Call[WriteTxnMarkersRequest]) -> WriteTxnMarkersResponse:
@@ -53,13 +52,14 @@ async def handle(context: KafkaContext, call: Call[WriteTxnMarkersRequest]) -> W
 
 async def _write_all(context: KafkaContext, request: WriteTxnMarkersRequest) -> list[Code]:
     writer = context.broker.marker_writer
-    write = writer.write_marker if request.credential else writer.abort_transaction
+    reason = MarkerReason.DECIDED if request.credential else MarkerReason.OPERATOR
     writes: list[Callable[[], Awaitable[Code]]] = []
     for requested in request.markers:
         marker = _marker_of(requested)
         for topic in requested.topics:
             async for number in context.turns.each_of(topic.partition_indexes):
-                writes.append(partial(_write, write, TopicPartition(topic.name, number), marker))
+                due = MarkerDue(TopicPartition(topic.name, number), marker, reason)
+                writes.append(partial(writer.try_write, due))
     return await run_bounded(
         writes, TIMEOUT_MS, lambda _: Code.REQUEST_TIMED_OUT, context.turns,
         concurrency=WRITES_AT_ONCE if request.credential else CONCURRENCY,
@@ -82,13 +82,3 @@ async def _make_result(turns: Turns, requested: WritableTxnMarker, codes: Iterat
         ]
         result.topics.append(WritableTxnMarkerTopicResult(topic.name, found))
     return result
-
-
-async def _write(write_marker: WriteMarker, tp: TopicPartition, marker: TransactionMarker) -> Code:
-    try:
-        await write_marker(tp, marker)
-    except Refused as refused:
-        return refused.code
-    except Unavailable:
-        return Code.NOT_LEADER_OR_FOLLOWER
-    return Code.NONE
