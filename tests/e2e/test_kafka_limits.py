@@ -16,7 +16,8 @@ from tests.e2e.kafka_site import KafkaBroker, RawClient, batch, fetch, produce, 
 from tiered.controller.requests import CreateTopic, CreateTopics
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from tiered_api.kafka.protocol.messages.metadata import MetadataRequest
+from tiered_api.kafka.protocol.messages.fetch import FetchResponse
+from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from tiered_api.kafka.protocol.messages.produce import ProduceResponse
 from tiered_api.kafka.server import server
 from tiered_api.kafka.server.slots.latencies import FOLLOWER_FETCH
@@ -219,6 +220,44 @@ def test_unread_replies_are_bounded_over_all_connections(tmp_path: Path) -> None
         await wait_until(lambda: site.server.unsent_bytes == 0 == len(site.server.connections))
 
     run(tmp_path, scenario, queued_max_request_bytes=100_000)
+
+
+def test_replies_behind_a_waiting_fetch_are_bounded_over_all_connections(tmp_path: Path) -> None:
+    """Once, only the replies that the socket did not take counted."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("t")
+        await site.broker.submit(CreateTopics(tuple(CreateTopic("a" * 240 + str(n), 1) for n in range(100))))
+        clients = [await site.client() for _ in range(10)]
+        for client in clients:
+            await client.send(
+                client.frame(fetch((replica, 0), wait_ms=60_000), 12),
+                *(client.frame(MetadataRequest(topics=None), 9) for _ in range(4)),
+            )
+        await wait_until(lambda: site.count_refusals("unsent") > 0)
+        assert site.server.unsent_bytes <= 100_000
+        for client in clients:
+            client.close()
+        await wait_until(lambda: site.server.unsent_bytes == 0 == len(site.server.connections))
+
+    run(tmp_path, scenario, queued_max_request_bytes=100_000)
+
+
+def test_replies_behind_a_waiting_fetch_leave_in_order_and_count_no_more(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("t")
+        client, writer = await site.client(), await site.client()
+        waiting = client.frame(fetch((replica, 0), wait_ms=60_000), 12)
+        await client.send(waiting, *(client.frame(MetadataRequest(topics=None), 9) for _ in range(4)))
+        await wait_until(lambda: site.server.unsent_bytes > 0 and site.server.pending_requests == 5)
+        await writer.ask(produce(replica, b"x"), 9, ProduceResponse)
+        assert len((await client.receive(FetchResponse, 12, 0)).responses) == 1
+        for number in range(1, 5):
+            assert len((await client.receive(MetadataResponse, 9, number)).topics) == 1
+        assert site.server.unsent_bytes == site.server.pending_requests == 0
+        assert await hello(client) == 0
+
+    run(tmp_path, scenario)
 
 
 def test_unread_replies_of_one_client_end_no_connection_of_another(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 All connections share a scratch buffer for small frames. These are handled before the next event, and nothing in the
 buffer is kept. All replies that are ready by then leave in one call. Reading stops while the client does not take its
 replies, while five requests wait for replies, and while the whole broker has too much to do. So a client's share of
-memory is bounded by the frames that are read and the replies that wait.
+memory is bounded by the frames that are read and the replies that wait. A reply waits if its client does not take it,
+or if an earlier reply is missing: both count as unsent bytes (I30).
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class ConnectionOwner(Protocol):
     pending_requests: int
     """Requests without a reply."""
     unsent_bytes: int
-    """Bytes of replies in memory that clients do not take."""
+    """Bytes of replies in memory that clients do not take, or that wait for earlier replies."""
 
     @property
     def context(self) -> KafkaContext:
@@ -105,13 +106,15 @@ class ConnectionOwner(Protocol):
 class ReplySlot:
     """The place of one reply, and the reply once it is there. Implements the protocol `ResponseSlot`."""
 
-    __slots__ = ("_connection", "api_key", "charge", "on_close", "parts", "started_ns")
+    __slots__ = ("_connection", "api_key", "charge", "counted_bytes", "on_close", "parts", "started_ns")
 
     def __init__(self, connection: ClientConnection, api_key: int = 0, started_ns: int = 0) -> None:
         self._connection = connection
         self.api_key = api_key
         self.started_ns = started_ns
         self.parts: Sequence[Part] | None = None
+        self.counted_bytes = 0
+        """Bytes of a reply that waits for an earlier one."""
         self.charge: SlotCharge | None = None
         self.on_close: Callable[[], object] | None = None
 
@@ -150,6 +153,7 @@ class ClientConnection:
         "_slots",
         "_stream",
         "_unparsed",
+        "_waiting_bytes",
         "_waits_for_memory",
         "_write_blocked",
         "api_key",
@@ -203,7 +207,9 @@ class ClientConnection:
         self._write_blocked = False
         self._resuming = False
         self.unsent_bytes = 0
-        """Bytes of replies in memory that the client does not take."""
+        """Bytes of replies in memory that the client does not take, or that wait for earlier replies."""
+        self._waiting_bytes = 0
+        """The part of them that waits for earlier replies."""
         self._waits_for_memory = False
         self._parse_paused = False
         self._current_frame: Frame | None = None
@@ -568,6 +574,7 @@ class ClientConnection:
             slot = ReplySlot(self)
             slot.parts = reply
             self._enqueue(slot)
+            self._count_waiting(slot)
         else:
             self._send_queue += reply
             first = reply[0]
@@ -590,8 +597,12 @@ class ClientConnection:
     def on_reply(self, slot: ReplySlot) -> None:
         """Sends the reply in `slot` if all replies before it are there too."""
         self._server.dispatch.on_response(slot)
-        if not self.closed and self._slots[0] is slot:
+        if self.closed:
+            return
+        if self._slots[0] is slot:
             self._update_io()
+        else:
+            self._count_waiting(slot)
 
     def _enqueue(self, slot: ReplySlot) -> None:
         self._slots.append(slot)
@@ -599,12 +610,17 @@ class ClientConnection:
 
     def _update_io(self) -> None:
         """Sends the replies that are ready. Then reads on or stops reading, as the state requires."""
-        queue, out = self._slots, self._send_queue
+        queue, out, has_moved = self._slots, self._send_queue, False
         while queue and queue[0].parts is not None:
-            out += queue.popleft().parts or ()
+            slot = queue.popleft()
+            out += slot.parts or ()
+            self._waiting_bytes -= slot.counted_bytes
+            has_moved = True
             self._server.pending_requests -= 1
         if out and not self._write_blocked:
             self._send()
+        if has_moved and self.unsent_bytes + self._waiting_bytes + self._write_blocked:
+            self._count_unsent(memory_bytes(out))
         if self.closed:
             return
         if self._finishing:
@@ -635,9 +651,16 @@ class ClientConnection:
             self.write_blocked_since = -1.0 if done else self._server.now
             self._count_unsent(0 if done else memory_bytes(self._send_queue))
 
-    def _count_unsent(self, unsent: int) -> None:
-        """Counts the unsent bytes in memory. If the server's sum exceeds its limit, connections end."""
-        server = self._server
+    def _count_waiting(self, slot: ReplySlot) -> None:
+        """Counts a reply that waits for an earlier one."""
+        slot.counted_bytes = memory_bytes(slot.parts or ())
+        self._waiting_bytes += slot.counted_bytes
+        self._count_unsent(self.unsent_bytes - self._waiting_bytes + slot.counted_bytes)
+
+    def _count_unsent(self, queued: int) -> None:
+        """Counts the queued bytes in memory, and those of replies that wait for earlier ones. If the server's sum
+        exceeds its limit, connections end."""
+        server, unsent = self._server, queued + self._waiting_bytes
         server.unsent_bytes += unsent - self.unsent_bytes
         self.unsent_bytes = unsent
         if unsent and server.unsent_bytes > server.unsent_bytes_max:
@@ -714,6 +737,7 @@ class ClientConnection:
         self._release_frame()
         queue, self._slots = self._slots, deque()
         self._server.pending_requests -= len(queue)
+        self._waiting_bytes = 0
         self._count_unsent(0)
         self._send_queue.clear()
         self._unparsed = b""
