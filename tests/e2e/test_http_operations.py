@@ -50,15 +50,16 @@ def test_openapi_document_describes_the_served_routes(tmp_path: Path) -> None:
         await site.create("t")
         document = (await site.get("/openapi.json")).json
         assert document["openapi"].startswith("3.0")
-        assert set(document["paths"]) == {route.path for route in table().routes}
+        assert set(document["paths"]) == {route.path.replace("...", "") for route in table().routes}
         values = {"cluster": site.broker.cluster_id, "topic": "t", "partition": "0", "broker": "1", "config": "flush"}
+        values |= {"page": "topics", "file": "main.js"}
         for path, operations in document["paths"].items():
             if "get" not in operations or ("broker" in path and "config}" in path) or "{group}" in path:
                 continue  # what needs a group is read in test_http_groups.py and test_http_consumers.py
             target = re.sub(r"{(\w+)}", lambda found: values[found[1]], path)
             answer = await site.get(target)
             assert answer.status == 200, (path, answer)
-            promised = operations["get"]["responses"]["200"]["content"]
+            promised = next(iter(operations["get"]["responses"].values()))["content"]
             assert answer.headers["Content-Type"].partition(";")[0] in promised, path
 
     run(tmp_path, scenario)

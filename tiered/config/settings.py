@@ -679,6 +679,7 @@ class Settings:
         (),
         "Host names, beside its own, by which HTTP clients may reach the broker, and whose pages may; `*` is any name.",
     )
+    tiered_console_enable: bool = setting(True, "Serve the console at `/console/` of the HTTP listener.")
     authentication_method: tuple[str, ...] = setting(
         (NO_LOGIN,),
         "Logins of HTTP requests, as in the REST Proxy: BASIC with a password, BEARER with a token.",

@@ -16,9 +16,16 @@ def refused(method: str, target: str) -> HttpError:
 
 def test_every_route_is_found_by_its_path() -> None:
     for route in table().routes:
-        names = re.findall(r"{(\w+)}", route.path)
-        target = re.sub(r"{(\w+)}", r"the-\1", route.path)
+        names = re.findall(r"{(\w+)", route.path)
+        target = re.sub(r"{(\w+)(\.\.\.)?}", r"the-\1", route.path)
         assert table().match(route.method, target) == (route, {name: f"the-{name}" for name in names})
+
+
+def test_last_argument_with_dots_takes_all_segments_that_follow() -> None:
+    for target, page in (("/console/", ""), ("/console/topics", "topics"), ("/console/topics/a%2Fb", "topics/a/b")):
+        assert table().match("GET", target)[1] == {"page": page}
+    assert table().match("GET", "/console/static/vendor/x.js")[1] == {"file": "vendor/x.js"}
+    assert refused("GET", "/consoles/x").status == 404
 
 
 def test_path_segment_is_decoded_after_the_split() -> None:

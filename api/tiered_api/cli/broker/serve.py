@@ -253,4 +253,6 @@ def ready_line(running: RunningBroker) -> str:
     """Returns the line for users with the addresses of the broker."""
     url, broker = running.url, running.broker
     kafka = f" kafka={','.join(running.kafka)}" if running.kafka else ""
-    return f"tiered is ready: {url} (health {url}/healthz, metrics {url}/metrics){kafka} store={broker.world.store.url}"
+    console = f"console {url}/console/, " if broker.settings.tiered_console_enable else ""
+    pages = f"({console}health {url}/healthz, metrics {url}/metrics)"
+    return f"tiered is ready: {url} {pages}{kafka} store={broker.world.store.url}"

@@ -143,7 +143,8 @@ def ready_line(cluster_plan: ClusterPlan, ready_lines: Sequence[str]) -> str:
     kafka = ",".join(kafka for _, kafka in each)
     http = ",".join(f"http://{http}" for http, _ in each)
     count = f"{len(each)} broker{'s' if len(each) > 1 else ''}"
-    return f"{READY}{count} kafka={kafka} http={http} store={cluster_plan.store}"
+    console = f" console=http://{each[0][0]}/console/" if "/console/" in ready_lines[0] else ""
+    return f"{READY}{count} kafka={kafka} http={http}{console} store={cluster_plan.store}"
 
 
 async def _run(cluster_plan: ClusterPlan) -> int:

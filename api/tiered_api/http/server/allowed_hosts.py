@@ -2,7 +2,8 @@
 
 1. A request names the broker by an address, `localhost`, a host name of the broker, or one of
    `tiered.http.allowed.hosts`. Any other name may be a page's own, resolved to the broker (DNS rebinding).
-2. A page that makes a request comes from the broker itself, or from one of `tiered.http.allowed.hosts`.
+2. A page that makes a request comes from the broker itself, or from one of `tiered.http.allowed.hosts`. But a link of
+   any page may lead a person to the console: its page holds no data, and no other page can read or frame it.
 
 No response allows a page anything (CORS), so browsers refuse each request that no HTML form could make.
 """
@@ -35,7 +36,7 @@ class AllowedHosts:
         self._accepted = {""}
         """Host headers that were accepted before. No page can send an empty one."""
 
-    def check(self, headers: Mapping[str, str], version: tuple[int, int]) -> None:
+    def check(self, headers: Mapping[str, str], version: tuple[int, int], *, is_console: bool = False) -> None:
         """Raises HttpError 400 for a Host that is missing or malformed, 403 for one that is not the broker's, and 403
         for a request of another site's page."""
         host = headers.get("Host")
@@ -44,6 +45,8 @@ class AllowedHosts:
         if host is not None and host not in self._accepted:
             self._check_host(host)
         origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site")
+        if is_console and origin is None and headers.get("Sec-Fetch-Dest") == "document":
+            return
         if origin is not None or site is not None:
             self._check_page(origin, site, host or "")
 

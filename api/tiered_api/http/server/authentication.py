@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 NONE, BASIC = "NONE", "BASIC"
 HTTP = "HTTP"
 """Name of the listener in the audit log."""
-OPEN_ROUTES = ("healthz", "get_node")
+OPEN_ROUTES = ("healthz", "get_node", "redirect_to_console", "get_console_page", "get_console_file")
 """Operations that need no login: probes and other brokers use them."""
 PROOFS_MAX = 1
 """Most passwords that are checked at the same time."""

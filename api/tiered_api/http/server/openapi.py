@@ -56,6 +56,58 @@ SCHEMAS: dict[str, Schema] = {
     "Health": object_schema("ok problems", ok=BOOLEAN, problems=array(STRING), details={"type": "object"}),
     "Node": object_schema("", cluster_id=STRING, node_id=INTEGER, incarnation_sha256=STRING),
     "PartitionState": object_schema("", leader=INTEGER, **dict.fromkeys(POSITIONS, INTEGER)),
+    "ClusterHealth": object_schema(
+        "healthy reasons brokers partitions",
+        healthy=BOOLEAN,
+        reasons=array(STRING),
+        partial=BOOLEAN,
+        hidden=array(STRING),
+        controller=INTEGER,
+        brokers=array({"type": "object"}),
+        partitions=array({"type": "object"}),
+        broker_problems=array(STRING),
+        topics=INTEGER,
+        partition_count=INTEGER,
+    ),
+    "TopicSummaries": object_schema(
+        "topics",
+        topics=array(
+            object_schema(
+                "name",
+                name=STRING,
+                topic_id=STRING,
+                is_internal=BOOLEAN,
+                partitions=INTEGER,
+                replication_factor=INTEGER,
+                leaderless=INTEGER,
+                under_replicated=INTEGER,
+            )
+        ),
+    ),
+    "TopicStorage": object_schema(
+        "topic partitions",
+        topic=STRING,
+        topic_id=STRING,
+        partitions=array(
+            object_schema(
+                "partition leader",
+                partition=INTEGER,
+                leader=INTEGER,
+                replicas=array(INTEGER),
+                isr=array(INTEGER),
+                error=STRING,
+                **{name: {**INTEGER, "nullable": True} for name in POSITIONS[:-2]},
+            )
+        ),
+    ),
+    "TopicGroups": object_schema(
+        "topic groups",
+        topic=STRING,
+        groups=array(
+            object_schema("group lag offsets", group=STRING, state=STRING, lag=INTEGER, offsets={"type": "object"})
+        ),
+        groups_left_out=INTEGER,
+    ),
     "Record": object_schema(
         "offset timestamp leader_epoch key value headers",
         offset=INTEGER,
@@ -118,7 +170,7 @@ def openapi_document(routes: Iterable[Route]) -> dict[str, Any]:
     """Returns the whole document."""
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+        paths.setdefault(route.path.replace("...}", "}"), {})[route.method.lower()] = _operation(route)
     return {
         "openapi": "3.0.3",
         "info": {
@@ -168,7 +220,7 @@ def _parameters(route: Route) -> list[dict[str, Any]]:
     numbers = ("partition", "broker")
     inside: list[dict[str, Any]] = [
         {"name": name, "in": "path", "required": True, "schema": INTEGER if name in numbers else STRING}
-        for name in re.findall(r"{(\w+)}", route.path)
+        for name in re.findall(r"{(\w+)", route.path)
     ]
     return inside + [
         {"name": query.name, "in": "query", "description": query.description, "schema": {"type": query.kind}}

@@ -59,6 +59,15 @@ ROUTE_RULES: dict[str, RouteRule] = {
     "metrics": _DESCRIBE_CLUSTER,
     "get_node": _NOTHING,
     "openapi": _NOTHING,
+    "redirect_to_console": _NOTHING,
+    "get_console_page": _NOTHING,
+    "get_console_file": _NOTHING,
+    "get_cluster_health": _FILTERED._replace(
+        note="topics without DESCRIBE are left out; problems need DESCRIBE on CLUSTER"
+    ),
+    "list_topic_summaries": _FILTERED,
+    "get_topic_storage": _DESCRIBE_TOPIC,
+    "get_topic_groups": _DESCRIBE_TOPIC._replace(note="groups without DESCRIBE are left out"),
     "get_partition_state": _DESCRIBE_TOPIC,
     "read_records": _topic(Operation.READ),
     "write_batches": _WRITE_TOPIC,

@@ -32,7 +32,8 @@ class Query:
 
 @dataclass(frozen=True)
 class Route:
-    """One operation. `path` has `{argument}` segments. `request_types` and `response_types` are media types,
+    """One operation. `path` has `{argument}` segments; a last one `{argument...}` stands for all segments that follow.
+    `request_types` and `response_types` are media types,
     `request_schema` and `response_schema` names in `openapi.SCHEMAS`. The handler's docstring is the summary."""
 
     method: str
@@ -72,6 +73,8 @@ class _PathNode:
     children: dict[str, _PathNode] = field(default_factory=dict)
     argument: str = ""
     wildcard: _PathNode | None = None
+    rest: _PathNode | None = None
+    """The routes of all longer paths."""
     routes: dict[str, Route] = field(default_factory=dict)
 
 
@@ -91,7 +94,10 @@ class RouteTable:
     def _add(self, route: Route) -> None:
         node = self._root
         for segment in route.path.split("/")[1:]:
-            if segment.startswith("{"):
+            if segment.endswith("...}"):
+                node.rest = node.rest or _PathNode(argument=segment[1:-4])
+                node = node.rest
+            elif segment.startswith("{"):
                 node.wildcard = node.wildcard or _PathNode(argument=segment[1:-1])
                 node = node.wildcard
                 if node.argument != segment[1:-1]:
@@ -140,7 +146,6 @@ def _find(node: _PathNode, segments: list[str]) -> Match | None:
     segment, rest = segments[0], segments[1:]
     if segment in node.children and (found := _find(node.children[segment], rest)):
         return found
-    if node.wildcard is None or not segment:
-        return None
-    found = _find(node.wildcard, rest)
-    return found and (found[0], {node.wildcard.argument: segment, **found[1]})
+    if node.wildcard is not None and segment and (found := _find(node.wildcard, rest)):
+        return found[0], {node.wildcard.argument: segment, **found[1]}
+    return (node.rest.routes, {node.rest.argument: "/".join(segments)}) if node.rest is not None else None

@@ -5,9 +5,14 @@ from __future__ import annotations
 from aiohttp import web
 
 from tiered_api.http import operations
+from tiered_api.http.console.pages import FILE_TYPES, get_console_file, get_console_page, redirect_to_console
 from tiered_api.http.exchange import media_types
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import json_response
+from tiered_api.http.overview.cluster import get_cluster_health
+from tiered_api.http.overview.groups import get_topic_groups
+from tiered_api.http.overview.storage import get_topic_storage
+from tiered_api.http.overview.topics import list_topic_summaries
 from tiered_api.http.partitions.records import READ_TYPES, read_records, write_batches
 from tiered_api.http.server.openapi import openapi_document
 from tiered_api.http.server.router import Handler, Query, Route, RouteTable
@@ -91,6 +96,19 @@ RECORDS = (
         request_types=(media_types.BINARY,),
         response_schema="Appended",
     ),
+)
+
+OVERVIEW = (
+    _get("/tiered/v1/cluster", get_cluster_health, "ClusterHealth"),
+    _get("/tiered/v1/topics", list_topic_summaries, "TopicSummaries"),
+    _get("/tiered/v1/topics/{topic}/storage", get_topic_storage, "TopicStorage"),
+    _get("/tiered/v1/topics/{topic}/groups", get_topic_groups, "TopicGroups"),
+)
+
+CONSOLE = (
+    Route("GET", "/console", redirect_to_console, status=303, response_types=(media_types.HTML,)),
+    Route("GET", "/console/{page...}", get_console_page, response_types=(media_types.HTML,)),
+    Route("GET", "/console/static/{file...}", get_console_file, response_types=FILE_TYPES),
 )
 
 TRANSACTIONS = (_send("POST", "/tiered/v1/transactions", commit_transaction, "Transaction", "CommittedTransaction"),)
@@ -222,7 +240,19 @@ V3_GROUPS = (
     _get(f"{GROUP}/lag-summary", groups.get_lag_summary, "Object"),
 )
 
-ROUTES = (*OPERATIONS, *RECORDS, *TRANSACTIONS, *V2, *V2_CONSUMERS, *V3_CLUSTER, *V3_TOPICS, *V3_CONFIGS, *V3_GROUPS)
+ROUTES = (
+    *OPERATIONS,
+    *OVERVIEW,
+    *CONSOLE,
+    *RECORDS,
+    *TRANSACTIONS,
+    *V2,
+    *V2_CONSUMERS,
+    *V3_CLUSTER,
+    *V3_TOPICS,
+    *V3_CONFIGS,
+    *V3_GROUPS,
+)
 
 
 async def openapi(request: HttpRequest) -> web.StreamResponse:

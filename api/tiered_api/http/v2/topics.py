@@ -8,6 +8,7 @@ from aiohttp import web
 
 from tiered.metadata.image import PartitionImage
 from tiered.security.acls import Operation
+from tiered_api.http.console.pages import redirect_to_page, wants_page
 from tiered_api.http.exchange import media_types
 from tiered_api.http.exchange.errors import PARTITION_NOT_FOUND, HttpError
 from tiered_api.http.exchange.request import HttpRequest
@@ -39,8 +40,8 @@ def partition_v2(number: int, partition: PartitionImage) -> dict[str, Any]:
 
 
 async def root(request: HttpRequest) -> web.StreamResponse:
-    """Returns an empty object, as v2 does at `/`."""
-    return v2_response(request, {})
+    """Returns an empty object, as v2 does at `/`; a redirect to the console for a browser."""
+    return redirect_to_page() if wants_page(request) else v2_response(request, {})
 
 
 async def list_topics(request: HttpRequest) -> web.StreamResponse:

@@ -1,0 +1,77 @@
+// Requests to the broker's public HTTP interface. The console knows nothing that these requests do not tell.
+import { useEffect, useState } from "./vendor/htm-preact-3.1.1.js";
+
+export const POLL_SECONDS = 2;
+
+// An error as the interface states it. `status` is 0 when no reply came.
+export class ApiError extends Error {
+  constructor(message, status = 0, code = 0) {
+    super(message);
+    this.status = status;
+    this.code = code;
+  }
+}
+
+const SILENT = "The broker does not reply. The page tries again every two seconds.";
+
+export async function request(path, { method = "GET", body, accept = "application/json", signal } = {}) {
+  const headers = { Accept: accept };
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  let reply;
+  try {
+    reply = await fetch(path, { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body) });
+  } catch (fault) {
+    if (fault.name === "AbortError") throw fault;
+    throw new ApiError(SILENT);
+  }
+  const text = await reply.text();
+  const value = text && reply.headers.get("Content-Type")?.includes("json") ? JSON.parse(text) : null;
+  if (!reply.ok) throw new ApiError(value?.message ?? `The broker replied ${reply.status}.`, reply.status, value?.error_code);
+  return value;
+}
+
+// Fetches `path` at once and then every `seconds` while the page is visible; 0: once. Keeps the last value beside an
+// error, and forgets it when the path changes.
+export function usePoll(path, seconds = POLL_SECONDS) {
+  const [state, setState] = useState({ path, value: null, error: null });
+  useEffect(() => {
+    if (!path) return undefined;
+    const stop = new AbortController();
+    let timer = 0;
+    const again = () => {
+      timer = seconds ? setTimeout(load, seconds * 1000) : 0;
+    };
+    const load = async () => {
+      if (document.hidden) return again();
+      try {
+        const value = await request(path, { signal: stop.signal });
+        setState({ path, value, error: null });
+      } catch (error) {
+        if (error.name === "AbortError") return undefined;
+        setState((was) => ({ path, value: was.path === path ? was.value : null, error }));
+      }
+      return again();
+    };
+    load();
+    return () => {
+      stop.abort();
+      clearTimeout(timer);
+    };
+  }, [path, seconds]);
+  return state.path === path ? state : { path, value: null, error: null };
+}
+
+let cluster = null;
+
+// The id of the cluster, which REST v3 has in its paths.
+export function useCluster() {
+  const [id, setId] = useState(cluster);
+  const { value, error } = usePoll(id ? null : "/v3/clusters", id ? 0 : POLL_SECONDS);
+  useEffect(() => {
+    if (value) {
+      cluster = value.data[0].cluster_id;
+      setId(cluster);
+    }
+  }, [value]);
+  return { id, error };
+}

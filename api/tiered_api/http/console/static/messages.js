@@ -1,0 +1,156 @@
+// Records of one partition: from an offset, a time or the end; filtered here, within a bound; or live.
+import { html, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
+import { request, usePoll } from "./api.js";
+import { number, plural, time } from "./format.js";
+import { ErrorBox, Title, useAddress } from "./parts.js";
+
+const SHOWN_MAX = 200;
+const READ_BYTES = 1 << 20;
+
+// Returns the words of a record that a filter looks at: its key, value and headers as text.
+function text(record) {
+  const headers = record.headers.map((each) => `${each.name}: ${each.value === null ? "" : atob(each.value)}`);
+  return [record.key ?? "", record.value ?? "", ...headers].join("\n");
+}
+
+function fits(record, view) {
+  return !view.filter || text(record).toLowerCase().includes(view.filter.toLowerCase());
+}
+
+function Content({ value, base64 }) {
+  if (base64 !== undefined) return html`<span class="dim">base64</span> <code>${base64}</code>`;
+  if (value === null) return html`<span class="dim">null</span>`;
+  let shown = value;
+  try {
+    const parsed = JSON.parse(value);
+    if (parsed !== null && typeof parsed === "object") shown = JSON.stringify(parsed, null, 2);
+  } catch {
+    // Text that is no JSON is shown as it is.
+  }
+  return html`<pre>${shown}</pre>`;
+}
+
+function Message({ record }) {
+  const [open, setOpen] = useState(false);
+  const size = (record.value ?? record.value_base64 ?? "").length;
+  return html`<tr>
+      <td class="number"><button class="sort" aria-expanded=${open} onClick=${() => setOpen(!open)}>${number(record.offset)}</button></td>
+      <td>${time(record.timestamp)}</td>
+      <td class="cut">${record.key_base64 !== undefined ? html`<code>${record.key_base64}</code>` : record.key ?? html`<span class="dim">null</span>`}</td>
+      <td class="cut">${record.value_base64 !== undefined ? html`<code>${record.value_base64.slice(0, 200)}</code>` : record.value === null ? html`<span class="dim">null: deletes its key</span>` : record.value.slice(0, 200)}</td>
+    </tr>
+    ${open && html`<tr class="whole"><td></td><td colspan="3">
+      <h4>Key</h4><${Content} value=${record.key} base64=${record.key_base64} />
+      <h4>Value <span class="dim">${plural(size, "character")}</span></h4><${Content} value=${record.value} base64=${record.value_base64} />
+      ${record.headers.length > 0 && html`<h4>Headers</h4><dl>${record.headers.map((each) => html`<div><dt><code>${each.name}</code></dt><dd><code>${each.value === null ? "null" : atob(each.value)}</code></dd></div>`)}</dl>`}
+      <p class="dim">leader epoch ${record.leader_epoch}</p></td></tr>`}`;
+}
+
+// Reads on from `view` until the page is full, the end is reached or the search is stopped.
+function useSearch(topic, view, run) {
+  const [state, setState] = useState({ records: [], scanned: 0, next: null, end: null, busy: false, error: null });
+  useEffect(() => {
+    if (!run) return undefined;
+    const stop = new AbortController();
+    const search = async () => {
+      let [records, scanned, next, error, end] = [[], 0, null, null, null];
+      try {
+        let where = view.from === "time" ? `timestamp=${Date.parse(`${view.at}Z`) || 0}` : `offset=${encodeURIComponent(view.from === "offset" ? view.at || "0" : "earliest")}`;
+        if (view.from === "end") {
+          const bounds = await request(`/topics/${encodeURIComponent(topic)}/partitions/${view.partition}/offsets`, { signal: stop.signal });
+          where = `offset=${Math.max(bounds.beginning_offset, bounds.end_offset - SHOWN_MAX)}`;
+        }
+        for (;;) {
+          const got = await request(`/topics/${encodeURIComponent(topic)}/partitions/${view.partition}/records?${where}&max_bytes=${READ_BYTES}&isolation_level=${view.open ? "read_uncommitted" : "read_committed"}`, { signal: stop.signal });
+          end = got.high_watermark;
+          const before = records.length;
+          for (const record of got.records) {
+            next = record.offset + 1;
+            scanned += 1;
+            if (fits(record, view)) records.push(record);
+            if (records.length >= SHOWN_MAX) break;
+          }
+          if (records.length < SHOWN_MAX) next = got.next_offset;
+          setState({ records: [...records], scanned, next, end, busy: true, error: null });
+          if (records.length >= SHOWN_MAX || (!got.records.length && before === records.length && where === `offset=${next}`) || next >= got.high_watermark) break;
+          where = `offset=${next}`;
+        }
+      } catch (fault) {
+        if (fault.name !== "AbortError") error = fault;
+      }
+      setState({ records, scanned, next, end, busy: false, error });
+    };
+    search();
+    return () => stop.abort();
+  }, [run]);
+  return state;
+}
+
+function useTail(topic, view, live) {
+  const [records, setRecords] = useState([]);
+  const [error, setError] = useState(null);
+  useEffect(() => {
+    setRecords([]);
+    setError(null);
+    if (!live) return undefined;
+    const source = new EventSource(`/topics/${encodeURIComponent(topic)}/partitions/${view.partition}/records?offset=latest`);
+    let kept = [];
+    let timer = 0;
+    source.onmessage = (event) => {
+      const record = JSON.parse(event.data);
+      if (!fits(record, view)) return;
+      kept = [record, ...kept].slice(0, SHOWN_MAX);
+      timer = timer || setTimeout(() => {
+        timer = 0;
+        setRecords(kept);
+      }, 200);
+    };
+    source.addEventListener("error", (event) => {
+      if (event.data) {
+        setError(JSON.parse(event.data));
+        source.close();
+      }
+    });
+    return () => {
+      source.close();
+      clearTimeout(timer);
+    };
+  }, [live, view.partition, view.filter]);
+  return { records, error };
+}
+
+export function MessagesPage({ topic }) {
+  const [view, change] = useAddress({ partition: "0", from: "end", at: "", filter: "", open: "" });
+  const [run, setRun] = useState(1);
+  const [live, setLive] = useState(false);
+  const partitions = usePoll(`/topics/${encodeURIComponent(topic)}/partitions`, 0);
+  const search = useSearch(topic, view, run);
+  const tail = useTail(topic, view, live);
+  const shown = live ? tail.records : view.from === "end" ? [...search.records].reverse() : search.records;
+  const submit = (event) => {
+    event.preventDefault();
+    setRun(run + 1);
+  };
+  const field = (name) => ({ value: view[name], onInput: (event) => change({ [name]: event.target.value }) });
+  return html`<${Title} words=${topic}><a class="button" href=${`/console/topics/${encodeURIComponent(topic)}`}>Tiers</a><//>
+    <form class="tools" onSubmit=${submit}>
+      <label>Partition <select ...${field("partition")} onChange=${(event) => { change({ partition: event.target.value }); setRun(run + 1); }}>
+        ${(partitions.value ?? [{ partition: Number(view.partition) }]).map((each) => html`<option value=${each.partition} selected=${String(each.partition) === view.partition}>${each.partition}</option>`)}</select></label>
+      <label>From <select value=${view.from} onChange=${(event) => change({ from: event.target.value })}>
+        <option value="end">the end</option><option value="start">the start</option><option value="offset">offset</option><option value="time">time (UTC)</option></select></label>
+      ${view.from === "offset" && html`<label>Offset <input inputmode="numeric" pattern="[0-9]+" required ...${field("at")} /></label>`}
+      ${view.from === "time" && html`<label>Time <input type="datetime-local" step="1" required ...${field("at")} /></label>`}
+      <label>Contains <input type="search" ...${field("filter")} /></label>
+      <label><input type="checkbox" checked=${!!view.open} onChange=${(event) => change({ open: event.target.checked ? "1" : "" })} /> open transactions</label>
+      <button type="submit" disabled=${live}>Read</button>
+      ${search.busy && html`<button type="button" onClick=${() => setRun(0)}>Stop</button>`}
+      <button type="button" aria-pressed=${live} onClick=${() => setLive(!live)}>${live ? "Stop live" : "Live"}</button>
+    </form>
+    <${ErrorBox} error=${live ? tail.error : search.error} />
+    <p class="dim" role="status">${live ? `Live: ${plural(shown.length, "record")} since you asked.`
+      : `${plural(search.records.length, "record")} of ${number(search.scanned)} scanned${search.busy ? " …" : ""}${search.end === null ? "" : `; the partition ends at ${number(search.end)}`}`}</p>
+    ${shown.length > 0 && html`<div class="wide"><table aria-label="Records"><thead><tr><th class="number" scope="col">Offset</th><th scope="col">Time (UTC)</th><th scope="col">Key</th><th scope="col">Value</th></tr></thead>
+      <tbody>${shown.map((record) => html`<${Message} key=${record.offset} record=${record} />`)}</tbody></table></div>`}
+    ${!live && !search.busy && search.next !== null && search.next < search.end && html`
+      <button onClick=${() => { change({ from: "offset", at: String(search.next) }); setRun(run + 1); }}>Read on from ${number(search.next)}</button>`}`;
+}

@@ -1,0 +1,71 @@
+// One topic: the tiers of its partitions, its settings, its groups.
+import { html, useState } from "./vendor/htm-preact-3.1.1.js";
+import { usePoll } from "./api.js";
+import { bytes, number, plural } from "./format.js";
+import { ErrorBox, Loading, Table, Title, useAddress } from "./parts.js";
+import { Legend, TierBar } from "./tiers.js";
+
+const SHOWN_MAX = 64;
+
+function sum(rows, name) {
+  return rows.reduce((total, each) => total + Math.max(0, each[name] ?? 0), 0);
+}
+
+function Tiers({ topic, storage, groups }) {
+  const [all, setAll] = useState(false);
+  const rows = storage.partitions;
+  const positions = (partition) => groups.map((each) => [each.group, each.offsets[partition]]).filter(([, offset]) => offset !== undefined);
+  return html`<dl class="figures">
+      <div><dt>Partitions</dt><dd>${number(rows.length)}</dd></div>
+      <div><dt>On disk</dt><dd>${bytes(sum(rows, "local_bytes"))}</dd></div>
+      <div><dt>In the bucket</dt><dd>${bytes(sum(rows, "cold_bytes"))}</dd></div>
+    </dl>
+    <${Legend} />
+    ${(all ? rows : rows.slice(0, SHOWN_MAX)).map((each) => html`<section class="partition">
+      <h3><a href=${`/console/topics/${encodeURIComponent(topic)}/messages?partition=${each.partition}`}>Partition ${each.partition}</a>
+        <span class="dim"> leader ${each.leader < 0 ? "none" : each.leader}, in sync ${each.isr.join(", ")}${each.isr.length < each.replicas.length ? html` of <span class="state fenced">${each.replicas.join(", ")}</span>` : ""}</span></h3>
+      <${TierBar} partition=${each} positions=${positions(each.partition)} /></section>`)}
+    ${!all && rows.length > SHOWN_MAX && html`<button onClick=${() => setAll(true)}>Show all ${number(rows.length)} partitions</button>`}`;
+}
+
+function Settings({ cluster, topic }) {
+  const configs = usePoll(cluster && `/v3/clusters/${cluster}/topics/${encodeURIComponent(topic)}/configs`, 0);
+  const columns = [
+    ["name", "Setting", (each) => html`<code>${each.name}</code>`],
+    ["value", "Value", (each) => html`<code>${each.value ?? "hidden"}</code>`],
+    ["source", "From", (each) => each.source.toLowerCase().replaceAll("_", " ")],
+  ];
+  return html`<${Loading} state=${configs} />
+    ${configs.value && html`<${Table} name="Settings" rows=${configs.value.data} columns=${columns} />`}`;
+}
+
+function Groups({ groups }) {
+  const columns = [
+    ["group", "Group", (each) => html`<a href=${`/console/groups/${encodeURIComponent(each.group)}`}>${each.group}</a>`],
+    ["state", "State"],
+    ["lag", "Behind", (each) => number(each.lag), true],
+  ];
+  return html`<${Table} name="Groups" rows=${groups} columns=${columns} empty="No group that you may see has committed an offset of this topic." />`;
+}
+
+const TABS = [
+  ["", "Tiers"],
+  ["groups", "Groups"],
+  ["settings", "Settings"],
+];
+
+export function TopicPage({ topic, cluster }) {
+  const [view, change] = useAddress({ tab: "" });
+  const path = `/tiered/v1/topics/${encodeURIComponent(topic)}`;
+  const storage = usePoll(`${path}/storage`);
+  const groups = usePoll(`${path}/groups`, 4);
+  const found = groups.value?.groups ?? [];
+  return html`<${Title} words=${topic}>
+      <a class="button" href=${`/console/topics/${encodeURIComponent(topic)}/messages`}>Messages</a><//>
+    <div class="tabs" role="tablist">${TABS.map(([name, words]) => html`
+      <button role="tab" aria-selected=${view.tab === name} onClick=${() => change({ tab: name })}>${words}</button>`)}</div>
+    <${Loading} state=${storage} />
+    ${view.tab === "" && storage.value && html`<${Tiers} topic=${topic} storage=${storage.value} groups=${found} />`}
+    ${view.tab === "groups" && (groups.value ? html`<${Groups} groups=${found} />` : html`<${Loading} state=${groups} />`)}
+    ${view.tab === "settings" && html`<${Settings} cluster=${cluster} topic=${topic} />`}`;
+}

@@ -1,0 +1,9 @@
+"""The state of the whole cluster from any broker: health, topics, and where the records of a topic are.
+
+May import: as http
+
+~ cluster  the health of the cluster and its brokers
+~ topics   all topics in short
+~ storage  the tiers of a topic's partitions
+~ groups   the groups that read a topic
+"""

@@ -1,0 +1,129 @@
+"""The health of the cluster with its reasons, as `tiered cluster health` gives it, and the state of each broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from aiohttp import web
+
+from tiered.controller.partition_health import unacknowledged_losses
+from tiered.errors import Refused, Unavailable
+from tiered.metadata.effective_config import topic_config
+from tiered.metadata.image import BrokerImage, Image, TopicImage
+from tiered.security.acls import CLUSTER_NAME, Operation, ResourceType
+from tiered_api.health.verdict import EligibleReplicas, find_unhealthy, summarize_health
+from tiered_api.health.view import FENCED, LIVE, STOPPED, BrokerReport, BrokerSummary, ClusterView
+from tiered_api.http.exchange.request import HttpRequest
+from tiered_api.http.exchange.responses import json_response
+from tiered_api.kafka.protocol.messages.describe_cluster import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    PossibleLoss,
+)
+from tiered_api.kafka.protocol.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
+
+DESCRIBE_CLUSTER = 2
+"""The version of the request."""
+PARTITIONS_MAX = 1_000
+"""Most unhealthy partitions in a reply; the lists of their names have all of them."""
+
+
+async def get_cluster_health(request: HttpRequest) -> web.StreamResponse:
+    """Returns the health of the cluster and its brokers: the verdict, the reasons, and the problems of each broker."""
+    image = request.context.broker.image
+    topics = await request.list_topics(Operation.DESCRIBE)
+    live = image.live_ids()
+    lacking = [topic for topic in topics if _lacks_something(topic, live)]
+    seen = ClusterView(image.controller, _summarize_brokers(image), [_to_message(topic) for topic in lacking])
+    defaults = request.context.broker.settings.topic_defaults()
+    min_isr = {topic.name: topic_config(topic, defaults).min_insync_replicas for topic in lacking}
+    parts = [(topic.name, number, each) for topic in lacking for number, each in enumerate(topic.partitions)]
+    eligible = {(name, number): EligibleReplicas(each.elr, each.last_known) for name, number, each in parts}
+    adding = {(name, number): each.adding for name, number, each in parts if each.adding}
+    reports = await _fetch_reports(request, image)
+    found = summarize_health(seen, list(find_unhealthy(seen, min_isr, eligible, adding)), reports)
+    found["partitions"] = found["partitions"][:PARTITIONS_MAX]
+    leaders = Counter(each.leader for topic in image.topics.values() for each in topic.partitions)
+    problems = {each.node_id: list(each.problems) for each in reports}
+    found["brokers"] = [
+        {
+            "node_id": each.node_id,
+            "state": each.state,
+            "address": each.address,
+            "rack": each.rack or None,
+            "disk_full": each.is_disk_full,
+            "leaders": leaders[each.node_id],
+            "replicas": image.replica_counts.get(each.node_id, 0),
+            "problems": problems.get(each.node_id, []),
+        }
+        for each in seen.brokers.values()
+    ]
+    found["cluster_id"] = request.context.broker.cluster_id
+    found["topics"] = len(topics)
+    found["partition_count"] = sum(len(topic.partitions) for topic in topics)
+    return json_response(found)
+
+
+def _lacks_something(topic: TopicImage, live: frozenset[int]) -> bool:
+    return any(len(each.isr) < len(each.replicas) or each.leader not in live for each in topic.partitions)
+
+
+def _summarize_brokers(image: Image) -> dict[int, BrokerSummary]:
+    return {node: _summarize_broker(each) for node, each in sorted(image.brokers.items())}
+
+
+def _summarize_broker(broker: BrokerImage) -> BrokerSummary:
+    state = LIVE if broker.live else FENCED if broker.alive else STOPPED
+    address = next(iter(broker.listeners.values()), None)
+    return BrokerSummary(broker.node_id, state, address, broker.rack or None, broker.is_disk_full)
+
+
+def _to_message(topic: TopicImage) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        name=topic.name,
+        partitions=[
+            MetadataResponsePartition(
+                partition_index=number, leader_id=each.leader, leader_epoch=each.leader_epoch,
+                replica_nodes=list(each.replicas), isr_nodes=list(each.isr),
+            )
+            for number, each in enumerate(topic.partitions)
+        ],
+    )  # fmt: skip
+
+
+async def _fetch_reports(request: HttpRequest, image: Image) -> list[BrokerReport]:
+    """Returns what each live broker reports on itself."""
+    own = request.context.broker.settings.node_id
+    others = [node for node, each in sorted(image.brokers.items()) if each.live and node != own]
+    return [_report_self(request, image), *await asyncio.gather(*(_fetch_report(request, node) for node in others))]
+
+
+def _report_self(request: HttpRequest, image: Image) -> BrokerReport:
+    broker = request.context.broker
+    losses = tuple(
+        PossibleLoss(*tp, *loss)
+        for tp, loss in unacknowledged_losses(image).items()
+        if request.may(Operation.DESCRIBE, ResourceType.TOPIC, tp.topic)
+    )
+    if not request.may(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
+        return BrokerReport(broker.settings.node_id, (), losses=losses, hides_health=True)
+    health = broker.health()
+    since_ms = health.details["store_unreachable_since_ms"]
+    return BrokerReport(
+        broker.settings.node_id, tuple(health.own_problems), -1 if since_ms is None else since_ms, losses
+    )
+
+
+async def _fetch_report(request: HttpRequest, node: int) -> BrokerReport:
+    ask = DescribeClusterRequest(include_health=True)
+    try:
+        got = await request.context.remote_brokers.send_request(
+            node, ask, DescribeClusterResponse, DESCRIBE_CLUSTER, caller=request.caller
+        )
+    except (Unavailable, Refused) as fault:
+        return BrokerReport(node, (f"does not report its health: {fault}",), has_replied=False)
+    return BrokerReport(
+        node, tuple(got.problems or ()), got.store_away_since_ms, tuple(got.losses or ()),
+        hides_topics=got.hides_topics, hides_health=got.hides_health,
+    )  # fmt: skip

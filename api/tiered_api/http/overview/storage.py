@@ -1,0 +1,137 @@
+"""Where the records of a topic are: on the disks of the leaders, in the bucket, or in both."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from aiohttp import web
+
+from tiered.errors import Refused, Unavailable
+from tiered.ids import TopicId, TopicPartition
+from tiered.metadata.image import PartitionImage
+from tiered.replication.leader_replica import LeaderReplica
+from tiered_api.http.exchange.remote_brokers import Leader, OffsetQuery
+from tiered_api.http.exchange.request import HttpRequest
+from tiered_api.http.exchange.responses import json_response
+from tiered_api.http.partitions.produce import find_topic
+from tiered_api.kafka.client.leader_routing import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED
+from tiered_api.kafka.protocol.messages.describe_log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
+
+DESCRIBE_LOG_DIRS = 4
+"""The version of the request."""
+LOOKUPS = {
+    "log_start_offset": (EARLIEST, False),
+    "local_start_offset": (EARLIEST_LOCAL, False),
+    "last_tiered_offset": (LATEST_TIERED, False),
+    "last_stable_offset": (LATEST, True),
+    "high_watermark": (LATEST, False),
+}
+"""The timestamp of each offset, and True for a look-up by a committed reader."""
+
+Tiers = dict[str, Any]
+"""Offsets and bytes of a partition by its leader, None where it has none, or `error`."""
+
+
+async def get_topic_storage(request: HttpRequest) -> web.StreamResponse:
+    """Returns for each partition of a topic which offsets are on its leader's disk and in the bucket, with their
+    bytes."""
+    topic = find_topic(request.context, request.args["topic"])
+    found: dict[int, Tiers] = {}
+    remote: dict[Leader, dict[TopicPartition, OffsetQuery]] = {}
+    for number in range(len(topic.partitions)):
+        tp = TopicPartition(topic.name, number)
+        here = request.context.broker.hosted_replicas.find_leader(tp)
+        if here is not None and here.topic_id == topic.topic_id:
+            found[number] = _describe_replica(here)
+            continue
+        try:
+            leader = request.context.remote_brokers.leader(tp, TopicId(topic.topic_id))
+        except Refused as refused:
+            found[number] = {"error": refused.why}
+            continue
+        query = OffsetQuery(TopicId(topic.topic_id), leader.epoch, EARLIEST)
+        remote.setdefault(leader._replace(epoch=-1), {})[tp] = query
+    for each in await asyncio.gather(*(_ask_leader(request, leader, queries) for leader, queries in remote.items())):
+        found.update(each)
+    rows = [_row(number, part, found[number]) for number, part in enumerate(topic.partitions)]
+    return json_response({"topic": topic.name, "topic_id": str(topic.topic_id), "partitions": rows})
+
+
+def _describe_replica(replica: LeaderReplica) -> Tiers:
+    return {
+        "log_start_offset": replica.log_start_offset,
+        "local_start_offset": replica.local_start_offset,
+        "cold_end_offset": replica.cold_end_offset or None,
+        "last_stable_offset": replica.last_stable_offset,
+        "high_watermark": replica.high_watermark,
+        "local_bytes": replica.log.size_bytes,
+        "cold_bytes": replica.unified_log.cold_bytes,
+    }
+
+
+def _row(number: int, part: PartitionImage, tiers: Tiers) -> dict[str, Any]:
+    return {
+        "partition": number,
+        "leader": part.leader,
+        "leader_epoch": part.leader_epoch,
+        "replicas": list(part.replicas),
+        "isr": list(part.isr),
+        **tiers,
+    }
+
+
+async def _ask_leader(
+    request: HttpRequest, leader: Leader, queries: dict[TopicPartition, OffsetQuery]
+) -> dict[int, Tiers]:
+    """Returns the tiers of the partitions that one other broker leads."""
+    try:
+        offsets, sizes = await asyncio.gather(
+            asyncio.gather(*(_list_offsets(request, leader, queries, *each) for each in LOOKUPS.values())),
+            _fetch_sizes(request, leader, queries),
+        )
+    except (Refused, Unavailable) as fault:
+        return {tp.partition: {"error": f"broker {leader.node_id} does not say: {fault}"} for tp in queries}
+    found: dict[int, Tiers] = {}
+    for tp in queries:
+        tiers: Tiers = {name: each.get(tp) for name, each in zip(LOOKUPS, offsets, strict=True)}
+        last_tiered = tiers.pop("last_tiered_offset")
+        tiers["cold_end_offset"] = None if last_tiered is None else last_tiered + 1
+        tiers["local_bytes"], tiers["cold_bytes"] = sizes.get(tp, (None, None))
+        found[tp.partition] = tiers
+    return found
+
+
+async def _list_offsets(
+    request: HttpRequest,
+    leader: Leader,
+    queries: dict[TopicPartition, OffsetQuery],
+    timestamp: int,
+    read_committed: bool,
+) -> dict[TopicPartition, int]:
+    wanted = {tp: query._replace(timestamp=timestamp) for tp, query in queries.items()}
+    got = await request.context.remote_brokers.list_offsets(leader, wanted, read_committed, request.caller)
+    return {tp: offset for tp, offset in got.items() if isinstance(offset, int) and offset >= 0}
+
+
+async def _fetch_sizes(
+    request: HttpRequest, leader: Leader, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Returns the bytes of each partition on disk and in the bucket. This broker asks for itself: it has checked that
+    the caller may describe the topic, and the request needs a right on the cluster."""
+    numbers = [tp.partition for tp in partitions]
+    ask = DescribeLogDirsRequest(topics=[DescribableLogDirTopic(request.args["topic"], numbers)])
+    got = await request.context.remote_brokers.send_request(
+        leader.node_id, ask, DescribeLogDirsResponse, DESCRIBE_LOG_DIRS
+    )
+    return {
+        TopicPartition(topic.name, each.partition_index): (each.partition_size, each.remote_size)
+        for directory in got.results
+        for topic in directory.topics
+        for each in topic.partitions
+    }

@@ -1,0 +1,103 @@
+"""A cluster of three brokers with records on disk and in the bucket, and a browser that looks at its console."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.request import Request, urlopen
+
+import pytest
+
+from tests.e2e.serving import SECONDS, run_tiered
+from tests.e2e.test_up import UpProcess, start_up
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+MARKUP = "<script>globalThis.owned = true</script><img src=x onerror='globalThis.owned = true'>"
+"""A text that a page must show and never run."""
+RECORDS = 3_000
+
+
+def find_browser() -> str:
+    """Returns the path of a browser. Skips the test by name without one."""
+    pytest.importorskip("playwright.sync_api", reason="playwright is not here: pip install playwright")
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if found is None:
+        pytest.skip("no browser is here: apt-get install chromium")
+    return found
+
+
+@contextmanager
+def open_browser() -> Iterator[Browser]:
+    """Yields a browser without a window."""
+    path = find_browser()
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Site:
+    """The cluster, and pages of its console."""
+
+    def __init__(self, cluster: UpProcess, browser: Browser) -> None:
+        self.cluster = cluster
+        self.browser = browser
+        self.urls = cluster.line.partition(" http=")[2].split()[0].split(",")
+
+    def tiered(self, *arguments: str) -> str:
+        """Runs a command on the cluster; returns its output."""
+        done = run_tiered(*arguments, "--brokers", ",".join(self.cluster.kafka))
+        assert done.returncode == 0, (arguments, done.stderr)
+        return done.stdout
+
+    def produce(self, topic: str, records: list[dict[str, Any]]) -> None:
+        """Writes records over REST v2."""
+        kind = {"Content-Type": "application/vnd.kafka.json.v2+json"}
+        asked = Request(f"{self.urls[0]}/topics/{topic}", json.dumps({"records": records}).encode(), kind)
+        with urlopen(asked, timeout=SECONDS) as reply:
+            assert not any(each["error"] for each in json.load(reply)["offsets"])
+
+    @contextmanager
+    def page(self, path: str, *, broker: int = 0, **options: Any) -> Iterator[Page]:
+        """Yields a page of the console. Fails if the page reports an error or asks another host for anything."""
+        context = self.browser.new_context(viewport={"width": 1280, "height": 860}, **options)
+        page = context.new_page()
+        page.set_default_timeout(60_000)
+        faults: list[str] = []
+        page.on("pageerror", lambda fault: faults.append(f"{path}: {fault}"))
+        page.on("console", lambda said: faults.append(f"{path}: {said.text}") if said.type == "error" else None)
+        own = self.urls[broker]
+        page.on("request", lambda asked: None if asked.url.startswith(own) else faults.append(asked.url))
+        page.goto(f"{own}/console/{path}")
+        yield page
+        assert page.evaluate("globalThis.owned") is None, "text of a record ran as a script"
+        assert not faults, faults
+        context.close()
+
+
+@contextmanager
+def open_site(directory: Path) -> Iterator[Site]:
+    """Yields a cluster with a topic `orders` in both tiers, and a group that has read a part of it."""
+    with open_browser() as browser, start_up(directory / "data", 3, "-c", "tiered.internal.configs.enable=true") as up:
+        site = Site(up, browser)
+        small = ("-c", "internal.segment.bytes=16384", "-c", "local.retention.bytes=30000")
+        site.tiered("topic", "create", "orders", "-p", "3", "-r", "3", *small)
+        site.tiered("topic", "create", "empty")
+        for first in range(0, RECORDS, 1_000):
+            site.produce("orders", [make_record(number) for number in range(first, first + 1_000)])
+        site.tiered("topic", "consume", "orders", "-g", "billing", "-n", "900")
+        yield site
+
+
+def make_record(number: int) -> dict[str, Any]:
+    """Returns a record of REST v2. Some have markup as key or in their value."""
+    note = MARKUP if number % 100 == 0 else "x" * 40
+    return {"key": MARKUP if number % 500 == 7 else f"key-{number}", "value": {"id": number, "note": note}}

@@ -1,0 +1,123 @@
+"""Tests of the console's pages in a browser, on three brokers with records in both tiers.
+
+Each page fails its test if it reports an error, asks another host for anything, or runs text of a record.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from tests.console.site import MARKUP, RECORDS, Site
+
+PAGES = {
+    "": "Brokers",
+    "topics": "orders",
+    "topics/orders": "Partition 2",
+    "topics/orders?tab=groups": "billing",
+    "topics/orders?tab=settings": "local.retention.bytes",
+    "topics/orders/messages": "200 records",
+    "topics/empty/messages": "0 records",
+    "groups": "billing",
+    "groups/billing": "The lag does not change",
+}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("path", PAGES)
+def test_page_shows_its_subject(site: Site, path: str, theme: str) -> None:
+    with site.page(path, color_scheme=theme) as page:
+        page.get_by_text(PAGES[path]).first.wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than its window"
+        assert page.locator("h1").count() == 1 and "·" in page.title()
+
+
+def test_bars_of_the_tiers_are_those_of_the_interface(site: Site) -> None:
+    with site.page("topics/orders") as page:
+        page.locator("svg.tiers rect.bucket").first.wait_for()
+        words = page.locator("svg.tiers").first.get_attribute("aria-label") or ""
+        assert words.startswith("Partition 0: ") and "in the bucket" in words and "on disk alone" in words
+        assert page.locator("svg.tiers rect.position title").first.text_content().startswith("billing: ")  # type: ignore[union-attr]
+
+
+def test_search_finds_a_record_in_the_bucket_and_its_address_keeps_it(site: Site) -> None:
+    found = []
+    for partition in range(3):
+        with site.page(f"topics/orders/messages?partition={partition}&from=start&filter=%22id%22%3A0%2C") as page:
+            page.get_by_text("scanned;").wait_for()
+            found.append(page.locator("table[aria-label=Records] tbody tr").count())
+    assert sorted(found) == [0, 0, 1]
+
+
+def test_text_of_records_is_shown_as_text(site: Site) -> None:
+    shown = 0
+    for partition in range(3):
+        with site.page(f"topics/orders/messages?partition={partition}&from=start&filter=script") as page:
+            page.get_by_text("scanned;").wait_for()
+            for each in page.locator("button[aria-expanded]").all():
+                each.click()
+            shown += page.get_by_text(MARKUP).count()
+    assert shown > RECORDS // 100
+
+
+def test_live_page_shows_a_record_that_is_written_now(site: Site) -> None:
+    with site.page("topics/empty/messages") as page:
+        page.get_by_role("button", name="Live").click()
+        page.get_by_text("Live: 0 records").wait_for()
+        for number in range(50):  # the stream may begin after a record or two
+            site.produce("empty", [{"key": "now", "value": number}])
+            if page.get_by_role("cell", name="now").count():
+                break
+            page.wait_for_timeout(200)
+        page.get_by_role("cell", name="now").first.wait_for()
+
+
+def test_keyboard_alone_reaches_a_topic(site: Site) -> None:
+    with site.page("") as page:
+        page.get_by_text("Brokers").first.wait_for()
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "Skip to the page"
+        for _ in range(3):
+            page.keyboard.press("Tab")
+        page.keyboard.press("Enter")
+        page.get_by_role("link", name="orders").wait_for()
+        page.get_by_role("link", name="orders").press("Enter")
+        page.get_by_text("Partition 0").wait_for()
+        page.go_back()
+        page.get_by_role("link", name="empty").wait_for()
+
+
+def test_unknown_things_are_named_by_the_sentence_of_the_interface(site: Site) -> None:
+    for path, words in (
+        ("topics/absent", "absent"),
+        ("groups/absent", "consumer group 'absent' not found"),
+        ("nothing/here", "No such page"),
+    ):
+        context = site.browser.new_context()
+        page = context.new_page()
+        page.goto(f"{site.urls[0]}/console/{path}")
+        page.get_by_text(words).first.wait_for()
+        context.close()
+
+
+def test_broker_that_goes_is_named_and_the_page_returns_with_it(site: Site) -> None:
+    pid = site.cluster.pids()[2]
+    context = site.browser.new_context()
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+    page.goto(f"{site.urls[2]}/console/")
+    page.get_by_text("Healthy.").wait_for()
+
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        other = context.new_page()
+        other.set_default_timeout(60_000)
+        other.goto(f"{site.urls[0]}/console/")
+        other.get_by_text("Not healthy.").wait_for()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    other.get_by_text("Healthy.", exact=True).wait_for()
+    page.get_by_text("Healthy.", exact=True).wait_for()
+    context.close()
