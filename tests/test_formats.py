@@ -17,8 +17,10 @@ from tiered.coordinator import snapshot
 from tiered.ids import PartitionId, TopicId
 from tiered.metadata import layout
 from tiered.metadata.changes import KINDS
-from tiered.metadata.image import BrokerImage, DeletedTopic, Image, PartitionImage, TopicImage, to_json
+from tiered.metadata.image import Image, to_json
 from tiered.metadata.layout import Boundary, Entry, Format, SnapshotRef
+from tiered.metadata.parts.brokers import BrokerImage
+from tiered.metadata.parts.topics import DeletedTopic, PartitionImage, TopicImage
 from tiered.producers.states import ProducerStates
 from tiered.records.native import crc32c
 

@@ -74,10 +74,11 @@ from tiered.metadata.change_summary import summarize, summarize_losses, summariz
 from tiered.metadata.changes import Change
 from tiered.metadata.delta import hosted_partitions
 from tiered.metadata.dynamic_config import DynamicBrokerConfig
-from tiered.metadata.image import Image, TopicImage
+from tiered.metadata.image import Image
 from tiered.metadata.layout import FORMAT_KEY, encode_format
 from tiered.metadata.log_reader import read_format
 from tiered.metadata.log_writer import SNAPSHOT_SLOTS, MetadataLog
+from tiered.metadata.parts.topics import TopicImage
 from tiered.metrics import Metrics
 from tiered.object_store.encrypted import EncryptedStore
 from tiered.object_store.metered import MeteredStore

@@ -14,7 +14,8 @@ import orjson
 from tiered.config.settings import Settings
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import incarnation_digest
-from tiered.metadata.image import BrokerImage, Image
+from tiered.metadata.image import Image
+from tiered.metadata.parts.brokers import BrokerImage
 from tiered.peers import Peers
 from tiered.ports import Net, Stream
 

@@ -24,7 +24,8 @@ from tiered.controller.partition_health import (
 from tiered.coordination.late_transactions import LateTransaction
 from tiered.coordination.offsets_beyond_end import OffsetBeyondEnd
 from tiered.ids import TopicPartition
-from tiered.metadata.image import Image, Loss, PartitionImage
+from tiered.metadata.image import Image
+from tiered.metadata.parts.topics import Loss, PartitionImage
 from tiered.object_store.metered import Outage
 from tiered.peers import ClockComparison
 from tiered.replication.disk_state import DiskState

@@ -25,7 +25,9 @@ from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.delta import hosted_partitions
 from tiered.metadata.effective_config import overridden_settings
 from tiered.metadata.features import SUPPORTED_LEVELS
-from tiered.metadata.image import BrokerImage, Image, PartitionImage
+from tiered.metadata.image import Image
+from tiered.metadata.parts.brokers import BrokerImage
+from tiered.metadata.parts.topics import PartitionImage
 from tiered.ports import Clock
 
 log = logging.getLogger(__name__)

@@ -36,8 +36,8 @@ from tiered.controller.runtime import Runtime
 from tiered.errors import Corrupt, Fenced, Refused, Unavailable, first_cause
 from tiered.metadata.changes import Change
 from tiered.metadata.features import HIGHEST_METADATA_VERSION
-from tiered.metadata.image import BrokerImage
 from tiered.metadata.log_writer import MetadataLog
+from tiered.metadata.parts.brokers import BrokerImage
 from tiered.peers import ClockComparison, MetadataFetch, Peers
 from tiered.ports import Clock
 from tiered.quotas.timed_steps import TimedSteps

@@ -24,7 +24,9 @@ from tiered.metadata import delta
 from tiered.metadata.changes import ALL_BROKERS, Change
 from tiered.metadata.effective_config import MIN_ISR, apply_edits, broker_settings, check_dynamic, topic_config
 from tiered.metadata.features import FEATURES, METADATA_VERSION
-from tiered.metadata.image import CORDONED, BrokerImage, End, Image, PartitionImage, TopicImage
+from tiered.metadata.image import CORDONED, Image
+from tiered.metadata.parts.brokers import BrokerImage
+from tiered.metadata.parts.topics import End, PartitionImage, TopicImage
 from tiered.metadata.stored_configs import stored_rows
 
 

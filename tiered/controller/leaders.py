@@ -26,7 +26,9 @@ from tiered.metadata.changes import (
 )
 from tiered.metadata.effective_config import MIN_ISR, cluster_min_isr
 from tiered.metadata.features import DISK_REPORTS, LOSS_TIMES, METADATA_VERSION
-from tiered.metadata.image import BrokerImage, End, Image, PartitionImage, TopicImage
+from tiered.metadata.image import Image
+from tiered.metadata.parts.brokers import BrokerImage
+from tiered.metadata.parts.topics import End, PartitionImage, TopicImage
 
 UNCLEAN = "unclean.leader.election.enable"
 

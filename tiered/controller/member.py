@@ -24,9 +24,10 @@ from tiered.errors import Code, Fenced, Refused, Unavailable
 from tiered.ids import TopicId
 from tiered.log_limiter import StateLogLimiter
 from tiered.metadata.dynamic_config import DynamicBrokerConfig
-from tiered.metadata.image import Image, inter_broker_address
+from tiered.metadata.image import Image
 from tiered.metadata.loader import ApplyImage, MetadataLoader, OnChanges
 from tiered.metadata.log_writer import MetadataLog
+from tiered.metadata.parts.brokers import inter_broker_address
 from tiered.peers import ClockComparison, ControllerView, ForwardReply, MetadataFetch, MetadataFetchReply, Peers
 from tiered.ports import World
 

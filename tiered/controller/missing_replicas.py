@@ -12,7 +12,8 @@ from tiered.config.settings import Settings
 from tiered.controller.partition_limits import PartitionLimits
 from tiered.controller.requests import Move, Reassign
 from tiered.metadata.changes import NO_LEADER
-from tiered.metadata.image import Image, PartitionImage, TopicImage
+from tiered.metadata.image import Image
+from tiered.metadata.parts.topics import PartitionImage, TopicImage
 from tiered.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 

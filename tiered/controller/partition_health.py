@@ -14,7 +14,9 @@ from tiered.ids import TopicId, TopicPartition
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import NO_LEADER, Change
 from tiered.metadata.effective_config import MIN_ISR, cluster_min_isr
-from tiered.metadata.image import BrokerImage, Image, Loss, PartitionImage
+from tiered.metadata.image import Image
+from tiered.metadata.parts.brokers import BrokerImage
+from tiered.metadata.parts.topics import Loss, PartitionImage
 
 
 @dataclass(slots=True)

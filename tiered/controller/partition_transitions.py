@@ -15,7 +15,7 @@ from tiered.controller.requests import IsrChange
 from tiered.errors import Code, check_invariant
 from tiered.ids import NO_EPOCH, TopicId
 from tiered.metadata.changes import NO_LEADER, LossReported, PartitionChanged
-from tiered.metadata.image import End, Loss, PartitionImage
+from tiered.metadata.parts.topics import End, Loss, PartitionImage
 
 END_UNKNOWN = (NO_EPOCH, 1)
 """(epoch, end) that ranks a log without a reported end: above an empty log and below any log with a record."""

@@ -18,7 +18,8 @@ from tiered.controller.partition_transitions import PartitionContext
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId
 from tiered.metadata.changes import Change, LossReported, PartitionChanged
-from tiered.metadata.image import Image, PartitionImage, TopicImage
+from tiered.metadata.image import Image
+from tiered.metadata.parts.topics import PartitionImage, TopicImage
 
 _PARTITION_CHANGE = attrgetter(*(each.name for each in fields(PartitionChanged)))
 """Returns the fields of a change: the id of the topic and the partition come first."""
@@ -41,10 +42,11 @@ def reassign(
     results: list[Refused | None] = []
     decided: set[tuple[TopicId, int]] = set()
     judged: dict[tuple[TopicId, int, tuple[int, ...] | None], _Outcome] = {}
+    topics_by_id = image.topics_by_id
     for move in request.moves:
         key = (move.topic_id, move.partition)
         try:
-            topic = image.topics_by_id.get(move.topic_id)
+            topic = topics_by_id.get(move.topic_id)
             if topic is None or not 0 <= move.partition < len(topic.partitions):
                 raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, "the partition does not exist")
             if key in decided:

@@ -28,7 +28,7 @@ from tiered.metadata.changes import (
     ScramCredentialSet,
 )
 from tiered.metadata.features import FIELDS_SINCE, HIGHEST_METADATA_VERSION
-from tiered.metadata.image import DeletedTopic, End, Loss, PartitionImage, TopicImage
+from tiered.metadata.parts.topics import DeletedTopic, End, Loss, PartitionImage, TopicImage
 
 DEPTH_MAX = 16
 _PLAIN = (str, int, float, bool, type(None))

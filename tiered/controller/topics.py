@@ -22,8 +22,9 @@ from tiered.metadata import changes as kinds
 from tiered.metadata.changes import Change
 from tiered.metadata.effective_config import MIN_ISR, apply_edits, broker_settings, cluster_min_isr, normalize_edits
 from tiered.metadata.features import CREATORS
-from tiered.metadata.image import DeletedTopic, Image, TopicImage
+from tiered.metadata.image import Image
 from tiered.metadata.internal_topics import check_changeable, check_configs, internal_topic_configs
+from tiered.metadata.parts.topics import DeletedTopic, TopicImage
 from tiered.metadata.topic_names import INTERNAL, TopicNames, check_name
 
 PARTITIONS_MAX = 10_000

@@ -46,7 +46,8 @@ from tiered.groups.requests import (
 from tiered.groups.shard import GroupShard
 from tiered.hosting.hosted_replicas import HostedReplicas
 from tiered.ids import PartitionId, TopicId, TopicPartition
-from tiered.metadata.image import Image, Loss
+from tiered.metadata.image import Image
+from tiered.metadata.parts.topics import Loss
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.metrics import Metrics
 from tiered.object_store.metered import MeteredStore

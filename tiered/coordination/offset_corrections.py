@@ -13,7 +13,8 @@ from tiered.groups.log_state import LogState
 from tiered.groups.records import OffsetValue
 from tiered.groups.requests import LostOffset, LowerOffsets, TopicsDeleted
 from tiered.ids import PartitionId, TopicId
-from tiered.metadata.image import Image, Loss
+from tiered.metadata.image import Image
+from tiered.metadata.parts.topics import Loss
 
 NO_TOPIC = OffsetLimit(-1, -1)
 """Stands for a topic that does not exist any more, though another one may have its name."""

@@ -13,7 +13,7 @@ from tiered.controller.member_view import MemberView
 from tiered.coordination.group_coordinators import GroupCoordinators
 from tiered.hosting.hosted_replicas import HostedReplicas
 from tiered.ids import TopicPartition
-from tiered.metadata.image import PartitionImage
+from tiered.metadata.parts.topics import PartitionImage
 from tiered.metrics import Metrics
 from tiered.ports import Clock
 

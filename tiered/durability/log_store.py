@@ -23,7 +23,7 @@ from tiered.hot.synced_logs import SyncedLogEntry, SyncedLogs
 from tiered.hot.unopened_log import find_proved_end
 from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metadata.effective_config import topic_config
-from tiered.metadata.image import TopicImage
+from tiered.metadata.parts.topics import TopicImage
 from tiered.metrics import Metrics
 from tiered.ports import World
 from tiered.producers.states import ProducerLimits

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from tiered.metadata.image import Loss
+from tiered.metadata.parts.topics import Loss
 
 ANY_EPOCH = 1 << 31
 """Later than every leader epoch."""

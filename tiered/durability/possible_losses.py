@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable
 from tiered.controller.member_view import MemberView
 from tiered.durability.loss_rules import is_overstated, is_unreported
 from tiered.ids import TopicPartition
-from tiered.metadata.image import PartitionImage
+from tiered.metadata.parts.topics import PartitionImage
 from tiered.replication.leader_replica import LeaderReplica
 
 

@@ -19,7 +19,7 @@ from tiered.durability.possible_losses import PossibleLosses
 from tiered.errors import Refused, Unavailable
 from tiered.ids import UNKNOWN_END
 from tiered.log_limiter import LogLimiter
-from tiered.metadata.image import PartitionImage
+from tiered.metadata.parts.topics import PartitionImage
 from tiered.ports import Clock
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.led_partitions import LedPartitions

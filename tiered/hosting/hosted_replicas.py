@@ -24,7 +24,8 @@ from tiered.hot.disk_log import DiskLog
 from tiered.ids import UNKNOWN_END, PartitionId, TopicId, TopicPartition, incarnation_number
 from tiered.metadata.changes import NO_LEADER, Change, PartitionChanged
 from tiered.metadata.delta import Follow, Lead, compute_delta, hosted_partitions
-from tiered.metadata.image import Image, Loss, PartitionImage, TopicImage
+from tiered.metadata.image import Image
+from tiered.metadata.parts.topics import Loss, PartitionImage, TopicImage
 from tiered.metrics import Metrics
 from tiered.peers import Peers
 from tiered.ports import World

@@ -2,7 +2,8 @@
 
 May import: config, object_store, security, quotas
 
-  image             the immutable cluster metadata as of one slot
+  image             the immutable cluster metadata as of one slot, from its parts
+  parts/            the parts of the image: values, replay and JSON of each
   changes           all kinds of changes in the metadata log, with their encoding (M2)
   delta             the actions of one broker between two images
   layout            keys and bodies of the metadata objects in the bucket

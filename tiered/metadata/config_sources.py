@@ -17,7 +17,8 @@ from tiered.config.settings import Settings, broker_rows, topic_rows
 from tiered.config.unserved import CHANGEABLE
 from tiered.metadata.changes import ALL_BROKERS
 from tiered.metadata.effective_config import MIN_ISR
-from tiered.metadata.image import Image, TopicImage
+from tiered.metadata.image import Image
+from tiered.metadata.parts.topics import TopicImage
 from tiered.metadata.stored_configs import stored_rows
 
 

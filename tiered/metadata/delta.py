@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metadata.changes import NO_LEADER
-from tiered.metadata.image import Image, Loss, PartitionImage, TopicImage
+from tiered.metadata.image import Image
+from tiered.metadata.parts.topics import Loss, PartitionImage, TopicImage
 from tiered.value import value
 
 

@@ -12,7 +12,8 @@ from tiered.config.settings import Settings, TopicConfig, broker_rows
 from tiered.config.unserved import CHANGEABLE, ONLY_OF_LISTENERS, is_known_to_kafka
 from tiered.errors import Code, Refused
 from tiered.metadata.changes import ALL_BROKERS, ListEdit
-from tiered.metadata.image import Image, TopicImage
+from tiered.metadata.image import Image
+from tiered.metadata.parts.topics import TopicImage
 from tiered.metadata.stored_configs import find_row, stored_rows
 from tiered.security.secret import HIDDEN
 

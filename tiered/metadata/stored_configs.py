@@ -49,3 +49,9 @@ def _of_broker(name: str, text: str) -> str:
 
 def _normalize(row: SettingRow | None, text: str) -> str:
     return text if row is None else row.normalize_stored(text)
+
+
+def merge_configs(old: Mapping[str, str], new: Mapping[str, str | None]) -> dict[str, str]:
+    """Returns settings after a change of some; None removes a setting."""
+    kept = {key: value for key, value in old.items() if key not in new}
+    return kept | {key: value for key, value in new.items() if value is not None}

@@ -9,9 +9,10 @@ from tiered.cold.cache import ChunkCache
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.reader import ColdReader
 from tiered.errors import Code, Refused
-from tiered.metadata.image import Image, TopicImage
+from tiered.metadata.image import Image
 from tiered.metadata.layout import apply_entries
 from tiered.metadata.log_reader import load_image, read_boundary, read_entries
+from tiered.metadata.parts.topics import TopicImage
 from tiered.metrics import Metrics
 from tiered.object_store.metered import MeteredStore
 from tiered.object_store.url import open_store

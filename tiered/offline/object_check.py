@@ -18,7 +18,8 @@ from tiered.cold.manifest import Manifest, ManifestNode, SegmentEntry, Submanife
 from tiered.cold.manifest_store import ManifestStore, ObjectMissing
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.ids import UNKNOWN_END, PartitionId, TopicId
-from tiered.metadata.image import Image, TopicImage
+from tiered.metadata.image import Image
+from tiered.metadata.parts.topics import TopicImage
 from tiered.metadata.topic_names import INTERNAL
 from tiered.ports import ListedObject, NotFound, ObjectStore
 from tiered.records.native import crc32c

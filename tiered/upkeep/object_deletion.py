@@ -16,7 +16,7 @@ from tiered.controller.member_view import MemberView
 from tiered.controller.requests import ForgetTopic
 from tiered.errors import Refused, Unavailable
 from tiered.ids import TopicId
-from tiered.metadata.image import DeletedTopic
+from tiered.metadata.parts.topics import DeletedTopic
 from tiered.ports import Clock, ObjectStore
 from tiered.upkeep.tiering import UPLOAD_IN_FLIGHT_MS
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tiered.metadata.image import Loss
+from tiered.metadata.parts.topics import Loss
 from tiered_api.health.view import FENCED, BrokerReport, ClusterView
 from tiered_api.kafka.protocol.messages.metadata import MetadataResponsePartition
 

@@ -17,7 +17,7 @@ from tiered.cold.manifest import Manifest
 from tiered.cold.stream import ColdBatches
 from tiered.errors import Code, Refused
 from tiered.ids import PartitionId, TopicId
-from tiered.metadata.image import TopicImage
+from tiered.metadata.parts.topics import TopicImage
 from tiered.offline.bucket import Bucket, open_bucket
 from tiered.offline.committed import find_undecided_offset, read_committed_batches
 from tiered.records.model import WalkedBatch

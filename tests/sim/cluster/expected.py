@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from tests.sim.cluster.observer import Finding
 from tiered.errors import Code
 from tiered.ids import TopicPartition
-from tiered.metadata.image import TopicImage
+from tiered.metadata.parts.topics import TopicImage
 
 T = TypeVar("T")
 REFUSALS = {

@@ -32,8 +32,9 @@ from tiered.metadata.changes import (
     TopicConfigChanged,
 )
 from tiered.metadata.effective_config import broker_settings, topic_config
-from tiered.metadata.image import Image, TopicImage
+from tiered.metadata.image import Image
 from tiered.metadata.layout import decode_entry
+from tiered.metadata.parts.topics import TopicImage
 from tiered.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 IMAGES_KEPT = 4_000

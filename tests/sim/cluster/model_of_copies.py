@@ -17,7 +17,7 @@ from typing import NamedTuple
 from tests.sim.cluster.expiry import LogBatch, Retention, find_early_expiry
 from tests.sim.cluster.one_copy import CopyModel
 from tiered.metadata.changes import NO_LEADER
-from tiered.metadata.image import PartitionImage
+from tiered.metadata.parts.topics import PartitionImage
 
 COPIED_AGAIN = "copied again"
 """Reason of a follower that ends its log where a transaction began, because the leader's cleaner may have taken the

@@ -8,7 +8,7 @@ import pytest
 from tests.sim.cluster.model_of_copies import COPIED_AGAIN
 from tests.sim.cluster.test_model_of_copies import LIVES, ModelRig, batch, make_three_copies
 from tiered.metadata.changes import NO_LEADER
-from tiered.metadata.image import Loss
+from tiered.metadata.parts.topics import Loss
 
 
 def test_i7_cut_of_committed_records_is_reported() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from tests.sim.cluster.expected import ExpectedTopics
 from tiered.errors import Code
 from tiered.ids import TopicId, TopicPartition
-from tiered.metadata.image import PartitionImage, TopicImage
+from tiered.metadata.parts.topics import PartitionImage, TopicImage
 
 OK, LATER = Code.NONE, Code.REQUEST_TIMED_OUT
 SIZE = {"segment.bytes": "1024"}

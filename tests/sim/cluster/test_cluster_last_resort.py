@@ -7,7 +7,7 @@ import pytest
 
 from tests.sim.cluster.test_model_of_copies import LIVE, LIVES, batch, make_three_copies
 from tiered.metadata.changes import NO_LEADER
-from tiered.metadata.image import Loss, PartitionImage
+from tiered.metadata.parts.topics import Loss, PartitionImage
 
 AGAIN = {1: 2, 2: 2, 3: 2}
 BUT_ONE = AGAIN | {1: 1}

@@ -34,6 +34,7 @@ from tiered.metadata.changes import (
 )
 from tiered.metadata.image import Image
 from tiered.metadata.layout import BOUNDARY_KEY, Boundary, Entry, SnapshotRef, encode_boundary, encode_entry, slot_key
+from tiered.metadata.parts.producer_ids import ProducerIdsImage
 
 BEGINNING: tuple[Change, ...] = (
     ControllerElected(1, 1, "a"),
@@ -285,7 +286,7 @@ def test_m5_image_that_is_no_prefix_of_the_log_is_reported() -> None:
     for image in (Image(), before, kept.model.image, replace(kept.model.image)):
         kept.model.check_image("b1", image)
     assert kept.broken_rules == []
-    kept.model.check_image("b1", replace(before, next_producer_id=1000))
+    kept.model.check_image("b1", replace(before, producer_ids_image=ProducerIdsImage(1000)))
     assert kept.broken_rules == ["I24"]
     kept.model.check_image("b1", replace(before, slot=2))
     assert kept.broken_rules == ["I24", "M5"]

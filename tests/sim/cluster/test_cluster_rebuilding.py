@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,7 +14,8 @@ from tests.sim.cluster.test_cluster_model import make_cold
 from tests.unit.cold.rig import PID, batch
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.changes import TopicDeleted
-from tiered.metadata.image import Image, Loss, PartitionImage, TopicImage
+from tiered.metadata.image import Image
+from tiered.metadata.parts.topics import Loss, PartitionImage, TopicImage, TopicsImage
 from tiered.metadata.topic_names import TRANSACTIONS_TOPIC
 
 T, U = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -28,7 +28,7 @@ def test_open_transaction_holds_uploads_back_if_its_coordinator_lost_it(
     loss: Loss | None, stable: int, held_back: bool
 ) -> None:
     topic = TopicImage(TRANSACTIONS_TOPIC, TopicId("A" * 22), (PartitionImage((1,), loss=loss),), {}, 0)
-    image = replace(Image(), topics={TRANSACTIONS_TOPIC: topic})
+    image = Image(topics_image=TopicsImage({TRANSACTIONS_TOPIC: topic}))
     replica = SimpleNamespace(last_stable_offset=stable, high_watermark=9)
     assert rebuilding.is_held_back(image, cast(Any, replica)) is held_back
 

@@ -23,7 +23,7 @@ from tiered.controller.heartbeats import BrokerHeartbeats
 from tiered.coordinator.runtime import CoordinatorRuntime
 from tiered.errors import Code
 from tiered.ids import PartitionId, TopicId, TopicPartition
-from tiered.metadata.image import PartitionImage
+from tiered.metadata.parts.topics import PartitionImage
 from tiered.producers.states import ProducerStateEntry
 from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST
 from tiered_api.kafka.protocol.messages.fetch import (

@@ -7,7 +7,7 @@ import pytest
 from tests.sim.cluster.expiry import LogBatch, Retention
 from tests.sim.cluster.test_model_of_copies import LIVES, ModelRig, batch, make_three_copies
 from tiered.metadata.changes import NO_LEADER
-from tiered.metadata.image import Loss
+from tiered.metadata.parts.topics import Loss
 
 
 def test_i10_log_that_lost_records_does_not_count_after_a_flush_change() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.sim.cluster.expiry import LogBatch, Retention
 from tests.sim.cluster.model_of_copies import ModelOfCopies
 from tiered.metadata.changes import NO_LEADER
-from tiered.metadata.image import Loss, PartitionImage
+from tiered.metadata.parts.topics import Loss, PartitionImage
 
 LIVES = {1: 1, 2: 1, 3: 1}
 LIVE = (1, 2, 3)

@@ -22,9 +22,9 @@ from tiered.hot.segment_files import OpenFiles
 from tiered.hot.time_lookup import TimeLookups, search_log
 from tiered.ids import PartitionId
 from tiered.metadata.election import Candidate
-from tiered.metadata.image import PartitionImage
 from tiered.metadata.log_reader import read_entries
 from tiered.metadata.log_writer import MetadataLog
+from tiered.metadata.parts.topics import PartitionImage
 from tiered.peers import DivergingEpoch, PartitionFetch
 from tiered.producers.states import ProducerStates
 from tiered.replication.divergence import LeaderLog

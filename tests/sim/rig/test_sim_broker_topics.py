@@ -19,7 +19,7 @@ from tiered.controller.requests import (
     DeleteTopic,
 )
 from tiered.errors import Code, Refused
-from tiered.metadata.image import TopicImage
+from tiered.metadata.parts.topics import TopicImage
 from tiered.object_store.faulty import FaultKind, FaultRule
 
 # -- topics -----------------------------------------------------------------------------------------------------------

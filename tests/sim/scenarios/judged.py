@@ -17,7 +17,7 @@ from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tests.sim.settings import SETTINGS
 from tiered.controller.requests import CreateTopic
 from tiered.ids import TopicPartition
-from tiered.metadata.image import PartitionImage
+from tiered.metadata.parts.topics import PartitionImage
 from tiered.records.native import walk
 from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica

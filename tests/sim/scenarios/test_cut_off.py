@@ -16,8 +16,8 @@ from tiered.errors import Code, Refused
 from tiered.ids import PartitionId, TopicPartition
 from tiered.metadata.candidacy import EXCLUDED_SESSIONS
 from tiered.metadata.changes import ControllerElected
-from tiered.metadata.image import PartitionImage
 from tiered.metadata.layout import Entry, encode_entry, slot_key
+from tiered.metadata.parts.topics import PartitionImage
 from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.replication.leader_replica import ACKS_ALL
 

@@ -28,7 +28,7 @@ from tiered.errors import Code, Refused
 from tiered.groups.requests import CommitOffsets, PartitionOffset
 from tiered.ids import PartitionId, TopicPartition
 from tiered.metadata.changes import NO_LEADER
-from tiered.metadata.image import PartitionImage
+from tiered.metadata.parts.topics import PartitionImage
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.replication.partition_report import explain
 

@@ -18,6 +18,7 @@ from tiered.config.kafka_aliases import LEADERS_ONLY
 from tiered.controller.requests import AlterTopicConfigs, CreateTopic
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import TopicId
+from tiered.metadata.parts.brokers import BrokersImage
 from tiered.records.batch import decode_records
 from tiered.records.native import walk
 from tiered.replication.leader_replica import ACKS_ALL
@@ -145,7 +146,9 @@ def test_no_consumer_is_sent_to_a_fenced_broker() -> None:
         assert (await near.ask(1, 0)).preferred_read_replica == 2
         committed = leader.node.cluster.loader
         fenced = dict(committed.image.brokers) | {2: replace(committed.image.brokers[2], fenced=True)}
-        committed.image = replace(committed.image, brokers=fenced)  # the leader has not acted on it yet
+        committed.image = replace(
+            committed.image, brokers_image=BrokersImage(fenced)
+        )  # the leader has not acted on it yet
         part = await near.ask(1, 0)
         assert part.preferred_read_replica == -1 and len(values_of(part.records or b"")) == 3
 

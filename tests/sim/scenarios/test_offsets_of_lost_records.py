@@ -31,7 +31,8 @@ from tiered.groups.requests import (
 from tiered.hot.checkpoints import BOOT_MARK
 from tiered.ids import PartitionId, TopicPartition
 from tiered.metadata.changes import NO_LEADER, LossReported
-from tiered.metadata.image import Image, PartitionImage
+from tiered.metadata.image import Image
+from tiered.metadata.parts.topics import PartitionImage
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.object_store.faulty import FaultKind, FaultRule
 

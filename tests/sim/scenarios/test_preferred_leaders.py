@@ -8,7 +8,7 @@ from tests.sim.scenarios.three import ThreeBrokers, run_scenario
 from tests.unit.hot.fixtures import batch
 from tiered.controller.balancer import SETTLE_SECONDS
 from tiered.controller.requests import CreateTopic
-from tiered.metadata.image import PartitionImage
+from tiered.metadata.parts.topics import PartitionImage
 from tiered.replication.leader_replica import ACKS_ALL
 
 

@@ -14,7 +14,7 @@ from tiered.controller.reassignment_planner import PartitionName, plan_balance, 
 from tiered.controller.requests import CreateTopic, Move, Reassign
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
-from tiered.metadata.image import PartitionImage
+from tiered.metadata.parts.topics import PartitionImage
 from tiered.replication.leader_replica import ACKS_ALL
 from tiered_api.cli.cluster.moves import ReplicaPlacement, alter_reassignments, fetch_placement, fetch_reassignments
 from tiered_api.kafka.client.client import Address, KafkaClient

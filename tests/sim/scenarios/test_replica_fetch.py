@@ -18,6 +18,7 @@ from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic, ElectLeaders, Move, Reassign, RegisterBroker
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId, incarnation_number
+from tiered.metadata.parts.brokers import BrokersImage
 from tiered.peers import DivergingEpoch, FetchedPartition, PartitionFetch, ReplicaFetch
 from tiered.ports import FileSlice
 from tiered.replication.leader_replica import LeaderReplica
@@ -275,7 +276,7 @@ def test_fetch_of_a_stopped_broker_is_refused() -> None:
         append_locally(leader, b"a")
         image = it.rig.broker.image
         stopped = dict(image.brokers) | {2: replace(image.brokers[2], alive=False)}
-        it.rig.broker.cluster.loader.image = replace(image, brokers=stopped)
+        it.rig.broker.cluster.loader.image = replace(image, brokers_image=BrokersImage(stopped))
         with pytest.raises(Refused) as caught:
             await it.fetch(1)
         assert caught.value.code is Code.STALE_BROKER_EPOCH
@@ -350,7 +351,7 @@ def test_parked_fetch_of_a_replaced_incarnation_counts_no_more() -> None:
         await it.rig.wait_until(lambda: bool(it.server.dispatch.fetch_handler.replica_fetches.parked.fetches))
         image = it.rig.broker.image
         later = dict(image.brokers) | {2: replace(image.brokers[2], incarnation=LATER)}
-        it.rig.broker.cluster.loader.image = replace(image, brokers=later)
+        it.rig.broker.cluster.loader.image = replace(image, brokers_image=BrokersImage(later))
         append_locally(leader, b"a")
         with pytest.raises(Refused) as caught:
             await waiting

@@ -34,7 +34,7 @@ from tiered.controller.requests import (
 from tiered.errors import Code, Refused
 from tiered.ids import NO_EPOCH, TopicId, incarnation_number
 from tiered.metadata.changes import ALL_BROKERS, NO_LEADER
-from tiered.metadata.image import PartitionImage
+from tiered.metadata.parts.topics import PartitionImage
 
 ONE, TWO, THREE = 1, 2, 3
 

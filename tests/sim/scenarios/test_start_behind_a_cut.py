@@ -14,7 +14,7 @@ from tests.sim.scenarios.three import SESSION, SimBroker, ThreeBrokers, run_scen
 from tiered.controller.requests import CreateTopic, RegisterBroker
 from tiered.durability.data_directory import DataDirectory
 from tiered.errors import Code, Refused, Unavailable
-from tiered.metadata.image import BrokerImage
+from tiered.metadata.parts.brokers import BrokerImage
 
 LATE = "L" * 21 + "A"
 """The incarnation of a process that was killed and whose registration comes late."""

@@ -29,7 +29,7 @@ from tiered.coordinator.routing import partition_of
 from tiered.coordinator.snapshot import SnapshotName
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
-from tiered.metadata.image import PartitionImage
+from tiered.metadata.parts.topics import PartitionImage
 from tiered.metadata.topic_names import TRANSACTIONS_TOPIC
 from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.records.marker import TransactionMarker

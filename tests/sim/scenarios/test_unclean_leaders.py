@@ -13,7 +13,7 @@ from tiered.controller.requests import AcknowledgeLosses, AlterTopicConfigs, Cre
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered.metadata.changes import NO_LEADER
-from tiered.metadata.image import PartitionImage
+from tiered.metadata.parts.topics import PartitionImage
 from tiered.replication.leader_replica import ACKS_ALL
 
 AT = TopicPartition("t", 0)

@@ -13,7 +13,8 @@ from tiered.hot.segments import Segment
 from tiered.hot.synced_logs import NO_SYNCED_LOGS, SyncedLogsContent
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.changes import NO_LEADER
-from tiered.metadata.image import BrokerImage, PartitionImage
+from tiered.metadata.parts.brokers import BrokerImage
+from tiered.metadata.parts.topics import PartitionImage
 
 AT = TopicPartition("t", 0)
 

@@ -26,7 +26,8 @@ from tiered.metadata.changes import (
     TopicCreated,
 )
 from tiered.metadata.effective_config import broker_settings, topic_config
-from tiered.metadata.image import Image, PartitionImage, TopicImage
+from tiered.metadata.image import Image
+from tiered.metadata.parts.topics import PartitionImage, TopicImage
 
 THROTTLED = "leader.replication.throttled.replicas"
 LONG = ",".join(f"{n}:1" for n in range(6_000))

@@ -19,7 +19,8 @@ from tiered.ids import TopicId, encode_uuid, incarnation_number
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import ALL_BROKERS, NO_LEADER
 from tiered.metadata.effective_config import broker_settings, topic_config
-from tiered.metadata.image import End, Image, Loss, PartitionImage
+from tiered.metadata.image import Image
+from tiered.metadata.parts.topics import End, Loss, PartitionImage
 
 TWO = {"min.insync.replicas": "2"}
 

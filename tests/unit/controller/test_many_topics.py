@@ -14,7 +14,7 @@ from tiered.controller.requests import AlterTopicConfigs, CreatePartitions, Crea
 from tiered.errors import Code, Refused
 from tiered.metadata.changes import ListEdit, TopicCreated
 from tiered.metadata.effective_config import apply_edits
-from tiered.metadata.image import TopicImage
+from tiered.metadata.parts.topics import TopicImage
 from tiered.metadata.topic_names import TopicNames
 
 NOW = 1_000

@@ -28,6 +28,7 @@ from tiered.metadata import changes as kinds
 from tiered.metadata.changes import DISK_FULL
 from tiered.metadata.features import FIELDS_SINCE, HIGHEST_METADATA_VERSION, METADATA_VERSION, TRANSACTION_VERSION
 from tiered.metadata.image import from_json, to_json
+from tiered.metadata.parts.features import FeaturesImage
 
 LEVEL_0: dict[str, dict[str, list[str]]] = json.loads((Path(__file__).parent / "level_0.json").read_text())
 RAISE = requests.UpdateFeatures((requests.FeatureUpdate(METADATA_VERSION, 1),))
@@ -37,7 +38,9 @@ def older_cluster(*nodes: int) -> Controller:
     """Returns the controller of a cluster that brokers of the earlier program made: no level is set."""
     shard = cluster(*nodes)
     ids = itertools.count(1)
-    return Controller(replace(shard.image, features={}), Settings(), lambda: encode_uuid(uuid.UUID(int=next(ids))))
+    return Controller(
+        replace(shard.image, features_image=FeaturesImage()), Settings(), lambda: encode_uuid(uuid.UUID(int=next(ids)))
+    )
 
 
 def unknown_parts(found: Any) -> list[str]:

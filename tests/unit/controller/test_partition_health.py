@@ -19,7 +19,8 @@ from tiered.controller.partition_health import (
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import ALL_BROKERS, NO_LEADER, Change
-from tiered.metadata.image import Image, PartitionImage
+from tiered.metadata.image import Image
+from tiered.metadata.parts.topics import PartitionImage
 from tiered.metrics import Metrics
 from tiered.peers import ClockComparison
 

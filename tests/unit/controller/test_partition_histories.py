@@ -20,7 +20,7 @@ from tiered.controller.partition_transitions import PartitionContext
 from tiered.controller.requests import InSync, IsrChange
 from tiered.ids import NO_EPOCH, TopicId
 from tiered.metadata.changes import NO_LEADER
-from tiered.metadata.image import End, PartitionImage
+from tiered.metadata.parts.topics import End, PartitionImage
 
 Record = tuple[int, int]
 """The leader epoch that wrote it, and a number of its own."""

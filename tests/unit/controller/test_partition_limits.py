@@ -20,7 +20,8 @@ from tiered.errors import Code, Refused
 from tiered.ids import TopicId, encode_uuid
 from tiered.metadata.changes import ALL_BROKERS, TopicCreated
 from tiered.metadata.changes import from_json as change_from_json
-from tiered.metadata.image import Image, TopicImage, from_json, to_json
+from tiered.metadata.image import Image, from_json, to_json
+from tiered.metadata.parts.topics import TopicImage
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 
 FEW = Settings(tiered_partitions_max=8, tiered_partitions_max_per_broker=5, offsets_topic_num_partitions=4)

@@ -15,7 +15,7 @@ from tiered.controller.requests import InSync, IsrChange, Move, Reassign
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId, incarnation_number
 from tiered.metadata.changes import NO_LEADER
-from tiered.metadata.image import End, PartitionImage
+from tiered.metadata.parts.topics import End, PartitionImage
 
 T = TopicId("t")
 

@@ -12,7 +12,7 @@ from tiered.controller.requests import InSync, IsrChange
 from tiered.errors import Code, InvariantViolation
 from tiered.ids import TopicId
 from tiered.metadata.changes import NO_LEADER, LossReported, PartitionChanged
-from tiered.metadata.image import End, Loss, PartitionImage
+from tiered.metadata.parts.topics import End, Loss, PartitionImage
 
 T = TopicId("t")
 ALL = (1, 2, 3)

@@ -23,7 +23,7 @@ from tiered.metadata.changes import (
     ProducerIdsAllocated,
     ScramCredentialSet,
 )
-from tiered.metadata.image import DeletedTopic, End, Loss, PartitionImage, TopicImage
+from tiered.metadata.parts.topics import DeletedTopic, End, Loss, PartitionImage, TopicImage
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
 NUMBER = st.integers(-(2**63), 2**63 - 1)

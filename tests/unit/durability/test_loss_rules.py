@@ -15,7 +15,7 @@ from tiered.durability.loss_rules import (
     is_overstated,
     is_unreported,
 )
-from tiered.metadata.image import Loss, PartitionImage, add_loss
+from tiered.metadata.parts.topics import Loss, PartitionImage, add_loss
 
 OLD, NEW = Loss(3, 30, 1_000), Loss(5, 50, 2_000)
 FROM_ZERO = Loss(4, 0, 1_500)

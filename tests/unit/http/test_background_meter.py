@@ -8,6 +8,7 @@ import time
 from tiered.access.client_quotas import ClientQuotas
 from tiered.config.settings import Settings
 from tiered.metadata.image import Image
+from tiered.metadata.parts.quotas import ClientQuotasImage
 from tiered.metrics import Metrics
 from tiered.quotas.precedence import Limit
 from tiered.spending import spent_by
@@ -27,7 +28,7 @@ def burn() -> None:
 
 def test_thread_of_a_task_that_outlives_its_request_counts_for_the_client() -> None:
     quotas = ClientQuotas(Settings(), SystemClock(), Metrics())
-    quotas.apply_image(Image(quotas={(("user", "alice"),): {"request_percentage": BOUND}}))
+    quotas.apply_image(Image(quotas_image=ClientQuotasImage({(("user", "alice"),): {"request_percentage": BOUND}})))
 
     async def scenario() -> None:
         pool, begin = ThreadPool("test", 1), asyncio.Event()

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tiered.ids import TopicId
-from tiered.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
+from tiered.metadata.image import Image
+from tiered.metadata.parts.brokers import BrokerImage, BrokersImage
+from tiered.metadata.parts.controllers import ControllersImage
+from tiered.metadata.parts.topics import PartitionImage, TopicImage, TopicsImage
 from tiered_api.kafka.server.context.advertised_brokers import advertised_brokers, advertised_controller, live_brokers
 from tiered_api.kafka.server.handlers.describe_topic_partitions import make_page
 
@@ -24,7 +27,11 @@ def image() -> Image:
     # The others are gone, or have said so: nobody was elected since.
     partition = PartitionImage((2, 1, 3), 2, 7, (2,), elr=(1,), last_known=(3,))
     topic = TopicImage("t", TopicId("t" * 22), (partition, replace(partition, leader=1)), {}, 0)
-    return Image(brokers={each.node_id: each for each in brokers}, topics={"t": topic}, controller=1)
+    return Image(
+        controllers_image=ControllersImage(node_id=1),
+        brokers_image=BrokersImage({each.node_id: each for each in brokers}),
+        topics_image=TopicsImage({"t": topic}),
+    )
 
 
 def test_clients_get_live_brokers_of_their_own_listener() -> None:
@@ -37,7 +44,10 @@ def test_clients_get_live_brokers_of_their_own_listener() -> None:
 
 
 def test_unreachable_controller_is_reported_as_none() -> None:
-    assert [advertised_controller(replace(image(), controller=number)) for number in (1, 2, 3, 4, 9, -1)] == [
+    assert [
+        advertised_controller(replace(image(), controllers_image=ControllersImage(node_id=number)))
+        for number in (1, 2, 3, 4, 9, -1)
+    ] == [
         1,
         -1,
         -1,

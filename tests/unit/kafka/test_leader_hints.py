@@ -8,7 +8,9 @@ import pytest
 from tests.unit.kafka.test_frames_by_hand import echo, response_frame
 from tiered.errors import Code
 from tiered.ids import TopicId
-from tiered.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
+from tiered.metadata.image import Image
+from tiered.metadata.parts.brokers import BrokerImage, BrokersImage
+from tiered.metadata.parts.topics import PartitionImage, TopicImage, TopicsImage
 from tiered_api.kafka.protocol.codec import encode
 from tiered_api.kafka.protocol.messages import fetch, produce
 from tiered_api.kafka.protocol.primitives import id_raw
@@ -32,7 +34,7 @@ def image() -> Image:
     }
     partitions = tuple(PartitionImage((0, 1, 2, 3), node, 40 + node, (1,)) for node in (0, 1, 2, 3, -1))
     topic = TopicImage("t", TOPIC_ID, partitions, {}, 0)
-    return Image(brokers=brokers, topics={"t": topic}, topics_by_id={TOPIC_ID: topic})
+    return Image(brokers_image=BrokersImage(brokers), topics_image=TopicsImage({"t": topic}, {TOPIC_ID: topic}))
 
 
 def test_hints_are_sent_with_error_codes_of_a_changed_leader() -> None:

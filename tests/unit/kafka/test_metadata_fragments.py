@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tiered.ids import TopicId
-from tiered.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
+from tiered.metadata.image import Image
+from tiered.metadata.parts.brokers import BrokerImage, BrokersImage
+from tiered.metadata.parts.topics import PartitionImage, TopicImage
 from tiered_api.kafka.protocol.codec import decode, encode
 from tiered_api.kafka.protocol.messages.metadata import MetadataResponse, MetadataResponseBroker
 from tiered_api.kafka.server.context.metadata_fragments import TopicFragments, join_fragments, make_topic_response
@@ -21,7 +23,8 @@ def topic(name: str, partitions: int = 2) -> TopicImage:
 
 
 def image(*alive: int) -> Image:
-    return Image(brokers={each: BrokerImage(each, "i", "d", "h:1", "", each in alive, 0) for each in (1, 2)})
+    brokers = {each: BrokerImage(each, "i", "d", "h:1", "", each in alive, 0) for each in (1, 2)}
+    return Image(brokers_image=BrokersImage(brokers))
 
 
 @pytest.mark.parametrize("version", ALL)
@@ -68,7 +71,8 @@ def test_silent_broker_is_reported_offline() -> None:
     fragments, one, cluster = TopicFragments(), topic("t"), image(1, 2)
     fragments.use_image(cluster)
     before = fragments.get_fragment(one, 12, False)
-    fragments.use_image(replace(cluster, brokers=dict(cluster.brokers) | {2: replace(cluster.brokers[2], fenced=True)}))
+    brokers = dict(cluster.brokers) | {2: replace(cluster.brokers[2], fenced=True)}
+    fragments.use_image(replace(cluster, brokers_image=BrokersImage(brokers)))
     answer = decode(
         MetadataResponse, 12, join_fragments(MetadataResponse(), 12, [fragments.get_fragment(one, 12, False)])
     )

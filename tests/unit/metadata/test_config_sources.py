@@ -17,11 +17,17 @@ from tiered.metadata.config_sources import (
     topic_config_entries,
 )
 from tiered.metadata.effective_config import broker_settings, overridden_settings, topic_config
-from tiered.metadata.image import BrokerImage, Image, PartitionImage, TopicImage
+from tiered.metadata.image import Image
+from tiered.metadata.parts.brokers import BrokerImage, BrokersImage
+from tiered.metadata.parts.topics import PartitionImage, TopicImage
 from tiered.security.secret import Secret
 
 STARTED = replace(Settings(), node_id=1, log_retention_ms=5, num_partitions=3)
-IMAGE = Image(broker_configs={-1: {"log.retention.ms": "6", "log.roll.ms": "7"}, 1: {"log.retention.ms": "8"}})
+IMAGE = Image(
+    brokers_image=BrokersImage(
+        configs={-1: {"log.retention.ms": "6", "log.roll.ms": "7"}, 1: {"log.retention.ms": "8"}}
+    )
+)
 
 
 def topic(**configs: str) -> TopicImage:
@@ -61,7 +67,7 @@ def test_setting_that_was_given_is_static_even_with_its_default_value() -> None:
 def test_listeners_that_follow_from_a_flag_are_static() -> None:
     started = Settings.from_strings({"node.id": "1", "kafka": "127.0.0.1:0"})
     registered = BrokerImage(1, "i", "d", "", "", True, 0, {"PLAINTEXT": "127.0.0.1:4567"})
-    image = Image(brokers={1: registered, 2: replace(registered, node_id=2)})
+    image = Image(brokers_image=BrokersImage({1: registered, 2: replace(registered, node_id=2)}))
     for settings, node in ((started, 1), (started, 2), (Settings(), 2)):
         entries = broker_config_entries(image, settings, node)
         assert trail(entries, "advertised.listeners")[0] == ("advertised.listeners", "PLAINTEXT://127.0.0.1:4567", 4)
@@ -88,7 +94,7 @@ def test_settings_of_a_listener_are_shown_with_their_source() -> None:
             f"{prefix}.max.connections": "7",
         }
     )
-    image = Image(broker_configs={ALL_BROKERS: {f"{prefix}.max.connections": "8"}})
+    image = Image(brokers_image=BrokersImage(configs={ALL_BROKERS: {f"{prefix}.max.connections": "8"}}))
     entries = [each for each in broker_config_entries(image, started, started.node_id) if prefix in each.row.name]
     static, dynamic = ConfigSource.STATIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
     assert [(each.row.name.removeprefix(prefix), each.value, each.source, each.is_read_only) for each in entries] == [
@@ -101,7 +107,7 @@ def test_settings_of_a_listener_are_shown_with_their_source() -> None:
 def test_secret_has_no_value() -> None:
     """Neither where it was set, nor where it was not."""
     started = replace(STARTED, ssl_key_password=Secret("eightyeight"))
-    image = Image(broker_configs={ALL_BROKERS: {"ssl.keystore.password": "ninetynine"}})
+    image = Image(brokers_image=BrokersImage(configs={ALL_BROKERS: {"ssl.keystore.password": "ninetynine"}}))
     entries = broker_config_entries(image, started, started.node_id)
     assert "eightyeight" not in repr(entries) and "ninetynine" not in repr(entries)
     shown = {each.row.name: (each.value, each.source) for each in entries}
@@ -152,7 +158,7 @@ def test_min_insync_replicas_never_comes_from_one_broker() -> None:
     assert overridden_settings(Image(), started, 1) == {"min.insync.replicas": (2, "1")}, (
         "the broker says so when it starts"
     )
-    agreed = Image(broker_configs={-1: {"min.insync.replicas": "2"}})
+    agreed = Image(brokers_image=BrokersImage(configs={-1: {"min.insync.replicas": "2"}}))
     assert broker_settings(agreed, STARTED, 1).min_insync_replicas == 2
     assert overridden_settings(agreed, started, 1) == {}
 
@@ -173,7 +179,7 @@ def test_limits_of_a_listener_are_shown_with_their_sources() -> None:
         listeners=("OUT://127.0.0.1:1",),
         listener_overrides=(ListenerOverride("OUT", "max.connections", 3),),
     )
-    image = Image(broker_configs={-1: {name: "5"}})
+    image = Image(brokers_image=BrokersImage(configs={-1: {name: "5"}}))
     assert trail(broker_config_entries(image, started, 1), name) == [(name, "5", 3), (name, "3", 4)]
     assert [(each.row.name, each.is_read_only) for each in cluster_config_entries(image)] == [(name, False)]
     assert broker_settings(image, started, 1).for_listener("OUT").max_connections == 5
@@ -181,7 +187,9 @@ def test_limits_of_a_listener_are_shown_with_their_sources() -> None:
 
 def test_limit_of_a_listener_that_a_broker_does_not_have_is_left_out() -> None:
     """A listener may get another name after its limit was stored: the broker starts nevertheless."""
-    image = Image(broker_configs={-1: {"listener.name.old.max.connections": "5", "max.connections": "7"}})
+    image = Image(
+        brokers_image=BrokersImage(configs={-1: {"listener.name.old.max.connections": "5", "max.connections": "7"}})
+    )
     assert broker_settings(image, STARTED, 1).max_connections == 7
 
 

@@ -10,8 +10,19 @@ from tiered.metadata import changes as kinds
 from tiered.metadata import image as images
 from tiered.metadata import layout
 from tiered.metadata.changes import ALL_BROKERS, Change, from_json, to_json
-from tiered.metadata.image import BrokerImage, DeletedTopic, End, Image, Loss, PartitionImage, TopicImage
+from tiered.metadata.image import Image
 from tiered.metadata.layout import Boundary, Entry, Format, SnapshotRef
+from tiered.metadata.parts import topics
+from tiered.metadata.parts.acls import AclsImage
+from tiered.metadata.parts.broker_secrets import BrokerSecretsImage
+from tiered.metadata.parts.brokers import BrokerImage, BrokersImage
+from tiered.metadata.parts.controllers import ControllersImage
+from tiered.metadata.parts.delegation_tokens import DelegationTokensImage
+from tiered.metadata.parts.features import FeaturesImage
+from tiered.metadata.parts.producer_ids import ProducerIdsImage
+from tiered.metadata.parts.quotas import ClientQuotasImage
+from tiered.metadata.parts.scram import ScramImage
+from tiered.metadata.parts.topics import DeletedTopic, End, Loss, PartitionImage, TopicImage, TopicsImage
 from tiered.object_store.envelope import seal
 from tiered.security.acls import acl_from_texts
 from tiered.security.broker_secrets import BrokerSecret
@@ -78,37 +89,43 @@ def test_every_change_has_its_effect_on_the_image() -> None:
     )
     assert image == Image(
         slot=3,
-        controller_epoch=1,
-        controller=7,
-        controller_incarnation="i1",
-        brokers={
-            7: BrokerImage(
-                7,
-                "i1",
-                "d1",
-                "127.0.0.1:8082",
-                "",
-                False,
-                1000,
-                fenced=True,
-                disk="full",
-                disk_since_ms=1005,
-                moved_leaders=3,
-            )
-        },
-        topics={"flights": flights},
-        topics_by_id={FLIGHTS: flights},
-        broker_configs={ALL_BROKERS: {"log.segment.bytes": "4194304"}},
-        next_producer_id=1000,
-        losses={PartitionId(FLIGHTS, 1): (Loss(1, 42, 1002),)},
-        features={"transaction.version": 1},
-        features_epoch=1,
-        acls=frozenset({acl_from_texts("GROUP", "LITERAL", "*", "User:*", "10.0.0.1", "ALL", "DENY")}),
-        quotas={(("client-id", None), ("user", "alice")): {"request_percentage": 12.5}},
-        broker_secrets=tuple(BrokerSecret(version, Secret(f"{version:032x}")) for version in (2, 3, 4)),
-        delegation_tokens={"t1": DelegationToken("t1", "User:alice", "User:bob", ("User:carol",), 1000, 3000, 2500)},
-        scram={"alice": {"SCRAM-SHA-512": ScramCredential(b"salt", b"stored", b"server", 8192)}},
+        controllers_image=ControllersImage(1, 7, "i1"),
+        brokers_image=BrokersImage(
+            brokers={
+                7: BrokerImage(
+                    7,
+                    "i1",
+                    "d1",
+                    "127.0.0.1:8082",
+                    "",
+                    False,
+                    1000,
+                    fenced=True,
+                    disk="full",
+                    disk_since_ms=1005,
+                    moved_leaders=3,
+                )
+            },
+            configs={ALL_BROKERS: {"log.segment.bytes": "4194304"}},
+        ),
+        topics_image=TopicsImage(
+            {"flights": flights},
+            {FLIGHTS: flights},
+            losses={PartitionId(FLIGHTS, 1): (Loss(1, 42, 1002),)},
+        ),
+        producer_ids_image=ProducerIdsImage(1000),
+        features_image=FeaturesImage({"transaction.version": 1}, 1),
+        acls_image=AclsImage(frozenset({acl_from_texts("GROUP", "LITERAL", "*", "User:*", "10.0.0.1", "ALL", "DENY")})),
+        quotas_image=ClientQuotasImage({(("client-id", None), ("user", "alice")): {"request_percentage": 12.5}}),
+        broker_secrets_image=BrokerSecretsImage(
+            tuple(BrokerSecret(version, Secret(f"{version:032x}")) for version in (2, 3, 4))
+        ),
+        delegation_tokens_image=DelegationTokensImage(
+            {"t1": DelegationToken("t1", "User:alice", "User:bob", ("User:carol",), 1000, 3000, 2500)}
+        ),
+        scram_image=ScramImage({"alice": {"SCRAM-SHA-512": ScramCredential(b"salt", b"stored", b"server", 8192)}}),
     )
+    assert (image.partition_count, image.replica_counts) == (3, {7: 3, 8: 1})
 
 
 def test_changes_in_one_step_equal_changes_one_by_one() -> None:
@@ -152,7 +169,7 @@ def test_no_loss_is_open_if_all_records_are_in_the_bucket() -> None:
 
 
 def test_oldest_of_many_losses_are_merged() -> None:
-    image = image_with_losses(*((epoch, 100 - epoch) for epoch in range(1, images.LOSSES_MAX + 2)))
+    image = image_with_losses(*((epoch, 100 - epoch) for epoch in range(1, topics.LOSSES_MAX + 2)))
     assert open_losses(image) == [(2, 98), (3, 97), (4, 96), (5, 95)]
     assert image.losses[PartitionId(FLIGHTS, 0)][0].at_ms == 101, "the time of the first"
 
@@ -234,6 +251,12 @@ def test_change_that_does_not_fit_is_a_forked_log(change: Change) -> None:
 def test_every_change_decodes_to_what_was_encoded(change: Change) -> None:
     entry = Entry(9, 4, "n", (change,))
     assert layout.decode_entry(layout.encode_entry(entry), 9) == entry
+
+
+def test_snapshot_has_the_bytes_of_earlier_versions() -> None:
+    """The checksums are those from before the image had parts."""
+    assert layout.encode_snapshot(Image())[8:16] == b"1d21fd8e"
+    assert layout.encode_snapshot(Image().apply(ONE_OF_EACH, 3))[8:16] == b"0d59b345"
 
 
 def test_examples_have_every_kind_of_change() -> None:

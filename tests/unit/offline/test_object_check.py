@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -12,7 +11,8 @@ from tiered.cold.layout import SectionKind, SegmentFacts, build_trailer, manifes
 from tiered.cold.manifest import Manifest, SegmentEntry, Submanifests
 from tiered.cold.manifest_store import ManifestStore
 from tiered.ids import PartitionId, TopicId
-from tiered.metadata.image import Image, PartitionImage, TopicImage
+from tiered.metadata.image import Image
+from tiered.metadata.parts.topics import PartitionImage, TopicImage, TopicsImage
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.metrics import Metrics
 from tiered.object_store.memory import MemoryStore
@@ -80,7 +80,8 @@ class Rig:
 
     async def check(self, *, reads_all: bool = False) -> CheckCounts:
         self.found.clear()
-        image = replace(Image(), topics={self.topic: TopicImage(self.topic, TOPIC_ID, (self.partition,), {}, 1)})
+        topic = TopicImage(self.topic, TOPIC_ID, (self.partition,), {}, 1)
+        image = Image(topics_image=TopicsImage({self.topic: topic}))
         check = ObjectCheck(
             self.store, self._open_manifests(), self.found.append, lambda _: None, reads_all=reads_all
         )  # fmt: skip

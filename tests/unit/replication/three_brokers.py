@@ -26,7 +26,8 @@ from tiered.hosting.hosted_replicas import HostedReplicas, ReplicaStorage
 from tiered.hosting.isr_updater import IsrUpdater
 from tiered.hosting.suspects import SuspectedBrokers
 from tiered.ids import encode_uuid, incarnation_number
-from tiered.metadata.image import Image, PartitionImage
+from tiered.metadata.image import Image
+from tiered.metadata.parts.topics import PartitionImage
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.metrics import Metrics
 from tiered.peers import PartitionFetch, ReplicaFetch

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from tiered.errors import Code, Refused
-from tiered.metadata.image import Loss
+from tiered.metadata.parts.topics import Loss
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_lines, print_rows
 from tiered_api.cli.reach import open_client

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 from tiered.errors import Code, Refused, TooLarge
 from tiered.ids import PartitionId
-from tiered.metadata.image import TopicImage
+from tiered.metadata.parts.topics import TopicImage
 from tiered.offline.bucket import Bucket, open_bucket
 from tiered.offline.committed import find_undecided_offset, read_committed_batches
 from tiered.records.batch import decode_header

@@ -16,7 +16,7 @@ from tiered.config.listeners import WILDCARDS, parse_host_port
 from tiered.errors import Code, Refused, Unavailable
 from tiered.hot.validation import LogAppendInfo
 from tiered.ids import TopicId, TopicPartition
-from tiered.metadata.image import TopicImage
+from tiered.metadata.parts.topics import TopicImage
 from tiered.replication.read_result import ReadResult
 from tiered.security.principal import ANONYMOUS, BROKER, Caller, Principal
 from tiered_api.http.exchange.errors import HttpError, OverQuota

@@ -10,7 +10,9 @@ from aiohttp import web
 from tiered.controller.partition_health import unacknowledged_losses
 from tiered.errors import Refused, Unavailable
 from tiered.metadata.effective_config import topic_config
-from tiered.metadata.image import BrokerImage, Image, TopicImage
+from tiered.metadata.image import Image
+from tiered.metadata.parts.brokers import BrokerImage
+from tiered.metadata.parts.topics import TopicImage
 from tiered.security.acls import CLUSTER_NAME, Operation, ResourceType
 from tiered_api.health.verdict import EligibleReplicas, find_unhealthy, summarize_health
 from tiered_api.health.view import FENCED, LIVE, STOPPED, BrokerReport, BrokerSummary, ClusterView

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from tiered.errors import Refused, Unavailable
 from tiered.ids import TopicId, TopicPartition
-from tiered.metadata.image import PartitionImage
+from tiered.metadata.parts.topics import PartitionImage
 from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.http.exchange.remote_brokers import Leader, OffsetQuery
 from tiered_api.http.exchange.request import HttpRequest

@@ -6,7 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tiered.metadata.image import TopicImage
+from tiered.metadata.parts.topics import TopicImage
 from tiered.metadata.topic_names import INTERNAL
 from tiered.security.acls import Operation
 from tiered_api.http.exchange.request import HttpRequest

@@ -12,7 +12,7 @@ from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Refused, check_invariant
 from tiered.hot.validation import LogAppendInfo, RecordsUnopened
 from tiered.ids import TopicPartition
-from tiered.metadata.image import TopicImage
+from tiered.metadata.parts.topics import TopicImage
 from tiered.metadata.topic_names import INTERNAL, check_writable
 from tiered.quotas.timed_steps import spend
 from tiered.records.batch import HEADER_BYTES, Codec, encode_batch

@@ -6,7 +6,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tiered.metadata.image import PartitionImage
+from tiered.metadata.parts.topics import PartitionImage
 from tiered.security.acls import Operation
 from tiered_api.http.console.pages import redirect_to_page, wants_page
 from tiered_api.http.exchange import media_types

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from tiered.metadata.image import BrokerImage
+from tiered.metadata.parts.brokers import BrokerImage
 from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import json_response

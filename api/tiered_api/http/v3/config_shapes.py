@@ -11,7 +11,7 @@ from tiered.metadata.config_sources import (
     cluster_config_entries,
     topic_config_entries,
 )
-from tiered.metadata.image import TopicImage
+from tiered.metadata.parts.topics import TopicImage
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.v3.shapes import Shape, base_shape, link
 

@@ -11,7 +11,7 @@ from tiered.config.setting import SettingRow
 from tiered.config.settings import broker_rows, topic_rows
 from tiered.controller.requests import AlterBrokerConfigs, AlterTopicConfigs
 from tiered.metadata.changes import ALL_BROKERS
-from tiered.metadata.image import TopicImage
+from tiered.metadata.parts.topics import TopicImage
 from tiered.security.acls import Operation
 from tiered_api.http.exchange.errors import BAD_REQUEST, HttpError
 from tiered_api.http.exchange.fields import check_fields

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from tiered.metadata.image import TopicImage
+from tiered.metadata.parts.topics import TopicImage
 from tiered_api.http.exchange.errors import UNKNOWN_TOPIC_OR_PARTITION, HttpError
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import json_response

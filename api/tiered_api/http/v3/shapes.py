@@ -8,7 +8,8 @@ from urllib.parse import quote
 
 import orjson
 
-from tiered.metadata.image import BrokerImage, PartitionImage, TopicImage
+from tiered.metadata.parts.brokers import BrokerImage
+from tiered.metadata.parts.topics import PartitionImage, TopicImage
 from tiered.system.turns import each_of
 from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.exchange.limits import Exhausted

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 import orjson
 from aiohttp import web
 
-from tiered.metadata.image import TopicImage
+from tiered.metadata.parts.topics import TopicImage
 from tiered.ports import Buffer
 from tiered.records.native import json_spans
 from tiered.security.acls import Operation, ResourceType

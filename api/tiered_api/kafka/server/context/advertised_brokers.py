@@ -7,7 +7,8 @@ from collections.abc import Container, Iterator
 
 from tiered.config.listeners import parse_host_port
 from tiered.metadata.changes import NO_LEADER
-from tiered.metadata.image import BrokerImage, Image
+from tiered.metadata.image import Image
+from tiered.metadata.parts.brokers import BrokerImage
 
 
 def advertised_brokers(

@@ -7,7 +7,8 @@ from struct import Struct
 
 from tiered.errors import Code
 from tiered.ids import TopicId
-from tiered.metadata.image import Image, TopicImage
+from tiered.metadata.image import Image
+from tiered.metadata.parts.topics import TopicImage
 from tiered_api.kafka.protocol.primitives import id_text, varint
 from tiered_api.kafka.server.context.advertised_brokers import advertised_brokers
 

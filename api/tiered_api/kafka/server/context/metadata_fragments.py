@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from tiered.errors import Code
 from tiered.metadata.changes import NO_LEADER
-from tiered.metadata.image import Image, PartitionImage, TopicImage
+from tiered.metadata.image import Image
+from tiered.metadata.parts.topics import PartitionImage, TopicImage
 from tiered.metadata.topic_names import INTERNAL
 from tiered_api.kafka.protocol.codec import encode
 from tiered_api.kafka.protocol.messages.metadata import (

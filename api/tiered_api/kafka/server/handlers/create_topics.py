@@ -16,7 +16,7 @@ from tiered.controller.change_costs import count_changes
 from tiered.controller.requests import CreateTopic, CreateTopics
 from tiered.errors import Code, Refused
 from tiered.metadata.config_sources import TopicConfigEntries
-from tiered.metadata.image import TopicImage
+from tiered.metadata.parts.topics import TopicImage
 from tiered.metadata.topic_names import check_name
 from tiered.quotas.timed_steps import spend
 from tiered_api.kafka.protocol.messages.create_topics import (

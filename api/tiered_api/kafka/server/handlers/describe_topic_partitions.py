@@ -7,7 +7,8 @@ partitions (2,000 at most), with a cursor for the next page. A name without a to
 from __future__ import annotations
 
 from tiered.errors import Code, Refused
-from tiered.metadata.image import Image, TopicImage
+from tiered.metadata.image import Image
+from tiered.metadata.parts.topics import TopicImage
 from tiered.metadata.topic_names import INTERNAL, check_name
 from tiered_api.kafka.protocol.messages.describe_topic_partitions import (
     Cursor,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from tiered.controller.requests import ElectLeaders
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId
-from tiered.metadata.image import TopicImage
+from tiered.metadata.parts.topics import TopicImage
 from tiered_api.kafka.protocol.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,

@@ -18,7 +18,8 @@ from contextlib import suppress
 from tiered.controller.requests import CreateTopic, CreateTopics
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId
-from tiered.metadata.image import Image, TopicImage
+from tiered.metadata.image import Image
+from tiered.metadata.parts.topics import TopicImage
 from tiered.metadata.topic_names import INTERNAL, check_name
 from tiered.security.acls import Operation, ResourceType
 from tiered_api.kafka.protocol.messages.metadata import (

@@ -11,7 +11,8 @@ from __future__ import annotations
 from tiered.errors import Code
 from tiered.groups.requests import CommitOffsets, CommitOffsetsReply, PartitionOffset
 from tiered.ids import TopicId
-from tiered.metadata.image import Image, TopicImage
+from tiered.metadata.image import Image
+from tiered.metadata.parts.topics import TopicImage
 from tiered_api.kafka.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,

@@ -13,7 +13,8 @@ from tiered.controller.partition_health import unacknowledged_losses
 from tiered.controller.requests import AcknowledgeLosses
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
-from tiered.metadata.image import Image, Loss
+from tiered.metadata.image import Image
+from tiered.metadata.parts.topics import Loss
 from tiered_api.kafka.protocol.messages.describe_cluster import PossibleLoss
 from tiered_api.kafka.protocol.messages.tiered_acknowledge import (
     AcknowledgedTopic,
