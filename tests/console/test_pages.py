@@ -74,6 +74,24 @@ def test_live_page_shows_a_record_that_is_written_now(site: Site) -> None:
         page.get_by_role("cell", name="now").first.wait_for()
 
 
+def test_record_is_written_and_its_reads_elsewhere_are_told(site: Site) -> None:
+    with site.page("topics/empty/messages?from=start") as page:
+        page.get_by_text("Write a record").click()
+        page.get_by_label("Key").fill("written")
+        page.locator("textarea").fill("by hand")
+        page.get_by_role("button", name="Write", exact=True).click()
+        page.get_by_text("Written to partition 0 at offset").wait_for()
+        page.get_by_role("button", name="Read", exact=True).click()
+        page.get_by_role("cell", name="by hand").wait_for()
+        page.locator("button[aria-expanded]").last.click()
+        page.get_by_text("The same in other tools").click()
+        told = page.locator("details pre").all_text_contents()
+        assert len(told) == 5 and all("empty" in each for each in told)
+        offset = page.locator("button[aria-expanded]").last.text_content()
+        kcat = f"kcat -b {','.join(site.cluster.kafka)} -C -t 'empty' -p 0 -o {offset} -c 1"
+        assert kcat in told
+
+
 def test_keyboard_alone_reaches_a_topic(site: Site) -> None:
     with site.page("") as page:
         page.get_by_text("Brokers").first.wait_for()
@@ -102,22 +120,22 @@ def test_unknown_things_are_named_by_the_sentence_of_the_interface(site: Site) -
         context.close()
 
 
-def test_broker_that_goes_is_named_and_the_page_returns_with_it(site: Site) -> None:
+def test_page_of_a_broker_that_goes_names_the_others_and_returns(site: Site) -> None:
     pid = site.cluster.pids()[2]
     context = site.browser.new_context()
-    page = context.new_page()
-    page.set_default_timeout(60_000)
-    page.goto(f"{site.urls[2]}/console/")
-    page.get_by_text("Healthy.").wait_for()
-
+    own, other = context.new_page(), context.new_page()
+    for page, url in ((own, site.urls[2]), (other, site.urls[0])):
+        page.set_default_timeout(90_000)
+        page.goto(f"{url}/console/")
+        page.get_by_text("Healthy.").wait_for()
+    own.wait_for_function("performance.getEntriesByName(location.origin + '/tiered/v1/cluster').length > 1")
     os.kill(pid, signal.SIGSTOP)
     try:
-        other = context.new_page()
-        other.set_default_timeout(60_000)
-        other.goto(f"{site.urls[0]}/console/")
         other.get_by_text("Not healthy.").wait_for()
+        own.get_by_text("The broker does not reply.").wait_for()
+        assert own.get_by_role("link", name="broker 1").get_attribute("href") == f"{site.urls[0]}/console/"
     finally:
         os.kill(pid, signal.SIGCONT)
-    other.get_by_text("Healthy.", exact=True).wait_for()
-    page.get_by_text("Healthy.", exact=True).wait_for()
+    for page in (own, other):
+        page.get_by_text("Healthy.", exact=True).wait_for()
     context.close()

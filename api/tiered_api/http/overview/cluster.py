@@ -53,6 +53,7 @@ async def get_cluster_health(request: HttpRequest) -> web.StreamResponse:
             "node_id": each.node_id,
             "state": each.state,
             "address": each.address,
+            "http": _http_of(image.brokers[each.node_id], request.context.broker.settings.http_scheme),
             "rack": each.rack or None,
             "disk_full": each.is_disk_full,
             "leaders": leaders[each.node_id],
@@ -79,6 +80,11 @@ def _summarize_broker(broker: BrokerImage) -> BrokerSummary:
     state = LIVE if broker.live else FENCED if broker.alive else STOPPED
     address = next(iter(broker.listeners.values()), None)
     return BrokerSummary(broker.node_id, state, address, broker.rack or None, broker.is_disk_full)
+
+
+def _http_of(broker: BrokerImage, scheme: str) -> str | None:
+    """Returns the address at which browsers reach a broker, None if it has none. All brokers have one scheme."""
+    return broker.advertised_http or (f"{scheme}://{broker.http}" if broker.http else None)
 
 
 def _to_message(topic: TopicImage) -> MetadataResponseTopic:

@@ -2,14 +2,23 @@
 import { useEffect, useState } from "./vendor/htm-preact-3.1.1.js";
 
 export const POLL_SECONDS = 2;
+const REPLY_SECONDS = 20;
 
 // An error as the interface states it. `status` is 0 when no reply came.
 export class ApiError extends Error {
   constructor(message, status = 0, code = 0) {
     super(message);
+    this.elsewhere = status ? [] : others.map((each) => [each.node_id, each.http + location.pathname + location.search]);
     this.status = status;
     this.code = code;
   }
+}
+
+// The consoles of other brokers, as the cluster named them last.
+let others = [];
+
+export function rememberBrokers(brokers) {
+  others = brokers.filter((each) => each.state === "live" && each.http && each.http !== location.origin);
 }
 
 const SILENT = "The broker does not reply. The page tries again every two seconds.";
@@ -18,13 +27,16 @@ export async function request(path, { method = "GET", body, accept = "applicatio
   const headers = { Accept: accept };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   let reply;
+  let text;
   try {
-    reply = await fetch(path, { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body) });
+    const limit = AbortSignal.timeout(REPLY_SECONDS * 1000);
+    const either = signal ? AbortSignal.any([signal, limit]) : limit;
+    reply = await fetch(path, { method, headers, signal: either, body: body === undefined ? undefined : JSON.stringify(body) });
+    text = await reply.text();
   } catch (fault) {
     if (fault.name === "AbortError") throw fault;
     throw new ApiError(SILENT);
   }
-  const text = await reply.text();
   const value = text && reply.headers.get("Content-Type")?.includes("json") ? JSON.parse(text) : null;
   if (!reply.ok) throw new ApiError(value?.message ?? `The broker replied ${reply.status}.`, reply.status, value?.error_code);
   return value;

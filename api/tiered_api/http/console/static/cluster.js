@@ -5,7 +5,7 @@ import { number, plural } from "./format.js";
 import { ErrorBox, Loading, Table, Title } from "./parts.js";
 
 const COLUMNS = [
-  ["node_id", "Broker", null, true],
+  ["node_id", "Broker"],
   ["state", "State", (each) => html`<span class=${`state ${each.state}`}>${each.state}</span>`],
   ["address", "Address", (each) => html`<code>${each.address ?? "–"}</code>`],
   ["rack", "Rack", (each) => each.rack ?? "–"],

@@ -1,6 +1,6 @@
 // The console: addresses, the frame of all pages, and the page of an address.
 import { html, render, useEffect, useState } from "./vendor/htm-preact-3.1.1.js";
-import { useCluster } from "./api.js";
+import { rememberBrokers, useCluster, usePoll } from "./api.js";
 import { ClusterPage } from "./cluster.js";
 import { GroupPage, GroupsPage } from "./groups.js";
 import { MessagesPage } from "./messages.js";
@@ -9,6 +9,7 @@ import { TopicPage } from "./topic.js";
 import { TopicsPage } from "./topics.js";
 
 const ROOT = "/console/";
+const BROKERS_SECONDS = 30;
 
 // Each pattern with the page that it shows. A segment ":name" becomes the argument `name`.
 const PAGES = [
@@ -45,6 +46,10 @@ export function findPage(path) {
 function Frame() {
   const [place, setPlace] = useState(location.pathname + location.search);
   const cluster = useCluster();
+  const known = usePoll("/tiered/v1/cluster", BROKERS_SECONDS).value;
+  useEffect(() => {
+    if (known) rememberBrokers(known.brokers);
+  }, [known]);
   useEffect(() => {
     const moved = () => setPlace(location.pathname + location.search);
     const clicked = (event) => {

@@ -1,8 +1,10 @@
 // Records of one partition: from an offset, a time or the end; filtered here, within a bound; or live.
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
 import { request, usePoll } from "./api.js";
+import { CopyAs } from "./copy.js";
 import { number, plural, time } from "./format.js";
 import { ErrorBox, Title, useAddress } from "./parts.js";
+import { Produce } from "./produce.js";
 
 const SHOWN_MAX = 200;
 const READ_BYTES = 1 << 20;
@@ -30,7 +32,7 @@ function Content({ value, base64 }) {
   return html`<pre>${shown}</pre>`;
 }
 
-function Message({ record }) {
+function Message({ record, topic, partition }) {
   const [open, setOpen] = useState(false);
   const size = (record.value ?? record.value_base64 ?? "").length;
   return html`<tr>
@@ -43,7 +45,18 @@ function Message({ record }) {
       <h4>Key</h4><${Content} value=${record.key} base64=${record.key_base64} />
       <h4>Value <span class="dim">${plural(size, "character")}</span></h4><${Content} value=${record.value} base64=${record.value_base64} />
       ${record.headers.length > 0 && html`<h4>Headers</h4><dl>${record.headers.map((each) => html`<div><dt><code>${each.name}</code></dt><dd><code>${each.value === null ? "null" : atob(each.value)}</code></dd></div>`)}</dl>`}
-      <p class="dim">leader epoch ${record.leader_epoch}</p></td></tr>`}`;
+      <p class="dim">leader epoch ${record.leader_epoch}</p>
+      <${CopyAs} topic=${topic} partition=${partition} offset=${record.offset} /></td></tr>`}`;
+}
+
+// Saves records as a file with one JSON object a line.
+function download(topic, partition, records) {
+  const lines = records.map((each) => `${JSON.stringify(each)}\n`);
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob(lines, { type: "application/x-ndjson" }));
+  link.download = `${topic}-${partition}-${records[0].offset}.jsonl`;
+  link.click();
+  URL.revokeObjectURL(link.href);
 }
 
 // Reads on from `view` until the page is full, the end is reached or the search is stopped.
@@ -119,7 +132,7 @@ function useTail(topic, view, live) {
   return { records, error };
 }
 
-export function MessagesPage({ topic }) {
+export function MessagesPage({ topic, cluster }) {
   const [view, change] = useAddress({ partition: "0", from: "end", at: "", filter: "", open: "" });
   const [run, setRun] = useState(1);
   const [live, setLive] = useState(false);
@@ -150,7 +163,9 @@ export function MessagesPage({ topic }) {
     <p class="dim" role="status">${live ? `Live: ${plural(shown.length, "record")} since you asked.`
       : `${plural(search.records.length, "record")} of ${number(search.scanned)} scanned${search.busy ? " …" : ""}${search.end === null ? "" : `; the partition ends at ${number(search.end)}`}`}</p>
     ${shown.length > 0 && html`<div class="wide"><table aria-label="Records"><thead><tr><th class="number" scope="col">Offset</th><th scope="col">Time (UTC)</th><th scope="col">Key</th><th scope="col">Value</th></tr></thead>
-      <tbody>${shown.map((record) => html`<${Message} key=${record.offset} record=${record} />`)}</tbody></table></div>`}
+      <tbody>${shown.map((record) => html`<${Message} key=${record.offset} record=${record} topic=${topic} partition=${view.partition} />`)}</tbody></table></div>`}
+    ${shown.length > 0 && html`<p><button onClick=${() => download(topic, view.partition, shown)}>Save ${plural(shown.length, "record")} as JSON lines</button></p>`}
     ${!live && !search.busy && search.next !== null && search.next < search.end && html`
-      <button onClick=${() => { change({ from: "offset", at: String(search.next) }); setRun(run + 1); }}>Read on from ${number(search.next)}</button>`}`;
+      <button onClick=${() => { change({ from: "offset", at: String(search.next) }); setRun(run + 1); }}>Read on from ${number(search.next)}</button>`}
+    <${Produce} cluster=${cluster} topic=${topic} partition=${view.partition} />`;
 }

@@ -5,7 +5,8 @@ export function ErrorBox({ error }) {
   if (!error) return null;
   const kind = error.status === 403 || error.status === 401 ? "You lack a right" : "Not possible now";
   return html`<div class="error" role="alert"><strong>${kind}.</strong> ${error.message}
-    ${error.code ? html` <span class="dim">(${error.code})</span>` : null}</div>`;
+    ${error.code ? html` <span class="dim">(${error.code})</span>` : null}
+    ${error.elsewhere?.length > 0 && html`<p>Go on with ${error.elsewhere.map(([node, address], at) => html`${at ? ", " : ""}<a href=${address}>broker ${node}</a>`)}.</p>`}</div>`;
 }
 
 export function Title({ words, children }) {

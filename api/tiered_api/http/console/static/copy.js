@@ -1,0 +1,33 @@
+// The same read in other tools, as text to copy.
+import { html, useState } from "./vendor/htm-preact-3.1.1.js";
+import { usePoll } from "./api.js";
+
+const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+
+// Returns [tool, command] for the record at an offset.
+export function commands({ origin, brokers, topic, partition, offset }) {
+  const path = `${origin}/topics/${encodeURIComponent(topic)}/partitions/${partition}/records?offset=${offset}`;
+  const place = origin.replace(/^https?:\/\//, "");
+  const python = JSON.stringify(path);
+  return [
+    ["curl", `curl ${quoted(path)}`],
+    ["tiered", `tiered topic consume ${quoted(topic)} -p ${partition} -o ${offset} -n 1 --brokers ${brokers}`],
+    ["kcat", `kcat -b ${brokers} -C -t ${quoted(topic)} -p ${partition} -o ${offset} -c 1`],
+    ["Python", `import json, urllib.request\n\nwith urllib.request.urlopen(${python}) as reply:\n    print(json.load(reply)["records"][0])`],
+    ["Spark", `rows = spark.read.format("tiered").option("bootstrap", ${JSON.stringify(place)}).option("topic", ${JSON.stringify(topic)}).load()\nrows.where("partition = ${partition} and offset = ${offset}").show()`],
+  ];
+}
+
+export function CopyAs(place) {
+  const cluster = usePoll("/tiered/v1/cluster", 0);
+  const [copied, setCopied] = useState("");
+  const brokers = (cluster.value?.brokers ?? []).filter((each) => each.state === "live" && each.address).map((each) => each.address).join(",") || "HOST:PORT";
+  const copy = async (tool, text) => {
+    await navigator.clipboard?.writeText(text);
+    setCopied(tool);
+  };
+  return html`<details><summary>The same in other tools</summary>
+    ${commands({ origin: location.origin, brokers, ...place }).map(([tool, text]) => html`
+      <h4>${tool} ${navigator.clipboard && html`<button class="sort" onClick=${() => copy(tool, text)}>${copied === tool ? "copied" : "copy"}</button>`}</h4>
+      <pre>${text}</pre>`)}</details>`;
+}
