@@ -80,7 +80,7 @@ class KafkaServer:
         self.pending_requests_max = settings.queued_max_requests
         """From so many pending requests on, each connection may have only one."""
         self.unsent_bytes = 0
-        """Bytes of replies in memory that clients do not take, or that wait for earlier replies, over all connections."""
+        """Bytes of replies in memory, over all connections: clients do not take them, or they wait for earlier ones."""
         self.unsent_bytes_max = settings.queued_max_request_bytes
         self.dispatch = Dispatch(self.context)
         self._loop = asyncio.get_running_loop()
