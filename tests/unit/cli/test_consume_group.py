@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 from argparse import Namespace
+from collections.abc import Callable
 
 import pytest
+from _pytest.capture import CaptureResult
 
 from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.network import SimNetwork
 from tests.unit.kafka.scripted import Answer, Delayed, Scripted
+from tiered.errors import Code
 from tiered.ids import TopicPartition
 from tiered.ports import Net
 from tiered.records.batch import encode_batch
@@ -52,6 +55,7 @@ from tiered_api.kafka.protocol.messages.sync_group import SyncGroupRequest, Sync
 
 HOST, TOPIC, GROUP = "127.0.0.1", "t", "g"
 AWAY_SECONDS = 60.0
+TOLD_SECONDS = 6.0
 BEFORE, DURING = 3, 5
 """Records that the leader has before its coordinator ends, and those that it has meanwhile."""
 ARGS = Namespace(
@@ -66,6 +70,10 @@ class GroupRig:
     def __init__(self) -> None:
         self.leader, self.coordinator = Scripted(1), Scripted(2)
         self.log_end = 0
+        self.code = 0
+        """Error code of all replies to Fetch."""
+        self.fetch_seconds = 0.0
+        """Time until a reply to Fetch without records, if it is not 0."""
         self.joins = 0
         self.committed: dict[int, int] = {}
 
@@ -105,6 +113,11 @@ class GroupRig:
 
     def fetch(self, request: FetchRequest, version: int) -> Answer:
         at = request.topics[0].partitions[0].fetch_offset
+        if self.code or self.fetch_seconds:
+            failed = FetchableTopicResponse(
+                topic=TOPIC, partitions=[PartitionData(partition_index=0, error_code=self.code)]
+            )
+            return Delayed(FetchResponse(responses=[failed]), self.fetch_seconds)
         data = encode_batch([(0, None, b"%d" % at, [])], base_offset=at) if at < self.log_end else b""
         each = PartitionData(partition_index=0, high_watermark=self.log_end, records=data)
         reply = FetchResponse(responses=[FetchableTopicResponse(topic=TOPIC, partitions=[each])])
@@ -144,41 +157,76 @@ async def consume_with_outage(net: Net, clock: SimClock, rig: GroupRig, *, leade
         each.stop()
 
 
-def test_reader_without_a_group_goes_on_after_its_leader_was_away(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+async def consume_with_fault(
+    net: Net, clock: SimClock, rig: GroupRig, fail: Callable[[], None], take_output: Callable[[], None]
+) -> None:
+    """Reads without a group until all records before a fault are printed. Takes the output after six seconds. The fault
+    ends later, and the reader prints the rest."""
+    await rig.start(net)
+    client = KafkaClient(net, clock, [Address(HOST, rig.leader.port)], retry_seconds=15.0)
+    consumer = new_consumer(client, Namespace(**{**vars(ARGS), "group": None}))
+    consumer.assign({TopicPartition(TOPIC, 0): 0})
+    printer = Printer(make_writer(ARGS), BEFORE + DURING)
+    rig.log_end = BEFORE
+    outages = Outages(clock, "this command", client.describe_wait)
+    running = asyncio.ensure_future(read_range(consumer, {}, printer, outages))
+    while printer.count < BEFORE:
+        await clock.sleep(0.1)
+    fail()
+    await clock.sleep(TOLD_SECONDS)
+    take_output()
+    rig.log_end += DURING
+    await clock.sleep(AWAY_SECONDS)
+    assert not running.done(), running
+    rig.code, rig.fetch_seconds = 0, 0.0
+    for each in (rig.leader, rig.coordinator):
+        each.stop()
+        await each.start(net, HOST, each.port)
+    await running
+    await consumer.close()
+    await client.close()
+    for each in (rig.leader, rig.coordinator):
+        each.stop()
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("away", b"no broker replies"),
+        ("silent", b"there is no reply yet"),
+        ("another leader", b"t-0: "),
+        ("no leader", b"t-0: "),
+    ],
+)
+def test_reader_without_a_group_is_told_of_a_fault_after_five_seconds(
+    fault: str, words: bytes, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
     loop, rig = SimLoop(1), GroupRig()
     net, clock = SimNetwork(loop, random.Random(1)).host("a"), SimClock(loop)
 
-    async def consume() -> None:
-        await rig.start(net)
-        client = KafkaClient(net, clock, [Address(HOST, rig.leader.port)], retry_seconds=15.0)
-        consumer = new_consumer(client, Namespace(**{**vars(ARGS), "group": None}))
-        consumer.assign({TopicPartition(TOPIC, 0): 0})
-        printer = Printer(make_writer(ARGS), BEFORE + DURING)
-        rig.log_end = BEFORE
-        running = asyncio.ensure_future(read_range(consumer, {}, printer, Outages(clock, "this command")))
-        while printer.count < BEFORE:
-            await clock.sleep(0.1)
-        for each in (rig.leader, rig.coordinator):
-            each.stop()
-        rig.log_end += DURING
-        await clock.sleep(AWAY_SECONDS)
-        assert not running.done(), running
-        for each in (rig.leader, rig.coordinator):
-            await each.start(net, HOST, each.port)
-        await running
-        await consumer.close()
-        await client.close()
-        for each in (rig.leader, rig.coordinator):
-            each.stop()
+    def fail() -> None:
+        match fault:
+            case "away":
+                for each in (rig.leader, rig.coordinator):
+                    each.stop()
+            case "silent":
+                rig.fetch_seconds = 600
+            case "another leader":
+                rig.code = Code.NOT_LEADER_OR_FOLLOWER.number
+            case "no leader":
+                rig.code = Code.OFFSET_NOT_AVAILABLE.number
+
+    outputs: list[CaptureResult[bytes]] = []
 
     async def test() -> None:
         async with asyncio.timeout(600):
-            await consume()
+            await consume_with_fault(net, clock, rig, fail, lambda: outputs.append(capfdbinary.readouterr()))
 
     loop.run(test())
-    out, err = capfdbinary.readouterr()
-    assert out == b"".join(b"%d\n" % number for number in range(BEFORE + DURING))
-    assert b"this command cannot read now, and tries again: no broker" in err and err.count(b"\n") == 1, err
+    first, second = *outputs, capfdbinary.readouterr()
+    assert first.out + second.out == b"".join(b"%d\n" % number for number in range(BEFORE + DURING))
+    assert first.err.startswith(b"tiered: this command cannot read now, and tries again: "), first.err
+    assert words in first.err and (first.err + second.err).count(b"\n") == 1, (first.err, second.err)
 
 
 @pytest.mark.parametrize("leader_too", [False, True])

@@ -55,7 +55,9 @@ async def _consume(args: Namespace) -> None:
         consumer = new_consumer(client, args)
         consumer.assign({each: start for each, start in starts.items() if each not in ends or start < ends[each]})
         try:
-            await read_range(consumer, ends, Printer(write, args.num), Outages(client.clock, "this command"))
+            await read_range(
+                consumer, ends, Printer(write, args.num), Outages(client.clock, "this command", client.describe_wait)
+            )
         finally:
             await consumer.close()
 
@@ -112,7 +114,7 @@ async def read_range(
     while brokers are unreachable, as Kafka's console consumer does."""
     trimmed = 0
     while consumer.positions() and not printer.is_done:
-        for fetched in await outages.outlast("read", consumer.poll):
+        for fetched in await outages.outlast("read", consumer.poll, consumer.find_fault):
             printer.print(fetched, ends.get(fetched.tp))
         sys.stdout.buffer.flush()
         for tp, position in consumer.positions().items():

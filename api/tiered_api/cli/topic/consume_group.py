@@ -64,7 +64,7 @@ class GroupReader:
         self._first_offsets: dict[TopicPartition, int] = {}
         """Offsets of the command, as they were when the partition was assigned first."""
         self._committed_ns = client.clock.mono_ns()
-        self._outages = Outages(client.clock, f"group {args.group}")
+        self._outages = Outages(client.clock, f"group {args.group}", client.describe_wait)
 
     async def run(self) -> None:
         consumer = new_consumer(self._client, self._args)
@@ -108,7 +108,7 @@ class GroupReader:
 
     async def _read(self, consumer: KafkaConsumer) -> None:
         while not self._member.must_rejoin.is_set() and not self._printer.is_done:
-            for fetched in await self._outages.outlast(READ, consumer.poll):
+            for fetched in await self._outages.outlast(READ, consumer.poll, consumer.find_fault):
                 if not self._printer.is_done:
                     self._uncommitted[fetched.tp] = self._printer.print(fetched, None)
             sys.stdout.buffer.flush()

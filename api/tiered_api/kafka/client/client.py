@@ -94,6 +94,8 @@ class KafkaClient:
         self.coordinators: dict[tuple[int, str], int] = {}
         self.connect_faults: dict[int, str] = {}
         """Why the last attempt to connect to a broker failed; nothing for one that could be reached."""
+        self._unanswered = ""
+        """Why the last search for any broker failed; "" if a broker was found."""
         self._net = net
         self._client_id = client_id
         self._login = login
@@ -226,6 +228,10 @@ class KafkaClient:
         """True if the deadline has passed."""
         return self.clock.mono_ns() >= deadline
 
+    def describe_wait(self) -> str:
+        """Returns why brokers cannot be connected now; "" if each one can that a request needed."""
+        return self._unanswered or "; ".join(self.connect_faults.values())
+
     def backoffs(self) -> Iterator[Callable[[], Awaitable[None]]]:
         """Yields, for each try, the function that pauses before the next try; pauses grow, and there is no end."""
         seconds = BACKOFF_FIRST_SECONDS
@@ -242,16 +248,20 @@ class KafkaClient:
         for pause in self.backoffs():
             for connection in self._connections.values():
                 if connection.closed is None and not self._is_due(connection):
+                    self._unanswered = ""
                     return connection
             faults = []
             for address in dict.fromkeys([*self.brokers.values(), *self._bootstrap]):
                 try:
-                    return await self._open(address)
+                    connection = await self._open(address)
+                    self._unanswered = ""
+                    return connection
                 except Unavailable as fault:
                     faults.append(str(fault))
             if not self.brokers or self.has_passed(deadline):
                 tried = ", ".join(map(str, self._bootstrap))
                 raise NotConnected(f"no broker replies at {tried} ({'; '.join(faults)}): check {self._brokers_from}")
+            self._unanswered = f"no broker replies ({'; '.join(faults)})"
             await pause()
         raise AssertionError("pauses never end")
 

@@ -75,6 +75,8 @@ class _Position:
     offset: int
     aborted_producers: set[int] = field(default_factory=set)
     failure: _ReadFailure | None = None
+    lost: str = ""
+    """Why the last request to its leader had no reply, or why it has no leader."""
     unread_since_ns: int | None = None
     """Time since when replies have no records although the log does. The broker may wait for the bucket."""
     held_back: tuple[int, int] = (-1, 0)
@@ -134,6 +136,18 @@ class KafkaConsumer:
         await asyncio.gather(*self._fetches.values(), return_exceptions=True)
         self._fetches.clear()
 
+    def find_fault(self) -> str:
+        """Returns why a partition cannot be read now; "" if each of them can. A failure that `warn` had is left out."""
+        for tp, position in self._positions.items():
+            failure = position.failure
+            if failure is not None and failure.code is not Code.KAFKA_STORAGE_ERROR:
+                return f"{tp}: {explain_error(failure.code.number)}"
+            if position.lost:
+                return position.lost
+            if failure is None and position.unread_since_ns is not None:
+                return f"{tp}: its broker sends no records from offset {position.offset} on"
+        return ""
+
     async def poll(self) -> list[FetchedBatch]:
         """Returns the batches of one leader; may be empty after its longest wait. Raises `Refused` if a partition
         cannot be read, `Unavailable` if that lasted for the time limit of a request. No batch is lost then: the next
@@ -189,6 +203,8 @@ class KafkaConsumer:
         if self._retry_until is None:
             self._retry_until = self._client.new_deadline()
         self._client.forget_leaders(offsets)
+        for tp in offsets.keys() & self._positions.keys():
+            self._positions[tp].lost = f"{tp}: {fault}"
         if fault.final or self._client.has_passed(self._retry_until):
             raise fault
         await self._client.clock.sleep(LOST_LEADER_BACKOFF_SECONDS)
@@ -205,7 +221,8 @@ class KafkaConsumer:
         deadline = self._client.new_deadline()
         for pause in self._client.backoffs():
             shares, leaderless = await self._client.group_by_leader(idle)
-            for no in leaderless.values():
+            for tp, no in leaderless.items():
+                self._positions[tp].lost = str(no)
                 if no.code not in STALE_LEADER_CODES or self._client.has_passed(deadline):
                     raise no
             if shares:
@@ -253,6 +270,7 @@ class KafkaConsumer:
                 position = self._positions.get(tp)
                 if position is None or position.offset != offsets.get(tp):
                     continue  # dropped or assigned anew since
+                position.lost = ""
                 if each.error_code:
                     failure = self._handle_error(tp, position, each) or failure
                     continue
@@ -303,7 +321,9 @@ class KafkaConsumer:
             return self._back_off(tp, position, code)
         if code is Code.OFFSET_OUT_OF_RANGE:
             self._out_of_range.add(tp)
-        elif code is not Code.OFFSET_NOT_AVAILABLE:
+        elif code is Code.OFFSET_NOT_AVAILABLE:  # a new leader that does not know yet what is committed
+            return self._back_off(tp, position, code)
+        else:
             raise to_refused(got.error_code, str(tp))
         return None
 
