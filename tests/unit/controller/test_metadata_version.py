@@ -1,6 +1,6 @@
 """Tests of `tiered.metadata.version`: level 0 has no kind and no field that brokers of an earlier program refuse.
 
-`level_0.json` has the kinds and fields of that program. It was strict: what it did not know was `Corrupt`.
+`earlier_program.py` has the strict reader of that program.
 """
 
 from __future__ import annotations
@@ -9,12 +9,16 @@ import itertools
 import json
 import uuid
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
 
+from tests.unit.controller.earlier_program import (
+    LEVEL_0,
+    unknown_in_change,
+    unknown_in_message,
+    unknown_in_snapshot,
+)
 from tests.unit.controller.test_controller import decide, refusal
 from tests.unit.controller.test_leaders import cluster, incarnation, register, topic_id
 from tiered.config.settings import Settings
@@ -30,7 +34,6 @@ from tiered.metadata.features import FIELDS_SINCE, HIGHEST_METADATA_VERSION, MET
 from tiered.metadata.image import from_json, to_json
 from tiered.metadata.parts.features import FeaturesImage
 
-LEVEL_0: dict[str, dict[str, list[str]]] = json.loads((Path(__file__).parent / "level_0.json").read_text())
 RAISE = requests.UpdateFeatures((requests.FeatureUpdate(METADATA_VERSION, 1),))
 
 
@@ -43,21 +46,6 @@ def older_cluster(*nodes: int) -> Controller:
     )
 
 
-def unknown_parts(found: Any) -> list[str]:
-    """Returns what the earlier program refuses in a message."""
-    match found:
-        case {"kind": str(kind)}:
-            own = (
-                []
-                if kind in ("map", "Code", "Refused")
-                else sorted(found.keys() ^ {"kind", *LEVEL_0["messages"][kind]})
-            )
-            return own + [part for each in found.values() for part in unknown_parts(each)]
-        case list():
-            return [part for each in found for part in unknown_parts(each)]
-    return []
-
-
 def test_older_cluster_writes_only_what_the_earlier_program_reads() -> None:
     shard = older_cluster(1, 2)
     written: list[kinds.Change] = []
@@ -67,22 +55,16 @@ def test_older_cluster_writes_only_what_the_earlier_program_reads() -> None:
     ):
         made = shard.decide(request, 7)
         written += made.changes
-        assert not unknown_parts(orjson.loads(encode_reply(made.reply, shard.image.metadata_version)))
+        assert not unknown_in_message(orjson.loads(encode_reply(made.reply, shard.image.metadata_version)))
         shard.apply(made.changes)
     lost = shard.decide(requests.ReportLoss(topic_id(shard), 0, 0, 5, newest_ms=9), 7)
     shard.apply(lost.changes)
     assert refusal(shard, requests.ReportDisk(1, incarnation(1), DISK_FULL)) is Code.UNSUPPORTED_VERSION
     for change in (*written, *lost.changes):
-        body = kinds.to_json(change)
-        assert body.keys() <= {"kind", *LEVEL_0["changes"][body["kind"]]}
+        assert not unknown_in_change(kinds.to_json(change))
     snapshot = to_json(shard.image)
-    assert all(each.keys() <= {*LEVEL_0["snapshot"]["brokers"]} for each in snapshot["brokers"])
-    assert sorted(snapshot) == LEVEL_0["snapshot"]["body"]
-    for topic in snapshot["topics"]:
-        assert topic.keys() <= {*LEVEL_0["snapshot"]["topics"]}
-        assert all(each.keys() <= {*LEVEL_0["snapshot"]["partitions"]} for each in topic["partitions"])
-    [[*_, [loss]]] = snapshot["losses"]
-    assert len(loss) == len(LEVEL_0["snapshot"]["loss"]) and shard.image.topics["t"].partitions[0].loss is not None
+    assert not unknown_in_snapshot(snapshot)
+    assert shard.image.losses and shard.image.topics["t"].partitions[0].loss is not None
     assert from_json(json.loads(json.dumps(snapshot))) == shard.image
 
 
@@ -94,8 +76,8 @@ def test_requests_at_level_0_are_those_of_the_earlier_program() -> None:
         requests.RegisterBroker(1, "i", "d", ""),
         requests.ReportLoss(TopicId("x"), 0, 0, 5, newest_ms=9),
     ):
-        assert not unknown_parts(orjson.loads(encode_request(request, 0)))
-        assert unknown_parts(orjson.loads(encode_request(request)))
+        assert not unknown_in_message(orjson.loads(encode_request(request, 0)))
+        assert unknown_in_message(orjson.loads(encode_request(request)))
         assert decode_request(encode_request(request)) == request
     assert decode_request(encode_request(creation, 0)) == requests.CreateTopic("t")
 
