@@ -441,6 +441,8 @@ class Broker:
             beyond_ends=self.offsets_beyond_end.find(),
             holding=self.late_transactions.find_holding(self.tiering.find_most_lagging()),
             uncleanable=self.log_cleaner.uncleanable,
+            damaged=self.cold_tier.reader.list_damaged(),
+            now_ms=self.world.clock.wall_ms(),
             contact_lost_ms=0 if self.cluster.has_controller_contact else self.cluster.standby.silent_ms,
         )
 

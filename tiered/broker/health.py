@@ -14,6 +14,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
+from tiered.cold.read_backoff import DamagedObject
 from tiered.controller.partition_health import (
     PartitionHealth,
     broker_state,
@@ -77,6 +78,8 @@ def assess_health(
     beyond_ends: Sequence[OffsetBeyondEnd],
     holding: LateTransaction | None,
     uncleanable: Mapping[TopicPartition, str],
+    damaged: Sequence[DamagedObject],
+    now_ms: int,
     contact_lost_ms: int,
 ) -> Health:
     """Returns the report of a broker from the states of its parts.
@@ -85,7 +88,8 @@ def assess_health(
     `copy_lag_ms`: age of the oldest record that is not in the bucket; `copy_lag_max_ms` is its limit; `holding` is the
     open transaction whose end the upload of that record waits for, if there is one. `clocks` are
     problems of this broker's clock, and of others that it finds as controller; `clock_comparisons` has the numbers.
-    `contact_lost_ms`: time without contact with the controller; 0 with it.
+    `damaged` are objects in the bucket that the last cold reads found
+    missing or damaged. `contact_lost_ms`: time without contact with the controller; 0 with it.
     """
     problems = list(_describe_not_serving(failure, waits_for_store=waits_for_store, started=started))
     if disk.dead is not None:
@@ -130,6 +134,7 @@ def assess_health(
     problems += _describe_late_transactions(late_transactions)
     problems += _describe_beyond_ends(beyond_ends)
     problems += [f"compaction of {tp} stopped: {why}" for tp, why in islice(uncleanable.items(), LISTED_MAX)]
+    problems += _describe_damaged(damaged, image, now_ms)
     full_disks = _describe_full_disks(image)
     own_id = partition_health.node_id
     if own_id in full_disks and image.brokers[own_id].moved_leaders:
@@ -156,6 +161,7 @@ def assess_health(
         "late_transactions": [_late_details(late) for late in late_transactions[:LISTED_MAX]],
         "offsets_beyond_end": len(beyond_ends),
         "uncleanable_partitions": len(uncleanable),
+        "damaged_objects": len(damaged),
         "waiting_segments": waiting_segments,
         "copy_lag_ms": copy_lag_ms,
         "pending_metadata": pending_metadata,
@@ -198,6 +204,18 @@ def _describe_beyond_ends(beyond_ends: Sequence[OffsetBeyondEnd]) -> Iterator[st
         )
     if len(beyond_ends) > LISTED_MAX:
         yield f"and {len(beyond_ends) - LISTED_MAX} more committed offsets are above the end of a partition"
+
+
+def _describe_damaged(damaged: Sequence[DamagedObject], image: Image, now_ms: int) -> Iterator[str]:
+    for each in damaged[-LISTED_MAX:]:
+        topic = image.topics_by_id.get(each.partition_id.topic_id)
+        name = each.partition_id if topic is None else TopicPartition(topic.name, each.partition_id.partition)
+        yield (
+            f"cold reads of {name} fail, last at {_format_time(now_ms - each.age_ms)}: {each.why} (restore the object,"
+            " and read it once; see tiered cold verify)"
+        )
+    if len(damaged) > LISTED_MAX:
+        yield f"and {len(damaged) - LISTED_MAX} more objects in the bucket are missing or damaged"
 
 
 def _describe_holding(holding: LateTransaction | None) -> str:

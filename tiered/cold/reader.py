@@ -20,7 +20,7 @@ from tiered.cold.chunks import FEW_GETS_STEP, MIB, Chunk
 from tiered.cold.layout import SectionKind, SectionRef, SegmentSections, parse_key
 from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.cold.manifest_store import ManifestStore, ObjectMissing
-from tiered.cold.read_backoff import TIME_LOOKUPS, ReadBackoff, txn_index_key
+from tiered.cold.read_backoff import TIME_LOOKUPS, DamagedObject, ReadBackoff, txn_index_key
 from tiered.cold.stream import ColdBatches, ColdStream
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.fair_slots import FairSlots
@@ -98,6 +98,9 @@ class ColdReader:
         for why in ("unavailable", "corrupt"):
             self._failures.inc(0, why)  # a rate over time needs the sample before the first failure
         self._backoff = ReadBackoff()
+        metrics.gauge(
+            "tiered_cold_damaged_objects", "Objects that the last cold read of the last hour found missing or damaged."
+        ).set_function(lambda: float(len(self.list_damaged())))
         self._log_limiter = LogLimiter(clock)
         self._seconds = metrics.histogram("tiered_cold_get_seconds", "Duration of ranged gets", GET_SECONDS)
 
@@ -117,6 +120,8 @@ class ColdReader:
         """
         with self._with_backoff(partition_id, offset, manifest):
             found = await self._read(partition_id, manifest, offset, max_bytes)
+        if found is not None and self._backoff:
+            self._backoff.record_whole(partition_id, found.entry.key)
         return b"" if found is None else found.data
 
     async def read_committed(
@@ -421,6 +426,10 @@ class ColdReader:
             if attempt:
                 raise Corrupt(f"section {bad.kind} has a wrong CRC", where=entry.key, position=bad.position)
         return parts
+
+    def list_damaged(self) -> list[DamagedObject]:
+        """Returns the objects that are missing or damaged by the last read of them, of the last hour."""
+        return self._backoff.list_damaged(self._clock.mono_ns())
 
     def close(self) -> None:
         """Closes all streams."""

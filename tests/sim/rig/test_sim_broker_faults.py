@@ -518,3 +518,28 @@ def test_broker_replaced_while_frozen_stops_within_minutes(collected: bool) -> N
         await rig.stop()
 
     run(scenario)
+
+
+def test_missing_object_is_a_problem_until_it_can_be_read() -> None:
+    async def scenario(rig: SimBrokerRig) -> None:
+        node = await rig.start()
+        replica = await rig.create()
+        await fill(replica, 10)
+        await rig.wait_until(lambda: replica.cold_end_offset == 9)
+        manifest = await node.cold_tier.manifests.load(replica.partition_id)
+        assert manifest is not None and not node.health().problems
+        key = manifest.entries[0].key
+        content = rig.bucket.objects[key].data
+        await rig.bucket.memory.delete([key])
+        with pytest.raises(Corrupt):
+            await node.cold_tier.reader.read(replica.partition_id, manifest, 0, 1)
+        [problem] = node.health().problems
+        assert problem.startswith("cold reads of t-0 fail, last at ") and f"object is missing where={key}" in problem
+        assert node.health().own_problems == [problem] and node.health().details["damaged_objects"] == 1
+        await rig.bucket.memory.put(key, content)
+        await asyncio.sleep(1)
+        await node.cold_tier.reader.read(replica.partition_id, manifest, 0, 1)
+        assert not node.health().problems
+        await rig.stop()
+
+    run(scenario)

@@ -8,8 +8,10 @@ import pytest
 
 from tests.unit.cold.rig import PID, Broker, Rig, cold, small
 from tiered.cold.manifest import Manifest
-from tiered.errors import Corrupt, Unavailable
+from tiered.cold.read_backoff import DAMAGED_MAX, ReadBackoff
+from tiered.errors import Corrupt, TooLarge, Unavailable
 from tiered.object_store.faulty import FaultKind, FaultRule
+from tiered.ports import GetResult
 
 MINUTE = 60.0
 
@@ -95,3 +97,44 @@ def test_time_lookups_wait_for_the_backoff_too() -> None:
         assert broker.store.calls["get"] - before <= 14
 
     rig.run(scenario)
+
+
+def test_damaged_object_is_listed_until_it_can_be_read() -> None:
+    rig = Rig()
+    small(rig)
+
+    async def scenario() -> None:
+        broker, manifest = await cold(rig)
+        reader, first = broker.reader, manifest.entries[0]
+        got = await rig.bucket.memory.get(first.key)
+        assert isinstance(got, GetResult)
+        await rig.bucket.memory.delete([first.key])
+        for offset in (0, 5):
+            with pytest.raises(Corrupt):
+                await reader.read(PID, manifest, offset, 1)
+        [damaged] = reader.list_damaged()
+        assert damaged.partition_id == PID and first.key in damaged.why and "missing" in damaged.why
+        assert "tiered_cold_damaged_objects 1" in broker.metrics.render()
+        await asyncio.sleep(3 * MINUTE)
+        assert reader.list_damaged()[0].age_ms >= 180_000
+        await rig.bucket.memory.put(first.key, got.data)
+        assert await reader.read(PID, manifest, 8, 1), "another offset of the object"
+        assert reader.list_damaged() == []
+
+    rig.run(scenario)
+
+
+def test_damaged_object_that_nobody_reads_is_listed_for_an_hour() -> None:
+    backoff = ReadBackoff()
+    backoff.record_failure(PID, 5, Corrupt("object is missing", where="k"), 0)
+    backoff.record_failure(PID, 5, Unavailable("no reply"), 1)
+    backoff.record_failure(PID, 7, TooLarge("too large", where="l"), 1)
+    assert [each.why for each in backoff.list_damaged(3_599_000_000_000)] == ["object is missing where=k"]
+    assert backoff.list_damaged(3_600_000_000_000) == []
+
+
+def test_number_of_damaged_objects_is_bounded() -> None:
+    backoff = ReadBackoff()
+    for number in range(DAMAGED_MAX + 2):
+        backoff.record_failure(PID, number, Corrupt("object is missing", where=str(number)), number)
+    assert len(backoff.list_damaged(0)) == DAMAGED_MAX and backoff.list_damaged(0)[0].why.endswith("where=2")

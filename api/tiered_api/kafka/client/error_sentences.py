@@ -18,7 +18,8 @@ SENTENCES: dict[Code, str] = {
     Code.UNKNOWN_SERVER_ERROR: f"the broker failed with an unexpected error; {_LOG}",
     Code.NONE: "there was no error",
     Code.OFFSET_OUT_OF_RANGE: "the partition has no such offset; `tiered topic describe -p` shows its first and last",
-    Code.CORRUPT_MESSAGE: "the records arrived damaged, or a compacted topic got one without a key; check the record",
+    Code.CORRUPT_MESSAGE: "records arrived damaged, or without a key in a compacted topic; or they are damaged or"
+    " missing where they are stored: see `tiered cluster health`",
     Code.UNKNOWN_TOPIC_OR_PARTITION: "there is no such topic or partition, or no right to it; see `tiered topic list`",
     Code.INVALID_FETCH_SIZE: f"the size of the fetch is not possible; {_BUG}",
     Code.LEADER_NOT_AVAILABLE: f"the partition has no leader now; {_AGAIN}, `tiered cluster health` shows why",
