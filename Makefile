@@ -6,7 +6,7 @@
 #   make test-all  those too that show the same once more, on the other kind of store or against Kafka
 #   make compat  Kafka's clients against ours, plainly and over SASL_SSL, and against Apache Kafka, the same assertions:
 #                make -j2 compat for two at once; Java, kcat (apt: kafkacat or kcat) and node with npm are used where
-#                they are there
+#                they are there. It also replaces brokers of an earlier program, from the history of this clone, under load
 #   make check   format, lint, types, floors, tidy, docs, known holes of dependencies: what takes seconds
 #   make hooks   the hook of git that checks the message of each commit, for this clone; a hook that is there stays
 #   make look    a report on files, names, words and import circles; it fails nothing. BEFORE=counts.json shows both counts
@@ -62,7 +62,7 @@ test-all: $(VENV)/.dev
 compat: compat-ours compat-secure compat-peer
 
 compat-ours: $(VENV)/.dev
-	COMPAT=ours $(BIN)/python -m pytest tests/compat
+	COMPAT=ours $(BIN)/python -m pytest tests/compat tests/chaos/test_rolling_upgrade.py
 
 compat-secure: $(VENV)/.dev
 	COMPAT=secure $(BIN)/python -m pytest tests/compat

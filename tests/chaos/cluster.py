@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -44,7 +45,6 @@ TOPIC = {
 SETTINGS = {
     "remote.log.manager.task.interval.ms": "1000",
     "log.retention.check.interval.ms": "1000",
-    "tiered.internal.configs.enable": "true",
     "offsets.topic.num.partitions": "3",
     "transaction.state.log.num.partitions": "3",
 }
@@ -56,10 +56,37 @@ QUICK_SETTINGS = {
 """Settings with short timeouts, so that tests are shorter."""
 
 
-class ChaosBroker:
-    """One process, its directory and its ports. A start does not wait until it is ready."""
+SMALL_SEGMENTS = "internal.segment.bytes"
 
-    def __init__(self, node: int, directory: Path, options: Sequence[str], env: Mapping[str, str]) -> None:
+
+@dataclass(frozen=True)
+class Program:
+    """The program of a broker: that of this repository, or another one whose sources are in the folder `root`."""
+
+    root: Path | None = None
+    options: tuple[str, ...] = ("-c", "tiered.internal.configs.enable=true")
+    """Options that other programs do not know."""
+    segment_bytes: str = SMALL_SEGMENTS
+    """The setting of topics for small segments."""
+
+    def find_environment(self) -> dict[str, str]:
+        """Returns the variables that let Python import the program."""
+        if self.root is None:
+            return {}
+        return {"PYTHONPATH": os.pathsep.join(str(self.root / each) for each in ("", "api", "spark"))}
+
+
+THIS_PROGRAM = Program()
+
+
+class ChaosBroker:
+    """One process, its directory and its ports. A start does not wait until it is ready. `program` may change while it
+    is stopped."""
+
+    def __init__(
+        self, node: int, directory: Path, options: Sequence[str], env: Mapping[str, str], program: Program
+    ) -> None:
+        self.program = program
         self.node = node
         self.directory = directory / f"broker-{node}"
         self.log = directory / f"broker-{node}.log"
@@ -76,12 +103,15 @@ class ChaosBroker:
         assert self.process is None
         command = [
             *COMMAND, "serve", "--node-id", str(self.node), "--data-dir", str(self.directory), *self._options,
+            *self.program.options,
             "--http", f"127.0.0.1:{self._http}", "-c", "inter.broker.listener.name=BROKERS",
             "-c", f"listeners=PLAINTEXT://127.0.0.1:{self.port},BROKERS://127.0.0.1:{self.inter_broker_port}",
             "-c", f"advertised.listeners=PLAINTEXT://127.0.0.1:{advertised},BROKERS://127.0.0.1:{to_brokers}",
         ]  # fmt: skip
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=self._env)
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, env=self._env | self.program.find_environment(), cwd=self.program.root
+            )
 
     def freeze(self) -> None:
         assert self.process is not None
@@ -123,7 +153,10 @@ class ChaosCluster:
     """The three brokers, sometimes a fourth, their links, and their bucket if it injects faults. See
     `chaos_cluster`."""
 
-    def __init__(self, directory: Path, links: LinkProxy, s3: FakeS3 | None, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, directory: Path, links: LinkProxy, s3: FakeS3 | None, settings: Mapping[str, str], program: Program
+    ) -> None:
+        self._program = program
         self.links = links
         self.s3 = s3
         self.directory = directory
@@ -144,7 +177,7 @@ class ChaosCluster:
         if self.s3 is not None:
             own = self.links.add(BUCKET, urlsplit(self.s3.endpoint).port or 0, origin=node)
             env = self.s3.environment | {"AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{own}"}
-        broker = self.brokers[node] = ChaosBroker(node, self.directory, self._options, env)
+        broker = self.brokers[node] = ChaosBroker(node, self.directory, self._options, env, self._program)
         self.ports[node] = self.links.add(node, broker.port, origin=CLIENT)
         self._to_brokers[node] = self.links.add(node, broker.inter_broker_port, origin=None)
 
@@ -201,9 +234,15 @@ class ChaosCluster:
             self.brokers[node].end(signal.SIGKILL)
         self.links.refuse(nodes)  # a link that found one of them not dead yet listens again
 
-    def create(self, topic: str, partitions: int, config: Mapping[str, str]) -> None:
+    def create(
+        self, topic: str, partitions: int, config: Mapping[str, str], *, has_small_segments: bool = True
+    ) -> None:
         """Creates a topic with three replicas and `min.insync.replicas` 2."""
-        [made] = self._admin.create_topics([NewTopic(topic, partitions, 3, config=TOPIC | dict(config))]).values()
+        settings = TOPIC | dict(config)
+        segment_bytes = settings.pop(SMALL_SEGMENTS)
+        if has_small_segments:
+            settings[self._program.segment_bytes] = segment_bytes
+        [made] = self._admin.create_topics([NewTopic(topic, partitions, 3, config=settings)]).values()
         made.result(30)
 
     def elect_preferred(self) -> None:
@@ -264,11 +303,14 @@ async def _elect(addresses: Sequence[Address]) -> None:
 
 
 @contextmanager
-def chaos_cluster(directory: Path, store: str, settings: Mapping[str, str]) -> Iterator[ChaosCluster]:
-    """Yields three running brokers that know each other; `store` is file or s3. No process is left at the end."""
+def chaos_cluster(
+    directory: Path, store: str, settings: Mapping[str, str], program: Program = THIS_PROGRAM
+) -> Iterator[ChaosCluster]:
+    """Yields three running brokers of a program that know each other; `store` is file or s3. No process is left at the
+    end."""
     with ExitStack() as stack:
         s3 = stack.enter_context(s3_fake()) if store == "s3" else None
-        three = ChaosCluster(directory, stack.enter_context(link_proxy()), s3, settings)
+        three = ChaosCluster(directory, stack.enter_context(link_proxy()), s3, settings, program)
         try:
             three.start(*NODES)
             three.wait_until(three.is_in_sync, 60, lambda: three.brokers[1].log_tail())

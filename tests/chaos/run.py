@@ -23,7 +23,7 @@ from tests.chaos.audit import (
     check_transactions,
     read_all,
 )
-from tests.chaos.cluster import NODES, ChaosCluster, chaos_cluster
+from tests.chaos.cluster import NODES, THIS_PROGRAM, ChaosCluster, Program, chaos_cluster
 from tests.chaos.copies import compare_brokers, compare_cold, producer_lookup, read_cold_batches, read_log_batches
 from tests.chaos.faults import ChaosFault, FaultContext
 from tests.chaos.transactions import EACH, CopierChain, TransactionalWriter
@@ -246,15 +246,17 @@ def run(
     deadline_factor: float = 1.0,
     topic: Mapping[str, str] | None = None,
     resent_allowed: str = "",
+    program: Program = THIS_PROGRAM,
     say: Callable[[str], None] = print,
 ) -> ChaosReport:
     """Runs faults one after the other while clients write `rate` records a second and partition; then stops everything
     and audits it. `deadline_factor` multiplies the deadlines of faults, and `topic` has settings of topics.
-    `resent_allowed` is the reason for which a client may repeat records under a new producer epoch, if it may."""
+    `resent_allowed` is the reason for which a client may repeat records under a new producer epoch, if it may. The
+    brokers begin with `program`."""
     began = time.monotonic()
     report = ChaosReport(store)
     with ExitStack() as stack:
-        three = stack.enter_context(chaos_cluster(directory, store, settings))
+        three = stack.enter_context(chaos_cluster(directory, store, settings, program))
         three.create(TOPIC, PARTITIONS, topic or {})
         for name in (TRANSACTIONS_TOPIC, COPIES_TOPIC):
             three.create(name, TRANSACTIONS_PARTITIONS, topic or {})
