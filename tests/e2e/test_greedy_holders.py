@@ -24,7 +24,7 @@ from tests.e2e.kafka_site import kafka_broker
 from tests.sources import modules, nodes
 from tests.unit.groups.rig import Rig
 from tests.unit.hot.fixtures import NOW
-from tests.unit.producers.test_states import walked_batch
+from tests.unit.producers.builders import walked_batch
 from tests.unit.transactions.rig import ShardRig
 from tiered.config.settings import Settings, broker_rows
 from tiered.controller import delegation_tokens
@@ -36,7 +36,8 @@ from tiered.groups.limits import GroupSettings
 from tiered.groups.pending_offsets import OFFSET_BYTES
 from tiered.ids import KEYED_FROM, encode_uuid
 from tiered.metadata.image import Image
-from tiered.producers.states import ProducerLimits, ProducerStates
+from tiered.producers.limits import ProducerLimits
+from tiered.producers.states import ProducerStates
 from tiered.quotas.shares import POTS, PotRefused
 from tiered.security.principal import Caller, Principal
 from tiered.transactions.decision import ID_BYTES

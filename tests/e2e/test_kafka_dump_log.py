@@ -160,8 +160,8 @@ def test_same_batches_become_the_same_files(disk: LocalDisk, tmp_path: Path, opt
 
             opened = await open_log(LocalDisk(str(peer.logs)), topic_id=topic_id)
             assert (opened.end_offset > RECORDS) if options else (opened.end_offset == RECORDS)
-            opened.producers.on_high_watermark(opened.end_offset)
-            assert opened.producers.first_unstable_offset is None
+            opened.producers.txns.on_high_watermark(opened.end_offset)
+            assert opened.producers.txns.first_unstable_offset is None
             assert opened.offset_gaps == []
             assert len(read_all(opened, max_bytes=1 << 20)) == sum(len(files[n]) for n in files if n.endswith(".log"))
             assert len(opened.producers) == 1

@@ -355,7 +355,7 @@ def test_refused_producer_of_librdkafka_loses_no_message(tmp_path: Path) -> None
         sending = asyncio.create_task(asyncio.to_thread(send_idempotently, site.address))
         await wait_until(lambda: refusals.value("producer-ids") >= 4)
         assert not sending.done()
-        replica.log.producers.remove_expired(site.broker.world.clock.mono_ns() // 10**6, 0)
+        replica.log.producers.known.remove_expired(site.broker.world.clock.mono_ns() // 10**6, 0)
         assert await sending == ["None"]
 
     run(tmp_path, scenario, tiered_producer_ids_max=32)

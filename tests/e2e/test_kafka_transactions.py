@@ -211,7 +211,7 @@ def test_first_record_that_is_refused_leaves_no_guard(tmp_path: Path) -> None:
         assert await other.init() is Code.NONE
         for each in (client, other):
             assert await each.send(replica, b"third", sequence=2) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-            assert not replica.log.producers._guards
+            assert not replica.log.producers.guards
             assert await each.send(replica, b"first", sequence=0) is await each.end(True) is Code.NONE
 
     run_transactions(tmp_path, scenario)

@@ -55,7 +55,8 @@ from tiered.ids import PartitionId
 from tiered.metrics import Metrics
 from tiered.ports import FileSlice, ObjectStore, Rng
 from tiered.producers.aborted_txns import MAX_OFFSET, AbortedTxn, decode_aborted_txns
-from tiered.producers.states import ProducerLimits, ProducerStates
+from tiered.producers.limits import ProducerLimits
+from tiered.producers.states import ProducerStates
 from tiered.records.key_offset_map import KeyOffsetMap
 from tiered.records.model import HEADER_BYTES, WalkedBatch
 from tiered.records.native import walk

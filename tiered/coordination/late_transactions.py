@@ -21,7 +21,7 @@ from tiered.hosting.hosted_replicas import HostedReplicas
 from tiered.ids import TopicPartition
 from tiered.metrics import Metrics
 from tiered.ports import Clock
-from tiered.producers.states import ProducerStateEntry
+from tiered.producers.entry import ProducerStateEntry
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.shard import ProducerIdAndEpoch
 from tiered.transactions.orphans import NO_RECORDS, OpenTransaction

@@ -26,7 +26,7 @@ from tiered.metadata.effective_config import topic_config
 from tiered.metadata.parts.topics import TopicImage
 from tiered.metrics import Metrics
 from tiered.ports import World
-from tiered.producers.states import ProducerLimits
+from tiered.producers.limits import ProducerLimits
 from tiered.system.turns import each_of
 
 log = logging.getLogger(__name__)

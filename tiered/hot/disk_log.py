@@ -40,7 +40,8 @@ from tiered.log_limiter import LogLimiter
 from tiered.metrics import Metrics
 from tiered.ports import Clock, Disk, FileSlice
 from tiered.producers.aborted_txns import list_for_readers
-from tiered.producers.states import ProducerLimits, ProducerStates
+from tiered.producers.limits import ProducerLimits
+from tiered.producers.states import ProducerStates
 from tiered.producers.verification import VerificationGuard
 from tiered.records.model import WalkedBatch
 from tiered.records.native import walk
@@ -219,7 +220,7 @@ class DiskLog:
     def close(self) -> None:
         """Closes the files. Writes indexes, so that the next start need not rebuild them, but syncs nothing."""
         self._swap.is_closed = self._group_flush.is_closed = True
-        self._writer.producers.leave_limits()
+        self._writer.producers.known.leave_limits()
         try:
             if not self._group_flush.write_failure:
                 self._writer.write_indexes()
@@ -339,7 +340,7 @@ class DiskLog:
     @property
     def first_unstable_offset(self) -> int:
         """Returns the first offset of the oldest undecided transaction, or the end offset if there is none."""
-        unstable = self._writer.producers.first_unstable_offset
+        unstable = self._writer.producers.txns.first_unstable_offset
         return self.end_offset if unstable is None else unstable
 
     @property

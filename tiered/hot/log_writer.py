@@ -22,7 +22,8 @@ from tiered.hot.segment_index import SegmentIndex
 from tiered.hot.segments import IndexChecksums, Segment, encode_line, encode_lines, find_segment_number, must_roll
 from tiered.hot.transaction_index import INDEX_BYTES_MAX, TransactionIndex
 from tiered.ports import Clock, File
-from tiered.producers.states import ProducerLimits, ProducerStates
+from tiered.producers.limits import ProducerLimits
+from tiered.producers.states import ProducerStates
 from tiered.records.model import CONTROL, WalkedBatch
 
 log = logging.getLogger(__name__)
@@ -124,7 +125,7 @@ class LogWriter:
         self.epochs = opened.epochs
         self.producers = opened.producers
         self.producer_limits = producer_limits
-        self.producers.join_limits(producer_limits)
+        self.producers.known.join_limits(producer_limits)
         self.end_offset = opened.segments[-1].next_offset
         self.unsynced = unsynced
         self.is_tiered = False
@@ -201,9 +202,9 @@ class LogWriter:
 
     def replace_producers(self, producers: ProducerStates) -> None:
         """Replaces the producer state after the log end has moved."""
-        self.producers.leave_limits()
+        self.producers.known.leave_limits()
         self.producers = producers
-        producers.join_limits(self.producer_limits)
+        producers.known.join_limits(self.producer_limits)
 
     # -- growing ------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,9 @@ from tiered.hot.recovery import WHOLE_LOG, classify_files, usable_snapshots
 from tiered.hot.segment_files import SegmentFiles
 from tiered.hot.segments import Segment, find_segment_number
 from tiered.producers.aborted_txns import AbortedTxn
-from tiered.producers.states import BATCHES_RETAINED, ProducerLimits, ProducerStates
+from tiered.producers.entry import BATCHES_RETAINED
+from tiered.producers.limits import ProducerLimits
+from tiered.producers.states import ProducerStates
 from tiered.records.model import CONTROL, TRANSACTIONAL, WalkedBatch
 
 log = logging.getLogger(__name__)

@@ -191,4 +191,5 @@ def _first_open_offset(sections: SegmentSections, entry: SegmentEntry) -> int | 
     """
     if not sections.producers:
         raise Corrupt("segment has transactions and no producer snapshot", where=entry.key)
-    return ProducerStates.from_snapshot(sections.producers, entry.next_offset, where=entry.key).first_unstable_offset
+    states = ProducerStates.from_snapshot(sections.producers, entry.next_offset, where=entry.key)
+    return states.txns.first_unstable_offset

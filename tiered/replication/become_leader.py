@@ -109,7 +109,7 @@ async def prepare_leader_log(
     lost_markers: Sequence[TransactionMarker] = ()
     if manifest is not None:
         hot.advance_start(min(manifest.log_start_offset, hot.end_offset))
-        if hot.producers.has_open_transaction_below(manifest.cold_end_offset):
+        if hot.producers.txns.has_begun_below(manifest.cold_end_offset):
             lost_markers = await find_lost_markers(cold, manifest, hot.producers)
             if tiered:
                 await _leave_records_to_the_bucket(hot, manifest.cold_end_offset)

@@ -23,7 +23,8 @@ from tiered.hot.index import OFFSET_ENTRY
 from tiered.hot.leader_epochs import Lineage
 from tiered.hot.producer_recovery import RESTORE_BYTES
 from tiered.producers.aborted_txns import MAX_OFFSET, decode_aborted_txns
-from tiered.producers.states import ProducerLimits, ProducerStates
+from tiered.producers.limits import ProducerLimits
+from tiered.producers.states import ProducerStates
 from tiered.records.marker import TransactionMarker
 from tiered.records.model import WalkedBatch
 from tiered.records.native import walk

@@ -41,7 +41,7 @@ class FollowerReads:
         them."""
         replica = self._replica
         committed, start = replica.high_watermark, replica.log.start_offset
-        unstable, stable = replica.log.producers.first_unstable_offset, committed
+        unstable, stable = replica.log.producers.txns.first_unstable_offset, committed
         if unstable is not None and unstable < committed:
             stable = max(unstable, min(start, committed))
         return committed, stable, start

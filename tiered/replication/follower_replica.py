@@ -122,7 +122,7 @@ class FollowerReplica:
         self._disk = ports.disk
         self._save_offsets = ports.save_offsets
         if high_watermark:
-            hot.producers.on_high_watermark(high_watermark)
+            hot.producers.txns.on_high_watermark(high_watermark)
 
     @property
     def config(self) -> TopicConfig:
@@ -257,13 +257,13 @@ class FollowerReplica:
             return False
         self.log.truncate_to(offset)
         self.high_watermark = min(self.high_watermark, self.log.end_offset)
-        self.log.producers.on_high_watermark(self.high_watermark)
+        self.log.producers.txns.on_high_watermark(self.high_watermark)
         return True
 
     def _find_open_from(self) -> int | None:
         """Returns where the oldest open transaction begins that this replica has not copied again, or None. A replica
         that has all committed records need not copy again: nothing is cleaned above the high watermark."""
-        first, copied = self.log.producers.first_open_offset, self._copied_again_from
+        first, copied = self.log.producers.txns.first_offset, self._copied_again_from
         if not self.lag or first is None or (copied is not None and first >= copied):
             return None
         return first
@@ -297,7 +297,7 @@ class FollowerReplica:
         high_watermark = follower_step.next_high_watermark(self.high_watermark, part.high_watermark, hot.end_offset)
         if high_watermark > self.high_watermark:
             self.high_watermark = high_watermark
-            hot.producers.on_high_watermark(high_watermark)
+            hot.producers.txns.on_high_watermark(high_watermark)
             self.listeners.notify()
         if part.log_start_offset > hot.start_offset:
             hot.advance_start(part.log_start_offset)

@@ -207,7 +207,7 @@ class LeaderReads:
     def offset_snapshot(self) -> tuple[int, int, int]:
         """Returns the high watermark, the last stable offset and the log start offset."""
         log, hot, committed = self.unified_log, self._hot, self.state.high_watermark
-        unstable, stable = hot.producers.first_unstable_offset, committed
+        unstable, stable = hot.producers.txns.first_unstable_offset, committed
         start = hot.local_start_offset if log.manifest is None else log.log_start_offset
         if unstable is not None and unstable < committed:
             stable = max(unstable, min(start, committed))

@@ -155,7 +155,7 @@ class LeaderReplica:
         """Set once the controller has recorded a loss; None if it has already, or if there is none to report."""
         self._segments_seen = log.segment_count
         if state.high_watermark:
-            log.producers.on_high_watermark(state.high_watermark)
+            log.producers.txns.on_high_watermark(state.high_watermark)
         state.record_deletion(self.log_start_offset)
         self._advance(log.flushed_offset if log.synced_entry.fsynced_only else log.end_offset)
 
@@ -404,7 +404,7 @@ class LeaderReplica:
         `end_verification` has to follow in any case. `moves_epoch`: the producer gets a new epoch with each
         transaction."""
         producer = UnverifiedProducer(producer_id, producer_epoch, base_sequence)
-        return self.log.producers.begin_verification(producer, moves_epoch)
+        return self.log.producers.guards.begin(producer, moves_epoch)
 
     def check_transaction(self, producer_id: int, epoch: int, guard: VerificationGuard | None) -> None:
         """Raises `Refused` if `append_now` would refuse records of this transaction from a coordinator of this
@@ -414,7 +414,7 @@ class LeaderReplica:
 
     def end_verification(self, guard: VerificationGuard) -> None:
         """Gives back a guard, used or not."""
-        self.log.producers.end_verification(guard)
+        self.log.producers.guards.end(guard)
 
     async def append_marker(
         self, marker: TransactionMarker, *, timeout_ms: int = 30_000, may_wait: bool = True
@@ -524,12 +524,12 @@ class LeaderReplica:
         if not self.state.advance(position, self.log.config.min_insync_replicas):
             return
         high_watermark = self.state.high_watermark
-        self.log.producers.on_high_watermark(high_watermark)
+        self.log.producers.txns.on_high_watermark(high_watermark)
         self.reads.on_high_watermark(high_watermark)
 
     def _on_high_watermark(self) -> None:
         """Handles a new high watermark that followers brought about."""
-        self.log.producers.on_high_watermark(self.state.high_watermark)
+        self.log.producers.txns.on_high_watermark(self.state.high_watermark)
         self.reads.on_high_watermark(self.state.high_watermark)
 
     # -- followers ----------------------------------------------------------------------------------------------------
@@ -747,7 +747,7 @@ class LeaderReplica:
         """Stops serving: every caller gets `why`, those that already wait included."""
         self.on_loss_reported()
         self._wake_deletions()
-        self.log.producers.invalidate_verifications()
+        self.log.producers.guards.clear()
         self.reads.stop(why)
 
 

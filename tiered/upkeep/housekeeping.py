@@ -19,7 +19,7 @@ from tiered.errors import Refused, Unavailable
 from tiered.hosting.hosted_replicas import HostedReplicas
 from tiered.log_limiter import LogLimiter
 from tiered.ports import World
-from tiered.producers.states import IDLE_MS
+from tiered.producers.known_producers import IDLE_MS
 from tiered.replication.disk_state import DiskState
 from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.leader_replica import LeaderReplica
@@ -158,7 +158,7 @@ class Housekeeping:
         idle_ms = self._view.settings.producer_id_expiration_ms
         if self._hosted_replicas.log_store.producer_limits.is_scarce:
             idle_ms = min(idle_ms, IDLE_MS)
-        replica.log.producers.remove_expired(self._clock.mono_ns() // 1_000_000, idle_ms)
+        replica.log.producers.known.remove_expired(self._clock.mono_ns() // 1_000_000, idle_ms)
         max_age_ms: int | None = None
         if isinstance(replica, FollowerReplica) and replica.config.copies_to_bucket:
             max_age_ms = self._view.settings.tiered_upload_max_lag_ms  # for a leader replica, tiering does this

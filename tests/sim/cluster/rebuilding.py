@@ -18,7 +18,7 @@ from tiered.coordinator import host as coordinator_host
 from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metadata.image import Image
 from tiered.metadata.topic_names import TRANSACTIONS_TOPIC
-from tiered.producers.states import BATCHES_RETAINED
+from tiered.producers.entry import BATCHES_RETAINED
 from tiered.replication.leader_replica import LeaderReplica
 
 if TYPE_CHECKING:

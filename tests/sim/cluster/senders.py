@@ -21,7 +21,7 @@ from tests.sim.harness.clock import EPOCH_MS
 from tests.sim.harness.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
-from tiered.producers.states import BATCHES_RETAINED
+from tiered.producers.entry import BATCHES_RETAINED
 from tiered.records.batch import encode_batch
 from tiered.records.model import Codec
 from tiered_api.kafka.client.client import KafkaClient, code_from_number

@@ -24,7 +24,7 @@ from tiered.coordinator.runtime import CoordinatorRuntime
 from tiered.errors import Code
 from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metadata.parts.topics import PartitionImage
-from tiered.producers.states import ProducerStateEntry
+from tiered.producers.entry import ProducerStateEntry
 from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST
 from tiered_api.kafka.protocol.messages.fetch import (
     FetchableTopicResponse,

@@ -11,7 +11,7 @@ from tests.sim.cluster.run import run
 from tests.sim.cluster.senders import SimProducer, can_continue
 from tests.sim.cluster.test_cluster_stored import without_faults
 from tiered.ids import TopicPartition
-from tiered.producers.states import ProducerStates
+from tiered.producers import states
 
 OK, REFUSED, UNKNOWN = (SendVerdict.OK, 2), (SendVerdict.FAILED, 1), (SendVerdict.UNKNOWN, 1)
 
@@ -62,7 +62,7 @@ def test_pipelined_batches_are_sent_again_after_a_lost_one(monkeypatch: pytest.M
     monkeypatch.setattr(SimProducer, "_produce", lose)
     sends = run(1, with_in_flight).history.sends
     assert any(send.attempts > 1 and send.number % 7 for send in sends), "one behind was refused"
-    monkeypatch.setattr(ProducerStates, "_check_follows", lambda states, batch, producer, tail: None)
+    monkeypatch.setattr(states, "check_sequence", lambda batch, producer, before, is_empty: None)
     with pytest.raises(BrokenRules) as broken:
         run(1, with_in_flight)
     assert {*broken.value.rules} <= {"I11", "I12"}

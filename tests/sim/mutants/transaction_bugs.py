@@ -127,9 +127,9 @@ def forget_transactions_on_follow(original: Any) -> Any:
         producers: ProducerStates = self.producers
         for each in producers.list_producers():
             each.txn_first_offset = -1
-        producers._ongoing_txns.clear()
-        producers._unreplicated_txns.clear()
-        producers.first_unstable_offset = None
+        producers.txns._open.clear()
+        producers.txns._unreplicated.clear()
+        producers.txns.first_unstable_offset = None
 
     return append
 
@@ -142,7 +142,7 @@ def forget_keys_on_follow(original: Any) -> Any:
         producers: ProducerStates = self.producers
         for each in producers.list_producers():
             if each.producer_id >= KEYED_FROM and each.txn_first_offset < 0:
-                producers._forget(each.producer_id)
+                producers.known.forget(each.producer_id)
 
     return append
 

@@ -49,13 +49,13 @@ class WatchedLog:
     def write(self, producer: int, key: str, value: str) -> int:
         """Appends one record of a transaction."""
         producers, sequence = self.log.producers, self._sequences.get(producer, 0)
-        guard = producers.begin_verification(UnverifiedProducer(producer, 0, sequence), False)
+        guard = producers.guards.begin(UnverifiedProducer(producer, 0, sequence), False)
         data = encode_batch(
             [(NOW, key.encode(), value.encode(), ())], producer_id=producer, producer_epoch=0, base_sequence=sequence,
             transactional=True,
         )  # fmt: skip
         offset = self.log.append(bytearray(data), leader_epoch=0, now_ms=NOW, guard=guard).base_offset
-        producers.end_verification(guard)
+        producers.guards.end(guard)
         self._sequences[producer] = sequence + 1
         return self._note(offset)
 
@@ -75,7 +75,7 @@ class WatchedLog:
         """Closes the active segment, and makes all records durable and committed."""
         self.log.roll()
         await self.log.flush()
-        self.log.producers.on_high_watermark(self.log.end_offset)
+        self.log.producers.txns.on_high_watermark(self.log.end_offset)
 
     async def clean(self, *, at_ms: int = NOW, map_bytes: int = 1 << 16) -> None:
         """Cleans once."""

@@ -11,7 +11,7 @@ from tests.sim.harness.disk import Op
 from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, fill, numbers, read_values, run
 from tests.unit.hot.test_transactions_in_log import data, marker
 from tiered.errors import Refused
-from tiered.producers.states import IDLE_MS
+from tiered.producers.known_producers import IDLE_MS
 from tiered.records.batch import encode_batch
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.upkeep import housekeeping

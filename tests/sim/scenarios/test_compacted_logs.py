@@ -323,7 +323,7 @@ async def write_in_transaction(leader: LeaderReplica, key: bytes, value: bytes |
     data = encode_batch([(1_000, key, value, ())], producer_id=7, producer_epoch=0, transactional=True)
     producers = leader.log.producers
     producer = producers.find_unverified(decode_header(data))
-    guard = producers.begin_verification(producer, moves_epoch=False) if producer is not None else None
+    guard = producers.guards.begin(producer, moves_epoch=False) if producer is not None else None
     appended = leader.append_now(bytearray(data), ACKS_ALL, guard=guard, from_coordinator=True)
     await leader.confirm_committed(appended.last_offset + 1, 30_000)
     return appended.base_offset

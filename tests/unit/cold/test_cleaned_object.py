@@ -211,7 +211,7 @@ def write_and_clean(seed: int, large_share: float, bound: Callable[[], AbstractC
             for producer in list(writer.open):
                 writer.end(producer, commit=rng.random() < 0.6)
             log.roll()
-            log.producers.on_high_watermark(log.end_offset)
+            log.producers.txns.on_high_watermark(log.end_offset)
             with bound():
                 manifest = await upload(broker, log)
             if rng.random() < 0.2:

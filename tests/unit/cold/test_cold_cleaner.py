@@ -25,7 +25,7 @@ from tiered.errors import Corrupt, Fenced, Unavailable
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.log_cleaning import LogChanged
 from tiered.object_store.faulty import FaultKind, FaultRule
-from tiered.producers.states import ProducerLimits
+from tiered.producers.limits import ProducerLimits
 from tiered.records.batch import encode_batch
 from tiered.records.model import CRC_AT, CRC_FROM, HEADER_BYTES, Codec
 from tiered.records.native import crc32c, walk
@@ -208,7 +208,7 @@ def test_aborted_records_go_and_committed_ones_stay() -> None:
             writer.end(3, commit=False)
             append(log, bytearray(encode_batch([(NOW, b"k", b"v%d" % number, ())])))
         log.roll()
-        log.producers.on_high_watermark(log.end_offset)
+        log.producers.txns.on_high_watermark(log.end_offset)
         manifest = await upload(broker, log)
         result = await clean(broker.make_cleaner(), manifest)
         assert result.is_whole and [each[2] for each in await read(rig.broker("reader"))] == ["v11"]
@@ -230,7 +230,7 @@ def test_committed_records_stay_if_the_log_starts_behind_an_abort(is_deleted: bo
         kept = writer.write(3, key=b"k")
         writer.end(3, commit=True)
         log.roll()
-        log.producers.on_high_watermark(log.end_offset)
+        log.producers.txns.on_high_watermark(log.end_offset)
         manifest = await upload(broker, log)
         assert manifest.segment_count == 1 and manifest.log_start_offset < start
         if is_deleted:

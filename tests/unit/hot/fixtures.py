@@ -13,7 +13,7 @@ from tiered.hot.disk_log import DiskLog, LogAppendInfo
 from tiered.hot.time_lookup import TimeLookups, search_log
 from tiered.metrics import Metrics
 from tiered.ports import Disk
-from tiered.producers.states import ProducerLimits
+from tiered.producers.limits import ProducerLimits
 from tiered.records.batch import decode_records, encode_batch
 from tiered.records.model import Codec
 

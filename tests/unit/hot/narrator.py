@@ -65,7 +65,7 @@ class CompactionNarrator:
         return [f"{self._writer.end(int(command.words[0]), commit=False)}: marker"]
 
     async def _roll(self, _: Command) -> list[str]:
-        self._log.producers.on_high_watermark(self._log.end_offset)
+        self._log.producers.txns.on_high_watermark(self._log.end_offset)
         self._log.roll()
         await self._log.flush()
         return []

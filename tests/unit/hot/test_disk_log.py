@@ -26,7 +26,8 @@ from tests.unit.hot.fixtures import (
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog, LogAppendInfo
 from tiered.hot.time_lookup import TimeLookups
-from tiered.producers.states import ProducerLimits, ProducerStates
+from tiered.producers.limits import ProducerLimits
+from tiered.producers.states import ProducerStates
 from tiered.records.native import walk
 
 

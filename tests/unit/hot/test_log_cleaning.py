@@ -385,7 +385,7 @@ def test_aborted_records_go_and_readers_are_told_of_what_stays() -> None:
         log.roll()
         await log.flush()
         log.configure(compacted())
-        log.producers.on_high_watermark(log.end_offset)
+        log.producers.txns.on_high_watermark(log.end_offset)
         await clean(log)
         found, aborted = log.read_committed(0, 1 << 20, end_offset=log.end_offset)
         assert found is not None
@@ -445,13 +445,13 @@ def test_marker_that_decided_a_clean_outlives_a_power_cut() -> None:
         log.roll()
         await log.flush()
         marker = writer.end(3, commit=True)
-        log.producers.on_high_watermark(log.end_offset)
+        log.producers.txns.on_high_watermark(log.end_offset)
         assert log.flushed_offset <= marker
         result = await clean(log)
         assert result.clean_to == marker and old not in [each[0] for each in served(log)]
         for seed in range(8):
             found = await open_log(on.crash_image(random.Random(seed)), compacted(), same_boot=False, recovery_point=0)
-            found.producers.on_high_watermark(found.end_offset)
+            found.producers.txns.on_high_watermark(found.end_offset)
             assert found.end_offset == found.first_unstable_offset == marker + 1, seed
 
     asyncio.run(scenario())

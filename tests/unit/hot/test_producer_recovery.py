@@ -11,7 +11,7 @@ from tests.sim.harness.disk import SimDisk
 from tests.unit.hot.fixtures import DIRECTORY, NOW, append, batch, config, disk, open_log, read_all
 from tiered.errors import Code, Refused
 from tiered.hot.disk_log import DiskLog
-from tiered.producers.states import BATCHES_RETAINED
+from tiered.producers.entry import BATCHES_RETAINED
 from tiered.records.batch import encode_batch
 from tiered.records.native import walk
 

@@ -378,7 +378,7 @@ def test_index_that_cannot_be_rebuilt_refuses_the_read(caplog: pytest.LogCapture
         rewrite(on, f"{DIRECTORY}/{0:020d}.txnindex", lambda data: data[:-1])
         second = int.from_bytes(log_file.pread(8, 4), "big") + 12
         log_file.pwrite(second + 16, b"\x01")  # the magic of the second batch
-        log.producers.on_high_watermark(log.end_offset)
+        log.producers.txns.on_high_watermark(log.end_offset)
         for _ in range(3):
             with pytest.raises(Corrupt, match="cannot be read"):
                 log.read_committed(0, 10, end_offset=log.end_offset)
@@ -412,8 +412,8 @@ def test_log_with_aborted_transactions_is_not_in_the_list_of_clean_logs() -> Non
         writer = TransactionWriter(log)
         writer.write(1)
         writer.end(1, commit=False)
-        log.producers.remove_expired(0, 0)
-        log.producers.remove_expired(10**15, 0)
+        log.producers.known.remove_expired(0, 0)
+        log.producers.known.remove_expired(10**15, 0)
         assert len(log.producers) == 0
         assert log.make_clean_entry(0, False) is None
 

@@ -59,7 +59,7 @@ def test_stable_offset_waits_for_the_marker_and_the_high_watermark() -> None:
         log = await open_log(disk())
         await append_transactions(log)
         assert log.first_unstable_offset == 0, "decided, but not replicated as far as we know"
-        log.producers.on_high_watermark(5)
+        log.producers.txns.on_high_watermark(5)
         assert log.first_unstable_offset == 3
         assert read_aborted(log) == [ABORTED]
 
@@ -76,7 +76,7 @@ def test_start_restores_transactions() -> None:
             if not same_boot:
                 on.remove(f"{DIRECTORY}/{0:020d}.txnindex")
             again = await open_log(on, same_boot=same_boot)
-            again.producers.on_high_watermark(5)
+            again.producers.txns.on_high_watermark(5)
             assert again.first_unstable_offset == 3
             assert read_aborted(again) == [ABORTED]
 
@@ -89,10 +89,10 @@ def test_truncation_removes_an_aborted_transaction() -> None:
         log = await open_log(on)
         await append_transactions(log)
         log.truncate_to(4)
-        log.producers.on_high_watermark(4)
+        log.producers.txns.on_high_watermark(4)
         assert log.first_unstable_offset == 1
         log.append_as_follower(marker(4, 2, commit=True), now_ms=NOW)
-        log.producers.on_high_watermark(5)
+        log.producers.txns.on_high_watermark(5)
         assert log.first_unstable_offset == 3
         assert read_aborted(log) == []
 
@@ -111,7 +111,7 @@ def test_marker_that_cannot_be_read_ends_nothing() -> None:
         log.append_as_follower(other, now_ms=NOW)
         log.append_as_follower(data(2, 1, 1), now_ms=NOW)
         for each in (log, await open_log(on.clone())):
-            each.producers.on_high_watermark(3)
+            each.producers.txns.on_high_watermark(3)
             assert (each.end_offset, each.first_unstable_offset) == (3, 0)
 
     asyncio.run(run())

@@ -48,10 +48,10 @@ class TransactionWriter:
     def write(self, producer: int, *, size: int = 40, key: bytes | None = None) -> int:
         """Appends one record to the open transaction of a producer, or begins one. Returns its offset."""
         producers, sequence = self.log.producers, self.sequences.get(producer, 0)
-        guard = producers.begin_verification(UnverifiedProducer(producer, 0, sequence), False)
+        guard = producers.guards.begin(UnverifiedProducer(producer, 0, sequence), False)
         data = transactional_batch(producer, sequence, size=size, key=key)
         offset = self.log.append(data, leader_epoch=0, now_ms=NOW, guard=guard).base_offset
-        producers.end_verification(guard)
+        producers.guards.end(guard)
         self.sequences[producer] = sequence + 1
         self.open.setdefault(producer, []).append(offset)
         return offset
@@ -89,7 +89,7 @@ class TransactionWriter:
 def check_reads(log: DiskLog, writer: TransactionWriter, max_bytes: int = 500) -> int:
     """Reads all committed records piece by piece, and compares the aborted transactions. Returns how many pieces had
     any."""
-    log.producers.on_high_watermark(log.end_offset)
+    log.producers.txns.on_high_watermark(log.end_offset)
     assert log.first_unstable_offset == writer.stable_offset
     offset, with_aborted = log.local_start_offset, 0
     while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tiered.ids import KEYED_FROM, TopicId
-from tiered.producers.states import SEQUENCE_MAX
+from tiered.producers.entry import SEQUENCE_MAX
 from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.partitions.idempotency import EPOCH_MAX, make_key, parse_key
 

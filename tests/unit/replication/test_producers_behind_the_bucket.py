@@ -11,7 +11,7 @@ from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Refused
 from tiered.hot.disk_log import DiskLog
 from tiered.object_store.faulty import FaultKind, FaultRule
-from tiered.producers.states import BATCHES_RETAINED
+from tiered.producers.entry import BATCHES_RETAINED
 from tiered.records.batch import encode_batch
 from tiered.replication import cold_history
 from tiered.replication.become_leader import PreviousLeader

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from tiered.ids import KEYED_FROM, TopicId
-from tiered.producers.states import SEQUENCE_MAX
+from tiered.producers.entry import SEQUENCE_MAX
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.security.principal import ANONYMOUS, Principal
 from tiered_api.http.exchange.context import HttpContext

@@ -9,7 +9,7 @@ from __future__ import annotations
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered.metadata.topic_names import check_name
-from tiered.producers.states import ProducerStateEntry
+from tiered.producers.entry import ProducerStateEntry
 from tiered_api.kafka.protocol.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
