@@ -50,6 +50,8 @@ a restart."""
 METADATA_BYTES = 4096
 STORED_SECONDS = 5.0
 """Longest time that a changed subscription waits until the group has stored it."""
+FETCHED_ROWS = 1_000
+"""Partitions whose committed offsets one decision of the coordinator looks up."""
 NAMED_PARTITIONS = 5
 """Most partitions that an error names."""
 
@@ -221,11 +223,12 @@ class ConsumerInstance:
             raise Refused(self.member.failure.code, self.member.failure.why)
         return self.member.assigned or []
 
-    def check_assigned(self, tp: TopicPartition) -> None:
-        """Raises `HttpError` if the partition is not assigned to this consumer."""
-        mine = self.manual_assignment if self.member is None else self.member.assigned or []
-        if tp not in mine:
-            raise HttpError(ILLEGAL_STATE, f"{tp} is not assigned to this consumer")
+    def check_assigned(self, partitions: Iterable[TopicPartition]) -> None:
+        """Raises `HttpError` for the first partition that is not assigned to this consumer."""
+        mine = frozenset(self.manual_assignment if self.member is None else self.member.assigned or ())
+        for tp in partitions:
+            if tp not in mine:
+                raise HttpError(ILLEGAL_STATE, f"{tp} is not assigned to this consumer")
 
     def find_topic_id(self, tp: TopicPartition) -> TopicId:
         """Returns the id of the topic. Raises `Refused` (UNKNOWN_TOPIC_OR_PARTITION) if there is no such partition."""
@@ -399,7 +402,12 @@ class ConsumerInstance:
     async def fetch_committed(self, partitions: list[TopicPartition]) -> list[PartitionOffset]:
         """Returns the committed offsets in the order of `partitions`, without those of earlier topics of the same
         names."""
-        return list((await self._fetch_offsets(partitions, require_stable=False)).offsets)
+        found = list[PartitionOffset]()
+        for first in range(0, len(partitions), FETCHED_ROWS):
+            piece = partitions[first : first + FETCHED_ROWS]
+            found += (await self._fetch_offsets(piece, require_stable=False)).offsets
+            await asyncio.sleep(0)
+        return found
 
     async def _fetch_offsets(self, partitions: list[TopicPartition], *, require_stable: bool) -> FetchOffsetsReply:
         topics = self._context.broker.image.topics

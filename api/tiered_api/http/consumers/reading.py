@@ -11,6 +11,7 @@ from tiered.ids import TopicId, TopicPartition
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.read_result import ReadResult
 from tiered.security.acls import Operation, ResourceType
+from tiered.system.turns import each_of
 from tiered_api.http.consumers.instance import ConsumerInstance
 from tiered_api.http.consumers.positions import ConsumerPosition
 from tiered_api.http.exchange.errors import HttpError
@@ -107,9 +108,9 @@ class ConsumerPoll:
         self._progressed = False
         self._local_ends.clear()
         self._remote_ends.clear()
-        if self._instance.assignment_version != self._assignment_version:
-            return False  # It changed during a wait: a position would be that of a partition of another consumer.
-        for tp in self._instance.rotate_partitions(partitions):
+        async for tp in each_of(self._instance.rotate_partitions(partitions)):
+            if self._instance.assignment_version != self._assignment_version:
+                return False  # It changed during a wait: a position would be that of a partition of another consumer.
             try:
                 await self._read(tp)
             except (Refused, HttpError, Unavailable, Corrupt) as error:

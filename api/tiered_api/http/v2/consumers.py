@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote
@@ -209,8 +209,7 @@ async def subscribe(request: HttpRequest) -> web.StreamResponse:
     if (topics is None) == (pattern is None):
         raise HttpError(422, "either topics or topic_pattern has to be given")
     subscription = _parse_subscription(topics, pattern)
-    for name in subscription.topics:
-        request.require(Operation.READ, ResourceType.TOPIC, name)
+    await _require_topics(request, Operation.READ, subscription.topics)
     async with instance.use():
         await instance.subscribe(subscription)
     return _no_content()
@@ -257,7 +256,8 @@ async def unsubscribe(request: HttpRequest) -> web.StreamResponse:
 async def assign(request: HttpRequest) -> web.StreamResponse:
     """Assigns these partitions by hand, independent of the group's members."""
     instance, body = await _find_instance(request), await _read_fields(request, PARTITIONS_V2)
-    partitions = [_check_partition(request, tp) for tp, _ in _parse_rows(body, "partitions")]
+    partitions = [tp for tp, _ in _parse_rows(body, "partitions")]
+    await _check_partitions(request, partitions)
     async with instance.use():
         await instance.assign(partitions)
     return _no_content()
@@ -299,13 +299,12 @@ async def commit(request: HttpRequest) -> web.StreamResponse:
     instance, body = await _find_instance(request), await _read_fields(request, COMMIT_V2)
     async with instance.use():
         if "offsets" in body:
+            last = {tp: (offset, metadata) for tp, offset, metadata in _parse_offsets(body)}
+            await _check_partitions(request, last)
             offsets = [
-                PartitionOffset(
-                    *_check_partition(request, tp), offset + 1, metadata=metadata,
-                    topic_id=instance.find_read_topic_id(tp),
-                )
-                for tp, offset, metadata in _parse_offsets(body)
-            ]  # fmt: skip
+                PartitionOffset(*tp, offset + 1, metadata=metadata, topic_id=instance.find_read_topic_id(tp))
+                for tp, (offset, metadata) in last.items()
+            ]
             await instance.commit(offsets)
         else:
             offsets = await instance.commit_positions()
@@ -319,9 +318,8 @@ async def commit(request: HttpRequest) -> web.StreamResponse:
 async def get_committed(request: HttpRequest) -> web.StreamResponse:
     """Returns the committed offsets of the partitions in the body, without those that have none."""
     instance, body = await _find_instance(request), await _read_fields(request, PARTITIONS_V2)
-    partitions = [tp for tp, _ in _parse_rows(body, "partitions")]
-    for tp in partitions:
-        request.require(Operation.DESCRIBE, ResourceType.TOPIC, tp.topic)
+    partitions = list(dict.fromkeys(tp for tp, _ in _parse_rows(body, "partitions")))
+    await _require_topics(request, Operation.DESCRIBE, (tp.topic for tp in partitions))
     found = await instance.fetch_committed(partitions)
     rows = [
         {"topic": each.topic, "partition": each.partition, "offset": each.offset, "metadata": each.metadata}
@@ -342,9 +340,9 @@ async def seek(request: HttpRequest) -> web.StreamResponse:
             for tp, offset, _ in (_parse_offsets(body) if "offsets" in body else [])
         ]
         lookups = TimeLookups(request.peer, request.connection_name)
-        rows = _parse_rows(body, "timestamps") if "timestamps" in body else []
-        async for tp, row in each_of(rows):
-            instance.check_assigned(tp)
+        rows = dict(_parse_rows(body, "timestamps")) if "timestamps" in body else {}
+        instance.check_assigned([*rows, *(tp for tp, _, _ in targets)])
+        async for tp, row in each_of(rows.items()):
             request.require(Operation.READ, ResourceType.TOPIC, tp.topic)
             source = instance.open_partition(tp)
             end = (await fetch_bounds(source, instance.config.read_committed))[1]  # records that come later count
@@ -357,11 +355,13 @@ async def seek(request: HttpRequest) -> web.StreamResponse:
 def _seek_to_offsets(
     request: HttpRequest, instance: ConsumerInstance, targets: Sequence[tuple[TopicPartition, TopicId, int]]
 ) -> None:
-    """Moves the positions to offsets of these topics. The assignment and the rights may have changed meanwhile."""
-    for tp, _, _ in targets:
-        instance.check_assigned(tp)
-        request.require(Operation.READ, ResourceType.TOPIC, tp.topic)
-    for tp, topic_id, offset in targets:
+    """Moves the positions to offsets of these topics: the last one counts for a partition that is named twice. The
+    assignment and the rights may have changed meanwhile."""
+    last = {tp: (topic_id, offset) for tp, topic_id, offset in targets}
+    instance.check_assigned(last)
+    for topic in {tp.topic for tp in last}:
+        request.require(Operation.READ, ResourceType.TOPIC, topic)
+    for tp, (topic_id, offset) in last.items():
         instance.seek(tp, topic_id, offset)
 
 
@@ -379,10 +379,9 @@ async def _seek_to(request: HttpRequest, which: int) -> web.StreamResponse:
     """Moves the positions to the first or the second of each partition's bounds."""
     instance, body = await _find_instance(request), await _read_fields(request, PARTITIONS_V2)
     async with instance.use():
-        partitions = [tp for tp, _ in _parse_rows(body, "partitions")]
-        for tp in partitions:
-            instance.check_assigned(tp)
-            request.require(Operation.READ, ResourceType.TOPIC, tp.topic)
+        partitions = list(dict.fromkeys(tp for tp, _ in _parse_rows(body, "partitions")))
+        instance.check_assigned(partitions)
+        await _require_topics(request, Operation.READ, (tp.topic for tp in partitions))
         targets = []
         async for tp in each_of(partitions):
             source = instance.open_partition(tp)
@@ -415,14 +414,22 @@ def _parse_offsets(body: Mapping[str, Any]) -> list[tuple[TopicPartition, int, s
     return [(tp, _offset(row, "offset"), _metadata(row)) for tp, row in _parse_rows(body, "offsets")]
 
 
-def _check_partition(request: HttpRequest, tp: TopicPartition) -> TopicPartition:
-    request.require(Operation.READ, ResourceType.TOPIC, tp.topic)
-    topic = request.context.broker.image.topics.get(tp.topic)
-    if topic is None:
-        raise HttpError(TOPIC_NOT_FOUND, f"topic {tp.topic[:249]!r} not found")
-    if tp.partition >= len(topic.partitions):
-        raise HttpError(PARTITION_NOT_FOUND, f"topic {tp.topic!r} has no partition {tp.partition}")
-    return tp
+async def _require_topics(request: HttpRequest, operation: Operation, topics: Iterable[str]) -> None:
+    """Raises `HttpError` if the caller may not carry out an operation on a topic. Other requests run meanwhile."""
+    async for topic in each_of(dict.fromkeys(topics)):
+        request.require(operation, ResourceType.TOPIC, topic)
+
+
+async def _check_partitions(request: HttpRequest, partitions: Iterable[TopicPartition]) -> None:
+    """Raises `HttpError` if the caller may not read a partition, or if there is none of that name."""
+    await _require_topics(request, Operation.READ, (tp.topic for tp in partitions))
+    topics = request.context.broker.image.topics
+    for tp in partitions:
+        topic = topics.get(tp.topic)
+        if topic is None:
+            raise HttpError(TOPIC_NOT_FOUND, f"topic {tp.topic[:249]!r} not found")
+        if tp.partition >= len(topic.partitions):
+            raise HttpError(PARTITION_NOT_FOUND, f"topic {tp.topic!r} has no partition {tp.partition}")
 
 
 def _offset(row: Mapping[str, Any], name: str) -> int:
