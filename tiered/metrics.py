@@ -43,18 +43,19 @@ class Counter:
 
     def value(self, *label_values: str) -> float:
         """Returns the current value, 0 if nothing was ever added."""
-        return self._current().get(label_values, 0)
+        return self.samples().get(label_values, 0)
 
     def total(self) -> float:
         """Returns the sum over all label values."""
-        return sum(self._current().values())
+        return sum(self.samples().values())
 
     def lines(self) -> Iterable[str]:
         """Yields samples in Prometheus text form."""
-        for values, number in sorted(self._current().items()):
+        for values, number in sorted(self.samples().items()):
             yield f"{self.name}{_format_labels(self.labels, values)} {_format_number(number)}"
 
-    def _current(self) -> Mapping[Labels, float]:
+    def samples(self) -> Mapping[Labels, float]:
+        """Returns all values by their label values."""
         return self._values if self._function is None else _as_samples(self._function())
 
 
@@ -83,14 +84,15 @@ class Gauge:
 
     def value(self, *label_values: str) -> float:
         """Returns the current value, 0 if nothing was ever set."""
-        return self._current().get(label_values, 0)
+        return self.samples().get(label_values, 0)
 
     def lines(self) -> Iterable[str]:
         """Yields samples in Prometheus text form."""
-        for values, number in sorted(self._current().items()):
+        for values, number in sorted(self.samples().items()):
             yield f"{self.name}{_format_labels(self.labels, values)} {_format_number(number)}"
 
-    def _current(self) -> Mapping[Labels, float]:
+    def samples(self) -> Mapping[Labels, float]:
+        """Returns all values by their label values."""
         return self._values if self._function is None else _as_samples(self._function())
 
 
@@ -174,6 +176,11 @@ class Metrics:
     ) -> Histogram:
         """Returns a histogram with ascending bounds."""
         return self._register(Histogram(name, help, buckets, tuple(labels), scale))
+
+    def samples(self, name: str) -> Mapping[Labels, float]:
+        """Returns the values of a counter or a gauge by their label values; nothing if there is no such metric."""
+        found = self._metrics.get(name)
+        return found.samples() if isinstance(found, (Counter, Gauge)) else {}
 
     def render(self) -> str:
         """Returns all metrics in Prometheus text form (content type `text/plain; version=0.0.4`)."""

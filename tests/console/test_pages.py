@@ -34,6 +34,20 @@ def test_page_shows_its_subject(site: Site, path: str, theme: str) -> None:
         assert page.locator("h1").count() == 1 and "·" in page.title()
 
 
+def test_rates_of_records_and_the_requests_to_the_bucket_are_shown(site: Site) -> None:
+    with site.page("") as page:
+        page.locator("svg.curve").wait_for()
+        row = page.get_by_role("table", name="Requests to the bucket").get_by_role("row", name="segments")
+        row.wait_for()
+        assert int(row.get_by_role("cell").nth(1).text_content() or "") > 0
+        for _ in range(100):
+            site.produce("empty", [{"key": "rate", "value": "y" * 20_000}])
+            if "KiB/s" in (page.locator("svg.curve").get_attribute("aria-label") or ""):
+                break
+            page.wait_for_timeout(300)
+        assert "KiB/s" in (page.locator("svg.curve").get_attribute("aria-label") or "")
+
+
 def test_bars_of_the_tiers_are_those_of_the_interface(site: Site) -> None:
     with site.page("topics/orders") as page:
         page.locator("svg.tiers rect.bucket").first.wait_for()

@@ -50,6 +50,12 @@ def test_health_of_the_cluster_names_a_broker_that_is_gone(tmp_path: Path) -> No
         good = (await three[1].get("/tiered/v1/cluster")).json
         assert good["healthy"] and not good["partial"] and [each["state"] for each in good["brokers"]] == ["live"] * 3
         assert [each["leaders"] for each in good["brokers"]] == [1, 1, 0] and good["partition_count"] == 2
+        await write(three[1], "t", 1, "a", "b")
+        figures = {
+            each["node_id"]: each["figures"] for each in (await three[1].get("/tiered/v1/cluster")).json["brokers"]
+        }
+        assert [figures[node]["kafka_server_brokertopicmetrics_messagesin_total"] for node in (1, 2, 3)] == [0, 2, 0]
+        assert all(each["tiered_store_requests_total"]["put"] > 0 for each in figures.values())
         await three.end(3)
         await wait_until(lambda: not three[1].broker.image.brokers[3].live)
         bad = (await three[1].get("/tiered/v1/cluster")).json

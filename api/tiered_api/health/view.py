@@ -13,6 +13,7 @@ from tiered_api.kafka.protocol.messages.describe_cluster import (
     DescribeClusterResponse,
     PossibleLoss,
     ReportedCertificate,
+    ReportedFigure,
 )
 from tiered_api.kafka.protocol.messages.metadata import MetadataResponse, MetadataResponseTopic
 
@@ -46,6 +47,8 @@ class BrokerReport:
     hides_health: bool = False
     """True if the caller may not see the health."""
     has_replied: bool = True
+    figures: tuple[ReportedFigure, ...] = ()
+    """Numbers of the broker, under the names of its metrics."""
 
 
 @dataclass(frozen=True, slots=True)

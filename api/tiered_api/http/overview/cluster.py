@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterable
+from typing import Any
 
 from aiohttp import web
 
+from tiered.broker.figures import read_figures
 from tiered.controller.partition_health import unacknowledged_losses
 from tiered.errors import Refused, Unavailable
 from tiered.metadata.effective_config import topic_config
@@ -22,6 +25,7 @@ from tiered_api.kafka.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
     PossibleLoss,
+    ReportedFigure,
 )
 from tiered_api.kafka.protocol.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
 
@@ -47,7 +51,7 @@ async def get_cluster_health(request: HttpRequest) -> web.StreamResponse:
     found = summarize_health(seen, list(find_unhealthy(seen, min_isr, eligible, adding)), reports)
     found["partitions"] = found["partitions"][:PARTITIONS_MAX]
     leaders = Counter(each.leader for topic in image.topics.values() for each in topic.partitions)
-    problems = {each.node_id: list(each.problems) for each in reports}
+    said = {each.node_id: each for each in reports}
     found["brokers"] = [
         {
             "node_id": each.node_id,
@@ -58,7 +62,8 @@ async def get_cluster_health(request: HttpRequest) -> web.StreamResponse:
             "disk_full": each.is_disk_full,
             "leaders": leaders[each.node_id],
             "replicas": image.replica_counts.get(each.node_id, 0),
-            "problems": problems.get(each.node_id, []),
+            "problems": list(said[each.node_id].problems) if each.node_id in said else [],
+            "figures": _group_figures(said[each.node_id].figures) if each.node_id in said else {},
         }
         for each in seen.brokers.values()
     ]
@@ -80,6 +85,17 @@ def _summarize_broker(broker: BrokerImage) -> BrokerSummary:
     state = LIVE if broker.live else FENCED if broker.alive else STOPPED
     address = next(iter(broker.listeners.values()), None)
     return BrokerSummary(broker.node_id, state, address, broker.rack or None, broker.is_disk_full)
+
+
+def _group_figures(figures: Iterable[ReportedFigure]) -> dict[str, Any]:
+    """Returns figures by their names; those with a label by name and label."""
+    found: dict[str, Any] = {}
+    for each in figures:
+        if each.label:
+            found.setdefault(each.name, {})[each.label] = each.value
+        else:
+            found[each.name] = each.value
+    return found
 
 
 def _http_of(broker: BrokerImage, scheme: str) -> str | None:
@@ -118,8 +134,13 @@ def _report_self(request: HttpRequest, image: Image) -> BrokerReport:
         return BrokerReport(broker.settings.node_id, (), losses=losses, hides_health=True)
     health = broker.health()
     since_ms = health.details["store_unreachable_since_ms"]
+    figures = tuple(ReportedFigure(*each) for each in read_figures(broker.metrics))
     return BrokerReport(
-        broker.settings.node_id, tuple(health.own_problems), -1 if since_ms is None else since_ms, losses
+        broker.settings.node_id,
+        tuple(health.own_problems),
+        -1 if since_ms is None else since_ms,
+        losses,
+        figures=figures,
     )
 
 
@@ -133,5 +154,5 @@ async def _fetch_report(request: HttpRequest, node: int) -> BrokerReport:
         return BrokerReport(node, (f"does not report its health: {fault}",), has_replied=False)
     return BrokerReport(
         node, tuple(got.problems or ()), got.store_away_since_ms, tuple(got.losses or ()),
-        hides_topics=got.hides_topics, hides_health=got.hides_health,
+        hides_topics=got.hides_topics, hides_health=got.hides_health, figures=tuple(got.figures or ()),
     )  # fmt: skip

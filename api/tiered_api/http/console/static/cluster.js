@@ -1,8 +1,18 @@
 // The brokers of the cluster, and what is wrong with it.
-import { html } from "./vendor/htm-preact-3.1.1.js";
+import { html, useEffect, useState } from "./vendor/htm-preact-3.1.1.js";
 import { usePoll } from "./api.js";
-import { number, plural } from "./format.js";
-import { ErrorBox, Loading, Table, Title } from "./parts.js";
+import { Curve } from "./curve.js";
+import { bytes, number, plural, span } from "./format.js";
+import { Loading, Table, Title } from "./parts.js";
+
+const KEPT = 150;
+const IN = "kafka_server_brokertopicmetrics_bytesin_total";
+const OUT = "kafka_server_brokertopicmetrics_bytesout_total";
+const REQUESTS = "tiered_store_requests_total";
+const MOVED = "tiered_store_bytes_total";
+const WAITING = "tiered_upload_waiting_segments";
+const LAG = "tiered_remote_copy_lag_seconds";
+const FREE = "tiered_disk_free_bytes";
 
 const COLUMNS = [
   ["node_id", "Broker"],
@@ -11,7 +21,64 @@ const COLUMNS = [
   ["rack", "Rack", (each) => each.rack ?? "–"],
   ["leaders", "Leads", (each) => number(each.leaders), true],
   ["replicas", "Replicas", (each) => number(each.replicas), true],
+  ["in", "In", (each) => rate(each.in), true],
+  ["out", "Out", (each) => rate(each.out), true],
+  ["free", "Disk free", (each) => bytes(each.figures[FREE]), true],
+  ["lag", "Waits for the bucket", (each) => waits(each), true],
 ];
+
+const rate = (value) => (value === undefined ? "–" : `${bytes(value)}/s`);
+
+function waits({ figures }) {
+  if (figures[WAITING] === undefined) return "–";
+  return figures[WAITING] ? `${plural(figures[WAITING], "segment")}, ${span(figures[LAG] ?? 0)}` : "nothing";
+}
+
+// The rates of counters between two looks, by broker: { node: { name: value per second } }. A broker that started anew
+// counts from 0: it has no rates at that look.
+export function ratesBetween(before, after) {
+  const found = {};
+  for (const broker of after.brokers) {
+    const was = before.brokers.find((each) => each.node_id === broker.node_id);
+    const seconds = (after.at - before.at) / 1000;
+    found[broker.node_id] = {};
+    for (const name of [IN, OUT]) {
+      const change = broker.figures[name] - was?.figures[name];
+      if (change >= 0 && seconds > 0) found[broker.node_id][name] = change / seconds;
+    }
+  }
+  return found;
+}
+
+function useRates(found) {
+  const [state, setState] = useState({ last: null, rates: {}, points: [] });
+  useEffect(() => {
+    if (!found) return;
+    setState(({ last, points }) => {
+      const now = { ...found, at: Date.now() };
+      if (!last) return { last: now, rates: {}, points };
+      const rates = ratesBetween(last, now);
+      const sum = (name) => Object.values(rates).reduce((total, each) => total + (each[name] ?? 0), 0);
+      return { last: now, rates, points: [...points, [now.at, sum(IN), sum(OUT)]].slice(-KEPT) };
+    });
+  }, [found]);
+  return state;
+}
+
+const VERBS = { get: "reads", put: "small writes", upload: "segments", list: "lists", delete: "deletes" };
+
+function Bucket({ brokers }) {
+  const rows = Object.entries(VERBS).map(([verb, words]) => {
+    const sum = (name) => brokers.reduce((total, each) => total + (each.figures[name]?.[verb] ?? 0), 0);
+    return { verb: words, requests: sum(REQUESTS), bytes: sum(MOVED) };
+  });
+  const columns = [
+    ["verb", "Requests"],
+    ["requests", "Since the brokers started", (each) => number(each.requests), true],
+    ["bytes", "Bytes", (each) => bytes(each.bytes), true],
+  ];
+  return html`<h2>Bucket</h2><${Table} name="Requests to the bucket" rows=${rows} columns=${columns} />`;
+}
 
 function Verdict({ found }) {
   if (found.healthy && !found.partial) return html`<div class="verdict good"><strong>Healthy.</strong> Every partition has its leader and its replicas.</div>`;
@@ -36,6 +103,9 @@ function Partitions({ rows }) {
 export function ClusterPage() {
   const health = usePoll("/tiered/v1/cluster");
   const found = health.value;
+  const { rates, points } = useRates(found);
+  const brokers = (found?.brokers ?? []).map((each) => ({ ...each, in: rates[each.node_id]?.[IN], out: rates[each.node_id]?.[OUT] }));
+  const hasFigures = brokers.some((each) => IN in each.figures);
   return html`<${Title} words="Cluster" />
     <${Loading} state=${health} />
     ${found && html`
@@ -46,7 +116,10 @@ export function ClusterPage() {
         <div><dt>Topics</dt><dd>${number(found.topics)}</dd></div>
         <div><dt>Partitions</dt><dd>${number(found.partition_count)}</dd></div>
       </dl>
+      ${hasFigures && html`<h2>Records</h2>
+        <${Curve} format=${rate} lines=${[["in", points.map(([ms, value]) => [ms, value])], ["out", points.map(([ms, , value]) => [ms, value])]]} />`}
       <h2>Brokers</h2>
-      <${Table} name="Brokers" rows=${found.brokers} columns=${COLUMNS} />
-      <${Partitions} rows=${found.partitions} />`}`;
+      <${Table} name="Brokers" rows=${brokers} columns=${COLUMNS} />
+      <${Partitions} rows=${found.partitions} />
+      ${hasFigures && html`<${Bucket} brokers=${brokers} />`}`}`;
 }

@@ -24,3 +24,11 @@ export function time(ms) {
 export function plural(count, word) {
   return `${number(count)} ${word}${count === 1 ? "" : "s"}`;
 }
+
+// A time span in its largest unit.
+export function span(seconds) {
+  for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
+    if (seconds >= 2 * size) return `${Math.round(seconds / size)} ${unit}`;
+  }
+  return `${Math.round(seconds)} s`;
+}

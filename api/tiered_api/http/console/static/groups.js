@@ -2,6 +2,7 @@
 import { html, useEffect, useState } from "./vendor/htm-preact-3.1.1.js";
 import { usePoll } from "./api.js";
 import { number, plural } from "./format.js";
+import { Curve } from "./curve.js";
 import { Loading, Table, Title, useAddress } from "./parts.js";
 
 const KEPT = 150;
@@ -33,15 +34,12 @@ function useTrend(lags) {
   return points;
 }
 
-function Curve({ points }) {
-  if (points.length < 2) return html`<p class="dim">The curve begins now.</p>`;
-  const [first, last] = [points[0][0], points.at(-1)[0]];
-  const most = Math.max(1, ...points.map(([, lag]) => lag));
-  const line = points.map(([ms, lag]) => `${((ms - first) / (last - first)) * 600},${100 - (lag / most) * 92}`).join(" ");
+function Trend({ points }) {
+  if (points.length < 2) return null;
   const change = points.at(-1)[1] - points[0][1];
-  const words = `${plural(Math.abs(change), "record")} ${change > 0 ? "more" : "fewer"} behind than ${Math.round((last - first) / 1000)} s ago`;
-  return html`<svg class="curve" viewBox="0 0 600 104" preserveAspectRatio="none" role="img" aria-label=${words}><polyline points=${line} /></svg>
-    <p class="dim">${change ? words : "The lag does not change."} The curve ends at ${number(points.at(-1)[1])}, its top is ${number(most)}.</p>`;
+  const seconds = Math.round((points.at(-1)[0] - points[0][0]) / 1000);
+  const words = `${plural(Math.abs(change), "record")} ${change > 0 ? "more" : "fewer"} behind than ${seconds} s ago.`;
+  return html`<p class="dim">${change ? words : "The lag does not change."}</p>`;
 }
 
 export function GroupPage({ group, cluster }) {
@@ -72,7 +70,8 @@ export function GroupPage({ group, cluster }) {
       <div><dt>Members</dt><dd>${number(members.value?.data.length)}</dd></div>
       <div><dt>Behind</dt><dd>${lags.value ? number(total) : "–"}</dd></div></dl>
       <h2>Lag</h2>
-      <${Curve} points=${points} />
+      <${Curve} lines=${[["behind", points]]} format=${number} />
+      <${Trend} points=${points} />
       ${lags.value ? html`<${Table} name="Lag by partition" rows=${rows} columns=${lagColumns} empty="The group has committed no offset." />` : html`<${Loading} state=${lags} />`}
       <h2>Members</h2>
       ${members.value && html`<${Table} name="Members" rows=${members.value.data} columns=${memberColumns} empty="Nobody reads in this group now." />`}`}`;

@@ -1,8 +1,8 @@
 // One topic: the tiers of its partitions, its settings, its groups.
 import { html, useState } from "./vendor/htm-preact-3.1.1.js";
 import { usePoll } from "./api.js";
-import { bytes, number, plural } from "./format.js";
-import { ErrorBox, Loading, Table, Title, useAddress } from "./parts.js";
+import { bytes, number } from "./format.js";
+import { Loading, Table, Title, useAddress } from "./parts.js";
 import { Legend, TierBar } from "./tiers.js";
 
 const SHOWN_MAX = 64;

@@ -10,6 +10,7 @@ from tiered_api.kafka.protocol.schema import (
     Message,
     array,
     boolean,
+    double,
     integer,
     message,
     string,
@@ -57,6 +58,13 @@ class ReportedCertificate:
     rejected: str = string()
 
 
+@dataclass(slots=True)
+class ReportedFigure:
+    name: str = string()
+    label: str = string()
+    value: float = double()
+
+
 @message(60, "0-2", "0+")
 @dataclass(slots=True)
 class DescribeClusterResponse(Message):
@@ -80,3 +88,6 @@ class DescribeClusterResponse(Message):
     )
     hides_health: bool = boolean("0+", default=False, tag=FIRST_PRIVATE_TAG + 4, tagged="0+")
     hides_topics: bool = boolean("0+", default=False, tag=FIRST_PRIVATE_TAG + 5, tagged="0+")
+    figures: list[ReportedFigure] | None = array(
+        ReportedFigure, "0+", nullable="0+", default=None, tag=FIRST_PRIVATE_TAG + 6, tagged="0+"
+    )

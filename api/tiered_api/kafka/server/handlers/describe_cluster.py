@@ -2,13 +2,14 @@
 
 v1+ says whether the client means brokers or controllers (KIP-919): controllers have no listeners of their own here. v2+
 can include fenced brokers (KIP-1073), except those without a known address. Tagged fields of our own, which Kafka's
-clients skip, tell more: that a broker stopped by itself and cleanly, that its disk is full, and on request the problems
-and certificates of the replying broker, and the possible losses of the cluster.
+clients skip, tell more: that a broker stopped by itself and cleanly, that its disk is full, and on request the
+problems, figures and certificates of the replying broker, and the possible losses of the cluster.
 """
 
 from __future__ import annotations
 
 from tiered.broker.encryption import ListenerTls
+from tiered.broker.figures import read_figures
 from tiered.controller.partition_health import unacknowledged_losses
 from tiered.errors import Code
 from tiered_api.kafka.protocol.messages.describe_cluster import (
@@ -16,6 +17,7 @@ from tiered_api.kafka.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
     ReportedCertificate,
+    ReportedFigure,
 )
 from tiered_api.kafka.server.context.advertised_brokers import advertised_brokers, advertised_controller
 from tiered_api.kafka.server.context.context import Call, KafkaContext
@@ -54,6 +56,7 @@ async def handle(context: KafkaContext, call: Call[DescribeClusterRequest]) -> D
         response.problems = health.own_problems
         response.store_away_since_ms = -1 if since_ms is None else since_ms
         response.losses = encode_losses(unacknowledged_losses(image))
+        response.figures = [ReportedFigure(*each) for each in read_figures(context.broker.metrics)]
         response.certificates = _encode_certificates(context.broker.tls)
     return response
 
