@@ -11,6 +11,7 @@ from pathlib import Path
 from bench.figures import Figure, median_ratio, run_pairs
 from tiered.config.settings import TopicConfig
 from tiered.hot.disk_log import DiskLog
+from tiered.hot.log_recovery import LogRecovery
 from tiered.metrics import Metrics
 from tiered.records.batch import encode_batch
 from tiered.system.clock import SystemClock
@@ -33,8 +34,14 @@ def open_log(root: Path, name: str) -> DiskLog:
     disk = LocalDisk(str(root))
     return asyncio.run(
         DiskLog.open(
-            disk, SystemClock(), f"log/{name}-0", TopicConfig(), same_boot=True, clean=True,
-            metrics=Metrics(), topic_id="AAAAAAAAAAAAAAAAAAAAAA", name=name,
+            disk,
+            SystemClock(),
+            f"log/{name}-0",
+            TopicConfig(),
+            LogRecovery(same_boot=True, clean=True),
+            metrics=Metrics(),
+            topic_id="AAAAAAAAAAAAAAAAAAAAAA",
+            name=name,
         )
     )  # fmt: skip
 

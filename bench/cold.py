@@ -18,6 +18,7 @@ from tiered.cold.reader import ColdReader
 from tiered.cold.uploader import Uploader
 from tiered.config.settings import TopicConfig
 from tiered.hot.disk_log import DiskLog
+from tiered.hot.log_recovery import LogRecovery
 from tiered.ids import PartitionId, TopicId
 from tiered.metrics import Metrics
 from tiered.object_store.directory import DirectoryStore
@@ -39,8 +40,14 @@ async def make_cold(root: Path, segment_bytes: int, total: int) -> Manifest:
     manifest = await manifests.change(PID, "bench", 0, lambda current, _: current.adopt_epoch(0))
     config = replace(TopicConfig(), segment_bytes=segment_bytes)
     log = await DiskLog.open(
-        LocalDisk(str(root)), clock, "log/bench-0", config, same_boot=True, clean=True,
-        metrics=metrics, topic_id=PID.topic_id, name="bench",
+        LocalDisk(str(root)),
+        clock,
+        "log/bench-0",
+        config,
+        LogRecovery(same_boot=True, clean=True),
+        metrics=metrics,
+        topic_id=PID.topic_id,
+        name="bench",
     )  # fmt: skip
     batch = bytearray(batch_of(MIB, 1000))
     for _ in range(total // len(batch)):

@@ -23,6 +23,7 @@ from tiered.cold.uploader import Uploader
 from tiered.config.settings import TopicConfig
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.log_cleaning import CleanerResources
+from tiered.hot.log_recovery import LogRecovery
 from tiered.metrics import Metrics
 from tiered.object_store.directory import DirectoryStore
 from tiered.object_store.metered import MeteredStore
@@ -85,8 +86,14 @@ async def clean_rounds(root: Path, dirty_ratio: float) -> Cost:
     cleaner = ColdCleaner(store, manifests, reader, collector, rng, metrics)
     config = replace(TopicConfig(), cleanup_policy=("compact",), min_cleanable_dirty_ratio=dirty_ratio)
     log = await DiskLog.open(
-        LocalDisk(str(root)), clock, "log/bench-0", config, same_boot=True, clean=True,
-        metrics=metrics, topic_id=PID.topic_id, name="bench",
+        LocalDisk(str(root)),
+        clock,
+        "log/bench-0",
+        config,
+        LogRecovery(same_boot=True, clean=True),
+        metrics=metrics,
+        topic_id=PID.topic_id,
+        name="bench",
     )  # fmt: skip
     resources = CleanerResources(run_inline, admit, 128 * MIB, 512 << 10, 0.9, b"seed")
     manifest = await manifests.take_over(PID, "bench", 0)

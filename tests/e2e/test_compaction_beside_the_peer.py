@@ -19,6 +19,7 @@ from tiered.errors import Code
 from tiered.hot.checkpoints import parse_metadata
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.log_cleaning import CleanerResources
+from tiered.hot.log_recovery import LogRecovery
 from tiered.ids import PartitionId, TopicId
 from tiered.metrics import Metrics
 from tiered.object_store.directory import DirectoryStore
@@ -83,8 +84,14 @@ async def produce_all(address: str, made: list[bytes]) -> None:
 async def open_log(root: Path, topic_id: str) -> DiskLog:
     config = TopicConfig(segment_bytes=SEGMENT_BYTES, cleanup_policy=("compact",), remote_storage_enable=False)
     return await DiskLog.open(
-        LocalDisk(str(root)), FixedClock(int(time.time() * 1000)), "t-0", config, same_boot=True, clean=True,
-        metrics=Metrics(), topic_id=topic_id, name="t-0",
+        LocalDisk(str(root)),
+        FixedClock(int(time.time() * 1000)),
+        "t-0",
+        config,
+        LogRecovery(same_boot=True, clean=True),
+        metrics=Metrics(),
+        topic_id=topic_id,
+        name="t-0",
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from tests.unit.hot.transactions import TransactionWriter
 from tiered.config.settings import TopicConfig
 from tiered.hot.checkpoints import parse_metadata
 from tiered.hot.disk_log import DiskLog
+from tiered.hot.log_recovery import LogRecovery
 from tiered.hot.segment_files import OpenFiles
 from tiered.metrics import Metrics
 from tiered.records.batch import encode_batch
@@ -46,8 +47,7 @@ async def open_log(
         FixedClock(),
         directory,
         TopicConfig(segment_bytes=SEGMENT_BYTES),
-        same_boot=True,
-        clean=True,
+        LogRecovery(same_boot=True, clean=True),
         metrics=Metrics(),
         topic_id=topic_id,
         name=directory,

@@ -18,6 +18,7 @@ from tiered.hot.checkpoints import SUSPECT_FILE
 from tiered.hot.clean_shutdown import CleanLogEntry
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.log_loader import CorruptLog
+from tiered.hot.log_recovery import LogRecovery
 from tiered.hot.segment_files import OpenFiles
 from tiered.hot.synced_logs import SyncedLogEntry, SyncedLogs
 from tiered.hot.unopened_log import find_proved_end
@@ -208,17 +209,19 @@ class LogStore:
             self._world.clock,
             self._directory.log_path(tp),
             self.get_config(topic),
-            same_boot=state.same_boot,
-            clean=state.clean,
-            recovery_point=state.recovery_points.get(tp, 0),
-            start_offset=state.log_starts.get(tp, 0),
+            LogRecovery(
+                same_boot=state.same_boot,
+                clean=state.clean,
+                recovery_point=state.recovery_points.get(tp, 0),
+                start_offset=state.log_starts.get(tp, 0),
+                is_new=is_new,
+                truncation_interrupted=tp in self._truncation_failed,
+                clean_entry=None if left is None or left.topic_id != topic.topic_id else left,
+            ),
             metrics=self._metrics,
             topic_id=topic.topic_id,
             name=str(tp),
             files=self._files,
-            is_new=is_new,
-            truncation_interrupted=tp in self._truncation_failed,
-            clean_entry=None if left is None or left.topic_id != topic.topic_id else left,
             synced_entry=SyncedLogEntry(self._synced_logs, tp, topic.topic_id),
             producer_limits=self.producer_limits,
         )

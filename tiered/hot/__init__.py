@@ -25,6 +25,7 @@ May import: compaction, config, producers, records
   leader_epochs         the lineage: which leader epoch wrote from which offset
 ~ producer_recovery     producer state at an offset, from snapshots and batch headers
 ~ log_loader            the load of a partition's directory after a start
+  log_recovery          the facts about one log that a start has before it reads it
   recovery              rules for how much of a directory is trusted after a start
 ~ unopened_log          the end of a log that cannot be opened because the disk is full (R4)
 ~ checkpoints           small text files in Kafka's checkpoint formats

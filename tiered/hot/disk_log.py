@@ -15,16 +15,18 @@ from collections.abc import Callable, Iterable, Sequence
 from tiered.compaction.cleanable_range import CleanableRange, LogEnds, find_cleanable, is_compacted
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Corrupt, Refused, Unavailable
-from tiered.hot import checkpoints, recovery, truncation
+from tiered.hot import checkpoints, truncation
 from tiered.hot.checkpoints import CompactionState
 from tiered.hot.clean_shutdown import CleanLogEntry, is_small
 from tiered.hot.flush import GroupFlush
 from tiered.hot.leader_epochs import LeaderEpochs, Lineage
 from tiered.hot.log_cleaning import CleanerResources, CleanResult, LogChanged, LogCleaning, segment_facts
-from tiered.hot.log_loader import LogLoader
+from tiered.hot.log_loader import LoadedLog, LogLoader
 from tiered.hot.log_reader import LogReader
+from tiered.hot.log_recovery import LogRecovery
 from tiered.hot.log_writer import LogWriter, UnsyncedState
 from tiered.hot.producer_recovery import replay_producers
+from tiered.hot.recovery import WHOLE_LOG, find_gaps
 from tiered.hot.retention import segment_end_times
 from tiered.hot.segment_deletion import SegmentDeletion
 from tiered.hot.segment_files import OpenFiles, SegmentFiles
@@ -104,7 +106,7 @@ class DiskLog:
         self.name = name
         self.topic_id = topic_id
         self.start_offset = self.checkpointed_start_offset = start_offset
-        self.checkpointed_recovery_point = recovery.WHOLE_LOG
+        self.checkpointed_recovery_point = WHOLE_LOG
         self.truncated_bytes = 0  # by recovery, from the end of the log
         self.traffic = Traffic()
         self.suspect = False  # True: records were lost to corruption, and the cluster may not know it yet
@@ -131,85 +133,66 @@ class DiskLog:
         clock: Clock,
         directory: str,
         config: TopicConfig,
+        left: LogRecovery,
         *,
-        same_boot: bool,
-        clean: bool,
-        recovery_point: int = 0,
-        start_offset: int = 0,
         metrics: Metrics,
         topic_id: str,
         name: str,
         files: OpenFiles | None = None,
-        is_new: bool = False,
-        truncation_interrupted: bool = False,
-        clean_entry: CleanLogEntry | None = None,
         synced_entry: SyncedLogEntry | None = None,
         producer_limits: ProducerLimits | None = None,
     ) -> DiskLog:
-        """Opens or creates a partition's directory, and recovers the log.
+        """Opens or creates a partition's directory, and recovers the log by what the last process `left`.
 
-        `files` bounds the open files of many logs together. `is_new`: the directory is known not to exist.
-        `truncation_interrupted`: a truncation failed half way in this directory. `clean_entry` is the entry that a
-        clean shutdown wrote for this log. `synced_entry` is its part of the list of synced logs. `producer_limits` are
-        shared by all logs of a broker.
+        `files` bounds the open files of many logs together. `synced_entry` is the log's part of the list of synced
+        logs. `producer_limits` are shared by all logs of a broker.
 
-        The log is whole if `same_boot` or `clean`. If it is not, everything found above `recovery_point` is fsynced
-        before it is served, so that a second power cut cannot take it. For a whole log the fsync point does not move,
-        and the caller flushes the end of it. If bytes have to be truncated that no crash explains, the log is
-        `suspect`, at every start until `clear_suspicion`.
-
-        Raises `Refused` if the directory belongs to another topic id.
+        If bytes have to be truncated that no crash explains, the log is `suspect`, at every start until
+        `clear_suspicion`. Raises `Refused` if the directory belongs to another topic id.
         """
         own = SegmentFiles(disk, directory, files if files is not None else OpenFiles(disk))
-        whole = same_boot or clean
-        trusted_to = recovery.WHOLE_LOG if whole else recovery_point
         limits = producer_limits or ProducerLimits()
-        compaction = None if is_new or clean_entry is not None else _load_compaction(own)
-        opening = LogLoader(
-            own, config, clock.wall_ms(), trusted_to, clean=clean, producers_max=limits.per_partition,
+        compaction = None if left.is_new or left.clean_entry is not None else _load_compaction(own)
+        loader = LogLoader(
+            own, config, clock.wall_ms(), left, producers_max=limits.per_partition,
             may_have_gaps=compaction is not None or is_compacted(config),
         )  # fmt: skip
-        resumed = (
-            opening.create(start_offset)
-            if is_new
-            else opening.load_clean(clean_entry)
-            if clean_entry is not None
-            else None
-        )
-        opened = resumed or await opening.recover(start_offset, recovery_point)
-        metrics.counter("tiered_log_recovered_cut_bytes_total", "Torn bytes cut at start.").inc(opened.truncated_bytes)
-        end = opened.segments[-1].next_offset
-        unsynced = UnsyncedState(end if clean else min(recovery_point, end))
-        writer = LogWriter(own, clock, SegmentIndex(own, metrics), opened, unsynced, limits)
+        loaded = await loader.open()
+        metrics.counter("tiered_log_recovered_cut_bytes_total", "Torn bytes cut at start.").inc(loaded.truncated_bytes)
+        unsynced = UnsyncedState(left.find_flushed(loaded.end_offset))
+        writer = LogWriter(own, clock, SegmentIndex(own, metrics), loaded, unsynced, limits)
         self = cls(
             writer, GroupFlush(writer, clock, metrics), clock, config, synced_entry or SyncedLogEntry(),
-            start_offset=start_offset, topic_id=topic_id, name=name, compaction=compaction,
+            start_offset=left.start_offset, topic_id=topic_id, name=name, compaction=compaction,
         )  # fmt: skip
-        self.truncated_bytes = opened.truncated_bytes
-        if compaction is not None and compaction.clean_to > end:
-            self._note_compaction(compaction._replace(clean_to=end))
-        elif compaction is None and is_compacted(config) and end > opened.segments[0].base_offset:
-            self._mark_compacted()  # another program may have cleaned it
-        if resumed is not None and start_offset == 0:
-            self._resumed_start, self._resumed_at = opened.segments[0].base_offset, (end, opened.epochs.lineage)
-        self.suspect = opening.suspect
-        self.truncations.made = int(truncation_interrupted or end < recovery_point)
-        if not truncation_interrupted:  # else this process may have written another one
-            self.checkpointed_recovery_point = recovery_point
-        if resumed is None or is_new:
-            self._writer.claim_for_topic(topic_id, is_new)
-        elif not self._writer.active.size:
-            self._writer.unconfirmed_topic_id = topic_id
-        await self._prepare_to_serve(start_offset, whole)
+        self.truncated_bytes, self.suspect = loaded.truncated_bytes, loader.suspect
+        self._note_recovery(left, loaded)
+        await self._prepare_to_serve(left)
         return self
 
-    async def _prepare_to_serve(self, start_offset: int, whole: bool) -> None:
-        """Moves the log end to `start_offset` at least, and fsyncs a log that may not be whole."""
-        end = self.end_offset
+    def _note_recovery(self, left: LogRecovery, loaded: LoadedLog) -> None:
+        """Notes what follows from the last stop: the state of compaction, truncations, and the topic of the log."""
+        end, first = loaded.end_offset, loaded.segments[0].base_offset
+        if self.compaction is not None and self.compaction.clean_to > end:
+            self._note_compaction(self.compaction._replace(clean_to=end))
+        elif self.compaction is None and is_compacted(self.config) and end > first:
+            self._mark_compacted()  # another program may have cleaned it
+        if loaded.is_resumed and left.start_offset == 0:
+            self._resumed_start, self._resumed_at = first, (end, loaded.epochs.lineage)
+        self.truncations.made = int(left.has_lost_records(end))
+        self.checkpointed_recovery_point = left.checkpointed_recovery_point
+        if left.is_new or not loaded.is_resumed:
+            self._writer.claim_for_topic(self.topic_id, left.is_new)
+        elif not self._writer.active.size:
+            self._writer.unconfirmed_topic_id = self.topic_id
+
+    async def _prepare_to_serve(self, left: LogRecovery) -> None:
+        """Moves the log end to the log start at least, and fsyncs a log that may not be whole."""
+        end, start_offset = self.end_offset, left.start_offset
         if end < start_offset:  # records are lost; a record appended at `end` would be below the log start: unreadable
             self.truncate_fully_and_start_at(start_offset, self.epochs.lineage, None)
             await self.flush()
-        if not whole:
+        if not left.is_whole:
             try:
                 await self.flush()
             except Unavailable as error:
@@ -374,7 +357,7 @@ class DiskLog:
     def offset_gaps(self) -> list[tuple[int, int]]:
         """Returns offset ranges `[start, end)` that are missing between segments because of damage. A read there raises
         `Corrupt`."""
-        return recovery.find_gaps(self._writer.segments)
+        return find_gaps(self._writer.segments)
 
     def closed_segments(self, above: int = 0, limit: int | None = None) -> list[SegmentView]:
         """Returns the closed segments that end above an offset, oldest first; only the first `limit`, if it is set."""

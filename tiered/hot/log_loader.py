@@ -17,6 +17,7 @@ from tiered.hot.clean_shutdown import CleanLogEntry
 from tiered.hot.index import IndexBuilder, lookup_offset
 from tiered.hot.interrupted_swaps import finish_swaps
 from tiered.hot.leader_epochs import LeaderEpochs
+from tiered.hot.log_recovery import LogRecovery
 from tiered.hot.producer_recovery import AbortedBySegment, load_producers, replay_aborted_txns
 from tiered.hot.segment_files import SegmentFiles
 from tiered.hot.segments import UNKNOWN_BYTES, IndexChecksums, Segment, parse_lines
@@ -43,6 +44,12 @@ class LoadedLog:
     producers: ProducerStates
     snapshot_offset: int
     truncated_bytes: int
+    is_resumed: bool = False
+    """The log is new, or as a clean stop left it: no segment was read."""
+
+    @property
+    def end_offset(self) -> int:
+        return self.segments[-1].next_offset
 
 
 class CorruptLog(Corrupt):
@@ -59,44 +66,51 @@ class LogLoader:
         files: SegmentFiles,
         config: TopicConfig,
         now_ms: int,
-        trusted_to: int,
+        left: LogRecovery,
         *,
-        clean: bool,
         producers_max: int,
         may_have_gaps: bool = False,
     ) -> None:
         self._files = files
         self._config = config
         self._now_ms = now_ms
-        self._trusted_to = trusted_to
-        self._clean = clean
+        self._left = left
+        self._trusted_to = left.trusted_to
         self._producers_max = producers_max
         self._may_have_gaps = may_have_gaps
         """Compaction may have removed offsets between batches and at the end of a segment."""
         self.suspect = False
         self._truncated_bytes = 0
-        self._start_offset = 0
         self._index_file_sizes = (0, 0)
         self._last_epoch = NO_EPOCH
         """Epoch of the last checked batch. A lower epoch after it belongs to a truncated history."""
 
-    async def recover(self, start_offset: int, recovery_point: int) -> LoadedLog:
-        """Loads the log. An empty directory begins at `start_offset`.
+    async def open(self) -> LoadedLog:
+        """Loads the log in the quickest way that the last stop allows."""
+        if self._left.is_new:
+            return self._create()
+        entry = self._left.clean_entry
+        loaded = self._load_clean(entry) if entry is not None else None
+        return loaded or await self._recover()
+
+    async def _recover(self) -> LoadedLog:
+        """Loads the log from its files. An empty directory begins at the log start offset.
 
         The loader notes on the disk that records are missing before it truncates them. Otherwise a crash after the
         truncation would hide the loss. Raises `CorruptLog` if there is no room for that note.
         """
         self.suspect = self._files.disk.exists(self._checkpoint_path(checkpoints.SUSPECT_FILE))
         try:
-            opened = self.load(start_offset)
+            opened = self._load()
         except CorruptLog as error:
             try:
                 await self._mark_suspect(str(error))
             except Unavailable:
                 raise error from None
-            opened = self.load(start_offset)
+            opened = self._load()
+        recovery_point = self._left.recovery_point
         end = opened.segments[-1].next_offset
-        if self._clean and end < recovery_point and not self.suspect:
+        if self._left.clean and end < recovery_point and not self.suspect:
             log.error(
                 "log ends below the offset of its clean shutdown directory=%s end=%d closed_at=%d",
                 self._files.directory,
@@ -114,9 +128,9 @@ class LogLoader:
         await checkpoints.save(self._files.disk, self._files.directory, checkpoints.SUSPECT_FILE, f"{why}\n".encode())
         self.suspect = True
 
-    def load(self, start_offset: int) -> LoadedLog:
+    def _load(self) -> LoadedLog:
         """Loads the log once. Raises `CorruptLog` if records are missing and this is not noted yet."""
-        self._truncated_bytes, self._last_epoch, self._start_offset = 0, NO_EPOCH, start_offset
+        self._truncated_bytes, self._last_epoch, start_offset = 0, NO_EPOCH, self._left.start_offset
         listing = self._remove_leftovers()
         checkpointed = parse_lines(self._files.read(self._checkpoint_path(checkpoints.SEGMENTS_FILE)) or b"")
         epochs = self._load_epochs()
@@ -159,16 +173,18 @@ class LogLoader:
             segments, builder, self._index_file_sizes, epochs, producers, snapshot_at, self._truncated_bytes
         )
 
-    def create(self, start_offset: int) -> LoadedLog:
+    def _create(self) -> LoadedLog:
         """Creates a directory that did not exist: there is nothing to read. Index files are created with their first
         entry."""
+        start_offset = self._left.start_offset
         self._files.disk.make_dirs(self._files.directory)
         self._files.open(self._files.path(start_offset, ".log"), create=True)
         active = Segment(start_offset, start_offset, 0, self._now_ms)
         builder = IndexBuilder(start_offset, self._config.index_interval_bytes)
-        return LoadedLog([active], builder, (0, 0), LeaderEpochs(), ProducerStates(start_offset), start_offset, 0)
+        states = ProducerStates(start_offset)
+        return LoadedLog([active], builder, (0, 0), LeaderEpochs(), states, start_offset, 0, is_resumed=True)
 
-    def load_clean(self, entry: CleanLogEntry) -> LoadedLog | None:
+    def _load_clean(self, entry: CleanLogEntry) -> LoadedLog | None:
         """Loads the log as the last process closed it. Returns None if the log file has another size than `entry`
         states."""
         segment = entry.segment
@@ -181,7 +197,7 @@ class LogLoader:
         end, indexed = segment.next_offset, (len(entry.offsets), len(entry.times))
         epochs = LeaderEpochs(entry.lineage)
         epochs.truncate_from(end)
-        return LoadedLog([segment], builder, indexed, epochs, ProducerStates(end), end, 0)
+        return LoadedLog([segment], builder, indexed, epochs, ProducerStates(end), end, 0, is_resumed=True)
 
     def _checkpoint_path(self, name: str) -> str:
         return f"{self._files.directory}/{name}"
@@ -307,7 +323,7 @@ class LogLoader:
         torn = self._trusted_to == recovery.WHOLE_LOG and recovery.is_torn(tail, next_offset)
         point = recovery.TruncationPoint(next_offset, torn)
         is_corrupt = recovery.is_corruption(
-            point, clean=self._clean, start_offset=self._start_offset, trusted_to=self._trusted_to
+            point, clean=self._left.clean, start_offset=self._left.start_offset, trusted_to=self._trusted_to
         )
         if is_corrupt and not self.suspect:
             raise CorruptLog(f"records from offset {next_offset} on are corrupt", where=self._files.path(base, ".log"))

@@ -85,13 +85,13 @@ class DurableLogs:
 
     def _open(self, original: Any) -> Any:
         async def open(cls: type[DiskLog], *args: Any, **options: Any) -> DiskLog:
-            disk, _, directory, *_ = args
-            if options.get("recovery_point") and isinstance(disk, SimDisk) and disk._find(directory) is None:
-                self._find(f"{options['name']} is new, and opened with a recovery point of {options['recovery_point']}")
+            disk, _, directory, _, left = args
+            if left.recovery_point and isinstance(disk, SimDisk) and disk._find(directory) is None:
+                self._find(f"{options['name']} is new, and opened with a recovery point of {left.recovery_point}")
             log: DiskLog = await original.__func__(cls, *args, **options)
             if not isinstance(log._files.disk, SimDisk):
                 return log
-            if not (options["same_boot"] or options["clean"]) and log.flushed_offset < log.end_offset:
+            if not left.is_whole and log.flushed_offset < log.end_offset:
                 self._find(f"{log.name} is served up to {log.end_offset}, fsynced is {log.flushed_offset}")
             if log.end_offset < read_recovery_points(disk).get(_parse_name(log.name), 0):
                 self._cut[id(log)] = Cut(log, True, ())

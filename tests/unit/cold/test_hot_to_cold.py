@@ -12,6 +12,7 @@ from tests.unit.cold.rig import PID, TOPIC, Rig, batch
 from tests.unit.hot.cleaning import resources
 from tiered.config.settings import TopicConfig
 from tiered.hot.disk_log import DiskLog
+from tiered.hot.log_recovery import LogRecovery
 from tiered.metrics import Metrics
 from tiered.records.batch import encode_batch
 from tiered.records.native import walk
@@ -21,8 +22,14 @@ async def open_log(rig: Rig, name: str, segment_bytes: int, config: TopicConfig 
     """Opens an empty log of small segments with an index entry for every few batches."""
     config = config or replace(TopicConfig(), segment_bytes=segment_bytes, index_interval_bytes=1000)
     return await DiskLog.open(
-        SimDisk(SimRng(rig.loop.seed).stream(name)), rig.clock, "log/flights-3", config, same_boot=True, clean=True,
-        metrics=Metrics(), topic_id=PID.topic_id, name=TOPIC,
+        SimDisk(SimRng(rig.loop.seed).stream(name)),
+        rig.clock,
+        "log/flights-3",
+        config,
+        LogRecovery(same_boot=True, clean=True),
+        metrics=Metrics(),
+        topic_id=PID.topic_id,
+        name=TOPIC,
     )  # fmt: skip
 
 

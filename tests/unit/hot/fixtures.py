@@ -10,6 +10,7 @@ from typing import Any
 from tests.sim.harness.disk import SimDisk
 from tiered.config.settings import TopicConfig
 from tiered.hot.disk_log import DiskLog, LogAppendInfo
+from tiered.hot.log_recovery import LogRecovery
 from tiered.hot.time_lookup import TimeLookups, search_log
 from tiered.metrics import Metrics
 from tiered.ports import Disk
@@ -85,11 +86,13 @@ async def open_log(
         clock or FixedClock(),
         DIRECTORY,
         settings or config(),
-        same_boot=same_boot,
-        clean=clean,
-        recovery_point=recovery_point,
-        start_offset=start_offset,
-        truncation_interrupted=cut,
+        LogRecovery(
+            same_boot=same_boot,
+            clean=clean,
+            recovery_point=recovery_point,
+            start_offset=start_offset,
+            truncation_interrupted=cut,
+        ),
         metrics=Metrics(),
         topic_id=TOPIC_ID,
         name="t-0",

@@ -29,6 +29,7 @@ from tiered.errors import Corrupt
 from tiered.hot import checkpoints
 from tiered.hot.clean_shutdown import CleanLogEntry, encode, encode_log, parse
 from tiered.hot.disk_log import DiskLog
+from tiered.hot.log_recovery import LogRecovery
 from tiered.hot.time_lookup import TimeLookups
 from tiered.ids import TopicPartition
 from tiered.metrics import Metrics
@@ -44,8 +45,14 @@ def run_scenario(scenario: Callable[[SimDisk], Coroutine[Any, Any, None]]) -> No
 async def open_from_entry(on: SimDisk, entry: CleanLogEntry) -> DiskLog:
     """Opens the log from the entry of its clean stop."""
     return await DiskLog.open(
-        on, FixedClock(), DIRECTORY, config(), same_boot=True, clean=True, clean_entry=entry,
-        metrics=Metrics(), topic_id=TOPIC_ID, name="t-0",
+        on,
+        FixedClock(),
+        DIRECTORY,
+        config(),
+        LogRecovery(same_boot=True, clean=True, clean_entry=entry),
+        metrics=Metrics(),
+        topic_id=TOPIC_ID,
+        name="t-0",
     )  # fmt: skip
 
 
@@ -179,8 +186,14 @@ def test_log_opened_from_its_entry_survives_every_crash(seed: int) -> None:
 async def create_log(on: SimDisk) -> DiskLog:
     """Opens a log that is new."""
     return await DiskLog.open(
-        on, FixedClock(), DIRECTORY, config(), same_boot=True, clean=False, is_new=True,
-        metrics=Metrics(), topic_id=TOPIC_ID, name="t-0",
+        on,
+        FixedClock(),
+        DIRECTORY,
+        config(),
+        LogRecovery(same_boot=True, clean=False, is_new=True),
+        metrics=Metrics(),
+        topic_id=TOPIC_ID,
+        name="t-0",
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from tiered.config.settings import TopicConfig
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.hot import checkpoints
 from tiered.hot.disk_log import DiskLog
+from tiered.hot.log_recovery import LogRecovery
 from tiered.hot.synced_logs import FILE, NO_SYNCED_LOGS, SyncedLogEntry, SyncedLogs, SyncedLogsContent, encode, parse
 from tiered.ids import TopicId, TopicPartition
 from tiered.metrics import Metrics
@@ -33,8 +34,15 @@ def read_rows(disk: SimDisk) -> SyncedLogsContent:
 
 async def open_synced_log(disk: SimDisk, logs: SyncedLogs, settings: TopicConfig, *, same_boot: bool = True) -> DiskLog:
     return await DiskLog.open(
-        disk, FixedClock(), DIRECTORY, settings, same_boot=same_boot, clean=False, metrics=Metrics(),
-        topic_id=TOPIC_ID, name=str(AT), synced_entry=SyncedLogEntry(logs, AT, TOPIC),
+        disk,
+        FixedClock(),
+        DIRECTORY,
+        settings,
+        LogRecovery(same_boot=same_boot, clean=False),
+        metrics=Metrics(),
+        topic_id=TOPIC_ID,
+        name=str(AT),
+        synced_entry=SyncedLogEntry(logs, AT, TOPIC),
     )  # fmt: skip
 
 

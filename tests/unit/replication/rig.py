@@ -18,6 +18,7 @@ from tiered.cold.manifest import FAN
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Fenced, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog
+from tiered.hot.log_recovery import LogRecovery
 from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metrics import Metrics
 from tiered.object_store.faulty import Faults
@@ -118,8 +119,14 @@ class BrokerRig:
         """Opens the log, once."""
         if tp not in self.logs:
             self.logs[tp] = await DiskLog.open(
-                self.disk, self.clock, f"log/{tp}", self.config,
-                same_boot=same_boot, clean=False, metrics=self.metrics, topic_id=TOPIC_ID, name=str(tp),
+                self.disk,
+                self.clock,
+                f"log/{tp}",
+                self.config,
+                LogRecovery(same_boot=same_boot, clean=False),
+                metrics=self.metrics,
+                topic_id=TOPIC_ID,
+                name=str(tp),
             )  # fmt: skip
         return self.logs[tp]
 

@@ -14,6 +14,7 @@ from tests.unit.replication.rig import TP, DirectPeers, ReplicationRig, RunningF
 from tiered.config.settings import TopicConfig
 from tiered.errors import Refused
 from tiered.hot.disk_log import DiskLog
+from tiered.hot.log_recovery import LogRecovery
 from tiered.ids import TopicPartition
 from tiered.replication.become_leader import PreviousLeader
 from tiered.replication.disk_state import ROOM_SECONDS
@@ -130,8 +131,14 @@ def test_follower_flushes_after_a_truncation_before_it_continues() -> None:
         assert copy.log.epochs.lineage == ((0, 0), (1, 3))
         two.disk = two.disk.after_power_cut()  # parts of what was cut may not come back
         again = await DiskLog.open(
-            two.disk, rig.clock, "log/t-0", two.config, same_boot=False, clean=False,
-            metrics=two.metrics, topic_id=copy.topic_id, name="t-0",
+            two.disk,
+            rig.clock,
+            "log/t-0",
+            two.config,
+            LogRecovery(same_boot=False, clean=False),
+            metrics=two.metrics,
+            topic_id=copy.topic_id,
+            name="t-0",
         )  # fmt: skip
         assert again.end_offset >= 3
         assert read_log(replica.log).startswith(read_log(again))
