@@ -39,6 +39,7 @@ from tiered_api.kafka.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from tiered_api.kafka.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from tiered_api.kafka.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from tiered_api.kafka.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -47,7 +48,18 @@ from tiered_api.kafka.protocol.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from tiered_api.kafka.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
 from tiered_api.kafka.protocol.messages.produce import ProduceResponse
+from tiered_api.kafka.protocol.messages.sync_group import (
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+)
 from tiered_api.kafka.protocol.messages.tiered_heard import TieredHeardRequest, TieredHeardResponse
 from tiered_api.kafka.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from tiered_api.kafka.server import connection
@@ -508,5 +520,47 @@ def test_crowd_of_parked_fetches_gets_no_more_than_the_quota(tmp_path: Path) -> 
         assert sum(bool(answer.responses) for answer in answers) == 2, "10,000 bytes at once, and the one above"
         assert all(answer.throttle_time_ms > 0 for answer in answers if not answer.responses)
         assert reading(site).count(False) == len(crowd) - 1
+
+    run(tmp_path, scenario)
+
+
+def test_commits_over_the_quota_wait_on_every_connection(tmp_path: Path) -> None:
+    """Once, commits counted against no quota: 18 MB a second went to the disk."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("t")
+        client, other = await site.client(), await site.client()
+        partition = OffsetCommitRequestPartition(0, 1, committed_metadata="m" * 4_000)
+        commit = OffsetCommitRequest("g", topics=[OffsetCommitRequestTopic("t", "", [partition])])
+        assert (await client.ask(commit, 8, OffsetCommitResponse)).throttle_time_ms == 0
+        await put(site, CLIENT, producer_byte_rate=1.0)
+        assert (await client.ask(commit, 8, OffsetCommitResponse)).throttle_time_ms > 300_000
+        await other.send(other.frame(commit, 8))
+        await wait_until(lambda: not any(reading(site)))
+        written = (await site.client()).ask(produce(replica, b"x"), 9, ProduceResponse)
+        assert (await written).responses[0].partition_responses[0].error_code == 0
+        await put(site, CLIENT, producer_byte_rate=None)
+        assert (await other.receive(OffsetCommitResponse, 8)).topics[0].partitions[0].error_code == 0
+
+    run(tmp_path, scenario)
+
+
+def test_member_that_makes_a_large_group_be_written_pays_for_it(tmp_path: Path) -> None:
+    """A static member that comes back makes its coordinator write all members."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        client = await site.client()
+
+        def join() -> JoinGroupRequest:
+            protocol = [JoinGroupRequestProtocol("range", b"")]
+            return JoinGroupRequest("g", 300_000, 300_000, "", "one", "consumer", protocol)
+
+        joined = await client.ask(join(), 5, JoinGroupResponse)
+        assignment = [SyncGroupRequestAssignment(joined.member_id, bytes(100_000))]
+        sync = SyncGroupRequest("g", joined.generation_id, joined.member_id, "one", assignments=assignment)
+        assert (await client.ask(sync, 3, SyncGroupResponse)).error_code == 0
+        await put(site, CLIENT, producer_byte_rate=1_000.0)
+        again = await client.ask(join(), 5, JoinGroupResponse)
+        assert not again.error_code and again.throttle_time_ms > 50_000
 
     run(tmp_path, scenario)

@@ -51,7 +51,13 @@ class Submitter(Protocol):
         """Charges the time of the event loop that these changes cost, beside that of the request itself."""
 
 
-RATE_QUOTAS = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE, CONNECTION_CREATION_RATE, STORE_REQUEST_RATE)
+INTERNAL_BYTES = "internal_bytes"
+"""Key of what clients write to internal topics, within `producer_byte_rate` but apart from what they produce: a
+producer over its quota holds up no commits of its user."""
+RATE_QUOTAS = (
+    PRODUCER_BYTE_RATE, INTERNAL_BYTES, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE, CONNECTION_CREATION_RATE,
+    STORE_REQUEST_RATE,
+)  # fmt: skip
 
 
 class ClientLimits(NamedTuple):
@@ -62,9 +68,11 @@ class ClientLimits(NamedTuple):
     requests: Limit | None
     mutations: Limit | None
     stored: Limit | None
+    written: Limit | None
+    """That of the bytes of internal topics."""
 
 
-NO_LIMITS = ClientLimits(None, None, None, None, None)
+NO_LIMITS = ClientLimits(None, None, None, None, None, None)
 
 
 class ClientQuotas:
@@ -114,12 +122,14 @@ class ClientQuotas:
         """Returns the limits of a client, or None if it has none. A long client id counts by its first `NAME_MAX`
         characters: a request may name anything, and the table of sensors keeps the name."""
         find, client_id = self.table.find_limit, client_id[:NAME_MAX]
+        produced = find(PRODUCER_BYTE_RATE, user, client_id)
         limits = ClientLimits(
-            find(PRODUCER_BYTE_RATE, user, client_id),
+            produced,
             find(CONSUMER_BYTE_RATE, user, client_id),
             find(REQUEST_PERCENTAGE, user, client_id),
             find(CONTROLLER_MUTATION_RATE, user, client_id),
             find(STORE_REQUEST_RATE, user, client_id),
+            produced,
         )
         return None if limits == NO_LIMITS else limits
 
@@ -128,6 +138,14 @@ class ClientQuotas:
     def record_produced(self, limit: Limit, count: int) -> int:
         """Counts bytes of a Produce request."""
         return self._record(PRODUCER_BYTE_RATE, limit, count)
+
+    def record_written(self, limit: Limit, count: int) -> int:
+        """Counts bytes that a request writes to an internal topic."""
+        return self._record(INTERNAL_BYTES, limit, count)
+
+    def find_written_pause(self, limit: Limit) -> int:
+        """Returns the pause of a client before its next write to an internal topic; 0 if it may write."""
+        return self._find_pause(INTERNAL_BYTES, limit)
 
     def record_fetched(self, limit: Limit, count: int) -> int:
         """Counts bytes of a reply with records."""
@@ -212,6 +230,7 @@ class ClientQuotas:
         return False
 
     def _count(self, key: str, limit: Limit) -> None:
+        key = PRODUCER_BYTE_RATE if key == INTERNAL_BYTES else key
         parts = ((CLIENT_ID, limit.client_id), (USER, limit.user))
         self._count_entity(key, ", ".join(f"{kind} {name}"[:SHOWN_TEXT_MAX] for kind, name in parts if name))
 

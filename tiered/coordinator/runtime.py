@@ -23,6 +23,7 @@ from tiered.records.batch import decode_header
 from tiered.records.marker import TransactionMarker
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 from tiered.shard import UNAWAITED, CoordinatorRecord, CoordinatorResult, CoordinatorShard, Now, ProducerIdAndEpoch
+from tiered.spending import WRITTEN
 from tiered.system.turns import each_of
 
 log = logging.getLogger(__name__)
@@ -136,6 +137,8 @@ class CoordinatorRuntime(Generic[ShardT, RequestT, ReplyT]):
         self._on_request(request)
         result: CoordinatorResult[ReplyT, Any] = self.shard.decide(request, self.now(), token)
         records, replies, events = result
+        if records and (charge := WRITTEN.get()) is not None:
+            charge(sum(len(each.key) + len(each.value or b"") for each in records))
         due = self.shard.next_due_ms
         if due is not None and due < self._reported_due_ms:
             self._reported_due_ms = due

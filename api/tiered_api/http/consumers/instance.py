@@ -28,7 +28,7 @@ from tiered.groups.requests import (
 from tiered.ids import TopicId, TopicPartition
 from tiered.security.acls import Operation, ResourceType
 from tiered.security.principal import ANONYMOUS, Caller
-from tiered.spending import spent_by
+from tiered.spending import spent_by, written_by
 from tiered_api.http.consumers.coordinator_calls import retry_while_loading
 from tiered_api.http.consumers.member import MemberConfig, RestMember
 from tiered_api.http.consumers.positions import ConsumerPosition, ConsumerPositions
@@ -167,7 +167,7 @@ class ConsumerInstance:
         topics = self._topics.subscribe(subscription, self._may_read)
         submit = context.broker.group_coordinators.submit
         meter = BackgroundMeter(context.broker.client_quotas, self.caller.principal.name, self.caller.client_id)
-        with spent_by(meter):  # its task pays for the topics that a pattern matches
+        with spent_by(meter), written_by(meter.charge_written):  # its task pays for the topics that a pattern matches
             self.member = RestMember(submit, context.clock, config, topics, self._on_revoked, member_id, known_metadata)
         return self.member
 

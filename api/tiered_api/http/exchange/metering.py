@@ -123,11 +123,18 @@ class HttpMeter:
             pauses.append(self._quotas.find_store_pause(self._limits.stored))
         if self._limits.requests is not None:
             pauses.append(self._quotas.find_request_pause(self._limits.requests))
+        if operation not in READS and self._limits.written is not None:
+            pauses.append(self._quotas.find_written_pause(self._limits.written))
         if operation in WRITES and self._limits.produced is not None:
             pauses.append(self._quotas.find_produce_pause(self._limits.produced))
         elif operation in READS and self._limits.fetched is not None:
             pauses.append(self._quotas.find_fetch_pause(self._limits.fetched))
         return max(pauses)
+
+    def charge_written(self, count: int) -> None:
+        """Charges bytes that the request writes to an internal topic."""
+        if self._limits.written is not None:
+            self._quotas.record_written(self._limits.written, count)
 
     def charge_store_request(self) -> None:
         """Charges a request to the bucket."""
@@ -161,11 +168,20 @@ class BackgroundMeter:
 
     @spent_ns.setter
     def spent_ns(self, spent_ns: int) -> None:
-        limits = NO_LIMITS
-        if self._quotas.table.has_client_quotas:
-            limits = self._quotas.find_limits(self._user, self._client_id) or NO_LIMITS
+        limits = self._find_limits()
         if limits.requests is not None:
             self._quotas.record_request_time(limits.requests, spent_ns)
+
+    def charge_written(self, count: int) -> None:
+        """Charges bytes that the work writes to an internal topic."""
+        limits = self._find_limits()
+        if limits.written is not None:
+            self._quotas.record_written(limits.written, count)
+
+    def _find_limits(self) -> ClientLimits:
+        if not self._quotas.table.has_client_quotas:
+            return NO_LIMITS
+        return self._quotas.find_limits(self._user, self._client_id) or NO_LIMITS
 
 
 class HttpSubmitter(NamedTuple):

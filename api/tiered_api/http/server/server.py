@@ -27,7 +27,7 @@ from tiered.quotas.timed_steps import TimedSteps
 from tiered.security.distinguished_names import Subject
 from tiered.security.principal import ANONYMOUS, Caller
 from tiered.security.principal_mapping import map_subject
-from tiered.spending import spent_by
+from tiered.spending import spent_by, written_by
 from tiered.system.descriptors import limit_accept_failures
 from tiered_api.http.audit_topic import AuditTopic
 from tiered_api.http.console.pages import ROOT as CONSOLE
@@ -408,7 +408,7 @@ async def _serve_metered(route: Route, request: HttpRequest) -> web.StreamRespon
     assert meter is not None
     meter.check(route.operation)
     try:
-        with paid_by(meter.charge_store_request), spent_by(meter):
+        with paid_by(meter.charge_store_request), spent_by(meter), written_by(meter.charge_written):
             response: web.StreamResponse = await TimedSteps(
                 route.handler(request), meter, request.context.clock.mono_ns
             )

@@ -6,17 +6,19 @@ While no client has a quota, connections do not pass through here: they have the
 
 Produce is charged by the bytes of the request, Fetch by those of the reply. A Fetch of a client that is over its quota
 gets no records, as in Kafka. The same holds for requests to the bucket, which count for the client whose request
-sends them. The time of a request is that of the event loop, without its waits. Brokers are
-exempt once they have proved themselves, by a login or by a credential.
+sends them. Bytes that requests write to internal topics have a count of their own, and wait as Produce does. The time
+of a request is that of the event loop, without its waits. Brokers are exempt once they have proved themselves, by a
+login or by a credential.
 
-A request that a broker sends for a client of HTTP costs that client its time here and its requests to the bucket. HTTP
-charges the bytes. A read of a client that is over a quota is refused with the pause, and HTTP names the pause to its
-client. The connection goes on: it has requests for other clients too.
+A request that a broker sends for a client of HTTP costs that client its time here, its requests to the bucket, and its
+writes to internal topics. HTTP charges the bytes of records. A read of a client that is over a quota is refused with
+the pause, and HTTP names the pause to its client. The connection goes on: it has requests for other clients too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import lru_cache, partial
 from struct import Struct, calcsize
 from typing import Protocol
@@ -28,6 +30,7 @@ from tiered.ports import FileSlice
 from tiered.quotas.precedence import QuotaTable
 from tiered.quotas.validation import NAME_MAX
 from tiered.security.principal import BROKER
+from tiered.spending import written_by
 from tiered_api.kafka.protocol.apis import ALL_APIS
 from tiered_api.kafka.protocol.codec import encode
 from tiered_api.kafka.protocol.headers import encode_response_header
@@ -43,6 +46,9 @@ from tiered_api.kafka.server.slots.response_slot import ResponseSlot
 from tiered_api.kafka.server.slots.socket_writer import Part
 
 PRODUCE, FETCH, LIST_OFFSETS = 0, 1, 2
+INTERNAL_WRITES = frozenset((8, 11, 13, 14, 22, 24, 25, 26, 28, 47))
+"""APIs of groups and transactions: OffsetCommit, JoinGroup, LeaveGroup, SyncGroup, InitProducerId, AddPartitionsToTxn,
+AddOffsetsToTxn, EndTxn, TxnOffsetCommit and OffsetDelete write to internal topics."""
 CLIENT_ID_BYTES = 4 * NAME_MAX
 """The limits of a longer client id are found anew for each request: a connection keeps no long one."""
 NO_REPLICA_ID_FROM = 15
@@ -144,6 +150,8 @@ class Charge:
             pause_ms = max(pause_ms, quotas.record_fetched(limits.fetched, size))
         if limits.requests is not None:
             pause_ms = max(pause_ms, quotas.record_request_time(limits.requests, self.spent_ns))
+        if limits.written is not None and self.api_key in INTERNAL_WRITES:
+            pause_ms = max(pause_ms, quotas.find_written_pause(limits.written))
         if limits.stored is not None and self.api_key != PRODUCE:
             pause_ms = max(pause_ms, quotas.find_store_pause(limits.stored))
         return _pause(self.connection, self.api_key, self.version, parts, pause_ms)
@@ -199,6 +207,13 @@ class Metering:
             if pause_ms > 0:
                 connection.hold_request(frame, pause_ms / 1000)
                 return None
+        written = None
+        if limits.written is not None and api_key in INTERNAL_WRITES:
+            pause_ms = 0 if is_acting else self._quotas.find_written_pause(limits.written)
+            if pause_ms > 0:
+                connection.hold_request(frame, pause_ms / 1000)
+                return None
+            written = partial(self._quotas.record_written, limits.written)
         stored, payer = limits.stored, None
         if stored is not None:
             payer = partial(self._quotas.record_store_request, stored)
@@ -219,7 +234,7 @@ class Metering:
                 limit_fetch(frame, version, body, self._quotas.window_bytes(limits.fetched))
         is_timed = limits.requests is not None
         before, since_ns = connection.pending, self._mono_ns() if is_timed else 0
-        with paid_by(payer):
+        with paid_by(payer), nullcontext() if written is None else written_by(written):
             reply = self._dispatch(connection, frame, api_key, version, correlation_id, body)
         if connection.is_broker and not is_acting:
             return reply
