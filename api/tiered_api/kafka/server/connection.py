@@ -1,10 +1,11 @@
 """One connection: frames in, replies out in the order of the requests, with as few system calls as possible.
 
 All connections share a scratch buffer for small frames. These are handled before the next event, and nothing in the
-buffer is kept. All replies that are ready by then leave in one call. Reading stops while the client does not take its
-replies, while five requests wait for replies, and while the whole broker has too much to do. So a client's share of
-memory is bounded by the frames that are read and the replies that wait. A reply waits if its client does not take it,
-or if an earlier reply is missing: both count as unsent bytes (I30).
+buffer is kept. All replies that are ready by then leave in one call. A request begins in the order of `request_order`.
+Reading stops while the client does not take its replies, while five requests wait for replies, while the next one has
+to wait for those before it, and while the whole broker has too much to do. So a client's share of memory is bounded by
+the frames that are read and the replies that wait. A reply waits if its client does not take it, or if an earlier reply
+is missing: both count as unsent bytes (I30).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tiered_api.kafka.server.login import LOGIN_FRAME_BYTES, LOGIN_SECONDS, Logi
 from tiered_api.kafka.server.metering import Meter
 from tiered_api.kafka.server.produce.sequence_gaps import RefusedSequences
 from tiered_api.kafka.server.request_buffers import Frame, RequestBuffers
+from tiered_api.kafka.server.slots.request_order import may_begin
 from tiered_api.kafka.server.slots.response_slot import SlotCharge
 from tiered_api.kafka.server.slots.socket_writer import Part, memory_bytes, send_parts
 from tiered_api.kafka.server.wrong_protocol import describe_bad_size
@@ -46,7 +48,10 @@ longer for a reply."""
 HEADER_BYTES = 10
 COPIED_SHARE = 4
 
+KEY_BYTES = 2
+
 _SIZE = Struct(">i")
+_KEY = Struct(">h")
 _HEADER = Struct(">hhih")
 
 
@@ -154,7 +159,9 @@ class ClientConnection:
         "_stream",
         "_unparsed",
         "_waiting_bytes",
+        "_waiting_key",
         "_waits_for_memory",
+        "_waits_for_replies",
         "_write_blocked",
         "api_key",
         "caller",
@@ -212,6 +219,10 @@ class ClientConnection:
         """The part of them that waits for earlier replies."""
         self._waits_for_memory = False
         self._parse_paused = False
+        self._waiting_key = 0
+        """API key of the last request whose reply came later. While requests wait, those of a client have this key."""
+        self._waits_for_replies = False
+        """True while the next request has to wait for the replies to those before it."""
         self._current_frame: Frame | None = None
         """The large frame that is handled now."""
         self._is_busy = False
@@ -526,8 +537,12 @@ class ClientConnection:
             if not HEADER_BYTES <= size <= self._max_request_bytes:
                 self.refuse("frame_size", describe_bad_size(size))
                 return
+            has_key = end - begin >= KEY_BYTES
+            if self._slots and has_key and not self._may_begin(_KEY.unpack_from(scratch, begin)[0]):
+                self._parse_paused = self._waits_for_replies = True
+                break
             if end - begin < size:
-                if size > SCRATCH_FRAME_MAX:
+                if size > SCRATCH_FRAME_MAX and (has_key or not self._slots):
                     self._frame = self._server.buffers.new_frame(size, scratch[begin:end], self.host)
                     at = end
                 break
@@ -550,7 +565,9 @@ class ClientConnection:
         reply = self._dispatch_request(
             self, frame, key, version, correlation_id, HEADER_BYTES + size if size > 0 else HEADER_BYTES
         )
-        if reply is not None:
+        if reply is None:
+            self._waiting_key = key
+        else:
             first = reply[0]
             self._send_queue += reply
             if (
@@ -569,6 +586,7 @@ class ClientConnection:
             self, frame, key, version, correlation_id, HEADER_BYTES + size if size > 0 else HEADER_BYTES
         )
         if reply is None:
+            self._waiting_key = key
             return
         if self._slots:
             slot = ReplySlot(self)
@@ -580,6 +598,10 @@ class ClientConnection:
             first = reply[0]
             if len(reply) > 1 or isinstance(first, FileSlice) or len(first) > CORKED_BYTES:
                 self._send()
+
+    def _may_begin(self, key: int) -> bool:
+        is_broker = self.is_broker or self.is_acting or self.caller.principal.kind == BROKER
+        return may_begin(key, self._waiting_key, is_broker)
 
     def _is_full(self) -> bool:
         waiting = len(self._slots)
@@ -626,7 +648,7 @@ class ClientConnection:
         if self._finishing:
             if not queue and not out:
                 self.close()
-        elif self._write_blocked or (queue and self._is_full()):
+        elif self._write_blocked or (queue and (self._waits_for_replies or self._is_full())):
             self._stop_reading()
         elif self._parse_paused or not self._reading:
             self._stop_reading()
@@ -696,9 +718,10 @@ class ClientConnection:
             return
         if self._muted is not None:
             return
-        if self._slots and self._is_full():
+        if self._slots and (self._waits_for_replies or self._is_full()):
             return
-        self._parse_paused, rest = False, self._unparsed
+        self._parse_paused = self._waits_for_replies = False
+        rest = self._unparsed
         self.frame_started = self._server.now if rest or self._frame is not None else -1.0
         if not self._reading:
             self.start_reading()
