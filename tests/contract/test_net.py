@@ -148,6 +148,20 @@ def test_read_without_bytes_is_none_and_at_the_end_zero(case: Case) -> None:
     with_pair(case, body)
 
 
+def test_end_is_noticed_before_the_bytes_are_read(case: Case) -> None:
+    async def body(near: Stream, far: Stream) -> None:
+        await send(near, b"x")
+        assert not far.has_ended()
+        near.close()
+        async with asyncio.timeout(60):
+            while not far.has_ended():
+                await asyncio.sleep(0.001)
+        assert await receive(far, 10) == b"x"
+        assert far.has_ended()
+
+    with_pair(case, body)
+
+
 def test_writer_that_outruns_its_reader_waits(case: Case) -> None:
     data = bytes(range(256)) * 40_000
 

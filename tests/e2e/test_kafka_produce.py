@@ -226,8 +226,9 @@ def test_acks_0_gets_no_reply_and_an_error_ends_the_connection(tmp_path: Path) -
             assert only(await client.ask(produce(replica, b"told"), version, ProduceResponse)).error_code == 0
         assert replica.log.end_offset == 6
         await client.send(
-            client.frame(fetch((replica, 6), wait_ms=20_000), 12), client.frame(produce(replica, raw=b"", acks=0), 9)
+            client.frame(fetch((replica, 6), wait_ms=100), 12), client.frame(produce(replica, raw=b"", acks=0), 9)
         )
+        await client.receive(FetchResponse, 12)
         assert await client.read_to_end() == b""
         assert site.count_refusals("acks_0") == 1 and site.server.pending_requests == 0
 

@@ -120,6 +120,37 @@ def test_producer_over_its_quota_waits(tmp_path: Path, version: int, acks: int) 
     run(tmp_path, scenario)
 
 
+def test_client_that_leaves_in_its_pause_leaves_its_place(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("t")
+        await put(site, CLIENT, producer_byte_rate=1.0)
+        client = await site.client()
+        reply = await client.ask(produce(replica, b"x" * 5000), 9, ProduceResponse)
+        assert reply.throttle_time_ms > 400_000
+        client.close()
+        await wait_until(lambda: not site.server.connections)
+
+    run(tmp_path, scenario)
+
+
+def test_request_of_a_client_that_leaves_in_its_pause_is_served(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("t")
+        await put(site, CLIENT, producer_byte_rate=1.0)
+        client = await site.client()
+        await client.ask(produce(replica, b"x" * 5000), 9, ProduceResponse)
+        await client.send(client.frame(produce(replica, b"last", acks=0), 9))
+        client.close()
+        before = site.server.now
+        await wait_until(lambda: site.server.now > before + 2)
+        assert len(site.server.connections) == 1, "its request waits for the end of the pause"
+        await put(site, CLIENT, producer_byte_rate=None)
+        await wait_until(lambda: replica.log.end_offset == 2)
+        await wait_until(lambda: not site.server.connections)
+
+    run(tmp_path, scenario)
+
+
 def test_records_of_a_client_that_has_left_count(tmp_path: Path) -> None:
     async def scenario(site: KafkaBroker) -> None:
         replica = await site.create("t", flush="ack")

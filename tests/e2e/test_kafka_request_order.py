@@ -72,6 +72,23 @@ def test_large_request_that_has_begun_to_arrive_waits_for_the_one_before(tmp_pat
     run(tmp_path, scenario, **QUICK)
 
 
+def test_client_that_leaves_while_its_requests_wait_leaves_its_place(tmp_path: Path) -> None:
+    """The broker has read the request that waits, and nothing more. The end of the connection is behind it."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        replica = await site.create("t")
+        client = await site.client()
+        await client.send(
+            client.frame(fetch((replica, 0), wait_ms=600_000), 12), client.frame(produce(replica, b"a"), 9)
+        )  # fmt: skip
+        await wait_until(lambda: [each.is_reading for each in site.server.connections] == [False])
+        client.close()
+        await wait_until(lambda: not site.server.connections)
+        assert not site.server.pending_requests
+
+    run(tmp_path, scenario)
+
+
 NOWHERE = [f"missing-{n}" for n in range(2_000)]
 """Topics that do not exist."""
 

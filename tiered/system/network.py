@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 import os
+import select
 import socket
 from collections.abc import Callable, Sequence
 
@@ -29,6 +30,8 @@ SEND_FILE_BYTES = 40 * 1024
 The last call takes up to twice as much, because a small call after it would cost more.
 """
 SEND_FILE_TURN_BYTES = 1 << 20
+POLL_ENDED: int = getattr(select, "POLLRDHUP", 0)
+"""Event of a socket whose other side has ended the stream. Linux has it."""
 MSG_MORE = getattr(socket, "MSG_MORE", 0)
 PARTS_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
 
@@ -197,6 +200,13 @@ class SocketStream:
         except OSError as error:
             raise self._connection_lost(error) from None
         return position - slice.start
+
+    def has_ended(self) -> bool:
+        if not POLL_ENDED or self._sock.fileno() < 0:
+            return False
+        poller = select.poll()
+        poller.register(self._sock, POLL_ENDED)
+        return bool(poller.poll(0))
 
     def on_readable(self, call: Callable[[], None] | None) -> None:
         if call or self._sock.fileno() >= 0:

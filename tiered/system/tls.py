@@ -139,6 +139,9 @@ class TlsStream:
 
         return self._send(slice.length, read)
 
+    def has_ended(self) -> bool:
+        return self._at_end or self._stream.has_ended()
+
     def on_readable(self, call: Callable[[], None] | None) -> None:
         self._reader = call
         self._stream.on_readable(call)

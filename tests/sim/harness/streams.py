@@ -82,6 +82,9 @@ class SimStream:
     def send_file(self, slice: FileSlice) -> int | None:
         return self.sendmsg([slice.file.pread(slice.start, min(slice.length, SEND_FILE_BYTES))])
 
+    def has_ended(self) -> bool:
+        return self._end_received or bool(self._error)
+
     def on_readable(self, call: Callable[[], None] | None) -> None:
         self._readable = call
         self._wake()

@@ -27,7 +27,7 @@ from tiered_api.kafka.server.login import LOGIN_FRAME_BYTES, LOGIN_SECONDS, Logi
 from tiered_api.kafka.server.metering import Meter
 from tiered_api.kafka.server.produce.sequence_gaps import RefusedSequences
 from tiered_api.kafka.server.request_buffers import Frame, RequestBuffers
-from tiered_api.kafka.server.slots.request_order import may_begin
+from tiered_api.kafka.server.slots.request_order import PRODUCE, may_begin
 from tiered_api.kafka.server.slots.response_slot import SlotCharge
 from tiered_api.kafka.server.slots.socket_writer import Part, memory_bytes, send_parts
 from tiered_api.kafka.server.wrong_protocol import describe_bad_size
@@ -410,6 +410,29 @@ class ClientConnection:
         """True if replies may copy file slices to memory: few unsent bytes wait there."""
         return self._server.unsent_bytes * COPIED_SHARE < self._server.unsent_bytes_max
 
+    def close_if_left(self) -> bool:
+        """Closes the connection of a client that has left, if it reads nothing now: its requests wait for replies that
+        nobody reads, or it is in a pause. A Produce is done first, since it may be one without a reply. Returns True if
+        it closed the connection."""
+        if self._reading or self._write_blocked or not self._stream.has_ended():
+            return False
+        if self._waits_for_replies or (self._is_busy and self._waiting_key != PRODUCE):
+            self.close()
+        elif self._muted is not None and not (self._unparsed or self._slots or self._is_busy) and self._frame is None:
+            self._read_in_pause()
+        return self.closed
+
+    def _read_in_pause(self) -> None:
+        """Closes the connection if nothing more was received. Keeps what was for the end of the pause."""
+        try:
+            got = self._stream.recv_into(self._scratch)
+        except Unavailable:
+            got = 0
+        if got == 0:
+            self.close()
+        elif got is not None:
+            self._unparsed, self._parse_paused = bytes(self._scratch[:got]), True
+
     def has_stalled(self, min_bytes: int) -> bool:
         """True if a large frame is incomplete, has memory, and received fewer than `min_bytes` since the last sweep."""
         frame = self._frame
@@ -537,11 +560,15 @@ class ClientConnection:
             if not HEADER_BYTES <= size <= self._max_request_bytes:
                 self.refuse("frame_size", describe_bad_size(size))
                 return
-            has_key = end - begin >= KEY_BYTES
-            if self._slots and has_key and not self._may_begin(_KEY.unpack_from(scratch, begin)[0]):
+            has_key, is_whole = end - begin >= KEY_BYTES, end - begin >= size
+            if (
+                self._slots
+                and (is_whole or (has_key and size > SCRATCH_FRAME_MAX))
+                and not self._may_begin(_KEY.unpack_from(scratch, begin)[0])
+            ):
                 self._parse_paused = self._waits_for_replies = True
                 break
-            if end - begin < size:
+            if not is_whole:
                 if size > SCRATCH_FRAME_MAX and (has_key or not self._slots):
                     self._frame = self._server.buffers.new_frame(size, scratch[begin:end], self.host)
                     at = end

@@ -403,7 +403,9 @@ class KafkaServer:
         self.now = now
         scarce, least = self.buffers.has_waiting, int(STALLED_BYTES_PER_SECOND * passed)
         for connection in list(self.connections):
-            if 0 <= connection.login_ends < now:
+            if connection.close_if_left():
+                log.debug("kafka client left while it waited peer=%s", connection.peer)
+            elif 0 <= connection.login_ends < now:
                 connection.on_login_end()
             elif connection.write_blocked_since >= 0:
                 if now - connection.write_blocked_since > self._frame_seconds:
