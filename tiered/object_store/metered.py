@@ -1,7 +1,7 @@
 """A wrapper of any ObjectStore that counts requests and bytes by verb, and detects outages.
 
 An outage is a state of the last request of its kind, not a rate: it begins with a failure and ends with the next
-success of that kind. A store may reply to reads and refuse writes, so reads, writes and deletes have one each. Code
+success of that kind. A store may reply to reads and refuse writes or lists, so each of these has its own. Code
 that retries sends requests often enough for that. A broker without requests of its own sends `ping` while an outage
 lasts.
 """
@@ -33,8 +33,8 @@ PAYER: ContextVar[Callable[[], object] | None] = ContextVar("payer", default=Non
 """Called for each request to the store that a task sends for a client. None for the requests of the broker itself."""
 
 VERBS = ("get", "list", "put", "upload", "delete")
-READS, WRITES, DELETES = "reads", "writes", "deletes"
-KINDS = {"get": READS, "list": READS, "put": WRITES, "upload": WRITES, "delete": DELETES}
+READS, LISTS, WRITES, DELETES = "reads", "lists", "writes", "deletes"
+KINDS = {"get": READS, "list": LISTS, "put": WRITES, "upload": WRITES, "delete": DELETES}
 OUTCOMES = ("ok", "not_found", "refused", "failed")
 ABSENT_KEY = f"{FOLDER}/absent"
 """The key of an object that nobody ever creates."""
@@ -143,7 +143,7 @@ class MeteredStore:
         try:
             ended = await self._inner.end_old_uploads(prefix)
         except Unavailable as error:
-            raise self._record_failure("list", error) from None
+            raise self._record_failure("list", error, READS) from None  # a right of its own, which a store may lack
         self._record_reply("list", "ok", 0)
         return ended
 
@@ -152,10 +152,12 @@ class MeteredStore:
 
     async def ping(self, key: str) -> None:
         """Makes a request of each kind that fails, to notice the end of an outage. Changes nothing in the store: reads
-        one byte of `key`, and writes and deletes `ABSENT_KEY`, under a condition that never holds."""
+        one byte of `key`, lists, writes and deletes `ABSENT_KEY`, the write under a condition that never holds."""
         with suppress(Unavailable):
             if READS in self.outages:
                 await self.get(key, 0, 1)
+            if LISTS in self.outages:
+                await self.list(ABSENT_KEY, "", 1)
             if WRITES in self.outages:
                 await self.put(ABSENT_KEY, b"", if_match=NO_VERSION)
             if DELETES in self.outages:
@@ -183,10 +185,11 @@ class MeteredStore:
         self._bytes.inc(size, verb)
         _charge(requests)
 
-    def _record_failure(self, verb: str, error: Unavailable) -> Unavailable:
-        known = self.outages.get(KINDS[verb])
+    def _record_failure(self, verb: str, error: Unavailable, kind: str = "") -> Unavailable:
+        kind = kind or KINDS[verb]
+        known = self.outages.get(kind)
         since = known.since_ms if known else self._clock.wall_ms()
-        self.outages[KINDS[verb]] = Outage(since, str(error), error.refused, error.login_refused)
+        self.outages[kind] = Outage(since, str(error), error.refused, error.login_refused)
         self._requests.inc(1, verb, "failed")
         _charge(1)
         return error
