@@ -443,7 +443,7 @@ class Broker:
             uncleanable=self.log_cleaner.uncleanable,
             damaged=self.cold_tier.reader.list_damaged(),
             now_ms=self.world.clock.wall_ms(),
-            contact_lost_ms=0 if self.cluster.has_controller_contact else self.cluster.standby.silent_ms,
+            contact_lost=self.cluster.describe_contact(),
         )
 
     def _active_key(self) -> str:

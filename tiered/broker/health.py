@@ -80,7 +80,7 @@ def assess_health(
     uncleanable: Mapping[TopicPartition, str],
     damaged: Sequence[DamagedObject],
     now_ms: int,
-    contact_lost_ms: int,
+    contact_lost: str,
 ) -> Health:
     """Returns the report of a broker from the states of its parts.
 
@@ -89,7 +89,7 @@ def assess_health(
     open transaction whose end the upload of that record waits for, if there is one. `clocks` are
     problems of this broker's clock, and of others that it finds as controller; `clock_comparisons` has the numbers.
     `damaged` are objects in the bucket that the last cold reads found
-    missing or damaged. `contact_lost_ms`: time without contact with the controller; 0 with it.
+    missing or damaged. `contact_lost`: why this broker has no contact with the controller; "" if it has.
     """
     problems = list(_describe_not_serving(failure, waits_for_store=waits_for_store, started=started))
     if disk.dead is not None:
@@ -139,10 +139,8 @@ def assess_health(
     own_id = partition_health.node_id
     if own_id in full_disks and image.brokers[own_id].moved_leaders:
         problems.append(full_disks[own_id])
-    if started and contact_lost_ms:
-        problems.append(
-            f"no contact with the controller (broker {image.controller}) for {contact_lost_ms / 1000:.0f} s"
-        )
+    if started and contact_lost:
+        problems.append(contact_lost)
     own = problems.copy()
     problems += islice(other_clocks, LISTED_MAX)
     problems += [words for node, words in full_disks.items() if node != own_id]
@@ -225,6 +223,7 @@ def _describe_holding(holding: LateTransaction | None) -> str:
     return (
         f"; those of {holding.tp} wait for the end of a transaction{name} of producer id {holding.producer_id}, open"
         f" from offset {holding.first_offset} on since {_format_time(holding.since_ms)}"
+        " (see tiered transaction list, and abort)"
     )
 
 

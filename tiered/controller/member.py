@@ -87,6 +87,20 @@ class ClusterMember:
         active = self.active_controller
         return active.has_contact if active is not None else self.standby.has_controller_contact
 
+    def describe_contact(self) -> str:
+        """Returns why this broker has no contact with the controller; "" if it has."""
+        if self.has_controller_contact:
+            return ""
+        if self.active_controller is not None:
+            return (
+                "this broker was paused while it was controller: it acknowledges nothing with acks=all until the bucket"
+                " shows that no other broker took over"
+            )
+        controller, seconds = self.view.image.controller, self.standby.silent_ms / 1000
+        if controller == self.view.node_id:
+            return f"no contact with a controller for {seconds:.0f} s: this broker was the last one that it knows"
+        return f"no contact with the controller (broker {controller}) for {seconds:.0f} s"
+
     @property
     def pending(self) -> int:
         """Number of requests that this broker, as controller, has decided and the bucket has not confirmed."""

@@ -256,6 +256,7 @@ def test_replaced_controller_has_no_contact_until_the_next_one_answers() -> None
         seen = three.now
         while three.now - seen < 3 * SESSION:
             assert not old.node.cluster.has_controller_contact, f"after {three.now - seen} s"
+            assert f"(broker {old.node_id})" not in old.node.cluster.describe_contact()
             await asyncio.sleep(0.01)
         three.network.heal()
         await three.wait_until(lambda: old.node.cluster.has_controller_contact, 10)

@@ -59,3 +59,21 @@ def test_recovery_of_a_thawed_controller_takes_few_bucket_requests(seconds: floa
             writer.cancel()
 
     run_scenario(scenario)
+
+
+def test_controller_that_was_paused_says_so_until_it_reads_the_bucket() -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        old = three.controller
+        await asyncio.sleep(1)
+        old.machine.faults.outage = True
+        three.loop.freeze(old.process)
+        await asyncio.sleep(0.7 * SESSION)
+        three.loop.resume(old.process)
+        await asyncio.sleep(0.1)
+        assert old.node.cluster.is_controller and not old.node.cluster.has_controller_contact
+        [said] = [each for each in old.node.health().own_problems if "controller" in each]
+        assert said.startswith("this broker was paused while it was controller: "), said
+        old.machine.faults.outage = False
+        await three.wait_until(lambda: old.node.cluster.describe_contact() == "", 60)
+
+    run_scenario(scenario)

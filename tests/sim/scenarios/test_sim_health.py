@@ -178,6 +178,7 @@ def test_live_broker_that_cannot_be_reached_has_the_reason() -> None:
             each for each in said if each.startswith(f"broker {closed.node_id}: does not report its health")
         ]
         assert f"broker {closed.node_id} is advertised at {closed.name}:{PORT}: " in of_closed, said
+        assert of_closed.endswith("compare advertised.listeners with the addresses that clients reach"), said
         assert f"broker {hidden.node_id}: does not report its health: no reply within 5 s" in said, said
 
     run_scenario(scenario)

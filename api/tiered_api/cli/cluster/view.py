@@ -14,6 +14,7 @@ from tiered_api.kafka.protocol.messages.describe_cluster import (
 )
 
 REPORT_SECONDS = 5.0
+UNCONNECTED = "the controller has contact with it: compare advertised.listeners with the addresses that clients reach"
 DOWN_SECONDS = 2.0
 """Longest wait for the report of a broker that is not live."""
 
@@ -29,7 +30,14 @@ async def fetch_self_reports(client: KafkaClient, seen: ClusterView) -> list[Bro
     nothing."""
     nodes = [node for node in seen.brokers if seen.is_live(node)]
     found = await asyncio.gather(*(_fetch_self_report(client, node) for node in nodes))
-    return [said for said in found if said is not None]
+    return [_advise(said, client) for said in found if said is not None]
+
+
+def _advise(report: BrokerReport, client: KafkaClient) -> BrokerReport:
+    """Adds what to look at if a live broker cannot be connected: the controller has contact with it."""
+    if report.has_replied or report.node_id not in client.connect_faults:
+        return report
+    return replace(report, problems=(f"{report.problems[0]}; {UNCONNECTED}",))
 
 
 async def fetch_reports_of_down(client: KafkaClient, seen: ClusterView) -> list[BrokerReport]:
