@@ -5,6 +5,7 @@ May import: security
 ~ clock       the Clock and Rng ports on the operating system
 ~ network     the Net port on non-blocking TCP sockets
 ~ descriptors  open file descriptors of the process, and failures to accept for want of one
+~ pauses      pauses of the process, in which nobody is served
 ~ readiness   socket readiness by one epoll per process, or by the event loop
 ~ tls         encrypted streams over another Net, with bounded handshakes
   tls_faults  the reasons of failed TLS connections in words

@@ -30,6 +30,7 @@ from tiered.metadata.changes import ScramCredentialSet
 from tiered.metrics import Metrics
 from tiered.system.descriptors import describe_descriptors
 from tiered.system.local_disk import LockFile
+from tiered.system.pauses import Pauses
 from tiered_api.cli.broker.directories import LOCK, claim_data_directory, refuse_cluster_directory
 from tiered_api.cli.broker.log_output import log_to_stderr, open_audit_log, set_log_level
 from tiered_api.cli.broker.scram_users import add_users, read_credentials
@@ -101,9 +102,12 @@ async def run_broker(chosen: Settings, new_users: Sequence[ScramCredentialSet] =
         peers = KafkaPeers(net, client_id=f"broker-{chosen.node_id}", login_node_id=chosen.inter_broker_login())
         metrics = Metrics()
         add_process_metrics(metrics)
+        pauses = Pauses(world.clock, metrics)
         broker = Broker(
-            chosen, world, metrics, peers=peers, log_level=set_log_level, describe_process=describe_descriptors
-        )
+            chosen, world, metrics, peers=peers, log_level=set_log_level,
+            describe_process=lambda: (*describe_descriptors(), *pauses.describe()),
+        )  # fmt: skip
+        watch = asyncio.create_task(pauses.watch(), name="pauses")
         try:
             async with _serve_http(broker, chosen) as http:
                 await _check_addresses_free(broker, chosen)
@@ -112,6 +116,7 @@ async def run_broker(chosen: Settings, new_users: Sequence[ScramCredentialSet] =
                 async with _serve_kafka(broker, chosen, http) as running:
                     yield running
         finally:
+            watch.cancel()
             await broker.stop()
 
 
