@@ -51,6 +51,6 @@ class Pauses:
         if sum(lengths) >= PROBLEM_NS:
             yield (
                 f"this process did not run for {sum(lengths) / 1e9:.0f} s in {len(lengths)} pauses that ended in the"
-                f" last minute, the longest of {max(lengths) / 1e9:.1f} s: it is stopped, swapped out or without CPU, and"
-                " clients wait for it"
+                f" last minute, the longest of {max(lengths) / 1e9:.1f} s: it is stopped, swapped out or without CPU,"
+                " and clients wait for it"
             )
