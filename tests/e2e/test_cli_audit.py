@@ -71,6 +71,18 @@ def test_audit_names_who_deleted_a_topic(tmp_path: Path, capsys: pytest.CaptureF
     assert "cannot be read: No such file" in capsys.readouterr().err
 
 
+def test_audit_finds_each_resource_of_a_shared_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shared = {"time": "2026-03-01T12:00:00.000+00:00", "event": "change", "outcome": "done", "operation": "DELETE"}
+    names = {"resource_type": "TOPIC", "resource_names": ["own-0", "own-1", "orders-3"]}
+    file = tmp_path / "audit"
+    file.write_text(json.dumps({**shared, **names}) + "\n")
+    assert main(["audit", "--file", str(file), "--resource", "orders", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["resource_name"] == "orders-3"
+    assert main(["audit", "--file", str(file), "-n", "2", "--format", "json"]) == 0
+    shown = [json.loads(line)["resource_name"] for line in capsys.readouterr().out.splitlines()]
+    assert shown == ["own-1", "orders-3"]
+
+
 def test_removed_user_leaves_no_rule_unsaid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The next user of that name would have them."""
     settings = (

@@ -4,13 +4,16 @@ that callers made.
 The events go to the logger `tiered.audit`, and to the subscribers. A flood of one caller does not hide the lines of
 others: `LineLimiter` has the rule. Events without a line are counted, and the next line of their kind has their number
 in `suppressed`. Each event of a super user has its line.
+
+A change is never only counted: nobody hides a deletion behind others. Changes above the bound share lines, which have
+the names of many resources.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 
 from tiered.controller.change_descriptions import DescribedChange
@@ -24,6 +27,10 @@ LINES_PER_SECOND = 10
 """Lines of one holder in a second, for each kind of event: a principal, or the network of an address."""
 CHANGES_PER_SECOND = 100
 """Lines of one holder in a second for changes."""
+FOLDED_CHARACTERS = 4_000
+"""Characters of names after which a line of several resources is written."""
+FOLDED_MAX = 1000
+"""Lines of several resources that gather names. Another one is written before a new one begins."""
 HOLDERS_PER_SECOND = 1000
 """Holders that have lines of one kind in a second."""
 TEXT_MAX = 250
@@ -77,6 +84,10 @@ class LineLimiter:
         suppressed, second.suppressed = second.suppressed, 0
         return suppressed
 
+    def uncount(self, kind: tuple[str, str]) -> None:
+        """Counts one event less: it shares a line."""
+        self._kinds[kind].suppressed -= 1
+
     def take_suppressed(self) -> dict[tuple[str, str], int]:
         """Returns the kinds with events without a line, and forgets them."""
         found = {kind: second.suppressed for kind, second in self._kinds.items() if second.suppressed}
@@ -91,6 +102,8 @@ class AuditLog:
         self._clock = clock
         self._super_users = super_users
         self._limiter = LineLimiter()
+        self._folded: dict[tuple[str, ...], list[str]] = {}
+        """Names of resources that wait for a shared line, by what they have in common."""
         self._on_line: list[Callable[[str], object]] = []
 
     def subscribe(self, on_line: Callable[[str], object]) -> None:
@@ -128,31 +141,57 @@ class AuditLog:
         """Records what a caller changed. The outcome is `UNKNOWN` if the controller did not reply in time."""
         for each in changes:
             detail = {"detail": each.detail} if each.detail else {}
-            self._record(
-                CHANGE, outcome, caller, CHANGES_PER_SECOND, operation=each.operation,
-                resource_type=each.resource_type, resource_name=each.resource_name, **detail,
-            )  # fmt: skip
+            shared = {"operation": each.operation, "resource_type": each.resource_type}
+            if not self._record(
+                CHANGE, outcome, caller, CHANGES_PER_SECOND, **shared, resource_name=each.resource_name, **detail
+            ):
+                self._limiter.uncount((CHANGE, outcome))
+                self._fold(outcome, {**_describe_caller(caller), **shared}, each.resource_name)
+
+    def _fold(self, outcome: str, fields: dict[str, str], name: str) -> None:
+        key = (outcome, *(part for pair in fields.items() for part in pair))
+        if key not in self._folded and len(self._folded) >= FOLDED_MAX:
+            self._write_folded(next(iter(self._folded)))
+        names = self._folded.setdefault(key, [])
+        names.append(_shorten(name, TEXT_MAX))
+        if sum(map(len, names)) + len(names) >= FOLDED_CHARACTERS:
+            self._write_folded(key)
+
+    def write_folded(self) -> None:
+        """Writes the changes that wait for a shared line. The broker calls it each second."""
+        for key in list(self._folded):
+            self._write_folded(key)
+
+    def _write_folded(self, key: tuple[str, ...]) -> None:
+        names, fields = self._folded.pop(key), dict(zip(key[1::2], key[2::2], strict=True))
+        self._write(CHANGE, key[0], 0, fields, names)
 
     def write_counts(self) -> None:
-        """Writes the number of the events that had no line, before the end of the log or of a subscriber."""
+        """Writes changes that share lines, and the number of the events that had no line, before the end of the log or
+        of a subscriber."""
+        self.write_folded()
         for (event, outcome), suppressed in self._limiter.take_suppressed().items():
             self._write(event, outcome, suppressed, {})
 
-    def _record(self, event: str, outcome: str, caller: Caller, most: int = LINES_PER_SECOND, **fields: str) -> None:
-        """Records an event of a caller. It counts for its principal, or for its network if it is anonymous."""
+    def _record(self, event: str, outcome: str, caller: Caller, most: int = LINES_PER_SECOND, **fields: str) -> bool:
+        """Records an event of a caller. It counts for its principal, or for its network if it is anonymous. Returns
+        True if it has a line."""
         principal = str(caller.principal)
         holder = network_of(caller.host) if caller.principal == ANONYMOUS else principal
         limit = None if principal in self._super_users else most
-        self._record_limited(event, outcome, holder, limit, **_describe_caller(caller), **fields)
+        return self._record_limited(event, outcome, holder, limit, **_describe_caller(caller), **fields)
 
     def _record_limited(
         self, event: str, outcome: str, holder: str, most: int | None = LINES_PER_SECOND, /, **fields: str
-    ) -> None:
+    ) -> bool:
         suppressed = self._limiter.admit((event, outcome), holder, self._clock.mono_ns(), most)
         if suppressed is not None:
             self._write(event, outcome, suppressed, fields)
+        return suppressed is not None
 
-    def _write(self, event: str, outcome: str, suppressed: int, fields: dict[str, str]) -> None:
+    def _write(
+        self, event: str, outcome: str, suppressed: int, fields: dict[str, str], names: Sequence[str] = ()
+    ) -> None:
         if not self._on_line and not log.isEnabledFor(logging.INFO):
             return
         at = datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC).isoformat(timespec="milliseconds")
@@ -160,7 +199,8 @@ class AuditLog:
             name: _shorten(text, DETAIL_MAX if name == "detail" else TEXT_MAX) for name, text in fields.items()
         }
         counted = {"suppressed": suppressed} if suppressed else {}
-        line = json.dumps({"time": at, "event": event, "outcome": outcome, **shortened, **counted})
+        several = {"resource_names": names} if names else {}
+        line = json.dumps({"time": at, "event": event, "outcome": outcome, **shortened, **several, **counted})
         log.info("%s", line)
         for on_line in self._on_line:
             on_line(line)

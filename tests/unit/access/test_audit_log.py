@@ -14,6 +14,7 @@ import pytest
 from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop
 from tiered.access.audit_log import (
+    CHANGES_PER_SECOND,
     CUT,
     DETAIL_MAX,
     HOLDERS_PER_SECOND,
@@ -133,6 +134,24 @@ def test_changes_have_their_resource_and_outcome(caplog: pytest.LogCaptureFixtur
             "detail": "x=1",
         },
     ]  # fmt: skip
+
+
+def test_change_behind_many_others_is_named_in_a_shared_line(
+    caplog: pytest.LogCaptureFixture, logger: logging.Logger
+) -> None:
+    """Once, `suppressed` counted it, and no line said what was deleted."""
+    audit = AuditLog(SimClock(SimLoop(1)))
+    deleted = [f"own-{number}" for number in range(CHANGES_PER_SECOND + 1000)] + ["orders-0"]
+    with caplog.at_level(logging.INFO, LOGGER):
+        for name in deleted:
+            audit.record_changes(ALICE, [DescribedChange("DELETE", "TOPIC", name, "records below 7")])
+        audit.write_folded()
+    found = events(caplog)
+    assert [name for each in found for name in (each.get("resource_names") or [each["resource_name"]])] == deleted
+    assert {(each["principal"], each["operation"], each.get("suppressed")) for each in found} == {
+        ("User:alice", "DELETE", None)
+    }
+    assert len(found) < CHANGES_PER_SECOND + 10, "lines are bounded by the names that they have"
 
 
 def test_long_detail_of_a_change_ends_in_a_mark(caplog: pytest.LogCaptureFixture, logger: logging.Logger) -> None:

@@ -58,7 +58,7 @@ class _Newest:
         """Lines that are no events."""
         self._args = args
         self._lines = 0
-        self._found: list[tuple[str, int, dict[str, Any]]] = []
+        self._found: list[tuple[str, int, int, dict[str, Any]]] = []
 
     def add(self, line: bytes) -> None:
         """Takes one line of the audit log."""
@@ -66,13 +66,15 @@ class _Newest:
         event = _parse(line)
         if event is None:
             self.broken += 1
-        elif _is_wanted(event, self._args, self.since_ms):
-            item = str(event.get("time", "")), self._lines, event
-            (heapq.heappush if len(self._found) < self._args.num else heapq.heappushpop)(self._found, item)
+            return
+        for number, each in enumerate(_list_resources(event)):
+            if _is_wanted(each, self._args, self.since_ms):
+                item = str(each.get("time", "")), self._lines, number, each
+                (heapq.heappush if len(self._found) < self._args.num else heapq.heappushpop)(self._found, item)
 
     def list_events(self) -> list[dict[str, Any]]:
         """Returns the events, the oldest one first."""
-        return [event for _, _, event in sorted(self._found)]
+        return [event for *_, event in sorted(self._found)]
 
 
 def _read_file(name: str, newest: _Newest) -> None:
@@ -147,6 +149,14 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     except orjson.JSONDecodeError:
         return None
     return event if isinstance(event, dict) and "event" in event else None
+
+
+def _list_resources(event: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns an event for each resource of a line that several changes share."""
+    names = event.pop("resource_names", None)
+    if not isinstance(names, list):
+        return [event]
+    return [{**event, "resource_name": str(name)} for name in names]
 
 
 def _is_wanted(event: dict[str, Any], args: Namespace, since_ms: int | None) -> bool:

@@ -420,6 +420,7 @@ class KafkaServer:
                 self.context.refusals.record_unlogged("idle")
                 connection.close()
         self._open_unopened()
+        self.context.broker.audit.write_folded()
         self._sweeps += 1
         if self._sweeps % TRIM_SWEEPS == 0:
             self.buffers.trim()
