@@ -12,6 +12,7 @@ import pytest
 from tests.e2e.kafka_site import values_of
 from tests.sim.harness.disk import SimDisk
 from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, fill, numbers, read_values, run
+from tests.sim.rig.old_proof import write_old_proof
 from tests.sim.scenarios.three import ThreeBrokers, run_scenario
 from tiered.controller.requests import AlterTopicConfigs, CreateTopic, DeleteTopic
 from tiered.errors import Unavailable
@@ -69,7 +70,7 @@ def test_start_that_dies_while_it_deletes_an_earlier_log(same_boot: bool) -> Non
         disk.remove(f"{LOG}/{METADATA}")
         disk.open(f"{LOG}/{METADATA}", create=True).append([ANOTHER_ID])
         if not same_boot:
-            disk.remove("log/.boot")
+            disk.remove("log/proof")
         end_a_deletion_after_one_file(disk)
         with pytest.raises(Unavailable):
             await rig.start()
@@ -194,7 +195,7 @@ def test_log_that_rotted_or_is_gone_is_not_taken_for_whole(clean: bool, damage: 
             await rig.stop()
         await rig.crash(rig.machine.kill)
         disk = rig.machine.disk
-        disk.remove("log/clean-logs")  # as for a log that is not small
+        write_old_proof(disk, clean=False)  # as for a log that is not small
         if damage != "rot":
             for path in [LOG] if damage == "loss" else [f"{LOG}/{name}" for name in disk.list(LOG)]:
                 disk.remove(path)

@@ -21,7 +21,7 @@ from tiered.coordination.group_snapshots import GROUP_SNAPSHOTS
 from tiered.coordinator import log_records, snapshot
 from tiered.errors import Corrupt, Refused
 from tiered.groups import records as group_records
-from tiered.hot import checkpoints, clean_shutdown, index
+from tiered.hot import checkpoints, index, proof_file
 from tiered.hot.disk_log import DiskLog
 from tiered.ids import PartitionId, TopicId
 from tiered.metadata import layout
@@ -180,6 +180,12 @@ def seal_json(data: bytes) -> bytes:
     return b'{"crc":"%08x","body":%s}' % (crc32c(body), body)
 
 
+def seal_lines(data: bytes) -> bytes:
+    """Returns the bytes with a valid CRC in their first line."""
+    body = data.partition(b"\n")[2]
+    return b"%08x\n" % crc32c(body) + body
+
+
 def seal_footer(data: bytes) -> bytes:
     """Returns the end of an object with a valid CRC."""
     size = struct.calcsize(END)
@@ -192,7 +198,7 @@ def seal_footer(data: bytes) -> bytes:
 END = ">II8s"
 CRCS: dict[str, Callable[[bytes], bytes]] = {
     "snapshot": lambda data: data[:2] + crc32c(data[6:]).to_bytes(4, "big") + data[6:],
-    "left": lambda data: b"%08x\n" % crc32c(data.partition(b"\n")[2]) + data.partition(b"\n")[2],
+    **dict.fromkeys(("left", "synced", "proof"), seal_lines),
     "footer": seal_footer,
     "groupimage": lambda data: data[:12] + crc32c(data[16:]).to_bytes(4, "big") + data[16:],
     **dict.fromkeys(("manifest", "entry", "format", "boundary", "image"), seal_json),
@@ -205,7 +211,9 @@ PARSERS: dict[str, tuple[Callable[[bytes], Any], ...]] = {
     **dict.fromkeys(("index", "timeindex", "activeindex", "activetimeindex"), (check_indexes,)),
     "snapshot": (check_producers,),
     "aborted": (check_aborted_txns,),
-    "left": (clean_shutdown.parse,),
+    "left": (lambda data: proof_file.parse_old(None, data, None),),
+    "synced": (lambda data: proof_file.parse_old(b"boot\none two\n", None, data),),
+    "proof": (proof_file.parse,),
     "footer": (lambda data: parse_footer(PID, data, 5000 + len(data), where="x"),),
     "manifest": (
         lambda data: manifest_codec.decode(data, "x"),

@@ -577,9 +577,9 @@ class Broker:
         await TimedSteps(self.cluster.loader.run(), self.view.change_time, self.world.clock.mono_ns)
 
     def _on_disk_failed(self, why: str) -> None:
-        """Ends the broker; without the boot mark the next start believes only what was fsynced."""
+        """Ends the broker; without a proof the next start believes only what was fsynced."""
         with contextlib.suppress(Unavailable):
-            self.data_directory.remove_boot_mark()
+            self.data_directory.proof_file.remove()
         self._fail(f"data directory: {why}")
 
     def on_invariant_violation(self, error: InvariantViolation) -> None:
@@ -693,7 +693,7 @@ class Broker:
             )
         if self.losses.unreported:
             with contextlib.suppress(Unavailable):
-                self.data_directory.remove_boot_mark()
+                await self.data_directory.remove_boot_mark()
         durable = clean and not self.losses.unreported and await self.hosted_replicas.close_clean()
         if durable and not self.cold_tier.manifests.has_undecided_change and not self.hosted_replicas.takeover_pending:
             await self._leave_partitions()

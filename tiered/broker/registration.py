@@ -19,7 +19,6 @@ from tiered.durability.log_store import LogStore
 from tiered.durability.loss_reporter import LossReporter
 from tiered.durability.possible_losses import PossibleLosses
 from tiered.errors import Code, Refused, Unavailable
-from tiered.hot.synced_logs import NO_SYNCED_LOGS
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.delta import hosted_partitions
@@ -157,7 +156,7 @@ class Registration:
         suspects: list[TopicPartition] = []
         ends: list[requests.ReplicaEnd] = []
         for tp, topic in hosted_partitions(view.image, view.node_id):
-            proof = whole or state.synced_logs.is_fully_synced(tp, topic.topic_id)
+            proof = whole or (tp, topic.topic_id) in state.synced_logs
             if not proof or self._log_store.is_suspect(tp):
                 suspects.append(tp)
             elif not whole:
@@ -196,19 +195,17 @@ class Registration:
 def discard_untrusted(last: BrokerImage | None, state: DirectoryState) -> tuple[DirectoryState, bool]:
     """Returns what may be believed of a directory, and whether the cluster knows the directory.
 
-    Its marks and its notes of synced logs count only if the `last` incarnation had this directory, whose disk did not
+    Its proof and its clean mark count only if the `last` incarnation had this directory, whose disk did not
     fail, and if they name it. Otherwise that one ran on another copy of the directory, and this copy may be older.
     """
     known = last is None or last.directory == state.directory_id
     ran = (last.incarnation,) if last is not None and known else ()
-    if state.same_boot and not set(ran).intersection(state.boot_incarnations):
-        state = state._replace(same_boot=False)
-    elif state.same_boot:  # the last one first: of many incarnations some are left out
-        state = state._replace(boot_incarnations=tuple(dict.fromkeys((*ran, *state.boot_incarnations))))
+    if set(ran).intersection(state.incarnations):  # the last one first: of many incarnations some are left out
+        state = state._replace(incarnations=tuple(dict.fromkeys((*ran, *state.incarnations))))
+    else:
+        state = state._replace(same_boot=False, synced_logs=frozenset(), incarnations=())
     if state.clean_incarnation not in ran:
         state = state._replace(clean=False, clean_entries={})
-    if not set(ran).intersection(state.synced_logs.incarnations):
-        state = state._replace(synced_logs=NO_SYNCED_LOGS)
     return state, known
 
 

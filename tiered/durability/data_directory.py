@@ -1,14 +1,10 @@
 """The broker's own files in its data directory: its owner, the state it was left in, and the durable end of each log.
 
 - `log/meta.properties` names cluster, node and directory, as Kafka's does.
-- The boot mark proves that the page cache has everything written since, unless the machine went down. It is written
-  after a recovery whose result is fsynced. An I/O error removes it for good: the directory is then untrusted.
-- The clean mark proves that all logs are durable (R1).
-- `metadata_position` tells a bucket that went back.
-
-The directory may be an older copy, which an operator put back. So both marks name incarnations, and prove nothing
-unless the last one that ran is among them: the metadata log has it. The boot mark also names the directory's inode. A
-copy that was made during the last incarnation has another one.
+- The proof (`hot/proof_file.py`) says what a start may believe of page cache and logs. Its boot mark is written after a
+  recovery whose result is fsynced. An I/O error removes the proof for good: the directory is then untrusted.
+- The clean mark, Kafka's own, proves that all logs are durable (R1). It too names an incarnation.
+- `metadata_position` tells a bucket that went back. Operators remove this note alone, so it is a file of its own.
 """
 
 from __future__ import annotations
@@ -23,10 +19,10 @@ from typing import NamedTuple
 from tiered.durability import metadata_position
 from tiered.durability.metadata_position import MetadataPosition
 from tiered.errors import Code, Corrupt, Refused, Unavailable
-from tiered.hot import checkpoints, clean_shutdown, synced_logs
+from tiered.hot import checkpoints, clean_shutdown, proof_file
 from tiered.hot.clean_shutdown import CleanLogEntry
 from tiered.hot.disk_log import DiskLog
-from tiered.hot.synced_logs import NO_SYNCED_LOGS, SyncedLogsContent
+from tiered.hot.proof_file import NO_ENTRIES, CleanEntries, ProofFile, SyncedRow
 from tiered.ids import TopicPartition
 from tiered.ports import Disk
 from tiered.system.turns import each_of
@@ -38,7 +34,7 @@ META_FILE = "meta.properties"
 VERSION = "1"
 DELETE_SUFFIX = "-delete"
 INCARNATIONS_MAX = 100
-"""Incarnations in the boot mark: starts in a row that could not register."""
+"""Incarnations in the proof: starts in a row that could not register."""
 NAME_BYTES_MAX = 255
 """Longest name of a file or directory on common file systems; the name of a topic may take nearly all of it."""
 
@@ -61,12 +57,12 @@ class DirectoryState(NamedTuple):
     clean: bool
     recovery_points: Mapping[TopicPartition, int]
     log_starts: Mapping[TopicPartition, int]
-    clean_entries: Mapping[TopicPartition, CleanLogEntry] = MappingProxyType({})
+    clean_entries: CleanEntries = NO_ENTRIES
     """The entries of small logs that a clean stop wrote; empty after any other end."""
-    synced_logs: SyncedLogsContent = NO_SYNCED_LOGS
+    synced_logs: frozenset[SyncedRow] = frozenset()
     """The logs that have all records which their process fsynced."""
-    boot_incarnations: tuple[str, ...] = ()
-    """The incarnations of the boot mark: one must have been the last that ran."""
+    incarnations: tuple[str, ...] = ()
+    """The incarnations of the proof: one must have been the last that ran."""
     clean_incarnation: str = ""
     """The incarnation of the clean mark: it must have been the last that ran."""
 
@@ -81,6 +77,7 @@ class DataDirectory:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
+        self.proof_file = ProofFile(disk, ROOT)
         self._pending_deletions: list[tuple[int, str]] = []
         self._rename_numbers = itertools.count()
         self._renames = self._renames_saved = 0
@@ -103,19 +100,16 @@ class DataDirectory:
             self._check_owner(held.decode(errors="replace"), cluster_id, node_id) if held else new_directory_id
         )
         clean_mark = checkpoints.load(self._disk, ROOT, checkpoints.CLEAN_MARK)
-        clean = clean_mark is not None
-        boot, incarnations = checkpoints.parse_boot_mark(
-            checkpoints.load(self._disk, ROOT, checkpoints.BOOT_MARK) or b""
-        )
+        clean, proof = clean_mark is not None, proof_file.load(self._disk, ROOT)
         found = DirectoryState(
             directory_id,
-            boot == self._disk.boot_mark(ROOT),
+            proof.boot == self._disk.boot_mark(ROOT),
             clean,
             self._load_offsets(checkpoints.RECOVERY_POINTS),
             self._load_offsets(checkpoints.LOG_STARTS),
-            self._load_clean_entries() if clean else {},
-            self._load_synced_logs(),
-            incarnations,
+            proof.clean if clean else {},
+            proof.synced,
+            proof.incarnations,
             checkpoints.parse_clean_mark(clean_mark or b""),
         )
         if not held:
@@ -154,18 +148,24 @@ class DataDirectory:
             await checkpoints.save(self._disk, ROOT, metadata_position.FILE, metadata_position.encode(reached))
             self._noted_position = reached
 
+    def set_proof(self, *, same_boot: bool, incarnations: Iterable[str]) -> None:
+        """Sets what the next write of the proof says of page cache and incarnations, of which the first ones count."""
+        boot, names = self._disk.boot_mark(ROOT) if same_boot else "", tuple(dict.fromkeys(incarnations))
+        proof = self.proof_file.proof
+        self.proof_file.proof = proof._replace(boot=boot, incarnations=names[:INCARNATIONS_MAX])
+
     async def write_boot_mark(self, *incarnations: str) -> None:
-        """Writes the boot mark: recovery is finished and fsynced, so the page cache outlives a kill of the process.
+        """Writes that recovery is finished and fsynced, so the page cache outlives a kill of the process.
 
-        It holds if the last incarnation that ran is one of these, of which the first ones count.
+        It holds if the last incarnation that ran is one of these.
         """
-        names = list(dict.fromkeys(incarnations))[:INCARNATIONS_MAX]
-        mark = checkpoints.encode_boot_mark(self._disk.boot_mark(ROOT), names)
-        await checkpoints.save(self._disk, ROOT, checkpoints.BOOT_MARK, mark)
+        self.set_proof(same_boot=True, incarnations=incarnations)
+        await self.proof_file.save()
 
-    def remove_boot_mark(self) -> None:
-        """Removes the boot mark after an I/O error: the next start believes only what was fsynced."""
-        self._disk.remove(f"{ROOT}/{checkpoints.BOOT_MARK}")
+    async def remove_boot_mark(self) -> None:
+        """Writes that the page cache is not proved: the next start finds the same logs suspect again."""
+        self.proof_file.proof = self.proof_file.proof._replace(boot="")
+        await self.proof_file.save()
 
     async def save_offsets(
         self, logs: Mapping[TopicPartition, DiskLog], closed: Mapping[TopicPartition, LogOffsets] = NO_LOGS
@@ -216,22 +216,6 @@ class DataDirectory:
             hot.truncations.mark_checkpointed(made)
             hot.checkpointed_recovery_point, hot.checkpointed_start_offset = point, start
 
-    def _load_clean_entries(self) -> dict[TopicPartition, CleanLogEntry]:
-        try:
-            data = checkpoints.load(self._disk, ROOT, clean_shutdown.FILE)
-            return clean_shutdown.parse(data, where=clean_shutdown.FILE) if data is not None else {}
-        except Corrupt as error:
-            log.warning("entries of the last clean stop are not used why=%s", error)
-            return {}
-
-    def _load_synced_logs(self) -> SyncedLogsContent:
-        try:
-            data = checkpoints.load(self._disk, ROOT, synced_logs.FILE)
-            return synced_logs.parse(data, where=synced_logs.FILE) if data is not None else NO_SYNCED_LOGS
-        except Corrupt as error:
-            log.warning("notes of synced logs are not used why=%s", error)
-            return NO_SYNCED_LOGS
-
     async def mark_clean(self, entries: Iterable[tuple[TopicPartition, CleanLogEntry]], incarnation: str) -> None:
         """Marks a clean stop of an incarnation: all logs are closed and durable.
 
@@ -240,7 +224,7 @@ class DataDirectory:
         rows: list[bytes] = []
         async for tp, each in each_of(entries):
             rows.append(clean_shutdown.encode_log(tp, each))
-        await checkpoints.save(self._disk, ROOT, clean_shutdown.FILE, clean_shutdown.encode(rows))
+        await self.proof_file.save(rows)
         await checkpoints.save(self._disk, ROOT, checkpoints.CLEAN_MARK, checkpoints.encode_clean_mark(incarnation))
 
     # -- log directories ----------------------------------------------------------------------------------------------

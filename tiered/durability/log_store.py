@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from tiered.config.settings import Settings, TopicConfig
 from tiered.controller.member_view import MemberView
-from tiered.durability.data_directory import ROOT, DataDirectory, DirectoryState, LogOffsets
+from tiered.durability.data_directory import DataDirectory, DirectoryState, LogOffsets
 from tiered.errors import Corrupt, Refused, Unavailable, check_invariant
 from tiered.hot.checkpoints import SUSPECT_FILE
 from tiered.hot.clean_shutdown import CleanLogEntry
@@ -60,7 +60,7 @@ class LogStore:
             settings.tiered_producer_ids_max_per_partition, settings.tiered_producer_ids_max
         )
         """Limits of the producer state of all logs, and how much of it there is."""
-        self._synced_logs = SyncedLogs(world.disk, ROOT, view.incarnation, can_save_synced_entry)
+        self._synced_logs = SyncedLogs(directory.proof_file, can_save_synced_entry)
         self._logs: dict[TopicPartition, DiskLog] = {}
         self._directory_state: DirectoryState | None = None
         self._unchecked: set[TopicPartition] = set()
@@ -115,9 +115,10 @@ class LogStore:
                 log.error("loss of a log is noted in memory alone partition=%s why=%s", tp, error)
                 self._corrupt.add(tp)
         self._stale_checkpoints = noted - {*state.recovery_points, *state.log_starts, *lost}
-        rows = state.synced_logs.logs.items()
         self._synced_logs.adopt_rows(
-            {row for row in rows if row[0] in known and row[0] not in lost and known[row[0]].topic_id == row[1]}
+            (tp, topic_id)
+            for tp, topic_id in state.synced_logs
+            if tp in known and tp not in lost and known[tp].topic_id == topic_id
         )
         async for tp, topic in each_of(known.items()):
             if tp in self._stale_checkpoints:
@@ -139,28 +140,21 @@ class LogStore:
                             self._corrupt.add(tp)
         return state
 
-    async def save_synced_entries(self) -> None:
-        """Saves the notes of synced logs under this incarnation too, before it registers.
-
-        Raises `Unavailable` if the disk fails.
-        """
-        assert self._directory_state is not None
-        try:
-            await self._synced_logs.save(self._directory_state.synced_logs.incarnations)
-        finally:
-            for hot in self._logs.values():
-                hot.synced_entry.refresh()
-
-    async def adopt_boot_mark(self) -> None:
-        """Writes the boot mark that this start believes under this incarnation too, before it registers.
+    async def adopt_proof(self) -> None:
+        """Writes what this start believes under this incarnation too, before it registers.
 
         The earlier incarnations stay: nobody knows yet if this one registers, or one that died before it could. Raises
         `Unavailable`.
         """
         state = self._directory_state
         assert state is not None
-        if state.same_boot:
-            await self._directory.write_boot_mark(self._view.incarnation, *state.boot_incarnations)
+        incarnations = self._view.incarnation, *state.incarnations
+        self._directory.set_proof(same_boot=state.same_boot, incarnations=incarnations)
+        try:
+            await self._synced_logs.save(always=state.same_boot)
+        finally:
+            for hot in self._logs.values():
+                hot.synced_entry.refresh()
 
     async def open_or_create(self, tp: TopicPartition, topic: TopicImage, *, is_new: bool) -> DiskLog:
         """Returns the log of a partition that gets a role here; opens or creates it if it is not open.

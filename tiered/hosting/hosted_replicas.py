@@ -182,13 +182,9 @@ class HostedReplicas:
         known = dict(hosted_partitions(image, self._view.node_id))
         state = await self.log_store.recover(known, state)
         try:
-            await self._disk.guard(self.log_store.save_synced_entries())
+            await self._disk.guard(self.log_store.adopt_proof())
         except Unavailable as error:
-            log.warning("notes of synced logs are written later why=%s", error)
-        try:
-            await self._disk.guard(self.log_store.adopt_boot_mark())
-        except Unavailable as error:
-            log.warning("boot mark is written later why=%s", error)
+            log.warning("proof of the data directory is written later why=%s", error)
         before = image.brokers.get(self._view.node_id)
         if before is None or before.alive or not state.clean:
             # The last process did not report a clean stop itself: its requests may still be in progress.

@@ -29,7 +29,8 @@ May import: compaction, config, producers, records
   recovery              rules for how much of a directory is trusted after a start
 ~ unopened_log          the end of a log that cannot be opened because the disk is full (R4)
 ~ checkpoints           small text files in Kafka's checkpoint formats
-  clean_shutdown        the file in which a clean shutdown describes small logs
-~ synced_logs           the list of logs that are proved whole at their fsynced end (R1)
+  clean_shutdown        the entry by which a clean shutdown describes a small log
+~ proof_file            the proof of what a start may believe of the data directory (R1)
+~ synced_logs           the logs that are proved whole at their fsynced end (R1)
   traffic               counts of bytes and records that clients wrote and read
 """

@@ -34,7 +34,6 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 CLEAN_MARK = ".kafka_cleanshutdown"
-BOOT_MARK = ".boot"
 
 _VERSION = "0"
 _TOPIC_ID = re.compile("[A-Za-z0-9_-]{22}")
@@ -102,18 +101,6 @@ def parse_compaction(data: bytes, *, where: str = "") -> CompactionState:
         return CompactionState(*rows[0]) if rows else CompactionState()
     except (ValueError, TypeError):
         raise Corrupt("the state of compaction is not four numbers", where=where) from None
-
-
-def encode_boot_mark(boot: str, incarnations: Iterable[str]) -> bytes:
-    """Encodes the boot mark: the boot in which it holds, and the incarnations of which one must be the last that
-    ran."""
-    return f"{boot}\n{' '.join(incarnations)}\n".encode()
-
-
-def parse_boot_mark(data: bytes) -> tuple[str, tuple[str, ...]]:
-    """Returns the boot and the incarnations of the boot mark. Without incarnations it proves nothing."""
-    boot, _, incarnations = data.decode(errors="replace").partition("\n")
-    return boot, tuple(incarnations.split())
 
 
 def encode_clean_mark(incarnation: str) -> bytes:

@@ -1,25 +1,21 @@
-"""The file in which a clean shutdown describes each small log, so that the next start need not open it.
+"""The entry by which a clean shutdown describes a small log, so that the next start need not open it.
 
-One file serves the whole broker. It is valid only while the clean shutdown mark is in the same directory. An entry is
-valid only if the log file still has the size that the entry states. Larger logs and logs with producers are not listed:
-the next start loads them from their own directories.
+The entries are in the proof of the data directory (`proof_file`). They are valid only while the clean shutdown mark is
+there. An entry is valid only if the log file still has the size that the entry states. Larger logs and logs with
+producers are not listed: the next start loads them from their own directories.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import orjson
 
-from tiered.errors import Corrupt
 from tiered.hot.index import IndexBuilder
 from tiered.hot.leader_epochs import Lineage
 from tiered.hot.segments import Segment
 from tiered.ids import TopicPartition
-from tiered.records.native import crc32c
 
-FILE = "clean-logs"
 INDEX_BYTES_MAX = 128
 """Limit on the index bytes of a listed log: about 40 KiB of records."""
 
@@ -71,24 +67,8 @@ def encode_log(tp: TopicPartition, entry: CleanLogEntry) -> bytes:
     return orjson.dumps(_encode_entry(tp, entry))
 
 
-def encode(logs: Iterable[bytes]) -> bytes:
-    """Encodes a CRC line, then one JSON list of all logs. Each log comes from `encode_log`."""
-    body = b"[" + b",".join(logs) + b"]"
-    return b"%08x\n" % crc32c(body) + body
-
-
-def parse(data: bytes, *, where: str = "") -> dict[TopicPartition, CleanLogEntry]:
-    """Parses the output of `encode`. Raises `Corrupt` if the CRC or the format is wrong."""
-    crc, _, body = data.partition(b"\n")
-    if crc != b"%08x" % crc32c(body):
-        raise Corrupt("CRC of the list of clean logs is wrong", where=where)
-    try:
-        return dict(map(_decode_entry, orjson.loads(body)))
-    except (ValueError, TypeError) as error:
-        raise Corrupt(f"list of clean logs has another format: {error}", where=where) from None
-
-
-def _decode_entry(row: list[Any]) -> tuple[TopicPartition, CleanLogEntry]:
+def decode_log(row: list[Any]) -> tuple[TopicPartition, CleanLogEntry]:
+    """Returns the log in a parsed row. Raises `ValueError` or `TypeError` if it has another format."""
     topic, partition, topic_id, epoch, cold, lineage, numbers, offsets, times, unindexed = row
     return TopicPartition(topic, partition), CleanLogEntry(
         topic_id, epoch, cold, tuple((each, start) for each, start in lineage),

@@ -23,11 +23,12 @@ from tests.sim.cluster.model import ClusterModel
 from tests.sim.cluster.model_of_copies import COPIED_AGAIN
 from tests.sim.harness.disk import SimDisk
 from tests.sim.harness.durable_bytes import Folder, Inode
+from tests.sim.harness.durable_logs import read_boot
 from tests.sim.harness.loop import PROCESS
 from tiered.cold.collector import Collector
 from tiered.durability.data_directory import DataDirectory
 from tiered.errors import Unavailable
-from tiered.hot.checkpoints import BOOT_MARK, CLEAN_MARK, METADATA_FILE, is_torn_metadata, parse_boot_mark
+from tiered.hot.checkpoints import CLEAN_MARK, METADATA_FILE, is_torn_metadata
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.log_writer import LogWriter
 from tiered.ids import PartitionId, TopicId
@@ -355,8 +356,7 @@ def read_batches(log: DiskLog) -> list[LogBatch]:
 
 def has_boot_mark(disk: SimDisk) -> bool:
     """True if the next start trusts all that was written since the machine booted."""
-    mark = disk._find(f"{LOG_DIR}/{BOOT_MARK}")
-    return isinstance(mark, Inode) and parse_boot_mark(bytes(mark.data))[0] == disk.boot_mark(LOG_DIR)
+    return read_boot(disk) == disk.boot_mark(LOG_DIR)
 
 
 def may_be_marked_clean(disk: Disk) -> bool:

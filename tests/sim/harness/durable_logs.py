@@ -15,7 +15,7 @@ from tests.sim.harness.disk import SimDisk
 from tests.sim.harness.durable_bytes import Folder, Inode
 from tiered.durability.data_directory import ROOT, DataDirectory, LogOffsets
 from tiered.errors import Corrupt
-from tiered.hot import checkpoints
+from tiered.hot import checkpoints, proof_file
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.segments import Segment
 from tiered.ids import TopicPartition
@@ -145,11 +145,10 @@ class DurableLogs:
     def _open_directory(self, original: Any) -> Any:
         async def open(directory: DataDirectory, *args: Any) -> Any:
             disk = directory._disk
-            mark = read_names(disk, f"{ROOT}/{checkpoints.BOOT_MARK}")
+            boot = read_boot(disk)
             state = await original(directory, *args)
             if not isinstance(disk, SimDisk):
                 return state
-            boot = checkpoints.parse_boot_mark(bytes(mark.data))[0] if mark is not None else ""
             if state.same_boot and boot != disk.boot_mark(ROOT):
                 self._find("a start believes the page cache of another boot")
             folder = disk._find(ROOT)
@@ -194,6 +193,17 @@ def judged_disks() -> Iterator[None]:
     with DurableLogs(lambda rule, what: found.append(f"{rule}: {what}")).watch():
         yield
     assert not found, "; ".join(found[:3])
+
+
+def read_boot(disk: Disk) -> str:
+    """Returns the boot that the proof in the data directory names, without an operation of the disk."""
+    proof, old = (read_names(disk, f"{ROOT}/{name}") for name in (proof_file.FILE, proof_file.OLD_BOOT))
+    try:
+        if proof is not None:
+            return proof_file.parse(bytes(proof.data)).boot
+        return proof_file.parse_old(bytes(old.data), None, None).boot if old is not None else ""
+    except Corrupt:
+        return ""
 
 
 def read_names(disk: Disk, path: str) -> Inode | None:

@@ -280,7 +280,7 @@ def test_log_without_a_durable_topic_id_belongs_to_no_topic(torn: bytes | None, 
             await rig.broker.hosted_replicas.save_offsets()
         await rig.crash(rig.machine.kill)
         disk = rig.machine.disk
-        disk.remove("log/.boot")
+        disk.remove("log/proof")
         disk.remove("log/t-0/partition.metadata")
         if torn is not None:
             disk.open("log/t-0/partition.metadata", create=True).append([torn])
@@ -303,7 +303,7 @@ def test_log_that_was_durable_once_stays_without_its_topic_id() -> None:
         await rig.broker.hosted_replicas.save_offsets()
         await rig.crash(rig.machine.kill)
         disk = rig.machine.disk
-        disk.remove("log/.boot")
+        disk.remove("log/proof")
         disk.open("log/t-0/partition.metadata").truncate(0)
         assert (await rig.start()).leader_replica("t", 0).high_watermark == 2
         await rig.stop()

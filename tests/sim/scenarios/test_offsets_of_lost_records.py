@@ -28,7 +28,7 @@ from tiered.groups.requests import (
     LowerOffsets,
     PartitionOffset,
 )
-from tiered.hot.checkpoints import BOOT_MARK
+from tiered.hot import proof_file
 from tiered.ids import PartitionId, TopicPartition
 from tiered.metadata.changes import NO_LEADER, LossReported
 from tiered.metadata.image import Image
@@ -65,7 +65,7 @@ async def committed(broker: Broker, group: str) -> tuple[int, int]:
 def lose_tail(machine: SimMachine, size: int) -> None:
     """Leaves `size` bytes of the log, as a power cut may do: the next start cannot prove that the log is whole."""
     machine.disk.open(f"log/t-0/{0:020d}.log").truncate(size)
-    machine.disk.remove(f"log/{BOOT_MARK}")
+    machine.disk.remove(f"log/{proof_file.FILE}")
 
 
 @pytest.mark.parametrize("epoch", [-1, 0])

@@ -9,6 +9,7 @@ import pytest
 
 from tests.sim.harness.machine import SimMachine
 from tests.sim.rig.broker_rig import batch, numbers, read_values
+from tests.sim.rig.old_proof import write_old_proof
 from tests.sim.scenarios.test_what_an_ack_survives import (
     COUNT,
     SECONDS,
@@ -20,9 +21,7 @@ from tests.sim.scenarios.test_what_an_ack_survives import (
 )
 from tests.sim.scenarios.three import ThreeBrokers, run_scenario
 from tiered.controller.requests import AlterBrokerConfigs, AlterTopicConfigs, CreateTopic
-from tiered.durability.data_directory import ROOT
 from tiered.errors import Code, Refused
-from tiered.hot.synced_logs import FILE
 from tiered.metadata.changes import ALL_BROKERS, NO_LEADER
 from tiered.replication.leader_replica import ACKS_ALL
 from tiered.replication.partition_report import explain
@@ -181,7 +180,7 @@ def test_flush_ack_topic_is_proved_soon_after_an_upgrade_adds_the_note(clean: bo
         (out,) = [each for each in three.brokers.values() if each not in both]
         for each in both:
             await (each.stop() if clean else each.kill())
-            each.machine.disk.remove(f"{ROOT}/{FILE}")
+            write_old_proof(each.machine.disk, synced=False)
         await asyncio.gather(*(each.start() for each in both))
         await wait_leader(three)
         await asyncio.sleep(5)
@@ -205,7 +204,7 @@ def test_flush_ack_topic_without_its_note_waits_for_all_after_a_power_cut() -> N
         (out,) = [each for each in three.brokers.values() if each not in both]
         await crash(both, SimMachine.power_cut)
         for each in both:
-            each.machine.disk.remove(f"{ROOT}/{FILE}")
+            write_old_proof(each.machine.disk, synced=False)
         await out.start()
         await both[0].start()
         await asyncio.sleep(SECONDS)

@@ -10,7 +10,6 @@ from tiered.broker.registration import can_lead, discard_untrusted
 from tiered.durability.data_directory import DirectoryState
 from tiered.hot.clean_shutdown import CleanLogEntry
 from tiered.hot.segments import Segment
-from tiered.hot.synced_logs import NO_SYNCED_LOGS, SyncedLogsContent
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.parts.brokers import BrokerImage
@@ -43,7 +42,7 @@ def found(**changes: object) -> DirectoryState:
         {AT: 5},
         {},
         {AT: CLEAN},
-        SyncedLogsContent(("last",), {AT: TopicId(TOPIC_ID)}),
+        frozenset({(AT, TopicId(TOPIC_ID))}),
         ("last",),
         "last",
     )
@@ -61,29 +60,35 @@ def test_directory_that_the_cluster_knows_is_trusted() -> None:
 def test_entries_of_another_directory_are_not_trusted() -> None:
     """Neither their proofs nor the entries of a clean stop count: all logs are read and checked."""
     what, known = discard_untrusted(of("d"), found(directory_id="e"))
-    assert not known and not what.is_intact and not what.clean_entries and what.synced_logs == NO_SYNCED_LOGS
+    assert not known and not what.is_intact and not what.clean_entries and not what.synced_logs
     assert what.recovery_points == {AT: 5}, "what was fsynced on it is there"
 
 
-NOTHING = {"same_boot": False, "clean": False, "clean_entries": {}, "synced_logs": NO_SYNCED_LOGS}
+NOTHING = {
+    "same_boot": False,
+    "clean": False,
+    "clean_entries": {},
+    "synced_logs": frozenset[object](),
+    "incarnations": (),
+}
 
 
 @pytest.mark.parametrize("last", [of("d", incarnation="another"), None])
 def test_marks_and_notes_are_void_unless_they_name_the_last_process(last: BrokerImage | None) -> None:
     """The other process ran on another copy of the directory, or this one never registered."""
     assert discard_untrusted(last, found()) == (found(**NOTHING), True)
-    unnamed = found(boot_incarnations=(), clean_incarnation="")
+    unnamed = found(incarnations=(), clean_incarnation="")
     assert discard_untrusted(last, unnamed)[0].is_intact is False, "Kafka's mark names none"
 
 
 def test_each_mark_is_believed_by_itself() -> None:
     what, _ = discard_untrusted(of("d"), found(clean_incarnation="one"))
     assert what.same_boot and not what.clean and not what.clean_entries
-    what, _ = discard_untrusted(of("d"), found(boot_incarnations=("one",)))
-    assert not what.same_boot and what.clean and what.clean_entries
+    what, _ = discard_untrusted(of("d"), found(incarnations=("one",)))
+    assert not what.same_boot and not what.synced_logs and what.clean and what.clean_entries
 
 
-def test_boot_mark_names_the_last_process_first_of_those_that_may_be_it() -> None:
+def test_proof_names_the_last_process_first_of_those_that_may_be_it() -> None:
     """The next start leaves out the ends of a long list."""
-    what, _ = discard_untrusted(of("d"), found(boot_incarnations=("newer", "last", "before")))
-    assert what.boot_incarnations == ("last", "newer", "before")
+    what, _ = discard_untrusted(of("d"), found(incarnations=("newer", "last", "before")))
+    assert what.incarnations == ("last", "newer", "before")

@@ -39,7 +39,7 @@ def test_page_cache_is_not_trusted_after_an_io_error() -> None:
         on = SimDisk(random.Random(1))
         directory, _ = await opened(on)
         await directory.write_boot_mark("one")
-        directory.remove_boot_mark()
+        directory.proof_file.remove()
         assert not (await opened(on.after_kill()))[1].same_boot
 
     asyncio.run(scenario())
@@ -56,6 +56,8 @@ def test_entries_of_a_clean_stop_hold_for_one_start() -> None:
         await directory.mark_clean([(AT, left)], "one")
         directory, found = await opened(on)
         assert found.clean and found.clean_entries == {AT: left}
+        directory, again = await opened(on)
+        assert not again.clean and not again.clean_entries, "the mark is gone, and the proof has the entries still"
         await directory.write_boot_mark("one")
         _, found = await opened(on.after_kill())
         assert found.same_boot and not found.clean and not found.clean_entries

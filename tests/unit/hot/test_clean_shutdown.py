@@ -27,9 +27,10 @@ from tests.unit.hot.fixtures import (
 )
 from tiered.errors import Corrupt
 from tiered.hot import checkpoints
-from tiered.hot.clean_shutdown import CleanLogEntry, encode, encode_log, parse
+from tiered.hot.clean_shutdown import CleanLogEntry, encode_log
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.log_recovery import LogRecovery
+from tiered.hot.proof_file import Proof, encode, parse, parse_old
 from tiered.hot.time_lookup import TimeLookups
 from tiered.ids import TopicPartition
 from tiered.metrics import Metrics
@@ -76,8 +77,9 @@ def test_entries_decode_to_what_was_encoded_and_a_flipped_bit_is_refused() -> No
         entry = await close_and_make_entry(on, 2)
         assert entry is not None
         other = entry._replace(has_cold_segments=True, lineage=())
-        data = encode([encode_log(AT, entry), encode_log(TopicPartition("u", 7), other)])
-        assert parse(data) == {AT: entry, TopicPartition("u", 7): entry._replace(has_cold_segments=True, lineage=())}
+        data = encode(Proof(("one",)), [encode_log(AT, entry), encode_log(TopicPartition("u", 7), other)])
+        found = {AT: entry, TopicPartition("u", 7): entry._replace(has_cold_segments=True, lineage=())}
+        assert parse(data) == Proof(("one",), clean=found)
         for position in range(len(data)):
             torn = bytearray(data)
             torn[position] ^= 1
@@ -91,6 +93,9 @@ def test_entries_decode_to_what_was_encoded_and_a_flipped_bit_is_refused() -> No
     "body", [b"{}x", b'{"version":2}', b'[["t",0,"id"]]', b"[1]", b'[["t",0,"i",0,0,[],[1],"","",0]]']
 )
 def test_entries_of_another_format_version_are_refused(body: bytes) -> None:
+    with pytest.raises(Corrupt):
+        parse_old(None, b"%08x\n" % crc32c(body) + body, None)
+    body = b'{"incarnations":[],"boot":"","synced":[],"clean":' + body + b"}"
     with pytest.raises(Corrupt):
         parse(b"%08x\n" % crc32c(body) + body)
 

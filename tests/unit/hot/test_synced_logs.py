@@ -12,24 +12,32 @@ import pytest
 from tests.sim.harness.disk import DiskFault, Op, SimDisk
 from tests.unit.hot.fixtures import DIRECTORY, TOPIC_ID, FixedClock, append, batch, config, disk, open_log
 from tiered.config.settings import TopicConfig
-from tiered.errors import Corrupt, Refused, Unavailable
-from tiered.hot import checkpoints
+from tiered.errors import Refused, Unavailable
+from tiered.hot import proof_file
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.log_recovery import LogRecovery
-from tiered.hot.synced_logs import FILE, NO_SYNCED_LOGS, SyncedLogEntry, SyncedLogs, SyncedLogsContent, encode, parse
+from tiered.hot.proof_file import FILE, ProofFile, SyncedRow
+from tiered.hot.synced_logs import SyncedLogEntry, SyncedLogs
 from tiered.ids import TopicId, TopicPartition
 from tiered.metrics import Metrics
 
 AT = TopicPartition("t", 0)
 TOPIC = TopicId(TOPIC_ID)
-OTHER = TopicId("B" * 22)
 ACK, NONE = config(flush="ack"), config(flush="none")
 
 
-def read_rows(disk: SimDisk) -> SyncedLogsContent:
-    """Returns the rows that a start finds."""
-    data = checkpoints.load(disk, "log", FILE) if disk.exists("log") else None
-    return parse(data) if data is not None else NO_SYNCED_LOGS
+ROW = (AT, TOPIC)
+NO_ROWS: tuple[tuple[str, ...], frozenset[SyncedRow]] = ((), frozenset())
+
+
+def read_rows(disk: SimDisk) -> tuple[tuple[str, ...], frozenset[SyncedRow]]:
+    """Returns incarnations and rows that a start finds."""
+    proof = proof_file.load(disk, "log") if disk.exists("log") else proof_file.Proof()
+    return proof.incarnations, proof.synced
+
+
+def make_rows(disk: SimDisk, *incarnations: str) -> SyncedLogs:
+    return SyncedLogs(ProofFile(disk, "log", proof_file.Proof(incarnations)), lambda tp: True)
 
 
 async def open_synced_log(disk: SimDisk, logs: SyncedLogs, settings: TopicConfig, *, same_boot: bool = True) -> DiskLog:
@@ -49,23 +57,7 @@ async def open_synced_log(disk: SimDisk, logs: SyncedLogs, settings: TopicConfig
 def run_scenario(scenario: Callable[[SimDisk, SyncedLogs], Coroutine[Any, Any, None]], seed: int = 0) -> None:
     made = disk(seed)
     made.make_dirs("log")
-    asyncio.run(scenario(made, SyncedLogs(made, "log", "me", lambda tp: True)))
-
-
-def test_rows_decode_to_what_was_encoded_and_damage_is_refused() -> None:
-    rows = {(AT, TOPIC), (TopicPartition("a-b.c", 7), OTHER)}
-    found = parse(encode(["x", "y"], rows))
-    assert (
-        found.is_fully_synced(AT, TOPIC)
-        and not found.is_fully_synced(AT, OTHER)
-        and not NO_SYNCED_LOGS.is_fully_synced(AT, TOPIC)
-    )
-    assert found == SyncedLogsContent(("x", "y"), dict(rows))
-    assert parse(encode([], ())) == NO_SYNCED_LOGS
-    whole = encode(["x"], rows)
-    for bad in (b"", b"\0" * len(whole), whole[:-1], whole.replace(b"x", b"z"), encode(["x"], ())[:9] + b"{}"):
-        with pytest.raises(Corrupt):
-            parse(bad)
+    asyncio.run(scenario(made, make_rows(made, "me")))
 
 
 def test_log_gets_its_row_once_all_that_counted_is_fsynced() -> None:
@@ -76,11 +68,11 @@ def test_log_gets_its_row_once_all_that_counted_is_fsynced() -> None:
         log.configure(ACK)
         assert (log.synced_entry.fsynced_only, log.synced_entry.is_due) == (True, True)
         await log.update_synced_entry()
-        assert read_rows(disk) == NO_SYNCED_LOGS, "three records counted, and no fsync covers them"
+        assert read_rows(disk) == NO_ROWS, "three records counted, and no fsync covers them"
         append(log, batch(3))
         await log.flush()
         await log.update_synced_entry()
-        assert read_rows(disk) == (("me",), {AT: TOPIC}) and not log.synced_entry.is_due
+        assert read_rows(disk) == (("me",), frozenset({ROW})) and not log.synced_entry.is_due
 
     run_scenario(scenario)
 
@@ -90,10 +82,10 @@ def test_log_with_unreported_loss_gets_no_row() -> None:
         logs.may_add = lambda at: False
         log = await open_synced_log(disk, logs, ACK)
         await log.update_synced_entry()
-        assert read_rows(disk) == NO_SYNCED_LOGS and log.synced_entry.is_due
+        assert read_rows(disk) == NO_ROWS and log.synced_entry.is_due
         logs.may_add = lambda at: at == AT
         await log.update_synced_entry()
-        assert read_rows(disk).is_fully_synced(AT, TOPIC)
+        assert ROW in read_rows(disk)[1]
 
     run_scenario(scenario)
 
@@ -108,7 +100,7 @@ def test_no_offset_counts_unsynced_while_a_start_could_find_the_row() -> None:
         await log.update_synced_entry()
         assert log.synced_entry.fsynced_only, "the row could not be taken out; the log is fsynced on"
         await log.update_synced_entry()
-        assert (log.synced_entry.fsynced_only, log.synced_entry.is_due) == (False, False) and not read_rows(disk).logs
+        assert (log.synced_entry.fsynced_only, log.synced_entry.is_due) == (False, False) and not read_rows(disk)[1]
 
     run_scenario(scenario)
 
@@ -142,9 +134,9 @@ def test_row_requested_during_a_write_is_written_by_the_next_write() -> None:
         log.configure(NONE)
         assert log.synced_entry.fsynced_only, "the row is on its way to the disk"
         await running
-        assert read_rows(disk).is_fully_synced(AT, TOPIC) and log.synced_entry.is_due
+        assert ROW in read_rows(disk)[1] and log.synced_entry.is_due
         await log.update_synced_entry()
-        assert not read_rows(disk).logs and not log.synced_entry.fsynced_only
+        assert not read_rows(disk)[1] and not log.synced_entry.fsynced_only
 
     run_scenario(scenario)
 
@@ -158,7 +150,7 @@ def test_a_thousand_logs_share_a_few_writes() -> None:
         disk.on_op = lambda op: written.append(op.path) if op.verb == "rename" else None
         disk.sync_seconds = lambda: 0.001
         await asyncio.gather(*(each.save_if_due(0, 0) for each in many))
-        assert len(written) <= 2 and len(read_rows(disk).logs) == 1000
+        assert len(written) <= 2 and len(read_rows(disk)[1]) == 1000
 
     run_scenario(scenario)
 
@@ -166,21 +158,20 @@ def test_a_thousand_logs_share_a_few_writes() -> None:
 def test_next_incarnation_adopts_the_rows_of_the_last_one() -> None:
     async def scenario(disk: SimDisk, logs: SyncedLogs) -> None:
         await (await open_synced_log(disk, logs, ACK)).update_synced_entry()
-        again = SyncedLogs(disk, "log", "next", lambda tp: True)
-        found = read_rows(disk)
-        again.adopt_rows(found.logs.items())
+        again = make_rows(disk, "next", *read_rows(disk)[0])
+        again.adopt_rows(read_rows(disk)[1])
         log = await open_synced_log(disk, again, ACK)
         assert log.synced_entry.is_due, "as long as it is the word of the last incarnation alone"
-        await again.save(found.incarnations)
+        await again.save()
         log.synced_entry.refresh()
-        assert not log.synced_entry.is_due and read_rows(disk) == (("next", "me"), {AT: TOPIC})
-        changed = SyncedLogs(disk, "log", "third", lambda tp: True)
-        changed.adopt_rows(read_rows(disk).logs.items())
+        assert not log.synced_entry.is_due and read_rows(disk) == (("next", "me"), frozenset({ROW}))
+        changed = make_rows(disk, "third")
+        changed.adopt_rows(read_rows(disk)[1])
         log = await open_synced_log(disk, changed, NONE)
         assert log.synced_entry.fsynced_only
-        await changed.save(read_rows(disk).incarnations)
+        await changed.save()
         log.synced_entry.refresh()
-        assert not log.synced_entry.fsynced_only and not read_rows(disk).logs
+        assert not log.synced_entry.fsynced_only and not read_rows(disk)[1]
 
     run_scenario(scenario)
 
@@ -257,7 +248,7 @@ def test_power_cut_takes_no_counted_record_of_a_log_with_a_row(seed: int) -> Non
         await log_run.run(disk, logs)
         proved = 0
         for image, counted in log_run.images:
-            if read_rows(image).is_fully_synced(AT, TOPIC):
+            if ROW in read_rows(image)[1]:
                 proved += 1
                 assert (await open_log(image, same_boot=False)).end_offset >= counted
         assert proved > 10 and len(log_run.images) - proved > 10
