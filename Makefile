@@ -9,7 +9,7 @@
 #                they are there. It also replaces brokers of an earlier program, from the history of this clone, under load
 #   make check   format, lint, types, floors, tidy, docs, known holes of dependencies: what takes seconds
 #   make hooks   the hook of git that checks the message of each commit, for this clone; a hook that is there stays
-#   make look    a report on files, names, words and import circles; it fails nothing. BEFORE=counts.json shows both counts
+#   make look    a report on files, names, words and import circles; it fails nothing, and keeps sizes that fell in tests/shape.json
 #   make lock    requirements/ anew: the newest versions that pyproject.toml allows, with their hashes
 #   make sim     simulated runs of a cluster with faults: make sim SEEDS=1000, or one again: make sim SEED=42;
 #                SHAPE=one-broker or groups (that commit offsets) for all of them
@@ -75,6 +75,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_floors.py tests/test_tidy.py tests/test_docs.py tests/test_dependencies.py
+	$(BIN)/python -m tests.shape --check
 	$(BIN)/python -m tests.dependencies audit
 
 # pre-commit (CONTRIBUTING.md) has this hook too. It keeps one that is there, and calls it.
@@ -88,6 +89,7 @@ hooks: $(VENV)/.dev
 
 look: $(VENV)/.dev
 	$(BIN)/python -m tests.look $(if $(BEFORE),--before $(BEFORE))
+	$(BIN)/python -m tests.shape
 
 lock: $(VENV)/.dev
 	$(BIN)/python -m tests.dependencies lock
