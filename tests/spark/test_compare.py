@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_tiered.delta.data_files import FileForm
+from pyspark_tiered.delta.data_files import FileForm, TableFile
 from pyspark_tiered.delta.table_form import table_schema
 from pyspark_tiered.load.load import load
 from pyspark_tiered.log.plan import splits
 from pyspark_tiered.proof.comparison import read_cold_topic
-from pyspark_tiered.proof.summing import SumRules, TableFile, read_parts
+from pyspark_tiered.proof.summing import SumRules, read_parts
 from pyspark_tiered.proof.sums import differing_ranges
 from pyspark_tiered.proof.verify import verify
 from tests.spark import filling

@@ -16,10 +16,9 @@ from pyspark_tiered.load.load import LoadOptions, load
 from pyspark_tiered.load.native_engine import NativeEngine
 from pyspark_tiered.load.native_table import NativeTable
 from pyspark_tiered.proof.erase import erase
-from pyspark_tiered.proof.verify import verify
+from pyspark_tiered.proof.verify import RowFault, verify
 from pyspark_tiered.typed.change import FieldChanger
 from pyspark_tiered.typed.form import ValueRules
-from pyspark_tiered.typed.verify import ValueFault
 from tests.spark import filling
 from tests.spark.engine_race import race
 from tiered.errors import Refused
@@ -110,7 +109,7 @@ def test_values_are_columns_whichever_engine_loads_them(spark: SparkSession, pla
     spark.sql(f"DELETE FROM delta.`{url}/t_typed` WHERE _offset = 0")
     whole = verify(store, "t", warehouse, spark=spark)
     assert (whole.ok, whole.faults) == (False, ())
-    assert whole.values is not None and whole.values.faults == (ValueFault(0, 0, "missing"),)
+    assert whole.values is not None and whole.values.faults == (RowFault("missing", 0, 0),)
 
 
 def test_native_load_heeds_what_spark_did_to_the_table(

@@ -161,7 +161,7 @@ def test_holes_are_read_from_the_files_of_a_table_with_many_runs(lake: Lake, mon
     with closing(lake.table()) as table:
         at = table.pin()
     monkeypatch.setattr(comparison, "PLACES_AT_ONCE", 7)
-    found = comparison.read_holes(at, {0: COUNT, 1: 4}, 1000)
+    found = comparison.read_holes([at], {0: COUNT, 1: 4}, 1000)
     assert found == [(0, at, at + 1) for at in range(1, COUNT, 2)] + [(1, 1, 2), (1, 3, 4)]
     assert comparison.read_ends(at, {0, 1}) == {0: COUNT - 1, 1: COUNT - 1}
 

@@ -26,8 +26,8 @@ def hashes_of(partitions: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 
 def sums_of(rows: list[tuple[int, int]], batch: int = 1000, erased: dict[int, list[tuple[int, int]]] | None = None,
-            *, leave_out: bool = False, outside: int = 0) -> PartSums:  # fmt: skip
-    summer = RowSummer(BOUNDS, 12, erased or {}, leave_out_erased=leave_out)
+            outside: int = 0) -> PartSums:  # fmt: skip
+    summer = RowSummer(BOUNDS, 12, erased or {})
     for first in range(0, len(rows), batch):
         partitions, offsets = (np.array(side) for side in zip(*rows[first : first + batch], strict=True))
         numbers, places = partitions.astype(np.int32), offsets.astype(np.int64)
@@ -81,12 +81,12 @@ def test_offset_that_is_twice_in_the_table_shows_in_the_runs() -> None:
     assert not join_runs(sums_of([*ROWS, (1, 50)]).runs)[1]
 
 
-def test_erased_rows_are_left_out_of_the_log_and_counted_in_the_table() -> None:
+def test_erased_rows_are_left_out_of_the_sums_and_counted() -> None:
     erased = {0: [(5, 7), (4000, 5000)], 1: [(0, 200)]}
     kept = [(number, at) for number, at in ROWS if not any(low <= at < high for low, high in erased[number])]
-    log, table = sums_of(ROWS, erased=erased, leave_out=True), sums_of(kept, erased=erased)
-    assert differing_ranges(log, table, 12) == []
-    assert (log.erased, table.erased) == (2 + 1000 + 100, 0)
+    whole, rest = sums_of(ROWS, erased=erased), sums_of(kept, erased=erased)
+    assert differing_ranges(whole, rest, 12) == []
+    assert (whole.erased, rest.erased) == (2 + 1000 + 100, 0)
     assert sums_of([*kept, (1, 50), (0, 5)], erased=erased).erased == 2
 
 

@@ -57,7 +57,7 @@ def test_key_that_is_not_the_one_of_the_record_is_found(site: Site) -> None:
     site.write(encode(*({"v": i} for i in range(5))), keys=[b'{"id":%d}' % i for i in range(5)])
     site.load(KEYS)
     rewrite(site.typed(), lambda rows: [{**row, "_typed_key": {"id": 3}} for row in rows])
-    assert [each[:3] for each in site.verify().faults] == [(0, at, "changed") for at in (0, 1, 2, 4)]
+    assert [each[:3] for each in site.verify().faults] == [("changed", 0, at) for at in (0, 1, 2, 4)]
 
 
 def test_replay_makes_rows_of_keys_that_fit_after_a_rule(site: Site) -> None:

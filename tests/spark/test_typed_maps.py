@@ -40,7 +40,7 @@ def test_maps_are_loaded_widened_and_proved(site: Site) -> None:
 
 def test_changed_map_is_found(site: Site) -> None:
     rewrite(site.typed(), lambda rows: [row | {"m": [("a", 1), ("c", None)]} if row["id"] else row for row in rows])
-    assert [each[:3] for each in site.verify().faults] == [(0, 0, "changed")]
+    assert [each[:3] for each in site.verify().faults] == [("changed", 0, 0)]
 
 
 @pytest.mark.also

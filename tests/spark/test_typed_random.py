@@ -180,7 +180,7 @@ def check_damage(table: RandomTable) -> int:
                 continue
             damage.write()
             faults = site.verify().faults
-            assert {each[:2] for each in faults} == {(row["_partition"], row["_offset"])}, (kind, row, faults)
+            assert {each[1:3] for each in faults} == {(row["_partition"], row["_offset"])}, (kind, row, faults)
             damage.restore()
             done += 1
     table.check()

@@ -73,4 +73,4 @@ def test_records_that_expire_before_the_typed_table_has_them_are_named(
     assert [row[0] for row in rows_of(site.dead(), ("_offset",))] == [1, 7, 9]
     found = site.verify()
     assert (found.ok, found.gaps) == (True, (Gap(0, 3, 6, EXPIRED),))
-    assert site.verify({0: [(4, 5)]}).gaps == (Gap(0, 3, 4, EXPIRED), Gap(0, 5, 6, EXPIRED))
+    assert site.verify({0: ((4, 5),)}).gaps == (Gap(0, 3, 4, EXPIRED), Gap(0, 5, 6, EXPIRED))

@@ -75,4 +75,4 @@ def test_changed_variant_is_found(tmp_path: Path) -> None:
     site.write(encode({"v": {"a": 1}}, {"v": {"a": 2}}))
     site.load(PART)
     rewrite(site.typed(), lambda rows: [row | {"v": encode_variant({"a": 1})._asdict()} for row in rows])
-    assert [each[:3] for each in site.verify().faults] == [(0, 1, "changed")]
+    assert [each[:3] for each in site.verify().faults] == [("changed", 0, 1)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
+from pyspark_tiered.delta.table_form import Range
 from pyspark_tiered.load.load import LoadOptions, LoadProgress, load
 from pyspark_tiered.load.native_engine import NativeEngine
 from pyspark_tiered.log.bucket import ColdTopicReader
 from pyspark_tiered.log.plan import ColdTopic
+from pyspark_tiered.proof.erasures import Erasure
+from pyspark_tiered.proof.verify import VerifyResult, verify_values
 from pyspark_tiered.typed.form import ValueRules
 from pyspark_tiered.typed.kinds import describe_columns, select_columns
-from pyspark_tiered.typed.summing import Ranges
 from pyspark_tiered.typed.tables import DeadLetters, RecordTable, TypedTable
-from pyspark_tiered.typed.verify import ValuesVerifyResult, verify_values
 from tests.spark import filling
 from tiered.ids import PartitionId
 
@@ -65,12 +66,12 @@ class Site:
         table.snapshot()
         return table
 
-    def verify(self, erased: Ranges | None = None) -> ValuesVerifyResult:
+    def verify(self, erased: Mapping[int, tuple[Range, ...]] | None = None) -> VerifyResult:
         """Compares the typed table with the bucket."""
 
-        def read_log() -> tuple[ColdTopic, Ranges]:
+        def read_log() -> tuple[ColdTopic, list[Erasure]]:
             with closing(ColdTopicReader(self.store)) as reader:
-                return reader.read("t", {}), erased or {}
+                return reader.read("t", {}), [Erasure(TOPIC, 0, "", "", erased or {})]
 
         return verify_values(NativeEngine(), self.store, read_log, self.typed(), self.dead())
 

@@ -33,10 +33,25 @@ OLD_CALENDAR_US = -2_208_988_800_000_000
 
 
 class FileForm(NamedTuple):
-    """The names that the columns of a load have in the table's files, and those that no file has."""
+    """The names that the columns of a raw table have in a table's files, and those that no file has.
+
+    The files of a typed table have some of the columns only, behind an underscore.
+    """
 
     names: Mapping[str, str]
     partition_columns: tuple[str, ...] = ()
+
+
+class TableFile(NamedTuple):
+    """A file of a table: its add action, and the form of the table's files."""
+
+    add: Json
+    form: FileForm
+
+    @property
+    def size(self) -> int:
+        """Returns the bytes of the file."""
+        return int(self.add.get("size") or 0)
 
 
 def read_form(metadata: Json) -> FileForm:
@@ -101,8 +116,17 @@ def read_rows(
     if columns is not None:
         wanted = pa.schema([wanted.field(name) for name in columns])
     for batch, file in read_stored_rows(folder, add, [form.names[name] for name in wanted.names]):
-        arrays = [load_column(batch, field, add, form, file) for field in wanted]
-        yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
+        yield load_batch(batch, wanted, TableFile(add, form), file)
+
+
+def load_batch(
+    stored: pyarrow.RecordBatch, wanted: pyarrow.Schema, part: TableFile, file: pyarrow.parquet.ParquetFile
+) -> pyarrow.RecordBatch:
+    """Returns stored rows with these columns, in the types of a load. A column that the file lacks is NULL."""
+    import pyarrow as pa
+
+    arrays = [load_column(stored, field, part.add, part.form, file) for field in wanted]
+    return pa.RecordBatch.from_arrays(arrays, schema=wanted)
 
 
 def read_stored_rows(
@@ -149,7 +173,7 @@ def load_column(
     """Returns a column of the table in the type of a load."""
     import pyarrow as pa
 
-    name = form.names[field.name]
+    name = form.names.get(field.name, "")
     if field.name in form.partition_columns:
         text = (add.get("partitionValues") or {}).get(name)
         if text is not None and not pa.types.is_integer(field.type):

@@ -1,4 +1,4 @@
-"""One version of a raw table, as loads, queries and proofs look at it."""
+"""One version of a table, as loads, queries and proofs look at it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from pyspark_tiered.delta import delta_state, history, table_form
-from pyspark_tiered.delta.data_files import FileForm, place_schema, read_form, read_places
+from pyspark_tiered.delta.data_files import FileForm, TableFile, place_schema, read_form, read_places
 from pyspark_tiered.delta.delta_state import TableState
 from pyspark_tiered.delta.history import FileExtent, TableCommit
 from pyspark_tiered.delta.log_folder import LOG, TableFolder
@@ -58,6 +58,11 @@ class Snapshot:
         """Returns the bounds of the rows in the table's files."""
         return self.state.extents()
 
+    def files(self) -> list[TableFile]:
+        """Returns the table's files."""
+        form = self._form or read_form(self.state.metadata)
+        return [TableFile(add, form) for add in self.state.files.values()]
+
     def has_file(self, path: str) -> bool:
         """True if the table has this file."""
         return any(add["path"] == path for add in self.state.files.values())
@@ -74,10 +79,9 @@ class Snapshot:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        form = self._form or read_form(self.state.metadata)
         ends = pa.table({"partition": list(loaded), "end": list(loaded.values())}, schema=_ends_schema())
         parts = []
-        for add in self.state.files.values():
+        for add, form in self.files():
             if not any(_may_hold_unaccounted(extent, loaded) for extent in delta_state.file_extents(add)):
                 continue
             held = pa.Table.from_batches(read_places(self._folder, add, form), place_schema())

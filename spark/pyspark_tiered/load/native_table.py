@@ -18,7 +18,7 @@ from urllib.parse import unquote
 
 from pyspark_tiered.delta import delta_state, history, log_cleanup, orphans, table_features, table_form, topic_table
 from pyspark_tiered.delta.checkpoint import encode_checkpoint
-from pyspark_tiered.delta.data_files import local_file
+from pyspark_tiered.delta.data_files import FileForm, local_file
 from pyspark_tiered.delta.delta_state import TableState
 from pyspark_tiered.delta.log_folder import LOG, BucketConnection, UnclearOutcome, open_folder
 from pyspark_tiered.delta.snapshot import Snapshot, check_columns, check_table_topic
@@ -45,6 +45,8 @@ class NativeTable:
     """The way out if the table has rows that no identifier covers."""
     restored_by = topic_table.RESTORED_BY
     """The way out if others removed rows."""
+    file_form: FileForm | None = None
+    """Form of the table's files; None if the metadata of each version say it."""
 
     def __init__(
         self,
@@ -94,7 +96,7 @@ class NativeTable:
     def snapshot(self) -> Snapshot:
         """Returns the table as it is now. Raises `Refused` if it holds another topic, or an older one of this name."""
         self._read_on()
-        return Snapshot(self.folder, self._state, self._log.recent, self.topic_id)
+        return Snapshot(self.folder, self._state, self._log.recent, self.topic_id, self.file_form)
 
     def commit(self, files: Sequence[LoadedFile], advances: Sequence[Advance], **mark_fields: Any) -> bool:
         """Commits files and advances. Returns false if another writer committed first: then plan again.
@@ -376,7 +378,7 @@ class NativeTable:
         Raises `Refused` for another topic's table, or one without the columns of a load.
         """
         self._read_on(to_write=False)
-        return Snapshot(self.folder, self._state.copy(), dict(self._log.recent), self.topic_id)
+        return Snapshot(self.folder, self._state.copy(), dict(self._log.recent), self.topic_id, self.file_form)
 
     def _read_on(self, *, to_write: bool = True) -> None:
         """Reads the commits that are new. Raises `Refused` for another topic's table, or for one that this package

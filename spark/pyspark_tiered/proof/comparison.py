@@ -2,23 +2,28 @@
 
 Rows that are compared one by one are hashed with 128 bits (`row_hash.py`). Memory holds the hashes of some million rows
 at once, however many rows differ.
+
+A typed row that came before a column has NULL there, and its value has no leaf in that field. No file tells for good
+which rows came before: files are written again. So a field that is NULL in the table may be blank in the log. A row is
+whole if it has the same leaves as the log, and fewer blank fields.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from pyspark_tiered.delta import delta_state
-from pyspark_tiered.delta.data_files import open_table_folder, read_form, read_places
+from pyspark_tiered.delta.data_files import TableFile, open_table_folder, read_places
 from pyspark_tiered.delta.snapshot import Snapshot
 from pyspark_tiered.delta.table_form import Range
 from pyspark_tiered.log.bucket import cold_topic
 from pyspark_tiered.log.plan import ColdTopic, Split, cleaned_ranges, group_parts, splits
 from pyspark_tiered.proof.erasures import overlaps
-from pyspark_tiered.proof.summing import ListedRows, PartsFound, SumRules, TableFile, read_parts
+from pyspark_tiered.proof.row_form import RAW_ROWS, RowForm, UnfitRow
+from pyspark_tiered.proof.summing import ListedRows, PartsFound, SumRules, read_parts
 from pyspark_tiered.proof.sums import (
     OffsetRange,
     PartSums,
@@ -29,7 +34,7 @@ from pyspark_tiered.proof.sums import (
     join_runs,
     range_bits,
 )
-from pyspark_tiered.typed.verify import TaskRunner
+from pyspark_tiered.typed.row_hash import BLANKS, EXACT, LEAVES
 from tiered.offline.bucket import open_bucket
 
 if TYPE_CHECKING:
@@ -45,6 +50,21 @@ PLACES_AT_ONCE = 1 << 24
 OFFSET_END = (1 << 63) - 1
 KEPT_ONCE = "kept once"
 """Fault of an offset with equal rows whose record compaction took: one of them stays, because the log has no other."""
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class TaskRunner(Protocol):
+    """The part of a load's engine that runs tasks."""
+
+    @property
+    def tasks(self) -> int:
+        """Returns how many tasks run at once."""
+
+    def run_tasks(self, what: str, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+        """Returns the results of tasks, in order. Raises `Unavailable` for failures that are not in the log."""
 
 
 class FaultyRange(NamedTuple):
@@ -69,7 +89,8 @@ def read_cold_topic(store: str, topic: str) -> ColdTopic:
 class Comparison:
     """A comparison of the rows inside `bounds`: the log start, and the end up to which the table must equal the log.
 
-    Rows of the log in the `erased` ranges of a partition must not be in the table.
+    Rows of the log in the `erased` ranges of a partition must not be in the table. `unfit` and `fitting` are those of
+    the log, as in `LogRows`.
     """
 
     def __init__(
@@ -80,39 +101,50 @@ class Comparison:
         at: Snapshot,
         bounds: Mapping[int, Range],
         erased: Mapping[int, Sequence[Range]],
+        form: RowForm = RAW_ROWS,
     ) -> None:
+        self.at = at
         self._runner = runner
         self._store = store
         self._cold = cold
-        self._at = at
-        self._files = table_files(at)
+        self._form = form
+        self._files = at.files()
         self._bounds = bounds
         self.erased = erased
         bits = range_bits(bounds.values())
         self._rules = SumRules(os.urandom(SECRET_BYTES), bits, bounds, erased)
         self.log, self.table = PartSums(), PartSums()
+        self.unfit: list[UnfitRow] = []
+        self.fitting = 0
         for found in self._read(self._rules, bounds, self._files):
             self.log.merge(found.log)
             self.table.merge(found.table)
+            self.unfit += found.unfit
+            self.fitting += found.fitting
         self.ranges = differing_ranges(self.log, self.table, bits)
         self.runs, self._has_doubles = join_runs(self.table.runs)
         self._cleaned = cleaned_ranges(cold)
+        self._whole = set[tuple[int, int]]()
+        """Partition and number of the ranges with whole rows whose hashes differ from those of the log."""
 
     @property
     def is_sound(self) -> bool:
         """True if the table has exactly the rows of the log in the bounds, apart from cleaned parts, and no rows
         outside. The rows of cleaned parts are compared one by one (`differing_rows`)."""
-        return not self.unexplained_ranges and not self.table.outside
+        return not self.unexplained_ranges and not self.table.outside and not self.table.erased
 
     @property
     def unexplained_ranges(self) -> list[OffsetRange]:
         """Returns the ranges whose sums differ, without those that compaction has cleaned a part of: the table has
-        records there that the log has lost since."""
-        return [
-            each
-            for each in self.ranges
-            if not any(low < each.end and each.start < high for low, high in self._cleaned.get(each.partition, ()))
-        ]
+        records there that the log has lost since. Rows that were found whole explain a range too."""
+        return [each for each in self.ranges if not self._is_cleaned(each) and not self._has_whole_rows(each)]
+
+    def _is_cleaned(self, found: OffsetRange) -> bool:
+        return any(low < found.end and found.start < high for low, high in self._cleaned.get(found.partition, ()))
+
+    def _has_whole_rows(self, found: OffsetRange) -> bool:
+        bits = self._rules.bits
+        return any((found.partition, number) in self._whole for number in range(found.start >> bits, found.end >> bits))
 
     def faults(self, *, only_equal: bool = False) -> Iterator[FaultyRange]:
         """Yields all faults of the table. `only_equal` as in `compare_rows`."""
@@ -121,10 +153,9 @@ class Comparison:
 
     def other_faults(self, *, only_equal: bool = False) -> Iterator[FaultyRange]:
         """Yields the faults outside of the ranges that are compared: no row of them is missing."""
-        yield from self._beyond_ends(only_equal=only_equal)
         yield from self._erased_rows()
         yield from self._expired_duplicates(only_equal=only_equal)
-        yield from self._unknown_rows()
+        yield from self._misplaced_rows()
 
     def differing_rows(self, *, only_equal: bool = False) -> Iterator[FaultyRange]:
         """Yields the offsets at fault, but erased ones, in order of the ranges that differ."""
@@ -133,19 +164,12 @@ class Comparison:
             for start, end in _windows(max(each.start, low), min(each.end, high)):
                 yield from self._compare(each.partition, start, end, only_equal=only_equal)
 
-    def _beyond_ends(self, *, only_equal: bool) -> Iterator[FaultyRange]:
-        """Yields rows at or above the end of their partition."""
-        if self.table.outside:
-            for number, (_, end) in sorted(self._bounds.items()):
-                yield from self._compare(number, end, OFFSET_END, only_equal=only_equal, has_log=False)
-
-    def _compare(
-        self, partition: int, start: int, end: int, *, only_equal: bool, has_log: bool = True
-    ) -> Iterator[FaultyRange]:
-        bounds = {partition: (start, end)} if has_log else {}
-        log, table = self._list_rows({partition: [(start, end)]}, bounds)
+    def _compare(self, partition: int, start: int, end: int, *, only_equal: bool) -> Iterator[FaultyRange]:
+        log, table = self._list_rows({partition: [(start, end)]}, {partition: (start, end)})
         erased, cleaned = self.erased.get(partition, ()), self._cleaned.get(partition, ())
-        yield from compare_rows(partition, log, table, erased, cleaned, only_equal=only_equal)
+        faults, whole = compare_rows(partition, log, table, erased, cleaned, only_equal=only_equal)
+        self._whole.update((partition, offset >> self._rules.bits) for offset in whole.tolist())
+        yield from faults
 
     def _expired_duplicates(self, *, only_equal: bool) -> Iterator[FaultyRange]:
         """Yields duplicate rows below the log start."""
@@ -158,32 +182,30 @@ class Comparison:
 
     def _erased_rows(self) -> Iterator[FaultyRange]:
         """Yields rows that were erased and are in the table."""
-        return iter(find_erased(self._at, self.erased) if self.table.erased else ())
+        return iter(find_erased(self.at, self.erased) if self.table.erased else ())
 
-    def _unknown_rows(self) -> Iterator[FaultyRange]:
-        """Yields rows of partitions that the topic does not have, and of none."""
+    def _misplaced_rows(self) -> Iterator[FaultyRange]:
+        """Yields rows at or above the end of their partition, of partitions that the topic does not have, and of
+        none. Reads all files, whatever their statistics say."""
+        import numpy as np
+
         if not self.table.outside:
             return
-        known = {each.partition for each in self._cold.partitions}
         found = list[OffsetRange]()
         has_nowhere = False
-        for partitions, offsets, has_nulls in _read_all_places(self._at, self._files):
-            import numpy as np
-
+        for partitions, offsets, has_nulls in _read_all_places(self.at, self._files):
             has_nowhere = has_nowhere or has_nulls
             for number in np.unique(partitions).tolist():
-                if number not in known:
-                    found += find_runs(number, np.unique(offsets[partitions == number]))
+                mine = np.unique(offsets[partitions == number])
+                if number in self._bounds:
+                    lawful = [*self.erased.get(number, ()), *self._cleaned.get(number, ())]
+                    mine = mine[mine >= self._bounds[number][1]]
+                    mine = mine[~np.any([is_inside(mine, [each]) for each in lawful], axis=0)] if lawful else mine
+                found += find_runs(number, mine)
         if has_nowhere:
             yield FaultyRange(-1, -1, 0, "extra")
         for each in join_runs(found)[0]:
             yield FaultyRange(*each, "extra")
-
-    def holes(self, ends: Mapping[int, int], limit: int) -> list[OffsetRange]:
-        """Returns the offsets below the ends that the table does not have, at most so many ranges if they are many."""
-        if self.table.has_all_runs:
-            return find_holes(self.runs, ends)
-        return read_holes(self._at, ends, limit)
 
     def _list_rows(
         self, wanted: Mapping[int, Sequence[Range]], bounds: Mapping[int, Range]
@@ -198,19 +220,20 @@ class Comparison:
 
     def _read(self, rules: SumRules, bounds: Mapping[int, Range], files: Sequence[TableFile]) -> list[PartsFound]:
         tasks = self._runner.tasks
-        there = {number: (low, high) for number, (low, high) in bounds.items() if low < high}
+        there = {number: each for number, each in self._form.narrow(bounds).items() if each[0] < each[1]}
         parts: list[Split | TableFile] = [*splits(self._cold, there, tasks), *files]
         sizes = [part.log_bytes if isinstance(part, Split) else part.size for part in parts]
         groups = group_parts(parts, sizes, GROUPS_PER_TASK * tasks)
         return self._runner.run_tasks(
-            f"could not compare {self._at.url}", read_parts(self._store, self._at.url, rules), groups
+            f"could not compare {self.at.url}", read_parts(self._store, self.at.url, rules, self._form), groups
         )
 
 
-def table_files(at: Snapshot) -> list[TableFile]:
-    """Returns the files of a version of a table."""
-    form = read_form(at.state.metadata)
-    return [TableFile(add, form) for add in at.state.files.values()]
+def find_gaps(compared: Sequence[Comparison], ends: Mapping[int, int], limit: int) -> list[OffsetRange]:
+    """Returns the offsets below the ends that none of these tables has, at most so many ranges if they are many."""
+    if all(each.table.has_all_runs for each in compared):
+        return find_holes(join_runs(run for each in compared for run in each.runs)[0], ends)
+    return read_holes([each.at for each in compared], ends, limit)
 
 
 def may_hold_any(add: Mapping[str, Any], ranges: Mapping[int, Sequence[Range]]) -> bool:
@@ -238,39 +261,41 @@ def compare_rows(
     cleaned: Sequence[Range] = (),
     *,
     only_equal: bool = False,
-) -> list[FaultyRange]:
-    """Returns the offsets of a partition at fault, in order, without erased ones.
+) -> tuple[list[FaultyRange], NDArray[np.int64]]:
+    """Returns the offsets of a partition at fault, in order, without erased ones; and those of rows that are whole,
+    though their hashes differ.
 
     A row in a `cleaned` range was loaded before compaction took its record, so the log need not have it. `only_equal`:
     duplicates of such a row are named `KEPT_ONCE`, and left out if their content differs.
     """
     import numpy as np
 
-    offsets, wanted, there, differs = _group((log, table), erased)
+    offsets, wanted, there, differs, is_whole = _group((log, table), erased)
     if not len(offsets):
-        return []
+        return [], offsets
     is_lost = is_inside(offsets, cleaned) & (wanted == 0)
-    has_more, has_one = there > 1, there == 1
+    has_more, is_pair = there > 1, (wanted > 0) & (there == 1)
     kinds = {
         "missing": there == 0,
         "extra": ~is_lost & (wanted == 0),
         "duplicate": (wanted > 0) & has_more,
-        "changed": (wanted > 0) & has_one & differs,
+        "changed": is_pair & differs & ~is_whole,
     }
     if only_equal:
         kinds[KEPT_ONCE] = is_lost & has_more & ~differs
     else:
         kinds["duplicate"] = kinds["duplicate"] | (is_lost & has_more)
-    return sorted(
+    faults = sorted(
         FaultyRange(*run, kind) for kind, at in kinds.items() for run in find_runs(partition, np.asarray(offsets[at]))
     )
+    return faults, offsets[is_pair & differs & is_whole]
 
 
 def _find_duplicates(
     partition: int, rows: Sequence[ListedRows], erased: Sequence[Range], *, only_equal: bool
 ) -> list[FaultyRange]:
     """Returns offsets with more than one row, which the log no longer has. `only_equal`: only with equal content."""
-    offsets, _, there, differs = _group(((), rows), erased)
+    offsets, _, there, differs, _ = _group(((), rows), erased)
     found = there > 1
     if only_equal:
         found = found & ~differs
@@ -279,14 +304,15 @@ def _find_duplicates(
 
 def _group(
     sides: tuple[Sequence[ListedRows], Sequence[ListedRows]], erased: Sequence[Range]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Returns the offsets in order, how many rows of each are in the log and in the table, and whether any differ."""
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Returns the offsets in order, how many rows of each are in the log and in the table, whether any differ, and
+    whether a pair of both is equal but for NULLs of the table in the place of blank fields."""
     import numpy as np
 
     parts = [(each.offsets, each.hashes, side) for side, rows in enumerate(sides) for each in rows]
+    nothing, none = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.bool_)
     if not parts:
-        nothing = np.zeros(0, dtype=np.int64)
-        return nothing, nothing, nothing, np.zeros(0, dtype=np.bool_)
+        return nothing, nothing, nothing, none, none
     offsets = np.concatenate([each[0] for each in parts])
     hashes = np.concatenate([each[1] for each in parts])
     side = np.concatenate([np.full(len(each[0]), each[2], dtype=np.int64) for each in parts])
@@ -294,12 +320,16 @@ def _group(
     order = np.argsort(offsets[stays], kind="stable")
     offsets, hashes, side = offsets[stays][order], hashes[stays][order], side[stays][order]
     if not len(offsets):
-        return offsets, offsets, offsets, np.zeros(0, dtype=np.bool_)
+        return nothing, nothing, nothing, none, none
     firsts = np.flatnonzero(np.concatenate(([True], offsets[1:] != offsets[:-1])))
     there = np.add.reduceat(side, firsts)
     wanted = np.diff(np.append(firsts, len(offsets))) - there
-    differs = (np.minimum.reduceat(hashes, firsts, axis=0) != np.maximum.reduceat(hashes, firsts, axis=0)).any(axis=1)
-    return offsets[firsts], wanted, there, differs
+    unequal = np.minimum.reduceat(hashes, firsts, axis=0) != np.maximum.reduceat(hashes, firsts, axis=0)
+    is_whole = np.zeros(len(firsts), dtype=np.bool_)
+    if hashes.shape[1] > EXACT.stop:
+        signed = np.where(side == 0, 1, -1) * hashes[:, BLANKS].reshape(-1).astype(np.int64)
+        is_whole = ~unequal[:, LEAVES].any(axis=1) & (np.add.reduceat(signed, firsts) > 0)
+    return offsets[firsts], wanted, there, unequal[:, EXACT].any(axis=1), is_whole
 
 
 def _read_all_places(
@@ -317,7 +347,7 @@ def find_erased(at: Snapshot, erased: Mapping[int, Sequence[Range]]) -> list[Fau
     """Returns the rows of a table in the erased ranges, as faults."""
     import numpy as np
 
-    files = [file for file in table_files(at) if may_hold_any(file.add, erased)]
+    files = [file for file in at.files() if may_hold_any(file.add, erased)]
     found = list[OffsetRange]()
     for partitions, offsets, _ in _read_all_places(at, files):
         for number, ranges in erased.items():
@@ -332,7 +362,7 @@ def read_ends(at: Snapshot, partitions: Collection[int]) -> dict[int, int]:
 
     ends: dict[int, int] = {}
     unsure = list[TableFile]()
-    for file in table_files(at):
+    for file in at.files():
         extents = delta_state.file_extents(file.add)
         is_exact = not file.add.get("deletionVector") and all(
             each.first_partition is not None
@@ -352,19 +382,20 @@ def read_ends(at: Snapshot, partitions: Collection[int]) -> dict[int, int]:
     return {number: end for number, end in ends.items() if number in partitions}
 
 
-def read_holes(at: Snapshot, ends: Mapping[int, int], limit: int) -> list[OffsetRange]:
-    """Returns the first offsets below the ends that the table does not have, for a table of too many runs to list."""
+def read_holes(tables: Sequence[Snapshot], ends: Mapping[int, int], limit: int) -> list[OffsetRange]:
+    """Returns the first offsets below the ends that no table has, for tables of too many runs to list."""
     import numpy as np
 
-    files, found = table_files(at), list[OffsetRange]()
+    files, found = [at.files() for at in tables], list[OffsetRange]()
     for number, end in sorted(ends.items()):
         for low in range(0, end, PLACES_AT_ONCE):
             high = min(low + PLACES_AT_ONCE, end)
             is_there = np.zeros(high - low, dtype=np.bool_)
-            chosen = [file for file in files if may_hold_any(file.add, {number: [(low, high)]})]
-            for partitions, offsets, _ in _read_all_places(at, chosen):
-                mine = offsets[(partitions == number) & (offsets >= low) & (offsets < high)]
-                is_there[mine - low] = True
+            for at, each in zip(tables, files, strict=True):
+                chosen = [file for file in each if may_hold_any(file.add, {number: [(low, high)]})]
+                for partitions, offsets, _ in _read_all_places(at, chosen):
+                    mine = offsets[(partitions == number) & (offsets >= low) & (offsets < high)]
+                    is_there[mine - low] = True
             for run in find_runs(number, np.flatnonzero(~is_there) + low):
                 if found and found[-1].partition == number and found[-1].end == run.start:
                     run = run._replace(start=found.pop().start)

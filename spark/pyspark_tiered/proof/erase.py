@@ -21,11 +21,11 @@ from pyspark_tiered.delta import table_features
 from pyspark_tiered.delta.data_files import open_table_folder, read_rows
 from pyspark_tiered.delta.folder_url import spark_url
 from pyspark_tiered.delta.snapshot import Snapshot
-from pyspark_tiered.delta.table_form import COLUMNS, Advance, Range
+from pyspark_tiered.delta.table_form import Advance, Range
 from pyspark_tiered.load.native_table import NativeTable
 from pyspark_tiered.log.bucket import BatchReader, check_table, check_topic, never_loaded
 from pyspark_tiered.log.plan import ColdTopic, splits
-from pyspark_tiered.proof.comparison import find_erased, read_cold_topic, table_files
+from pyspark_tiered.proof.comparison import find_erased, read_cold_topic
 from pyspark_tiered.proof.condition import Condition
 from pyspark_tiered.proof.erasures import RANGES_MAX, Erasure, join_ranges, read_erasures, write_erasure
 from pyspark_tiered.proof.rewrite import rewrite_table, snapshot_after
@@ -150,10 +150,10 @@ class _Erasing:
         in_log = {number: (low, high) for number, (low, high) in bounds.items() if low < high}
         with BatchReader(self._store) as reader:
             for split in splits(cold, in_log, 1):
-                for arrays, _ in read_log(reader, split, CHOSEN_BYTES):
-                    yield pa.table(arrays, list(COLUMNS))
+                for records in read_log(reader, split, CHOSEN_BYTES):
+                    yield pa.Table.from_batches([records])
         with open_table_folder(at.url) as folder:
-            for file in table_files(at):
+            for file in at.files():
                 for batch in read_rows(folder, file.add, file.form):
                     yield pa.Table.from_batches([batch])
 

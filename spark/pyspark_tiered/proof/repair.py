@@ -34,13 +34,20 @@ from pyspark_tiered.load.native_engine import open_engine
 from pyspark_tiered.load.native_table import NativeTable
 from pyspark_tiered.log.bucket import check_table, check_topic, never_loaded
 from pyspark_tiered.log.plan import ColdPartition, ColdTopic, Split, cleaned_ranges, splits
-from pyspark_tiered.proof.comparison import KEPT_ONCE, Comparison, FaultyRange, read_cold_topic, read_ends
+from pyspark_tiered.proof.comparison import (
+    KEPT_ONCE,
+    Comparison,
+    FaultyRange,
+    TaskRunner,
+    find_gaps,
+    read_cold_topic,
+    read_ends,
+)
 from pyspark_tiered.proof.erasures import explain_erased, join_ranges, read_erasures
 from pyspark_tiered.proof.gaps import Gap
 from pyspark_tiered.proof.rewrite import rewrite_table, snapshot_after
 from pyspark_tiered.proof.verify import GAPS_MAX, explain_holes
 from pyspark_tiered.typed.erase import remove_erased_values
-from pyspark_tiered.typed.verify import TaskRunner
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 
 if TYPE_CHECKING:
@@ -251,7 +258,7 @@ def is_kept_once(fault: FaultyRange, log_start_offset: int) -> bool:
 
 def _expired_gaps(cold: ColdTopic, ends: Mapping[int, int], comparison: Comparison) -> list[Gap]:
     """Returns the offsets that are in neither the table nor the log, because they expired."""
-    left = explain_erased(comparison.holes(ends, GAPS_MAX), comparison.erased)[1]
+    left = explain_erased(find_gaps([comparison], ends, GAPS_MAX), comparison.erased)[1]
     return [gap for gap in explain_holes(left, cold) if gap.end <= cold.partitions[gap.partition].log_start_offset]
 
 

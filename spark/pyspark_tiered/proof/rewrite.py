@@ -14,15 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark_tiered.delta import delta_state, orphans, table_features, table_form
-from pyspark_tiered.delta.data_files import load_column, read_stored_rows, utc_times
+from pyspark_tiered.delta.data_files import TableFile, load_column, read_stored_rows, utc_times
 from pyspark_tiered.delta.delta_state import TableState
 from pyspark_tiered.delta.log_folder import UnclearOutcome
 from pyspark_tiered.delta.snapshot import Snapshot
 from pyspark_tiered.delta.table_form import Advance, FileRun, LoadedFile, Range, ReplacedFile, table_schema
 from pyspark_tiered.load.convert import new_file
 from pyspark_tiered.load.native_table import NativeTable
-from pyspark_tiered.proof.comparison import FaultyRange, may_hold_any, table_files
-from pyspark_tiered.proof.summing import TableFile
+from pyspark_tiered.proof.comparison import FaultyRange, may_hold_any
 from pyspark_tiered.proof.sums import OffsetRange, is_inside, join_runs
 from tiered.errors import Code, Refused
 
@@ -65,7 +64,7 @@ def rewrite_table(
         return False
     nowhere = any(each.partition < 0 or each.start < 0 for each in to_remove)
     chooser = RowChooser(join_faults(to_remove), join_faults(kept_once), removes_nowhere=nowhere)
-    replaced = replace_files(table, table_files(at) if to_remove else (), chooser)
+    replaced = replace_files(table, at.files() if to_remove else (), chooser)
 
     def actions(now_ms: int) -> list[str]:
         removed = [table_form.remove_action(each.old, now_ms, changes_data=True) for each in replaced]

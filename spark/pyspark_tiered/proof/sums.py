@@ -16,6 +16,7 @@ from pyspark_tiered.delta.table_form import Range
 
 if TYPE_CHECKING:
     import numpy as np
+    import pyarrow
     from numpy.typing import NDArray
 
 RANGE_BITS_MIN = 12
@@ -90,8 +91,7 @@ def range_bits(bounds: Iterable[Range]) -> int:
 class RowSummer:
     """Sums rows whose offsets lie in the bounds of their partition: the log start, and the end of what is compared.
 
-    `erased` are ranges in order by partition. Their rows have no sums if `leave_out_erased` is true: the log still has
-    them.
+    `erased` are ranges in order by partition. Their rows are counted, and have no sums.
     """
 
     def __init__(
@@ -99,14 +99,11 @@ class RowSummer:
         bounds: Mapping[int, Range],
         bits: int,
         erased: Mapping[int, Sequence[Range]],
-        *,
-        leave_out_erased: bool = False,
     ) -> None:
         self.found = PartSums()
         self._bounds = bounds
         self._bits = bits
         self._erased = erased
-        self._leave_out_erased = leave_out_erased
 
     def add(
         self, partitions: NDArray[np.int32], offsets: NDArray[np.int64], hashes: NDArray[np.uint64], unplaced: int = 0
@@ -140,9 +137,8 @@ class RowSummer:
         if partition in self._erased:
             is_erased = is_inside(offsets[:last], self._erased[partition])
             self.found.erased += int(is_erased.sum())
-            if self._leave_out_erased:
-                offsets, hashes = offsets[:last][~is_erased], hashes[:last][~is_erased]
-                at, last = int(np.searchsorted(offsets, start)), len(offsets)
+            offsets, hashes = offsets[:last][~is_erased], hashes[:last][~is_erased]
+            at, last = int(np.searchsorted(offsets, start)), len(offsets)
         offsets, hashes = offsets[at:last], hashes[at:last]
         if len(offsets):
             self._add_sums(partition, offsets >> self._bits, hashes)
@@ -196,6 +192,15 @@ def is_inside(offsets: NDArray[np.int64], ranges: Sequence[Range]) -> NDArray[np
     at = np.searchsorted(starts, offsets, side="right") - 1
     inside: NDArray[np.bool_] = (at >= 0) & (offsets < ends[at])
     return inside
+
+
+def drop_erased(records: pyarrow.RecordBatch, erased: Sequence[Range]) -> pyarrow.RecordBatch:
+    """Returns the records that are not erased."""
+    import pyarrow as pa
+
+    if not erased or not records.num_rows:
+        return records
+    return records.filter(pa.array(~is_inside(records.column("offset").to_numpy(), erased)))
 
 
 def differing_ranges(log: PartSums, table: PartSums, bits: int) -> list[OffsetRange]:

@@ -22,6 +22,4 @@ May import: as pyspark_tiered
 ~ replay      dead letters that fit by now become rows
   reparse     values as columns by another parser
   row_hash    the hash of each typed row
-~ summing     parts of the log and files of both tables, as sums or row by row
-~ verify      the proof that rows and dead letters are the log
 """

@@ -19,7 +19,7 @@ from pyspark_tiered.load.convert import DELTA, ROW_GROUP_BYTES, ZSTD_LEVEL, Spli
 from pyspark_tiered.log.bucket import BatchReader
 from pyspark_tiered.log.plan import Split
 from pyspark_tiered.log.rows import constant_int_column
-from pyspark_tiered.proof.sums import is_inside
+from pyspark_tiered.proof.sums import drop_erased
 from pyspark_tiered.typed.batches import sort_values
 from pyspark_tiered.typed.changes import FieldRule
 from pyspark_tiered.typed.evolve import Path
@@ -177,15 +177,6 @@ def _drop_dead(batch: pyarrow.RecordBatch, decided: Decided) -> pyarrow.RecordBa
         return batch
     known = pa.array(decided.dead, pa.int64())
     return batch.filter(pc.invert(pc.is_in(batch.column("offset"), known)))
-
-
-def drop_erased(batch: pyarrow.RecordBatch, erased: Sequence[Range]) -> pyarrow.RecordBatch:
-    """Returns the records that are not erased."""
-    import pyarrow as pa
-
-    if not erased or not batch.num_rows:
-        return batch
-    return batch.filter(pa.array(~is_inside(batch.column("offset").to_numpy(), erased)))
 
 
 def _split_rows(batch: pyarrow.RecordBatch, unfit: Sequence[int]) -> tuple[pyarrow.RecordBatch, pyarrow.RecordBatch]:

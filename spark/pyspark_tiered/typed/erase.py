@@ -16,9 +16,8 @@ from pyspark_tiered.delta.table_form import Range
 from pyspark_tiered.proof.comparison import may_hold_any
 from pyspark_tiered.proof.erasures import Erasure, join_ranges
 from pyspark_tiered.proof.rewrite import RowChooser, replace_files
-from pyspark_tiered.proof.summing import TableFile
 from pyspark_tiered.typed import form
-from pyspark_tiered.typed.tables import RECORD_FORM, DeadLetters, RecordTable, TypedTable
+from pyspark_tiered.typed.tables import DeadLetters, RecordTable, TypedTable
 from tiered.errors import Unavailable
 
 ATTEMPTS = 10
@@ -65,12 +64,11 @@ def _open_tables(url: str, topic: str, topic_id: str) -> list[RecordTable]:
 
 def _remove(table: RecordTable, erased: Mapping[int, Sequence[Range]], count: int) -> int:
     for _ in range(ATTEMPTS):
-        found = replace_files(table, [TableFile(add, RECORD_FORM) for add in table.files()], RowChooser(erased))
+        found = replace_files(table, table.snapshot().files(), RowChooser(erased))
         if not found and table.heeded_erasures() >= count:
             return 0
         if table.take_out(found, count, lambda add: may_hold_any(add, erased)):
             return sum(each.rows for each in found)
-        table.snapshot()
     raise Unavailable(
         f"{ATTEMPTS} other commits to {table.url} came first: the erasure is recorded, run the same command again"
     )

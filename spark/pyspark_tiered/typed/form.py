@@ -72,6 +72,8 @@ _TYPES: dict[str, str | Json] = {
     "_headers": _HEADERS,
     "_error": "string",
 }
+RAW_COLUMNS = {f"_{name}" for name in table_form.COLUMNS}
+"""Columns of a typed table or of dead letters that are those of a raw table, behind an underscore."""
 FIELD_IDS = {name: number for number, name in enumerate(_TYPES, 1)}
 """Ids of the record's columns in Parquet files."""
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark_tiered.delta import delta_state, table_features
-from pyspark_tiered.delta.data_files import FileForm
+from pyspark_tiered.delta.data_files import FileForm, read_places
 from pyspark_tiered.delta.delta_state import TableState
 from pyspark_tiered.delta.history import FileExtent
 from pyspark_tiered.delta.log_folder import BucketConnection, UnclearOutcome
@@ -40,8 +40,6 @@ Places = dict[int, "NDArray[np.int64]"]
 """Offsets by partition."""
 
 BATCH_ROWS = 1 << 14
-RECORD_FORM = FileForm({"partition": "_partition", "offset": "_offset", "timestamp": "_timestamp"})
-
 
 MADE_AGAIN = (
     "drop it and the other table of the values, <topic>_typed or <topic>__dead: a load with --values makes both"
@@ -58,6 +56,7 @@ class RecordTable(NativeTable):
     ) -> None:
         super().__init__(url, topic, topic_id, shared)
         self._columns = columns
+        self.file_form = FileForm({name[1:]: name for name in columns if name in form.RAW_COLUMNS})
         self._is_mine = False
 
     @property
@@ -65,9 +64,9 @@ class RecordTable(NativeTable):
         """True if there was a table when it was read last."""
         return self._state.version >= 0
 
-    def snapshot(self) -> Snapshot:
-        self._read_on()
-        return Snapshot(self.folder, self._state, self._log.recent, self.topic_id, RECORD_FORM)
+    def pin(self) -> Snapshot:
+        self.snapshot()  # checks the form of the table, which all that read it need
+        return super().pin()
 
     @property
     def holds_topic(self) -> bool:
@@ -191,22 +190,17 @@ class RecordTable(NativeTable):
         ]
 
     def _read_places(self, files: Sequence[Json]) -> Places:
-        """Returns the offsets of rows by partition. Raises `Refused` for a file with deletion vectors."""
+        """Returns the offsets of rows by partition."""
         import numpy as np
-        import pyarrow.parquet as pq
 
+        assert self.file_form is not None
         parts: dict[int, list[NDArray[np.int64]]] = {}
         for add in files:
-            if add.get("deletionVector"):
-                raise Refused(
-                    Code.INVALID_REQUEST,
-                    f"the table at {self.url} has deletion vectors: run REORG TABLE ... APPLY (PURGE) on it",
-                )
-            with self.folder.local(delta_state.file_path(add, self.url)) as path:
-                held = pq.read_table(path, columns=["_partition", "_offset"]).drop_null()
-            partitions, offsets = held["_partition"].to_numpy(), held["_offset"].to_numpy()
-            for number in np.unique(partitions).tolist():
-                parts.setdefault(number, []).append(offsets[partitions == number])
+            for held in read_places(self.folder, add, self.file_form):
+                placed = held.drop_null()
+                partitions, offsets = placed["partition"].to_numpy(), placed["offset"].to_numpy()
+                for number in np.unique(partitions).tolist():
+                    parts.setdefault(number, []).append(offsets[partitions == number])
         return {number: np.concatenate(each) for number, each in parts.items()}
 
     @property

@@ -13,7 +13,6 @@ from pyspark_tiered.proof.gaps import EXPIRED, Gap
 from pyspark_tiered.proof.repair import RepairProgress
 from pyspark_tiered.proof.verify import RowFault, VerifyResult
 from pyspark_tiered.typed.replay import ReplayProgress
-from pyspark_tiered.typed.verify import ValueFault, ValuesVerifyResult
 from tiered.errors import Corrupt, Unavailable
 from tiered_api.cli.lake.commands import erased_line, progress_line, repaired_lines, replayed_line, verified_lines
 
@@ -52,8 +51,8 @@ def test_progress_of_an_erasure_is_one_line() -> None:
 
 
 def test_result_of_a_typed_table_is_reported_after_that_of_the_table() -> None:
-    faults = (ValueFault(0, 3, "unfit", why="x is a text"), ValueFault(1, 4, "changed", is_dead=True))
-    values = ValuesVerifyResult("file:/w/t_typed", 1234, 5, 2, {0: 9}, faults, (Gap(0, 1, 3, EXPIRED),))
+    faults = (RowFault("unfit", 0, 3, "x is a text"), RowFault("changed", 1, 4, is_dead=True))
+    values = VerifyResult("file:/w/t_typed", 1234, {0: 9}, faults, (Gap(0, 1, 3, EXPIRED),), dead=5, fitting=2)
     found = VerifyResult("file:/w/t", 5, {0: 9}, (), (), values=values)
     assert not found.ok
     assert verified_lines(found)[1:] == [
@@ -65,7 +64,7 @@ def test_result_of_a_typed_table_is_reported_after_that_of_the_table() -> None:
         "partition 1, offset 4: dead letter changed",
         "rows and dead letters are not the log",
     ]
-    whole = verified_lines(replace(found, values=values._replace(faults=(), fitting=0)))
+    whole = verified_lines(replace(found, values=replace(values, faults=(), fitting=0)))
     assert whole[-1] == "every value is a row or a dead letter, once"
 
 

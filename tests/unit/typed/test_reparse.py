@@ -8,11 +8,14 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyspark_tiered.proof.comparison import compare_rows
+from pyspark_tiered.proof.summing import ListedRows
 from pyspark_tiered.typed.batches import sort_values
 from pyspark_tiered.typed.ddl import parse_ddl, parse_key_ddl
 from pyspark_tiered.typed.evolve import Unfit, convert, evolve
@@ -21,7 +24,6 @@ from pyspark_tiered.typed.json_text import parse
 from pyspark_tiered.typed.kinds import StructOf, key_field, select_columns
 from pyspark_tiered.typed.reparse import reparse
 from pyspark_tiered.typed.row_hash import hash_twice, hash_typed_rows
-from pyspark_tiered.typed.verify import is_whole
 from tests.unit.typed.values import BROKEN, OBJECTS, SCHEMA
 
 SECRET = bytes(range(16))
@@ -189,6 +191,11 @@ def test_ten_thousand_changes_of_single_cells_change_the_hash_of_their_row() -> 
     assert unseen == []
 
 
+def list_rows(hashes: list[bytes]) -> ListedRows:
+    words = np.frombuffer(b"".join(hashes), dtype="<u8").reshape(len(hashes), -1)
+    return ListedRows(0, np.arange(len(hashes)), words)
+
+
 def has_leaf(value: Any) -> bool:
     if isinstance(value, dict | list):
         return any(map(has_leaf, value.values() if isinstance(value, dict) else value))
@@ -210,8 +217,11 @@ def test_only_null_in_the_place_of_a_value_without_a_leaf_is_whole() -> None:
     changed = [change(rng, row) for row in rows]
     before, after = hash_rows(rows, make=hash_twice), hash_rows(changed, make=hash_twice)
     wanted = [stands_for(row, other) for row, other in zip(rows, changed, strict=True)]
-    found = [is_whole(one, two) for one, two in zip(before, after, strict=True)]
-    assert [(rows[at], changed[at]) for at in range(len(rows)) if found[at] != wanted[at]] == []
+    faults, whole = compare_rows(0, [list_rows(before)], [list_rows(after)])
+    found = set(whole.tolist())
+    assert [(rows[at], changed[at]) for at in range(len(rows)) if (at in found) != wanted[at]] == []
+    assert {each.kind for each in faults} == {"changed"}
+    assert sum(each.end - each.start for each in faults) == len(rows) - len(found)
     assert 100 < sum(wanted) < 5000
     assert hash_rows(rows[:300], [1, 7, 100, 299], hash_twice) == before[:300]
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pyspark_tiered.proof.verify import RowFault, VerifyResult
     from pyspark_tiered.typed.form import ValueRules
     from pyspark_tiered.typed.replay import ReplayProgress
-    from pyspark_tiered.typed.verify import ValuesVerifyResult
 
 LISTED_MAX = 20
 GC_THRESHOLD = 50_000
@@ -304,7 +303,7 @@ def verified_lines(found: VerifyResult) -> list[str]:
     return lines + (_verified_values_lines(found.values) if found.values is not None else [])
 
 
-def _verified_values_lines(found: ValuesVerifyResult) -> list[str]:
+def _verified_values_lines(found: VerifyResult) -> list[str]:
     """Returns the result of the comparison of a typed table in words."""
     lines = [
         f"{found.table}: {found.rows:,} rows and {found.dead:,} dead letters compared with the values in the bucket"
@@ -337,13 +336,13 @@ def _to_json(found: VerifyResult) -> dict[str, Any]:
         "rows": found.rows,
         "erased": found.erased,
         "loaded": {str(number): end for number, end in found.loaded.items()},
-        "faults": [fault._asdict() for fault in found.faults],
+        "faults": [dict(zip(("kind", "partition", "offset", "why"), fault, strict=False)) for fault in found.faults],
         "gaps": [gap._asdict() for gap in found.gaps],
         "values": None if found.values is None else _values_to_json(found.values),
     }
 
 
-def _values_to_json(found: ValuesVerifyResult) -> dict[str, Any]:
+def _values_to_json(found: VerifyResult) -> dict[str, Any]:
     return {
         "table": found.table,
         "ok": found.ok,

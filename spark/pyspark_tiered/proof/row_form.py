@@ -1,0 +1,176 @@
+"""The rows that a record of the log becomes in a table, and the hash of each: raw rows, typed rows, dead letters. Pure.
+
+A raw table has a row for each record. A typed table and its dead letters share the records of the log between them:
+an offset that is a dead letter is no row. A typed row holds cells where a raw one holds the bytes of the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from pyspark_tiered.delta.table_form import Range
+from pyspark_tiered.proof.row_hash import hash_columns
+from pyspark_tiered.typed.changes import FieldRule
+from pyspark_tiered.typed.garbage import collection_paused
+from pyspark_tiered.typed.kinds import StructOf
+from pyspark_tiered.typed.reparse import ReparsedValues, reparse
+from pyspark_tiered.typed.row_hash import hash_letters, hash_twice, hash_typed_rows
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow
+    from numpy.typing import NDArray
+
+Cells = Sequence["pyarrow.Array | None"]
+"""The columns of values; None for a column that a file lacks."""
+Letters = Mapping[int, "NDArray[np.int64]"]
+"""The offsets of dead letters by partition, in order."""
+
+
+class UnfitRow(NamedTuple):
+    """A record that is no dead letter, and whose value does not fit the columns."""
+
+    partition: int
+    offset: int
+    why: str
+
+
+class LogRows(NamedTuple):
+    """The rows that some records become in one table, with the columns of a raw one.
+
+    `fitting` of them are dead letters that fit the columns of today.
+    """
+
+    records: pyarrow.RecordBatch
+    cells: Cells = ()
+    unfit: Sequence[UnfitRow] = ()
+    fitting: int = 0
+
+
+class RowForm(Protocol):
+    """The form of the rows of a table."""
+
+    @property
+    def cell_names(self) -> Sequence[str]:
+        """Returns the columns of values."""
+
+    def narrow(self, bounds: Mapping[int, Range]) -> dict[int, Range]:
+        """Returns the part of these offsets in which the log may have rows of the table."""
+
+    def choose(self, records: pyarrow.RecordBatch) -> LogRows:
+        """Returns the rows that records of one partition become."""
+
+    def hash(self, records: pyarrow.RecordBatch, cells: Cells, secret: bytes, *, in_full: bool) -> NDArray[np.uint64]:
+        """Returns the hash of each row. `in_full`: it says too if rows differ by blank fields alone.
+
+        Raises `pyarrow.ArrowInvalid` for cells that are not of their types.
+        """
+
+
+class RawRows:
+    """Each record is a row."""
+
+    cell_names = ()
+
+    def narrow(self, bounds: Mapping[int, Range]) -> dict[int, Range]:
+        """Returns the bounds."""
+        return dict(bounds)
+
+    def choose(self, records: pyarrow.RecordBatch) -> LogRows:
+        """Returns all records."""
+        return LogRows(records)
+
+    def hash(self, records: pyarrow.RecordBatch, cells: Cells, secret: bytes, *, in_full: bool) -> NDArray[np.uint64]:
+        """Returns two numbers of 64 bits for each row."""
+        return hash_columns(records.columns, records.num_rows, secret)
+
+
+class TypedRows(NamedTuple):
+    """Each record that is no dead letter is a row. `has_key`: keys are typed, with a column or not yet."""
+
+    schema: StructOf
+    changes: tuple[FieldRule, ...]
+    has_key: bool
+    letters: Letters
+
+    @property
+    def cell_names(self) -> Sequence[str]:
+        """Returns the columns of the values."""
+        return [field.column for field in self.schema.fields]
+
+    def narrow(self, bounds: Mapping[int, Range]) -> dict[int, Range]:
+        """Returns the bounds."""
+        return dict(bounds)
+
+    def choose(self, records: pyarrow.RecordBatch) -> LogRows:
+        """Parses the values of the records again."""
+        rows = _choose_letters(records, self.letters, are_wanted=False)
+        if not rows.num_rows:
+            return LogRows(rows, [None] * len(self.schema.fields))
+        parsed = self.reparse(rows)
+        places = list(zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True))
+        # A field without a leaf may have come before its column, which may have any type.
+        unfit = [UnfitRow(*places[at], parsed.unfit[at]) for at in sorted(parsed.unfit.keys() - parsed.leafless)]
+        return LogRows(rows, parsed.columns, unfit)
+
+    def reparse(self, records: pyarrow.RecordBatch) -> ReparsedValues:
+        """Returns the cells of records."""
+        keys = records["key"].to_pylist() if self.has_key else None
+        with collection_paused():
+            return reparse(records["value"].to_pylist(), self.schema, self.changes, keys)
+
+    def hash(self, records: pyarrow.RecordBatch, cells: Cells, secret: bytes, *, in_full: bool) -> NDArray[np.uint64]:
+        """Returns two numbers of 64 bits for each row; those of `hash_twice` if `in_full`."""
+        record = [records[name] for name in ("partition", "offset", "timestamp", "key", "headers")]
+        make = hash_twice if in_full else hash_typed_rows
+        return make(record, cells, self.schema, records.num_rows, secret)
+
+
+class LetterRows(NamedTuple):
+    """Each record that is a dead letter of this typed table is a row."""
+
+    typed: TypedRows
+
+    @property
+    def cell_names(self) -> Sequence[str]:
+        """Returns nothing: a dead letter has the bytes of its record."""
+        return ()
+
+    def narrow(self, bounds: Mapping[int, Range]) -> dict[int, Range]:
+        """Returns the offsets between the first letter and the last of each partition."""
+        found = {}
+        for number, (low, high) in bounds.items():
+            letters = self.typed.letters.get(number)
+            if letters is not None and len(letters):
+                found[number] = max(low, int(letters[0])), min(high, int(letters[-1]) + 1)
+        return found
+
+    def choose(self, records: pyarrow.RecordBatch) -> LogRows:
+        """Returns the letters."""
+        found = _choose_letters(records, self.typed.letters, are_wanted=True)
+        fitting = found.num_rows - len(self.typed.reparse(found).unfit) if found.num_rows else 0
+        return LogRows(found, fitting=fitting)
+
+    def hash(self, records: pyarrow.RecordBatch, cells: Cells, secret: bytes, *, in_full: bool) -> NDArray[np.uint64]:
+        """Returns two numbers of 64 bits for each letter."""
+        letter = [records[name] for name in ("partition", "offset", "timestamp", "key", "value", "headers")]
+        return hash_letters(letter, records.num_rows, secret)
+
+
+RAW_ROWS = RawRows()
+
+
+def _choose_letters(records: pyarrow.RecordBatch, letters: Letters, *, are_wanted: bool) -> pyarrow.RecordBatch:
+    """Returns the records of one partition that are dead letters, or those that are none."""
+    import numpy as np
+    import pyarrow as pa
+
+    if not records.num_rows:
+        return records
+    mine = letters.get(records["partition"][0].as_py())
+    if mine is None or not len(mine):
+        return records.slice(0, 0) if are_wanted else records
+    offsets = records["offset"].to_numpy()
+    is_letter = mine[np.minimum(np.searchsorted(mine, offsets), len(mine) - 1)] == offsets
+    return records.filter(pa.array(is_letter == are_wanted))
