@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from pyspark_tiered.delta.table_form import ConversionResult
 from pyspark_tiered.failures import translate_failure
-from pyspark_tiered.load.convert import convert_task
+from pyspark_tiered.load.convert import ConversionTask, convert
 from pyspark_tiered.load.native_table import NativeTable
-from pyspark_tiered.load.rounds import FilePlan
+from pyspark_tiered.load.rounds import ConversionResult
 from pyspark_tiered.session import session
 
 if TYPE_CHECKING:
@@ -37,10 +36,9 @@ class SparkEngine:
         """Opens a topic's table."""
         return NativeTable(url, topic, topic_id)
 
-    def convert(self, store: str, url: str, files: Sequence[FilePlan], null_timestamps: bool) -> list[ConversionResult]:
-        """Converts each file in one Spark task. Raises `Unavailable` for failures that are not in the log."""
-        task = convert_task(store, url, null_timestamps)
-        return self.run_tasks(f"could not convert {url}", task, [(splits, None) for splits in files])
+    def convert(self, what: str, tasks: Sequence[ConversionTask]) -> list[ConversionResult]:
+        """Runs each task as one of Spark's. Raises `Unavailable` for failures that are not in the log."""
+        return self.run_tasks(what, convert, tasks)
 
     def connect(self, url: str) -> None:
         """Returns no connection: each table has its own."""

@@ -16,9 +16,10 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from pyspark_tiered.delta.folder_url import spark_url
-from pyspark_tiered.load.load import LoadEngine, LoadProgress, load
+from pyspark_tiered.load.load import LoadProgress, load
 from pyspark_tiered.load.native_engine import NativeEngine
 from pyspark_tiered.load.native_table import NativeTable
+from pyspark_tiered.load.table_loader import LoadEngine
 from pyspark_tiered.proof.verify import verify
 from pyspark_tiered.session import session
 from pyspark_tiered.spark_engine import SparkEngine

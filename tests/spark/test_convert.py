@@ -13,9 +13,10 @@ from random import Random
 import pyarrow.parquet as pq
 import pytest
 
-from pyspark_tiered.delta.table_form import FIELD_IDS, Advance, ConversionResult
-from pyspark_tiered.load.convert import convert, new_file, upload
-from pyspark_tiered.load.rounds import next_round, select_committable
+from pyspark_tiered.delta.table_form import FIELD_IDS, Advance
+from pyspark_tiered.load.convert import ConversionTask, RawForm, convert
+from pyspark_tiered.load.file_writer import new_file, upload
+from pyspark_tiered.load.rounds import ConversionResult, next_round, select_committable
 from pyspark_tiered.log.plan import Split, splits
 from pyspark_tiered.proof.comparison import read_cold_topic
 from pyspark_tiered.proof.repair import plan_missing_splits
@@ -40,12 +41,13 @@ class Log:
         return splits(cold, {0: (0, 3000)}, 1, size)
 
     def convert(self, *parts: Split, null_timestamps: bool = False) -> ConversionResult:
-        return convert(self.store, parts, f"file:{self.folder}", null_timestamps)
+        return convert(ConversionTask(self.store, parts, RawForm(f"file:{self.folder}"), null_timestamps))
 
     def offsets(self, result: ConversionResult) -> list[int]:
-        if result.file is None:
+        if not result.files:
             return []
-        found: list[int] = pq.read_table(self.folder / result.file.path)["offset"].to_pylist()
+        (file,) = result.files
+        found: list[int] = pq.read_table(self.folder / file.path)["offset"].to_pylist()
         return found
 
     def damage(self, segment: int, at: int) -> Path:
@@ -147,13 +149,12 @@ def test_timestamp_beyond_sparks_range_stops_the_partition_by_name(log_with_bad_
 def test_timestamp_beyond_sparks_range_becomes_null_on_request(log_with_bad_timestamps: Log) -> None:
     cold = read_cold_topic(log_with_bad_timestamps.store, "t")
     (split,) = splits(cold, {0: (0, 200)}, 1)
-    file, (outcome,), _ = log_with_bad_timestamps.convert(split, null_timestamps=True)
+    (file,), (outcome,), *_ = log_with_bad_timestamps.convert(split, null_timestamps=True)
     assert (outcome.stop, outcome.end, outcome.out_of_range_timestamps) == (
         None,
         200,
         ((150, BEYOND_MS), (151, BEYOND_MS)),
     )
-    assert file is not None
     held = pq.read_table(log_with_bad_timestamps.folder / file.path)
     assert [i for i, at in enumerate(held["timestamp"].cast("int64").to_pylist()) if at is None] == [150, 151]
     assert file.runs[0][4:] == (0, 199_000, 2)
@@ -189,7 +190,8 @@ def test_repair_converts_exactly_the_missing_offsets(log: Log, size: int | None)
     lacking = [(5, 6), (150, 250), (2050, 2051), (2999, 3000)]
     plan = plan_missing_splits(cold, cold.partitions[0], lacking, 2, size)
     assert {entry.base_offset for split, _ in plan for entry in split.entries} == {0, 2000}
-    found = [log.offsets(convert(log.store, [split], f"file:{log.folder}", ranges=only)) for split, only in plan]
+    tasks = [ConversionTask(log.store, (split,), RawForm(f"file:{log.folder}", only)) for split, only in plan]
+    found = [log.offsets(convert(task)) for task in tasks]
     assert sorted(offset for part in found for offset in part) == [5, *range(150, 250), 2050, 2999]
 
 
@@ -202,8 +204,7 @@ def test_partitions_that_share_a_file_have_a_row_group_each(tmp_path: Path) -> N
     plan = next_round(read_cold_topic(store, "t"), {}, 2)
     assert [len(file) for file in plan.files] == [2]
     log = Log(store, tmp_path / "table")
-    file, outcomes, _ = log.convert(*plan.files[0])
-    assert file is not None
+    (file,), outcomes, *_ = log.convert(*plan.files[0])
     assert [(outcome.partition, outcome.end, outcome.stop) for outcome in outcomes] == [(0, 5, None), (2, 7, None)]
     assert [run[:4] for run in file.runs] == [(0, 5, 0, 4), (2, 7, 0, 6)]
     held = pq.ParquetFile(log.folder / file.path)
@@ -217,8 +218,7 @@ def test_partitions_that_share_a_file_have_a_row_group_each(tmp_path: Path) -> N
 
 def test_columns_of_a_file_have_ids(log: Log) -> None:
     (split,) = log.cut(10**6)
-    file, *_ = log.convert(split)
-    assert file is not None
+    (file,) = log.convert(split).files
     schema = pq.read_schema(log.folder / file.path)
     found = {field.name: field for field in schema}
     element = found["headers"].type.value_field
@@ -240,9 +240,9 @@ def test_false_transaction_index_takes_its_rows_out_of_a_shared_file(tmp_path: P
     result = log.convert(*plan.files[0])
     assert [outcome.end for outcome in result.outcomes] == [0, 1]
     assert result.outcomes[0].stop is not None and result.outcomes[0].stop.damaged
-    assert result.file is not None
-    assert [run.partition for run in result.file.runs] == [1]
-    assert pq.read_table(log.folder / result.file.path)["partition"].to_pylist() == [1]
+    (file,) = result.files
+    assert [run.partition for run in file.runs] == [1]
+    assert pq.read_table(log.folder / file.path)["partition"].to_pylist() == [1]
     assert select_committable(plan, [result]).advances == (Advance(1, -1, 1),)
 
 

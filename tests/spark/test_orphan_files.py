@@ -22,7 +22,7 @@ from pyspark_tiered.delta.orphans import (
     StoredFile,
     choose_orphans,
 )
-from pyspark_tiered.load.convert import upload
+from pyspark_tiered.load.file_writer import upload
 from pyspark_tiered.load.load import load
 from pyspark_tiered.load.native_engine import NativeEngine
 from pyspark_tiered.load.native_table import NativeTable
@@ -139,7 +139,7 @@ def test_files_older_than_a_day_are_made_anew(tmp_path: Path) -> None:
             found = super().convert(*arguments, **more)
             if self.conversions > 1:
                 return found
-            return [each._replace(file=each.file and each.file._replace(modified_ms=0)) for each in found]
+            return [each._replace(files=tuple(file._replace(modified_ms=0) for file in each.files)) for each in found]
 
     engine = Slow()
     assert load(store, "t", f"{tmp_path}/tables", engine=engine).rows == 10

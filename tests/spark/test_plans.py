@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from pyspark_tiered import jars
 from pyspark_tiered.delta import table_form
 from pyspark_tiered.delta.folder_url import spark_url
-from pyspark_tiered.delta.table_form import Advance, ConversionResult, FileRun, LoadedFile, SplitOutcome, Stop
+from pyspark_tiered.delta.table_form import Advance, FileRun, LoadedFile, SplitOutcome, Stop
 from pyspark_tiered.load.rounds import (
     RUNS_MAX,
+    ConversionResult,
     ExpiredRange,
     Round,
     find_expired_ranges,
@@ -112,7 +113,8 @@ def convert_round(plan: Round, stops: Mapping[tuple[int, int], Stop]) -> list[Co
             if end > split.start:
                 runs.append(FileRun(split.partition, end - split.start, split.start, end - 1, 0, 0))
         path = "+".join(f"{split.partition}-{split.start}" for split in planned)
-        results.append(ConversionResult(LoadedFile(path, 1, 0, tuple(runs)) if runs else None, tuple(outcomes), {}))
+        files = (LoadedFile(path, 1, 0, tuple(runs)),) if runs else ()
+        results.append(ConversionResult(files, tuple(outcomes), {}))
     return results
 
 

@@ -76,17 +76,16 @@ def test_values_of_another_type_are_dropped_and_a_rule_stays(site: Site) -> None
 
 def test_load_that_a_rule_overtakes_plans_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.write(encode({"x": "four"}))
-    real = typed_load.ValuesLoader._convert
+    real = typed_load.ValuesTarget.agree
     calls: list[int] = []
 
     def act(*arguments: Any) -> Any:
-        found = real(*arguments)
         calls.append(1)
         if len(calls) == 1:
             change(site, "x", "x_text")
-        return found
+        return real(*arguments)
 
-    monkeypatch.setattr(typed_load.ValuesLoader, "_convert", act)
+    monkeypatch.setattr(typed_load.ValuesTarget, "agree", act)
     site.load()
     assert (len(calls), site.verify().ok) == (2, True)
 

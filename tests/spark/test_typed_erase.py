@@ -113,7 +113,7 @@ def erase_before(site: Site, monkeypatch: pytest.MonkeyPatch, owner: Any, name: 
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (typed_load.ValuesLoader, "_convert"),
+        (typed_load.ValuesTarget, "task"),
         (DeadLetters, "append_letters"),
         (TypedTable, "append"),
         (TypedTable, "grow"),

@@ -66,7 +66,7 @@ def test_records_that_expire_before_the_typed_table_has_them_are_named(
     filling.expire(site.store, "t", PartitionId(TOPIC, 0), 6)
     caplog.clear()
     site.load()
-    assert "records expired before a typed table had them" in caplog.text
+    assert f"records expired before they were loaded table={site.typed().url}" in caplog.text
     filling.expire(site.store, "t", PartitionId(TOPIC, 0), 9)
     monkeypatch.setattr(sums, "RUNS_MAX", runs_max)
     assert [row[0] for row in site.rows("_offset")] == [0, 2, 6, 8]

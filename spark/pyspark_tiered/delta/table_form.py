@@ -148,17 +148,6 @@ class SplitOutcome(NamedTuple):
     out_of_range_timestamps: tuple[tuple[int, int], ...] = ()
 
 
-class ConversionResult(NamedTuple):
-    """Result of converting the splits of one file. Without rows there is no file.
-
-    `requests` are those to the bucket by verb.
-    """
-
-    file: LoadedFile | None
-    outcomes: tuple[SplitOutcome, ...]
-    requests: Mapping[str, int]
-
-
 class Advance(NamedTuple):
     """Step of one partition, valid only while the table is still at `start`; -1 means that it was never loaded."""
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 from pyspark_tiered.delta.folder_url import spark_url
 from pyspark_tiered.failures import foreign_failures
-from pyspark_tiered.load.load import IDLE_INTERVALS_MAX, LoadEngine, LoadOptions, LoadProgress, TopicLoader, stop_error
+from pyspark_tiered.load.load import IDLE_INTERVALS_MAX, LoadOptions, LoadProgress, TopicLoader, stop_error
+from pyspark_tiered.load.table_loader import LoadEngine
 from pyspark_tiered.log.bucket import ColdTopicReader
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.metrics import Metrics

@@ -1,7 +1,6 @@
 """The loader: cold segments become a Delta table, each record once, despite kills and with any number of loaders.
 
-Each round reads how far the table is loaded, plans from there, converts and commits. The commit succeeds only if the
-table is still where the plan began. No other state exists. An engine converts and commits: Spark's, or the native one.
+Each table is loaded in rounds (`table_loader.py`). An engine converts: Spark's, or the native one.
 """
 
 from __future__ import annotations
@@ -12,27 +11,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark_tiered.delta import orphans
 from pyspark_tiered.delta.folder_url import spark_url
-from pyspark_tiered.delta.log_folder import BucketConnection
-from pyspark_tiered.delta.table_form import ConversionResult, Stop
+from pyspark_tiered.delta.table_form import Stop
 from pyspark_tiered.failures import foreign_failures
 from pyspark_tiered.load.native_table import NativeTable
-from pyspark_tiered.load.rounds import (
-    ROUND_SPLITS_PER_TASK,
-    FilePlan,
-    Round,
-    find_expired_ranges,
-    has_missing_segments,
-    next_round,
-    select_committable,
-)
+from pyspark_tiered.load.rounds import ROUND_SPLITS_PER_TASK, CommittableRound, Round
+from pyspark_tiered.load.table_loader import LoadEngine, LoadTarget, RawTarget, Step, TableLoader
 from pyspark_tiered.log.bucket import ColdTopicReader
 from pyspark_tiered.log.plan import Split
 from pyspark_tiered.typed.form import ValueRules
-from pyspark_tiered.typed.load import ValuesLoader
+from pyspark_tiered.typed.load import ValuesTarget
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicId
 
@@ -40,9 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 FOLLOW_SECONDS = 10.0
 """Interval at which a following loader looks for new cold segments: new ones come once in minutes."""
@@ -89,29 +76,6 @@ class LoadOptions(NamedTuple):
 
 
 DEFAULT_OPTIONS = LoadOptions()
-
-
-class LoadEngine(Protocol):
-    """The part of a load that differs between Spark and the native engine."""
-
-    @property
-    def tasks(self) -> int:
-        """Returns how many files are converted at once."""
-
-    def open_table(self, url: str, topic: str, topic_id: str) -> NativeTable:
-        """Opens a topic's table."""
-
-    def convert(self, store: str, url: str, files: Sequence[FilePlan], null_timestamps: bool) -> list[ConversionResult]:
-        """Converts each file. Raises `Unavailable` for failures that are not in the log."""
-
-    def close(self) -> None:
-        """Closes the connections of the engine. It may be used again."""
-
-    def connect(self, url: str) -> BucketConnection | None:
-        """Returns a connection that all tables in this bucket share; None if each has its own, or needs none."""
-
-    def run_tasks(self, what: str, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
-        """Returns the results of tasks, in order. `what` begins the error if one fails."""
 
 
 def load(
@@ -177,7 +141,7 @@ def stop_error(topic: str, stops: Mapping[int, Stop]) -> Corrupt | Refused:
 
 
 class TopicLoader:
-    """The load of one topic in progress."""
+    """The load of one topic in progress: of its raw table first, then of its typed table if it has one."""
 
     def __init__(
         self,
@@ -192,6 +156,8 @@ class TopicLoader:
         round_splits: int = ROUND_SPLITS_PER_TASK,
     ) -> None:
         self.stops: dict[int, Stop] = {}
+        self.log_bytes_left = 0
+        """Bytes of log that the last round left for the next."""
         self._engine = engine
         self._reader = reader
         self._store = store
@@ -205,26 +171,19 @@ class TopicLoader:
         self._last_reported: LoadProgress | None = None
         self._rows_before = 0
         """Rows that this process had loaded when the rounds began."""
-        self._table: NativeTable | None = None
-        self.log_bytes_left = 0
-        """Bytes of log that the last round left for the next."""
         self._failures = 0
-        self._has_read = False
-        self._task_requests: Counter[str] = Counter()
-        self._values = ValuesLoader(
-            engine,
-            reader,
-            store,
-            topic,
-            url,
-            options.values,
-            split_bytes=split_bytes,
-            null_timestamps=options.null_timestamps,
-            accept_deletes=options.accept_deletes,
+        self._table: NativeTable | None = None
+        self._values = ValuesTarget(
+            engine, store, topic, url, options.values, options.null_timestamps, options.accept_deletes
         )
+        self._raw_rounds: TableLoader | None = None
+        self._value_rounds = self._rounds_of(self._values)
         self._is_raw_done = False
-        self._raw_digest: str | None = None
-        """Digest of the manifests that the last raw round saw: a round of values may read newer ones."""
+
+    def _rounds_of(self, target: LoadTarget, on_step: Step = lambda *_: None) -> TableLoader:
+        return TableLoader(
+            target, self._engine, self._reader, self._topic, self._split_bytes, self._round_splits, on_step
+        )
 
     def close(self) -> None:
         """Closes the tables, and drops what the reader knows of the topic."""
@@ -249,7 +208,11 @@ class TopicLoader:
         if self._table is None or self._table.topic_id != topic_id:
             self._close_table()
             self._table = self._engine.open_table(self._url, self._topic, topic_id)
-        self.stops = {}
+            options = self._options
+            target = RawTarget(self._table, self._store, options.null_timestamps, options.accept_deletes)
+            self._raw_rounds = self._rounds_of(target, self._on_raw_step)
+        assert self._raw_rounds is not None
+        self.stops = self._raw_rounds.stops = {}
         self._failures = 0
         self._is_raw_done = False
         self._rows_before = self._progress.rows
@@ -259,52 +222,29 @@ class TopicLoader:
 
         Raises `Unavailable` if rounds failed too often in a row.
         """
-        if not self._is_raw_done:
-            if not self._run_raw_round():
-                return False
-            # A typed table that is refused does not keep rows from the raw one.
-            assert self._table is not None
-            self._values.begin(self._table.topic_id)
-            self._is_raw_done = True
-            return not self._values.is_wanted
-        try:
-            committed, self.log_bytes_left = self._values.run_round()
-        except Unavailable as failure:
-            if failure.final:
-                raise
-            log.warning("round of values failed, retrying topic=%s why=%s", self._topic, failure)
-            committed = False
-        for number, stop in self._values.stops.items():
-            self.stops.setdefault(number, stop._replace(why=f"in the typed table, {stop.why}"))
-        self._progress = replace(
-            self._progress, typed_rows=self._values.rows, dead_letters=self._values.dead, log_bytes_left=0
-        )
-        return self._count_failure(committed) and not self.log_bytes_left
+        assert self._table is not None and self._raw_rounds is not None
+        rounds = self._value_rounds if self._is_raw_done else self._raw_rounds
+        committed = rounds.run_round()
+        self.log_bytes_left = rounds.bytes_left
+        self._note_stops()
+        is_done = self._count_failure(committed) and not rounds.bytes_left
+        if not is_done or self._is_raw_done:
+            return is_done
+        # A typed table that is refused does not keep rows from the raw one.
+        self._values.begin(self._table.topic_id)
+        self._value_rounds.stops = {}
+        self._is_raw_done = True
+        return not self._values.is_wanted
 
-    def _run_raw_round(self) -> bool:
-        table = self._table
-        assert table is not None
-        loaded = table.check_sound(self._options.accept_deletes)
-        if not self._has_read and self._has_all(table):
-            self._raw_digest = table.newest_mark.get("seen")
-            return True
-        self._has_read = True
-        topic = self._reader.read(self._topic, loaded)
-        self._raw_digest = self._reader.digest(topic.topic_id)
-        if topic.topic_id != table.topic_id:
-            raise Unavailable(f"topic {self._topic} was deleted and created again while it was loaded", final=True)
-        for gap in find_expired_ranges(topic, loaded):
-            log.warning("records expired before they were loaded topic=%s gap=%s", self._topic, gap)
-        plan = next_round(topic, loaded, self._engine.tasks, self._split_bytes, self.stops, self._round_splits)
-        try:
-            committed = (not plan.files and table.was_found) or self._commit_round(table, plan, loaded)
-        except Unavailable as failure:
-            if failure.final:
-                raise
-            log.warning("round failed, retrying topic=%s why=%s", self._topic, failure)
-            committed = False
-        self.log_bytes_left = plan.bytes_left
-        return self._count_failure(committed) and not plan.bytes_left
+    def _note_stops(self) -> None:
+        assert self._raw_rounds is not None
+        values = self._value_rounds.stops if self._is_raw_done else {}
+        typed = {number: stop._replace(why=f"in the typed table, {stop.why}") for number, stop in values.items()}
+        self.stops = typed | self._raw_rounds.stops
+        if self._is_raw_done:
+            self._progress = replace(
+                self._progress, typed_rows=self._values.rows, dead_letters=self._values.dead, log_bytes_left=0
+            )
 
     def _count_failure(self, committed: bool) -> bool:
         if committed:
@@ -319,16 +259,12 @@ class TopicLoader:
 
     def has_news(self) -> bool:
         """True if the topic may have new cold records since the last run: one list, or nothing is known of it yet."""
-        if self._table is None:
+        if self._table is None or self._raw_rounds is None:
             return True
-        topic_id = TopicId(self._table.topic_id)
-        is_behind = self._raw_digest is not None and self._raw_digest != self._reader.digest(topic_id)
+        topic_id, seen = TopicId(self._table.topic_id), self._raw_rounds.digest
+        # A round of values may have read newer manifests than the last one of the raw table.
+        is_behind = seen is not None and seen != self._reader.digest(topic_id)
         return is_behind or self._reader.has_changed(topic_id)
-
-    def _has_all(self, table: NativeTable) -> bool:
-        """True if the newest commit loaded all that the bucket still shows: one list instead of all manifests."""
-        seen = table.newest_mark.get("seen")
-        return seen is not None and seen == self._reader.list_digest(TopicId(table.topic_id))
 
     def finish(self) -> LoadProgress:
         """Reports the end of the rounds, if anything is new, and maintains the table."""
@@ -353,58 +289,32 @@ class TopicLoader:
             log.warning("maintenance of the table failed topic=%s why=%s", self._topic, failure)
 
     def _count_requests(self) -> dict[str, int]:
-        table = self._table.count_requests() if self._table is not None else {}
-        values = Counter(self._values.count_requests())
-        return dict(self._task_requests + Counter(self._reader.count_requests()) + Counter(table) + values)
+        found = Counter(self._reader.count_requests())
+        for tables in (self._table, self._values):
+            if tables is not None:
+                found.update(tables.count_requests())
+        for rounds in (self._raw_rounds, self._value_rounds):
+            if rounds is not None:
+                found.update(rounds.requests)
+        return dict(found)
 
-    def _commit_round(self, table: NativeTable, plan: Round, loaded: Mapping[int, int]) -> bool:
-        """Returns true if the round was committed or had nothing to commit, false if another loader committed first.
-
-        Raises `Unavailable` if a new plan may succeed.
-        """
-        self._report_step("planned", replace(self._progress, log_bytes_left=_log_bytes(plan.splits) + plan.bytes_left))
-        committable = select_committable(plan, self._convert(plan, loaded))
-        files = committable.files
+    def _on_raw_step(self, step: str, plan: Round, found: CommittableRound | None) -> None:
+        """Reports a round of the raw table. Its numbers count from the commit on."""
+        if found is None:
+            self._report_step(step, replace(self._progress, log_bytes_left=_log_bytes(plan.splits) + plan.bytes_left))
+            return
         after = replace(
             self._progress,
-            rows=self._progress.rows + sum(file.rows for file in files),
-            files=self._progress.files + len(files),
-            log_bytes=self._progress.log_bytes + _log_bytes(committable.splits),
+            rows=self._progress.rows + sum(file.rows for file in found.files),
+            files=self._progress.files + len(found.files),
+            log_bytes=self._progress.log_bytes + _log_bytes(found.splits),
             log_bytes_left=plan.bytes_left,
         )
-        self._report_step("converted", after)
-        if orphans.is_too_old((file.modified_ms for file in files), time.time_ns() // 1_000_000):
-            raise Unavailable(f"files of a round of {self._topic} are older than a day, and are made anew")
-        out_of_range = {f"{number}": dict(records) for number, records in committable.out_of_range_timestamps.items()}
-        is_whole = not (plan.bytes_left or committable.stops or self.stops)
-        seen = self._reader.digest(TopicId(table.topic_id)) if is_whole else None
-        if (committable.advances or not plan.files) and not table.commit(
-            files, committable.advances, timestamps=out_of_range, seen=seen
-        ):
-            return False
-        for number, records in committable.out_of_range_timestamps.items():
-            log.warning("timestamps became NULL topic=%s partition=%d offsets_and_ms=%s", self._topic, number, records)
-        self.stops |= {stop.partition: stop for stop in committable.stops}
-        self._progress = after
-        if committable.advances or not plan.files:
-            self._report_step("committed", after)
-        return True
-
-    def _convert(self, plan: Round, loaded: Mapping[int, int]) -> list[ConversionResult]:
-        """Converts the files of a round.
-
-        Raises `Unavailable` if a segment vanished meanwhile: a new plan will succeed.
-        """
-        if not plan.files:
-            return []
-        found = self._engine.convert(self._store, self._url, plan.files, self._options.null_timestamps)
-        for result in found:
-            self._task_requests.update(result.requests)
-        stops = [outcome.stop for result in found for outcome in result.outcomes if outcome.stop is not None]
-        damaged = any(stop.damaged for stop in stops)
-        if damaged and has_missing_segments(plan.splits, self._reader.read(self._topic, loaded)):
-            raise Unavailable(f"a planned segment of {self._topic} expired")
-        return found
+        if step == "committed":
+            self._progress = after
+            if not found.advances and plan.files:
+                return
+        self._report_step(step, after)
 
     def _report_step(self, step: str, progress: LoadProgress) -> None:
         self._report(replace(progress, step=step, requests=self._count_requests()))

@@ -8,15 +8,15 @@ from urllib.parse import urlsplit
 
 from pyspark_tiered.delta.folder_url import bucket_prefix
 from pyspark_tiered.delta.log_folder import BucketConnection, upload_file
-from pyspark_tiered.delta.table_form import ConversionResult
 from pyspark_tiered.load.native_table import NativeTable
 from pyspark_tiered.load.recent_rows import RecentRows
-from pyspark_tiered.load.rounds import FilePlan
+from pyspark_tiered.load.rounds import ConversionResult
 from pyspark_tiered.log.bucket import BatchReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from pyspark_tiered.load.convert import ConversionTask
     from pyspark_tiered.spark_engine import SparkEngine
 
 T = TypeVar("T")
@@ -45,16 +45,16 @@ class NativeEngine:
         """Opens a topic's table."""
         return NativeTable(url, topic, topic_id, self.connect(url), self._recent)
 
-    def convert(self, store: str, url: str, files: Sequence[FilePlan], null_timestamps: bool) -> list[ConversionResult]:
-        """Converts each file. Raises `Unavailable` for failures that are not in the log."""
+    def convert(self, what: str, tasks: Sequence[ConversionTask]) -> list[ConversionResult]:
+        """Runs each task. Raises `Unavailable` for failures that are not in the log."""
         from pyspark_tiered.load.convert import convert_with  # imported late: a load with nothing new decodes nothing
 
+        return [convert_with(self._reader(task.store), task, self._upload, self._recent) for task in tasks]
+
+    def _reader(self, store: str) -> BatchReader:
         if store not in self._readers:
             self._readers[store] = BatchReader(store)
-        reader = self._readers[store]
-        return [
-            convert_with(reader, splits, url, null_timestamps, None, self._upload, self._recent) for splits in files
-        ]
+        return self._readers[store]
 
     def connect(self, url: str) -> BucketConnection | None:
         """Returns the connection to the bucket of a table; None for a table in a directory."""

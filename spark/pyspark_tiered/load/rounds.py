@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from pyspark_tiered.delta.table_form import Advance, ConversionResult, LoadedFile, Stop
+from pyspark_tiered.delta.table_form import Advance, LoadedFile, SplitOutcome, Stop
 from pyspark_tiered.log.plan import MIB, ColdTopic, Split, split_size, splits
+from pyspark_tiered.typed.evolve import Path
+from pyspark_tiered.typed.kinds import StructOf
 from tiered.errors import Code, Refused
 
 ROUND_SPLITS_PER_TASK = 4
@@ -36,6 +38,27 @@ class Round(NamedTuple):
         return tuple(sorted((split for file in self.files for split in file), key=lambda split: split[2:4]))
 
 
+class ConversionResult(NamedTuple):
+    """Result of converting the splits of one file. Without rows there is no file.
+
+    `requests` are those to the bucket by verb. Only values have the other fields. `schema` takes those of all rows, and
+    `columns` are the columns of each file. `letters` is the file of dead letters, if there are any, and `reasons` are
+    those of some of them. `mistyped` is a field of one with another type than its column, and `mistyped_reason` the
+    reason of that one. `has_late_letters`: another load took one of them for a row.
+    """
+
+    files: tuple[LoadedFile, ...]
+    outcomes: tuple[SplitOutcome, ...]
+    requests: Mapping[str, int]
+    schema: StructOf = StructOf()
+    columns: tuple[StructOf, ...] = ()
+    letters: tuple[LoadedFile, ...] = ()
+    reasons: tuple[str, ...] = ()
+    mistyped: Path = ()
+    mistyped_reason: str = ""
+    has_late_letters: bool = False
+
+
 class CommittableRound(NamedTuple):
     """The part of a converted round that is committed.
 
@@ -44,10 +67,15 @@ class CommittableRound(NamedTuple):
     """
 
     splits: tuple[Split, ...]
-    files: tuple[LoadedFile, ...]
+    results: tuple[ConversionResult, ...]
     advances: tuple[Advance, ...]
     stops: tuple[Stop, ...]
     out_of_range_timestamps: Mapping[int, tuple[tuple[int, int], ...]]
+
+    @property
+    def files(self) -> tuple[LoadedFile, ...]:
+        """Returns the files of rows."""
+        return tuple(file for each in self.results for file in each.files)
 
 
 class ExpiredRange(NamedTuple):
@@ -98,14 +126,13 @@ def select_committable(plan: Round, results: Sequence[ConversionResult]) -> Comm
     ends: dict[int, int] = {}
     starts: dict[int, int] = {}
     taken: list[Split] = []
-    files: list[LoadedFile] = []
+    kept: list[ConversionResult] = []
     out_of_range: dict[int, tuple[tuple[int, int], ...]] = {}
     for planned, result in sorted(zip(plan.files, results, strict=True), key=lambda pair: _commit_order(pair[0])):
         if planned[0].partition in stops:  # a file of its own, behind the stop
             continue
         taken += planned
-        if result.file is not None:
-            files.append(result.file)
+        kept.append(result)
         for split, outcome in zip(planned, result.outcomes, strict=True):
             starts.setdefault(split.partition, split.start)
             ends[split.partition] = outcome.end
@@ -116,7 +143,7 @@ def select_committable(plan: Round, results: Sequence[ConversionResult]) -> Comm
     advances = [step._replace(end=ends[step.partition]) for step in plan.advances]
     return CommittableRound(
         tuple(taken),
-        tuple(files),
+        tuple(kept),
         tuple(step for step in advances if step.end > starts[step.partition]),
         tuple(stops[number] for number in sorted(stops)),
         out_of_range,

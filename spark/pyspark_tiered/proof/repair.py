@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 from pyspark_tiered.delta.folder_url import spark_url
 from pyspark_tiered.delta.snapshot import Snapshot
 from pyspark_tiered.delta.table_form import Advance, LoadedFile, Range
-from pyspark_tiered.load.convert import convert_task
+from pyspark_tiered.load.convert import ConversionTask, RawForm, convert
 from pyspark_tiered.load.native_engine import open_engine
 from pyspark_tiered.load.native_table import NativeTable
 from pyspark_tiered.log.bucket import check_table, check_topic, never_loaded
@@ -200,15 +200,17 @@ class _Repair:
         plan = plan_missing_splits(cold, partition, missing, self._runner.tasks, self._split_bytes)
         if not plan:
             return []
-        files = [([split], ranges) for split, ranges in plan]
-        task = convert_task(self._store, self._url, self._null_timestamps)
-        results = self._runner.run_tasks(f"could not convert {self._url}", task, files)
+        tasks = [
+            ConversionTask(self._store, (split,), RawForm(self._url, ranges), self._null_timestamps)
+            for split, ranges in plan
+        ]
+        results = self._runner.run_tasks(f"could not convert {self._url}", convert, tasks)
         stops = [outcome.stop for result in results for outcome in result.outcomes if outcome.stop is not None]
         if any(stop.damaged for stop in stops):
             raise Corrupt("; ".join(stop.why for stop in stops))
         if stops:
             raise Refused(Code.UNSUPPORTED_FOR_MESSAGE_FORMAT, "; ".join(stop.why for stop in stops))
-        return [result.file for result in results if result.file is not None]
+        return [file for result in results for file in result.files]
 
     def _report_step(self, step: str, gaps: tuple[Gap, ...]) -> RepairProgress:
         progress = RepairProgress(step, self._url, self._rows, self._taken_out, gaps)

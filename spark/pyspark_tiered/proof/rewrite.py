@@ -19,7 +19,7 @@ from pyspark_tiered.delta.delta_state import TableState
 from pyspark_tiered.delta.log_folder import UnclearOutcome
 from pyspark_tiered.delta.snapshot import Snapshot
 from pyspark_tiered.delta.table_form import Advance, FileRun, LoadedFile, Range, ReplacedFile, table_schema
-from pyspark_tiered.load.convert import new_file
+from pyspark_tiered.load.file_writer import new_file
 from pyspark_tiered.load.native_table import NativeTable
 from pyspark_tiered.proof.comparison import FaultyRange, may_hold_any
 from pyspark_tiered.proof.sums import OffsetRange, is_inside, join_runs

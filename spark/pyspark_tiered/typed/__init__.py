@@ -13,9 +13,9 @@ May import: as pyspark_tiered
   form        the form of both tables, and the actions of their commits
 ~ tables      both tables: state, columns and commits
 ~ garbage     the pause of the cycle collector while values are parsed
-~ convert     splits as files of both tables
+~ convert     records as rows of both tables
 ~ rewrite     files of a table with other columns
-~ load        rounds of a load: columns, dead letters, rows
+~ load        both tables as the target of a load: columns, dead letters, rows
   changes     rules for the values of fields, and what they do to the columns
 ~ change      renames, retypes or drops a field, or moves its values of other types
 ~ erase       takes erased rows out of both tables

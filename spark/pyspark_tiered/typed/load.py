@@ -14,112 +14,85 @@ from __future__ import annotations
 import logging
 import shlex
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from pyspark_tiered.delta.log_folder import BucketConnection
-from pyspark_tiered.delta.table_form import Advance, ConversionResult, Range, Stop
-from pyspark_tiered.load.rounds import (
-    FilePlan,
-    Round,
-    find_expired_ranges,
-    has_missing_segments,
-    next_round,
-    select_committable,
-)
-from pyspark_tiered.log.bucket import ColdTopicReader
+from pyspark_tiered.delta.table_form import Advance, Range
+from pyspark_tiered.load.convert import ConversionTask
+from pyspark_tiered.load.rounds import CommittableRound, ConversionResult, FilePlan, Round
+from pyspark_tiered.load.table_loader import Convert, LoadEngine
 from pyspark_tiered.proof.erasures import ErasureReader, join_ranges, overlaps
 from pyspark_tiered.typed import form
 from pyspark_tiered.typed.changes import FieldRule, format_path, strip_items
-from pyspark_tiered.typed.convert import Decided, ValuesResult, ValuesTask, convert_values
+from pyspark_tiered.typed.convert import Decided, ValuesForm
 from pyspark_tiered.typed.evolve import Path, Unfit, is_stored_as, merge
 from pyspark_tiered.typed.form import ValueRules
 from pyspark_tiered.typed.kinds import StructOf, describe_columns, select_columns
 from pyspark_tiered.typed.names import KEY
 from pyspark_tiered.typed.tables import DeadLetters, Json, TypedTable
 from tiered.errors import Code, Refused, Unavailable
-from tiered.ids import TopicId
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-R = TypeVar("R")
 
-
-class LoadRunner(Protocol):
-    """The part of a load's engine that converts values."""
-
-    @property
-    def tasks(self) -> int:
-        """Returns how many tasks run at once."""
-
-    def connect(self, url: str) -> BucketConnection | None:
-        """Returns a connection that all tables in this bucket share; None if each has its own, or needs none."""
-
-    def run_tasks(self, what: str, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
-        """Returns the results of tasks, in order. Raises `Unavailable` for failures that are not in the log."""
-
-
-class _Known(NamedTuple):
+class _Round(NamedTuple):
     """State of the tables that a round was planned by.
 
     `decided`: offsets that another load decided and whose rows are missing. `erased`: offsets that are left out.
     """
 
-    decided: Mapping[int, Decided]
-    erased: Mapping[int, Sequence[Range]]
+    schema: StructOf
     changes: tuple[FieldRule, ...]
+    metadata: Json
     dead_metadata: Json
     dead_version: int
+    erased: Mapping[int, Sequence[Range]]
+    decided: Mapping[int, Decided] = {}
 
 
-class ValuesLoader:
-    """The load of a topic's values in progress."""
+class ValuesTarget:
+    """The typed table of a topic, with its dead letters, as the target of a load."""
 
     def __init__(
         self,
-        runner: LoadRunner,
-        reader: ColdTopicReader,
+        engine: LoadEngine,
         store: str,
         topic: str,
         url: str,
         rules: ValueRules | None,
-        *,
-        split_bytes: int | None = None,
         null_timestamps: bool = False,
         accept_deletes: bool = False,
     ) -> None:
         self.rows = 0
         self.dead = 0
-        self.stops: dict[int, Stop] = {}
-        self._runner = runner
-        self._reader = reader
+        self.url = f"{url}{form.TYPED_SUFFIX}"
+        self.topic_id = ""
+        self._engine = engine
         self._store = store
         self._topic = topic
-        self._url = url
+        self._raw_url = url
         self._rules = rules
-        self._split_bytes = split_bytes
         self._null_timestamps = null_timestamps
         self._accept_deletes = accept_deletes
         self._typed: TypedTable | None = None
         self._letters: DeadLetters | None = None
         self._erasures: ErasureReader | None = None
-        self._requests: Counter[str] = Counter()
+        self._round: _Round | None = None
+        self._decided_ends: dict[int, int] = {}
         self._has_logged = False
-        self._has_read = False
 
     def begin(self, topic_id: str) -> None:
         """Opens the tables. Raises `Refused` if the typed table has other rules than the load was given."""
-        if self._rules is None and urlsplit(self._url).scheme not in form.TABLE_SCHEMES:
+        if self._rules is None and urlsplit(self._raw_url).scheme not in form.TABLE_SCHEMES:
             return
         if self._typed is None or self._typed.topic_id != topic_id:
             self.close()
-            shared = self._runner.connect(self._url)
-            self._typed = TypedTable(f"{self._url}{form.TYPED_SUFFIX}", self._topic, topic_id, shared)
-            self._letters = DeadLetters(f"{self._url}{form.DEAD_SUFFIX}", self._topic, topic_id, shared)
-            self._erasures = ErasureReader(self._url, topic_id, shared)
-        self.stops = {}
+            shared = self._engine.connect(self._raw_url)
+            self.topic_id = topic_id
+            self._typed = TypedTable(self.url, self._topic, topic_id, shared)
+            self._letters = DeadLetters(f"{self._raw_url}{form.DEAD_SUFFIX}", self._topic, topic_id, shared)
+            self._erasures = ErasureReader(self._raw_url, topic_id, shared)
         if self._rules is None and not self._typed.is_there():
             return
         self._typed.snapshot()
@@ -146,103 +119,129 @@ class ValuesLoader:
 
     def count_requests(self) -> dict[str, int]:
         """Returns the number of requests so far by verb."""
-        found = Counter(self._requests)
+        found = Counter[str]()
         for each in (self._typed, self._letters, self._erasures):
             if each is not None:
                 found.update(each.count_requests())
         return dict(found)
 
-    def run_round(self) -> tuple[bool, int]:
-        """Runs one round. Returns true if it was committed or had nothing to commit, and the bytes of log left.
-
-        False: another loader committed first. Raises `Unavailable` if a new plan may succeed.
-        """
-        typed, letters, erasures = self._typed, self._letters, self._erasures
-        assert typed is not None and letters is not None and erasures is not None
-        # The letters first: what the rows have then is decided.
-        decided_ends = letters.check_sound(self._accept_deletes)
-        loaded = typed.check_sound(self._accept_deletes)
-        rules = self._rules = self._held_rules() or self._rules  # another load may have made the table meanwhile
-        assert rules is not None
-        if _is_behind(decided_ends, loaded):
-            decided_ends = letters.loaded_offsets()
-            if _is_behind(decided_ends, loaded):
-                why = f"{letters.url} is behind {typed.url}: it was dropped or restored. {letters.repaired_by}"
-                raise Refused(Code.INVALID_REQUEST, why)
-        seen = typed.newest_mark.get("seen")
-        if not self._has_read and seen is not None and seen == self._reader.list_digest(TopicId(typed.topic_id)):
-            return True, 0
-        self._has_read = True
-        declared = form.declared_schema(rules)
-        if not ((typed.exists or typed.set_schema(declared, rules)) and (letters.exists or letters.create_table())):
-            return False, 0
-        schema, changes = typed.schema(), typed.applied_rules()
-        metadata, dead_metadata = typed.metadata, letters.metadata
-        erased = join_ranges(erasures.read())
-        topic = self._reader.read(self._topic, loaded)
-        if topic.topic_id != typed.topic_id:
-            raise Unavailable(f"topic {self._topic} was deleted and created again while it was loaded", final=True)
-        for gap in find_expired_ranges(topic, loaded):
-            log.warning("records expired before a typed table had them table=%s gap=%s", typed.url, gap)
-        plan = next_round(topic, loaded, self._runner.tasks, self._split_bytes, self.stops)
-        if not plan.files:
-            return True, 0
-        decided = self._find_decided(letters, plan, loaded, decided_ends)
-        known = _Known(decided, erased, changes, dead_metadata, letters.version)
-        results = self._convert(plan, schema, known)
-        damaged = any(
-            outcome.stop is not None and outcome.stop.damaged for result in results for outcome in result.outcomes
-        )
-        if damaged and has_missing_segments(plan.splits, self._reader.read(self._topic, loaded)):
-            raise Unavailable(f"a planned segment of {self._topic} expired")
-        agreed, results = self._agree(plan, schema, results, known)
-        if select_columns(agreed) != select_columns(schema):
-            if not typed.grow(agreed):
-                return False, plan.bytes_left
-            log.info(
-                "columns of a typed table table=%s columns=%s", typed.url, describe_columns(select_columns(agreed))
-            )
-            metadata = typed.metadata
-        return self._commit(plan, results, metadata, known, decided_ends), plan.bytes_left
-
-    def _commit(
-        self,
-        plan: Round,
-        results: Sequence[ValuesResult],
-        metadata: Json,
-        known: _Known,
-        decided_ends: Mapping[int, int],
-    ) -> bool:
-        typed, letters = self._typed, self._letters
-        assert typed is not None and letters is not None
-        bounds = select_committable(plan, [ConversionResult(None, each.outcomes, {}) for each in results])
-        taken = {(split.partition, split.start) for split in bounds.splits}
-        kept = [
-            each
-            for planned, each in zip(plan.files, results, strict=True)
-            if (planned[0].partition, planned[0].start) in taken
-        ]
-        files = [found.file for each in kept for found in each.files]
-        dead = [each.dead for each in kept if each.dead is not None]
-        steps = [
-            Advance(step.partition, decided_ends.get(step.partition, -1), step.end)
-            for step in bounds.advances
-            if step.end > decided_ends.get(step.partition, -1)
-        ]
-        unchanged_since = known.dead_version if any(each.has_late_letters for each in kept) else None
-        if (steps or dead) and not letters.append_letters(dead, steps, known.dead_metadata, unchanged_since):
-            return False
-        is_whole = not (plan.bytes_left or bounds.stops or self.stops)
-        seen = self._reader.digest(TopicId(typed.topic_id)) if is_whole else None
-        if bounds.advances and not typed.append(files, bounds.advances, metadata, seen=seen):
-            return False
-        self.rows += sum(file.rows for file in files)
-        self.dead += sum(file.rows for file in dead)
-        self.stops |= {stop.partition: stop for stop in bounds.stops}
-        self._log_dead_letters(kept)
+    @property
+    def was_found(self) -> bool:
+        """True: a round begins with both tables."""
         return True
 
-    def _log_dead_letters(self, results: Sequence[ValuesResult]) -> None:
+    @property
+    def newest_mark(self) -> Mapping[str, Any]:
+        """Returns the mark of the newest commit to the typed table at the last check."""
+        assert self._typed is not None
+        return self._typed.newest_mark
+
+    def check_sound(self) -> dict[int, int]:
+        """Checks both tables. Returns the loaded offsets of the typed one."""
+        typed, letters = self._typed, self._letters
+        assert typed is not None and letters is not None
+        # The letters first: what the rows have then is decided.
+        self._decided_ends = letters.check_sound(self._accept_deletes)
+        loaded = typed.check_sound(self._accept_deletes)
+        self._rules = self._held_rules() or self._rules  # another load may have made the table meanwhile
+        if _is_behind(self._decided_ends, loaded):
+            self._decided_ends = letters.loaded_offsets()
+            if _is_behind(self._decided_ends, loaded):
+                why = f"{letters.url} is behind {typed.url}: it was dropped or restored. {letters.repaired_by}"
+                raise Refused(Code.INVALID_REQUEST, why)
+        return loaded
+
+    def prepare(self) -> bool:
+        """Creates the tables that are not there, and reads what a round is planned by."""
+        typed, letters, erasures, rules = self._typed, self._letters, self._erasures, self._rules
+        assert typed is not None and letters is not None and erasures is not None and rules is not None
+        is_there = typed.exists or typed.set_schema(form.declared_schema(rules), rules)
+        if not (is_there and (letters.exists or letters.create_table())):
+            return False
+        self._round = _Round(
+            typed.schema(),
+            typed.applied_rules(),
+            typed.metadata,
+            letters.metadata,
+            letters.version,
+            join_ranges(erasures.read()),
+        )
+        return True
+
+    def plan(self, plan: Round, loaded: Mapping[int, int]) -> None:
+        """Reads which offsets another load decided, without their rows."""
+        assert self._round is not None and self._letters is not None
+        decided = self._find_decided(self._letters, plan, loaded, self._decided_ends)
+        self._round = self._round._replace(decided=decided)
+
+    def task(self, splits: FilePlan) -> ConversionTask:
+        """Returns the task that converts splits of the round."""
+        known, letters = self._round, self._letters
+        assert known is not None and letters is not None
+        mine = {each.partition: known.decided[each.partition] for each in splits if each.partition in known.decided}
+        erased = {
+            split.partition: overlapping
+            for split in splits
+            if (overlapping := overlaps(known.erased.get(split.partition, ()), split.start, split.end))
+        }
+        values = ValuesForm(self.url, letters.url, known.schema, mine, erased, known.changes)
+        return ConversionTask(self._store, splits, values, self._null_timestamps)
+
+    def agree(self, plan: Round, results: Sequence[ConversionResult], again: Convert) -> list[ConversionResult] | None:
+        """Gives the table one schema for all files of a round. Files that contradict it, or are narrower, are written
+        again."""
+        known, typed = self._round, self._typed
+        assert known is not None and typed is not None
+        found, schema = list(results), known.schema
+        for _ in range(len(found) + 1):
+            agreed = schema
+            for each in found:
+                try:
+                    agreed = merge(agreed, each.schema)
+                except Unfit:
+                    continue
+            wanted = select_columns(agreed)
+            wrong = [
+                at
+                for at, each in enumerate(found)
+                if not all(is_stored_as(columns, wanted) for columns in each.columns)
+            ]
+            if not wrong:
+                break
+            self._round = known._replace(schema=agreed)
+            for at, result in zip(wrong, again([plan.files[at] for at in wrong]), strict=True):
+                found[at] = result
+        else:
+            raise Unavailable(f"the values of {self._topic} did not agree on columns", final=True)
+        if wanted != select_columns(schema):
+            if not typed.grow(agreed):
+                return None
+            log.info("columns of a typed table table=%s columns=%s", typed.url, describe_columns(wanted))
+            self._round = known._replace(metadata=typed.metadata)
+        return found
+
+    def commit(self, plan: Round, found: CommittableRound, seen: str | None) -> bool:
+        """Commits the dead letters, and then the rows."""
+        typed, letters, known = self._typed, self._letters, self._round
+        assert typed is not None and letters is not None and known is not None
+        dead = [file for each in found.results for file in each.letters]
+        ends = self._decided_ends
+        steps = [
+            Advance(step.partition, ends.get(step.partition, -1), step.end)
+            for step in found.advances
+            if step.end > ends.get(step.partition, -1)
+        ]
+        unchanged_since = known.dead_version if any(each.has_late_letters for each in found.results) else None
+        if (steps or dead) and not letters.append_letters(dead, steps, known.dead_metadata, unchanged_since):
+            return False
+        if found.advances and not typed.append(found.files, found.advances, known.metadata, seen=seen):
+            return False
+        self.rows += sum(file.rows for file in found.files)
+        self.dead += sum(file.rows for file in dead)
+        self._log_dead_letters(found.results)
+        return True
+
+    def _log_dead_letters(self, results: Sequence[ConversionResult]) -> None:
         """Logs one notice for all dead letters of a load: the first one, and one that a rule makes a row of, with the
         command for it."""
         reason = next((reason for each in results for reason in each.reasons), "")
@@ -264,7 +263,7 @@ class ValuesLoader:
 
     def _suggest_rule(self, field: Path) -> str:
         """Returns the command that names a rule for values of another type."""
-        warehouse = self._url.removesuffix(f"/{self._topic}")
+        warehouse = self._raw_url.removesuffix(f"/{self._topic}")
         words = ["tiered", "table", "change", self._topic, format_path(field), "--move-to", f"{field[-1]}_2"]
         return shlex.join([*words, "--store", self._store, "--warehouse", warehouse])
 
@@ -280,54 +279,6 @@ class ValuesLoader:
         if not ranges:
             return {}
         return {number: Decided(ranges[number][1], dead) for number, dead in letters.offsets(ranges).items()}
-
-    def _convert(self, plan: Round, schema: StructOf, known: _Known) -> list[ValuesResult]:
-        return self._run([self._task(files, schema, known) for files in plan.files])
-
-    def _task(self, files: FilePlan, schema: StructOf, known: _Known) -> ValuesTask:
-        assert self._typed is not None and self._letters is not None
-        mine = {split.partition: known.decided[split.partition] for split in files if split.partition in known.decided}
-        erased = {
-            split.partition: overlapping
-            for split in files
-            if (overlapping := overlaps(known.erased.get(split.partition, ()), split.start, split.end))
-        }
-        urls = self._typed.url, self._letters.url
-        return ValuesTask(self._store, files, *urls, schema, mine, self._null_timestamps, erased, known.changes)
-
-    def _run(self, tasks: Sequence[ValuesTask]) -> list[ValuesResult]:
-        found = self._runner.run_tasks(f"could not convert values of {self._topic}", convert_values, tasks)
-        for result in found:
-            self._requests.update(result.requests)
-        return found
-
-    def _agree(
-        self,
-        plan: Round,
-        schema: StructOf,
-        results: Sequence[ValuesResult],
-        known: _Known,
-    ) -> tuple[StructOf, list[ValuesResult]]:
-        """Returns one schema for all files of a round. Files that contradict it, or are narrower, are written again."""
-        found = list(results)
-        for _ in range(len(found) + 1):
-            agreed = schema
-            for each in found:
-                try:
-                    agreed = merge(agreed, each.schema)
-                except Unfit:
-                    continue
-            wrong = [
-                at
-                for at, each in enumerate(found)
-                if not all(is_stored_as(file.columns, select_columns(agreed)) for file in each.files)
-            ]
-            if not wrong:
-                return agreed, found
-            again = self._run([self._task(plan.files[at], agreed, known) for at in wrong])
-            for at, result in zip(wrong, again, strict=True):
-                found[at] = result
-        raise Unavailable(f"the values of {self._topic} did not agree on columns", final=True)
 
 
 _WITHOUT_RULES: tuple[Path, ...] = ((), (KEY,))

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pyspark_tiered.delta.folder_url import spark_url
-from pyspark_tiered.delta.table_form import Range
+from pyspark_tiered.delta.table_form import LoadedFile, Range
 from pyspark_tiered.log.bucket import ColdTopicReader, never_loaded
 from pyspark_tiered.proof.erasures import ErasureReader, join_ranges
 from pyspark_tiered.proof.sums import is_inside
 from pyspark_tiered.typed import form
 from pyspark_tiered.typed.batches import sort_values
 from pyspark_tiered.typed.changes import FieldRule
-from pyspark_tiered.typed.convert import FileWriter, TypedFile, keep_letters, typed_batch
+from pyspark_tiered.typed.convert import keep_letters, open_letters, open_rows, typed_batch
 from pyspark_tiered.typed.evolve import is_stored_as
 from pyspark_tiered.typed.kinds import StructOf, select_columns
 from pyspark_tiered.typed.tables import DeadLetters, Json, Places, TypedTable
@@ -115,16 +115,16 @@ class Replay:
             self._left += sum(map(len, places.values()))
             return True
         done = self._convert(files, candidates, there, schema, changes)
-        while not all(is_stored_as(file.columns, select_columns(done.schema)) for file in done.files):
+        while not all(is_stored_as(columns, select_columns(done.schema)) for columns in done.columns):
             done = self._convert(files, candidates, there, done.schema, changes)
         if done.files:
             if select_columns(done.schema) != select_columns(schema):
                 if not self._typed.grow(done.schema):
                     return False
                 metadata = self._typed.metadata
-            if not self._typed.append_replayed([each.file for each in done.files], before, metadata):
+            if not self._typed.append_replayed(done.files, before, metadata):
                 return False
-        if done.gone and not self._letters.replace_files(files, [each.file for each in done.rest]):
+        if done.gone and not self._letters.replace_files(files, done.rest):
             return False
         self._rows += done.gone
         self._left += done.left
@@ -141,7 +141,7 @@ class Replay:
         import pyarrow as pa
 
         name = f"replayed-{uuid.uuid4()}"
-        rows, rest = FileWriter(self._typed.url, name), FileWriter(self._letters.url, name)
+        rows, rest = open_rows(self._typed.url, name), open_letters(self._letters.url, name)
         gone = left = 0
         with rows, rest:
             for number, batch in self._letters.read(files):
@@ -156,19 +156,20 @@ class Replay:
                 fits = batch.filter(pa.array(is_row)).select(["_offset", "_timestamp", "_key", "_headers"])
                 fits = fits.rename_columns(["offset", "timestamp", "key", "headers"])
                 rows.add(typed_batch(fits, number, found.rows, schema), select_columns(schema))
-                rest.add(keep_letters(batch, pa.array(~is_row & ~is_there)), StructOf())
+                rest.add(keep_letters(batch, pa.array(~is_row & ~is_there)))
                 rows.end_run()
                 rest.end_run()
                 gone += int((is_row | is_there).sum())
                 left += int((~is_row & ~is_there).sum())
-        return _Converted(rows.files, rest.files, schema, gone, left)
+        return _Converted(rows.files, rows.columns, rest.files, schema, gone, left)
 
 
 class _Converted(NamedTuple):
-    """Files of rows and of the letters that stay, the schema of the rows, and how many letters go and stay."""
+    """Files of rows and their columns, files of the letters that stay, the schema, and how many letters go and stay."""
 
-    files: list[TypedFile]
-    rest: list[TypedFile]
+    files: list[LoadedFile]
+    columns: list[StructOf]
+    rest: list[LoadedFile]
     schema: StructOf
     gone: int
     left: int

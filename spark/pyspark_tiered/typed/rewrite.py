@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from pyspark_tiered.delta import delta_state
 from pyspark_tiered.delta.log_folder import TableFolder
-from pyspark_tiered.typed.convert import OpenFile, cast_rows, typed_arrow_schema, widen_batch
+from pyspark_tiered.load.file_writer import VALUE_FILES, OpenFile, upload
+from pyspark_tiered.typed.convert import cast_rows, typed_arrow_schema, widen_batch
 from pyspark_tiered.typed.evolve import is_stored_as
 from pyspark_tiered.typed.kinds import Field, ListOf, MapOf, StructOf
 from pyspark_tiered.typed.names import RECORD_COLUMNS
@@ -34,6 +35,7 @@ def rewrite_file(
 
     Raises `Refused` for a file with deletion vectors, `Unfit` for a cell that its new type cannot hold.
     """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     if add.get("deletionVector"):
@@ -49,13 +51,14 @@ def rewrite_file(
         target = StructOf(tuple(field for field in after.fields if columns.find(field.json_name)))
         if all(_is_same(field, target) for field in columns.fields):
             return None
-        file = OpenFile(folder.url, f"part-changed-{uuid.uuid4()}.zstd.parquet", typed_arrow_schema(target))
+        name, schema = f"part-changed-{uuid.uuid4()}.zstd.parquet", typed_arrow_schema(target)
+        file = OpenFile(folder.url, name, schema, VALUE_FILES, upload)
         names, schema = [*RECORD_COLUMNS, *(field.column for field in columns.fields)], typed_arrow_schema(columns)
         try:
             for group in range(held.num_row_groups):
                 table = held.read_row_group(group, columns=names).select(names)
                 for batch in table.combine_chunks().to_batches():
-                    file.write([widen_batch(cast_rows(batch, schema), columns, target)])
+                    file.write(pa.Table.from_batches([widen_batch(cast_rows(batch, schema), columns, target)]))
         except BaseException:
             file.abandon()
             raise
