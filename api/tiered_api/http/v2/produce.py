@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import Any
 
@@ -10,6 +9,7 @@ import orjson
 from aiohttp import web
 
 from tiered.metadata.parts.topics import TopicImage
+from tiered.system.turns import each_of
 from tiered_api.http.exchange import media_types
 from tiered_api.http.exchange.errors import PARTITION_NOT_FOUND, HttpError
 from tiered_api.http.exchange.fields import V2_FREE, check_fields
@@ -18,7 +18,7 @@ from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import json_response
 from tiered_api.http.exchange.schemas import PRODUCE_V2, names
 from tiered_api.http.partitions.idempotency import find_key
-from tiered_api.http.partitions.produce import RECORDS_PER_TURN, RecordMetadata, append_once, find_topic
+from tiered_api.http.partitions.produce import RecordMetadata, append_once, find_topic
 from tiered_api.http.partitions.record_formats import ProducerRecord, parse_record_v2
 from tiered_api.http.v2.topics import response_type
 
@@ -58,10 +58,7 @@ async def _produce(request: HttpRequest, topic: TopicImage, form: str, partition
     key = await find_key(request, topic.topic_id, body)
     del body  # its memory is needed for the batches
     outcomes = await append_once(request, topic, records, key)
-    offsets: list[dict[str, Any]] = []
-    for start in range(0, len(outcomes), RECORDS_PER_TURN):
-        offsets += map(_offset_row, outcomes[start : start + RECORDS_PER_TURN])
-        await asyncio.sleep(0)
+    offsets = [_offset_row(each) async for each in each_of(outcomes)]
     return json_response({"offsets": offsets, "key_schema_id": None, "value_schema_id": None}, media_type=kind)
 
 
