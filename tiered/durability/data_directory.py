@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -247,22 +247,13 @@ class DataDirectory:
         between could leave records without their topic id. The checkpoints forget the log before that too: without
         its directory, the next start would take it for a lost one.
         """
-        strays: list[str] = []
-        earlier: set[TopicPartition] = set()
-        for name in self._disk.list(ROOT):
-            if name.endswith(DELETE_SUFFIX):
-                strays.append(name)
-                continue
-            tp = _parse_directory_name(name)
-            if tp is not None and await self._is_stray_log(name, tp, topic_ids.get(tp), state):
+        strays = [name for name in self._disk.list(ROOT) if name.endswith(DELETE_SUFFIX)]
+        for name, tp in self._list_logs():
+            if await self._is_stray_log(name, tp, topic_ids.get(tp), state):
                 strays.append(self._rename_aside(tp, "stray"))
-                earlier.add(tp)
-        there = ((name, _parse_directory_name(name)) for name in self._disk.list(ROOT))
-        present = {tp for name, tp in there if tp is not None and tp in topic_ids and not self._is_empty(name)}
-        gone = {tp for tp in topic_ids.keys() - present - earlier if _counts_as_durable(state, tp)}
-        former = {name.rsplit(".", 2)[0] for name in strays}
-        cut_names = tuple(name.rsplit(".", 2)[0] for name in strays if len(name) == NAME_BYTES_MAX)
-        lost = {tp for tp in gone if str(tp) not in former and not str(tp).startswith(cut_names)}
+        present = {tp for name, tp in self._list_logs() if tp in topic_ids and not self._is_empty(name)}
+        gone = {tp for tp in topic_ids.keys() - present if _counts_as_durable(state, tp)}
+        lost = gone - _find_renamed(gone, strays)
         kept = state._replace(
             recovery_points={tp: offset for tp, offset in state.recovery_points.items() if tp in present},
             log_starts={tp: offset for tp, offset in state.log_starts.items() if tp in present or tp in lost},
@@ -275,6 +266,11 @@ class DataDirectory:
                 await self._empty(name)
                 self._pending_deletions.append((0, name))
         return kept, lost
+
+    def _list_logs(self) -> list[tuple[str, TopicPartition]]:
+        """Returns the directories of logs with their partitions."""
+        named = ((name, _parse_directory_name(name)) for name in self._disk.list(ROOT))
+        return [(name, tp) for name, tp in named if tp is not None]
 
     async def _forget_logs(self, kept: DirectoryState) -> bool:
         """Saves the checkpoints of the logs that are kept, and makes new names of directories durable. Returns False if
@@ -417,6 +413,13 @@ def _parse_directory_name(name: str) -> TopicPartition | None:
     """Returns the partition whose log has this directory name; None if the name is of no log."""
     topic, dash, number = name.rpartition("-")
     return TopicPartition(topic, int(number)) if dash and number.isdecimal() else None
+
+
+def _find_renamed(tps: Iterable[TopicPartition], strays: Sequence[str]) -> set[TopicPartition]:
+    """Returns the partitions whose logs were renamed for deletion. A name of full length has a part of the old one."""
+    whole = {name.rsplit(".", 2)[0] for name in strays}
+    parts = tuple(name.rsplit(".", 2)[0] for name in strays if len(name) == NAME_BYTES_MAX)
+    return {tp for tp in tps if str(tp) in whole or str(tp).startswith(parts)}
 
 
 def _counts_as_durable(state: DirectoryState, tp: TopicPartition) -> bool:
