@@ -331,6 +331,7 @@ OWN_WORK = {
     "tiered.object_store.s3",
     "tiered.replication.replica_fetcher",
     "tiered_api.cli.login",
+    "tiered_api.http.overview.groups",
     "tiered_api.kafka.client.connection",
     "tiered_api.kafka.server.handlers.delete_records",
 }
