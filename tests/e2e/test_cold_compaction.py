@@ -14,7 +14,7 @@ import pytest
 
 from tests.metric_samples import samples
 from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, run
-from tiered.cold import cleaner
+from tiered.cold import cold_cleaning
 from tiered.cold.layout import parse_key
 from tiered.controller.requests import AlterBrokerConfigs, AlterTopicConfigs
 from tiered.errors import Code, Refused
@@ -285,7 +285,7 @@ def test_bug_in_a_clean_in_the_bucket_stops_no_other_log(monkeypatch: pytest.Mon
             monkeypatch.undo()
             raise struct.error("unpack_from requires a buffer")
 
-        monkeypatch.setattr(cleaner, "clean_batches", fail_once)
+        monkeypatch.setattr(cold_cleaning, "clean_batches", fail_once)
         await rig.start(CLEANING)
         bad = await rig.create("bad", **COMPACTED)
         await write(bad, 40, [])
@@ -305,7 +305,7 @@ def test_bug_in_a_clean_in_the_bucket_stops_no_other_log(monkeypatch: pytest.Mon
 
 def test_leader_reads_by_each_change_of_a_clean_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Objects that an older manifest names are deleted while the clean goes on."""
-    monkeypatch.setattr(cleaner, "CHANGE_BYTES", 1)
+    monkeypatch.setattr(cold_cleaning, "CHANGE_BYTES", 1)
 
     async def scenario(rig: SimBrokerRig) -> None:
         await rig.start(replace(CLEANING, log_cleaner_io_max_bytes_per_second=10_000.0))

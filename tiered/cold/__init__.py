@@ -12,7 +12,9 @@ May import: compaction, hot, object_store
 ~ segment_check   the check of each batch of a local segment before upload
 ~ collector       the deletion of expired segments and garbage: manifest first, object last
   cleaned_object  segment objects of cleaned batches, with their indexes and sections
-~ cleaner         the clean of a compacted topic in the bucket: objects first, one change of the manifest second
+~ cleaner         the cleans of all compacted partitions in the bucket, one at a time for each
+~ cold_cleaning   one clean: objects first, one change of the manifest second, garbage last
+~ clean_source    the batches that a clean reads, from the disk if it has them as uploaded
   chunks          aligned byte ranges of objects for ranged gets
 ~ cache           the bounded cache of chunks, with one get per chunk
 ~ stream          one reader's read-ahead through a partition's segments in the bucket

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
-from tiered.cold.cleaner import ColdCleanResult
+from tiered.cold.cold_cleaning import ColdCleanResult
 from tiered.compaction.cleanable_range import CleanableRange, is_compacted
 from tiered.config.settings import Settings, TopicConfig
 from tiered.controller.member_view import MemberView

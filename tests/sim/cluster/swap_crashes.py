@@ -15,7 +15,7 @@ from typing import Any
 from tests.sim.cluster.observer import acting_node, patched
 from tests.sim.cluster.world import SimHost, SimWorld
 from tests.sim.harness.loop import process_context
-from tiered.cold.cleaner import ColdCleaner
+from tiered.cold.cold_cleaning import ColdCleaning
 from tiered.hot.log_cleaning import LogCleaning
 
 CRASH_CHANCE = 0.15
@@ -43,8 +43,8 @@ class SwapCrashes:
         """Counts the steps of cleans within the context."""
         with (
             patched(LogCleaning, "_clean_group", self._clean_group),
-            patched(ColdCleaner, "_put", self._cold_step),
-            patched(ColdCleaner, "_replace", self._cold_step),
+            patched(ColdCleaning, "_put", self._cold_step),
+            patched(ColdCleaning, "_replace", self._cold_step),
         ):
             yield
 
@@ -80,7 +80,7 @@ class SwapCrashes:
         return clean_group
 
     def _cold_step(self, original: Any) -> Any:
-        async def step(cleaner: ColdCleaner, *args: Any) -> Any:
+        async def step(cleaner: ColdCleaning, *args: Any) -> Any:
             host = self._world.hosts[acting_node()]
             if self.is_enabled and self._rng.random() < COLD_CRASH_CHANCE and _can_crash(host):
                 self._tasks.append(self._start_crash(host, self._rng.choice(COLD_SECONDS)))

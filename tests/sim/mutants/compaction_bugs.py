@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.sim.harness.disk import SimFile
-from tiered.cold.cleaner import ColdCleaner
+from tiered.cold.cold_cleaning import ColdCleaning
 from tiered.cold.collector import Collector
 from tiered.cold.manifest import Manifest
 from tiered.compaction.batch_filter import CleanedBatches, CleanRules
@@ -167,17 +167,17 @@ def delete_replaced_at_once(original: Any) -> Any:
 
 
 def count_all_as_mapped(original: Any) -> Any:
-    async def map_keys(self: ColdCleaner, clean: Any, entries: Any, cleanable: CleanableRange, key_map: Any) -> int:
-        await original(self, clean, entries, cleanable, key_map)
+    async def map_keys(self: ColdCleaning, entries: Any, cleanable: CleanableRange, key_map: Any) -> int:
+        await original(self, entries, cleanable, key_map)
         return cleanable.first_uncleanable
 
     return map_keys
 
 
 def forget_cold_retention(original: Any) -> Any:
-    async def make_rules(self: ColdCleaner, clean: Any, newest: Any) -> CleanRules:
-        rules: CleanRules = await original(self, clean, newest)
-        return replace(rules, horizon_ms=clean.now_ms)
+    async def make_rules(self: ColdCleaning, newest: Any) -> CleanRules:
+        rules: CleanRules = await original(self, newest)
+        return replace(rules, horizon_ms=self._now_ms)
 
     return make_rules
 

@@ -19,8 +19,8 @@ from typing import Any
 from tests.sim.cluster.options import ClusterOptions, TopicShape, compaction_options
 from tests.sim.harness.disk import SimFile
 from tests.sim.mutants import bugs, compaction_bugs, rest_bugs, transaction_bugs
-from tiered.cold import cleaner, collector
-from tiered.cold.cleaner import ColdCleaner
+from tiered.cold import cold_cleaning, collector
+from tiered.cold.cold_cleaning import ColdCleaning
 from tiered.cold.collector import Collector
 from tiered.cold.manifest import Manifest
 from tiered.cold.manifest_store import ManifestStore
@@ -649,15 +649,15 @@ MUTANTS = {
         ),
         SimMutant(
             "cold_boundary_forgotten", "keys without a place count as clean in the bucket", ("I26",),
-            ((ColdCleaner, "_map_keys", compaction_bugs.count_all_as_mapped),), _with_cold_compaction,
+            ((ColdCleaning, "_map_keys", compaction_bugs.count_all_as_mapped),), _with_cold_compaction,
         ),
         SimMutant(
             "cold_tombstone_too_early", "a tombstone goes with the next clean in the bucket", ("I26",),
-            ((ColdCleaner, "_make_rules", compaction_bugs.forget_cold_retention),), _with_cold_compaction,
+            ((ColdCleaning, "_make_rules", compaction_bugs.forget_cold_retention),), _with_cold_compaction,
         ),
         SimMutant(
             "successor_lacks_a_batch", "the last piece of a run is not written", ("I26",),
-            ((cleaner, "split_batches", compaction_bugs.drop_last_piece),), _with_cold_compaction,
+            ((cold_cleaning, "split_batches", compaction_bugs.drop_last_piece),), _with_cold_compaction,
         ),
         SimMutant(
             "compact_only_expires", "retention takes what only compaction may", ("I22",),

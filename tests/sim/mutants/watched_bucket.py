@@ -14,7 +14,7 @@ from tests.unit.cold.rig import PID, Broker, Rig
 from tests.unit.cold.test_cold_cleaner import clean
 from tests.unit.hot.cleaning import put
 from tests.unit.hot.fixtures import DIRECTORY, NOW, config, disk, open_log
-from tiered.cold.cleaner import ColdCleanResult
+from tiered.cold.cold_cleaning import ColdCleanResult
 from tiered.cold.manifest import Manifest
 from tiered.hot.disk_log import DiskLog
 from tiered.ids import PartitionId

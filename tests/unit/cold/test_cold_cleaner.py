@@ -17,8 +17,9 @@ from tests.unit.hot.cleaning import clean as clean_disk
 from tests.unit.hot.cleaning import facts, put, resources
 from tests.unit.hot.fixtures import NOW, append, config, open_log
 from tests.unit.hot.transactions import TransactionWriter
-from tiered.cold import cleaner as cleaner_module
-from tiered.cold.cleaner import ColdCleaner, ColdCleanResult
+from tiered.cold import cold_cleaning
+from tiered.cold.cleaner import ColdCleaner
+from tiered.cold.cold_cleaning import ColdCleanResult
 from tiered.cold.manifest import Manifest
 from tiered.config.settings import TopicConfig
 from tiered.errors import Corrupt, Fenced, Unavailable
@@ -266,7 +267,7 @@ def test_reader_with_an_older_manifest_goes_on_with_the_successors(fan: int) -> 
 
 
 def test_each_change_of_a_clean_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cleaner_module, "CHANGE_BYTES", 1)
+    monkeypatch.setattr(cold_cleaning, "CHANGE_BYTES", 1)
 
     async def scenario(rig: Rig) -> None:
         broker = rig.broker()
@@ -503,7 +504,7 @@ def test_log_start_that_moves_into_a_run_ends_the_clean_before_that_run() -> Non
 
 
 def test_log_start_that_passes_the_next_runs_ends_no_clean(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cleaner_module, "CHANGE_BYTES", 1)
+    monkeypatch.setattr(cold_cleaning, "CHANGE_BYTES", 1)
 
     async def scenario(rig: Rig) -> None:
         log, broker = await filled(), rig.broker()
