@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -593,5 +594,97 @@ def test_member_that_makes_a_large_group_be_written_pays_for_it(tmp_path: Path) 
         await put(site, CLIENT, producer_byte_rate=1_000.0)
         again = await client.ask(join(), 5, JoinGroupResponse)
         assert not again.error_code and again.throttle_time_ms > 50_000
+
+    run(tmp_path, scenario)
+
+
+CONNECTIONS = 32
+
+
+def test_client_with_many_connections_has_the_request_time_of_one(tmp_path: Path) -> None:
+    """A pause is one sample at most, as in Kafka. The requests of other connections wait all the same, and all are
+    served after the quota is lifted."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        await put(site, CLIENT, request_percentage=1e-6)
+        clients = [await site.client() for _ in range(CONNECTIONS)]
+        assert (await clients[0].ask(ListGroupsRequest(), 4, ListGroupsResponse)).throttle_time_ms == 1_000
+        for client in clients[1:]:
+            await client.send(client.frame(ListGroupsRequest(), 4))
+        await wait_until(lambda: reading(site)[1:] == [False] * (CONNECTIONS - 1))
+        before = site.server.now
+        await wait_until(lambda: site.server.now > before + 2)
+        assert site.server.context.requests[16] == 1 and not site.server.pending_requests
+        await put(site, CLIENT, request_percentage=None)
+        for client in clients[1:]:
+            await client.receive(ListGroupsResponse, 4)
+
+    run(tmp_path, scenario)
+
+
+def test_requests_over_the_quota_are_served_in_their_order(tmp_path: Path) -> None:
+    """The old samples end after two seconds. Then the requests follow, the one that came first before the others."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        await put(site, CLIENT, request_percentage=0.5)
+        limits = site.broker.client_quotas.find_limits("ANONYMOUS", "test")
+        assert limits is not None and limits.requests is not None
+        site.broker.client_quotas.charge_request_time(limits.requests, 1_000_000_000)
+        clients = [await site.client() for _ in range(CONNECTIONS)]
+
+        def is_waiting(number: int) -> bool:
+            return not reading(site)[number]
+
+        for number, client in enumerate(clients):
+            await client.send(client.frame(ListGroupsRequest(), 4))
+            await wait_until(partial(is_waiting, number))
+        ended: list[int] = []
+
+        async def read(number: int) -> None:
+            await clients[number].receive(ListGroupsResponse, 4)
+            ended.append(number)
+
+        await asyncio.gather(*map(read, range(CONNECTIONS)))
+        assert ended == sorted(ended)
+
+    run(tmp_path, scenario, quota_window_num=2)
+
+
+def test_flood_of_clients_that_have_left_locks_nobody_out(tmp_path: Path) -> None:
+    async def scenario(site: KafkaBroker) -> None:
+        await put(site, CLIENT, request_percentage=1e-6)
+        clients = [await site.client() for _ in range(CONNECTIONS)]
+        for client in clients:
+            await client.send(client.frame(ListGroupsRequest(), 4))
+        await wait_until(lambda: reading(site)[1:] == [False] * (CONNECTIONS - 1))
+        for client in clients:
+            client.close()
+        await wait_until(lambda: not site.server.connections)
+        assert site.server.context.requests[16] == 1
+        late = await site.client()
+        await late.ask(ListGroupsRequest(), 4, ListGroupsResponse)
+
+    run(tmp_path, scenario, quota_window_num=2)
+
+
+def test_long_request_waits_between_its_steps(tmp_path: Path) -> None:
+    """It has begun when another request takes what is left of the quota."""
+
+    async def scenario(site: KafkaBroker) -> None:
+        await site.create("t")
+        await put(site, CLIENT, request_percentage=1e-6)
+        limits = site.broker.client_quotas.find_limits("ANONYMOUS", "test")
+        assert limits is not None and limits.requests is not None
+        client = await site.client()
+        row = OffsetCommitRequestPartition(0, 5)
+        request = OffsetCommitRequest("g", topics=[OffsetCommitRequestTopic("t", partitions=[row] * 8_000)])
+        await client.send(client.frame(request, 8))
+        await wait_until(lambda: site.server.pending_requests == 1)
+        before = site.server.now
+        await wait_until(lambda: site.server.now > before + 2)
+        assert site.server.pending_requests == 1, "it waits between two steps"
+        await put(site, CLIENT, request_percentage=None)
+        reply = await client.receive(OffsetCommitResponse, 8)
+        assert {each.error_code for each in reply.topics[0].partitions} == {0}
 
     run(tmp_path, scenario)

@@ -167,6 +167,14 @@ class ClientQuotas:
         """Returns the pause of a client until its requests have taken no more than their share of the time."""
         return self._find_pause(REQUEST_PERCENTAGE, limit)
 
+    def charge_request_time(self, limit: Limit, spent_ns: int) -> None:
+        """Counts time of a request that goes on. Its reply has the pause."""
+        now_ms = self._now_ms()
+        rate = self._rates[REQUEST_PERCENTAGE].find(
+            (REQUEST_PERCENTAGE, limit.user, limit.client_id), limit.bound, now_ms
+        )
+        rate.record(spent_ns * 100 / 1e9, now_ms)
+
     def record_request_time(self, limit: Limit, spent_ns: int) -> int:
         """Counts time of the event loop. The pause is one window at most, as in Kafka."""
         return min(self.window_ms, self._record(REQUEST_PERCENTAGE, limit, spent_ns * 100 / 1e9))

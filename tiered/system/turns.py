@@ -98,6 +98,11 @@ CLIENT: ContextVar[TurnShare | None] = ContextVar("client", default=None)
 """The client for which the current task, and the tasks that it starts, take turns."""
 
 
+FIND_WAIT: ContextVar[Callable[[], Awaitable[None] | None] | None] = ContextVar("find_wait", default=None)
+"""Returns the wait of the current task before its next piece, because its client used too much time. None if it may go
+on."""
+
+
 class WaitingPiece(NamedTuple):
     """A piece that waits. The piece that is due first comes first."""
 
@@ -163,7 +168,10 @@ class Turns:
             self._loop.call_soon(self._run_turn)
 
     async def wait_turn(self) -> None:
-        """Returns at once while this turn has time, else in a later turn."""
+        """Returns at once while this turn has time, else in a later turn. Waits for the pause of the client before."""
+        find_wait = FIND_WAIT.get()
+        if find_wait is not None and (wait := find_wait()) is not None:
+            await wait
         if not self.has_time():
             await self.wait_next_turn()
 

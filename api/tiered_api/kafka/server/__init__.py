@@ -7,6 +7,7 @@ May import: broker, security, kafka.protocol.messages, kafka.server.produce
 ~ login            the login of connections, and their state before it
 ~ acting           clients for whom a broker sends requests (I29)
 ~ metering         the charge of requests against client quotas, and the pauses of clients (I28)
+~ quota_lines      requests that wait for the request time of their client (I28)
 ~ dispatch         the handler for each request, and the outermost error boundary
   request_buffers  pooled memory for large requests
   wrong_protocol   recognition of clients that speak another protocol

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from struct import Struct
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tiered.errors import Unavailable
 from tiered.networks import network_of
@@ -106,6 +106,16 @@ class ConnectionOwner(Protocol):
 
     def remove_connection(self, connection: ClientConnection) -> None:
         """Forgets a closed connection."""
+
+
+class HeldRequest(NamedTuple):
+    """A request that waits for the quota of its client."""
+
+    timer: TimerHandle
+    """Ends the wait."""
+    frame: memoryview
+    on_end: Callable[[], object] | None
+    """Called once the request does not wait any more."""
 
 
 class ReplySlot:
@@ -229,8 +239,8 @@ class ClientConnection:
         """True while a whole large frame waits for its turn, or a request is handled in pieces."""
         self._muted: TimerHandle | None = None
         """Ends the pause in which the broker reads nothing."""
-        self._held: tuple[TimerHandle, memoryview] | None = None
-        """A request that waits for the quota of its client, and what ends the wait."""
+        self._held: HeldRequest | None = None
+        """A request that waits for the quota of its client."""
         self._held_since = -1.0
         """Time since when it waits, -1 if none does."""
         self._finishing = False
@@ -319,8 +329,8 @@ class ClientConnection:
             self._dispatch_request = self._server.dispatch.serve_request
         self._unmute()
         if self._held is not None:
-            self._held[0].cancel()
-            self._loop.call_soon(self._handle_held)
+            self._held.timer.cancel()
+            self._loop.call_soon(self.serve_held)
 
     def mute(self, seconds: float) -> None:
         """Reads nothing for so long, or until the quotas change. Replies leave meanwhile."""
@@ -332,9 +342,9 @@ class ClientConnection:
         self._muted = self._loop.call_at(ends, self._unmute)
         self._stop_reading()
 
-    def hold_request(self, frame: memoryview, seconds: float) -> None:
+    def hold_request(self, frame: memoryview, seconds: float, on_end: Callable[[], object] | None = None) -> None:
         """Handles the request that is handled now after so long, or once the quotas change. Replies to earlier requests
-        leave meanwhile."""
+        leave meanwhile. `on_end` is called once the request does not wait any more."""
         now = self._loop.time()
         if self._held_since < 0:
             self._held_since = now
@@ -343,13 +353,24 @@ class ClientConnection:
             self.refuse("over_quota", f"a request waited {HELD_SECONDS_MAX:g} s for the quota of its client")
             return
         held = self.retain_request(frame)
-        self._held = self._loop.call_later(min(seconds, left), self._handle_held), held
+        timer = self._loop.call_later(min(seconds, left), self.serve_held)
+        self._held = HeldRequest(timer, held, on_end)
 
-    def _handle_held(self) -> None:
-        if self._held is None or self.closed:
+    def serve_held(self) -> None:
+        """Handles the request that waits for the quota of its client, if any does."""
+        held = self._end_hold()
+        if held is None or self.closed:
             return
-        frame, self._held, self._is_busy = self._held[1], None, False
-        self._server.dispatch.run_guarded(self, partial(self._handle_held_frame, frame), "held request")
+        self._is_busy = False
+        self._server.dispatch.run_guarded(self, partial(self._handle_held_frame, held.frame), "held request")
+
+    def _end_hold(self) -> HeldRequest | None:
+        held, self._held = self._held, None
+        if held is not None:
+            held.timer.cancel()
+            if held.on_end is not None:
+                held.on_end()
+        return held
 
     def _handle_held_frame(self, frame: memoryview) -> None:
         try:
@@ -776,9 +797,7 @@ class ClientConnection:
         self.closed = True
         if self._muted is not None:
             self._muted.cancel()
-        if self._held is not None:
-            self._held[0].cancel()
-            self._held = None
+        self._end_hold()
         self._stream.close()
         self._server.remove_connection(self)
         if self._frame is not None:

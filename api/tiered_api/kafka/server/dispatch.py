@@ -24,7 +24,7 @@ from tiered.errors import InvariantViolation
 from tiered.quotas.timed_steps import TimedSteps
 from tiered.security.principal import Caller
 from tiered.spending import SPENDER
-from tiered.system.turns import CLIENT
+from tiered.system.turns import CLIENT, FIND_WAIT
 from tiered_api.kafka.protocol.apis import ALL_APIS, API_VERSIONS
 from tiered_api.kafka.protocol.codec import Malformed, decode, decode_in_pieces, encode, encode_in_pieces, has_pieces
 from tiered_api.kafka.protocol.headers import RequestHeader, decode_request_header, encode_response_header
@@ -290,6 +290,7 @@ class Dispatch:
             charge = slot.charge
             if charge is not None:
                 SPENDER.set(charge)
+                FIND_WAIT.set(charge.find_wait)
             parts = await (work() if charge is None else TimedSteps(work(), charge, self._mono_ns))
         except Exception as error:
             log.exception("request failed api=%s peer=%s", what, connection.peer)

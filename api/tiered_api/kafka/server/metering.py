@@ -2,6 +2,8 @@
 
 A reply leaves at once and names the pause. Then the broker reads nothing from the connection until the pause is over.
 A Produce that another connection of the client sends meanwhile waits: else each new connection would write once more.
+For the same reason all requests wait while their client has used more than its share of the time (`quota_lines`). A
+request that was served before waits too, between two of its steps.
 While no client has a quota, connections do not pass through here: they have the dispatch itself.
 
 Produce is charged by the bytes of the request, Fetch by those of the reply. A Fetch of a client that is over its quota
@@ -17,7 +19,8 @@ the pause, and HTTP names the pause to its client. The connection goes on: it ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from asyncio import get_running_loop
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from functools import lru_cache, partial
 from struct import Struct, calcsize
@@ -31,7 +34,7 @@ from tiered.quotas.precedence import QuotaTable
 from tiered.quotas.validation import NAME_MAX
 from tiered.security.principal import BROKER
 from tiered.spending import written_by
-from tiered_api.kafka.protocol.apis import ALL_APIS
+from tiered_api.kafka.protocol.apis import ALL_APIS, INTER_BROKER_APIS
 from tiered_api.kafka.protocol.codec import encode
 from tiered_api.kafka.protocol.headers import encode_response_header
 from tiered_api.kafka.protocol.messages.fetch import FetchResponse
@@ -42,16 +45,24 @@ from tiered_api.kafka.server.acting import ActingConnection
 from tiered_api.kafka.server.context.context import KafkaContext
 from tiered_api.kafka.server.fetch import frames as fetch_frames
 from tiered_api.kafka.server.fetch import replica_frames
+from tiered_api.kafka.server.quota_lines import QuotaLines
 from tiered_api.kafka.server.slots.response_slot import ResponseSlot
 from tiered_api.kafka.server.slots.socket_writer import Part
 
 PRODUCE, FETCH, LIST_OFFSETS = 0, 1, 2
+CREDENTIAL_APIS = frozenset((18, 24, 27))
+"""ApiVersions, AddPartitionsToTxn and WriteTxnMarkers: those that brokers send first on a connection, beside their own
+APIs."""
 INTERNAL_WRITES = frozenset((8, 11, 13, 14, 22, 24, 25, 26, 28, 47))
 """APIs of groups and transactions: OffsetCommit, JoinGroup, LeaveGroup, SyncGroup, InitProducerId, AddPartitionsToTxn,
 AddOffsetsToTxn, EndTxn, TxnOffsetCommit and OffsetDelete write to internal topics."""
 CLIENT_ID_BYTES = 4 * NAME_MAX
 """The limits of a longer client id are found anew for each request: a connection keeps no long one."""
 NO_REPLICA_ID_FROM = 15
+LONG_NS = 10_000_000
+"""A request that took so long waits between its steps. A shorter one ends, and its reply has the pause."""
+HELD_SECONDS = 60.0
+"""A request in a line waits until its turn: the connection ends earlier than this."""
 HEADER_BYTES = 10
 """Bytes of a request before its client id."""
 
@@ -85,8 +96,12 @@ class MeteredConnection(ActingConnection, Protocol):
     def mute(self, seconds: float) -> None:
         """Reads nothing for so long."""
 
-    def hold_request(self, frame: memoryview, seconds: float) -> None:
-        """Handles a request that just arrived after so long, or once the quotas change."""
+    def hold_request(self, frame: memoryview, seconds: float, on_end: Callable[[], object] | None = None) -> None:
+        """Handles a request that just arrived after so long, or once the quotas change. `on_end` is called then, or
+        when the connection ends."""
+
+    def serve_held(self) -> None:
+        """Handles the request that waits, now."""
 
 
 class Meter:
@@ -104,20 +119,56 @@ class Meter:
 class Charge:
     """One request that is served now, and what it has used so far."""
 
-    __slots__ = ("_produce_pause_ms", "_quotas", "api_key", "connection", "limits", "size", "spent_ns", "version")
+    __slots__ = (
+        "_charged_ns",
+        "_lines",
+        "_produce_pause_ms",
+        "_quotas",
+        "_table",
+        "api_key",
+        "connection",
+        "limits",
+        "size",
+        "version",
+    )
 
     def __init__(
         self, quotas: ClientQuotas, connection: MeteredConnection, limits: ClientLimits, api_key: int, version: int,
-        size: int, spent_ns: int,
+        size: int, spent_ns: int, lines: QuotaLines | None = None,
     ) -> None:  # fmt: skip
         self._quotas = quotas
+        self._table = quotas.table
+        self._lines = lines
         self.connection = connection
         self.limits = limits
         self.api_key = api_key
         self.version = version
         self.size = size
-        self.spent_ns = spent_ns
         self._produce_pause_ms = 0
+        self._charged_ns = 0
+        self.spent_ns = spent_ns
+
+    @property
+    def spent_ns(self) -> int:
+        """Time that was not charged yet. Each step of the request is charged at once, so that others find it."""
+        return 0
+
+    @spent_ns.setter
+    def spent_ns(self, spent_ns: int) -> None:
+        limit = self.limits.requests
+        if spent_ns and limit is not None and (self.connection.is_acting or not self.connection.is_broker):
+            self._charged_ns += spent_ns
+            self._quotas.charge_request_time(limit, spent_ns)
+
+    def find_wait(self) -> Awaitable[None] | None:
+        """Returns the wait before the next step, None if there is none. Those of a broker's connection do not wait:
+        replies to other clients leave behind this one. Nor do those that began under other quotas."""
+        limit, lines = self.limits.requests, self._lines
+        if limit is None or lines is None or self._table is not self._quotas.table or self._charged_ns < LONG_NS:
+            return None
+        if self.connection.is_acting or self.connection.is_broker:
+            return None
+        return lines.find_wait(self, limit)
 
     def charge_produced(self) -> None:
         """Charges the records of a Produce request once: before the reply, because the client may leave meanwhile."""
@@ -129,11 +180,10 @@ class Charge:
     def settle(self, parts: Sequence[Part]) -> Sequence[Part]:
         """Charges the client, and mutes its connection if it is over a quota. Returns the reply with the pause."""
         quotas, limits = self._quotas, self.limits
-        if self.connection.is_acting:
-            if limits.requests is not None:
-                quotas.record_request_time(limits.requests, self.spent_ns)
-            return parts
-        if self.connection.is_broker:
+        if limits.requests is not None and self._lines is not None:
+            self._lines.end(self, limits.requests)
+            self._lines = None
+        if self.connection.is_acting or self.connection.is_broker:
             return parts
         pause_ms = 0 if self.api_key in (PRODUCE, FETCH) else read_throttle_ms(self.api_key, self.version, parts)
         self.charge_produced()
@@ -149,7 +199,7 @@ class Charge:
             size = sum(each.length if isinstance(each, FileSlice) else len(each) for each in parts)
             pause_ms = max(pause_ms, quotas.record_fetched(limits.fetched, size))
         if limits.requests is not None:
-            pause_ms = max(pause_ms, quotas.record_request_time(limits.requests, self.spent_ns))
+            pause_ms = max(pause_ms, quotas.record_request_time(limits.requests, 0))
         if limits.written is not None and self.api_key in INTERNAL_WRITES:
             pause_ms = max(pause_ms, quotas.find_written_pause(limits.written))
         if limits.stored is not None and self.api_key != PRODUCE:
@@ -164,7 +214,7 @@ class Charge:
             return
         begun_ns = self._quotas.mono_ns()
         send()
-        self._quotas.record_request_time(limit, self._quotas.mono_ns() - begun_ns)
+        self.spent_ns = self._quotas.mono_ns() - begun_ns
 
 
 class Metering:
@@ -175,6 +225,8 @@ class Metering:
         self._quotas = context.broker.client_quotas
         self._mono_ns = context.clock.mono_ns
         self._dispatch = dispatch
+        self._lines = QuotaLines(get_running_loop(), context.clock, self._quotas)
+        self._quotas.subscribe(self._lines.clear)
 
     def handle_request(
         self,
@@ -202,6 +254,15 @@ class Metering:
             limits = limits._replace(produced=None, fetched=None)
             if api_key in (FETCH, LIST_OFFSETS) and (pause_ms := self._find_acting_pause(limits)) > 0:
                 return _refuse_read(api_key, version, correlation_id, pause_ms)
+        elif (
+            limits.requests is not None
+            and self._lines.must_wait(connection, limits.requests)
+            and not _may_be_broker(frame, api_key, version)
+        ):
+            connection.hold_request(frame, HELD_SECONDS, partial(self._lines.remove, connection, limits.requests))
+            if not connection.closed:
+                self._lines.append(connection, limits.requests)
+            return None
         if api_key == PRODUCE and limits.produced is not None:
             pause_ms = self._quotas.find_produce_pause(limits.produced)
             if pause_ms > 0:
@@ -244,7 +305,7 @@ class Metering:
             pause_ms = 0 if limit is None else self._quotas.record_produced(limit, len(frame) + 4)
             return _pause(connection, PRODUCE, version, reply, pause_ms) if pause_ms else reply
         spent_ns = self._mono_ns() - since_ns if is_timed else 0
-        charge = Charge(self._quotas, connection, limits, api_key, version, len(frame) + 4, spent_ns)
+        charge = Charge(self._quotas, connection, limits, api_key, version, len(frame) + 4, spent_ns, self._lines)
         if reply is not None:
             return charge.settle(reply)
         if connection.pending > before:
@@ -290,6 +351,14 @@ def _pause(
         return parts
     connection.mute(pause_ms / 1000)
     return with_throttle_ms(api_key, version, parts, min(pause_ms, 2**31 - 1))
+
+
+def _may_be_broker(frame: memoryview, api_key: int, version: int) -> bool:
+    """True if the dispatch may find that a broker sent a request. A broker must not wait for the quota of clients. If
+    it was none, it is charged, and its connection pauses."""
+    if api_key == FETCH:
+        return _may_be_follower(frame, version)
+    return api_key in CREDENTIAL_APIS or api_key in INTER_BROKER_APIS
 
 
 def _may_be_follower(frame: memoryview, version: int) -> bool:

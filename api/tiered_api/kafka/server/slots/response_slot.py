@@ -20,6 +20,9 @@ class SlotCharge(Protocol):
     spent_ns: int
     """Time of the event loop that the request has used so far."""
 
+    def find_wait(self) -> Awaitable[None] | None:
+        """Returns the wait before the next step of the request, for the quota of its client; None if there is none."""
+
     def settle(self, parts: Sequence[Part]) -> Sequence[Part]:
         """Charges the client. Returns the reply with the pause of the client."""
 
