@@ -67,9 +67,8 @@ class Case(NamedTuple):
 
 
 def list_cases() -> Iterator[Case]:
-    """Yields each attack with each choice of its parameters, which one mark names. pytest may have imported a module
-    under another name too: an attack is there once nevertheless."""
-    for test, found in {test.__name__: (test, found) for test, found in ATTACKS.items()}.values():
+    """Yields each attack with each choice of its parameters, which one mark names."""
+    for test, found in ATTACKS.items():
         name = test.__name__.removeprefix("test_")
         marks = [mark for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"]
         if not marks:
