@@ -10,7 +10,7 @@ import pytest
 from tests.e2e import http_site
 from tests.e2e.http_site import HttpBroker
 from tests.e2e.kafka_site import KafkaBroker, RawClient, produce, run
-from tests.unit.hot.test_batch_timestamps import made, overflowing
+from tests.unit.hot.test_validation_of_timestamps import made, overflowing
 from tiered.records.batch import decode_header
 from tiered.records.model import Codec
 from tiered.replication.leader_replica import LeaderReplica

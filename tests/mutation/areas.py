@@ -66,9 +66,9 @@ _DISKS = (
 _SECURITY_UNITS = (
     "tests/unit/security", "tests/unit/quotas", "tests/unit/kafka/test_rights.py",
     *(f"tests/unit/controller/test_{name}.py" for name in (
-        "acl_changes", "client_quotas", "delegation_tokens", "scram_credentials",
+        "acls", "client_quotas", "delegation_tokens", "scram_credentials",
     )),
-    *(f"tests/unit/access/test_{name}.py" for name in ("audit_log", "known_tokens", "quota_tables")),
+    *(f"tests/unit/access/test_{name}.py" for name in ("audit_log", "delegation_tokens", "client_quotas_tables")),
 )  # fmt: skip
 _SECURITY_WHOLE = tuple(
     f"tests/e2e/test_{name}.py"
@@ -80,7 +80,8 @@ _SECURITY_WHOLE = tuple(
 )  # fmt: skip
 AREAS = {
     "replication": Area(
-        _mutants("replication"), ("tests/unit/replication",), (*_CLUSTERS, *_COPIES), ("drawn",), _NODES
+        _mutants("replication"), ("tests/unit/replication", "tests/unit/upkeep", "tests/unit/hosting"),
+        (*_CLUSTERS, *_COPIES), ("drawn",), _NODES,
     ),
     "metadata": Area(
         _mutants("metadata"),
@@ -99,12 +100,12 @@ AREAS = {
     ),
     "recovery": Area(
         _mutants("recovery"),
-        tuple(f"tests/unit/{name}" for name in ("broker", "durability", "hot", "producers", "replication")),
+        tuple(f"tests/unit/{name}" for name in ("broker", "durability", "hot", "producers", "replication", "upkeep")),
         (*_DISKS, f"{SCENARIOS}/test_impostors.py", *_CLUSTERS, *_COPIES), ("one-broker", "drawn"),
         (*_NODES, "tests/sim/rig/test_sim_broker_offsets_noted.py"),
     ),
     "cold": Area(
-        _mutants("cold"), ("tests/unit/cold", "tests/unit/object_store", "tests/unit/replication"),
+        _mutants("cold"), ("tests/unit/cold", "tests/unit/object_store", "tests/unit/replication", "tests/unit/upkeep"),
         _CLUSTERS, ("one-broker", "drawn"), (*_NODES, "tests/e2e/test_cold.py"),
     ),
     "faces": Area(

@@ -1,6 +1,6 @@
 """Texts of topic settings, and what Kafka 4.2 shows for each: the same value, or None if it refuses the text.
 
-`tests/unit/config/test_normal_form.py` parses them, and `tests/e2e/test_kafka_configs_beside_the_peer.py` sends them to
+`tests/unit/config/test_setting.py` parses them, and `tests/e2e/test_kafka_configs_beside_the_peer.py` sends them to
 both brokers.
 """
 

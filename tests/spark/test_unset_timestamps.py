@@ -10,7 +10,7 @@ import pytest
 from pyspark_tiered.reader import TieredReader
 from pyspark_tiered.source import check_options
 from tests.spark import filling
-from tests.unit.hot.test_batch_timestamps import with_header
+from tests.unit.hot.test_validation_of_timestamps import with_header
 from tiered.errors import Refused
 from tiered.ids import PartitionId
 from tiered.records.batch import encode_batch

@@ -36,19 +36,19 @@ from tests.sim.scenarios import (
 from tests.unit.broker import test_registration
 from tests.unit.cold import test_uploader
 from tests.unit.controller import test_channel, test_controller
-from tests.unit.coordinator import test_coordinator_host, test_snapshot, test_snapshotter
+from tests.unit.coordinator import test_host, test_snapshot, test_snapshotter
 from tests.unit.durability import test_loss_rules
 from tests.unit.groups import test_member_requests
 from tests.unit.hot import (
     test_disk_log,
-    test_log_bad_days,
+    test_disk_log_faults,
     test_producer_recovery,
+    test_recovery_of_suspect_logs,
     test_retention,
-    test_suspect_logs,
     test_unopened_log,
 )
 from tests.unit.metadata import test_loader
-from tests.unit.replication import test_leader_state, test_producers_behind_the_bucket, test_replica_fetcher
+from tests.unit.replication import test_cold_history, test_leader_state, test_replica_fetcher
 
 FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     18101173: (
@@ -65,7 +65,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     16000318: (
         "a power cut took the begin of a log and the producers below, and its next leader wrote retries twice",
-        test_producers_behind_the_bucket.test_leader_restores_producers_that_a_power_cut_took,
+        test_cold_history.test_leader_restores_producers_that_a_power_cut_took,
     ),
     18020337: (
         "a flush of a closed log went on, and wrote to the files of the next log of its name",
@@ -73,7 +73,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     18001838: (
         "a coordinator was loaded anew from a snapshot below the log start, which a newer snapshot had moved meanwhile",
-        test_coordinator_host.test_load_begins_with_the_snapshot_that_was_written_meanwhile,
+        test_host.test_load_begins_with_the_snapshot_that_was_written_meanwhile,
     ),
     12200120: (
         "the run waited for uploads that a transaction holds back which its coordinator has lost with the disks",
@@ -85,7 +85,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     12000971: (
         "a log whose restart failed had no segment, and its maintenance ended the broker as a bug does",
-        test_log_bad_days.test_log_whose_restart_failed_can_be_maintained_and_closed,
+        test_disk_log_faults.test_log_whose_restart_failed_can_be_maintained_and_closed,
     ),
     12002280: (
         "a broker that had failed repeated its announcement for half a minute before its start ended",
@@ -149,7 +149,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11402112: (
         "bytes that came wrong twice made a leader without its disk forget all but the last batch of a producer",
-        test_producers_behind_the_bucket.test_damaged_batches_of_a_producer_are_read_again,
+        test_cold_history.test_damaged_batches_of_a_producer_are_read_again,
     ),
     11400000: (
         "a record of that moment went with an old segment, for its timestamp was ahead of the broker's clock",
@@ -221,7 +221,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     7020636: (
         "rot that was found came back with a power cut, below the point from which on the next start looked",
-        test_suspect_logs.test_corruption_that_returns_after_a_power_cut_is_truncated_again,
+        test_recovery_of_suspect_logs.test_corruption_that_returns_after_a_power_cut_is_truncated_again,
     ),
     7003915: (
         "the model asked of who joined and came back within one slot what it had when it was back",
@@ -233,7 +233,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     7022703: (
         "a power cut took what was known of producers, once the segments that it was made from had been dropped",
-        test_log_bad_days.test_producers_of_deleted_segments_survive_a_power_cut,
+        test_disk_log_faults.test_producers_of_deleted_segments_survive_a_power_cut,
     ),
     7023257: (
         "retention by age of a local segment took what was before it in the bucket, and younger",
@@ -241,7 +241,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     7021195: (
         "a damaged producer snapshot was kept open after it had been removed",
-        test_log_bad_days.test_damaged_producer_snapshot_is_rebuilt_before_upload,
+        test_disk_log_faults.test_damaged_producer_snapshot_is_rebuilt_before_upload,
     ),
     7030212: (
         "the checker wanted the order of what was under way together where the broker had lost all of the producer",
@@ -257,7 +257,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11000932: (
         "a log that began behind the bucket knew no retries of what only sub-manifests name",
-        test_producers_behind_the_bucket.test_retries_are_known_by_segments_that_only_sub_manifests_name,
+        test_cold_history.test_retries_are_known_by_segments_that_only_sub_manifests_name,
     ),
     11000209: (
         "a leader that knew the next one, or was behind the controller, acknowledged after an unclean election",
@@ -289,7 +289,7 @@ FOUND: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     11100104: (
         "a power cut brought back the note that a log had rotted",
-        test_suspect_logs.test_log_stays_suspect_until_cleared_however_its_process_ends,
+        test_recovery_of_suspect_logs.test_log_stays_suspect_until_cleared_however_its_process_ends,
     ),
     11100511: (
         "a deletion that the bucket did not take kept followers out of the in-sync set",
@@ -359,7 +359,7 @@ ALONE: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     20893: (
         "a producer snapshot that a power cut had torn went to the bucket",
-        test_log_bad_days.test_damaged_producer_snapshot_is_rebuilt_before_upload,
+        test_disk_log_faults.test_damaged_producer_snapshot_is_rebuilt_before_upload,
     ),
     10092: (
         "a fence that came late for a deleted topic took the next one of its name out of service",
@@ -374,7 +374,7 @@ GROUPS: dict[int, tuple[str, Callable[..., Any]]] = {
     ),
     31: (
         "a log was loaded from a snapshot that a newer one had replaced meanwhile",
-        test_coordinator_host.test_load_begins_with_the_snapshot_that_was_written_meanwhile,
+        test_host.test_load_begins_with_the_snapshot_that_was_written_meanwhile,
     ),
     15: (
         "a snapshot that landed after its leader was gone brought back other offsets than the acknowledged ones",

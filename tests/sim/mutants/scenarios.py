@@ -10,9 +10,9 @@ from tests.sim.scenarios import test_transactional_offsets, test_transactions
 from tests.sim.scenarios.three import ThreeBrokers, run_scenario
 from tests.unit.cold import test_uploader
 from tests.unit.controller import test_partition_transitions
-from tests.unit.coordinator import test_transactional_writes
+from tests.unit.coordinator import test_runtime_transactions
 from tests.unit.coordinator.counters import CounterRig
-from tests.unit.replication import test_ends_of_epochs, test_leader_state
+from tests.unit.replication import test_leader_state, test_offset_lookup_of_epochs
 from tiered.controller.requests import CreateTopic
 from tiered.metadata.image import Image
 from tiered.metadata.layout import Entry, encode_entry, slot_key
@@ -50,12 +50,12 @@ SCENARIOS: dict[str, Callable[[], None]] = {
     "unclean_election": test_partition_transitions.test_replica_that_leaves_a_small_isr_stays_eligible,
     "r2_joins_behind": test_leader_state.test_follower_joins_isr_only_at_epoch_start,
     "sweep_too_early": test_uploader.test_sweep_spares_the_object_of_an_undecided_change,
-    "wrong_cold_epoch": test_ends_of_epochs.test_end_of_a_cold_epoch_is_found_in_lineages_of_segments,
+    "wrong_cold_epoch": test_offset_lookup_of_epochs.test_end_of_a_cold_epoch_is_found_in_lineages_of_segments,
     "fenced_upload": test_uploader.test_upload_of_a_fenced_leader_is_not_named,
     "marker_before_decision": test_transactions.test_no_marker_is_written_before_the_outcome_is_committed,
     "old_marker": lambda: test_transactions.test_marker_of_an_earlier_coordinator_ends_no_later_transaction(2),
     "guard_outlives_marker": lambda: (
-        test_transactional_writes.test_coordinator_refuses_records_that_a_marker_overtook_and_goes_on(CounterRig())
+        test_runtime_transactions.test_coordinator_refuses_records_that_a_marker_overtook_and_goes_on(CounterRig())
     ),
     "markers_forgotten": lambda: (
         test_transactions.test_markers_of_a_decided_transaction_are_sent_by_the_next_coordinator(True)

@@ -11,7 +11,7 @@ from tests.sim.cluster.observer import BrokenRules, Finding
 from tests.sim.harness.bucket_rules import BucketRules
 from tests.sim.harness.disk import SimDisk
 from tests.unit.cold.rig import PID, Broker, Rig
-from tests.unit.cold.test_cold_cleaner import clean
+from tests.unit.cold.test_cleaner import clean
 from tests.unit.hot.cleaning import put
 from tests.unit.hot.fixtures import DIRECTORY, NOW, config, disk, open_log
 from tiered.cold.cold_cleaning import ColdCleanResult

@@ -9,7 +9,7 @@ import pytest
 
 from tests.sim.harness.disk import Op
 from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, fill, numbers, read_values, run
-from tests.unit.hot.test_transactions_in_log import data, marker
+from tests.unit.hot.test_disk_log_transactions import data, marker
 from tiered.errors import Refused
 from tiered.producers.known_producers import IDLE_MS
 from tiered.records.batch import encode_batch

@@ -11,7 +11,7 @@ import pytest
 
 from tests.sim.harness.disk import SimDisk
 from tests.unit.cold.rig import PID, Broker, Rig
-from tests.unit.cold.test_cold_cleaner import check_bucket, clean, last_of_each, read, run, upload
+from tests.unit.cold.test_cleaner import check_bucket, clean, last_of_each, read, run, upload
 from tests.unit.hot.cleaning import facts, put, read_all
 from tests.unit.hot.fixtures import NOW, append, config, open_log
 from tests.unit.hot.transactions import TransactionWriter

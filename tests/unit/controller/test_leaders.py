@@ -413,7 +413,7 @@ def test_loss_of_a_missing_partition_is_ignored() -> None:
 
 
 def test_one_decision_elects_leaders_of_ten_thousand_partitions() -> None:
-    """`test_large_topics.py` bounds what the decision costs for each partition."""
+    """`test_topics_of_many_partitions.py` bounds what the decision costs for each partition."""
     shard = cluster(1, 2, 3, settings=Settings(tiered_partitions_max_per_broker=10_000))
     for name in "abcd":
         decide(shard, requests.CreateTopic(name, 2_500, 3, configs=TWO))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.kafka.test_frames_by_hand import echo, response_frame
+from tests.unit.kafka.test_frames import echo, response_frame
 from tiered.errors import Code
 from tiered.ids import TopicId
 from tiered.metadata.image import Image

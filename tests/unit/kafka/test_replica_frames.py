@@ -10,7 +10,7 @@ import pytest
 
 from tests.fuzz.frames import SECONDS_MOST
 from tests.fuzz.mutations import mutate
-from tests.unit.kafka.test_frames_by_hand import response_frame
+from tests.unit.kafka.test_frames import response_frame
 from tests.unit.kafka.values import Drawn
 from tiered.ids import TopicId
 from tiered.peers import DivergingEpoch, PartitionFetch, ReplicaFetch

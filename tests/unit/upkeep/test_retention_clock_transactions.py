@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.unit.hot.transactions import TransactionWriter
 from tests.unit.replication.rig import ReplicationRig
-from tests.unit.replication.test_tiering_switches import fill, run_passes, small
+from tests.unit.upkeep.test_tiering_switches import fill, run_passes, small
 
 OPEN_AT, END = 20, 100
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.controller.test_large_topics import count_calls
+from tests.unit.controller.test_topics_of_many_partitions import count_calls
 from tests.unit.groups.rig import RANGE, G, Rig, subscription
 from tiered.errors import Code
 from tiered.groups.limits import GroupSettings

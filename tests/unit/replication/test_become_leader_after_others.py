@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.hot.fixtures import batch
 from tests.unit.replication.rig import LeaderList, ReplicationRig, append_batch, read_bytes
-from tests.unit.replication.test_roles import wait_for_leader, wait_until
+from tests.unit.replication.test_leader_replica_roles import wait_for_leader, wait_until
 from tests.unit.replication.three_brokers import ThreeBrokers
 from tiered.config.settings import Settings, TopicConfig
 from tiered.errors import Fenced, Refused

@@ -11,7 +11,7 @@ from tests.sim.harness.disk import SimDisk
 from tests.unit.cold.rig import LocalLog
 from tests.unit.cold.rig import batch as keyed_batch
 from tests.unit.hot.fixtures import NOW, batch
-from tests.unit.hot.test_transactions_in_log import data, marker
+from tests.unit.hot.test_disk_log_transactions import data, marker
 from tests.unit.replication.rig import (
     INCARNATIONS,
     TOPIC_ID,
@@ -23,7 +23,7 @@ from tests.unit.replication.rig import (
     read_bytes,
     read_log,
 )
-from tests.unit.replication.test_roles import wait_until
+from tests.unit.replication.test_leader_replica_roles import wait_until
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Refused
 from tiered.hot.time_lookup import TimeLookups

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.hot.fixtures import NOW, batch
 from tests.unit.replication.rig import TP, BrokerRig, DirectPeers, ReplicationRig, RunningFetchers
-from tests.unit.replication.test_roles import wait_until
+from tests.unit.replication.test_leader_replica_roles import wait_until
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Refused
 from tiered.hot.disk_log import DiskLog

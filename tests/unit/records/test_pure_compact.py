@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.records.test_native_and_pure import mutated_bytes
+from tests.unit.records.test_pure import mutated_bytes
 from tiered.records import native, pure_compact
 from tiered.records.batch import encode_batch
 from tiered.records.model import HEADER_BYTES, Codec

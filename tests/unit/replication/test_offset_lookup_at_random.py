@@ -12,7 +12,7 @@ import random
 import pytest
 
 from tests.unit.replication.rig import ReplicationRig
-from tests.unit.replication.test_offset_lookups import SMALL, find_newest
+from tests.unit.replication.test_offset_lookup import SMALL, find_newest
 from tiered.records.batch import encode_batch
 from tiered.records.model import Codec
 from tiered.replication.leader_replica import LeaderReplica

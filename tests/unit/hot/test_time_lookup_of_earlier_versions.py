@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.hot.cleaning import clean, facts, put, read_all
 from tests.unit.hot.fixtures import NOW, FixedClock, append, config, disk, open_log
-from tests.unit.hot.test_batch_timestamps import made, overflowing
+from tests.unit.hot.test_validation_of_timestamps import made, overflowing
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.time_lookup import TimeLookups, find_max_timestamp, search_log
 from tiered.records import native, pure

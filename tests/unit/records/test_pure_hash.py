@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.records.test_native_and_pure import both
+from tests.unit.records.test_pure import both
 from tiered.records import native, pure_hash
 
 SECRET = bytes(range(16))

@@ -24,7 +24,7 @@ from tests.unit.replication.rig import (
     read_bytes,
     read_log,
 )
-from tests.unit.replication.test_roles import wait_until
+from tests.unit.replication.test_leader_replica_roles import wait_until
 from tiered.cold.layout import SectionKind, SectionRef
 from tiered.cold.manifest import SegmentEntry
 from tiered.compaction.batch_filter import marker_kind

@@ -12,10 +12,10 @@ import pytest
 
 from tests.sim.harness.disk import SimDisk
 from tests.unit.cold.rig import PID, TOPIC, Broker, Rig, Segment, entry, manifest
-from tests.unit.cold.test_cold_cleaner import clean
+from tests.unit.cold.test_cleaner import clean
 from tests.unit.hot.fixtures import config, open_log
-from tests.unit.hot.test_batch_timestamps import made, with_header
-from tests.unit.hot.test_old_timestamps import put_old
+from tests.unit.hot.test_time_lookup_of_earlier_versions import put_old
+from tests.unit.hot.test_validation_of_timestamps import made, with_header
 from tiered.cold.manifest import Manifest, SegmentEntry, Submanifests
 from tiered.cold.planner import Expiry, find_expiry, may_expire
 from tiered.cold.reader import LOOKUP_BYTES

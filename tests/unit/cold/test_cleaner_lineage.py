@@ -7,7 +7,7 @@ import random
 
 from tests.sim.harness.disk import SimDisk
 from tests.unit.cold.rig import Rig
-from tests.unit.cold.test_cold_cleaner import clean, last_of_each, read, run, upload
+from tests.unit.cold.test_cleaner import clean, last_of_each, read, run, upload
 from tests.unit.hot.cleaning import facts
 from tests.unit.hot.fixtures import NOW, config, open_log
 from tiered.compaction.cleanable_range import RELATIVE_MAX

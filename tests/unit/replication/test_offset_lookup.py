@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
-from tests.unit.hot.test_batch_timestamps import made
+from tests.unit.hot.test_validation_of_timestamps import made
 from tests.unit.replication.rig import ReplicationRig
 from tiered.cold.manifest import Manifest
 from tiered.config.settings import TopicConfig
