@@ -267,7 +267,7 @@ def test_tests_and_mutants_of_the_ack_table_exist(row: list[str]) -> None:
     assert bool(named) == (survives != "nothing is promised")
     for each in named:
         path, _, function = each.partition("::")
-        assert re.search(rf"^def {function}\(", (ROOT / path).read_text(), re.MULTILINE), each
+        assert re.search(rf"^(async )?def {function}\(", (ROOT / path).read_text(), re.MULTILINE), each
     assert set(re.findall(r"`([^`]+)`", mutants)) <= MUTANTS.keys()
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.scenario import run_alone, run_by
 from tiered.errors import Refused, Unavailable
 from tiered.metadata.layout import FORMAT_KEY
 from tiered.object_store.directory import CREDENTIAL, LOCKS, TEMPORARY_MS, DirectoryStore
@@ -151,13 +152,11 @@ def test_unusable_directory_is_refused_by_name(tmp_path: Path) -> None:
         new_store(tmp_path / "file" / "store")
 
 
-def test_key_below_an_object_cannot_be_written(tmp_path: Path) -> None:
-    async def body() -> None:
-        store = new_store(tmp_path)
-        await store.put("k", b"x")
-        assert isinstance(await store.put("k/below", b"x", if_absent=True), Unknown)
-
-    asyncio.run(body())
+@run_by(run_alone)
+async def test_key_below_an_object_cannot_be_written(*, tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    await store.put("k", b"x")
+    assert isinstance(await store.put("k/below", b"x", if_absent=True), Unknown)
 
 
 def test_lock_held_too_long_leaves_the_outcome_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,30 +178,27 @@ def test_lock_held_too_long_leaves_the_outcome_unknown(tmp_path: Path, monkeypat
     assert os.listdir(tmp_path / ".tmp") == []
 
 
-def test_store_without_its_directory_is_unavailable_and_not_empty(tmp_path: Path) -> None:
+@run_by(run_alone)
+async def test_store_without_its_directory_is_unavailable_and_not_empty(*, tmp_path: Path) -> None:
     """An unmounted disk leaves an empty folder: the store must not report that there are no objects."""
     root = tmp_path / "mounted"
-
-    async def body() -> None:
-        store = new_store(root)
-        made = await store.put("k/1", b"x", if_absent=True)
-        assert isinstance(made, Ok)
-        root.rename(tmp_path / "away")
-        for there in (False, True):
-            if there:
-                root.mkdir()
-            for asked in (store.get("k/1"), store.get("k/1", 0, 1), store.list("k/"), store.delete(["k/1"])):
-                with pytest.raises(Unavailable, match=str(root)):
-                    await asked
-            assert isinstance(await store.put("k/1", b"y", if_match=made.version), Unknown)
-            assert isinstance(await store.put("k/2", b"y", if_absent=True), Unknown)
-        root.rmdir()
-        (tmp_path / "away").rename(root)
-        assert isinstance(await store.get("k/1"), GetResult)
-        assert isinstance(await store.get("k/2"), NotFound)
-        assert await store.list("z") == []
-
-    asyncio.run(body())
+    store = new_store(root)
+    made = await store.put("k/1", b"x", if_absent=True)
+    assert isinstance(made, Ok)
+    root.rename(tmp_path / "away")
+    for there in (False, True):
+        if there:
+            root.mkdir()
+        for asked in (store.get("k/1"), store.get("k/1", 0, 1), store.list("k/"), store.delete(["k/1"])):
+            with pytest.raises(Unavailable, match=str(root)):
+                await asked
+        assert isinstance(await store.put("k/1", b"y", if_match=made.version), Unknown)
+        assert isinstance(await store.put("k/2", b"y", if_absent=True), Unknown)
+    root.rmdir()
+    (tmp_path / "away").rename(root)
+    assert isinstance(await store.get("k/1"), GetResult)
+    assert isinstance(await store.get("k/2"), NotFound)
+    assert await store.list("z") == []
 
 
 def test_file_system_with_coarse_times_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.scenario import run_alone, run_by
 from tests.unit.hot.fixtures import DIRECTORY, append, batch, config, open_log
 from tiered.errors import Refused, Unavailable
 from tiered.hot.segment_files import OpenFiles
@@ -67,51 +68,46 @@ def test_append_that_does_not_fit_is_rolled_back(disk: LocalDisk, small_files: N
     assert file.append([b"y" * 100]) == LIMIT_BYTES
 
 
-def test_failed_sync_ends_writes_and_not_reads(disk: LocalDisk) -> None:
-    async def body() -> None:
-        file = disk.open("f", create=True)
-        file.append([b"abc"])
-        pipe, other = os.pipe()  # a descriptor that cannot be synced stands for a dying drive
+@run_by(run_alone)
+async def test_failed_sync_ends_writes_and_not_reads(*, disk: LocalDisk) -> None:
+    file = disk.open("f", create=True)
+    file.append([b"abc"])
+    pipe, other = os.pipe()  # a descriptor that cannot be synced stands for a dying drive
+    with pytest.raises(Unavailable, match="sync failed path=g") as caught:
+        await disk.sync_descriptor(pipe, "g", os.fsync)
+    os.close(other)
+    assert caught.value.final
+    for write in (lambda: file.append([b"x"]), lambda: file.truncate(0), lambda: disk.rename("f", "g")):
         with pytest.raises(Unavailable, match="sync failed path=g") as caught:
-            await disk.sync_descriptor(pipe, "g", os.fsync)
-        os.close(other)
+            write()
         assert caught.value.final
-        for write in (lambda: file.append([b"x"]), lambda: file.truncate(0), lambda: disk.rename("f", "g")):
-            with pytest.raises(Unavailable, match="sync failed path=g") as caught:
-                write()
-            assert caught.value.final
-        with pytest.raises(Unavailable):
-            await file.sync()
-        assert file.pread(0, 9) == b"abc"
-        disk.remove("f")
-        assert disk.list(".") == []
-
-    asyncio.run(body())
+    with pytest.raises(Unavailable):
+        await file.sync()
+    assert file.pread(0, 9) == b"abc"
+    disk.remove("f")
+    assert disk.list(".") == []
 
 
-def test_failed_sync_of_a_cancelled_caller_ends_writes_too(disk: LocalDisk) -> None:
+@run_by(run_alone)
+async def test_failed_sync_of_a_cancelled_caller_ends_writes_too(*, disk: LocalDisk) -> None:
     """The kernel reports a lost write once: the next sync would succeed and prove nothing."""
+    file = disk.open("f", create=True)
+    may_fail = threading.Event()
 
-    async def body() -> None:
-        file = disk.open("f", create=True)
-        may_fail = threading.Event()
+    def fail(descriptor: int) -> None:
+        assert may_fail.wait(10)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-        def fail(descriptor: int) -> None:
-            assert may_fail.wait(10)
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-        syncing = asyncio.ensure_future(disk.sync_descriptor(os.dup(file.fileno()), "f", fail))
-        while not syncing.cancelled():
-            await asyncio.sleep(0)
-            syncing.cancel()
-            await asyncio.gather(syncing, return_exceptions=True)
-        may_fail.set()
-        disk.close()  # waits for it
-        with pytest.raises(Unavailable, match="sync failed path=f") as caught:
-            await file.sync()
-        assert caught.value.final
-
-    asyncio.run(body())
+    syncing = asyncio.ensure_future(disk.sync_descriptor(os.dup(file.fileno()), "f", fail))
+    while not syncing.cancelled():
+        await asyncio.sleep(0)
+        syncing.cancel()
+        await asyncio.gather(syncing, return_exceptions=True)
+    may_fail.set()
+    disk.close()  # waits for it
+    with pytest.raises(Unavailable, match="sync failed path=f") as caught:
+        await file.sync()
+    assert caught.value.final
 
 
 @pytest.mark.parametrize(
@@ -150,21 +146,19 @@ def test_file_system_that_does_not_say_its_space_is_unavailable(
     assert not caught.value.final and not disk.write_errors().failure
 
 
-def test_sync_without_a_free_descriptor_is_unavailable(disk: LocalDisk) -> None:
-    async def body() -> None:
-        file = disk.open("f", create=True)
-        before = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
-        try:
-            for sync in (file.sync(), disk.sync_dir(".")):
-                with pytest.raises(Unavailable, match="Too many open files") as caught:
-                    await sync
-                assert not caught.value.final
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, before)
-        await file.sync()
-
-    asyncio.run(body())
+@run_by(run_alone)
+async def test_sync_without_a_free_descriptor_is_unavailable(*, disk: LocalDisk) -> None:
+    file = disk.open("f", create=True)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
+    try:
+        for sync in (file.sync(), disk.sync_dir(".")):
+            with pytest.raises(Unavailable, match="Too many open files") as caught:
+                await sync
+            assert not caught.value.final
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    await file.sync()
 
 
 def test_slow_delete_of_a_file_delays_nobody(disk: LocalDisk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,19 +297,17 @@ def test_blocks_are_reserved_behind_the_end_without_a_new_size(disk: LocalDisk) 
     assert disk.open("f", write=False).pread(0, 10) == b"xxxxx"
 
 
-def test_closed_segment_frees_its_reserved_blocks(disk: LocalDisk) -> None:
-    async def scenario() -> None:
-        log = await open_log(disk, config(segment_bytes=64 << 20))
-        for number in range(6):
-            append(log, batch(number, size=900_000))
-        path = f"{disk.root}/{DIRECTORY}/{0:020d}.log"
-        reserved = os.stat(path).st_blocks * 512 - os.stat(path).st_size
-        log.roll()
-        kept = os.stat(path).st_blocks * 512 - os.stat(path).st_size
-        assert kept < 64 << 10 and os.stat(path).st_size > 5 << 20
-        assert reserved > 1 << 20 or not reserve_blocks(disk.open("f", create=True).fileno(), 0, 4096)
-
-    asyncio.run(scenario())
+@run_by(run_alone)
+async def test_closed_segment_frees_its_reserved_blocks(*, disk: LocalDisk) -> None:
+    log = await open_log(disk, config(segment_bytes=64 << 20))
+    for number in range(6):
+        append(log, batch(number, size=900_000))
+    path = f"{disk.root}/{DIRECTORY}/{0:020d}.log"
+    reserved = os.stat(path).st_blocks * 512 - os.stat(path).st_size
+    log.roll()
+    kept = os.stat(path).st_blocks * 512 - os.stat(path).st_size
+    assert kept < 64 << 10 and os.stat(path).st_size > 5 << 20
+    assert reserved > 1 << 20 or not reserve_blocks(disk.open("f", create=True).fileno(), 0, 4096)
 
 
 def test_file_system_without_reservation_is_tried_once(disk: LocalDisk, monkeypatch: pytest.MonkeyPatch) -> None:

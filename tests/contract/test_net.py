@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.certificates import sign
+from tests.scenario import run_by
 from tests.sim.harness.disk import SimDisk
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.network import SimNetwork
@@ -116,110 +117,94 @@ def with_pair(case: Case, body: Body) -> None:
     case.run(main())
 
 
-def test_bytes_arrive_in_order_both_ways(case: Case) -> None:
-    async def body(near: Stream, far: Stream) -> None:
-        await send(near, b"question")
-        assert await receive(far, 8) == b"question"
-        await send(far, b"answer")
-        assert await receive(near, 6) == b"answer"
-
-    with_pair(case, body)
+@run_by(with_pair, "case")
+async def test_bytes_arrive_in_order_both_ways(near: Stream, far: Stream) -> None:
+    await send(near, b"question")
+    assert await receive(far, 8) == b"question"
+    await send(far, b"answer")
+    assert await receive(near, 6) == b"answer"
 
 
-def test_bytes_sent_with_more_to_come_arrive_anyway(case: Case) -> None:
-    async def body(near: Stream, far: Stream) -> None:
-        assert near.sendmsg([b"he", b"ad"], more=True) == 4
-        assert near.sendmsg([b"body"]) == 4
-        assert await receive(far, 8) == b"headbody"
-        assert near.sendmsg([b"alone"], more=True) == 5
-        assert await receive(far, 5) == b"alone"
-
-    with_pair(case, body)
+@run_by(with_pair, "case")
+async def test_bytes_sent_with_more_to_come_arrive_anyway(near: Stream, far: Stream) -> None:
+    assert near.sendmsg([b"he", b"ad"], more=True) == 4
+    assert near.sendmsg([b"body"]) == 4
+    assert await receive(far, 8) == b"headbody"
+    assert near.sendmsg([b"alone"], more=True) == 5
+    assert await receive(far, 5) == b"alone"
 
 
-def test_read_without_bytes_is_none_and_at_the_end_zero(case: Case) -> None:
-    async def body(near: Stream, far: Stream) -> None:
-        assert far.recv_into(memoryview(bytearray(10))) is None
-        await send(near, b"x")
-        near.close()
-        assert await receive(far, 10) == b"x"
-        assert far.recv_into(memoryview(bytearray(10))) == 0
-
-    with_pair(case, body)
+@run_by(with_pair, "case")
+async def test_read_without_bytes_is_none_and_at_the_end_zero(near: Stream, far: Stream) -> None:
+    assert far.recv_into(memoryview(bytearray(10))) is None
+    await send(near, b"x")
+    near.close()
+    assert await receive(far, 10) == b"x"
+    assert far.recv_into(memoryview(bytearray(10))) == 0
 
 
-def test_end_is_noticed_before_the_bytes_are_read(case: Case) -> None:
-    async def body(near: Stream, far: Stream) -> None:
-        await send(near, b"x")
-        assert not far.has_ended()
-        near.close()
-        async with asyncio.timeout(60):
-            while not far.has_ended():
-                await asyncio.sleep(0.001)
-        assert await receive(far, 10) == b"x"
-        assert far.has_ended()
-
-    with_pair(case, body)
+@run_by(with_pair, "case")
+async def test_end_is_noticed_before_the_bytes_are_read(near: Stream, far: Stream) -> None:
+    await send(near, b"x")
+    assert not far.has_ended()
+    near.close()
+    async with asyncio.timeout(60):
+        while not far.has_ended():
+            await asyncio.sleep(0.001)
+    assert await receive(far, 10) == b"x"
+    assert far.has_ended()
 
 
-def test_writer_that_outruns_its_reader_waits(case: Case) -> None:
+@run_by(with_pair, "case")
+async def test_writer_that_outruns_its_reader_waits(near: Stream, far: Stream) -> None:
     data = bytes(range(256)) * 40_000
-
-    async def body(near: Stream, far: Stream) -> None:
-        sent, would_block = 0, False
-        while not would_block:
-            step = near.sendmsg([memoryview(data)[sent:]])
-            would_block = step is None
-            sent += step or 0
-        assert 0 < sent < len(data)
-        received, _ = await asyncio.gather(receive(far, len(data)), send(near, data[sent:]))
-        assert received == data
-
-    with_pair(case, body)
+    sent, would_block = 0, False
+    while not would_block:
+        step = near.sendmsg([memoryview(data)[sent:]])
+        would_block = step is None
+        sent += step or 0
+    assert 0 < sent < len(data)
+    received, _ = await asyncio.gather(receive(far, len(data)), send(near, data[sent:]))
+    assert received == data
 
 
-def test_file_is_sent_in_bounded_slices(case: Case) -> None:
+@run_by(with_pair, "case")
+async def test_file_is_sent_in_bounded_slices(near: Stream, far: Stream, *, case: Case) -> None:
     data = random.Random(3).randbytes(3_000_000)
+    file = case.disk.open("f", create=True)
+    file.append([data])
 
-    async def body(near: Stream, far: Stream) -> None:
-        file = case.disk.open("f", create=True)
-        file.append([data])
+    async def send_all() -> None:
+        at, end = 1000, 2_500_000
+        while at < end:
+            sent = near.send_file(FileSlice(file, at, end - at))
+            if sent is None:
+                await ready(near.on_writable)
+            else:
+                assert 0 < sent <= 1 << 20
+                at += sent
 
-        async def send_all() -> None:
-            at, end = 1000, 2_500_000
-            while at < end:
-                sent = near.send_file(FileSlice(file, at, end - at))
-                if sent is None:
-                    await ready(near.on_writable)
-                else:
-                    assert 0 < sent <= 1 << 20
-                    at += sent
-
-        received, _ = await asyncio.gather(receive(far, 2_499_000), send_all())
-        assert received == data[1000:2_500_000]
-
-    with_pair(case, body)
+    received, _ = await asyncio.gather(receive(far, 2_499_000), send_all())
+    assert received == data[1000:2_500_000]
 
 
-def test_readiness_repeats_until_all_is_read(case: Case) -> None:
-    async def body(near: Stream, far: Stream) -> None:
-        read = bytearray()
-        done = asyncio.Event()
+@run_by(with_pair, "case")
+async def test_readiness_repeats_until_all_is_read(near: Stream, far: Stream) -> None:
+    read = bytearray()
+    done = asyncio.Event()
 
-        def on_readable() -> None:
-            buffer = memoryview(bytearray(3))
-            got = far.recv_into(buffer)
-            read.extend(buffer[: got or 0])
-            if len(read) == 20:
-                done.set()
+    def on_readable() -> None:
+        buffer = memoryview(bytearray(3))
+        got = far.recv_into(buffer)
+        read.extend(buffer[: got or 0])
+        if len(read) == 20:
+            done.set()
 
-        far.on_readable(on_readable)
-        await send(near, b"x" * 20)
-        async with asyncio.timeout(120):
-            await done.wait()
-        far.on_readable(None)
-
-    with_pair(case, body)
+    far.on_readable(on_readable)
+    await send(near, b"x" * 20)
+    async with asyncio.timeout(120):
+        await done.wait()
+    far.on_readable(None)
 
 
 def test_connection_without_a_listener_is_refused(case: Case) -> None:
@@ -257,27 +242,23 @@ def test_one_port_has_one_listener(case: Case) -> None:
     case.run(main())
 
 
-def test_closed_stream_may_be_closed_again_and_unregistered(case: Case) -> None:
-    async def body(near: Stream, far: Stream) -> None:
-        near.close()
-        near.close()
-        near.on_readable(None)
-        near.on_writable(None)
-        with pytest.raises(Unavailable):
-            near.sendmsg([b"x"])
-
-    with_pair(case, body)
+@run_by(with_pair, "case")
+async def test_closed_stream_may_be_closed_again_and_unregistered(near: Stream, far: Stream) -> None:
+    near.close()
+    near.close()
+    near.on_readable(None)
+    near.on_writable(None)
+    with pytest.raises(Unavailable):
+        near.sendmsg([b"x"])
 
 
-def test_bytes_for_a_dead_peer_end_in_a_reset(case: Case) -> None:
-    async def body(near: Stream, far: Stream) -> None:
-        far.close()
-        with pytest.raises(Unavailable) as caught:
-            async with asyncio.timeout(120):
-                while True:
-                    if near.sendmsg([b"x" * 1000]) is None:
-                        await ready(near.on_writable)
-                    await asyncio.sleep(0.001)
-        assert caught.value.final
-
-    with_pair(case, body)
+@run_by(with_pair, "case")
+async def test_bytes_for_a_dead_peer_end_in_a_reset(near: Stream, far: Stream) -> None:
+    far.close()
+    with pytest.raises(Unavailable) as caught:
+        async with asyncio.timeout(120):
+            while True:
+                if near.sendmsg([b"x" * 1000]) is None:
+                    await ready(near.on_writable)
+                await asyncio.sleep(0.001)
+    assert caught.value.final

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.stores import StoreCase
+from tests.scenario import run_by
 from tiered.object_store.probe import probe
 from tiered.ports import Buffer, ConditionFailed, FileSlice, GetResult, NotFound, ObjectStore, Ok, PutResult
 from tiered.system.clock import SystemRng
@@ -31,98 +32,82 @@ async def body_of(store: ObjectStore, key: str) -> bytes:
     return got.data
 
 
-def test_get_returns_the_object_with_size_and_version(case: StoreCase) -> None:
-    async def body(store: ObjectStore) -> None:
-        result = await store.put("a/b", b"hello")
-        assert isinstance(result, Ok)
-        assert await store.get("a/b") == GetResult(b"hello", 5, result.version)
-
-    case.run(body)
+@run_by(StoreCase.run, "case")
+async def test_get_returns_the_object_with_size_and_version(store: ObjectStore) -> None:
+    result = await store.put("a/b", b"hello")
+    assert isinstance(result, Ok)
+    assert await store.get("a/b") == GetResult(b"hello", 5, result.version)
 
 
-def test_any_buffer_may_be_put(case: StoreCase) -> None:
-    async def body(store: ObjectStore) -> None:
-        await store.put("bytearray", bytearray(b"abc"))
-        await store.put("memoryview", memoryview(b"xabcx")[1:4])
-        await store.put("empty", b"")
-        found = [await body_of(store, key) for key in ("bytearray", "memoryview", "empty")]
-        assert found == [b"abc", b"abc", b""]
-
-    case.run(body)
+@run_by(StoreCase.run, "case")
+async def test_any_buffer_may_be_put(store: ObjectStore) -> None:
+    await store.put("bytearray", bytearray(b"abc"))
+    await store.put("memoryview", memoryview(b"xabcx")[1:4])
+    await store.put("empty", b"")
+    found = [await body_of(store, key) for key in ("bytearray", "memoryview", "empty")]
+    assert found == [b"abc", b"abc", b""]
 
 
-def test_range_is_shorter_only_at_the_end(case: StoreCase) -> None:
-    async def body(store: ObjectStore) -> None:
-        await store.put("k", b"0123456789")
-        ranges: list[tuple[int, int | None]] = [
-            (0, None),
-            (3, 4),
-            (8, 10),
-            (4, None),
-            (9, 1),
-            (10, 5),
-            (50, None),
-            (2, 0),
-        ]
-        wanted = [b"0123456789", b"3456", b"89", b"456789", b"9", b"", b"", b""]
-        version = await version_of(store, "k")
-        for (start, length), data in zip(ranges, wanted, strict=True):
-            assert await store.get("k", start, length) == GetResult(data, 10, version)
-
-    case.run(body)
+@run_by(StoreCase.run, "case")
+async def test_range_is_shorter_only_at_the_end(store: ObjectStore) -> None:
+    await store.put("k", b"0123456789")
+    ranges: list[tuple[int, int | None]] = [
+        (0, None),
+        (3, 4),
+        (8, 10),
+        (4, None),
+        (9, 1),
+        (10, 5),
+        (50, None),
+        (2, 0),
+    ]
+    wanted = [b"0123456789", b"3456", b"89", b"456789", b"9", b"", b"", b""]
+    version = await version_of(store, "k")
+    for (start, length), data in zip(ranges, wanted, strict=True):
+        assert await store.get("k", start, length) == GetResult(data, 10, version)
 
 
-def test_missing_object_is_not_found(case: StoreCase) -> None:
-    async def body(store: ObjectStore) -> None:
-        await store.put("folder/key", b"x")
-        answers = [await store.get("none"), await store.get("none", 3, 5), await store.get("none", 0, 0)]
-        assert [*answers, await store.get("folder")] == [NotFound()] * 4
-
-    case.run(body)
+@run_by(StoreCase.run, "case")
+async def test_missing_object_is_not_found(store: ObjectStore) -> None:
+    await store.put("folder/key", b"x")
+    answers = [await store.get("none"), await store.get("none", 3, 5), await store.get("none", 0, 0)]
+    assert [*answers, await store.get("folder")] == [NotFound()] * 4
 
 
-def test_create_fails_if_the_object_exists(case: StoreCase) -> None:
-    async def body(store: ObjectStore) -> None:
-        assert isinstance(await store.put("k", b"first", if_absent=True), Ok)
-        assert await store.put("k", b"second", if_absent=True) == ConditionFailed()
-        assert await body_of(store, "k") == b"first"
-        await store.delete(["k"])
-        assert isinstance(await store.put("k", b"third", if_absent=True), Ok)
-
-    case.run(body)
+@run_by(StoreCase.run, "case")
+async def test_create_fails_if_the_object_exists(store: ObjectStore) -> None:
+    assert isinstance(await store.put("k", b"first", if_absent=True), Ok)
+    assert await store.put("k", b"second", if_absent=True) == ConditionFailed()
+    assert await body_of(store, "k") == b"first"
+    await store.delete(["k"])
+    assert isinstance(await store.put("k", b"third", if_absent=True), Ok)
 
 
-def test_swap_needs_the_present_version(case: StoreCase) -> None:
-    async def body(store: ObjectStore) -> None:
-        first = await store.put("k", b"first")
-        assert isinstance(first, Ok)
-        second = await store.put("k", b"second", if_match=first.version)
-        assert isinstance(second, Ok) and second.version != first.version
-        assert await store.put("k", b"third", if_match=first.version) == ConditionFailed()
-        assert await store.get("k") == GetResult(b"second", 6, second.version)
-
-    case.run(body)
+@run_by(StoreCase.run, "case")
+async def test_swap_needs_the_present_version(store: ObjectStore) -> None:
+    first = await store.put("k", b"first")
+    assert isinstance(first, Ok)
+    second = await store.put("k", b"second", if_match=first.version)
+    assert isinstance(second, Ok) and second.version != first.version
+    assert await store.put("k", b"third", if_match=first.version) == ConditionFailed()
+    assert await store.get("k") == GetResult(b"second", 6, second.version)
 
 
-def test_swap_of_a_missing_object_fails(case: StoreCase) -> None:
-    async def body(store: ObjectStore) -> None:
-        first = await store.put("k", b"first")
-        assert isinstance(first, Ok)
-        await store.delete(["k"])
-        assert await store.put("k", b"second", if_match=first.version) == ConditionFailed()
-        assert await store.get("k") == NotFound()
-
-    case.run(body)
+@run_by(StoreCase.run, "case")
+async def test_swap_of_a_missing_object_fails(store: ObjectStore) -> None:
+    first = await store.put("k", b"first")
+    assert isinstance(first, Ok)
+    await store.delete(["k"])
+    assert await store.put("k", b"second", if_match=first.version) == ConditionFailed()
+    assert await store.get("k") == NotFound()
 
 
-def test_put_without_condition_overwrites_and_ends_the_old_version(case: StoreCase) -> None:
-    async def body(store: ObjectStore) -> None:
-        first = await store.put("k", b"first")
-        assert isinstance(first, Ok)
-        await store.put("k", b"second")
-        assert await store.put("k", b"third", if_match=first.version) == ConditionFailed()
-
-    case.run(body)
+@run_by(StoreCase.run, "case")
+async def test_put_without_condition_overwrites_and_ends_the_old_version(store: ObjectStore) -> None:
+    first = await store.put("k", b"first")
+    assert isinstance(first, Ok)
+    await store.put("k", b"second")
+    assert await store.put("k", b"third", if_match=first.version) == ConditionFailed()
 
 
 def test_same_bytes_get_another_version_in_our_stores(case: StoreCase) -> None:
@@ -226,40 +211,34 @@ def test_list_is_empty_only_behind_the_last_key(case: StoreCase, limit: int) -> 
     case.run(body)
 
 
-def test_list_has_the_version_of_each_object(case: StoreCase) -> None:
-    async def body(store: ObjectStore) -> None:
-        for data in (b"x", b"y"):
-            put = await store.put("k", data)
-            got = await store.get("k")
-            assert isinstance(put, Ok) and isinstance(got, GetResult)
-            assert [entry.version for entry in await store.list("k")] == [put.version] == [got.version]
-
-    case.run(body)
+@run_by(StoreCase.run, "case")
+async def test_list_has_the_version_of_each_object(store: ObjectStore) -> None:
+    for data in (b"x", b"y"):
+        put = await store.put("k", data)
+        got = await store.get("k")
+        assert isinstance(put, Ok) and isinstance(got, GetResult)
+        assert [entry.version for entry in await store.list("k")] == [put.version] == [got.version]
 
 
-def test_list_has_the_time_of_each_write(case: StoreCase) -> None:
-    async def body(store: ObjectStore) -> None:
-        await store.put("k", b"x")
-        first = (await store.list("k"))[0].modified_ms
-        await store.put("k2", b"x")
-        second = (await store.list("k2"))[0].modified_ms
-        assert 1_600_000_000_000 < first <= second < first + 60_000
-
-    case.run(body)
+@run_by(StoreCase.run, "case")
+async def test_list_has_the_time_of_each_write(store: ObjectStore) -> None:
+    await store.put("k", b"x")
+    first = (await store.list("k"))[0].modified_ms
+    await store.put("k2", b"x")
+    second = (await store.list("k2"))[0].modified_ms
+    assert 1_600_000_000_000 < first <= second < first + 60_000
 
 
-def test_delete_removes_objects_and_ignores_missing_ones(case: StoreCase) -> None:
-    async def body(store: ObjectStore) -> None:
-        for key in ("d/1", "d/2", "d/3"):
-            await store.put(key, b"x")
-        await store.delete(["d/1", "d/3", "d/none", "none/none"])
-        await store.delete([])
-        assert [entry.key for entry in await store.list("")] == ["d/2"]
-        await store.delete(["d/2"])
-        assert await store.list("") == []
-        assert isinstance(await store.put("d/1", b"again", if_absent=True), Ok)
-
-    case.run(body)
+@run_by(StoreCase.run, "case")
+async def test_delete_removes_objects_and_ignores_missing_ones(store: ObjectStore) -> None:
+    for key in ("d/1", "d/2", "d/3"):
+        await store.put(key, b"x")
+    await store.delete(["d/1", "d/3", "d/none", "none/none"])
+    await store.delete([])
+    assert [entry.key for entry in await store.list("")] == ["d/2"]
+    await store.delete(["d/2"])
+    assert await store.list("") == []
+    assert isinstance(await store.put("d/1", b"again", if_absent=True), Ok)
 
 
 async def race(store: ObjectStore, key: str, number: int, put: Callable[[bytes], Awaitable[PutResult]]) -> None:
@@ -273,23 +252,19 @@ async def race(store: ObjectStore, key: str, number: int, put: Callable[[bytes],
     assert await body_of(store, key) == winners[0]
 
 
-def test_one_of_fifty_racers_creates(case: StoreCase) -> None:
-    async def body(store: ObjectStore) -> None:
-        for number in range(case.rounds):
-            key = f"race/{number}"
-            await race(store, key, number, lambda data: store.put(key, data, if_absent=True))  # noqa: B023
-
-    case.run(body)
+@run_by(StoreCase.run, "case")
+async def test_one_of_fifty_racers_creates(store: ObjectStore, *, case: StoreCase) -> None:
+    for number in range(case.rounds):
+        key = f"race/{number}"
+        await race(store, key, number, lambda data: store.put(key, data, if_absent=True))  # noqa: B023
 
 
-def test_one_of_fifty_racers_swaps(case: StoreCase) -> None:
-    async def body(store: ObjectStore) -> None:
-        await store.put("race", b"start")
-        for number in range(case.rounds):
-            version = await version_of(store, "race")
-            await race(store, "race", number, lambda data: store.put("race", data, if_match=version))  # noqa: B023
-
-    case.run(body)
+@run_by(StoreCase.run, "case")
+async def test_one_of_fifty_racers_swaps(store: ObjectStore, *, case: StoreCase) -> None:
+    await store.put("race", b"start")
+    for number in range(case.rounds):
+        version = await version_of(store, "race")
+        await race(store, "race", number, lambda data: store.put("race", data, if_match=version))  # noqa: B023
 
 
 def test_counter_swapped_by_many_writers_loses_no_step(case: StoreCase) -> None:
@@ -309,9 +284,7 @@ def test_counter_swapped_by_many_writers_loses_no_step(case: StoreCase) -> None:
     case.run(body)
 
 
-def test_probe_accepts_the_store_and_leaves_no_object(case: StoreCase) -> None:
-    async def body(store: ObjectStore) -> None:
-        await probe(store, SystemRng())
-        assert await store.list("") == []
-
-    case.run(body)
+@run_by(StoreCase.run, "case")
+async def test_probe_accepts_the_store_and_leaves_no_object(store: ObjectStore) -> None:
+    await probe(store, SystemRng())
+    assert await store.list("") == []

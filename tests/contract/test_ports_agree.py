@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.scenario import run_alone, run_by
 from tests.sim.harness.disk import SimDisk
 from tiered.errors import Unavailable
 from tiered.object_store.directory import DirectoryStore
@@ -138,11 +138,9 @@ async def store_history(store: ObjectStore, rng: random.Random) -> list[object]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_directory_store_behaves_as_the_memory_store(seed: int, tmp_path: Path) -> None:
-    async def both() -> None:
-        directory = DirectoryStore(str(tmp_path), SystemClock(), SystemRng())
-        real = await store_history(directory, random.Random(seed))
-        await directory.close()
-        assert real == await store_history(MemoryStore(SystemClock()), random.Random(seed))
-
-    asyncio.run(both())
+@run_by(run_alone)
+async def test_directory_store_behaves_as_the_memory_store(*, seed: int, tmp_path: Path) -> None:
+    directory = DirectoryStore(str(tmp_path), SystemClock(), SystemRng())
+    real = await store_history(directory, random.Random(seed))
+    await directory.close()
+    assert real == await store_history(MemoryStore(SystemClock()), random.Random(seed))

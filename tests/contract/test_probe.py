@@ -11,6 +11,7 @@ import pytest
 
 from tests.fakes3 import FakeS3, HttpFault
 from tests.s3_rules import BUCKET
+from tests.scenario import run_alone, run_by
 from tests.sim.harness.clock import SimClock, SimRng
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.store import SimBucket
@@ -223,16 +224,16 @@ class Overwrites(MemoryStore):
         (IgnoresRanges, "a ranged get does not return"),
     ],
 )
-def test_used_store_that_breaks_conditions_is_refused_and_unchanged(kind: type[MemoryStore], reason: str) -> None:
-    async def body() -> None:
-        store = kind(SystemClock())
-        await store.put("k", b"held")
-        with pytest.raises(Refused, match=reason):
-            await probe_at_restart(store, "k", b"held", SystemRng())
-        got = await store.get("k")
-        assert isinstance(got, GetResult) and got.data == b"held"
-
-    asyncio.run(body())
+@run_by(run_alone)
+async def test_used_store_that_breaks_conditions_is_refused_and_unchanged(
+    *, kind: type[MemoryStore], reason: str
+) -> None:
+    store = kind(SystemClock())
+    await store.put("k", b"held")
+    with pytest.raises(Refused, match=reason):
+        await probe_at_restart(store, "k", b"held", SystemRng())
+    got = await store.get("k")
+    assert isinstance(got, GetResult) and got.data == b"held"
 
 
 def test_probe_of_a_used_store_takes_five_requests_without_a_change() -> None:

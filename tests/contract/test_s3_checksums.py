@@ -10,6 +10,7 @@ import pytest
 
 from tests.fakes3 import FakeS3
 from tests.s3_rules import BUCKET
+from tests.scenario import run_alone, run_by
 from tiered.errors import Unavailable
 from tiered.object_store.s3 import S3Store
 from tiered.object_store.s3_refusals import may_lack_checksum
@@ -33,54 +34,46 @@ def open_store(name: str) -> S3Store:
 
 
 @pytest.mark.parametrize("size", [3, IN_PARTS])
-def test_upload_is_repeated_with_its_checksum_once(strict: FakeS3, size: int) -> None:
+@run_by(run_alone)
+async def test_upload_is_repeated_with_its_checksum_once(*, strict: FakeS3, size: int) -> None:
     data = os.urandom(size)
-
-    async def body() -> None:
-        store = open_store(f"up{size}")
-        assert isinstance(await store.upload("a", [data[:1], data[1:]]), Ok)
-        first = strict.requests["PUT"]
-        assert isinstance(await store.upload("b", [data]), Ok)
-        parts = -(-size // PART_BYTES) if size == IN_PARTS else 1
-        assert strict.requests["PUT"] - first == parts, "the store's wish is known"
-        assert parts < first <= parts + 4
-        for key in ("a", "b"):
-            got = await store.get(key)
-            assert isinstance(got, GetResult) and got.data == data
-        await store.delete(["a", "b"])
-        await store.close()
-
-    asyncio.run(body())
+    store = open_store(f"up{size}")
+    assert isinstance(await store.upload("a", [data[:1], data[1:]]), Ok)
+    first = strict.requests["PUT"]
+    assert isinstance(await store.upload("b", [data]), Ok)
+    parts = -(-size // PART_BYTES) if size == IN_PARTS else 1
+    assert strict.requests["PUT"] - first == parts, "the store's wish is known"
+    assert parts < first <= parts + 4
+    for key in ("a", "b"):
+        got = await store.get(key)
+        assert isinstance(got, GetResult) and got.data == data
+    await store.delete(["a", "b"])
+    await store.close()
 
 
-def test_conditional_puts_carry_the_checksum_in_their_only_request(strict: FakeS3) -> None:
-    async def body() -> None:
-        store = open_store("conditional")
-        first = await store.put("k", b"first", if_absent=True)
-        assert isinstance(first, Ok)
-        assert isinstance(await store.put("k", b"second", if_match=first.version), Ok)
-        assert strict.requests["PUT"] == 2
-        await store.delete(["k"])
-        await store.close()
-
-    asyncio.run(body())
+@run_by(run_alone)
+async def test_conditional_puts_carry_the_checksum_in_their_only_request(*, strict: FakeS3) -> None:
+    store = open_store("conditional")
+    first = await store.put("k", b"first", if_absent=True)
+    assert isinstance(first, Ok)
+    assert isinstance(await store.put("k", b"second", if_match=first.version), Ok)
+    assert strict.requests["PUT"] == 2
+    await store.delete(["k"])
+    await store.close()
 
 
-def test_wish_that_begins_while_the_store_is_in_use_is_learnt(strict: FakeS3) -> None:
+@run_by(run_alone)
+async def test_wish_that_begins_while_the_store_is_in_use_is_learnt(*, strict: FakeS3) -> None:
     """An administrator sets a default retention."""
     strict.rules.puts_need_checksum = False
-
-    async def body() -> None:
-        store = open_store("later")
-        assert isinstance(await store.upload("a", [b"abc"]), Ok)
-        assert strict.requests["PUT"] == 1
-        strict.rules.puts_need_checksum = True
-        assert isinstance(await store.upload("a", [b"abc"]), Ok)
-        assert strict.requests["PUT"] == 3
-        await store.delete(["a"])
-        await store.close()
-
-    asyncio.run(body())
+    store = open_store("later")
+    assert isinstance(await store.upload("a", [b"abc"]), Ok)
+    assert strict.requests["PUT"] == 1
+    strict.rules.puts_need_checksum = True
+    assert isinstance(await store.upload("a", [b"abc"]), Ok)
+    assert strict.requests["PUT"] == 3
+    await store.delete(["a"])
+    await store.close()
 
 
 def test_other_refusal_of_an_upload_is_not_repeated(fake: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.test_net import receive
+from tests.scenario import run_alone, run_by
 from tests.sim.harness.disk import SimDisk
 from tests.unit.hot.fixtures import FixedClock
 from tiered.errors import Unavailable
@@ -52,37 +53,34 @@ def test_listener_without_free_descriptors_waits_and_continues(monkeypatch: pyte
     asyncio.run(body())
 
 
-def test_many_new_connections_are_accepted_in_many_turns_of_the_loop() -> None:
+@run_by(run_alone)
+async def test_many_new_connections_are_accepted_in_many_turns_of_the_loop() -> None:
     """Each takes longer here than a turn has for them, so other work comes between any two."""
+    loop, turns, accepted = asyncio.get_running_loop(), 0, list[int]()
+    done = asyncio.Event()
 
-    async def body() -> None:
-        loop, turns, accepted = asyncio.get_running_loop(), 0, list[int]()
-        done = asyncio.Event()
+    def accept(stream: Stream) -> None:
+        ends = loop.time() + 2 * ACCEPT_TURN_SECONDS
+        while loop.time() < ends:
+            pass
+        accepted.append(turns)
+        stream.close()
+        if len(accepted) == len(clients):
+            done.set()
 
-        def accept(stream: Stream) -> None:
-            ends = loop.time() + 2 * ACCEPT_TURN_SECONDS
-            while loop.time() < ends:
-                pass
-            accepted.append(turns)
-            stream.close()
-            if len(accepted) == len(clients):
-                done.set()
+    def count_turns() -> None:
+        nonlocal turns
+        turns += 1
+        loop.call_soon(count_turns)
 
-        def count_turns() -> None:
-            nonlocal turns
-            turns += 1
-            loop.call_soon(count_turns)
-
-        listener = await SocketNet().listen(HOST, 0, accept)
-        with ExitStack() as stack:
-            clients = [stack.enter_context(socket.create_connection((HOST, listener.port))) for _ in range(5)]
-            count_turns()
-            async with asyncio.timeout(120):
-                await done.wait()
-        listener.close()
-        assert len(set(accepted)) == 5
-
-    asyncio.run(body())
+    listener = await SocketNet().listen(HOST, 0, accept)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(socket.create_connection((HOST, listener.port))) for _ in range(5)]
+        count_turns()
+        async with asyncio.timeout(120):
+            await done.wait()
+    listener.close()
+    assert len(set(accepted)) == 5
 
 
 def test_first_connection_needs_one_descriptor_only() -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from tests.certificates import Signed, sign
 from tests.contract.test_net import receive
+from tests.scenario import run_alone, run_by
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.network import SimNetwork
 from tiered.errors import Unavailable
@@ -125,21 +126,19 @@ def test_bytes_that_are_no_handshake_end_the_connection_with_a_reason(said: byte
     with_site(server_context(sign("CN=x", AUTHORITY), tmp_path), body)
 
 
-def test_tls_for_a_listener_without_it_fails_with_a_reason() -> None:
-    async def main() -> None:
-        accepted: list[Stream] = []
+@run_by(run_alone)
+async def test_tls_for_a_listener_without_it_fails_with_a_reason() -> None:
+    accepted: list[Stream] = []
 
-        def reply(stream: Stream) -> None:
-            accepted.append(stream)
-            stream.sendmsg([b"\0\0\0\x0e\0\0\0\x01" + bytes(10)])
+    def reply(stream: Stream) -> None:
+        accepted.append(stream)
+        stream.sendmsg([b"\0\0\0\x0e\0\0\0\x01" + bytes(10)])
 
-        listener = await SocketNet().listen(HOST, 0, reply)
-        with pytest.raises(Unavailable, match="the other side speaks no TLS"):
-            await connect(Site(listener.port, asyncio.Queue(1), asyncio.Queue(1)), client_context(AUTHORITY))
-        listener.close()
-        accepted[0].close()
-
-    asyncio.run(main())
+    listener = await SocketNet().listen(HOST, 0, reply)
+    with pytest.raises(Unavailable, match="the other side speaks no TLS"):
+        await connect(Site(listener.port, asyncio.Queue(1), asyncio.Queue(1)), client_context(AUTHORITY))
+    listener.close()
+    accepted[0].close()
 
 
 def test_handshake_that_takes_too_long_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

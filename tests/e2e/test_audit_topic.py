@@ -12,6 +12,7 @@ from tests.e2e.http_cluster import HttpCluster
 from tests.e2e.http_cluster import run as run_cluster
 from tests.e2e.http_site import HttpBroker, run, wait_until
 from tests.e2e.kafka_site import values_of
+from tests.scenario import run_by
 from tiered.access.audit_log import LINES_PER_SECOND
 from tiered.security.acls import Operation, ResourceType
 from tiered.security.principal import ANONYMOUS, Caller
@@ -59,20 +60,18 @@ def test_topic_gets_the_lines_that_waited_for_it(
     run(tmp_path, scenario, tiered_audit_topic="audit")
 
 
-def test_stop_writes_the_last_lines(tmp_path: Path) -> None:
-    async def scenario(site: HttpBroker) -> None:
-        await site.create("audit")
-        context = HttpContext(site.broker, HttpLimits())
-        audit = AuditTopic(context)
-        for number in range(LINES_PER_SECOND + 2):
-            refuse(site, str(number))
-        await audit.close()
-        await context.close()
-        *lines, counted = await lines_of(site)
-        assert [each["resource_name"] for each in lines] == [str(number) for number in range(LINES_PER_SECOND)]
-        assert counted["suppressed"] == 2 and not audit.waiting_lines
-
-    run(tmp_path, scenario, tiered_audit_topic="audit")
+@run_by(run, "tmp_path", tiered_audit_topic="audit")
+async def test_stop_writes_the_last_lines(site: HttpBroker) -> None:
+    await site.create("audit")
+    context = HttpContext(site.broker, HttpLimits())
+    audit = AuditTopic(context)
+    for number in range(LINES_PER_SECOND + 2):
+        refuse(site, str(number))
+    await audit.close()
+    await context.close()
+    *lines, counted = await lines_of(site)
+    assert [each["resource_name"] for each in lines] == [str(number) for number in range(LINES_PER_SECOND)]
+    assert counted["suppressed"] == 2 and not audit.waiting_lines
 
 
 def test_lines_go_to_the_leader_and_make_no_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

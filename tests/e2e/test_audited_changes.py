@@ -11,6 +11,7 @@ import tiered_api
 from tests.e2e.http_site import HttpBroker
 from tests.e2e.http_site import run as run_http
 from tests.e2e.kafka_site import KafkaBroker, produce, run, wait_until
+from tests.scenario import run_by
 from tiered.broker.broker import Broker
 from tiered_api.kafka.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from tiered_api.kafka.protocol.messages.delete_records import (
@@ -67,75 +68,68 @@ def rows(found: list[dict[str, Any]]) -> list[tuple[str, ...]]:
     ]
 
 
-def test_changes_over_the_kafka_protocol_have_lines(tmp_path: Path) -> None:
-    async def scenario(site: KafkaBroker) -> None:
-        replica = await site.create("t")
-        client, changes = await site.client(), watch(site.broker)
-        await client.ask(produce(replica, b"a", b"b"), 9, ProduceResponse)
-        config = AlterConfigsResource(TOPIC, "t", [AlterableConfig("retention.ms", 0, "1000")])
-        absent = AlterConfigsResource(TOPIC, "absent", [AlterableConfig("retention.ms", 0, "1000")])
-        await client.ask(IncrementalAlterConfigsRequest([config, absent]), 1, IncrementalAlterConfigsResponse)
-        trim = DeleteRecordsTopic("t", [DeleteRecordsPartition(0, 1), DeleteRecordsPartition(7, 1)])
-        await client.ask(DeleteRecordsRequest([trim], 10_000), 2, DeleteRecordsResponse)
-        place = [OffsetCommitRequestTopic("t", partitions=[OffsetCommitRequestPartition(0, 1)])]
-        committed = await client.ask(OffsetCommitRequest("g", topics=place), 8, OffsetCommitResponse)
-        assert committed.topics[0].partitions[0].error_code == 0
-        offsets = OffsetDeleteRequest("g", [OffsetDeleteRequestTopic("t", [OffsetDeleteRequestPartition(0)])])
-        await client.ask(offsets, 0, OffsetDeleteResponse)
-        await client.ask(OffsetCommitRequest("g", topics=place), 8, OffsetCommitResponse)
-        await client.ask(DeleteGroupsRequest(["g", "absent"]), 2, DeleteGroupsResponse)
-        await client.ask(DeleteTopicsRequest(topic_names=["t", "absent"], timeout_ms=10_000), 5, DeleteTopicsResponse)
-        assert rows(changes) == [
-            ("done", "ALTER_CONFIGS", "TOPIC", "t", "retention.ms=1000"),
-            ("done", "DELETE", "TOPIC", "t-0", "records below 1"),
-            ("done", "DELETE", "GROUP", "g", "offsets of t"),
-            ("done", "DELETE", "GROUP", "g", ""),
-            ("done", "DELETE", "TOPIC", "t", replica.topic_id),
-        ]
-        assert {(each["principal"], each["host"]) for each in changes} == {("User:ANONYMOUS", "127.0.0.1")}
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_changes_over_the_kafka_protocol_have_lines(site: KafkaBroker) -> None:
+    replica = await site.create("t")
+    client, changes = await site.client(), watch(site.broker)
+    await client.ask(produce(replica, b"a", b"b"), 9, ProduceResponse)
+    config = AlterConfigsResource(TOPIC, "t", [AlterableConfig("retention.ms", 0, "1000")])
+    absent = AlterConfigsResource(TOPIC, "absent", [AlterableConfig("retention.ms", 0, "1000")])
+    await client.ask(IncrementalAlterConfigsRequest([config, absent]), 1, IncrementalAlterConfigsResponse)
+    trim = DeleteRecordsTopic("t", [DeleteRecordsPartition(0, 1), DeleteRecordsPartition(7, 1)])
+    await client.ask(DeleteRecordsRequest([trim], 10_000), 2, DeleteRecordsResponse)
+    place = [OffsetCommitRequestTopic("t", partitions=[OffsetCommitRequestPartition(0, 1)])]
+    committed = await client.ask(OffsetCommitRequest("g", topics=place), 8, OffsetCommitResponse)
+    assert committed.topics[0].partitions[0].error_code == 0
+    offsets = OffsetDeleteRequest("g", [OffsetDeleteRequestTopic("t", [OffsetDeleteRequestPartition(0)])])
+    await client.ask(offsets, 0, OffsetDeleteResponse)
+    await client.ask(OffsetCommitRequest("g", topics=place), 8, OffsetCommitResponse)
+    await client.ask(DeleteGroupsRequest(["g", "absent"]), 2, DeleteGroupsResponse)
+    await client.ask(DeleteTopicsRequest(topic_names=["t", "absent"], timeout_ms=10_000), 5, DeleteTopicsResponse)
+    assert rows(changes) == [
+        ("done", "ALTER_CONFIGS", "TOPIC", "t", "retention.ms=1000"),
+        ("done", "DELETE", "TOPIC", "t-0", "records below 1"),
+        ("done", "DELETE", "GROUP", "g", "offsets of t"),
+        ("done", "DELETE", "GROUP", "g", ""),
+        ("done", "DELETE", "TOPIC", "t", replica.topic_id),
+    ]
+    assert {(each["principal"], each["host"]) for each in changes} == {("User:ANONYMOUS", "127.0.0.1")}
 
 
-def test_deletion_has_a_line_though_its_client_leaves_at_once(tmp_path: Path) -> None:
+@run_by(run, "tmp_path")
+async def test_deletion_has_a_line_though_its_client_leaves_at_once(site: KafkaBroker) -> None:
     """Its connection is closed before the controller replies. The topic is deleted all the same."""
-
-    async def scenario(site: KafkaBroker) -> None:
-        await site.create("t")
-        client, changes = await site.client(), watch(site.broker)
-        request = DeleteTopicsRequest(topic_names=["t"], timeout_ms=10_000)
-        await client.send(client.frame(request, 5))
-        await wait_until(lambda: site.server.pending_requests == 1 or "t" not in site.broker.image.topics)
-        client.close()
-        await wait_until(lambda: "t" not in site.broker.image.topics)
-        await wait_until(lambda: bool(changes))
-        assert rows(changes)[0][1:4] == ("DELETE", "TOPIC", "t") and changes[0]["outcome"] in ("done", "unknown")
-
-    run(tmp_path, scenario)
+    await site.create("t")
+    client, changes = await site.client(), watch(site.broker)
+    request = DeleteTopicsRequest(topic_names=["t"], timeout_ms=10_000)
+    await client.send(client.frame(request, 5))
+    await wait_until(lambda: site.server.pending_requests == 1 or "t" not in site.broker.image.topics)
+    client.close()
+    await wait_until(lambda: "t" not in site.broker.image.topics)
+    await wait_until(lambda: bool(changes))
+    assert rows(changes)[0][1:4] == ("DELETE", "TOPIC", "t") and changes[0]["outcome"] in ("done", "unknown")
 
 
-def test_changes_over_http_have_lines(tmp_path: Path) -> None:
-    async def scenario(site: HttpBroker) -> None:
-        changes = watch(site.broker)
-        base = f"{site.cluster}/topics"
-        made = await site.ask("POST", base, {"topic_name": "t", "partitions_count": 2})
-        assert made.status == 201, made
-        await site.ask("PUT", f"{base}/t/configs/retention.ms", {"value": "1000"})
-        await site.ask("PATCH", f"{base}/t", {"partitions_count": 3})
-        await site.ask("DELETE", f"{base}/t/configs/retention.ms")
-        assert (await site.ask("DELETE", f"{base}/t")).status == 204
-        assert [row[:4] for row in rows(changes)] == [
-            ("done", "CREATE", "TOPIC", "t"),
-            ("done", "ALTER_CONFIGS", "TOPIC", "t"),
-            ("done", "ALTER", "TOPIC", "t"),
-            ("done", "ALTER_CONFIGS", "TOPIC", "t"),
-            ("done", "DELETE", "TOPIC", "t"),
-        ]
-        assert [row[4] for row in rows(changes)[:4]] == [
-            "partitions=2", "retention.ms=1000", "partitions=3", "retention.ms=reset",
-        ]  # fmt: skip
-
-    run_http(tmp_path, scenario)
+@run_by(run_http, "tmp_path")
+async def test_changes_over_http_have_lines(site: HttpBroker) -> None:
+    changes = watch(site.broker)
+    base = f"{site.cluster}/topics"
+    made = await site.ask("POST", base, {"topic_name": "t", "partitions_count": 2})
+    assert made.status == 201, made
+    await site.ask("PUT", f"{base}/t/configs/retention.ms", {"value": "1000"})
+    await site.ask("PATCH", f"{base}/t", {"partitions_count": 3})
+    await site.ask("DELETE", f"{base}/t/configs/retention.ms")
+    assert (await site.ask("DELETE", f"{base}/t")).status == 204
+    assert [row[:4] for row in rows(changes)] == [
+        ("done", "CREATE", "TOPIC", "t"),
+        ("done", "ALTER_CONFIGS", "TOPIC", "t"),
+        ("done", "ALTER", "TOPIC", "t"),
+        ("done", "ALTER_CONFIGS", "TOPIC", "t"),
+        ("done", "DELETE", "TOPIC", "t"),
+    ]
+    assert [row[4] for row in rows(changes)[:4]] == [
+        "partitions=2", "retention.ms=1000", "partitions=3", "retention.ms=reset",
+    ]  # fmt: skip
 
 
 def test_each_handler_names_the_caller_of_its_changes() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from tests.e2e.cli_cluster import KINDS, CliCluster, start_cluster
 from tests.e2e.serving import SECONDS
+from tests.scenario import run_alone, run_by
 from tiered.errors import Code
 from tiered.ids import TopicPartition
 from tiered_api.cli.arguments import parser
@@ -95,22 +96,19 @@ def test_member_at_the_end_leaves_its_place_to_the_next_one(cluster: CliCluster)
     assert cluster.consume(topic, "-g", group, "-o", "end", "-n", "2") == ["x", "y"]
 
 
-def test_place_of_a_member_stays_the_same_at_its_next_join(cluster: CliCluster) -> None:
+@run_by(run_alone)
+async def test_place_of_a_member_stays_the_same_at_its_next_join(*, cluster: CliCluster) -> None:
     """The group may have refused to commit it."""
     topic, group = create_filled_topic(cluster, 1, 1), cluster.new_name("end")
     args = parser().parse_args(
         ["topic", "consume", topic, "-g", group, "-o", "end", "-X", f"brokers={cluster.address}"]
     )
-
-    async def scenario() -> None:
-        async with asyncio.timeout(SECONDS), open_client(args) as client:
-            member, printer = ConsumerGroupMember(client, group, [topic]), Printer(make_writer(args), 0)
-            reader = GroupReader(client, args, parse_range("end", 0), member, printer)
-            for _ in range(2):
-                assert await reader.start_offsets([TopicPartition(topic, 0)]) == {TopicPartition(topic, 0): 1}
-                await asyncio.to_thread(cluster.produce, topic, "x\n", "-f", r"%v\n")
-
-    asyncio.run(scenario())
+    async with asyncio.timeout(SECONDS), open_client(args) as client:
+        member, printer = ConsumerGroupMember(client, group, [topic]), Printer(make_writer(args), 0)
+        reader = GroupReader(client, args, parse_range("end", 0), member, printer)
+        for _ in range(2):
+            assert await reader.start_offsets([TopicPartition(topic, 0)]) == {TopicPartition(topic, 0): 1}
+            await asyncio.to_thread(cluster.produce, topic, "x\n", "-f", r"%v\n")
 
 
 def test_offset_that_a_log_does_not_have_is_not_committed(cluster: CliCluster) -> None:

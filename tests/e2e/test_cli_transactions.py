@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import confluent_kafka
 import pytest
@@ -14,6 +13,7 @@ from tests.e2e.cli_cluster import KINDS, CliCluster, start_cluster
 from tests.e2e.http_cluster import HttpCluster, run
 from tests.e2e.serving import run_tiered
 from tests.e2e.test_http_read_committed import ONE, Producers
+from tests.scenario import run_by
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -107,29 +107,27 @@ def test_transaction_that_a_coordinator_will_end_does_not_hang(cluster: CliClust
     producer.abort_transaction(30)
 
 
-def test_hanging_transaction_is_found_and_aborted(tmp_path: Path) -> None:
-    async def scenario(three: HttpCluster) -> None:
-        await three.create("t", [2, 1])
-        await three[1].produce("t", "a")
-        await Producers(three[2]).write(ONE, "b")
-        address = next(iter(three[3].kafka.addresses.values())).address
+@run_by(run, "tmp_path")
+async def test_hanging_transaction_is_found_and_aborted(three: HttpCluster) -> None:
+    await three.create("t", [2, 1])
+    await three[1].produce("t", "a")
+    await Producers(three[2]).write(ONE, "b")
+    address = next(iter(three[3].kafka.addresses.values())).address
 
-        async def command(*arguments: str) -> list[dict[str, object]]:
-            words = ("transaction", *arguments, "--brokers", address, "--format", "json")
-            done = await asyncio.to_thread(run_tiered, *words)
-            assert done.returncode == 0, done.stderr
-            return [json.loads(line) for line in done.stdout.splitlines()]
+    async def command(*arguments: str) -> list[dict[str, object]]:
+        words = ("transaction", *arguments, "--brokers", address, "--format", "json")
+        done = await asyncio.to_thread(run_tiered, *words)
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
 
-        assert await command("find-hanging", "--max-timeout", "20h") != []
-        [found] = await command("find-hanging", "t")
-        assert (found["topic"], found["partition"], found["start_offset"], found["producer_id"]) == ("t", 0, 1, ONE)
-        aborted = await command("abort", "-t", "t", "-p", "0", "--start-offset", "1")
-        assert aborted == [{"topic": "t", "partition": 0, "start_offset": 1, "status": "OK"}]
-        assert await command("find-hanging") == []
-        got = (await three[1].get("/topics/t/partitions/0/records?offset=0")).json
-        assert ([row["value"] for row in got["records"]], got["next_offset"]) == (["a"], 3)
-
-    run(tmp_path, scenario)
+    assert await command("find-hanging", "--max-timeout", "20h") != []
+    [found] = await command("find-hanging", "t")
+    assert (found["topic"], found["partition"], found["start_offset"], found["producer_id"]) == ("t", 0, 1, ONE)
+    aborted = await command("abort", "-t", "t", "-p", "0", "--start-offset", "1")
+    assert aborted == [{"topic": "t", "partition": 0, "start_offset": 1, "status": "OK"}]
+    assert await command("find-hanging") == []
+    got = (await three[1].get("/topics/t/partitions/0/records?offset=0")).json
+    assert ([row["value"] for row in got["records"]], got["next_offset"]) == (["a"], 3)
 
 
 def test_refusal_of_a_long_transactional_id_quotes_its_beginning(cluster: CliCluster) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.metric_samples import samples
+from tests.scenario import run_by
 from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, run
 from tiered.cold import cold_cleaning
 from tiered.cold.layout import parse_key
@@ -108,35 +109,33 @@ async def check_bucket(rig: SimBrokerRig, replica: LeaderReplica) -> None:
         await rig.broker.world.clock.sleep(5)
 
 
-def test_topic_cleaned_in_the_bucket_comes_back_after_a_lost_disk() -> None:
-    async def scenario(rig: SimBrokerRig) -> None:
-        written: list[Row] = []
-        await rig.start(CLEANING, fan=2)
-        replica = await rig.create(**COMPACTED, retention_ms="1000", retention_bytes="1")
-        await write(replica, 60, written)
-        await rig.wait_until(lambda: is_clean(replica) and replica.local_start_offset > 50)
-        assert len(await check_state(replica, written)) < 20
-        shown = explain(replica)["compaction"]
-        assert shown["where"] == "bucket" and shown["clean_to"] == replica.cold_end_offset
-        assert shown["bytes_after"] < shown["bytes_before"] // 2 and shown["dirty_bytes"] == 0
-        await rig.broker.world.clock.sleep(300)
-        assert replica.log_start_offset == 0, "retention deletes nothing of a topic without delete in its policy"
-        with pytest.raises(Refused) as refused:
-            await replica.delete_records(10)
-        assert refused.value.code is Code.POLICY_VIOLATION
-        await check_bucket(rig, replica)
-        await rig.crash(rig.machine.lose_disk)
-        again = (await rig.start(CLEANING)).leader_replica("t", 0)
-        kept = [row for row in written if row[0] < again.high_watermark]
-        await check_state(again, kept)
-        await write(again, 30, kept)
-        await rig.wait_until(lambda: is_clean(again))
-        await check_state(again, kept)
-        await check_bucket(rig, again)
-        assert not rig.broker.log_cleaner.uncleanable
-        await rig.stop()
-
-    run(scenario)
+@run_by(run)
+async def test_topic_cleaned_in_the_bucket_comes_back_after_a_lost_disk(rig: SimBrokerRig) -> None:
+    written: list[Row] = []
+    await rig.start(CLEANING, fan=2)
+    replica = await rig.create(**COMPACTED, retention_ms="1000", retention_bytes="1")
+    await write(replica, 60, written)
+    await rig.wait_until(lambda: is_clean(replica) and replica.local_start_offset > 50)
+    assert len(await check_state(replica, written)) < 20
+    shown = explain(replica)["compaction"]
+    assert shown["where"] == "bucket" and shown["clean_to"] == replica.cold_end_offset
+    assert shown["bytes_after"] < shown["bytes_before"] // 2 and shown["dirty_bytes"] == 0
+    await rig.broker.world.clock.sleep(300)
+    assert replica.log_start_offset == 0, "retention deletes nothing of a topic without delete in its policy"
+    with pytest.raises(Refused) as refused:
+        await replica.delete_records(10)
+    assert refused.value.code is Code.POLICY_VIOLATION
+    await check_bucket(rig, replica)
+    await rig.crash(rig.machine.lose_disk)
+    again = (await rig.start(CLEANING)).leader_replica("t", 0)
+    kept = [row for row in written if row[0] < again.high_watermark]
+    await check_state(again, kept)
+    await write(again, 30, kept)
+    await rig.wait_until(lambda: is_clean(again))
+    await check_state(again, kept)
+    await check_bucket(rig, again)
+    assert not rig.broker.log_cleaner.uncleanable
+    await rig.stop()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -161,146 +160,135 @@ def test_broker_that_crashes_loses_no_last_record_and_leaves_no_object(seed: int
     run(scenario, seed)
 
 
-def test_policy_changes_at_any_time_and_deletion_goes_on_beside_cleans() -> None:
-    async def scenario(rig: SimBrokerRig) -> None:
-        written: list[Row] = []
-        await rig.start(CLEANING)
-        replica = await rig.create(**COMPACTED)
-        await write(replica, 30, written)
-        await rig.broker.submit(AlterTopicConfigs("t", {"cleanup.policy": "delete", "retention.bytes": "-1"}))
-        await write(replica, 30, written)
-        await rig.wait_until(lambda: replica.cold_end_offset > 50)
-        await check_state(replica, written)
-        await rig.broker.submit(AlterTopicConfigs("t", {"cleanup.policy": "compact,delete"}))
-        await rig.wait_until(lambda: is_clean(replica))
-        await check_state(replica, written)
-        await rig.broker.submit(AlterTopicConfigs("t", {"retention.ms": "1000"}))
-        await rig.wait_until(lambda: replica.log_start_offset > 50)
-        await write(replica, 30, written)
-        await rig.broker.submit(AlterTopicConfigs("t", {"cleanup.policy": "compact"}))
-        await rig.wait_until(lambda: is_clean(replica))
-        start = replica.log_start_offset
-        assert await read(replica, start)
-        await check_bucket(rig, replica)
-        await rig.stop()
-
-    run(scenario)
+@run_by(run)
+async def test_policy_changes_at_any_time_and_deletion_goes_on_beside_cleans(rig: SimBrokerRig) -> None:
+    written: list[Row] = []
+    await rig.start(CLEANING)
+    replica = await rig.create(**COMPACTED)
+    await write(replica, 30, written)
+    await rig.broker.submit(AlterTopicConfigs("t", {"cleanup.policy": "delete", "retention.bytes": "-1"}))
+    await write(replica, 30, written)
+    await rig.wait_until(lambda: replica.cold_end_offset > 50)
+    await check_state(replica, written)
+    await rig.broker.submit(AlterTopicConfigs("t", {"cleanup.policy": "compact,delete"}))
+    await rig.wait_until(lambda: is_clean(replica))
+    await check_state(replica, written)
+    await rig.broker.submit(AlterTopicConfigs("t", {"retention.ms": "1000"}))
+    await rig.wait_until(lambda: replica.log_start_offset > 50)
+    await write(replica, 30, written)
+    await rig.broker.submit(AlterTopicConfigs("t", {"cleanup.policy": "compact"}))
+    await rig.wait_until(lambda: is_clean(replica))
+    start = replica.log_start_offset
+    assert await read(replica, start)
+    await check_bucket(rig, replica)
+    await rig.stop()
 
 
-def test_policy_that_changes_ends_a_clean_that_runs() -> None:
-    async def scenario(rig: SimBrokerRig) -> None:
-        written: list[Row] = []
-        await rig.start(replace(CLEANING, log_cleaner_io_max_bytes_per_second=100.0))
-        replica = await rig.create(**COMPACTED)
-        await write(replica, 60, written)
-        cleans = replica.cold.cleaner
-        await rig.wait_until(lambda: bool(cleans.keys_in_flight(replica.partition_id)), seconds=2000)
-        await rig.broker.submit(AlterTopicConfigs("t", {"cleanup.policy": "delete", "retention.ms": "-1"}))
-        await rig.wait_until(lambda: not cleans.keys_in_flight(replica.partition_id), seconds=200)
-        assert replica.manifest is not None and replica.manifest.clean_to == -1
-        assert set(await read(replica)) == set(written)
-        await check_bucket(rig, replica)
-        await rig.stop()
-
-    run(scenario)
+@run_by(run)
+async def test_policy_that_changes_ends_a_clean_that_runs(rig: SimBrokerRig) -> None:
+    written: list[Row] = []
+    await rig.start(replace(CLEANING, log_cleaner_io_max_bytes_per_second=100.0))
+    replica = await rig.create(**COMPACTED)
+    await write(replica, 60, written)
+    cleans = replica.cold.cleaner
+    await rig.wait_until(lambda: bool(cleans.keys_in_flight(replica.partition_id)), seconds=2000)
+    await rig.broker.submit(AlterTopicConfigs("t", {"cleanup.policy": "delete", "retention.ms": "-1"}))
+    await rig.wait_until(lambda: not cleans.keys_in_flight(replica.partition_id), seconds=200)
+    assert replica.manifest is not None and replica.manifest.clean_to == -1
+    assert set(await read(replica)) == set(written)
+    await check_bucket(rig, replica)
+    await rig.stop()
 
 
-def test_policy_that_changes_ends_a_clean_on_the_disk() -> None:
-    async def scenario(rig: SimBrokerRig) -> None:
-        written: list[Row] = []
-        await rig.start(replace(CLEANING, log_cleaner_io_max_bytes_per_second=1000.0))
-        replica = await rig.create(**COMPACTED, remote_storage_enable="false")
-        await write(replica, 60, written)
-        cleaner = rig.broker.log_cleaner
-        await rig.wait_until(lambda: cleaner.find_cleanable(replica) is None, seconds=100)
-        await rig.broker.submit(AlterTopicConfigs("t", {"cleanup.policy": "delete", "retention.ms": "-1"}))
-        await asyncio.sleep(300)
-        assert await read(replica) == written
-        await rig.broker.submit(AlterTopicConfigs("t", {"cleanup.policy": "compact"}))
-        await rig.wait_until(lambda: cleaned_to(replica) > 0, seconds=5000)
-        assert len(await read(replica)) < len(written) / 2
-        await rig.stop()
-
-    run(scenario)
+@run_by(run)
+async def test_policy_that_changes_ends_a_clean_on_the_disk(rig: SimBrokerRig) -> None:
+    written: list[Row] = []
+    await rig.start(replace(CLEANING, log_cleaner_io_max_bytes_per_second=1000.0))
+    replica = await rig.create(**COMPACTED, remote_storage_enable="false")
+    await write(replica, 60, written)
+    cleaner = rig.broker.log_cleaner
+    await rig.wait_until(lambda: cleaner.find_cleanable(replica) is None, seconds=100)
+    await rig.broker.submit(AlterTopicConfigs("t", {"cleanup.policy": "delete", "retention.ms": "-1"}))
+    await asyncio.sleep(300)
+    assert await read(replica) == written
+    await rig.broker.submit(AlterTopicConfigs("t", {"cleanup.policy": "compact"}))
+    await rig.wait_until(lambda: cleaned_to(replica) > 0, seconds=5000)
+    assert len(await read(replica)) < len(written) / 2
+    await rig.stop()
 
 
-def test_settings_of_the_cleaner_change_while_it_runs() -> None:
-    async def scenario(rig: SimBrokerRig) -> None:
-        written: list[Row] = []
-        await rig.start(replace(CLEANING, log_cleaner_enable=False))
-        replica = await rig.create(**COMPACTED, remote_storage_enable="false")
-        await write(replica, 60, written)
-        await asyncio.sleep(120)
-        assert cleaned_to(replica) == -1 and await read(replica) == written
-        slow = {"log.cleaner.io.max.bytes.per.second": "1000", "log.cleaner.enable": "true"}
-        began = rig.loop.now_ns
-        await rig.broker.submit(AlterBrokerConfigs(-1, slow | {"log.cleaner.dedupe.buffer.size": "1048576"}))
-        await rig.wait_until(lambda: cleaned_to(replica) > 0, seconds=5000)
-        assert rig.loop.now_ns - began > 60 * 1e9
-        fast = {"log.cleaner.io.max.bytes.per.second": "1e9", "log.cleaner.threads": "2"}
-        await rig.broker.submit(AlterBrokerConfigs(-1, fast | {"log.cleaner.backoff.ms": "100"}))
-        await write(replica, 60, written)
-        end = replica.log.active_view.base_offset
-        await rig.wait_until(lambda: cleaned_to(replica) >= end, seconds=100)
-        await check_state(replica, written)
-        await rig.stop()
-
-    run(scenario)
+@run_by(run)
+async def test_settings_of_the_cleaner_change_while_it_runs(rig: SimBrokerRig) -> None:
+    written: list[Row] = []
+    await rig.start(replace(CLEANING, log_cleaner_enable=False))
+    replica = await rig.create(**COMPACTED, remote_storage_enable="false")
+    await write(replica, 60, written)
+    await asyncio.sleep(120)
+    assert cleaned_to(replica) == -1 and await read(replica) == written
+    slow = {"log.cleaner.io.max.bytes.per.second": "1000", "log.cleaner.enable": "true"}
+    began = rig.loop.now_ns
+    await rig.broker.submit(AlterBrokerConfigs(-1, slow | {"log.cleaner.dedupe.buffer.size": "1048576"}))
+    await rig.wait_until(lambda: cleaned_to(replica) > 0, seconds=5000)
+    assert rig.loop.now_ns - began > 60 * 1e9
+    fast = {"log.cleaner.io.max.bytes.per.second": "1e9", "log.cleaner.threads": "2"}
+    await rig.broker.submit(AlterBrokerConfigs(-1, fast | {"log.cleaner.backoff.ms": "100"}))
+    await write(replica, 60, written)
+    end = replica.log.active_view.base_offset
+    await rig.wait_until(lambda: cleaned_to(replica) >= end, seconds=100)
+    await check_state(replica, written)
+    await rig.stop()
 
 
-def test_partition_with_a_lost_object_is_named_and_the_others_are_cleaned() -> None:
-    async def scenario(rig: SimBrokerRig) -> None:
-        written: list[Row] = []
-        await rig.start(CLEANING)
-        bad = await rig.create("bad", **COMPACTED | {"min_cleanable_dirty_ratio": "1"})
-        await write(bad, 40, [])
-        await rig.wait_until(lambda: bad.cold_end_offset > 30 and bad.local_start_offset > 30)
-        assert bad.manifest is not None
-        await rig.bucket.memory.delete([bad.manifest.entries[2].key])
-        await rig.broker.submit(AlterTopicConfigs("bad", {"min.cleanable.dirty.ratio": "0"}))
-        good = await rig.create("good", **COMPACTED)
-        await write(good, 40, written)
-        await rig.wait_until(lambda: is_clean(good) and bool(rig.broker.log_cleaner.uncleanable))
-        await check_state(good, written)
-        before = bad.manifest.nodes
-        [problem] = [each for each in rig.broker.health().problems if "compaction" in each]
-        assert problem.startswith("compaction of bad-0 stopped: object is missing where=data/")
-        assert set(rig.broker.log_cleaner.uncleanable) == {TopicPartition("bad", 0)}
-        assert figure(rig, "uncleanable_partitions") == 1 and 0 <= figure(rig, "last_run_seconds") < 60
-        assert figure(rig, "max_dirty_ratio") == 0 and figure(rig, "freed_bytes_total") > 0
-        assert figure(rig, "read_records_total") > figure(rig, "removed_records_total") > 0
-        assert bad.manifest.nodes == before and bad.manifest.clean_to == -1
-        await rig.stop()
-
-    run(scenario)
+@run_by(run)
+async def test_partition_with_a_lost_object_is_named_and_the_others_are_cleaned(rig: SimBrokerRig) -> None:
+    written: list[Row] = []
+    await rig.start(CLEANING)
+    bad = await rig.create("bad", **COMPACTED | {"min_cleanable_dirty_ratio": "1"})
+    await write(bad, 40, [])
+    await rig.wait_until(lambda: bad.cold_end_offset > 30 and bad.local_start_offset > 30)
+    assert bad.manifest is not None
+    await rig.bucket.memory.delete([bad.manifest.entries[2].key])
+    await rig.broker.submit(AlterTopicConfigs("bad", {"min.cleanable.dirty.ratio": "0"}))
+    good = await rig.create("good", **COMPACTED)
+    await write(good, 40, written)
+    await rig.wait_until(lambda: is_clean(good) and bool(rig.broker.log_cleaner.uncleanable))
+    await check_state(good, written)
+    before = bad.manifest.nodes
+    [problem] = [each for each in rig.broker.health().problems if "compaction" in each]
+    assert problem.startswith("compaction of bad-0 stopped: object is missing where=data/")
+    assert set(rig.broker.log_cleaner.uncleanable) == {TopicPartition("bad", 0)}
+    assert figure(rig, "uncleanable_partitions") == 1 and 0 <= figure(rig, "last_run_seconds") < 60
+    assert figure(rig, "max_dirty_ratio") == 0 and figure(rig, "freed_bytes_total") > 0
+    assert figure(rig, "read_records_total") > figure(rig, "removed_records_total") > 0
+    assert bad.manifest.nodes == before and bad.manifest.clean_to == -1
+    await rig.stop()
 
 
-def test_bug_in_a_clean_in_the_bucket_stops_no_other_log(monkeypatch: pytest.MonkeyPatch) -> None:
+@run_by(run)
+async def test_bug_in_a_clean_in_the_bucket_stops_no_other_log(
+    rig: SimBrokerRig, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Once, it ended the broker, and then each next leader that planned the same clean."""
+    written: list[Row] = []
 
-    async def scenario(rig: SimBrokerRig) -> None:
-        written: list[Row] = []
+    def fail_once(*args: Any, **given: Any) -> Any:
+        monkeypatch.undo()
+        raise struct.error("unpack_from requires a buffer")
 
-        def fail_once(*args: Any, **given: Any) -> Any:
-            monkeypatch.undo()
-            raise struct.error("unpack_from requires a buffer")
-
-        monkeypatch.setattr(cold_cleaning, "clean_batches", fail_once)
-        await rig.start(CLEANING)
-        bad = await rig.create("bad", **COMPACTED)
-        await write(bad, 40, [])
-        await rig.wait_until(lambda: bool(rig.broker.log_cleaner.uncleanable))
-        good = await rig.create("good", **COMPACTED)
-        await write(good, 40, written)
-        await rig.wait_until(lambda: is_clean(good))
-        await check_state(good, written)
-        named = {TopicPartition("bad", 0): "an internal error, see the broker's log"}
-        assert rig.broker.log_cleaner.uncleanable == named
-        rig.broker.log_cleaner.request_clean(bad)
-        await rig.wait_until(lambda: is_clean(bad) and not rig.broker.log_cleaner.uncleanable)
-        await rig.stop()
-
-    run(scenario)
+    monkeypatch.setattr(cold_cleaning, "clean_batches", fail_once)
+    await rig.start(CLEANING)
+    bad = await rig.create("bad", **COMPACTED)
+    await write(bad, 40, [])
+    await rig.wait_until(lambda: bool(rig.broker.log_cleaner.uncleanable))
+    good = await rig.create("good", **COMPACTED)
+    await write(good, 40, written)
+    await rig.wait_until(lambda: is_clean(good))
+    await check_state(good, written)
+    named = {TopicPartition("bad", 0): "an internal error, see the broker's log"}
+    assert rig.broker.log_cleaner.uncleanable == named
+    rig.broker.log_cleaner.request_clean(bad)
+    await rig.wait_until(lambda: is_clean(bad) and not rig.broker.log_cleaner.uncleanable)
+    await rig.stop()
 
 
 def test_leader_reads_by_each_change_of_a_clean_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@ difference."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -14,6 +13,7 @@ import pytest
 
 from tests.e2e.serving import COMMAND
 from tests.fakes3 import BUCKET, s3_moto
+from tests.scenario import run_alone, run_by
 from tiered.errors import Corrupt
 from tiered_api.cli.demo.broker import demo_broker
 from tiered_api.cli.demo.flights import Departure, departures
@@ -74,24 +74,22 @@ def test_demo_refuses_a_directory_with_content(tmp_path: Path) -> None:
     [Departure(b"ZZ", 0, b"{}"), Departure(b"UA", 1_357_034_400_000, b"{}")],
     ids=["another record", "another value"],
 )
-def test_replay_finds_the_one_record_that_differs(tmp_path: Path, altered: Departure) -> None:
-    async def differing() -> None:
-        sent = departures(500)
-        async with demo_broker(tmp_path / "data", f"file://{tmp_path}/bucket", tmp_path / "log") as broker:
-            cluster_id = (await broker.send_request("GET", "/tiered/v1/node"))["cluster_id"]
-            body = {
-                "topic_name": "flights",
-                "partitions_count": 2,
-                "configs": [{"name": "retention.ms", "value": "-1"}],
-            }
-            await broker.send_request("POST", f"/v3/clusters/{cluster_id}/topics", body)
-            placed = await produce_records(broker, cluster_id, "flights", sent, lambda _: None)
-            assert await replay(broker, "flights", sent, placed, lambda _: None) > 0
-            sent[0] = altered
-            with pytest.raises(Corrupt, match=r"flights-\d offset 0 holds"):
-                await replay(broker, "flights", sent, placed, lambda _: None)
-
-    asyncio.run(differing())
+@run_by(run_alone)
+async def test_replay_finds_the_one_record_that_differs(*, tmp_path: Path, altered: Departure) -> None:
+    sent = departures(500)
+    async with demo_broker(tmp_path / "data", f"file://{tmp_path}/bucket", tmp_path / "log") as broker:
+        cluster_id = (await broker.send_request("GET", "/tiered/v1/node"))["cluster_id"]
+        body = {
+            "topic_name": "flights",
+            "partitions_count": 2,
+            "configs": [{"name": "retention.ms", "value": "-1"}],
+        }
+        await broker.send_request("POST", f"/v3/clusters/{cluster_id}/topics", body)
+        placed = await produce_records(broker, cluster_id, "flights", sent, lambda _: None)
+        assert await replay(broker, "flights", sent, placed, lambda _: None) > 0
+        sent[0] = altered
+        with pytest.raises(Corrupt, match=r"flights-\d offset 0 holds"):
+            await replay(broker, "flights", sent, placed, lambda _: None)
 
 
 def test_flight_has_its_carrier_as_key_and_its_scheduled_hour() -> None:

@@ -10,6 +10,7 @@ import pytest
 from tests.e2e import http_site
 from tests.e2e.http_site import HttpBroker
 from tests.e2e.kafka_site import KafkaBroker, RawClient, produce, run
+from tests.scenario import run_by
 from tests.unit.hot.test_validation_of_timestamps import made, overflowing
 from tiered.records.batch import decode_header
 from tiered.records.model import Codec
@@ -45,17 +46,15 @@ def stored_newest(replica: LeaderReplica) -> int:
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_produced_batch_with_an_unset_header_is_found_by_time(tmp_path: Path, codec: Codec) -> None:
-    async def scenario(site: KafkaBroker) -> None:
-        replica, client = await site.create("t"), await site.client()
-        reply = await client.ask(produce(replica, raw=made(TIMES, codec, newest=-1)), 9, ProduceResponse)
-        assert reply.responses[0].partition_responses[0].error_code == 0
-        assert stored_newest(replica) == NOW + 9
-        for timestamp, wanted in ((NOW, 0), (NOW + 1, 1), (NOW + 9, 1), (LATEST_RECORD, 1)):
-            assert await find(client, replica, timestamp) == (wanted, TIMES[wanted])
-        assert await find(client, replica, NOW + 10) == (-1, -1)
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_produced_batch_with_an_unset_header_is_found_by_time(site: KafkaBroker, *, codec: Codec) -> None:
+    replica, client = await site.create("t"), await site.client()
+    reply = await client.ask(produce(replica, raw=made(TIMES, codec, newest=-1)), 9, ProduceResponse)
+    assert reply.responses[0].partition_responses[0].error_code == 0
+    assert stored_newest(replica) == NOW + 9
+    for timestamp, wanted in ((NOW, 0), (NOW + 1, 1), (NOW + 9, 1), (LATEST_RECORD, 1)):
+        assert await find(client, replica, timestamp) == (wanted, TIMES[wanted])
+    assert await find(client, replica, NOW + 10) == (-1, -1)
 
 
 @pytest.mark.parametrize("newest", [-1, NOW - 1, NOW + 5, NOW + 99])

@@ -21,6 +21,7 @@ import pytest
 
 from tests.e2e.http_site import TEST_SECONDS, http_broker, wait_until
 from tests.e2e.kafka_site import kafka_broker
+from tests.scenario import run_alone, run_by
 from tests.sources import modules, nodes
 from tests.unit.groups.rig import Rig
 from tests.unit.hot.fixtures import NOW
@@ -382,24 +383,21 @@ def test_each_pot_has_an_attack() -> None:
 
 
 @pytest.mark.parametrize("name", POTS)
-def test_newcomers_find_room_in_a_pot_beside_greedy_holders(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@run_by(run_alone)
+async def test_newcomers_find_room_in_a_pot_beside_greedy_holders(
+    *, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bound = ATTACKS[name].bound
-
-    async def scenario() -> None:
-        async with asyncio.timeout(TEST_SECONDS), ATTACKS[name].open(tmp_path, monkeypatch) as take:
-            taken, refused = await fill(take, "greedy", bound)
-            assert bound * 3 // 4 - 1 <= taken < bound, f"anybody takes three quarters, and nobody all: {taken}"
-            assert isinstance(refused, PotRefused)
-            assert refused.code is POTS[name].code and refused.code.retriable
-            assert POTS[name].setting in refused.why and "greedy" in refused.why
-            assert (await fill(take, "small", 1))[0] == 1
-            for each in range(3):
-                assert (await fill(take, f"greedy-{each}", bound))[0] < bound // 8
-            assert (await fill(take, "newcomer", 1))[0] == 1
-
-    asyncio.run(scenario())
+    async with asyncio.timeout(TEST_SECONDS), ATTACKS[name].open(tmp_path, monkeypatch) as take:
+        taken, refused = await fill(take, "greedy", bound)
+        assert bound * 3 // 4 - 1 <= taken < bound, f"anybody takes three quarters, and nobody all: {taken}"
+        assert isinstance(refused, PotRefused)
+        assert refused.code is POTS[name].code and refused.code.retriable
+        assert POTS[name].setting in refused.why and "greedy" in refused.why
+        assert (await fill(take, "small", 1))[0] == 1
+        for each in range(3):
+            assert (await fill(take, f"greedy-{each}", bound))[0] < bound // 8
+        assert (await fill(take, "newcomer", 1))[0] == 1
 
 
 def test_setting_that_bounds_something_is_a_pot_or_has_a_reason() -> None:
@@ -408,33 +406,31 @@ def test_setting_that_bounds_something_is_a_pot_or_has_a_reason() -> None:
     assert bounds - pots == set(NO_POTS)
 
 
-def test_jobs_of_a_newcomer_find_a_thread_and_take_turns(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with asyncio.timeout(TEST_SECONDS), http_broker(tmp_path) as site:
-            context, order = site.http._listener.context, list[str]()
-            may_end = {name: threading.Semaphore(0) for name in ("greedy", "new", "third")}
-            large = INLINE_BYTES + 1
+@run_by(run_alone)
+async def test_jobs_of_a_newcomer_find_a_thread_and_take_turns(*, tmp_path: Path) -> None:
+    async with asyncio.timeout(TEST_SECONDS), http_broker(tmp_path) as site:
+        context, order = site.http._listener.context, list[str]()
+        may_end = {name: threading.Semaphore(0) for name in ("greedy", "new", "third")}
+        large = INLINE_BYTES + 1
 
-            def work(name: str) -> None:
-                order.append(name)
-                assert may_end[name].acquire(timeout=TEST_SECONDS)
+        def work(name: str) -> None:
+            order.append(name)
+            assert may_end[name].acquire(timeout=TEST_SECONDS)
 
-            def begin(name: str) -> asyncio.Task[None]:
-                return asyncio.create_task(context.run_job_of(name, large, work, name))
+        def begin(name: str) -> asyncio.Task[None]:
+            return asyncio.create_task(context.run_job_of(name, large, work, name))
 
-            jobs = [begin("greedy") for _ in range(20)]
-            await wait_until(lambda: context._turns.waiting == 19)
-            await wait_until(lambda: order == ["greedy"])
-            jobs.append(begin("new"))
-            await wait_until(lambda: order == ["greedy", "new"])
-            jobs += [begin("new"), begin("third")]
-            await wait_until(lambda: context._turns.waiting == 21)
-            for begun, ends in enumerate(("new", "greedy", "greedy"), 3):
-                may_end[ends].release()
-                await wait_until(lambda begun=begun: len(order) == begun)  # type: ignore[misc]
-            assert order[2:] == ["new", "greedy", "third"]
-            for each in may_end.values():
-                each.release(len(jobs))
-            await asyncio.gather(*jobs)
-
-    asyncio.run(scenario())
+        jobs = [begin("greedy") for _ in range(20)]
+        await wait_until(lambda: context._turns.waiting == 19)
+        await wait_until(lambda: order == ["greedy"])
+        jobs.append(begin("new"))
+        await wait_until(lambda: order == ["greedy", "new"])
+        jobs += [begin("new"), begin("third")]
+        await wait_until(lambda: context._turns.waiting == 21)
+        for begun, ends in enumerate(("new", "greedy", "greedy"), 3):
+            may_end[ends].release()
+            await wait_until(lambda begun=begun: len(order) == begun)  # type: ignore[misc]
+        assert order[2:] == ["new", "greedy", "third"]
+        for each in may_end.values():
+            each.release(len(jobs))
+        await asyncio.gather(*jobs)

@@ -11,6 +11,7 @@ from tests.e2e import http_cluster
 from tests.e2e.http_cluster import HttpCluster
 from tests.e2e.http_site import HttpBroker, run
 from tests.metric_samples import samples
+from tests.scenario import run_by
 from tiered.controller.requests import DeleteTopic
 from tiered.errors import Code, Refused
 from tiered.groups.requests import CommitOffsets, PartitionOffset
@@ -55,47 +56,43 @@ async def read_samples(site: HttpBroker, name: str) -> Found:
     return samples(answer.body.decode(), name)
 
 
-def test_lag_is_the_sum_over_partitions_and_the_age_of_the_oldest(tmp_path: Path) -> None:
-    async def scenario(site: HttpBroker) -> None:
-        await site.create("t", partitions=2)
-        await site.produce("t", *"abcde")
-        await site.produce("t", *"abc", partition=1)
-        assert await read_samples(site, "kafka_consumergroup_lag_sum") == {}
-        await commit(site, "g", ("t", 0, 2), ("t", 1, 3))
-        await commit(site, "done", ("t", 1, 3))
-        assert await read_samples(site, "kafka_consumergroup_lag_sum") == {("g", "t"): 3, ("done", "t"): 0}
-        assert await read_samples(site, "kafka_consumergroup_current_offset_sum") == {("g", "t"): 5, ("done", "t"): 3}
-        held = site.broker.hosted_replicas.find_leader(TopicPartition("t", 0))
-        assert held is not None
-        began = held.log.segment_created_ms(2)
-        behind = await read_samples(site, "kafka_consumergroup_lag_seconds")
-        assert behind["done", "t"] == 0
-        assert 0 < behind["g", "t"] <= (site.broker.world.clock.wall_ms() - began) / 1000 + 0.001
-        await commit(site, "g", ("t", 0, 5))
-        assert (await read_samples(site, "kafka_consumergroup_lag_seconds"))["g", "t"] == 0
-        await site.produce("t", "f")
-        first = await read_samples(site, "kafka_consumergroup_lag_seconds")
-        second = await read_samples(site, "kafka_consumergroup_lag_seconds")
-        assert 0 <= first["g", "t"] < second["g", "t"] < behind["g", "t"] + 60, "since the last look that had none"
-        assert (await read_samples(site, "kafka_consumergroup_lag_sum"))["g", "t"] == 1
-        await site.broker.submit(DeleteTopic("t"))
-        assert await read_samples(site, "kafka_consumergroup_lag_sum") == {}
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_lag_is_the_sum_over_partitions_and_the_age_of_the_oldest(site: HttpBroker) -> None:
+    await site.create("t", partitions=2)
+    await site.produce("t", *"abcde")
+    await site.produce("t", *"abc", partition=1)
+    assert await read_samples(site, "kafka_consumergroup_lag_sum") == {}
+    await commit(site, "g", ("t", 0, 2), ("t", 1, 3))
+    await commit(site, "done", ("t", 1, 3))
+    assert await read_samples(site, "kafka_consumergroup_lag_sum") == {("g", "t"): 3, ("done", "t"): 0}
+    assert await read_samples(site, "kafka_consumergroup_current_offset_sum") == {("g", "t"): 5, ("done", "t"): 3}
+    held = site.broker.hosted_replicas.find_leader(TopicPartition("t", 0))
+    assert held is not None
+    began = held.log.segment_created_ms(2)
+    behind = await read_samples(site, "kafka_consumergroup_lag_seconds")
+    assert behind["done", "t"] == 0
+    assert 0 < behind["g", "t"] <= (site.broker.world.clock.wall_ms() - began) / 1000 + 0.001
+    await commit(site, "g", ("t", 0, 5))
+    assert (await read_samples(site, "kafka_consumergroup_lag_seconds"))["g", "t"] == 0
+    await site.produce("t", "f")
+    first = await read_samples(site, "kafka_consumergroup_lag_seconds")
+    second = await read_samples(site, "kafka_consumergroup_lag_seconds")
+    assert 0 <= first["g", "t"] < second["g", "t"] < behind["g", "t"] + 60, "since the last look that had none"
+    assert (await read_samples(site, "kafka_consumergroup_lag_sum"))["g", "t"] == 1
+    await site.broker.submit(DeleteTopic("t"))
+    assert await read_samples(site, "kafka_consumergroup_lag_sum") == {}
 
 
-def test_groups_above_the_limit_share_a_label(tmp_path: Path) -> None:
-    async def scenario(site: HttpBroker) -> None:
-        await site.create("t")
-        await site.create("u")
-        await site.produce("t", *"abcde")
-        for number in range(4):
-            await commit(site, f"g{number}", ("t", 0, number), ("u", 0, 0))
-            await read_samples(site, "kafka_consumergroup_lag_sum")
-        found = await read_samples(site, "kafka_consumergroup_lag_sum")
-        assert found == {("g0", "t"): 5, ("g0", "u"): 0, ("g1", "t"): 4, (OTHERS, OTHERS): 5}
-
-    run(tmp_path, scenario, tiered_metrics_max_group_topics=3)
+@run_by(run, "tmp_path", tiered_metrics_max_group_topics=3)
+async def test_groups_above_the_limit_share_a_label(site: HttpBroker) -> None:
+    await site.create("t")
+    await site.create("u")
+    await site.produce("t", *"abcde")
+    for number in range(4):
+        await commit(site, f"g{number}", ("t", 0, number), ("u", 0, 0))
+        await read_samples(site, "kafka_consumergroup_lag_sum")
+    found = await read_samples(site, "kafka_consumergroup_lag_sum")
+    assert found == {("g0", "t"): 5, ("g0", "u"): 0, ("g1", "t"): 4, (OTHERS, OTHERS): 5}
 
 
 def test_lag_includes_partitions_that_other_brokers_lead(tmp_path: Path) -> None:

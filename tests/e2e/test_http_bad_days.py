@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.http_site import RAW, HttpBroker, run, wait_until
+from tests.scenario import run_by
 from tests.sim.harness.disk import SimDisk
 from tiered.object_store.faulty import Faults, faulty
 from tiered.ports import World
@@ -78,44 +79,40 @@ def test_broker_without_its_bucket_serves_hot_records_and_gives_reasons(tmp_path
     run(tmp_path, scenario, ports=ports)
 
 
-def test_internal_error_has_no_details(tmp_path: Path) -> None:
-    async def scenario(site: HttpBroker) -> None:
-        await site.create("t")
+@run_by(run, "tmp_path")
+async def test_internal_error_has_no_details(site: HttpBroker) -> None:
+    await site.create("t")
 
-        async def fail(*_: object) -> None:
-            raise AttributeError("'Delta' object has no attribute 'x'")
+    async def fail(*_: object) -> None:
+        raise AttributeError("'Delta' object has no attribute 'x'")
 
-        site.broker.hosted_replicas.apply_image = fail  # type: ignore[assignment]
-        answers = [await site.ask("POST", f"{site.cluster}/topics", {"topic_name": "n"})]
-        await site.broker.ended.wait()
-        answers.append(await site.ask("POST", f"{site.cluster}/topics/t/records", record("x")))
-        answers.append(await site.get(PATH))
-        health = await site.get("/healthz")
-        assert health.status == 503 and "see the broker's log" in health.json["problems"][0]
-        for answer in (*answers, health):
-            assert answer.status >= 500 and b"Error" not in answer.body and b"Delta" not in answer.body, answer
-
-    run(tmp_path, scenario)
+    site.broker.hosted_replicas.apply_image = fail  # type: ignore[assignment]
+    answers = [await site.ask("POST", f"{site.cluster}/topics", {"topic_name": "n"})]
+    await site.broker.ended.wait()
+    answers.append(await site.ask("POST", f"{site.cluster}/topics/t/records", record("x")))
+    answers.append(await site.get(PATH))
+    health = await site.get("/healthz")
+    assert health.status == 503 and "see the broker's log" in health.json["problems"][0]
+    for answer in (*answers, health):
+        assert answer.status >= 500 and b"Error" not in answer.body and b"Delta" not in answer.body, answer
 
 
-def test_damaged_bytes_are_reported_and_never_served(tmp_path: Path) -> None:
-    async def scenario(site: HttpBroker) -> None:
-        await site.create("t")
-        await site.produce("t", "a", "b")
-        (log,) = tmp_path.glob("log/t-0/*.log")
-        data = bytearray(log.read_bytes())
-        data[data.index(b"b")] ^= 1
-        log.write_bytes(data)
-        for accept in ("application/json", "application/vnd.kafka.binary.v2+json", "text/event-stream"):
-            flipped = await site.get(PATH, accept)
-            assert (flipped.status, flipped.json["error_code"]) == (500, 50002)
-        data[61:] = b"\xff" * len(data[61:])
-        log.write_bytes(data)
-        answer = await site.get(PATH)
-        assert (answer.status, answer.json["error_code"]) == (500, 50002)
-        assert "stored data is corrupt" in answer.json["message"] and str(tmp_path) not in answer.json["message"]
-        log.write_bytes(data[:70])
-        cut = await site.get(PATH)
-        assert (cut.status, cut.json["error_code"]) == (500, 50002)
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_damaged_bytes_are_reported_and_never_served(site: HttpBroker, *, tmp_path: Path) -> None:
+    await site.create("t")
+    await site.produce("t", "a", "b")
+    (log,) = tmp_path.glob("log/t-0/*.log")
+    data = bytearray(log.read_bytes())
+    data[data.index(b"b")] ^= 1
+    log.write_bytes(data)
+    for accept in ("application/json", "application/vnd.kafka.binary.v2+json", "text/event-stream"):
+        flipped = await site.get(PATH, accept)
+        assert (flipped.status, flipped.json["error_code"]) == (500, 50002)
+    data[61:] = b"\xff" * len(data[61:])
+    log.write_bytes(data)
+    answer = await site.get(PATH)
+    assert (answer.status, answer.json["error_code"]) == (500, 50002)
+    assert "stored data is corrupt" in answer.json["message"] and str(tmp_path) not in answer.json["message"]
+    log.write_bytes(data[:70])
+    cut = await site.get(PATH)
+    assert (cut.status, cut.json["error_code"]) == (500, 50002)

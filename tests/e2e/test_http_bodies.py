@@ -24,6 +24,7 @@ from tests.e2e.http_cluster import HttpCluster
 from tests.e2e.http_cluster import run as run_cluster
 from tests.e2e.http_site import HttpBroker, HttpReply
 from tests.e2e.test_http_consumers import HttpConsumer
+from tests.scenario import run_by
 
 
 def run(directory: Path, scenario: Callable[[HttpBroker], Awaitable[None]]) -> None:
@@ -132,13 +133,11 @@ def test_body_without_a_field_or_with_another_shape_is_refused(
 
 
 @pytest.mark.parametrize("body", BODIES, ids=lambda body: f"{body.method} {body.route} {','.join(body.body)}")
-def test_valid_body_is_accepted(tmp_path: Path, body: Body) -> None:
-    async def scenario(where: HttpBroker) -> None:
-        await _prepare(where)
-        reply = await where.ask(body.method, body.path(where.broker.cluster_id), body.body, kind=body.kind)
-        if body.own_refusal:
-            assert reply.status == 400 and body.own_refusal in reply.json["message"], reply
-        else:
-            assert reply.status in (200, 201, 204) or (reply.status == 207 and not reply.json["failures"]), reply
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_valid_body_is_accepted(where: HttpBroker, *, body: Body) -> None:
+    await _prepare(where)
+    reply = await where.ask(body.method, body.path(where.broker.cluster_id), body.body, kind=body.kind)
+    if body.own_refusal:
+        assert reply.status == 400 and body.own_refusal in reply.json["message"], reply
+    else:
+        assert reply.status in (200, 201, 204) or (reply.status == 207 and not reply.json["failures"]), reply

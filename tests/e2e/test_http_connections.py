@@ -11,6 +11,7 @@ import pytest
 
 from tests.e2e.http_site import HttpBroker, run, wait_until
 from tests.e2e.test_http_hostile import body_of, status_of
+from tests.scenario import run_by
 from tiered.config.settings import Settings
 from tiered.controller.requests import AlterBrokerConfigs, AlterClientQuotas, QuotaAlteration
 from tiered.metadata.changes import ALL_BROKERS
@@ -90,36 +91,31 @@ def test_health_and_metrics_are_served_when_all_connections_are_taken(tmp_path: 
     run(tmp_path, scenario, None, **settings)
 
 
-def test_one_address_cannot_take_all_connections(tmp_path: Path) -> None:
-    async def scenario(site: HttpBroker) -> None:
-        async with open_clients(site, 5) as held, open_clients(site, 1, OTHER_ADDRESS) as (other,):
-            assert (await other.get("/topics"))[0] == 200
-            assert [(await each.get("/topics"))[0] for each in held] == [200, 200, 200, 503, 503]
-
-    run(tmp_path, scenario, tiered_http_connections_max=5, tiered_http_connections_max_per_ip=3)
+@run_by(run, "tmp_path", tiered_http_connections_max=5, tiered_http_connections_max_per_ip=3)
+async def test_one_address_cannot_take_all_connections(site: HttpBroker) -> None:
+    async with open_clients(site, 5) as held, open_clients(site, 1, OTHER_ADDRESS) as (other,):
+        assert (await other.get("/topics"))[0] == 200
+        assert [(await each.get("/topics"))[0] for each in held] == [200, 200, 200, 503, 503]
 
 
-def test_two_addresses_cannot_take_all_connections(tmp_path: Path) -> None:
+@run_by(run, "tmp_path", tiered_http_connections_max=6, tiered_http_connections_max_per_ip=3)
+async def test_two_addresses_cannot_take_all_connections(site: HttpBroker) -> None:
     """Once, two addresses with half of the connections each locked out all others."""
-
-    async def scenario(site: HttpBroker) -> None:
-        await site.create("t")
-        poll = "/topics/t/partitions/0/records?timeout=20000&offset=0"
-        async with open_clients(site, 3, "127.0.0.3") as first, open_clients(site, 3, "127.0.0.4") as second:
-            assert [(await each.get("/topics"))[0] for each in (*first, *second)] == [200] * 6
-            first[0].writer.write(f"GET {poll} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-            held = site.http._listener._open["127.0.0.3"]
-            await wait_until(lambda: not next(iter(held)).is_idle)
-            async with open_clients(site, 2, OTHER_ADDRESS) as others:
-                assert [(await each.get("/topics"))[0] for each in others] == [200, 200]
-                assert await first[1].is_ended() and await second[0].is_ended(), "idle ones before the one that waits"
-                assert site.http.open_connections() == 6
-                async with open_clients(site, 1, OTHER_ADDRESS) as (more,):
-                    assert (await more.get("/topics"))[0] == 503, "each address has its share"
-            assert [(await each.get("/topics"))[0] for each in (first[2], *second[1:])] == [200] * 3
-        await wait_until(lambda: not site.http.open_connections() and not site.http._listener._peers)
-
-    run(tmp_path, scenario, tiered_http_connections_max=6, tiered_http_connections_max_per_ip=3)
+    await site.create("t")
+    poll = "/topics/t/partitions/0/records?timeout=20000&offset=0"
+    async with open_clients(site, 3, "127.0.0.3") as first, open_clients(site, 3, "127.0.0.4") as second:
+        assert [(await each.get("/topics"))[0] for each in (*first, *second)] == [200] * 6
+        first[0].writer.write(f"GET {poll} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        held = site.http._listener._open["127.0.0.3"]
+        await wait_until(lambda: not next(iter(held)).is_idle)
+        async with open_clients(site, 2, OTHER_ADDRESS) as others:
+            assert [(await each.get("/topics"))[0] for each in others] == [200, 200]
+            assert await first[1].is_ended() and await second[0].is_ended(), "idle ones before the one that waits"
+            assert site.http.open_connections() == 6
+            async with open_clients(site, 1, OTHER_ADDRESS) as (more,):
+                assert (await more.get("/topics"))[0] == 503, "each address has its share"
+        assert [(await each.get("/topics"))[0] for each in (first[2], *second[1:])] == [200] * 3
+    await wait_until(lambda: not site.http.open_connections() and not site.http._listener._peers)
 
 
 def test_addresses_of_one_network_count_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,37 +160,31 @@ def test_limits_of_connections_change_while_clients_are_connected(tmp_path: Path
     run(tmp_path, scenario)
 
 
-def test_address_has_a_limit_of_its_own(tmp_path: Path) -> None:
-    async def scenario(site: HttpBroker) -> None:
-        configs = {"max.connections.per.ip.overrides": f"{OTHER_ADDRESS}:1"}
-        await site.broker.submit(AlterBrokerConfigs(ALL_BROKERS, configs))
-        async with open_clients(site, 2, OTHER_ADDRESS) as held, open_clients(site, 2) as others:
-            assert [(await each.get("/topics"))[0] for each in held] == [200, 503]
-            assert [(await each.get("/topics"))[0] for each in others] == [200, 200]
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_address_has_a_limit_of_its_own(site: HttpBroker) -> None:
+    configs = {"max.connections.per.ip.overrides": f"{OTHER_ADDRESS}:1"}
+    await site.broker.submit(AlterBrokerConfigs(ALL_BROKERS, configs))
+    async with open_clients(site, 2, OTHER_ADDRESS) as held, open_clients(site, 2) as others:
+        assert [(await each.get("/topics"))[0] for each in held] == [200, 503]
+        assert [(await each.get("/topics"))[0] for each in others] == [200, 200]
 
 
-def test_address_above_its_rate_of_new_connections_gets_503(tmp_path: Path) -> None:
-    async def scenario(site: HttpBroker) -> None:
-        alteration = QuotaAlteration((("ip", OTHER_ADDRESS),), (("connection_creation_rate", 1.0),))
-        assert await site.broker.submit(AlterClientQuotas((alteration,))) == (None,)
-        async with open_clients(site, 11, OTHER_ADDRESS) as held, open_clients(site, 1) as (other,):
-            statuses = [(await each.get("/topics"))[0] for each in held]
-            assert statuses == [200] * 10 + [503], "ten seconds of the rate at once"
-            assert (await other.get("/topics"))[0] == 200
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_address_above_its_rate_of_new_connections_gets_503(site: HttpBroker) -> None:
+    alteration = QuotaAlteration((("ip", OTHER_ADDRESS),), (("connection_creation_rate", 1.0),))
+    assert await site.broker.submit(AlterClientQuotas((alteration,))) == (None,)
+    async with open_clients(site, 11, OTHER_ADDRESS) as held, open_clients(site, 1) as (other,):
+        statuses = [(await each.get("/topics"))[0] for each in held]
+        assert statuses == [200] * 10 + [503], "ten seconds of the rate at once"
+        assert (await other.get("/topics"))[0] == 200
 
 
-def test_new_connections_above_the_rate_of_the_broker_get_503(tmp_path: Path) -> None:
-    async def scenario(site: HttpBroker) -> None:
-        await site.broker.submit(AlterBrokerConfigs(ALL_BROKERS, {"tiered.http.max.connection.creation.rate": "1"}))
-        async with open_clients(site, 3) as held:
-            statuses = [(await each.get("/topics"))[0] for each in held]
-            assert statuses[0] == 200 and 503 in statuses
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_new_connections_above_the_rate_of_the_broker_get_503(site: HttpBroker) -> None:
+    await site.broker.submit(AlterBrokerConfigs(ALL_BROKERS, {"tiered.http.max.connection.creation.rate": "1"}))
+    async with open_clients(site, 3) as held:
+        statuses = [(await each.get("/topics"))[0] for each in held]
+        assert statuses[0] == 200 and 503 in statuses
 
 
 def test_one_address_may_have_half_of_all_connections_by_default() -> None:
@@ -203,20 +193,17 @@ def test_one_address_may_have_half_of_all_connections_by_default() -> None:
     assert max_streams(settings) * 2 == settings.tiered_http_connections_max_per_ip
 
 
-def test_health_is_served_despite_idle_connections_above_the_limit(tmp_path: Path) -> None:
+@run_by(run, "tmp_path", tiered_http_connections_max=1)
+async def test_health_is_served_despite_idle_connections_above_the_limit(site: HttpBroker) -> None:
     """The oldest idle connection is closed for it."""
-
-    async def scenario(site: HttpBroker) -> None:
-        async with open_clients(site, 60) as held:
-            for _ in range(3):
-                async with open_clients(site, 1) as (more,):
-                    assert (await more.get("/healthz"))[0] == 200
-            assert await held[1].is_ended(), "the oldest one above the limit"
-            assert (await held[0].get("/topics"))[0] == 200
-        gauge = site.broker.metrics.gauge("tiered_http_connections", "")
-        await wait_until(lambda: gauge.value() == 0)
-
-    run(tmp_path, scenario, tiered_http_connections_max=1)
+    async with open_clients(site, 60) as held:
+        for _ in range(3):
+            async with open_clients(site, 1) as (more,):
+                assert (await more.get("/healthz"))[0] == 200
+        assert await held[1].is_ended(), "the oldest one above the limit"
+        assert (await held[0].get("/topics"))[0] == 200
+    gauge = site.broker.metrics.gauge("tiered_http_connections", "")
+    await wait_until(lambda: gauge.value() == 0)
 
 
 def test_connection_without_a_request_is_closed_sooner_than_a_used_one(tmp_path: Path) -> None:
@@ -230,24 +217,22 @@ def test_connection_without_a_request_is_closed_sooner_than_a_used_one(tmp_path:
     run(tmp_path, scenario, HttpLimits(first_request_seconds=0.3))
 
 
-def test_event_streams_are_bounded_per_address(tmp_path: Path) -> None:
-    async def scenario(site: HttpBroker) -> None:
-        await site.create("t")
-        path, events = "/topics/t/partitions/0/records", f"Accept: {media_types.EVENTS}"
-        async with open_clients(site, 3) as held, open_clients(site, 1, OTHER_ADDRESS) as (other,):
-            assert (await held[0].get(path, events))[0] == 200
-            assert (await held[1].get(path, events))[0] == 200
-            status, head = await held[2].get(path, events)
-            assert status == 429 and b"Retry-After" in head
-            assert (await held[2].get(path))[0] == 200, "other reads are not bounded so"
-            assert (await other.get(path, events))[0] == 200
-            held[0].writer.transport.abort()
-            streams = site.http._listener.context.streams
-            await wait_until(lambda: len(streams["127.0.0.1"]) == 1)
-            assert (await held[2].get(path, events))[0] == 200
-        await wait_until(lambda: not streams)
-
-    run(tmp_path, scenario, tiered_http_connections_max_per_ip=5)
+@run_by(run, "tmp_path", tiered_http_connections_max_per_ip=5)
+async def test_event_streams_are_bounded_per_address(site: HttpBroker) -> None:
+    await site.create("t")
+    path, events = "/topics/t/partitions/0/records", f"Accept: {media_types.EVENTS}"
+    async with open_clients(site, 3) as held, open_clients(site, 1, OTHER_ADDRESS) as (other,):
+        assert (await held[0].get(path, events))[0] == 200
+        assert (await held[1].get(path, events))[0] == 200
+        status, head = await held[2].get(path, events)
+        assert status == 429 and b"Retry-After" in head
+        assert (await held[2].get(path))[0] == 200, "other reads are not bounded so"
+        assert (await other.get(path, events))[0] == 200
+        held[0].writer.transport.abort()
+        streams = site.http._listener.context.streams
+        await wait_until(lambda: len(streams["127.0.0.1"]) == 1)
+        assert (await held[2].get(path, events))[0] == 200
+    await wait_until(lambda: not streams)
 
 
 def test_connections_above_the_limit_leave_one_line_in_the_log(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.http_site import TEST_SECONDS, HttpBroker, HttpReply, http_broker, run
+from tests.scenario import run_by
 from tiered.controller.requests import DeleteTopic
 from tiered.errors import Code
 from tiered.groups.requests import CommitTransactionalOffsets, FetchOffsets, PartitionOffset
@@ -64,89 +65,81 @@ def values(rows: list[Any]) -> list[Any]:
     return [row["value"] for row in rows]
 
 
-def test_consumer_subscribes_reads_commits_and_leaves(tmp_path: Path) -> None:
-    async def scenario(where: HttpBroker) -> None:
-        await where.create("t")
-        await where.produce("t", '"a"', '"b"')
-        one = await HttpConsumer.create(where, "g", "one", auto_commit_enable="false")
-        await one.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
-        assert (await one.ask("GET", "/subscription")).json == {"topics": ["t"]}
-        rows = await one.read(2)
-        assert rows[0] == {"topic": "t", "key": None, "value": "a", "partition": 0, "offset": 0}
-        asked = {"partitions": [{"topic": "t", "partition": 0}]}
-        assert (await one.ask("GET", "/offsets", asked)).json == {"offsets": []}
-        committed = await one.ask("POST", "/offsets")
-        assert committed.json == [{"topic": "t", "partition": 0, "consumed": 2, "committed": 2}]
-        (row,) = (await one.ask("GET", "/offsets", asked)).json["offsets"]
-        assert (row["offset"], row["metadata"]) == (2, "")
-        named = {"offsets": [{"topic": "t", "partition": 0, "offset": 0, "metadata": "why"}]}
-        assert (await one.ask("POST", "/offsets", named)).status == 200
-        (row,) = (await one.ask("GET", "/offsets", asked)).json["offsets"]
-        assert (row["offset"], row["metadata"]) == (1, "why"), "the record at 0 is dealt with"
-        await one.ask_without_reply("DELETE", "")
-        assert (await one.ask("GET", "/records")).json["error_code"] == 40403
-        again = await HttpConsumer.create(where, "g", "one")
-        await again.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
-        assert values(await again.read(1)) == ["b"], "goes on at what was committed"
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_consumer_subscribes_reads_commits_and_leaves(where: HttpBroker) -> None:
+    await where.create("t")
+    await where.produce("t", '"a"', '"b"')
+    one = await HttpConsumer.create(where, "g", "one", auto_commit_enable="false")
+    await one.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
+    assert (await one.ask("GET", "/subscription")).json == {"topics": ["t"]}
+    rows = await one.read(2)
+    assert rows[0] == {"topic": "t", "key": None, "value": "a", "partition": 0, "offset": 0}
+    asked = {"partitions": [{"topic": "t", "partition": 0}]}
+    assert (await one.ask("GET", "/offsets", asked)).json == {"offsets": []}
+    committed = await one.ask("POST", "/offsets")
+    assert committed.json == [{"topic": "t", "partition": 0, "consumed": 2, "committed": 2}]
+    (row,) = (await one.ask("GET", "/offsets", asked)).json["offsets"]
+    assert (row["offset"], row["metadata"]) == (2, "")
+    named = {"offsets": [{"topic": "t", "partition": 0, "offset": 0, "metadata": "why"}]}
+    assert (await one.ask("POST", "/offsets", named)).status == 200
+    (row,) = (await one.ask("GET", "/offsets", asked)).json["offsets"]
+    assert (row["offset"], row["metadata"]) == (1, "why"), "the record at 0 is dealt with"
+    await one.ask_without_reply("DELETE", "")
+    assert (await one.ask("GET", "/records")).json["error_code"] == 40403
+    again = await HttpConsumer.create(where, "g", "one")
+    await again.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
+    assert values(await again.read(1)) == ["b"], "goes on at what was committed"
 
 
-def test_commit_of_what_was_read_leaves_out_deleted_topics(tmp_path: Path) -> None:
-    async def scenario(where: HttpBroker) -> None:
-        for topic in ("t", "u"):
-            await where.create(topic)
-            await where.produce(topic, '"a"', '"b"')
-        one = await HttpConsumer.create(where, "g", "one", auto_commit_enable="false")
-        mine = [{"topic": topic, "partition": 0} for topic in ("t", "u")]
-        await one.ask_without_reply("POST", "/assignments", {"partitions": mine})
-        assert sorted(values(await one.read(4))) == ["a", "a", "b", "b"]
-        await where.broker.submit(DeleteTopic("t"))
-        committed = await one.ask("POST", "/offsets")
-        assert committed.json == [{"topic": "u", "partition": 0, "consumed": 2, "committed": 2}]
-        fetched = await where.broker.group_coordinators.submit("g", FetchOffsets("g", None))
-        assert [(row.topic, row.offset) for row in fetched.offsets] == [("u", 2)]
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_commit_of_what_was_read_leaves_out_deleted_topics(where: HttpBroker) -> None:
+    for topic in ("t", "u"):
+        await where.create(topic)
+        await where.produce(topic, '"a"', '"b"')
+    one = await HttpConsumer.create(where, "g", "one", auto_commit_enable="false")
+    mine = [{"topic": topic, "partition": 0} for topic in ("t", "u")]
+    await one.ask_without_reply("POST", "/assignments", {"partitions": mine})
+    assert sorted(values(await one.read(4))) == ["a", "a", "b", "b"]
+    await where.broker.submit(DeleteTopic("t"))
+    committed = await one.ask("POST", "/offsets")
+    assert committed.json == [{"topic": "u", "partition": 0, "consumed": 2, "committed": 2}]
+    fetched = await where.broker.group_coordinators.submit("g", FetchOffsets("g", None))
+    assert [(row.topic, row.offset) for row in fetched.offsets] == [("u", 2)]
 
 
-def test_topic_made_again_has_no_named_offsets_of_the_deleted_one(tmp_path: Path) -> None:
-    async def scenario(where: HttpBroker) -> None:
-        await where.create("t")
-        await where.produce("t", '"a"', '"b"', '"c"')
-        one = await HttpConsumer.create(where, "g", "one", auto_commit_enable="false")
-        await one.ask_without_reply("POST", "/assignments", {"partitions": [{"topic": "t", "partition": 0}]})
-        assert values(await one.read(3)) == ["a", "b", "c"]
-        named = {"offsets": [{"topic": "t", "partition": 0, "offset": 1}]}
-        asked = {"partitions": [{"topic": "t", "partition": 0}]}
-        assert (await one.ask("POST", "/offsets", named)).status == 200
-        await where.broker.submit(DeleteTopic("t"))
-        await where.create("t")
-        await where.produce("t", '"x"', '"y"', '"z"')
-        assert (await one.ask("GET", "/offsets", asked)).json == {"offsets": []}
-        refused = await one.ask("POST", "/offsets", named)
-        assert (refused.status, refused.json["error_code"]) == (404, 40403), "it has read the deleted topic"
-        assert values(await one.read(3)) == ["x", "y", "z"]
-        assert (await one.ask("POST", "/offsets", named)).status == 200
-        (row,) = (await one.ask("GET", "/offsets", asked)).json["offsets"]
-        assert row["offset"] == 2
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_topic_made_again_has_no_named_offsets_of_the_deleted_one(where: HttpBroker) -> None:
+    await where.create("t")
+    await where.produce("t", '"a"', '"b"', '"c"')
+    one = await HttpConsumer.create(where, "g", "one", auto_commit_enable="false")
+    await one.ask_without_reply("POST", "/assignments", {"partitions": [{"topic": "t", "partition": 0}]})
+    assert values(await one.read(3)) == ["a", "b", "c"]
+    named = {"offsets": [{"topic": "t", "partition": 0, "offset": 1}]}
+    asked = {"partitions": [{"topic": "t", "partition": 0}]}
+    assert (await one.ask("POST", "/offsets", named)).status == 200
+    await where.broker.submit(DeleteTopic("t"))
+    await where.create("t")
+    await where.produce("t", '"x"', '"y"', '"z"')
+    assert (await one.ask("GET", "/offsets", asked)).json == {"offsets": []}
+    refused = await one.ask("POST", "/offsets", named)
+    assert (refused.status, refused.json["error_code"]) == (404, 40403), "it has read the deleted topic"
+    assert values(await one.read(3)) == ["x", "y", "z"]
+    assert (await one.ask("POST", "/offsets", named)).status == 200
+    (row,) = (await one.ask("GET", "/offsets", asked)).json["offsets"]
+    assert row["offset"] == 2
 
 
-def test_waiting_read_returns_at_once_when_a_record_arrives(tmp_path: Path) -> None:
-    async def scenario(where: HttpBroker) -> None:
-        await where.create("t")
-        one = await HttpConsumer.create(where, "g", consumer_request_timeout_ms="20000")
-        await one.ask_without_reply("POST", "/assignments", {"partitions": [{"topic": "t", "partition": 0}]})
-        waiting = asyncio.create_task(one.ask("GET", "/records", accept=JSON))
-        while not where.broker.leader_replica("t", 0).reads._parked:  # until it waits
-            await asyncio.sleep(0)
-        await where.produce("t", "1")
-        async with asyncio.timeout(120):
-            assert values((await waiting).json) == [1]
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_waiting_read_returns_at_once_when_a_record_arrives(where: HttpBroker) -> None:
+    await where.create("t")
+    one = await HttpConsumer.create(where, "g", consumer_request_timeout_ms="20000")
+    await one.ask_without_reply("POST", "/assignments", {"partitions": [{"topic": "t", "partition": 0}]})
+    waiting = asyncio.create_task(one.ask("GET", "/records", accept=JSON))
+    while not where.broker.leader_replica("t", 0).reads._parked:  # until it waits
+        await asyncio.sleep(0)
+    await where.produce("t", "1")
+    async with asyncio.timeout(120):
+        assert values((await waiting).json) == [1]
 
 
 def test_consumers_of_a_group_share_its_partitions(tmp_path: Path) -> None:
@@ -181,30 +174,28 @@ def test_consumers_of_a_group_share_its_partitions(tmp_path: Path) -> None:
     run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
 
 
-def test_assigned_consumer_reads_from_the_positions_that_it_sets(tmp_path: Path) -> None:
-    async def scenario(where: HttpBroker) -> None:
-        await where.create("t", partitions=2)
-        await where.produce("t", *map(str, range(5)))
-        one = await HttpConsumer.create(where, "g", auto_offset_reset="latest", auto_commit_enable=False)
-        mine = {"partitions": [{"topic": "t", "partition": 0}]}
-        await one.ask_without_reply("POST", "/assignments", mine)
-        assert await one.partitions() == [TopicPartition("t", 0)]
-        assert (await one.ask("GET", "/records?timeout=0", accept=JSON)).json == []
-        await one.ask_without_reply("POST", "/positions", {"offsets": [{"topic": "t", "partition": 0, "offset": 3}]})
-        assert values(await one.read(2)) == [3, 4]
-        await one.ask_without_reply("POST", "/positions/beginning", mine)
-        assert values(await one.read(5)) == [0, 1, 2, 3, 4]
-        await one.ask_without_reply(
-            "POST", "/positions", {"timestamps": [{**mine["partitions"][0], "timestamp": "2020-01-01T00:00Z"}]}
-        )
-        assert values(await one.read(5)) == [0, 1, 2, 3, 4]
-        await one.ask_without_reply("POST", "/positions/end", mine)
-        await where.produce("t", "5")
-        assert values(await one.read(1)) == [5]
-        other = {"partitions": [{"topic": "t", "partition": 1}]}
-        assert (await one.ask("POST", "/positions/end", other)).json["error_code"] == 40903
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_assigned_consumer_reads_from_the_positions_that_it_sets(where: HttpBroker) -> None:
+    await where.create("t", partitions=2)
+    await where.produce("t", *map(str, range(5)))
+    one = await HttpConsumer.create(where, "g", auto_offset_reset="latest", auto_commit_enable=False)
+    mine = {"partitions": [{"topic": "t", "partition": 0}]}
+    await one.ask_without_reply("POST", "/assignments", mine)
+    assert await one.partitions() == [TopicPartition("t", 0)]
+    assert (await one.ask("GET", "/records?timeout=0", accept=JSON)).json == []
+    await one.ask_without_reply("POST", "/positions", {"offsets": [{"topic": "t", "partition": 0, "offset": 3}]})
+    assert values(await one.read(2)) == [3, 4]
+    await one.ask_without_reply("POST", "/positions/beginning", mine)
+    assert values(await one.read(5)) == [0, 1, 2, 3, 4]
+    await one.ask_without_reply(
+        "POST", "/positions", {"timestamps": [{**mine["partitions"][0], "timestamp": "2020-01-01T00:00Z"}]}
+    )
+    assert values(await one.read(5)) == [0, 1, 2, 3, 4]
+    await one.ask_without_reply("POST", "/positions/end", mine)
+    await where.produce("t", "5")
+    assert values(await one.read(1)) == [5]
+    other = {"partitions": [{"topic": "t", "partition": 1}]}
+    assert (await one.ask("POST", "/positions/end", other)).json["error_code"] == 40903
 
 
 def test_subscribed_consumer_continues_after_a_restart(tmp_path: Path) -> None:
@@ -244,39 +235,37 @@ def test_subscribed_consumer_continues_after_a_restart(tmp_path: Path) -> None:
         ("POST", "/subscription", [], 422),
     ],
 )
-def test_invalid_consumer_request_has_a_reason(tmp_path: Path, method: str, below: str, body: Any, code: int) -> None:
-    async def scenario(where: HttpBroker) -> None:
-        await where.create("t")
-        answer = await (await HttpConsumer.create(where, "g")).ask(method, below, body)
-        assert (answer.json["error_code"], answer.status) == (code, code if code < 1000 else code // 100)
+@run_by(run, "tmp_path")
+async def test_invalid_consumer_request_has_a_reason(
+    where: HttpBroker, *, method: str, below: str, body: Any, code: int
+) -> None:
+    await where.create("t")
+    answer = await (await HttpConsumer.create(where, "g")).ask(method, below, body)
+    assert (answer.json["error_code"], answer.status) == (code, code if code < 1000 else code // 100)
 
-    run(tmp_path, scenario)
 
-
-def test_name_format_and_subscription_of_a_consumer_are_exclusive(tmp_path: Path) -> None:
-    async def scenario(where: HttpBroker) -> None:
-        await where.create("t")
-        one = await HttpConsumer.create(where, "g", "one")
-        twice = await where.ask("POST", "/consumers/g", {"name": "one"}, kind=V2)
-        assert (twice.status, twice.json["error_code"]) == (409, 40902)
-        for wrong, why in (
-            ({"format": "avro"}, "format='avro': it must be binary or json"),
-            ({"auto.offset.reset": "x"}, "auto.offset.reset='x': it must be earliest or latest or none"),
-            ({"fetch.min.bytes": "-2"}, "fetch.min.bytes='-2': it must be an integer from -1 on"),
-            (
-                {"isolation": "x"},
-                "a consumer has no field 'isolation' (did you mean 'isolation.level'?); there are format, ",
-            ),
-        ):
-            refused = await where.ask("POST", "/consumers/g", wrong, kind=V2)
-            assert (refused.status, refused.json["error_code"]) == (422, 42204), wrong
-            assert refused.json["message"].startswith(why), refused.json
-        await one.ask_without_reply("POST", "/assignments", {"partitions": [{"topic": "t", "partition": 0}]})
-        assert (await one.ask("POST", "/subscription", {"topics": ["t"]})).json["error_code"] == 40903
-        assert (await one.ask("GET", "/records", accept=BINARY)).json["error_code"] == 40601
-        assert (await where.get("/consumers/g/instances/two/records")).json["error_code"] == 40403
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_name_format_and_subscription_of_a_consumer_are_exclusive(where: HttpBroker) -> None:
+    await where.create("t")
+    one = await HttpConsumer.create(where, "g", "one")
+    twice = await where.ask("POST", "/consumers/g", {"name": "one"}, kind=V2)
+    assert (twice.status, twice.json["error_code"]) == (409, 40902)
+    for wrong, why in (
+        ({"format": "avro"}, "format='avro': it must be binary or json"),
+        ({"auto.offset.reset": "x"}, "auto.offset.reset='x': it must be earliest or latest or none"),
+        ({"fetch.min.bytes": "-2"}, "fetch.min.bytes='-2': it must be an integer from -1 on"),
+        (
+            {"isolation": "x"},
+            "a consumer has no field 'isolation' (did you mean 'isolation.level'?); there are format, ",
+        ),
+    ):
+        refused = await where.ask("POST", "/consumers/g", wrong, kind=V2)
+        assert (refused.status, refused.json["error_code"]) == (422, 42204), wrong
+        assert refused.json["message"].startswith(why), refused.json
+    await one.ask_without_reply("POST", "/assignments", {"partitions": [{"topic": "t", "partition": 0}]})
+    assert (await one.ask("POST", "/subscription", {"topics": ["t"]})).json["error_code"] == 40903
+    assert (await one.ask("GET", "/records", accept=BINARY)).json["error_code"] == 40601
+    assert (await where.get("/consumers/g/instances/two/records")).json["error_code"] == 40403
 
 
 def test_stored_state_of_a_member_is_ignored_by_other_clients() -> None:
@@ -298,44 +287,40 @@ def test_unused_consumer_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     asyncio.run(scenario())
 
 
-def test_consumer_waits_for_a_transaction_that_may_change_its_offset(tmp_path: Path) -> None:
-    async def scenario(where: HttpBroker) -> None:
-        await where.create("t")
-        await where.produce("t", '"a"', '"b"', '"c"')
-        groups = where.broker.group_coordinators
-        producer = ProducerIdAndEpoch(7, 0)
+@run_by(run, "tmp_path")
+async def test_consumer_waits_for_a_transaction_that_may_change_its_offset(where: HttpBroker) -> None:
+    await where.create("t")
+    await where.produce("t", '"a"', '"b"', '"c"')
+    groups = where.broker.group_coordinators
+    producer = ProducerIdAndEpoch(7, 0)
 
-        async def confirm(tp: TopicPartition) -> Code:
-            return Code.NONE
+    async def confirm(tp: TopicPartition) -> Code:
+        return Code.NONE
 
-        commit = CommitTransactionalOffsets("g", (PartitionOffset("t", 0, 2),), producer)
-        await groups.commit_transactional_offsets(commit, confirm, adds_partition=True)
-        careful = await HttpConsumer.create(where, "g")
-        await careful.ask_without_reply("POST", "/assignments", {"partitions": [{"topic": "t", "partition": 0}]})
-        assert (await careful.ask("GET", "/records?timeout=300", accept=JSON)).json == []
-        await groups.write_marker(await groups.partition_for("g"), TransactionMarker(*producer, True, 0))
-        assert values(await careful.read(1)) == ["c"], "goes on at what the transaction committed"
-
-    run(tmp_path, scenario)
+    commit = CommitTransactionalOffsets("g", (PartitionOffset("t", 0, 2),), producer)
+    await groups.commit_transactional_offsets(commit, confirm, adds_partition=True)
+    careful = await HttpConsumer.create(where, "g")
+    await careful.ask_without_reply("POST", "/assignments", {"partitions": [{"topic": "t", "partition": 0}]})
+    assert (await careful.ask("GET", "/records?timeout=300", accept=JSON)).json == []
+    await groups.write_marker(await groups.partition_for("g"), TransactionMarker(*producer, True, 0))
+    assert values(await careful.read(1)) == ["c"], "goes on at what the transaction committed"
 
 
-def test_records_after_the_first_read_outlive_a_rebalance(tmp_path: Path) -> None:
-    async def scenario(where: HttpBroker) -> None:
-        await where.create("t")
-        await where.produce("t", '"old"')
-        one = await HttpConsumer.create(where, "g", "one", auto_offset_reset="latest")
-        await one.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
-        for _ in range(5):
-            assert (await one.ask("GET", "/records", accept=JSON)).json == []
-        await where.produce("t", '"new-1"', '"new-2"')
-        two = await HttpConsumer.create(where, "g", "two", auto_offset_reset="latest")
-        await two.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
-        rows: list[Any] = []
-        for each in (two, two, two, two, one, two, one, two):
-            rows += (await each.ask("GET", "/records", accept=JSON)).json
-        await where.produce("t", '"new-3"')
-        for each in (one, two, one, two):
-            rows += (await each.ask("GET", "/records", accept=JSON)).json
-        assert values(rows) == ["new-1", "new-2", "new-3"]
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_records_after_the_first_read_outlive_a_rebalance(where: HttpBroker) -> None:
+    await where.create("t")
+    await where.produce("t", '"old"')
+    one = await HttpConsumer.create(where, "g", "one", auto_offset_reset="latest")
+    await one.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
+    for _ in range(5):
+        assert (await one.ask("GET", "/records", accept=JSON)).json == []
+    await where.produce("t", '"new-1"', '"new-2"')
+    two = await HttpConsumer.create(where, "g", "two", auto_offset_reset="latest")
+    await two.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
+    rows: list[Any] = []
+    for each in (two, two, two, two, one, two, one, two):
+        rows += (await each.ask("GET", "/records", accept=JSON)).json
+    await where.produce("t", '"new-3"')
+    for each in (one, two, one, two):
+        rows += (await each.ask("GET", "/records", accept=JSON)).json
+    assert values(rows) == ["new-1", "new-2", "new-3"]

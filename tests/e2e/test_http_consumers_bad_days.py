@@ -14,6 +14,7 @@ import pytest
 
 from tests.e2e.http_site import RAW, HttpBroker, run, wait_until
 from tests.e2e.test_http_consumers import JSON, V2, HttpConsumer, values
+from tests.scenario import run_by
 from tiered.controller.requests import CreatePartitions, DeleteTopic
 from tiered.errors import Code
 from tiered.groups.requests import DescribeGroup, JoinGroup
@@ -37,177 +38,154 @@ async def members(where: HttpBroker, group: str = "g") -> list[str | None]:
     return [member.instance_id for member in found.members]
 
 
-def test_deleted_topic_costs_no_records_of_others(tmp_path: Path) -> None:
-    async def scenario(where: HttpBroker) -> None:
-        await where.create("a")
-        await where.create("b")
-        one = await HttpConsumer.create(where, "g")
-        await one.ask_without_reply("POST", "/assignments", parts(("a", 0), ("b", 0)))
-        await where.produce("a", "1", "2")
-        await where.broker.submit(DeleteTopic("b"))
-        assert values(await one.read(2)) == [1, 2]
-        await where.produce("a", "3")
-        assert values(await one.read(1)) == [3]
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_deleted_topic_costs_no_records_of_others(where: HttpBroker) -> None:
+    await where.create("a")
+    await where.create("b")
+    one = await HttpConsumer.create(where, "g")
+    await one.ask_without_reply("POST", "/assignments", parts(("a", 0), ("b", 0)))
+    await where.produce("a", "1", "2")
+    await where.broker.submit(DeleteTopic("b"))
+    assert values(await one.read(2)) == [1, 2]
+    await where.produce("a", "3")
+    assert values(await one.read(1)) == [3]
 
 
-def test_positions_in_a_deleted_topic_do_not_apply_to_the_next_one(tmp_path: Path) -> None:
-    async def scenario(where: HttpBroker) -> None:
-        await where.create("t")
-        await where.produce("t", "0", "1", "2")
-        one = await HttpConsumer.create(where, "g")
-        await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
-        assert values(await one.read(3)) == [0, 1, 2]
-        await where.broker.submit(DeleteTopic("t"))
-        await where.create("t")
-        await where.produce("t", "10", "11", "12", "13")
-        assert values(await one.read(4)) == [10, 11, 12, 13]
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_positions_in_a_deleted_topic_do_not_apply_to_the_next_one(where: HttpBroker) -> None:
+    await where.create("t")
+    await where.produce("t", "0", "1", "2")
+    one = await HttpConsumer.create(where, "g")
+    await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
+    assert values(await one.read(3)) == [0, 1, 2]
+    await where.broker.submit(DeleteTopic("t"))
+    await where.create("t")
+    await where.produce("t", "10", "11", "12", "13")
+    assert values(await one.read(4)) == [10, 11, 12, 13]
 
 
-def test_record_that_cannot_be_rendered_stops_its_partition_only(tmp_path: Path) -> None:
-    async def scenario(where: HttpBroker) -> None:
-        await where.create("t", partitions=2)
-        await where.produce("t", "1", partition=0)
-        await where.produce("t", "0", "no json", "2", partition=1)
-        one = await HttpConsumer.create(where, "g")
-        await one.ask_without_reply("POST", "/assignments", parts(("t", 0), ("t", 1)))
-        assert sorted(values(await one.read(2))) == [0, 1]
-        told = await one.ask("GET", "/records", accept=JSON)
-        assert (told.status, told.json["error_code"]) == (422, 42203)
-        await where.produce("t", "3", partition=0)
-        assert values((await one.ask("GET", "/records", accept=JSON)).json) == [3]
-        past = {"offsets": [{"topic": "t", "partition": 1, "offset": 2}]}
-        await one.ask_without_reply("POST", "/positions", past)
-        assert values(await one.read(1)) == [2]
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_record_that_cannot_be_rendered_stops_its_partition_only(where: HttpBroker) -> None:
+    await where.create("t", partitions=2)
+    await where.produce("t", "1", partition=0)
+    await where.produce("t", "0", "no json", "2", partition=1)
+    one = await HttpConsumer.create(where, "g")
+    await one.ask_without_reply("POST", "/assignments", parts(("t", 0), ("t", 1)))
+    assert sorted(values(await one.read(2))) == [0, 1]
+    told = await one.ask("GET", "/records", accept=JSON)
+    assert (told.status, told.json["error_code"]) == (422, 42203)
+    await where.produce("t", "3", partition=0)
+    assert values((await one.ask("GET", "/records", accept=JSON)).json) == [3]
+    past = {"offsets": [{"topic": "t", "partition": 1, "offset": 2}]}
+    await one.ask_without_reply("POST", "/positions", past)
+    assert values(await one.read(1)) == [2]
 
 
-def test_record_beyond_the_bounds_of_json_stops_its_partition_only(tmp_path: Path) -> None:
-    async def scenario(where: HttpBroker) -> None:
-        await where.create("t", partitions=2)
-        await where.produce("t", "1", partition=0)
-        now = where.broker.world.clock.wall_ms()
-        rows = [(now, None, b"0", ()), (now, None, b"5", (("h", b"x"),) * OBJECTS_MAX), (now, None, b"2", ())]
-        path = "/topics/t/partitions/1/records"
-        assert (await where.ask("POST", path, encode_batch(rows, codec=Codec.ZSTD), kind=RAW)).status == 200
-        one = await HttpConsumer.create(where, "g")
-        await one.ask_without_reply("POST", "/assignments", parts(("t", 0), ("t", 1)))
-        assert sorted(values(await one.read(2))) == [0, 1]
-        told = await one.ask("GET", "/records", accept=JSON)
-        assert (told.status, told.json["error_code"]) == (422, 42203)
-        assert "t partition 1 at offset 1" in told.json["message"]
-        await where.produce("t", "3", partition=0)
-        assert values((await one.ask("GET", "/records", accept=JSON)).json) == [3]
-        past = {"offsets": [{"topic": "t", "partition": 1, "offset": 2}]}
-        await one.ask_without_reply("POST", "/positions", past)
-        assert values(await one.read(1)) == [2]
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_record_beyond_the_bounds_of_json_stops_its_partition_only(where: HttpBroker) -> None:
+    await where.create("t", partitions=2)
+    await where.produce("t", "1", partition=0)
+    now = where.broker.world.clock.wall_ms()
+    rows = [(now, None, b"0", ()), (now, None, b"5", (("h", b"x"),) * OBJECTS_MAX), (now, None, b"2", ())]
+    path = "/topics/t/partitions/1/records"
+    assert (await where.ask("POST", path, encode_batch(rows, codec=Codec.ZSTD), kind=RAW)).status == 200
+    one = await HttpConsumer.create(where, "g")
+    await one.ask_without_reply("POST", "/assignments", parts(("t", 0), ("t", 1)))
+    assert sorted(values(await one.read(2))) == [0, 1]
+    told = await one.ask("GET", "/records", accept=JSON)
+    assert (told.status, told.json["error_code"]) == (422, 42203)
+    assert "t partition 1 at offset 1" in told.json["message"]
+    await where.produce("t", "3", partition=0)
+    assert values((await one.ask("GET", "/records", accept=JSON)).json) == [3]
+    past = {"offsets": [{"topic": "t", "partition": 1, "offset": 2}]}
+    await one.ask_without_reply("POST", "/positions", past)
+    assert values(await one.read(1)) == [2]
 
 
-def test_partition_with_a_backlog_does_not_starve_the_others(tmp_path: Path) -> None:
-    async def scenario(where: HttpBroker) -> None:
-        await where.create("t", partitions=2)
-        for number in range(3):
-            await where.produce("t", str(number), partition=0)
-        await where.produce("t", "9", partition=1)
-        one = await HttpConsumer.create(where, "g")
-        await one.ask_without_reply("POST", "/assignments", parts(("t", 0), ("t", 1)))
-        reads = [await one.ask("GET", "/records?max_bytes=1", accept=JSON) for _ in range(2)]
-        assert sorted(row["partition"] for read in reads for row in read.json) == [0, 1]
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_partition_with_a_backlog_does_not_starve_the_others(where: HttpBroker) -> None:
+    await where.create("t", partitions=2)
+    for number in range(3):
+        await where.produce("t", str(number), partition=0)
+    await where.produce("t", "9", partition=1)
+    one = await HttpConsumer.create(where, "g")
+    await one.ask_without_reply("POST", "/assignments", parts(("t", 0), ("t", 1)))
+    reads = [await one.ask("GET", "/records?max_bytes=1", accept=JSON) for _ in range(2)]
+    assert sorted(row["partition"] for read in reads for row in read.json) == [0, 1]
 
 
-def test_refused_commit_does_not_stop_reads(tmp_path: Path) -> None:
+@run_by(run, "tmp_path", group_initial_rebalance_delay_ms=0)
+async def test_refused_commit_does_not_stop_reads(where: HttpBroker) -> None:
     """The consumer was assigned its partitions, and the group has members: only these may commit."""
-
-    async def scenario(where: HttpBroker) -> None:
-        await where.create("t")
-        await where.produce("t", "1")
-        other, one = await HttpConsumer.create(where, "g"), await HttpConsumer.create(where, "g")
-        await other.ask_without_reply("POST", "/subscription", {"topics": ["u"]})
-        await other.ask("GET", "/records", accept=JSON)
-        await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
-        assert values(await one.read(1)) == [1]
-        await where.produce("t", "2")
-        assert values(await one.read(1)) == [2]
-        assert (await one.ask("POST", "/offsets")).status == 400
-
-    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
+    await where.create("t")
+    await where.produce("t", "1")
+    other, one = await HttpConsumer.create(where, "g"), await HttpConsumer.create(where, "g")
+    await other.ask_without_reply("POST", "/subscription", {"topics": ["u"]})
+    await other.ask("GET", "/records", accept=JSON)
+    await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
+    assert values(await one.read(1)) == [1]
+    await where.produce("t", "2")
+    assert values(await one.read(1)) == [2]
+    assert (await one.ask("POST", "/offsets")).status == 400
 
 
-def test_new_subscription_replaces_the_old_one(tmp_path: Path) -> None:
-    async def scenario(where: HttpBroker) -> None:
-        await where.create("a")
-        await where.create("b")
-        await where.produce("a", "1")
-        await where.produce("b", "2")
-        one = await HttpConsumer.create(where, "g", "one")
-        await one.ask_without_reply("POST", "/subscription", {"topics": ["a"]})
-        assert values(await one.read(1)) == [1]
-        await one.ask_without_reply("POST", "/subscription", {"topics": ["b"]})
-        assert (await one.ask("GET", "/subscription")).json == {"topics": ["b"]}
-        assert values(await one.read(1)) == [2]
-        assert await members(where) == ["rest-one"]
-
-    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
+@run_by(run, "tmp_path", group_initial_rebalance_delay_ms=0)
+async def test_new_subscription_replaces_the_old_one(where: HttpBroker) -> None:
+    await where.create("a")
+    await where.create("b")
+    await where.produce("a", "1")
+    await where.produce("b", "2")
+    one = await HttpConsumer.create(where, "g", "one")
+    await one.ask_without_reply("POST", "/subscription", {"topics": ["a"]})
+    assert values(await one.read(1)) == [1]
+    await one.ask_without_reply("POST", "/subscription", {"topics": ["b"]})
+    assert (await one.ask("GET", "/subscription")).json == {"topics": ["b"]}
+    assert values(await one.read(1)) == [2]
+    assert await members(where) == ["rest-one"]
 
 
-def test_consumer_deleted_during_its_join_leaves_no_member(tmp_path: Path) -> None:
-    async def scenario(where: HttpBroker) -> None:
-        one = await HttpConsumer.create(where, "g", "one")
-        await one.ask_without_reply("POST", "/subscription", {"topics": ["a"]})
-        while await members(where) != ["rest-one"]:
-            await asyncio.sleep(0.002)
-        await one.ask_without_reply("DELETE", "")
-        assert await members(where) == []
-
-    run(tmp_path, scenario, group_initial_rebalance_delay_ms=3_000)
+@run_by(run, "tmp_path", group_initial_rebalance_delay_ms=3_000)
+async def test_consumer_deleted_during_its_join_leaves_no_member(where: HttpBroker) -> None:
+    one = await HttpConsumer.create(where, "g", "one")
+    await one.ask_without_reply("POST", "/subscription", {"topics": ["a"]})
+    while await members(where) != ["rest-one"]:
+        await asyncio.sleep(0.002)
+    await one.ask_without_reply("DELETE", "")
+    assert await members(where) == []
 
 
-def test_queued_request_does_not_restore_a_deleted_consumer(tmp_path: Path) -> None:
-    async def scenario(where: HttpBroker) -> None:
-        one = await HttpConsumer.create(where, "g", "one")
-        (instance,) = where.http._listener.context.service(ConsumerInstances)._instances.values()
-        async with instance.lock:
-            deleting = asyncio.create_task(one.ask("DELETE", ""))
-            await wait_until(lambda: len(instance.lock._waiters or ()) == 1)
-            subscribing = asyncio.create_task(one.ask("POST", "/subscription", {"topics": ["t"]}))
-            await wait_until(lambda: len(instance.lock._waiters or ()) == 2)
-        assert (await deleting).status == 204
-        assert (await subscribing).json["error_code"] == 40403
-        assert instance.member is None
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_queued_request_does_not_restore_a_deleted_consumer(where: HttpBroker) -> None:
+    one = await HttpConsumer.create(where, "g", "one")
+    (instance,) = where.http._listener.context.service(ConsumerInstances)._instances.values()
+    async with instance.lock:
+        deleting = asyncio.create_task(one.ask("DELETE", ""))
+        await wait_until(lambda: len(instance.lock._waiters or ()) == 1)
+        subscribing = asyncio.create_task(one.ask("POST", "/subscription", {"topics": ["t"]}))
+        await wait_until(lambda: len(instance.lock._waiters or ()) == 2)
+    assert (await deleting).status == 204
+    assert (await subscribing).json["error_code"] == 40403
+    assert instance.member is None
 
 
-def test_records_read_for_an_earlier_generation_are_dropped(tmp_path: Path) -> None:
-    async def scenario(where: HttpBroker) -> None:
-        await where.create("t")
-        one = await HttpConsumer.create(
-            where, "g", "one", consumer_request_timeout_ms="30000", fetch_min_bytes="100000"
-        )
-        await one.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
-        (instance,) = where.http._listener.context.service(ConsumerInstances)._instances.values()
-        await instance.assigned_partitions(30)
-        await where.produce("t", "1")
-        waiting = asyncio.create_task(one.ask("GET", "/records", accept=JSON))
-        await wait_until(
-            lambda: bool(where.broker.leader_replica("t", 0).reads._parked)
-        )  # it has read the record and wants more
-        await instance._on_revoked()
-        committed = (await one.ask("GET", "/offsets", parts(("t", 0)))).json["offsets"]
-        assert [row["offset"] for row in committed] == [0], "nobody has it yet: the group is where its reset began"
-        await where.produce("t", f'"{"x" * 100_000}"')
-        rows = (await waiting).json
-        assert [row["offset"] for row in rows] == [0, 1], "both of the place that it has now, none twice"
-
-    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
+@run_by(run, "tmp_path", group_initial_rebalance_delay_ms=0)
+async def test_records_read_for_an_earlier_generation_are_dropped(where: HttpBroker) -> None:
+    await where.create("t")
+    one = await HttpConsumer.create(where, "g", "one", consumer_request_timeout_ms="30000", fetch_min_bytes="100000")
+    await one.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
+    (instance,) = where.http._listener.context.service(ConsumerInstances)._instances.values()
+    await instance.assigned_partitions(30)
+    await where.produce("t", "1")
+    waiting = asyncio.create_task(one.ask("GET", "/records", accept=JSON))
+    await wait_until(
+        lambda: bool(where.broker.leader_replica("t", 0).reads._parked)
+    )  # it has read the record and wants more
+    await instance._on_revoked()
+    committed = (await one.ask("GET", "/offsets", parts(("t", 0)))).json["offsets"]
+    assert [row["offset"] for row in committed] == [0], "nobody has it yet: the group is where its reset began"
+    await where.produce("t", f'"{"x" * 100_000}"')
+    rows = (await waiting).json
+    assert [row["offset"] for row in rows] == [0, 1], "both of the place that it has now, none twice"
 
 
 def test_read_during_a_rebalance_takes_no_position_of_a_lost_partition(
@@ -256,15 +234,13 @@ def test_usual_patterns_are_accepted(pattern: str) -> None:
         ("POST", "/offsets", {"offsets": [{"topic": "t", "partition": 0, "offset": (1 << 63) - 1}]}, 422),
     ],
 )
-def test_excessive_request_is_refused_with_a_reason(
-    tmp_path: Path, method: str, below: str, body: Any, code: int
+@run_by(run, "tmp_path")
+async def test_excessive_request_is_refused_with_a_reason(
+    where: HttpBroker, *, method: str, below: str, body: Any, code: int
 ) -> None:
-    async def scenario(where: HttpBroker) -> None:
-        await where.create("t")
-        answer = await (await HttpConsumer.create(where, "g")).ask(method, below, body)
-        assert (answer.json["error_code"] if answer.body else answer.status) == code
-
-    run(tmp_path, scenario)
+    await where.create("t")
+    answer = await (await HttpConsumer.create(where, "g")).ask(method, below, body)
+    assert (answer.json["error_code"] if answer.body else answer.status) == code
 
 
 @pytest.mark.parametrize(
@@ -278,56 +254,46 @@ def test_excessive_request_is_refused_with_a_reason(
         {"of": "tiered-rest", "topics": [], "pattern": "", "min_bytes": "x"},
     ],
 )
-def test_member_of_another_client_is_no_rest_consumer(tmp_path: Path, kept: dict[str, Any]) -> None:
-    async def scenario(where: HttpBroker) -> None:
-        metadata = encode_metadata([], orjson.dumps(kept))
-        join = JoinGroup(
-            "g", "", f"{INSTANCE_ID_PREFIX}one", "x", "/x", 30_000, 30_000, "consumer", (("range", metadata),)
-        )
-        await where.broker.group_coordinators.submit("g", join, 30.0)
-        answer = await where.ask("GET", "/consumers/g/instances/one/subscription", kind=V2)
-        assert answer.json["error_code"] == 40403
-
-    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
+@run_by(run, "tmp_path", group_initial_rebalance_delay_ms=0)
+async def test_member_of_another_client_is_no_rest_consumer(where: HttpBroker, *, kept: dict[str, Any]) -> None:
+    metadata = encode_metadata([], orjson.dumps(kept))
+    join = JoinGroup("g", "", f"{INSTANCE_ID_PREFIX}one", "x", "/x", 30_000, 30_000, "consumer", (("range", metadata),))
+    await where.broker.group_coordinators.submit("g", join, 30.0)
+    answer = await where.ask("GET", "/consumers/g/instances/one/subscription", kind=V2)
+    assert answer.json["error_code"] == 40403
 
 
-def test_consumer_whose_place_another_client_took_says_so(tmp_path: Path) -> None:
-    async def scenario(where: HttpBroker) -> None:
-        await where.create("t")
-        one = await HttpConsumer.create(where, "g", "one")
-        await one.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
-        await one.ask("GET", "/records", accept=JSON)
-        (instance,) = where.http._listener.context.service(ConsumerInstances)._instances.values()
-        metadata = encode_metadata(["t"], b"of another client")
-        join = JoinGroup(
-            "g", "", f"{INSTANCE_ID_PREFIX}one", "x", "/x", 30_000, 30_000, "consumer", (("range", metadata),)
-        )
-        await where.broker.group_coordinators.submit("g", join, 30.0)
-        await wait_until(lambda: instance.is_fenced)
-        for _ in range(2):
-            told = await one.ask("GET", "/records", accept=JSON)
-            assert (told.status, "FENCED_INSTANCE_ID" in told.json["message"]) == (400, True)
-
-    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
+@run_by(run, "tmp_path", group_initial_rebalance_delay_ms=0)
+async def test_consumer_whose_place_another_client_took_says_so(where: HttpBroker) -> None:
+    await where.create("t")
+    one = await HttpConsumer.create(where, "g", "one")
+    await one.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
+    await one.ask("GET", "/records", accept=JSON)
+    (instance,) = where.http._listener.context.service(ConsumerInstances)._instances.values()
+    metadata = encode_metadata(["t"], b"of another client")
+    join = JoinGroup("g", "", f"{INSTANCE_ID_PREFIX}one", "x", "/x", 30_000, 30_000, "consumer", (("range", metadata),))
+    await where.broker.group_coordinators.submit("g", join, 30.0)
+    await wait_until(lambda: instance.is_fenced)
+    for _ in range(2):
+        told = await one.ask("GET", "/records", accept=JSON)
+        assert (told.status, "FENCED_INSTANCE_ID" in told.json["message"]) == (400, True)
 
 
-def test_request_waits_while_groups_are_loaded(tmp_path: Path) -> None:
-    async def scenario(where: HttpBroker) -> None:
-        one = await HttpConsumer.create(where, "g", "one")
-        await one.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
-        places = where.broker.group_coordinators.host.led_partitions
-        held = {partition: place.coordinator for partition, place in places.items()}
-        for place in places.values():
-            place.coordinator = None
-        group = f"{where.cluster}/consumer-groups"
-        asked = [("GET", group), ("GET", f"{group}/g"), ("GET", "/consumers/g/instances/two/subscription")]
-        asking = [asyncio.create_task(where.ask(method, path)) for method, path in asked]
-        await asyncio.wait(asking, timeout=0.2)
-        for partition, place in places.items():
-            place.coordinator = held[partition]
-        assert [(await each).status for each in asking] == [200, 200, 404]
-
-    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
+@run_by(run, "tmp_path", group_initial_rebalance_delay_ms=0)
+async def test_request_waits_while_groups_are_loaded(where: HttpBroker) -> None:
+    one = await HttpConsumer.create(where, "g", "one")
+    await one.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
+    places = where.broker.group_coordinators.host.led_partitions
+    held = {partition: place.coordinator for partition, place in places.items()}
+    for place in places.values():
+        place.coordinator = None
+    group = f"{where.cluster}/consumer-groups"
+    asked = [("GET", group), ("GET", f"{group}/g"), ("GET", "/consumers/g/instances/two/subscription")]
+    asking = [asyncio.create_task(where.ask(method, path)) for method, path in asked]
+    await asyncio.wait(asking, timeout=0.2)
+    for partition, place in places.items():
+        place.coordinator = held[partition]
+    assert [(await each).status for each in asking] == [200, 200, 404]
 
 
 def test_topic_that_grows_after_a_restart_is_assigned_again(tmp_path: Path) -> None:
@@ -394,26 +360,23 @@ def test_other_subscription_first_thing_after_a_restart_is_assigned(tmp_path: Pa
     run(tmp_path, second, group_initial_rebalance_delay_ms=0)
 
 
-def test_change_of_a_subscription_is_stored_before_its_reply(tmp_path: Path) -> None:
+@run_by(run, "tmp_path", group_initial_rebalance_delay_ms=0)
+async def test_change_of_a_subscription_is_stored_before_its_reply(where: HttpBroker) -> None:
     """The group stores a subscription with a rebalance, which waits for another member here."""
-
-    async def scenario(where: HttpBroker) -> None:
-        one = await start_group_of(where, "t", "u")
-        protocols = (("range", encode_metadata(["t"], b"")),)
-        join = JoinGroup("g", "", None, "x", "/x", 60_000, 60_000, "consumer", protocols, member_id_required=False)
-        joined = await where.broker.group_coordinators.submit("g", join, 60.0)
-        assert joined.code is Code.NONE
-        await wait_for_state(where, "Stable")
-        changing = asyncio.create_task(one.ask("POST", "/subscription", {"topics": ["u"]}))
-        await wait_for_state(where, "PreparingRebalance")
-        assert (await asyncio.wait([changing], timeout=0.5))[1], "the group does not have the topics yet"
-        await where.broker.group_coordinators.submit("g", replace(join, member_id=joined.member_id), 60.0)
-        assert (await changing).status == 204
-        group = await where.broker.group_coordinators.submit("g", DescribeGroup("g", any_state=True))
-        [metadata] = [each.metadata for each in group.members if each.instance_id == "rest-one"]
-        assert read_subscription(metadata) == ["u"]
-
-    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
+    one = await start_group_of(where, "t", "u")
+    protocols = (("range", encode_metadata(["t"], b"")),)
+    join = JoinGroup("g", "", None, "x", "/x", 60_000, 60_000, "consumer", protocols, member_id_required=False)
+    joined = await where.broker.group_coordinators.submit("g", join, 60.0)
+    assert joined.code is Code.NONE
+    await wait_for_state(where, "Stable")
+    changing = asyncio.create_task(one.ask("POST", "/subscription", {"topics": ["u"]}))
+    await wait_for_state(where, "PreparingRebalance")
+    assert (await asyncio.wait([changing], timeout=0.5))[1], "the group does not have the topics yet"
+    await where.broker.group_coordinators.submit("g", replace(join, member_id=joined.member_id), 60.0)
+    assert (await changing).status == 204
+    group = await where.broker.group_coordinators.submit("g", DescribeGroup("g", any_state=True))
+    [metadata] = [each.metadata for each in group.members if each.instance_id == "rest-one"]
+    assert read_subscription(metadata) == ["u"]
 
 
 async def wait_for_state(where: HttpBroker, state: str) -> None:
@@ -465,49 +428,41 @@ async def start_slow_read(where: HttpBroker, one: HttpConsumer) -> tuple[asyncio
     return reader, writer
 
 
-def test_client_that_leaves_a_waiting_read_loses_no_record(tmp_path: Path) -> None:
-    async def scenario(where: HttpBroker) -> None:
-        await where.create("t")
-        one = await HttpConsumer.create(where, "g", consumer_request_timeout_ms="20000")
-        await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
-        _, writer = await start_slow_read(where, one)
-        (instance,) = where.http._listener.context.service(ConsumerInstances)._instances.values()
-        await wait_until(instance.lock.locked)
-        writer.transport.abort()
-        await wait_until(lambda: where.http._listener.open_connections() == 1)
-        await where.produce("t", "1", "2")
-        assert values(await one.read(2)) == [1, 2]
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_client_that_leaves_a_waiting_read_loses_no_record(where: HttpBroker) -> None:
+    await where.create("t")
+    one = await HttpConsumer.create(where, "g", consumer_request_timeout_ms="20000")
+    await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
+    _, writer = await start_slow_read(where, one)
+    (instance,) = where.http._listener.context.service(ConsumerInstances)._instances.values()
+    await wait_until(instance.lock.locked)
+    writer.transport.abort()
+    await wait_until(lambda: where.http._listener.open_connections() == 1)
+    await where.produce("t", "1", "2")
+    assert values(await one.read(2)) == [1, 2]
 
 
-def test_client_that_leaves_in_the_middle_of_a_reply_loses_no_record(tmp_path: Path) -> None:
+@run_by(run, "tmp_path")
+async def test_client_that_leaves_in_the_middle_of_a_reply_loses_no_record(where: HttpBroker) -> None:
     large = orjson.dumps("x" * 500_000).decode()
-
-    async def scenario(where: HttpBroker) -> None:
-        await where.create("t")
-        for _ in range(14):
-            await where.produce("t", large)
-        one = await HttpConsumer.create(where, "g", fetch_min_bytes="7000000")
-        await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
-        reader, writer = await start_slow_read(where, one)
-        assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
-        writer.transport.abort()
-        assert [row["offset"] for row in await one.read(14)] == list(range(14))
-
-    run(tmp_path, scenario)
+    await where.create("t")
+    for _ in range(14):
+        await where.produce("t", large)
+    one = await HttpConsumer.create(where, "g", fetch_min_bytes="7000000")
+    await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
+    reader, writer = await start_slow_read(where, one)
+    assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+    writer.transport.abort()
+    assert [row["offset"] for row in await one.read(14)] == list(range(14))
 
 
-def test_answered_read_is_not_returned_again(tmp_path: Path) -> None:
+@run_by(run, "tmp_path")
+async def test_answered_read_is_not_returned_again(where: HttpBroker) -> None:
     large = orjson.dumps("x" * 500_000).decode()
-
-    async def scenario(where: HttpBroker) -> None:
-        await where.create("t")
-        for _ in range(14):
-            await where.produce("t", large)
-        one = await HttpConsumer.create(where, "g")
-        await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
-        assert [row["offset"] for row in await one.read(14)] == list(range(14))
-        assert (await one.ask("GET", "/records", accept=JSON)).json == []
-
-    run(tmp_path, scenario)
+    await where.create("t")
+    for _ in range(14):
+        await where.produce("t", large)
+    one = await HttpConsumer.create(where, "g")
+    await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
+    assert [row["offset"] for row in await one.read(14)] == list(range(14))
+    assert (await one.ask("GET", "/records", accept=JSON)).json == []

@@ -13,6 +13,7 @@ from tests.e2e.test_http_consumers_bad_days import members as members_of
 from tests.e2e.test_http_consumers_bad_days import parts
 from tests.e2e.test_http_consumers_positions import HAND, TOPIC, committed, find_instance, read_once
 from tests.e2e.test_http_read_committed import ONE, Producers
+from tests.scenario import run_by
 from tiered.controller.requests import DeleteTopic
 from tiered.groups.requests import JoinGroup
 from tiered.ids import TopicPartition
@@ -81,20 +82,18 @@ def test_topic_made_again_below_a_waiting_read_costs_no_record(
     run(tmp_path, scenario)
 
 
-def test_first_read_that_is_full_begins_in_every_partition(tmp_path: Path) -> None:
-    async def scenario(where: HttpBroker) -> None:
-        await where.create("t", partitions=3)
-        await where.produce("t", "0", "1")
-        one = await HttpConsumer.create(where, "g", "one", auto_offset_reset="latest")
-        await one.ask_without_reply("POST", "/assignments", parts(("t", 0), ("t", 1), ("t", 2)))
-        named = {"offsets": [{"topic": "t", "partition": 0, "offset": 0}]}
-        assert (await one.ask("POST", "/offsets", named)).status == 200
-        assert values((await one.ask("GET", "/records?max_bytes=1", accept=JSON)).json) == [1]
-        await where.produce("t", "2", partition=1)
-        await where.produce("t", "3", partition=2)
-        assert sorted(values(await one.read(2))) == [2, 3]
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_first_read_that_is_full_begins_in_every_partition(where: HttpBroker) -> None:
+    await where.create("t", partitions=3)
+    await where.produce("t", "0", "1")
+    one = await HttpConsumer.create(where, "g", "one", auto_offset_reset="latest")
+    await one.ask_without_reply("POST", "/assignments", parts(("t", 0), ("t", 1), ("t", 2)))
+    named = {"offsets": [{"topic": "t", "partition": 0, "offset": 0}]}
+    assert (await one.ask("POST", "/offsets", named)).status == 200
+    assert values((await one.ask("GET", "/records?max_bytes=1", accept=JSON)).json) == [1]
+    await where.produce("t", "2", partition=1)
+    await where.produce("t", "3", partition=2)
+    assert sorted(values(await one.read(2))) == [2, 3]
 
 
 def test_commit_after_a_restart_and_a_seek_tells_of_lost_reads(tmp_path: Path) -> None:
@@ -142,77 +141,67 @@ def test_consumer_is_found_after_a_restart_while_its_group_rebalances(tmp_path: 
     run(tmp_path, second, group_initial_rebalance_delay_ms=0)
 
 
-def test_reader_that_never_commits_keeps_no_lost_reads_of_deleted_topics(tmp_path: Path) -> None:
-    async def scenario(where: HttpBroker) -> None:
-        one = await HttpConsumer.create(where, "g", "one", **HAND)
-        for number in range(4):
-            await where.create(f"t{number}")
-            await where.produce(f"t{number}", "1")
-            await one.ask_without_reply("POST", "/assignments", parts((f"t{number}", 0)))
-            assert values(await one.read(1)) == [1]
-            await where.broker.submit(DeleteTopic(f"t{number}"))
-        assert len(find_instance(where, "one")._positions._lost) <= 1
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_reader_that_never_commits_keeps_no_lost_reads_of_deleted_topics(where: HttpBroker) -> None:
+    one = await HttpConsumer.create(where, "g", "one", **HAND)
+    for number in range(4):
+        await where.create(f"t{number}")
+        await where.produce(f"t{number}", "1")
+        await one.ask_without_reply("POST", "/assignments", parts((f"t{number}", 0)))
+        assert values(await one.read(1)) == [1]
+        await where.broker.submit(DeleteTopic(f"t{number}"))
+    assert len(find_instance(where, "one")._positions._lost) <= 1
 
 
-def test_refused_commit_of_a_reset_is_repeated_by_the_next_read(tmp_path: Path) -> None:
+@run_by(run, "tmp_path", group_initial_rebalance_delay_ms=0)
+async def test_refused_commit_of_a_reset_is_repeated_by_the_next_read(where: HttpBroker) -> None:
     """The group has members at first: the consumer that has partitions by hand may not commit."""
-
-    async def scenario(where: HttpBroker) -> None:
-        await where.create("t")
-        await where.produce("t", "1")
-        other = await HttpConsumer.create(where, "g", "other")
-        await other.ask_without_reply("POST", "/subscription", {"topics": ["u"]})
-        assert await read_once(other) == []
-        one = await HttpConsumer.create(where, "g", "one", auto_offset_reset="latest")
-        await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
-        assert (await one.ask("GET", "/records?timeout=0", accept=JSON)).json == []
-        assert await committed(where) == {}
-        await other.ask_without_reply("DELETE", "")
-        assert (await one.ask("GET", "/records?timeout=0", accept=JSON)).json == []
-        assert await committed(where) == {("t", 0): 1}
-
-    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
+    await where.create("t")
+    await where.produce("t", "1")
+    other = await HttpConsumer.create(where, "g", "other")
+    await other.ask_without_reply("POST", "/subscription", {"topics": ["u"]})
+    assert await read_once(other) == []
+    one = await HttpConsumer.create(where, "g", "one", auto_offset_reset="latest")
+    await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
+    assert (await one.ask("GET", "/records?timeout=0", accept=JSON)).json == []
+    assert await committed(where) == {}
+    await other.ask_without_reply("DELETE", "")
+    assert (await one.ask("GET", "/records?timeout=0", accept=JSON)).json == []
+    assert await committed(where) == {("t", 0): 1}
 
 
 @pytest.mark.parametrize("begin", ["latest", "/positions/end", "/positions"])
-def test_consumer_that_begins_at_the_end_gets_the_open_transaction(tmp_path: Path, begin: str) -> None:
+@run_by(run, "tmp_path")
+async def test_consumer_that_begins_at_the_end_gets_the_open_transaction(where: HttpBroker, *, begin: str) -> None:
     tp = {"topic": "t", "partition": 0}
     bodies = {"/positions": {"timestamps": [{**tp, "timestamp": "2100-01-01T00:00Z"}]}}
-
-    async def scenario(where: HttpBroker) -> None:
-        await where.create("t")
-        await where.produce("t", "1")
-        producers = Producers(where)
-        await producers.write(ONE, "2", "3")
-        one = await HttpConsumer.create(where, "g", "one", auto_offset_reset="latest")
-        await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
-        if begin != "latest":
-            await one.ask_without_reply("POST", begin, bodies.get(begin, parts(("t", 0))))
-        assert (await one.ask("GET", "/records?timeout=0", accept=JSON)).json == []
-        await producers.end(ONE, commit=True)
-        assert values((await one.ask("GET", "/records", accept=JSON)).json) == [2, 3]
-
-    run(tmp_path, scenario)
+    await where.create("t")
+    await where.produce("t", "1")
+    producers = Producers(where)
+    await producers.write(ONE, "2", "3")
+    one = await HttpConsumer.create(where, "g", "one", auto_offset_reset="latest")
+    await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
+    if begin != "latest":
+        await one.ask_without_reply("POST", begin, bodies.get(begin, parts(("t", 0))))
+    assert (await one.ask("GET", "/records?timeout=0", accept=JSON)).json == []
+    await producers.end(ONE, commit=True)
+    assert values((await one.ask("GET", "/records", accept=JSON)).json) == [2, 3]
 
 
-def test_position_found_after_its_partition_was_lost_is_not_kept(tmp_path: Path) -> None:
-    async def scenario(where: HttpBroker) -> None:
-        await where.create("t")
-        one = await HttpConsumer.create(where, "g", "one", **HAND)
-        await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
-        instance, tp = find_instance(where, "one"), TopicPartition("t", 0)
-        place = where.broker.group_coordinators.host.led_partitions[
-            await where.broker.group_coordinators.partition_for("g")
-        ]
-        held, place.coordinator = place.coordinator, None  # the group is loading
-        resolving = asyncio.create_task(instance.resolve_position(tp, instance.open_partition(tp)))
-        await asyncio.sleep(0)
-        assert not resolving.done()
-        await instance._on_revoked()
-        place.coordinator = held
-        assert await resolving is None
-        assert (await one.ask("POST", "/offsets")).json == []
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_position_found_after_its_partition_was_lost_is_not_kept(where: HttpBroker) -> None:
+    await where.create("t")
+    one = await HttpConsumer.create(where, "g", "one", **HAND)
+    await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
+    instance, tp = find_instance(where, "one"), TopicPartition("t", 0)
+    place = where.broker.group_coordinators.host.led_partitions[
+        await where.broker.group_coordinators.partition_for("g")
+    ]
+    held, place.coordinator = place.coordinator, None  # the group is loading
+    resolving = asyncio.create_task(instance.resolve_position(tp, instance.open_partition(tp)))
+    await asyncio.sleep(0)
+    assert not resolving.done()
+    await instance._on_revoked()
+    place.coordinator = held
+    assert await resolving is None
+    assert (await one.ask("POST", "/offsets")).json == []

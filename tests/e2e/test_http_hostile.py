@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.http_site import RAW, HttpBroker, run, wait_until
+from tests.scenario import run_by
 from tiered.records.batch import Codec, encode_batch
 from tiered_api.http.exchange.limits import HttpLimits
 
@@ -52,48 +53,44 @@ def body_of(answer: bytes) -> dict[str, object]:
     ],
     ids=lambda data: repr(data[:40]),
 )
-def test_request_that_is_not_http_gets_400_and_the_connection_ends(tmp_path: Path, request_bytes: bytes) -> None:
-    async def scenario(site: HttpBroker) -> None:
-        answer = await site.raw(request_bytes)
-        assert status_of(answer) in (400, 414, 431), answer
-        assert body_of(answer)["error_code"] == status_of(answer)
-        assert b"Traceback" not in answer and b".py" not in answer
-        assert (await site.get("/healthz")).status == 200
-
-    run(tmp_path, scenario)
-
-
-def test_line_of_a_head_that_is_too_long_gets_431_without_its_bytes(tmp_path: Path) -> None:
-    async def scenario(site: HttpBroker) -> None:
-        key = b"Idempotency-Key: " + b"k" * 20_000
-        for head in (b"POST /topics/t HTTP/1.1\r\n" + HOST + key, b"GET /" + b"k" * 20_000 + b" HTTP/1.1\r\n" + HOST):
-            answer = await site.raw(head + b"\r\n\r\n")
-            assert (status_of(answer), b"kkk" in answer) == (431, False), answer
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_request_that_is_not_http_gets_400_and_the_connection_ends(
+    site: HttpBroker, *, request_bytes: bytes
+) -> None:
+    answer = await site.raw(request_bytes)
+    assert status_of(answer) in (400, 414, 431), answer
+    assert body_of(answer)["error_code"] == status_of(answer)
+    assert b"Traceback" not in answer and b".py" not in answer
+    assert (await site.get("/healthz")).status == 200
 
 
-def test_wrong_methods_media_types_and_addresses_are_named(tmp_path: Path) -> None:
-    async def scenario(site: HttpBroker) -> None:
-        await site.create("t")
-        topic = f"{site.cluster}/topics/t"
-        refused = await site.ask("PUT", topic, {})
-        assert (refused.status, refused.json["error_code"]) == (405, 405)
-        assert refused.headers["Allow"] == "DELETE, GET, HEAD, PATCH"
-        assert (await site.ask("OPTIONS", topic)).status == 405
-        assert (await site.ask("POST", f"{topic}/records", b"{}", kind="text/plain")).status == 415
-        assert (await site.ask("POST", f"{topic}/records", b"{}", kind="")).status == 415
-        assert (await site.get("/../../etc/passwd")).status == 404
-        for target in (b"/topics/%2e%2e%2f%2e%2e%2fetc", b"/topics/..", b"/topics/../../etc/passwd", b"/topics//t"):
-            answer = await site.raw(b"GET " + target + b" HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n")
-            assert status_of(answer) == 404, (target, answer)
-        for target in (b"/topics/%00", b"/topics/%ff", b"http://other/topics"):
-            answer = await site.raw(b"GET " + target + b" HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n")
-            assert status_of(answer) == 400, (target, answer)
-        assert (await site.ask("GET", "/nothing", Expect="sorcery")).status == 404
-        assert (await site.ask("HEAD", "/topics")).body == b""
+@run_by(run, "tmp_path")
+async def test_line_of_a_head_that_is_too_long_gets_431_without_its_bytes(site: HttpBroker) -> None:
+    key = b"Idempotency-Key: " + b"k" * 20_000
+    for head in (b"POST /topics/t HTTP/1.1\r\n" + HOST + key, b"GET /" + b"k" * 20_000 + b" HTTP/1.1\r\n" + HOST):
+        answer = await site.raw(head + b"\r\n\r\n")
+        assert (status_of(answer), b"kkk" in answer) == (431, False), answer
 
-    run(tmp_path, scenario)
+
+@run_by(run, "tmp_path")
+async def test_wrong_methods_media_types_and_addresses_are_named(site: HttpBroker) -> None:
+    await site.create("t")
+    topic = f"{site.cluster}/topics/t"
+    refused = await site.ask("PUT", topic, {})
+    assert (refused.status, refused.json["error_code"]) == (405, 405)
+    assert refused.headers["Allow"] == "DELETE, GET, HEAD, PATCH"
+    assert (await site.ask("OPTIONS", topic)).status == 405
+    assert (await site.ask("POST", f"{topic}/records", b"{}", kind="text/plain")).status == 415
+    assert (await site.ask("POST", f"{topic}/records", b"{}", kind="")).status == 415
+    assert (await site.get("/../../etc/passwd")).status == 404
+    for target in (b"/topics/%2e%2e%2f%2e%2e%2fetc", b"/topics/..", b"/topics/../../etc/passwd", b"/topics//t"):
+        answer = await site.raw(b"GET " + target + b" HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n")
+        assert status_of(answer) == 404, (target, answer)
+    for target in (b"/topics/%00", b"/topics/%ff", b"http://other/topics"):
+        answer = await site.raw(b"GET " + target + b" HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n")
+        assert status_of(answer) == 400, (target, answer)
+    assert (await site.ask("GET", "/nothing", Expect="sorcery")).status == 404
+    assert (await site.ask("HEAD", "/topics")).body == b""
 
 
 def test_too_large_body_is_refused_before_it_is_read(tmp_path: Path) -> None:
@@ -108,80 +105,72 @@ def test_too_large_body_is_refused_before_it_is_read(tmp_path: Path) -> None:
     run(tmp_path, scenario, HttpLimits(body_bytes=1 << 20))
 
 
-def test_client_with_expect_continue_gets_100(tmp_path: Path) -> None:
-    async def scenario(site: HttpBroker) -> None:
-        await site.create("t")
-        host, port = site.url.removeprefix("http://").split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        data = encode_batch([(site.broker.world.clock.wall_ms(), None, b"v", ())])
-        writer.write(
-            b"POST /topics/t/partitions/0/records HTTP/1.1\r\n" + HOST + b"Content-Type: application/octet-stream\r\n"
-            b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(data)
-        )
-        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-        writer.write(data)
-        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK")
-        writer.close()
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_client_with_expect_continue_gets_100(site: HttpBroker) -> None:
+    await site.create("t")
+    host, port = site.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    data = encode_batch([(site.broker.world.clock.wall_ms(), None, b"v", ())])
+    writer.write(
+        b"POST /topics/t/partitions/0/records HTTP/1.1\r\n" + HOST + b"Content-Type: application/octet-stream\r\n"
+        b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(data)
+    )
+    assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(data)
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK")
+    writer.close()
 
 
-def test_stream_with_expect_continue_gets_100_before_its_reply(tmp_path: Path) -> None:
-    async def scenario(site: HttpBroker) -> None:
-        await site.create("t")
-        host, port = site.url.removeprefix("http://").split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(
-            f"POST {site.cluster}/topics/t/records HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            "Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n".encode()
-        )
-        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-        writer.write(b'26\r\n{"value":{"type":"STRING","data":"a"}}\r\n')
-        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK")
-        assert b'"offset":0' in await reader.readuntil(b"}\n")
-        writer.write(b"0\r\n\r\n")
-        assert (await reader.readuntil(b"0\r\n\r\n")).endswith(b"0\r\n\r\n")
-        writer.close()
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_stream_with_expect_continue_gets_100_before_its_reply(site: HttpBroker) -> None:
+    await site.create("t")
+    host, port = site.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(
+        f"POST {site.cluster}/topics/t/records HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        "Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n".encode()
+    )
+    assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(b'26\r\n{"value":{"type":"STRING","data":"a"}}\r\n')
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK")
+    assert b'"offset":0' in await reader.readuntil(b"}\n")
+    writer.write(b"0\r\n\r\n")
+    assert (await reader.readuntil(b"0\r\n\r\n")).endswith(b"0\r\n\r\n")
+    writer.close()
 
 
 @pytest.mark.parametrize("verb", ["records", "records:batch"])
-def test_broken_chunked_body_is_refused_and_earlier_records_stay(tmp_path: Path, verb: str) -> None:
-    async def scenario(site: HttpBroker) -> None:
-        await site.create("t")
-        host, port = site.url.removeprefix("http://").split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(
-            f"POST {site.cluster}/topics/t/{verb} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            "Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n".encode()
-        )
-        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
-        writer.write(b'26\r\n{"value":{"type":"STRING","data":"a"}}\r\n')
-        if verb == "records":
-            assert b'"offset":0' in await reader.readuntil(b"}\n")
-        writer.write(b"zz\r\nno chunk\r\n")
-        rest = await reader.read()
-        assert b'"error_code":400' in rest and b"chunk" in rest
-        assert len((await site.get("/topics/t/partitions/0/records")).json["records"]) == (verb == "records")
-        writer.close()
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_broken_chunked_body_is_refused_and_earlier_records_stay(site: HttpBroker, *, verb: str) -> None:
+    await site.create("t")
+    host, port = site.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(
+        f"POST {site.cluster}/topics/t/{verb} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        "Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n".encode()
+    )
+    assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(b'26\r\n{"value":{"type":"STRING","data":"a"}}\r\n')
+    if verb == "records":
+        assert b'"offset":0' in await reader.readuntil(b"}\n")
+    writer.write(b"zz\r\nno chunk\r\n")
+    rest = await reader.read()
+    assert b'"error_code":400' in rest and b"chunk" in rest
+    assert len((await site.get("/topics/t/partitions/0/records")).json["records"]) == (verb == "records")
+    writer.close()
 
 
-def test_too_deeply_nested_json_is_returned_as_base64(tmp_path: Path) -> None:
-    async def scenario(site: HttpBroker) -> None:
-        await site.create("t")
-        deep = "[" * 600 + "]" * 600
-        await site.produce("t", deep, "1")
-        path = "/topics/t/partitions/0/records"
-        first, second = (await site.get(f"{path}?format=json")).json["records"]
-        assert first["value"] is None and base64.b64decode(first["value_base64"]).decode() == deep
-        assert second["value"] == 1
-        refused = await site.get(path, "application/vnd.kafka.json.v2+json")
-        assert (refused.status, refused.json["error_code"]) == (422, 42203)
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_too_deeply_nested_json_is_returned_as_base64(site: HttpBroker) -> None:
+    await site.create("t")
+    deep = "[" * 600 + "]" * 600
+    await site.produce("t", deep, "1")
+    path = "/topics/t/partitions/0/records"
+    first, second = (await site.get(f"{path}?format=json")).json["records"]
+    assert first["value"] is None and base64.b64decode(first["value_base64"]).decode() == deep
+    assert second["value"] == 1
+    refused = await site.get(path, "application/vnd.kafka.json.v2+json")
+    assert (refused.status, refused.json["error_code"]) == (422, 42203)
 
 
 def test_slow_heads_slow_bodies_and_idle_connections_are_closed(tmp_path: Path) -> None:
@@ -251,31 +240,26 @@ def test_replies_of_expanding_batches_stay_within_the_memory_budget(tmp_path: Pa
     run(tmp_path, scenario, HttpLimits(memory_bytes=70 << 20, body_seconds=0.5))
 
 
-def test_unfinished_record_of_a_stream_counts_in_the_memory_budget(tmp_path: Path) -> None:
+@run_by(run, "tmp_path")
+async def test_unfinished_record_of_a_stream_counts_in_the_memory_budget(site: HttpBroker) -> None:
     """A KiB that becomes 600 KB, and then nothing for as long as a stream may be silent."""
+    await site.create("t")
+    budget, ends = site.http._listener.context.budget, asyncio.Event()
+    text = b'{"value":{"type":"STRING","data":"' + b" " * 600_000
 
-    async def scenario(site: HttpBroker) -> None:
-        await site.create("t")
-        budget, ends = site.http._listener.context.budget, asyncio.Event()
-        text = b'{"value":{"type":"STRING","data":"' + b" " * 600_000
+    async def send() -> AsyncIterator[bytes]:
+        yield gzip.compress(text)
+        await ends.wait()
+        yield gzip.compress(b'"}}')
 
-        async def send() -> AsyncIterator[bytes]:
-            yield gzip.compress(text)
-            await ends.wait()
-            yield gzip.compress(b'"}}')
-
-        headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
-        path = f"{site.url}{site.cluster}/topics/t/records"
-        streams = [
-            asyncio.create_task(site.session.post(path, headers=headers, data=send()).__aenter__()) for _ in "ab"
-        ]
-        await wait_until(lambda: budget.size - budget.free == 2 * len(text))
-        ends.set()
-        for each in streams:
-            assert b"offset" in await (await each).read()
-        await wait_until(lambda: budget.free == budget.size)
-
-    run(tmp_path, scenario)
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    path = f"{site.url}{site.cluster}/topics/t/records"
+    streams = [asyncio.create_task(site.session.post(path, headers=headers, data=send()).__aenter__()) for _ in "ab"]
+    await wait_until(lambda: budget.size - budget.free == 2 * len(text))
+    ends.set()
+    for each in streams:
+        assert b"offset" in await (await each).read()
+    await wait_until(lambda: budget.free == budget.size)
 
 
 def test_concurrent_compressed_bodies_do_not_deadlock_on_memory(tmp_path: Path) -> None:
@@ -299,52 +283,48 @@ def test_concurrent_compressed_bodies_do_not_deadlock_on_memory(tmp_path: Path) 
     run(tmp_path, scenario, HttpLimits(memory_bytes=(2 << 20) + 4096, body_bytes=1 << 20, body_seconds=0.5))
 
 
-def test_unexpected_error_is_500_without_details(tmp_path: Path) -> None:
-    async def scenario(site: HttpBroker) -> None:
-        await site.create("t")
-        broken = site.broker.leader_replica("t", 0).unified_log
-        kept, broken.hot = broken.hot, None  # type: ignore[assignment]
-        answer = await site.get("/topics/t/partitions/0/records")
-        assert (answer.status, answer.json["error_code"]) == (500, 500)
-        assert b"NoneType" not in answer.body and b"Traceback" not in answer.body
-        broken.hot = kept
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_unexpected_error_is_500_without_details(site: HttpBroker) -> None:
+    await site.create("t")
+    broken = site.broker.leader_replica("t", 0).unified_log
+    kept, broken.hot = broken.hot, None  # type: ignore[assignment]
+    answer = await site.get("/topics/t/partitions/0/records")
+    assert (answer.status, answer.json["error_code"]) == (500, 500)
+    assert b"NoneType" not in answer.body and b"Traceback" not in answer.body
+    broken.hot = kept
 
 
-def test_pipelined_and_split_requests_keep_their_order_with_the_fast_path(tmp_path: Path) -> None:
-    async def scenario(site: HttpBroker) -> None:
-        await site.create("t")
-        body = b'{"value":{"type":"JSON","data":1}}'
-        head = (
-            f"POST {site.cluster}/topics/t/records HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(body)}\r\n\r\n"
-        ).encode()
-        other = b"GET /topics HTTP/1.1\r\nHost: localhost\r\n\r\n"
-        host, port = site.url.removeprefix("http://").split(":")
+@run_by(run, "tmp_path")
+async def test_pipelined_and_split_requests_keep_their_order_with_the_fast_path(site: HttpBroker) -> None:
+    await site.create("t")
+    body = b'{"value":{"type":"JSON","data":1}}'
+    head = (
+        f"POST {site.cluster}/topics/t/records HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    ).encode()
+    other = b"GET /topics HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    host, port = site.url.removeprefix("http://").split(":")
 
-        async def send_pieces(*pieces: bytes, answers: int) -> list[int]:
-            """Sends pieces one after the other; returns the offsets (-1 for other replies)."""
-            reader, writer = await asyncio.open_connection(host, int(port))
-            for piece in pieces:
-                writer.write(piece)
-                await writer.drain()
-                await asyncio.sleep(0)
-            found: list[int] = []
-            for _ in range(answers):
-                start = await reader.readuntil(b"\r\n\r\n")
-                length = int(start.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-                value = json.loads(await reader.readexactly(length))
-                found.append(value["offset"] if isinstance(value, dict) else -1)
-            writer.close()
-            return found
+    async def send_pieces(*pieces: bytes, answers: int) -> list[int]:
+        """Sends pieces one after the other; returns the offsets (-1 for other replies)."""
+        reader, writer = await asyncio.open_connection(host, int(port))
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0)
+        found: list[int] = []
+        for _ in range(answers):
+            start = await reader.readuntil(b"\r\n\r\n")
+            length = int(start.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+            value = json.loads(await reader.readexactly(length))
+            found.append(value["offset"] if isinstance(value, dict) else -1)
+        writer.close()
+        return found
 
-        assert await send_pieces(head + body, answers=1) == [0]
-        assert await send_pieces(head + body, head + body, answers=2) == [1, 2]
-        assert await send_pieces(head + body + head + body, head + body, answers=3) == [3, 4, 5]
-        assert await send_pieces(head + body + head, body, head + body, answers=3) == [6, 7, 8]
-        assert await send_pieces(head, body, other, head + body, answers=3) == [9, -1, 10]
-        assert await send_pieces(other + head + body, head + body + other, answers=4) == [-1, 11, 12, -1]
-        assert await send_pieces(*[bytes([byte]) for byte in head + body], head + body, answers=2) == [13, 14]
-
-    run(tmp_path, scenario)
+    assert await send_pieces(head + body, answers=1) == [0]
+    assert await send_pieces(head + body, head + body, answers=2) == [1, 2]
+    assert await send_pieces(head + body + head + body, head + body, answers=3) == [3, 4, 5]
+    assert await send_pieces(head + body + head, body, head + body, answers=3) == [6, 7, 8]
+    assert await send_pieces(head, body, other, head + body, answers=3) == [9, -1, 10]
+    assert await send_pieces(other + head + body, head + body + other, answers=4) == [-1, 11, 12, -1]
+    assert await send_pieces(*[bytes([byte]) for byte in head + body], head + body, answers=2) == [13, 14]

@@ -3,13 +3,13 @@ the form that the document states."""
 
 import json
 import random
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
 from tests.e2e.http_site import RAW, HttpBroker, HttpReply, run
+from tests.scenario import run_by
 from tiered.records.batch import Codec, encode_batch
 
 REQUESTS = 500
@@ -102,24 +102,22 @@ def find_fault(answer: HttpReply, method: str, operation: dict[str, Any]) -> str
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_no_generated_request_gets_an_internal_error(tmp_path: Path, seed: int) -> None:
-    async def scenario(site: HttpBroker) -> None:
-        document = (await site.get("/openapi.json")).json
-        asker = RequestGenerator(seed, document, site.broker.cluster_id)
-        answered: set[int] = set()
-        for number in range(REQUESTS):
-            for topic in TOPICS if number % 50 == 0 else ():
-                await site.ask("POST", f"{site.cluster}/topics", {"topic_name": topic})
-            path, documented, operation = asker.rng.choice(asker.operations)
-            method = documented if asker.is_drawn(0.95) else asker.rng.choice(METHODS)
-            target, accept = asker.draw_target(path, operation), asker.rng.choice(ACCEPTED)
-            content = operation.get("requestBody", {}).get("content", {})
-            kind, shape = asker.rng.choice(list(content.items()) or [("", {"schema": {}})])
-            body = asker.draw_body(kind, shape["schema"]) if kind else None
-            asked = (seed, number, method, target, accept, body)
-            answer = await site.ask(method, target, body, kind=kind, accept=accept)
-            assert not find_fault(answer, method, operation), (find_fault(answer, method, operation), asked, answer)
-            answered.add(answer.status)
-        assert {200, 204, 400, 404, 405, 406, 422} <= answered
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_no_generated_request_gets_an_internal_error(site: HttpBroker, *, seed: int) -> None:
+    document = (await site.get("/openapi.json")).json
+    asker = RequestGenerator(seed, document, site.broker.cluster_id)
+    answered: set[int] = set()
+    for number in range(REQUESTS):
+        for topic in TOPICS if number % 50 == 0 else ():
+            await site.ask("POST", f"{site.cluster}/topics", {"topic_name": topic})
+        path, documented, operation = asker.rng.choice(asker.operations)
+        method = documented if asker.is_drawn(0.95) else asker.rng.choice(METHODS)
+        target, accept = asker.draw_target(path, operation), asker.rng.choice(ACCEPTED)
+        content = operation.get("requestBody", {}).get("content", {})
+        kind, shape = asker.rng.choice(list(content.items()) or [("", {"schema": {}})])
+        body = asker.draw_body(kind, shape["schema"]) if kind else None
+        asked = (seed, number, method, target, accept, body)
+        answer = await site.ask(method, target, body, kind=kind, accept=accept)
+        assert not find_fault(answer, method, operation), (find_fault(answer, method, operation), asked, answer)
+        answered.add(answer.status)
+    assert {200, 204, 400, 404, 405, 406, 422} <= answered

@@ -2,79 +2,68 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from tests.e2e.http_cluster import HttpCluster, run
 from tests.e2e.http_site import HttpBroker, wait_until
 from tests.e2e.http_site import run as run_one
 from tests.e2e.test_http_cluster import write
 from tests.e2e.test_http_groups import GROUP, fill, join_and_commit
+from tests.scenario import run_by
 from tiered.ids import TopicPartition
 
 OFFSETS = ("log_start_offset", "local_start_offset", "cold_end_offset", "last_stable_offset", "high_watermark")
 
 
-def test_tiers_of_a_topic_are_the_same_from_each_broker(tmp_path: Path) -> None:
-    async def scenario(three: HttpCluster) -> None:
-        await three.create("t", [1, 2], [2, 3], [3, 1])
-        for partition in range(3):
-            await write(three[1], "t", partition, "a", "b")
-        first = (await three[1].get("/tiered/v1/topics/t/storage")).json
-        for number, row in enumerate(first["partitions"]):
-            assert (row["partition"], row["leader"], row["isr"]) == (number, number + 1, row["replicas"])
-            assert (row["high_watermark"], row["last_stable_offset"], row["log_start_offset"]) == (2, 2, 0)
-            assert row["local_bytes"] > 0 and row["cold_bytes"] == 0 and not row["cold_end_offset"]
-            assert row.keys() >= set(OFFSETS)
-        for broker in (three[2], three[3]):
-            assert (await broker.get("/tiered/v1/topics/t/storage")).json["partitions"] == first["partitions"]
-        assert (await three[1].get("/tiered/v1/topics/absent/storage")).json["error_code"] == 40401
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_tiers_of_a_topic_are_the_same_from_each_broker(three: HttpCluster) -> None:
+    await three.create("t", [1, 2], [2, 3], [3, 1])
+    for partition in range(3):
+        await write(three[1], "t", partition, "a", "b")
+    first = (await three[1].get("/tiered/v1/topics/t/storage")).json
+    for number, row in enumerate(first["partitions"]):
+        assert (row["partition"], row["leader"], row["isr"]) == (number, number + 1, row["replicas"])
+        assert (row["high_watermark"], row["last_stable_offset"], row["log_start_offset"]) == (2, 2, 0)
+        assert row["local_bytes"] > 0 and row["cold_bytes"] == 0 and not row["cold_end_offset"]
+        assert row.keys() >= set(OFFSETS)
+    for broker in (three[2], three[3]):
+        assert (await broker.get("/tiered/v1/topics/t/storage")).json["partitions"] == first["partitions"]
+    assert (await three[1].get("/tiered/v1/topics/absent/storage")).json["error_code"] == 40401
 
 
-def test_groups_of_a_topic_are_shown_with_their_offsets_and_lag(tmp_path: Path) -> None:
-    async def scenario(site: HttpBroker) -> None:
-        await fill(site)
-        await join_and_commit(site, TopicPartition("t", 0), TopicPartition("t", 1))
-        await site.create("other")
-        found = (await site.get("/tiered/v1/topics/t/groups")).json
-        assert found["groups"] == [{"group": GROUP, "state": "Stable", "lag": 5, "offsets": {"0": 2, "1": 3}}]
-        assert (await site.get("/tiered/v1/topics/other/groups")).json["groups"] == []
-
-    run_one(tmp_path, scenario)
+@run_by(run_one, "tmp_path")
+async def test_groups_of_a_topic_are_shown_with_their_offsets_and_lag(site: HttpBroker) -> None:
+    await fill(site)
+    await join_and_commit(site, TopicPartition("t", 0), TopicPartition("t", 1))
+    await site.create("other")
+    found = (await site.get("/tiered/v1/topics/t/groups")).json
+    assert found["groups"] == [{"group": GROUP, "state": "Stable", "lag": 5, "offsets": {"0": 2, "1": 3}}]
+    assert (await site.get("/tiered/v1/topics/other/groups")).json["groups"] == []
 
 
-def test_health_of_the_cluster_names_a_broker_that_is_gone(tmp_path: Path) -> None:
-    async def scenario(three: HttpCluster) -> None:
-        await three.create("t", [1, 2, 3], [2, 3, 1])
-        good = (await three[1].get("/tiered/v1/cluster")).json
-        assert good["healthy"] and not good["partial"] and [each["state"] for each in good["brokers"]] == ["live"] * 3
-        assert [each["leaders"] for each in good["brokers"]] == [1, 1, 0] and good["partition_count"] == 2
-        await write(three[1], "t", 1, "a", "b")
-        figures = {
-            each["node_id"]: each["figures"] for each in (await three[1].get("/tiered/v1/cluster")).json["brokers"]
-        }
-        assert [figures[node]["kafka_server_brokertopicmetrics_messagesin_total"] for node in (1, 2, 3)] == [0, 2, 0]
-        assert all(each["tiered_store_requests_total"]["put"] > 0 for each in figures.values())
-        await three.end(3)
-        await wait_until(lambda: not three[1].broker.image.brokers[3].live)
-        bad = (await three[1].get("/tiered/v1/cluster")).json
-        assert not bad["healthy"] and bad["nodes_down"] == [3] and "under-replicated partitions" in bad["reasons"]
-        assert [each["problems"] for each in bad["partitions"]] == [["under-replicated"]] * 2
-        assert (await three[2].get("/tiered/v1/cluster")).json["nodes_down"] == [3]
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_health_of_the_cluster_names_a_broker_that_is_gone(three: HttpCluster) -> None:
+    await three.create("t", [1, 2, 3], [2, 3, 1])
+    good = (await three[1].get("/tiered/v1/cluster")).json
+    assert good["healthy"] and not good["partial"] and [each["state"] for each in good["brokers"]] == ["live"] * 3
+    assert [each["leaders"] for each in good["brokers"]] == [1, 1, 0] and good["partition_count"] == 2
+    await write(three[1], "t", 1, "a", "b")
+    figures = {each["node_id"]: each["figures"] for each in (await three[1].get("/tiered/v1/cluster")).json["brokers"]}
+    assert [figures[node]["kafka_server_brokertopicmetrics_messagesin_total"] for node in (1, 2, 3)] == [0, 2, 0]
+    assert all(each["tiered_store_requests_total"]["put"] > 0 for each in figures.values())
+    await three.end(3)
+    await wait_until(lambda: not three[1].broker.image.brokers[3].live)
+    bad = (await three[1].get("/tiered/v1/cluster")).json
+    assert not bad["healthy"] and bad["nodes_down"] == [3] and "under-replicated partitions" in bad["reasons"]
+    assert [each["problems"] for each in bad["partitions"]] == [["under-replicated"]] * 2
+    assert (await three[2].get("/tiered/v1/cluster")).json["nodes_down"] == [3]
 
 
-def test_topics_in_short_tell_what_each_lacks(tmp_path: Path) -> None:
-    async def scenario(three: HttpCluster) -> None:
-        await three.create("t", [1], [3])
-        await three.end(3)
-        await wait_until(lambda: not three[1].broker.image.brokers[3].live)
-        [row] = (await three[1].get("/tiered/v1/topics")).json["topics"]
-        assert row == {
-            "name": "t", "topic_id": row["topic_id"], "is_internal": False, "partitions": 2, "replication_factor": 1,
-            "leaderless": 1, "under_replicated": 1,
-        }  # fmt: skip
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_topics_in_short_tell_what_each_lacks(three: HttpCluster) -> None:
+    await three.create("t", [1], [3])
+    await three.end(3)
+    await wait_until(lambda: not three[1].broker.image.brokers[3].live)
+    [row] = (await three[1].get("/tiered/v1/topics")).json["topics"]
+    assert row == {
+        "name": "t", "topic_id": row["topic_id"], "is_internal": False, "partitions": 2, "replication_factor": 1,
+        "leaderless": 1, "under_replicated": 1,
+    }  # fmt: skip

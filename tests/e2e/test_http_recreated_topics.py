@@ -13,6 +13,7 @@ from tests.e2e.http_site import RAW, HttpBroker, run, wait_until
 from tests.e2e.test_http_consumers import HttpConsumer, values
 from tests.e2e.test_http_consumers_bad_days import parts
 from tests.e2e.test_http_reads import EVENTS, events
+from tests.scenario import run_by
 from tests.sim.rig.broker_rig import batch
 from tiered.controller.requests import CreateTopic, DeleteTopic
 from tiered_api.http.exchange.limits import HttpLimits
@@ -63,105 +64,93 @@ def run_recreated(directory: Path, scenario: Callable[[RecreatedHttpTopic], Awai
     run(directory, run_all, LIMITS)
 
 
-def test_http_write_is_in_the_second_topic_or_refused(tmp_path: Path) -> None:
-    async def scenario(again: RecreatedHttpTopic) -> None:
-        where = again.where
-        record = {"value": {"type": "JSON", "data": "x"}}
-        one = f"{where.cluster}/topics/t/records"
+@run_by(run_recreated, "tmp_path")
+async def test_http_write_is_in_the_second_topic_or_refused(again: RecreatedHttpTopic) -> None:
+    where = again.where
+    record = {"value": {"type": "JSON", "data": "x"}}
+    one = f"{where.cluster}/topics/t/records"
 
-        async def all_ways() -> list[int | None]:
-            """Returns the offset that each kind of write reports."""
-            found: list[int | None] = []
-            for _ in range(3):  # the head of the first is remembered
-                found.append((await where.ask("POST", one, record)).json.get("offset"))
-            body = {"records": [{"value": "x"}]}
-            for path in ("/topics/t", "/topics/t/partitions/0"):
-                v2 = (await where.ask("POST", path, body, kind=JSON_V2)).json
-                found.append(v2["offsets"][0].get("offset") if "offsets" in v2 else None)
-            many = (await where.ask("POST", f"{one}:batch", {"entries": [{"id": "1", **record}]})).json
-            found.append(many["successes"][0].get("offset") if many.get("successes") else None)
-            raw = await where.ask("POST", PATH, bytes(batch([b"x"])), kind=RAW)
-            return [*found, raw.json.get("base_offset")]
+    async def all_ways() -> list[int | None]:
+        """Returns the offset that each kind of write reports."""
+        found: list[int | None] = []
+        for _ in range(3):  # the head of the first is remembered
+            found.append((await where.ask("POST", one, record)).json.get("offset"))
+        body = {"records": [{"value": "x"}]}
+        for path in ("/topics/t", "/topics/t/partitions/0"):
+            v2 = (await where.ask("POST", path, body, kind=JSON_V2)).json
+            found.append(v2["offsets"][0].get("offset") if "offsets" in v2 else None)
+        many = (await where.ask("POST", f"{one}:batch", {"entries": [{"id": "1", **record}]})).json
+        found.append(many["successes"][0].get("offset") if many.get("successes") else None)
+        raw = await where.ask("POST", PATH, bytes(batch([b"x"])), kind=RAW)
+        return [*found, raw.json.get("base_offset")]
 
-        assert await all_ways() == [3, 4, 5, 6, 7, 8, 9]
-        await again.recreate()
-        assert await all_ways() == [None] * 7
-        await again.release_broker()
-        assert await all_ways() == [0, 1, 2, 3, 4, 5, 6]
-
-    run_recreated(tmp_path, scenario)
+    assert await all_ways() == [3, 4, 5, 6, 7, 8, 9]
+    await again.recreate()
+    assert await all_ways() == [None] * 7
+    await again.release_broker()
+    assert await all_ways() == [0, 1, 2, 3, 4, 5, 6]
 
 
-def test_record_stream_ends_with_its_topic(tmp_path: Path) -> None:
+@run_by(run_recreated, "tmp_path")
+async def test_record_stream_ends_with_its_topic(again: RecreatedHttpTopic) -> None:
     """The stream named its topic once, at its beginning."""
+    where = again.where
+    more: asyncio.Queue[int] = asyncio.Queue()
 
-    async def scenario(again: RecreatedHttpTopic) -> None:
-        where = again.where
-        more: asyncio.Queue[int] = asyncio.Queue()
+    async def lines() -> Any:
+        while (number := await more.get()) >= 0:
+            yield json.dumps({"value": {"type": "JSON", "data": number}}).encode()
 
-        async def lines() -> Any:
-            while (number := await more.get()) >= 0:
-                yield json.dumps({"value": {"type": "JSON", "data": number}}).encode()
-
-        kind = {"Content-Type": "application/json"}
-        more.put_nowait(0)
-        url = f"{where.url}{where.cluster}/topics/t/records"
-        async with where.session.post(url, data=lines(), headers=kind) as response:
-            assert json.loads(await response.content.readline())["offset"] == 3
-            await again.recreate()
-            await again.release_broker()
-            more.put_nowait(1)
-            assert json.loads(await response.content.readline())["error_code"] >= 400
-            more.put_nowait(-1)
-        assert where.broker.leader_replica("t", 0).log.end_offset == 0
-
-    run_recreated(tmp_path, scenario)
-
-
-def test_http_read_is_of_the_second_topic_or_refused(tmp_path: Path) -> None:
-    async def scenario(again: RecreatedHttpTopic) -> None:
-        where = again.where
-        offsets = "/topics/t/partitions/0/offsets"
-        state = "/tiered/v1/topics/t/partitions/0"
-        paths = [(f"{PATH}?offset=0", ""), (f"{PATH}?offset=0", RAW), (f"{PATH}?offset=0", EVENTS), (offsets, "")]
-        for path, accept in (paths[0], paths[1], paths[3], (state, "")):
-            assert (await where.get(path, accept)).status == 200
+    kind = {"Content-Type": "application/json"}
+    more.put_nowait(0)
+    url = f"{where.url}{where.cluster}/topics/t/records"
+    async with where.session.post(url, data=lines(), headers=kind) as response:
+        assert json.loads(await response.content.readline())["offset"] == 3
         await again.recreate()
-        for path, accept in (*paths, (state, "")):
-            answer = await where.get(path, accept)
-            assert answer.status >= 400 or b"error" in answer.body, (path, accept, answer)
         await again.release_broker()
-        assert (await where.get(offsets)).json == {"beginning_offset": 0, "end_offset": 0}
-
-    run_recreated(tmp_path, scenario)
-
-
-def test_event_stream_ends_with_its_topic(tmp_path: Path) -> None:
-    async def scenario(again: RecreatedHttpTopic) -> None:
-        where = again.where
-        async with where.session.get(f"{where.url}{PATH}?offset=1", headers={"Accept": EVENTS}) as response:
-            assert [event["id"] for event in await events(response, 2)] == [1, 2]
-            await again.recreate()
-            await again.release_broker()
-            await where.produce("t", "10", "11", "12", "13", "14")
-            assert (await response.read()).startswith(b"event: error")
-
-    run_recreated(tmp_path, scenario)
+        more.put_nowait(1)
+        assert json.loads(await response.content.readline())["error_code"] >= 400
+        more.put_nowait(-1)
+    assert where.broker.leader_replica("t", 0).log.end_offset == 0
 
 
-def test_waiting_consumer_reads_the_second_topic_from_its_beginning(tmp_path: Path) -> None:
-    """One read continues until it has enough records. It has records of the first topic when the second one appears."""
+@run_by(run_recreated, "tmp_path")
+async def test_http_read_is_of_the_second_topic_or_refused(again: RecreatedHttpTopic) -> None:
+    where = again.where
+    offsets = "/topics/t/partitions/0/offsets"
+    state = "/tiered/v1/topics/t/partitions/0"
+    paths = [(f"{PATH}?offset=0", ""), (f"{PATH}?offset=0", RAW), (f"{PATH}?offset=0", EVENTS), (offsets, "")]
+    for path, accept in (paths[0], paths[1], paths[3], (state, "")):
+        assert (await where.get(path, accept)).status == 200
+    await again.recreate()
+    for path, accept in (*paths, (state, "")):
+        answer = await where.get(path, accept)
+        assert answer.status >= 400 or b"error" in answer.body, (path, accept, answer)
+    await again.release_broker()
+    assert (await where.get(offsets)).json == {"beginning_offset": 0, "end_offset": 0}
 
-    async def scenario(again: RecreatedHttpTopic) -> None:
-        where = again.where
-        one = await HttpConsumer.create(where, "g", fetch_min_bytes="300", consumer_request_timeout_ms="15000")
-        await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
-        old = where.broker.leader_replica("t", 0)
-        reading = asyncio.create_task(one.read(8))
-        await wait_until(lambda: bool(old.reads._parked))
+
+@run_by(run_recreated, "tmp_path")
+async def test_event_stream_ends_with_its_topic(again: RecreatedHttpTopic) -> None:
+    where = again.where
+    async with where.session.get(f"{where.url}{PATH}?offset=1", headers={"Accept": EVENTS}) as response:
+        assert [event["id"] for event in await events(response, 2)] == [1, 2]
         await again.recreate()
         await again.release_broker()
         await where.produce("t", "10", "11", "12", "13", "14")
-        assert values(await reading) == [0, 1, 2, 10, 11, 12, 13, 14]
+        assert (await response.read()).startswith(b"event: error")
 
-    run_recreated(tmp_path, scenario)
+
+@run_by(run_recreated, "tmp_path")
+async def test_waiting_consumer_reads_the_second_topic_from_its_beginning(again: RecreatedHttpTopic) -> None:
+    """One read continues until it has enough records. It has records of the first topic when the second one appears."""
+    where = again.where
+    one = await HttpConsumer.create(where, "g", fetch_min_bytes="300", consumer_request_timeout_ms="15000")
+    await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
+    old = where.broker.leader_replica("t", 0)
+    reading = asyncio.create_task(one.read(8))
+    await wait_until(lambda: bool(old.reads._parked))
+    await again.recreate()
+    await again.release_broker()
+    await where.produce("t", "10", "11", "12", "13", "14")
+    assert values(await reading) == [0, 1, 2, 10, 11, 12, 13, 14]

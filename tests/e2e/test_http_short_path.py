@@ -16,6 +16,7 @@ from tests.e2e.test_http_login import basic, remove_user, set_user
 from tests.e2e.test_http_quotas import put
 from tests.e2e.test_http_rights import SETTINGS, grant, take_away
 from tests.e2e.test_token_logins import token_settings, write_keys
+from tests.scenario import run_by
 from tests.tokens import token
 from tiered.config.settings import STANDARD_AUTHORIZER
 from tiered.security.acls import Operation, ResourceType
@@ -78,44 +79,42 @@ def test_short_path_needs_no_other_right_than_its_route() -> None:
     assert ROUTE_RULES[OPERATION] == RouteRule((RouteNeed(Operation.WRITE, ResourceType.TOPIC, "topic"),))
 
 
-def test_known_head_counts_for_its_login_while_login_and_right_last(tmp_path: Path) -> None:
-    async def scenario(site: HttpBroker) -> None:
-        await site.create("t")
-        for user in ("alice", "bob", "carol"):
-            await set_user(site, user, "secret")
-        for user in ("alice", "carol"):
-            await grant(site, user, ("TOPIC", "t", "WRITE"))
-        async with connect(site) as client, connect(site) as other:
-            await learn(client, login("alice"))
-            assert await other.post(login("alice")) == 200 and other.took_short_path, "the same caller"
-            for _ in range(2):
-                assert await client.post(login("bob")) == 403
-                assert await client.post(login("alice", "wrong")) == 401
-                assert await client.post() == 401
-                assert await client.post(login("alice")) == 200 and client.took_short_path
-            await learn(client, login("carol"))
-            keyed = 'Idempotency-Key: "order-1"'
-            found = []
-            for user in ("alice", "carol", "alice", "carol"):
-                assert await client.post(login(user), keyed) == 200
-                found.append((client.reply["offset"], client.took_short_path))
-            assert found[0][0] != found[1][0], "a key of one principal means nothing to others"
-            assert [each[0] for each in found[2:]] == [each[0] for each in found[:2]]
-            assert all(each[1] for each in found), "a head is the same with any key"
-            await take_away(site, "t")
-            assert [await client.post(login(user)) for user in ("alice", "carol")] == [403, 403]
-            await grant(site, "alice", ("TOPIC", "t", "WRITE"))
-            await learn(client, login("alice"))
-            await set_user(site, "alice", "other")
-            assert await client.post(login("alice")) == 401
-            await set_user(site, "alice", "secret", ScramMechanism.SHA_256)
-            await learn(client, login("alice"))
-            await remove_user(site, "alice", "SCRAM-SHA-256")
-            assert await client.post(login("alice")) == 401
-            await remove_user(site, "alice")
-            assert await client.post(login("alice")) == 401
-
-    run(tmp_path, scenario, **{**SETTINGS, "connection_failed_authentication_delay_ms": 1})
+@run_by(run, "tmp_path", **{**SETTINGS, "connection_failed_authentication_delay_ms": 1})
+async def test_known_head_counts_for_its_login_while_login_and_right_last(site: HttpBroker) -> None:
+    await site.create("t")
+    for user in ("alice", "bob", "carol"):
+        await set_user(site, user, "secret")
+    for user in ("alice", "carol"):
+        await grant(site, user, ("TOPIC", "t", "WRITE"))
+    async with connect(site) as client, connect(site) as other:
+        await learn(client, login("alice"))
+        assert await other.post(login("alice")) == 200 and other.took_short_path, "the same caller"
+        for _ in range(2):
+            assert await client.post(login("bob")) == 403
+            assert await client.post(login("alice", "wrong")) == 401
+            assert await client.post() == 401
+            assert await client.post(login("alice")) == 200 and client.took_short_path
+        await learn(client, login("carol"))
+        keyed = 'Idempotency-Key: "order-1"'
+        found = []
+        for user in ("alice", "carol", "alice", "carol"):
+            assert await client.post(login(user), keyed) == 200
+            found.append((client.reply["offset"], client.took_short_path))
+        assert found[0][0] != found[1][0], "a key of one principal means nothing to others"
+        assert [each[0] for each in found[2:]] == [each[0] for each in found[:2]]
+        assert all(each[1] for each in found), "a head is the same with any key"
+        await take_away(site, "t")
+        assert [await client.post(login(user)) for user in ("alice", "carol")] == [403, 403]
+        await grant(site, "alice", ("TOPIC", "t", "WRITE"))
+        await learn(client, login("alice"))
+        await set_user(site, "alice", "other")
+        assert await client.post(login("alice")) == 401
+        await set_user(site, "alice", "secret", ScramMechanism.SHA_256)
+        await learn(client, login("alice"))
+        await remove_user(site, "alice", "SCRAM-SHA-256")
+        assert await client.post(login("alice")) == 401
+        await remove_user(site, "alice")
+        assert await client.post(login("alice")) == 401
 
 
 def test_known_head_counts_for_a_token_while_its_keys_last(tmp_path: Path) -> None:
@@ -174,38 +173,32 @@ def test_known_head_counts_for_the_certificate_of_its_connection(tmp_path: Path)
     asyncio.run(scenario())
 
 
-def test_key_that_aiohttp_refuses_is_not_served_after_a_known_head(tmp_path: Path) -> None:
+@run_by(run, "tmp_path")
+async def test_key_that_aiohttp_refuses_is_not_served_after_a_known_head(site: HttpBroker) -> None:
     """A bare line feed may end the head for a proxy. Only aiohttp judges such bytes, and Python strips them."""
-
-    async def scenario(site: HttpBroker) -> None:
-        await site.create("t")
-        async with connect(site) as client:
-            await learn(client)
-        for key in ("a\n", "\na", "a\r", "a\x1c", "a\x0b", "a\0"):
-            found = []
-            for lines in ((), ("X-Unknown: head",)):
-                async with connect(site) as client:
-                    found.append(await client.post(f"Idempotency-Key: {key}", *lines))
-            assert found == [400, 400], key
-
-    run(tmp_path, scenario)
+    await site.create("t")
+    async with connect(site) as client:
+        await learn(client)
+    for key in ("a\n", "\na", "a\r", "a\x1c", "a\x0b", "a\0"):
+        found = []
+        for lines in ((), ("X-Unknown: head",)):
+            async with connect(site) as client:
+                found.append(await client.post(f"Idempotency-Key: {key}", *lines))
+        assert found == [400, 400], key
 
 
-def test_quotas_count_on_the_short_path_too(tmp_path: Path) -> None:
+@run_by(run, "tmp_path")
+async def test_quotas_count_on_the_short_path_too(site: HttpBroker) -> None:
     app = "X-Client-Id: app"
-
-    async def scenario(site: HttpBroker) -> None:
-        await site.create("t")
-        async with connect(site) as client:
-            await learn(client, app)
-            await put(site, producer_byte_rate=1.0)
-            assert await client.post(app) == 200 and client.took_short_path
-            assert await client.post(app) == 429, "the short path charges the bytes of a record"
-            await learn(client, "X-Client-Id: other")
-            await put(site, producer_byte_rate=None, request_percentage=0.0001)
-            assert await client.post(app) == 200 and client.took_short_path
-            assert await client.post(app) == 429, "the short path takes time too"
-            await put(site, request_percentage=None)
-            assert await client.post(app) == 200 and client.took_short_path
-
-    run(tmp_path, scenario)
+    await site.create("t")
+    async with connect(site) as client:
+        await learn(client, app)
+        await put(site, producer_byte_rate=1.0)
+        assert await client.post(app) == 200 and client.took_short_path
+        assert await client.post(app) == 429, "the short path charges the bytes of a record"
+        await learn(client, "X-Client-Id: other")
+        await put(site, producer_byte_rate=None, request_percentage=0.0001)
+        assert await client.post(app) == 200 and client.took_short_path
+        assert await client.post(app) == 429, "the short path takes time too"
+        await put(site, request_percentage=None)
+        assert await client.post(app) == 200 and client.took_short_path

@@ -16,6 +16,7 @@ import pytest
 
 from tests.e2e.http_site import HttpBroker, http_broker, run
 from tests.e2e.serving import SECONDS, ServeProcess
+from tests.scenario import run_alone, run_by
 from tiered_api.http.exchange import media_types
 from tiered_api.http.exchange.context import CLOSING_SECONDS, INLINE_BYTES, WORKERS
 from tiered_api.http.exchange.context import HttpContext as Surroundings
@@ -62,22 +63,20 @@ def test_work_over_its_deadline_is_abandoned_and_queued_work_never_runs(tmp_path
     run(tmp_path, scenario, HttpLimits(job_seconds=0.2))
 
 
-def test_closing_server_waits_a_bounded_time_for_work(tmp_path: Path) -> None:
-    async def whole() -> None:
-        go = threading.Event()
-        async with http_broker(tmp_path) as running:
-            busy = asyncio.create_task(surroundings(running).run_job(MUCH, go.wait, SECONDS))
-            short = asyncio.create_task(surroundings(running).run_job(MUCH, time.sleep, CLOSING_SECONDS / 5))
-            await asyncio.sleep(0)
-            begun = time.monotonic()
-            await running.http.close()
-            assert time.monotonic() - begun < SECONDS / 2
-            await short
-            with pytest.raises(Exhausted):
-                await busy
-            go.set()
-
-    asyncio.run(whole())
+@run_by(run_alone)
+async def test_closing_server_waits_a_bounded_time_for_work(*, tmp_path: Path) -> None:
+    go = threading.Event()
+    async with http_broker(tmp_path) as running:
+        busy = asyncio.create_task(surroundings(running).run_job(MUCH, go.wait, SECONDS))
+        short = asyncio.create_task(surroundings(running).run_job(MUCH, time.sleep, CLOSING_SECONDS / 5))
+        await asyncio.sleep(0)
+        begun = time.monotonic()
+        await running.http.close()
+        assert time.monotonic() - begun < SECONDS / 2
+        await short
+        with pytest.raises(Exhausted):
+            await busy
+        go.set()
 
 
 def test_process_ends_after_sigterm_before_all_bodies_are_parsed(tmp_path: Path) -> None:

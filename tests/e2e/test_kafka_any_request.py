@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -17,6 +16,7 @@ import pytest
 
 from tests.e2e.kafka_site import KafkaBroker, RawClient, run
 from tests.fuzz.mutations import mutate
+from tests.scenario import run_by
 from tests.unit.kafka.values import Drawn
 from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.protocol import apis
@@ -81,43 +81,36 @@ async def is_answered(client: RawClient, api: apis.Api, version: int, message: M
 
 
 @pytest.mark.parametrize("start", range(BROKERS))
-def test_well_formed_request_gets_a_reply(tmp_path: Path, start: int) -> None:
-    async def scenario(site: KafkaBroker) -> None:
-        for api in list(apis.APIS.values())[start::BROKERS]:
-            replica = await site.create(f"orders-{api.key}", 2)
-            for version in api.served_versions:
-                for seed in range(REQUESTS):
-                    message = PlausibleRequests(seed * 100 + version, replica).message(api.request_type, version)
-                    client = await site.client()
-                    assert await is_answered(client, api, version, message) or api.key == 0, (version, message)
-                    assert not site.count_refusals("fault"), (version, message)
-                    client.close()
-
-    run(tmp_path, scenario)
-
-
-def test_mutated_request_harms_only_its_own_connection(tmp_path: Path) -> None:
-    """The mutated request may get a late reply or none; a request on the next connection gets one."""
-
-    async def scenario(site: KafkaBroker) -> None:
-        replica = await site.create("orders", 2)
-        rng = Random(5)
-        for api in apis.APIS.values():
-            for version in api.served_versions:
+@run_by(run, "tmp_path")
+async def test_well_formed_request_gets_a_reply(site: KafkaBroker, *, start: int) -> None:
+    for api in list(apis.APIS.values())[start::BROKERS]:
+        replica = await site.create(f"orders-{api.key}", 2)
+        for version in api.served_versions:
+            for seed in range(REQUESTS):
+                message = PlausibleRequests(seed * 100 + version, replica).message(api.request_type, version)
                 client = await site.client()
-                frame = client.frame(PlausibleRequests(version, replica).message(api.request_type, version), version)[
-                    4:
-                ]
-                kept = rng.choice((0, 8, len(frame) // 2))
-                hostile = frame[:kept] + mutate(rng, frame[kept:])
-                await client.send(len(hostile).to_bytes(4, "big") + hostile)
-                with suppress(ConnectionError, TimeoutError):
-                    async with asyncio.timeout(0.05):
-                        await client.reader.read(1)
+                assert await is_answered(client, api, version, message) or api.key == 0, (version, message)
+                assert not site.count_refusals("fault"), (version, message)
                 client.close()
-                assert not site.count_refusals("fault"), (api.name, version, hostile.hex())
-            client = await site.client()
-            assert (await client.ask(ApiVersionsRequest("a", "1"), 3, ApiVersionsResponse)).error_code == 0
-            client.close()
 
-    run(tmp_path, scenario)
+
+@run_by(run, "tmp_path")
+async def test_mutated_request_harms_only_its_own_connection(site: KafkaBroker) -> None:
+    """The mutated request may get a late reply or none; a request on the next connection gets one."""
+    replica = await site.create("orders", 2)
+    rng = Random(5)
+    for api in apis.APIS.values():
+        for version in api.served_versions:
+            client = await site.client()
+            frame = client.frame(PlausibleRequests(version, replica).message(api.request_type, version), version)[4:]
+            kept = rng.choice((0, 8, len(frame) // 2))
+            hostile = frame[:kept] + mutate(rng, frame[kept:])
+            await client.send(len(hostile).to_bytes(4, "big") + hostile)
+            with suppress(ConnectionError, TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await client.reader.read(1)
+            client.close()
+            assert not site.count_refusals("fault"), (api.name, version, hostile.hex())
+        client = await site.client()
+        assert (await client.ask(ApiVersionsRequest("a", "1"), 3, ApiVersionsResponse)).error_code == 0
+        client.close()

@@ -12,6 +12,7 @@ import pytest
 
 from tests.e2e.group_calls import QUICK
 from tests.e2e.kafka_site import TEST_SECONDS, KafkaBroker, kafka_broker, wait_until
+from tests.scenario import run_by
 from tiered.coordination import internal_topic, producer_ids
 from tiered.errors import Code
 from tiered.object_store.faulty import Faults, faulty
@@ -47,53 +48,49 @@ def run(directory: Path, monkeypatch: pytest.MonkeyPatch, scenario: OutageScenar
     asyncio.run(run_all())
 
 
-def test_waiting_producer_id_requests_fail_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(site: KafkaBroker, faults: Faults) -> None:
-        faults.outage = True
-        clients = [await site.client() for _ in range(CALLERS)]
-        begun = time.monotonic()
-        answers = await asyncio.gather(
-            *(client.ask(InitProducerIdRequest(None, 60_000), 4, InitProducerIdResponse) for client in clients)
-        )
-        assert {each.error_code for each in answers} == {Code.COORDINATOR_LOAD_IN_PROGRESS.number}
-        assert time.monotonic() - begun < CALLERS * SECONDS / 2
-        faults.outage = False
-        monkeypatch.setattr(producer_ids, "BLOCK_SECONDS", TEST_SECONDS)
-        answer = await clients[0].ask(InitProducerIdRequest(None, 60_000), 4, InitProducerIdResponse)
-        assert answer.error_code == 0
-
-    run(tmp_path, monkeypatch, scenario)
-
-
-def test_waiting_coordinator_requests_fail_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario(site: KafkaBroker, faults: Faults) -> None:
-        faults.outage = True
-        clients = [await site.client() for _ in range(CALLERS)]
-        request = FindCoordinatorRequest(coordinator_keys=[f"g{number}" for number in range(CALLERS)])
-        begun = time.monotonic()
-        answers = await asyncio.gather(*(client.ask(request, 4, FindCoordinatorResponse) for client in clients))
-        codes = [each.error_code for answer in answers for each in answer.coordinators]
-        assert codes == [Code.COORDINATOR_NOT_AVAILABLE.number] * CALLERS**2
-        assert time.monotonic() - begun < CALLERS * SECONDS / 2
-
-    run(tmp_path, monkeypatch, scenario)
-
-
-def test_topic_that_cannot_be_created_is_unknown_and_delays_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@run_by(run, "tmp_path", "monkeypatch")
+async def test_waiting_producer_id_requests_fail_at_the_same_time(
+    site: KafkaBroker, faults: Faults, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario(site: KafkaBroker, faults: Faults) -> None:
-        faults.outage = True
-        client = await site.client()
-        for _ in range(2):
-            request = MetadataRequest([MetadataRequestTopic(name="new")], True)
-            answer = await client.ask(request, 12, MetadataResponse)
-            assert answer.topics[0].error_code == Code.UNKNOWN_TOPIC_OR_PARTITION.number
-        assert site.broker.store.outage is not None
-        monkeypatch.setattr(metadata, "CREATE_SECONDS", 10 * TEST_SECONDS)
-        await client.ask(MetadataRequest([MetadataRequestTopic(name="newer")], True), 12, MetadataResponse)
-        faults.outage = False
-        await wait_until(lambda: "new" in site.broker.image.topics)
-        assert "newer" not in site.broker.image.topics, "it was not even begun"
+    faults.outage = True
+    clients = [await site.client() for _ in range(CALLERS)]
+    begun = time.monotonic()
+    answers = await asyncio.gather(
+        *(client.ask(InitProducerIdRequest(None, 60_000), 4, InitProducerIdResponse) for client in clients)
+    )
+    assert {each.error_code for each in answers} == {Code.COORDINATOR_LOAD_IN_PROGRESS.number}
+    assert time.monotonic() - begun < CALLERS * SECONDS / 2
+    faults.outage = False
+    monkeypatch.setattr(producer_ids, "BLOCK_SECONDS", TEST_SECONDS)
+    answer = await clients[0].ask(InitProducerIdRequest(None, 60_000), 4, InitProducerIdResponse)
+    assert answer.error_code == 0
 
-    run(tmp_path, monkeypatch, scenario)
+
+@run_by(run, "tmp_path", "monkeypatch")
+async def test_waiting_coordinator_requests_fail_at_the_same_time(site: KafkaBroker, faults: Faults) -> None:
+    faults.outage = True
+    clients = [await site.client() for _ in range(CALLERS)]
+    request = FindCoordinatorRequest(coordinator_keys=[f"g{number}" for number in range(CALLERS)])
+    begun = time.monotonic()
+    answers = await asyncio.gather(*(client.ask(request, 4, FindCoordinatorResponse) for client in clients))
+    codes = [each.error_code for answer in answers for each in answer.coordinators]
+    assert codes == [Code.COORDINATOR_NOT_AVAILABLE.number] * CALLERS**2
+    assert time.monotonic() - begun < CALLERS * SECONDS / 2
+
+
+@run_by(run, "tmp_path", "monkeypatch")
+async def test_topic_that_cannot_be_created_is_unknown_and_delays_nothing(
+    site: KafkaBroker, faults: Faults, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults.outage = True
+    client = await site.client()
+    for _ in range(2):
+        request = MetadataRequest([MetadataRequestTopic(name="new")], True)
+        answer = await client.ask(request, 12, MetadataResponse)
+        assert answer.topics[0].error_code == Code.UNKNOWN_TOPIC_OR_PARTITION.number
+    assert site.broker.store.outage is not None
+    monkeypatch.setattr(metadata, "CREATE_SECONDS", 10 * TEST_SECONDS)
+    await client.ask(MetadataRequest([MetadataRequestTopic(name="newer")], True), 12, MetadataResponse)
+    faults.outage = False
+    await wait_until(lambda: "new" in site.broker.image.topics)
+    assert "newer" not in site.broker.image.topics, "it was not even begun"

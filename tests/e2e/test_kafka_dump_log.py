@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.peer.kafka import Peer, tool
+from tests.scenario import run_alone, run_by
 from tests.unit.hot.fixtures import NOW, TOPIC_ID, FixedClock, batch, read_all
 from tests.unit.hot.transactions import TransactionWriter
 from tiered.config.settings import TopicConfig
@@ -65,23 +66,21 @@ def dump_log(directory: Path, suffix: str, *options: str) -> str:
     return text
 
 
-def test_open_files_are_bounded_and_slices_stay_readable(disk: LocalDisk) -> None:
-    async def run() -> None:
-        files = OpenFiles(disk, 6)
-        logs = [await open_log(disk, directory=f"t-{number}", files=files) for number in range(20)]
-        before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
-        for number in range(40):
-            for log in logs:
-                log.append(batch(number), leader_epoch=0, now_ms=NOW)
-        first = logs[0].read(0, 1 << 20, end_offset=40)
-        assert first is not None
-        for log in logs[1:]:
-            assert len(read_all(log, max_bytes=1000)) == first.length
-        assert len(first.file.pread(first.start, first.length)) == first.length
-        if before:
-            assert len(os.listdir("/proc/self/fd")) <= before + 8
-
-    asyncio.run(run())
+@run_by(run_alone)
+async def test_open_files_are_bounded_and_slices_stay_readable(*, disk: LocalDisk) -> None:
+    files = OpenFiles(disk, 6)
+    logs = [await open_log(disk, directory=f"t-{number}", files=files) for number in range(20)]
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    for number in range(40):
+        for log in logs:
+            log.append(batch(number), leader_epoch=0, now_ms=NOW)
+    first = logs[0].read(0, 1 << 20, end_offset=40)
+    assert first is not None
+    for log in logs[1:]:
+        assert len(read_all(log, max_bytes=1000)) == first.length
+    assert len(first.file.pread(first.start, first.length)) == first.length
+    if before:
+        assert len(os.listdir("/proc/self/fd")) <= before + 8
 
 
 @pytest.mark.java

@@ -20,6 +20,7 @@ from kafka import KafkaConsumer, KafkaProducer
 from tests.e2e.kafka_site import KafkaBroker, run
 from tests.e2e.serving import ServeProcess
 from tests.ports import free_port
+from tests.scenario import run_by
 from tiered.errors import Code
 from tiered_api.kafka.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -160,65 +161,60 @@ def test_group_is_restored_from_the_bucket_without_the_disk(tmp_path: Path) -> N
         again.consumer.close()
 
 
-def test_restarted_static_member_causes_no_rebalance(tmp_path: Path) -> None:
-    async def scenario(site: KafkaBroker) -> None:
-        await site.create("t", 4)
+@run_by(run, "tmp_path", group_initial_rebalance_delay_ms=0)
+async def test_restarted_static_member_causes_no_rebalance(site: KafkaBroker) -> None:
+    await site.create("t", 4)
 
-        def run_clients() -> None:
-            first = LibrdkafkaMember(site.address, "g", "t", group_instance_id="one")
-            second = LibrdkafkaMember(site.address, "g", "t", group_instance_id="two")
-            poll_until([first, second], lambda: is_shared_out([first, second], 4))
-            held, rebalances = set(first.partitions), second.rebalances
-            first.consumer.close()  # a static member does not leave when it closes
-            again = LibrdkafkaMember(site.address, "g", "t", group_instance_id="one")
-            poll_until([again, second], lambda: again.partitions == held)
-            assert second.rebalances == rebalances
-            for member in (again, second):
-                member.consumer.close()
+    def run_clients() -> None:
+        first = LibrdkafkaMember(site.address, "g", "t", group_instance_id="one")
+        second = LibrdkafkaMember(site.address, "g", "t", group_instance_id="two")
+        poll_until([first, second], lambda: is_shared_out([first, second], 4))
+        held, rebalances = set(first.partitions), second.rebalances
+        first.consumer.close()  # a static member does not leave when it closes
+        again = LibrdkafkaMember(site.address, "g", "t", group_instance_id="one")
+        poll_until([again, second], lambda: again.partitions == held)
+        assert second.rebalances == rebalances
+        for member in (again, second):
+            member.consumer.close()
 
-        await asyncio.to_thread(run_clients)
-
-    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
+    await asyncio.to_thread(run_clients)
 
 
-def test_partitions_are_shared_while_members_come_and_go(tmp_path: Path) -> None:
+@run_by(run, "tmp_path", group_initial_rebalance_delay_ms=0, group_min_session_timeout_ms=1000)
+async def test_partitions_are_shared_while_members_come_and_go(site: KafkaBroker) -> None:
     """Up to five members share ten partitions. A member that leaves or disappears leaves its share to the others."""
+    await site.create("t", 10)
+    members: list[AIOKafkaConsumer] = []
 
-    async def scenario(site: KafkaBroker) -> None:
-        await site.create("t", 10)
-        members: list[AIOKafkaConsumer] = []
+    async def even() -> None:
+        """True if every member has a share and every partition one owner."""
+        while True:
+            owned = sorted(place.partition for member in members for place in member.assignment())
+            if owned == list(range(10)) and all(member.assignment() for member in members):
+                return
+            await asyncio.sleep(0.01)
 
-        async def even() -> None:
-            """True if every member has a share and every partition one owner."""
-            while True:
-                owned = sorted(place.partition for member in members for place in member.assignment())
-                if owned == list(range(10)) and all(member.assignment() for member in members):
-                    return
-                await asyncio.sleep(0.01)
-
-        for _ in range(5):
-            member = AIOKafkaConsumer(
-                "t", bootstrap_servers=site.address, group_id="g", session_timeout_ms=3000, heartbeat_interval_ms=100,
-                enable_auto_commit=False, metadata_max_age_ms=60_000,
-            )  # fmt: skip
-            await member.start()
-            members.append(member)
-            await even()
-        await members.pop(0).stop()
+    for _ in range(5):
+        member = AIOKafkaConsumer(
+            "t", bootstrap_servers=site.address, group_id="g", session_timeout_ms=3000, heartbeat_interval_ms=100,
+            enable_auto_commit=False, metadata_max_age_ms=60_000,
+        )  # fmt: skip
+        await member.start()
+        members.append(member)
         await even()
-        lost = members.pop()
-        lost._coordinator._heartbeat_task.cancel()  # no word any more: its session has to run out
-        lost._coordinator._coordination_task.cancel()
-        await even()
-        place = Place("t", 3)
-        holder = next(member for member in members if place in member.assignment())
-        await holder.commit({place: 5})
-        assert await holder.committed(place) == 5
-        for member in members:
-            await member.stop()
-        await lost.stop()
-
-    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0, group_min_session_timeout_ms=1000)
+    await members.pop(0).stop()
+    await even()
+    lost = members.pop()
+    lost._coordinator._heartbeat_task.cancel()  # no word any more: its session has to run out
+    lost._coordinator._coordination_task.cancel()
+    await even()
+    place = Place("t", 3)
+    holder = next(member for member in members if place in member.assignment())
+    await holder.commit({place: 5})
+    assert await holder.committed(place) == 5
+    for member in members:
+        await member.stop()
+    await lost.stop()
 
 
 async def commit_until_refused(site: KafkaBroker, address: str) -> int:
@@ -234,48 +230,43 @@ async def commit_until_refused(site: KafkaBroker, address: str) -> int:
     return 1_000
 
 
-def test_greedy_address_leaves_memory_of_groups_to_others(tmp_path: Path) -> None:
+@run_by(run, "tmp_path", tiered_groups_max_bytes=1 << 20, group_initial_rebalance_delay_ms=0)
+async def test_greedy_address_leaves_memory_of_groups_to_others(site: KafkaBroker) -> None:
     """One address filled all of it with offsets in half a minute: nobody else could join a group for a week."""
+    await site.create("t", 1)
 
-    async def scenario(site: KafkaBroker) -> None:
-        await site.create("t", 1)
+    def run_client() -> None:
+        member = LibrdkafkaMember(site.address, "g", "t")
+        poll_until([member], lambda: is_shared_out([member], 1))
+        member.consumer.close()
 
-        def run_client() -> None:
-            member = LibrdkafkaMember(site.address, "g", "t")
-            poll_until([member], lambda: is_shared_out([member], 1))
-            member.consumer.close()
-
-        await asyncio.to_thread(run_client)  # the coordinator is there now: a refusal has another reason
-        assert 150 < await commit_until_refused(site, "127.0.0.2") < 200
-        await asyncio.to_thread(run_client)
-        assert 0 < await commit_until_refused(site, "127.0.0.3") < 20
-        (found,) = [each for each in site.broker.health().problems if "bytes of groups are taken" in each]
-        assert "of them by 127.0.0.2" in found
-
-    run(tmp_path, scenario, tiered_groups_max_bytes=1 << 20, group_initial_rebalance_delay_ms=0)
+    await asyncio.to_thread(run_client)  # the coordinator is there now: a refusal has another reason
+    assert 150 < await commit_until_refused(site, "127.0.0.2") < 200
+    await asyncio.to_thread(run_client)
+    assert 0 < await commit_until_refused(site, "127.0.0.3") < 20
+    (found,) = [each for each in site.broker.health().problems if "bytes of groups are taken" in each]
+    assert "of them by 127.0.0.2" in found
 
 
-def test_later_member_continues_at_the_committed_offset(tmp_path: Path) -> None:
-    async def scenario(site: KafkaBroker) -> None:
-        await site.create("t", 2)
+@run_by(run, "tmp_path", group_initial_rebalance_delay_ms=0)
+async def test_later_member_continues_at_the_committed_offset(site: KafkaBroker) -> None:
+    await site.create("t", 2)
 
-        def run_clients() -> None:
-            producer = KafkaProducer(bootstrap_servers=site.address)
-            for number in range(20):
-                producer.send("t", b"%d" % number, partition=number % 2).get(TEST_SECONDS)
-            producer.close()
-            read: list[int] = []
-            for count in (8, 12):
-                consumer = KafkaConsumer(
-                    "t", bootstrap_servers=site.address, group_id="g", auto_offset_reset="earliest",
-                    enable_auto_commit=False, max_poll_records=1,
-                )  # fmt: skip
-                for _ in range(count):
-                    read.append(int(next(consumer).value))
-                    consumer.commit()
-                consumer.close()
-            assert sorted(read) == list(range(20))
+    def run_clients() -> None:
+        producer = KafkaProducer(bootstrap_servers=site.address)
+        for number in range(20):
+            producer.send("t", b"%d" % number, partition=number % 2).get(TEST_SECONDS)
+        producer.close()
+        read: list[int] = []
+        for count in (8, 12):
+            consumer = KafkaConsumer(
+                "t", bootstrap_servers=site.address, group_id="g", auto_offset_reset="earliest",
+                enable_auto_commit=False, max_poll_records=1,
+            )  # fmt: skip
+            for _ in range(count):
+                read.append(int(next(consumer).value))
+                consumer.commit()
+            consumer.close()
+        assert sorted(read) == list(range(20))
 
-        await asyncio.to_thread(run_clients)
-
-    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
+    await asyncio.to_thread(run_clients)

@@ -13,6 +13,7 @@ import pytest
 
 from tests.e2e.group_calls import NOBODY, QUICK, fetch_committed, join
 from tests.e2e.kafka_site import KafkaBroker, run
+from tests.scenario import run_by
 from tiered.errors import Code
 from tiered.system import turns
 from tiered_api.kafka.protocol.messages import (
@@ -224,16 +225,14 @@ def test_pages_have_each_of_many_named_topics_once(tmp_path: Path, monkeypatch: 
     run(tmp_path, scenario)
 
 
-def test_member_with_very_many_protocols_is_refused(tmp_path: Path) -> None:
-    async def scenario(site: KafkaBroker) -> None:
-        await find_group(site)
-        protocols = [join_group.JoinGroupRequestProtocol(f"p{n}", b"") for n in range(join_group_handler.PROTOCOLS_MAX)]
-        client = await site.client()
-        assert (await join(client, "g", protocols=protocols)).error_code == 0
-        protocols.append(join_group.JoinGroupRequestProtocol("range", b""))
-        assert (await join(client, "h", protocols=protocols)).error_code == Code.INVALID_REQUEST.number
-
-    run(tmp_path, scenario, **QUICK)
+@run_by(run, "tmp_path", **QUICK)
+async def test_member_with_very_many_protocols_is_refused(site: KafkaBroker) -> None:
+    await find_group(site)
+    protocols = [join_group.JoinGroupRequestProtocol(f"p{n}", b"") for n in range(join_group_handler.PROTOCOLS_MAX)]
+    client = await site.client()
+    assert (await join(client, "g", protocols=protocols)).error_code == 0
+    protocols.append(join_group.JoinGroupRequestProtocol("range", b""))
+    assert (await join(client, "h", protocols=protocols)).error_code == Code.INVALID_REQUEST.number
 
 
 def test_each_of_many_leaving_members_gets_its_own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

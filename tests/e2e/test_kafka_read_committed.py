@@ -3,12 +3,11 @@ state of producers."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.e2e.kafka_site import KafkaBroker, RawClient, batch, fetch, run, wait_until
 from tests.e2e.transaction_calls import transactional_batch
+from tests.scenario import run_by
 from tiered.records.aborted import AbortedTransactions
 from tiered.records.batch import decode_records
 from tiered.records.marker import TransactionMarker
@@ -74,111 +73,99 @@ async def fetch_part(client: RawClient, replica: LeaderReplica, offset: int, ver
 
 
 @pytest.mark.parametrize("version", range(4, 19))
-def test_every_version_names_the_aborted_transactions(tmp_path: Path, version: int) -> None:
-    async def scenario(site: KafkaBroker) -> None:
-        replica = await site.create("t")
-        await write_transactions(replica)
-        client = await site.client()
-        for _ in range(3):  # the first one misses the caches
-            part = await fetch_part(client, replica, 0, version)
-            assert (part.high_watermark, part.last_stable_offset) == (9, 8)
-            named = [(each.producer_id, each.first_offset) for each in part.aborted_transactions or ()]
-            assert named == [(1, 1), (1, 5)]
-            assert committed_values(part) == [b"good", b"too", b"plain"]
-        later = await fetch_part(client, replica, 3, version)
-        assert [each.first_offset for each in later.aborted_transactions or ()] == [5]
-        at_end = await fetch_part(client, replica, 8, version)
-        assert (at_end.records or b"", at_end.aborted_transactions) == (b"", [])
-        (part,) = (await client.ask(fetch((replica, 0)), version, FetchResponse)).responses[0].partitions
-        assert part.aborted_transactions is None and part.records
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_every_version_names_the_aborted_transactions(site: KafkaBroker, *, version: int) -> None:
+    replica = await site.create("t")
+    await write_transactions(replica)
+    client = await site.client()
+    for _ in range(3):  # the first one misses the caches
+        part = await fetch_part(client, replica, 0, version)
+        assert (part.high_watermark, part.last_stable_offset) == (9, 8)
+        named = [(each.producer_id, each.first_offset) for each in part.aborted_transactions or ()]
+        assert named == [(1, 1), (1, 5)]
+        assert committed_values(part) == [b"good", b"too", b"plain"]
+    later = await fetch_part(client, replica, 3, version)
+    assert [each.first_offset for each in later.aborted_transactions or ()] == [5]
+    at_end = await fetch_part(client, replica, 8, version)
+    assert (at_end.records or b"", at_end.aborted_transactions) == (b"", [])
+    (part,) = (await client.ask(fetch((replica, 0)), version, FetchResponse)).responses[0].partitions
+    assert part.aborted_transactions is None and part.records
 
 
-def test_partitions_of_one_reply_have_lists_of_their_own(tmp_path: Path) -> None:
-    async def scenario(site: KafkaBroker) -> None:
-        first = await site.create("t", 2)
-        second = site.broker.leader_replica("t", 1)
-        await write_transactions(first)
-        await second.append(batch([b"plain"]))
-        client = await site.client()
-        request = fetch((first, 0), (second, 0))
-        request.isolation_level = 1
-        for _ in range(2):
-            one, two = (await client.ask(request, 12, FetchResponse)).responses[0].partitions
-            assert len(one.aborted_transactions or ()) == 2 and two.aborted_transactions == []
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_partitions_of_one_reply_have_lists_of_their_own(site: KafkaBroker) -> None:
+    first = await site.create("t", 2)
+    second = site.broker.leader_replica("t", 1)
+    await write_transactions(first)
+    await second.append(batch([b"plain"]))
+    client = await site.client()
+    request = fetch((first, 0), (second, 0))
+    request.isolation_level = 1
+    for _ in range(2):
+        one, two = (await client.ask(request, 12, FetchResponse)).responses[0].partitions
+        assert len(one.aborted_transactions or ()) == 2 and two.aborted_transactions == []
 
 
-def test_waiting_fetch_gets_the_records_when_the_last_stable_offset_moves(tmp_path: Path) -> None:
-    async def scenario(site: KafkaBroker) -> None:
-        replica = await site.create("t")
-        await write(replica, 1, 0, b"a")
-        waiting = [await site.client() for _ in range(3)]
-        request = fetch((replica, 0), wait_ms=LONG_MS)
-        request.isolation_level = 1
-        for client in waiting:
-            await client.send(client.frame(request, 12))
-        await wait_until(lambda: site.server.pending_requests == 3)
-        await write(replica, 1, 1, b"b")
-        asking = await site.client()
-        while (await fetch_part(asking, replica, 0)).high_watermark < 2:
-            pass
-        assert site.server.pending_requests == 3, "the high watermark moved, and nothing is decided"
-        await end(replica, 1, commit=False)
-        for client in waiting:
-            (part,) = (await client.receive(FetchResponse, 12)).responses[0].partitions
-            assert [each.first_offset for each in part.aborted_transactions or ()] == [0]
-            assert (part.last_stable_offset, committed_values(part)) == (3, [])
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_waiting_fetch_gets_the_records_when_the_last_stable_offset_moves(site: KafkaBroker) -> None:
+    replica = await site.create("t")
+    await write(replica, 1, 0, b"a")
+    waiting = [await site.client() for _ in range(3)]
+    request = fetch((replica, 0), wait_ms=LONG_MS)
+    request.isolation_level = 1
+    for client in waiting:
+        await client.send(client.frame(request, 12))
+    await wait_until(lambda: site.server.pending_requests == 3)
+    await write(replica, 1, 1, b"b")
+    asking = await site.client()
+    while (await fetch_part(asking, replica, 0)).high_watermark < 2:
+        pass
+    assert site.server.pending_requests == 3, "the high watermark moved, and nothing is decided"
+    await end(replica, 1, commit=False)
+    for client in waiting:
+        (part,) = (await client.receive(FetchResponse, 12)).responses[0].partitions
+        assert [each.first_offset for each in part.aborted_transactions or ()] == [0]
+        assert (part.last_stable_offset, committed_values(part)) == (3, [])
 
 
 @pytest.mark.parametrize("version", [4, 12, 18])
-def test_cold_fetch_names_the_aborted_transactions(tmp_path: Path, version: int) -> None:
-    async def scenario(site: KafkaBroker) -> None:
-        replica = await site.create("t", 1, **LOCAL_NONE)
-        await write_transactions(replica)
-        await end(replica, 3, commit=True)
-        replica.roll()
-        await wait_until(lambda: replica.local_start_offset == 10)
-        client = await site.client()
-        part = await fetch_part(client, replica, 0, version)
-        assert [(each.producer_id, each.first_offset) for each in part.aborted_transactions or ()] == [(1, 1), (1, 5)]
-        assert committed_values(part) == [b"good", b"too", b"plain", b"open"]
-        (part,) = (await client.ask(fetch((replica, 0)), version, FetchResponse)).responses[0].partitions
-        assert part.aborted_transactions is None and part.records
-
-    run(tmp_path, scenario, **QUICK)
+@run_by(run, "tmp_path", **QUICK)
+async def test_cold_fetch_names_the_aborted_transactions(site: KafkaBroker, *, version: int) -> None:
+    replica = await site.create("t", 1, **LOCAL_NONE)
+    await write_transactions(replica)
+    await end(replica, 3, commit=True)
+    replica.roll()
+    await wait_until(lambda: replica.local_start_offset == 10)
+    client = await site.client()
+    part = await fetch_part(client, replica, 0, version)
+    assert [(each.producer_id, each.first_offset) for each in part.aborted_transactions or ()] == [(1, 1), (1, 5)]
+    assert committed_values(part) == [b"good", b"too", b"plain", b"open"]
+    (part,) = (await client.ask(fetch((replica, 0)), version, FetchResponse)).responses[0].partitions
+    assert part.aborted_transactions is None and part.records
 
 
-def test_end_for_a_read_committed_consumer_is_the_last_stable_offset(tmp_path: Path) -> None:
-    async def scenario(site: KafkaBroker) -> None:
-        replica = await site.create("t")
-        await write_transactions(replica)
-        client = await site.client()
-        for version in (2, 5, 10):
-            for isolation, expected in ((0, 9), (1, 8)):
-                partition = ListOffsetsPartition(partition_index=0, timestamp=LATEST)
-                request = ListOffsetsRequest(-1, isolation, [ListOffsetsTopic("t", [partition])])
-                answer = await client.ask(request, version, ListOffsetsResponse)
-                assert answer.topics[0].partitions[0].offset == expected
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_end_for_a_read_committed_consumer_is_the_last_stable_offset(site: KafkaBroker) -> None:
+    replica = await site.create("t")
+    await write_transactions(replica)
+    client = await site.client()
+    for version in (2, 5, 10):
+        for isolation, expected in ((0, 9), (1, 8)):
+            partition = ListOffsetsPartition(partition_index=0, timestamp=LATEST)
+            request = ListOffsetsRequest(-1, isolation, [ListOffsetsTopic("t", [partition])])
+            answer = await client.ask(request, version, ListOffsetsResponse)
+            assert answer.topics[0].partitions[0].offset == expected
 
 
-def test_described_producers_have_their_transaction_and_coordinator(tmp_path: Path) -> None:
-    async def scenario(site: KafkaBroker) -> None:
-        replica = await site.create("t")
-        await write_transactions(replica)
-        client = await site.client()
-        request = DescribeProducersRequest([TopicRequest("t", [0])])
-        (topic,) = (await client.ask(request, 0, DescribeProducersResponse)).topics
-        found = {
-            each.producer_id: (each.last_sequence, each.coordinator_epoch, each.current_txn_start_offset)
-            for each in topic.partitions[0].active_producers
-        }
-        assert found == {1: (1, 3, -1), 2: (1, 3, -1), 3: (0, -1, 8)}
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_described_producers_have_their_transaction_and_coordinator(site: KafkaBroker) -> None:
+    replica = await site.create("t")
+    await write_transactions(replica)
+    client = await site.client()
+    request = DescribeProducersRequest([TopicRequest("t", [0])])
+    (topic,) = (await client.ask(request, 0, DescribeProducersResponse)).topics
+    found = {
+        each.producer_id: (each.last_sequence, each.coordinator_epoch, each.current_txn_start_offset)
+        for each in topic.partitions[0].active_producers
+    }
+    assert found == {1: (1, 3, -1), 2: (1, 3, -1), 3: (0, -1, 8)}

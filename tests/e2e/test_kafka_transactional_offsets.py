@@ -12,6 +12,7 @@ from tests.e2e.group_calls import QUICK, join, sync, versions
 from tests.e2e.kafka_site import KafkaBroker, RawClient, run
 from tests.e2e.transaction_calls import CLIENTS, JAVA_3_9, JAVA_4_2, LIBRDKAFKA, TransactionalClient, Versions
 from tests.peer.kafka import tool
+from tests.scenario import run_by
 from tiered.coordination import group_coordinators
 from tiered.errors import Code
 from tiered.ids import TopicPartition
@@ -52,41 +53,39 @@ async def offset_of(client: RawClient, *, stable: bool, version: int = 9) -> tup
 
 
 @pytest.mark.parametrize("client_versions", CLIENTS.values(), ids=CLIENTS.keys())
-def test_offsets_of_a_transaction_are_visible_with_its_commit(tmp_path: Path, client_versions: Versions) -> None:
-    async def scenario(site: KafkaBroker) -> None:
-        replica = await site.create("a")
-        client = await site.client()
-        producer = TransactionalClient(client, versions=client_versions)
-        assert await producer.init() is Code.NONE
-        assert await producer.write(replica, b"copy") is Code.NONE
-        assert await producer.commit_offsets("g", 7) is Code.NONE
-        assert await offset_of(client, stable=False) == (-1, 0)
-        assert await offset_of(client, stable=True) == (-1, UNSTABLE)
-        assert await producer.end(True) is Code.NONE
-        for commit, offset in ((False, 8), (True, 9)):
-            assert await producer.commit_offsets("g", offset) is Code.NONE
-            assert await producer.end(commit) is Code.NONE
-        while await offset_of(client, stable=True) != (9, 0):
-            assert (await offset_of(client, stable=True))[1] in (0, UNSTABLE)
-
-    run(tmp_path, scenario, **SETTINGS)
+@run_by(run, "tmp_path", **SETTINGS)
+async def test_offsets_of_a_transaction_are_visible_with_its_commit(
+    site: KafkaBroker, *, client_versions: Versions
+) -> None:
+    replica = await site.create("a")
+    client = await site.client()
+    producer = TransactionalClient(client, versions=client_versions)
+    assert await producer.init() is Code.NONE
+    assert await producer.write(replica, b"copy") is Code.NONE
+    assert await producer.commit_offsets("g", 7) is Code.NONE
+    assert await offset_of(client, stable=False) == (-1, 0)
+    assert await offset_of(client, stable=True) == (-1, UNSTABLE)
+    assert await producer.end(True) is Code.NONE
+    for commit, offset in ((False, 8), (True, 9)):
+        assert await producer.commit_offsets("g", offset) is Code.NONE
+        assert await producer.end(commit) is Code.NONE
+    while await offset_of(client, stable=True) != (9, 0):
+        assert (await offset_of(client, stable=True))[1] in (0, UNSTABLE)
 
 
 @pytest.mark.parametrize("version", versions(28))
-def test_every_version_is_answered_per_partition(tmp_path: Path, version: int) -> None:
-    async def scenario(site: KafkaBroker) -> None:
-        await site.create("a")
-        client = await site.client()
-        base = JAVA_4_2 if version >= 5 else JAVA_3_9
-        producer = TransactionalClient(client, versions=base._replace(offsets=version))
-        assert await producer.init() is Code.NONE
-        assert await producer.commit_offsets("g", 7) is Code.NONE
-        assert await producer.commit_offsets("g", 7, topic="nowhere") is Code.UNKNOWN_TOPIC_OR_PARTITION
-        assert await producer.end(True) is Code.NONE
-        while await offset_of(client, stable=True) != (7, 0):
-            pass
-
-    run(tmp_path, scenario, **SETTINGS)
+@run_by(run, "tmp_path", **SETTINGS)
+async def test_every_version_is_answered_per_partition(site: KafkaBroker, *, version: int) -> None:
+    await site.create("a")
+    client = await site.client()
+    base = JAVA_4_2 if version >= 5 else JAVA_3_9
+    producer = TransactionalClient(client, versions=base._replace(offsets=version))
+    assert await producer.init() is Code.NONE
+    assert await producer.commit_offsets("g", 7) is Code.NONE
+    assert await producer.commit_offsets("g", 7, topic="nowhere") is Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert await producer.end(True) is Code.NONE
+    while await offset_of(client, stable=True) != (7, 0):
+        pass
 
 
 def test_offsets_of_many_partitions_join_a_transaction_in_pieces(
@@ -156,70 +155,62 @@ def test_transactions_of_many_offsets_end_in_turns_of_their_own(
 
 
 @pytest.mark.parametrize("version", range(7, 10))
-def test_unstable_offset_is_refused_in_every_version_that_can_ask(tmp_path: Path, version: int) -> None:
-    async def scenario(site: KafkaBroker) -> None:
-        await site.create("a")
-        client = await site.client()
-        producer = TransactionalClient(client)
+@run_by(run, "tmp_path", **SETTINGS)
+async def test_unstable_offset_is_refused_in_every_version_that_can_ask(site: KafkaBroker, *, version: int) -> None:
+    await site.create("a")
+    client = await site.client()
+    producer = TransactionalClient(client)
+    await producer.init()
+    await producer.commit_offsets("g", 7)
+    assert await offset_of(client, stable=True, version=version) == (-1, UNSTABLE)
+    assert await offset_of(client, stable=False, version=version) == (-1, 0)
+
+
+@run_by(run, "tmp_path", **SETTINGS)
+async def test_offsets_outside_of_a_transaction_are_refused(site: KafkaBroker) -> None:
+    await site.create("a")
+    client = await site.client()
+    for each, code in (
+        (JAVA_3_9, Code.TRANSACTION_ABORTABLE), (LIBRDKAFKA, Code.INVALID_TXN_STATE)
+    ):  # fmt: skip
+        producer = TransactionalClient(client, versions=each)
         await producer.init()
-        await producer.commit_offsets("g", 7)
-        assert await offset_of(client, stable=True, version=version) == (-1, UNSTABLE)
-        assert await offset_of(client, stable=False, version=version) == (-1, 0)
-
-    run(tmp_path, scenario, **SETTINGS)
-
-
-def test_offsets_outside_of_a_transaction_are_refused(tmp_path: Path) -> None:
-    async def scenario(site: KafkaBroker) -> None:
-        await site.create("a")
-        client = await site.client()
-        for each, code in (
-            (JAVA_3_9, Code.TRANSACTION_ABORTABLE), (LIBRDKAFKA, Code.INVALID_TXN_STATE)
-        ):  # fmt: skip
-            producer = TransactionalClient(client, versions=each)
-            await producer.init()
-            assert await producer.commit_offsets_only("g", 7) is code, "the partition was not added"
-        unknown = TransactionalClient(client, "unknown")
-        unknown.producer_id, unknown.epoch = 4711, 0
-        assert await unknown.commit_offsets_only("g", 7) is Code.INVALID_PRODUCER_ID_MAPPING
-        assert await offset_of(client, stable=True) == (-1, 0)
-
-    run(tmp_path, scenario, **SETTINGS)
+        assert await producer.commit_offsets_only("g", 7) is code, "the partition was not added"
+    unknown = TransactionalClient(client, "unknown")
+    unknown.producer_id, unknown.epoch = 4711, 0
+    assert await unknown.commit_offsets_only("g", 7) is Code.INVALID_PRODUCER_ID_MAPPING
+    assert await offset_of(client, stable=True) == (-1, 0)
 
 
 @pytest.mark.parametrize("client_versions", [JAVA_3_9, JAVA_4_2])
-def test_fenced_producer_commits_no_offsets(tmp_path: Path, client_versions: Versions) -> None:
-    async def scenario(site: KafkaBroker) -> None:
-        await site.create("a")
-        client = await site.client()
-        old = TransactionalClient(client, versions=client_versions)
-        await old.init()
-        assert await old.commit_offsets("g", 7) is Code.NONE
-        new = TransactionalClient(client, versions=client_versions)
-        assert await new.init() is Code.NONE
-        assert await offset_of(client, stable=True) == (-1, 0), "InitProducerId aborted it"
-        assert await old.commit_offsets_only("g", 8) is Code.INVALID_PRODUCER_EPOCH
-        assert await offset_of(client, stable=True) == (-1, 0)
-
-    run(tmp_path, scenario, **SETTINGS)
+@run_by(run, "tmp_path", **SETTINGS)
+async def test_fenced_producer_commits_no_offsets(site: KafkaBroker, *, client_versions: Versions) -> None:
+    await site.create("a")
+    client = await site.client()
+    old = TransactionalClient(client, versions=client_versions)
+    await old.init()
+    assert await old.commit_offsets("g", 7) is Code.NONE
+    new = TransactionalClient(client, versions=client_versions)
+    assert await new.init() is Code.NONE
+    assert await offset_of(client, stable=True) == (-1, 0), "InitProducerId aborted it"
+    assert await old.commit_offsets_only("g", 8) is Code.INVALID_PRODUCER_EPOCH
+    assert await offset_of(client, stable=True) == (-1, 0)
 
 
-def test_member_of_an_earlier_generation_is_fenced(tmp_path: Path) -> None:
-    async def scenario(site: KafkaBroker) -> None:
-        await site.create("a")
-        client = await site.client()
-        joined = await join(client, "g")
-        await sync(client, "g", joined)
-        producer = TransactionalClient(client)
-        await producer.init()
-        member, generation = joined.member_id, joined.generation_id
-        commit = producer.commit_offsets
-        assert await commit("g", 7, member_id=member, generation=generation - 1) is Code.ILLEGAL_GENERATION
-        assert await commit("g", 7, member_id="else", generation=generation) is Code.UNKNOWN_MEMBER_ID
-        assert await commit("g", 7, member_id=member, generation=generation) is Code.NONE
-        assert await producer.end(True) is Code.NONE
-
-    run(tmp_path, scenario, **SETTINGS)
+@run_by(run, "tmp_path", **SETTINGS)
+async def test_member_of_an_earlier_generation_is_fenced(site: KafkaBroker) -> None:
+    await site.create("a")
+    client = await site.client()
+    joined = await join(client, "g")
+    await sync(client, "g", joined)
+    producer = TransactionalClient(client)
+    await producer.init()
+    member, generation = joined.member_id, joined.generation_id
+    commit = producer.commit_offsets
+    assert await commit("g", 7, member_id=member, generation=generation - 1) is Code.ILLEGAL_GENERATION
+    assert await commit("g", 7, member_id="else", generation=generation) is Code.UNKNOWN_MEMBER_ID
+    assert await commit("g", 7, member_id=member, generation=generation) is Code.NONE
+    assert await producer.end(True) is Code.NONE
 
 
 def test_open_transaction_survives_a_restart_and_ends_with_its_commit(tmp_path: Path) -> None:
@@ -250,24 +241,22 @@ def test_open_transaction_survives_a_restart_and_ends_with_its_commit(tmp_path: 
     run(tmp_path, end, **SETTINGS)
 
 
-def test_our_client_waits_for_a_stable_offset(tmp_path: Path) -> None:
-    async def scenario(site: KafkaBroker) -> None:
-        await site.create("a")
-        producer = TransactionalClient(await site.client())
-        await producer.init()
-        assert await producer.commit_offsets("g", 7) is Code.NONE
-        assert await producer.end(True) is Code.NONE
-        assert await producer.commit_offsets("g", 8) is Code.NONE
-        host, port = site.address.rsplit(":", 1)
-        client = KafkaClient(SocketNet(), SystemClock(), [Address(host, int(port))])
-        waiting = asyncio.ensure_future(fetch_committed_offsets(client, "g", require_stable=True))
-        assert await fetch_committed_offsets(client, "g") == {TopicPartition("a", 0): 7}
-        assert not waiting.done()
-        assert await producer.end(True) is Code.NONE
-        assert await waiting == {TopicPartition("a", 0): 8}
-        await client.close()
-
-    run(tmp_path, scenario, **SETTINGS)
+@run_by(run, "tmp_path", **SETTINGS)
+async def test_our_client_waits_for_a_stable_offset(site: KafkaBroker) -> None:
+    await site.create("a")
+    producer = TransactionalClient(await site.client())
+    await producer.init()
+    assert await producer.commit_offsets("g", 7) is Code.NONE
+    assert await producer.end(True) is Code.NONE
+    assert await producer.commit_offsets("g", 8) is Code.NONE
+    host, port = site.address.rsplit(":", 1)
+    client = KafkaClient(SocketNet(), SystemClock(), [Address(host, int(port))])
+    waiting = asyncio.ensure_future(fetch_committed_offsets(client, "g", require_stable=True))
+    assert await fetch_committed_offsets(client, "g") == {TopicPartition("a", 0): 7}
+    assert not waiting.done()
+    assert await producer.end(True) is Code.NONE
+    assert await waiting == {TopicPartition("a", 0): 8}
+    await client.close()
 
 
 @pytest.mark.java

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
@@ -13,6 +12,7 @@ from tests.e2e.http_cluster import HttpCluster, run
 from tests.e2e.http_site import wait_until
 from tests.e2e.kafka_site import RawClient
 from tests.e2e.transaction_calls import TransactionalClient
+from tests.scenario import run_by
 from tiered.errors import Code
 from tiered_api.kafka.protocol.messages.describe_producers import (
     DescribeProducersRequest,
@@ -72,48 +72,42 @@ def read_committed(address: str, count: int) -> list[bytes]:
     return sorted(found)
 
 
-def test_producers_commit_and_abort_over_partitions_of_all_brokers(tmp_path: Path) -> None:
-    async def scenario(cluster: HttpCluster) -> None:
-        await cluster.create("t", *PARTITIONS)
-        names = [f"producer-{number}" for number in range(4)]
-        address = address_of(cluster, 2)
-        await asyncio.gather(*(asyncio.to_thread(write_transactions, address, name) for name in names))
-        expected = sorted(f"{name}-{turn}".encode() for name in names for turn in (0, 2) for _ in PARTITIONS)
-        assert await asyncio.to_thread(read_committed, address, len(expected)) == expected
-
-    run(tmp_path, scenario, **SETTINGS)
+@run_by(run, "tmp_path", **SETTINGS)
+async def test_producers_commit_and_abort_over_partitions_of_all_brokers(cluster: HttpCluster) -> None:
+    await cluster.create("t", *PARTITIONS)
+    names = [f"producer-{number}" for number in range(4)]
+    address = address_of(cluster, 2)
+    await asyncio.gather(*(asyncio.to_thread(write_transactions, address, name) for name in names))
+    expected = sorted(f"{name}-{turn}".encode() for name in names for turn in (0, 2) for _ in PARTITIONS)
+    assert await asyncio.to_thread(read_committed, address, len(expected)) == expected
 
 
-def test_every_replica_describes_the_producers_of_its_partition(tmp_path: Path) -> None:
-    async def scenario(cluster: HttpCluster) -> None:
-        await cluster.create("t", *PARTITIONS)
-        await asyncio.to_thread(write_transactions, address_of(cluster, 1), "producer")
+@run_by(run, "tmp_path", **SETTINGS)
+async def test_every_replica_describes_the_producers_of_its_partition(cluster: HttpCluster) -> None:
+    await cluster.create("t", *PARTITIONS)
+    await asyncio.to_thread(write_transactions, address_of(cluster, 1), "producer")
 
-        async def describe(number: int) -> list[tuple[int, int, int]]:
-            request = DescribeProducersRequest([TopicRequest("t", [0])])
-            async with connected(cluster, number) as client:
-                got = await client.ask(request, 0, DescribeProducersResponse)
-            (part,) = got.topics[0].partitions
-            assert part.error_code == 0
-            return [(each.producer_id, each.producer_epoch, each.coordinator_epoch) for each in part.active_producers]
+    async def describe(number: int) -> list[tuple[int, int, int]]:
+        request = DescribeProducersRequest([TopicRequest("t", [0])])
+        async with connected(cluster, number) as client:
+            got = await client.ask(request, 0, DescribeProducersResponse)
+        (part,) = got.topics[0].partitions
+        assert part.error_code == 0
+        return [(each.producer_id, each.producer_epoch, each.coordinator_epoch) for each in part.active_producers]
 
-        expected = await describe(1)
-        assert len(expected) == 1
-        for number in (2, 3):
-            async with asyncio.timeout(120):
-                while await describe(number) != expected:
-                    await asyncio.sleep(0.05)
-
-    run(tmp_path, scenario, **SETTINGS)
+    expected = await describe(1)
+    assert len(expected) == 1
+    for number in (2, 3):
+        async with asyncio.timeout(120):
+            while await describe(number) != expected:
+                await asyncio.sleep(0.05)
 
 
-def test_broker_that_does_not_coordinate_an_id_says_so(tmp_path: Path) -> None:
-    async def scenario(cluster: HttpCluster) -> None:
-        codes = []
-        for number in (1, 2, 3):
-            async with connected(cluster, number) as client:
-                codes.append(await TransactionalClient(client).init())
-            await wait_until(lambda: cluster.is_known_by_all(lambda node: "__transaction_state" in node.image.topics))
-        assert sorted(codes, key=str) == [Code.NONE, Code.NOT_COORDINATOR, Code.NOT_COORDINATOR]
-
-    run(tmp_path, scenario, **SETTINGS)
+@run_by(run, "tmp_path", **SETTINGS)
+async def test_broker_that_does_not_coordinate_an_id_says_so(cluster: HttpCluster) -> None:
+    codes = []
+    for number in (1, 2, 3):
+        async with connected(cluster, number) as client:
+            codes.append(await TransactionalClient(client).init())
+        await wait_until(lambda: cluster.is_known_by_all(lambda node: "__transaction_state" in node.image.topics))
+    assert sorted(codes, key=str) == [Code.NONE, Code.NOT_COORDINATOR, Code.NOT_COORDINATOR]

@@ -15,6 +15,7 @@ from tests.e2e import kafka_site
 from tests.e2e.kafka_site import KafkaBroker, fetch, produce
 from tests.e2e.serving import ServeProcess
 from tests.metric_samples import samples
+from tests.scenario import run_by
 from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, fill, run
 from tiered.controller.requests import DeleteTopic
 from tiered.metrics import OTHERS
@@ -59,44 +60,37 @@ def test_kafka_clients_are_counted_in_metrics_of_their_topics(tmp_path: Path) ->
     kafka_site.run(tmp_path, scenario)
 
 
-def test_sizes_on_disk_and_in_the_bucket_are_metrics_by_topic() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start()
-        replica = await site.create("t", 2, internal_segment_bytes="4096", retention_ms="-1", local_retention_bytes="1")
-        await fill(replica, 10)
-        await site.wait_until(lambda: replica.local_start_offset == 9)
-        text = site.broker.metrics.render()
-        cold = samples(text, "kafka_server_brokertopicmetrics_remotelogsizebytes")
-        assert (
-            samples(text, "kafka_log_log_size") == {("t",): replica.log.size_bytes}
-            and 0 < replica.log.size_bytes < 2000
-        )
-        assert cold == {("t",): replica.unified_log.cold_bytes} and replica.unified_log.cold_bytes > 9000
-        await site.stop()
-
-    run(scenario)
+@run_by(run)
+async def test_sizes_on_disk_and_in_the_bucket_are_metrics_by_topic(site: SimBrokerRig) -> None:
+    await site.start()
+    replica = await site.create("t", 2, internal_segment_bytes="4096", retention_ms="-1", local_retention_bytes="1")
+    await fill(replica, 10)
+    await site.wait_until(lambda: replica.local_start_offset == 9)
+    text = site.broker.metrics.render()
+    cold = samples(text, "kafka_server_brokertopicmetrics_remotelogsizebytes")
+    assert samples(text, "kafka_log_log_size") == {("t",): replica.log.size_bytes} and 0 < replica.log.size_bytes < 2000
+    assert cold == {("t",): replica.unified_log.cold_bytes} and replica.unified_log.cold_bytes > 9000
+    await site.stop()
 
 
-def test_topics_above_the_limit_share_a_label_and_totals_never_shrink() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(replace(QUICK, tiered_metrics_max_topics=2))
-        for count, name in enumerate(("a", "b", "c", "d"), 1):
-            replica = await site.create(name)
-            for _ in range(count):
-                await replica.append(batch([b"v"]))
-            assert len(total(site, "messagesin")) <= 3
-        assert total(site, "messagesin") == {("a",): 1, ("b",): 2, (OTHERS,): 7}
-        await site.broker.submit(DeleteTopic("c"))
-        await site.wait_until(lambda: len(site.broker.leader_replicas()) == 3)
-        assert total(site, "messagesin") == {("a",): 1, ("b",): 2, (OTHERS,): 7}
-        await site.broker.submit(DeleteTopic("a"))
-        await site.wait_until(lambda: len(site.broker.leader_replicas()) == 2)
-        assert total(site, "messagesin") == {("b",): 2, ("d",): 0, (OTHERS,): 7}, "the place is free, and taken"
-        await site.broker.leader_replica("d", 0).append(batch([b"v"]))
-        assert total(site, "messagesin") == {("b",): 2, ("d",): 1, (OTHERS,): 7}
-        await site.stop()
-
-    run(scenario)
+@run_by(run)
+async def test_topics_above_the_limit_share_a_label_and_totals_never_shrink(site: SimBrokerRig) -> None:
+    await site.start(replace(QUICK, tiered_metrics_max_topics=2))
+    for count, name in enumerate(("a", "b", "c", "d"), 1):
+        replica = await site.create(name)
+        for _ in range(count):
+            await replica.append(batch([b"v"]))
+        assert len(total(site, "messagesin")) <= 3
+    assert total(site, "messagesin") == {("a",): 1, ("b",): 2, (OTHERS,): 7}
+    await site.broker.submit(DeleteTopic("c"))
+    await site.wait_until(lambda: len(site.broker.leader_replicas()) == 3)
+    assert total(site, "messagesin") == {("a",): 1, ("b",): 2, (OTHERS,): 7}
+    await site.broker.submit(DeleteTopic("a"))
+    await site.wait_until(lambda: len(site.broker.leader_replicas()) == 2)
+    assert total(site, "messagesin") == {("b",): 2, ("d",): 0, (OTHERS,): 7}, "the place is free, and taken"
+    await site.broker.leader_replica("d", 0).append(batch([b"v"]))
+    assert total(site, "messagesin") == {("b",): 2, ("d",): 1, (OTHERS,): 7}
+    await site.stop()
 
 
 def test_request_times_are_metrics_by_api(tmp_path: Path) -> None:
@@ -137,16 +131,14 @@ def test_broker_metrics_have_version_and_resources(tmp_path: Path) -> None:
         assert samples(broker.ask("GET", "/metrics")[1], "tiered_http_request_seconds_count")["metrics",] == 1
 
 
-def test_topics_with_the_most_lag_are_named() -> None:
-    async def scenario(site: SimBrokerRig) -> None:
-        await site.start(replace(QUICK, tiered_metrics_max_topics=2))
-        for name in ("a", "b", "c", "d"):
-            replica = await site.create(name, segment_bytes="1048576")
-            await replica.append(batch([b"v"]))
-            await asyncio.sleep(10)
-        lag = samples(site.broker.metrics.render(), "tiered_remote_copy_lag_seconds")
-        assert lag.keys() == {("a",), ("b",), (OTHERS,)}
-        assert lag["a",] > lag["b",] > lag[OTHERS,] > 15, "the others are as late as the latest of them"
-        await site.stop()
-
-    run(scenario)
+@run_by(run)
+async def test_topics_with_the_most_lag_are_named(site: SimBrokerRig) -> None:
+    await site.start(replace(QUICK, tiered_metrics_max_topics=2))
+    for name in ("a", "b", "c", "d"):
+        replica = await site.create(name, segment_bytes="1048576")
+        await replica.append(batch([b"v"]))
+        await asyncio.sleep(10)
+    lag = samples(site.broker.metrics.render(), "tiered_remote_copy_lag_seconds")
+    assert lag.keys() == {("a",), ("b",), (OTHERS,)}
+    assert lag["a",] > lag["b",] > lag[OTHERS,] > 15, "the others are as late as the latest of them"
+    await site.stop()

@@ -28,6 +28,7 @@ from pyspark_tiered.reader import TieredReader
 from pyspark_tiered.source import check_options
 from tests.e2e.http_cluster import HttpCluster, run
 from tests.e2e.serving import ServeProcess
+from tests.scenario import run_by
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicId
 from tiered.security.secret import Secret
@@ -122,23 +123,21 @@ def alice(stub: Stub) -> BrokerClient:
     return BrokerClient(stub.address, login=HttpLogin(user="alice", password=Secret("pencil")))
 
 
-def test_any_broker_of_a_cluster_serves_bounds_and_records(tmp_path: Path) -> None:
-    async def scenario(two: HttpCluster) -> None:
-        await two.create(TOPIC, [1], [2])
-        for number in (0, 1):
-            for n in range(2):
-                await two[number + 1].produce(TOPIC, f"{number}/{n}", partition=number)
+@run_by(run, "tmp_path", numbers=(1, 2))
+async def test_any_broker_of_a_cluster_serves_bounds_and_records(two: HttpCluster) -> None:
+    await two.create(TOPIC, [1], [2])
+    for number in (0, 1):
+        for n in range(2):
+            await two[number + 1].produce(TOPIC, f"{number}/{n}", partition=number)
 
-        def read(url: str) -> list[tuple[int, int]]:
-            reader = TieredReader(check_options({"bootstrap": url, "topic": TOPIC}), ("partition", "offset"))
-            batches = [rows for each in reader.partitions() for rows in reader.read(each)]
-            return [(row["partition"], row["offset"]) for rows in batches for row in rows.to_pylist()]
+    def read(url: str) -> list[tuple[int, int]]:
+        reader = TieredReader(check_options({"bootstrap": url, "topic": TOPIC}), ("partition", "offset"))
+        batches = [rows for each in reader.partitions() for rows in reader.read(each)]
+        return [(row["partition"], row["offset"]) for rows in batches for row in rows.to_pylist()]
 
-        for broker in two.brokers.values():
-            found = await asyncio.to_thread(read, broker.url)
-            assert sorted(found) == [(0, 0), (0, 1), (1, 0), (1, 1)]
-
-    run(tmp_path, scenario, numbers=(1, 2))
+    for broker in two.brokers.values():
+        found = await asyncio.to_thread(read, broker.url)
+        assert sorted(found) == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
 def test_cut_of_a_topic_reads_its_ranges_from_a_broker() -> None:

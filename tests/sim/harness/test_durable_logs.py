@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import pytest
 
+from tests.scenario import run_by
 from tests.sim.harness.disk import SimDisk
 from tests.sim.harness.durable_bytes import Folder, Inode
 from tests.sim.harness.durable_logs import DurableLogs, find_leftovers, find_lost, has_saved
@@ -17,29 +18,25 @@ from tiered.hot import checkpoints
 from tiered.ids import TopicPartition
 
 
-def test_offset_that_was_never_fsynced_is_reported() -> None:
-    async def scenario(disk: SimDisk) -> None:
-        log = await open_log(disk)
-        log.append(batch(0), leader_epoch=0, now_ms=NOW)
-        await log.flush()
-        assert [*find_lost(log)] == []
-        log.append(batch(1), leader_epoch=0, now_ms=NOW)
-        assert [*find_lost(log)] == []
-        log._writer.unsynced.flushed_offset = log.end_offset
-        assert [*find_lost(log)] == ["fsynced is 2, and a power cut takes bytes of segment 0"]
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_offset_that_was_never_fsynced_is_reported(disk: SimDisk) -> None:
+    log = await open_log(disk)
+    log.append(batch(0), leader_epoch=0, now_ms=NOW)
+    await log.flush()
+    assert [*find_lost(log)] == []
+    log.append(batch(1), leader_epoch=0, now_ms=NOW)
+    assert [*find_lost(log)] == []
+    log._writer.unsynced.flushed_offset = log.end_offset
+    assert [*find_lost(log)] == ["fsynced is 2, and a power cut takes bytes of segment 0"]
 
 
-def test_segment_whose_name_is_not_durable_is_reported() -> None:
-    async def scenario(disk: SimDisk) -> None:
-        log = await open_log(disk)
-        log.append(batch(0), leader_epoch=0, now_ms=NOW)
-        await disk.open(f"{DIRECTORY}/{0:020d}.log").sync()
-        log._writer.unsynced.flushed_offset = log.end_offset
-        assert [*find_lost(log)] == ["fsynced is 1, and a power cut takes the name of segment 0"]
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_segment_whose_name_is_not_durable_is_reported(disk: SimDisk) -> None:
+    log = await open_log(disk)
+    log.append(batch(0), leader_epoch=0, now_ms=NOW)
+    await disk.open(f"{DIRECTORY}/{0:020d}.log").sync()
+    log._writer.unsynced.flushed_offset = log.end_offset
+    assert [*find_lost(log)] == ["fsynced is 1, and a power cut takes the name of segment 0"]
 
 
 def test_log_that_grows_before_its_cut_is_durable_is_reported() -> None:
@@ -168,42 +165,36 @@ def test_clean_that_a_power_cut_undoes_is_reported_if_it_loses_records() -> None
     assert set(lost) == {"fsynced is 6, and a power cut takes the name of segment 0"}
 
 
-def test_segment_beyond_the_end_is_reported() -> None:
-    async def scenario(disk: SimDisk) -> None:
-        log = await open_log(disk)
-        log.append(batch(0), leader_epoch=0, now_ms=NOW)
-        assert [*find_leftovers(log)] == []
-        disk.open(f"{DIRECTORY}/{9:020d}.log", create=True)
-        disk.open(f"{DIRECTORY}/{9:020d}.snapshot", create=True)
-        assert [*find_leftovers(log)] == [
-            f"segment {9:020d}.log is none of [0]",
-            f"producers of {9:020d}.snapshot, the end is 1",
-        ]
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_segment_beyond_the_end_is_reported(disk: SimDisk) -> None:
+    log = await open_log(disk)
+    log.append(batch(0), leader_epoch=0, now_ms=NOW)
+    assert [*find_leftovers(log)] == []
+    disk.open(f"{DIRECTORY}/{9:020d}.log", create=True)
+    disk.open(f"{DIRECTORY}/{9:020d}.snapshot", create=True)
+    assert [*find_leftovers(log)] == [
+        f"segment {9:020d}.log is none of [0]",
+        f"producers of {9:020d}.snapshot, the end is 1",
+    ]
 
 
-def test_epochs_that_the_records_contradict_are_reported() -> None:
-    async def scenario(disk: SimDisk) -> None:
-        log = await open_log(disk)
-        log.append(batch(0), leader_epoch=0, now_ms=NOW)
-        log.append(batch(1), leader_epoch=3, now_ms=NOW)
-        assert [*find_leftovers(log)] == []
-        log.epochs.truncate_from(1)
-        assert [*find_leftovers(log)] == ["epochs ((0, 0),), and 1 is of epoch 3"]
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_epochs_that_the_records_contradict_are_reported(disk: SimDisk) -> None:
+    log = await open_log(disk)
+    log.append(batch(0), leader_epoch=0, now_ms=NOW)
+    log.append(batch(1), leader_epoch=3, now_ms=NOW)
+    assert [*find_leftovers(log)] == []
+    log.epochs.truncate_from(1)
+    assert [*find_leftovers(log)] == ["epochs ((0, 0),), and 1 is of epoch 3"]
 
 
-def test_file_that_a_power_cut_takes_is_not_saved() -> None:
-    async def scenario(disk: SimDisk) -> None:
-        disk.make_dirs("log")
-        await checkpoints.save(disk, "log", "f", b"new")
-        assert has_saved(disk, "log", "f", b"new") and not has_saved(disk, "log", "f", b"newer")
-        disk.open("log/g", create=True).append([b"new"])
-        assert not has_saved(disk, "log", "g", b"new")
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_file_that_a_power_cut_takes_is_not_saved(disk: SimDisk) -> None:
+    disk.make_dirs("log")
+    await checkpoints.save(disk, "log", "f", b"new")
+    assert has_saved(disk, "log", "f", b"new") and not has_saved(disk, "log", "f", b"newer")
+    disk.open("log/g", create=True).append([b"new"])
+    assert not has_saved(disk, "log", "g", b"new")
 
 
 def test_mark_of_a_clean_stop_that_a_start_leaves_is_reported() -> None:

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from tests.scenario import run_by
 from tests.sim.rig.broker_rig import SimBrokerRig, batch, run
 from tests.sim.scenarios.three import SESSION, SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic
@@ -85,40 +86,36 @@ def test_cluster_that_restarts_as_a_whole_waits_for_the_bucket(seed: int) -> Non
 
 
 @pytest.mark.parametrize("seconds", [0.01, 0.2, 0.5, 1.0, 2.6, 3.0])
-def test_start_outlasts_an_outage_that_begins_during_it(seconds: float) -> None:
-    async def scenario(rig: SimBrokerRig) -> None:
-        rig.machine.faults.first_byte_seconds = 0.1
-        starting = asyncio.create_task(rig.start())
-        await asyncio.sleep(seconds)
-        assert not starting.done()
-        rig.machine.faults.outage = True
-        await asyncio.sleep(30)
-        assert "waits for the bucket" in " ".join(rig.broker.health().problems)
-        await asyncio.sleep(270)
-        assert not starting.done()
-        rig.machine.faults.outage = False
-        await asyncio.wait_for(starting, SOON_SECONDS)
-        assert rig.broker.health().ok
-        await rig.stop()
-
-    run(scenario)
+@run_by(run)
+async def test_start_outlasts_an_outage_that_begins_during_it(rig: SimBrokerRig, *, seconds: float) -> None:
+    rig.machine.faults.first_byte_seconds = 0.1
+    starting = asyncio.create_task(rig.start())
+    await asyncio.sleep(seconds)
+    assert not starting.done()
+    rig.machine.faults.outage = True
+    await asyncio.sleep(30)
+    assert "waits for the bucket" in " ".join(rig.broker.health().problems)
+    await asyncio.sleep(270)
+    assert not starting.done()
+    rig.machine.faults.outage = False
+    await asyncio.wait_for(starting, SOON_SECONDS)
+    assert rig.broker.health().ok
+    await rig.stop()
 
 
-def test_waiting_start_ends_at_once_on_a_stop(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(rig: SimBrokerRig) -> None:
-        rig.machine.faults.outage = True
-        starting = asyncio.create_task(rig.start())
-        await asyncio.sleep(1000)
-        before = rig.loop.now_ns
-        starting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await starting
-        await rig.stop()
-        assert rig.loop.now_ns - before < 1_000_000_000
-        said = [each for each in caplog.messages if "waits for the bucket" in each]
-        assert 2 <= len(said) <= 6, "rarely"
-
-    run(scenario)
+@run_by(run)
+async def test_waiting_start_ends_at_once_on_a_stop(rig: SimBrokerRig, *, caplog: pytest.LogCaptureFixture) -> None:
+    rig.machine.faults.outage = True
+    starting = asyncio.create_task(rig.start())
+    await asyncio.sleep(1000)
+    before = rig.loop.now_ns
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await rig.stop()
+    assert rig.loop.now_ns - before < 1_000_000_000
+    said = [each for each in caplog.messages if "waits for the bucket" in each]
+    assert 2 <= len(said) <= 6, "rarely"
 
 
 def test_refusal_of_the_store_ends_the_start_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,31 +178,28 @@ def test_acks_all_waits_only_if_a_member_of_the_last_isr_is_gone(seed: int) -> N
     run_scenario(scenario, seed)
 
 
-def test_broker_without_controller_contact_refuses_acks_all() -> None:
+@run_by(run_scenario)
+async def test_broker_without_controller_contact_refuses_acks_all(three: ThreeBrokers) -> None:
     """Rule R6. The bucket is unreachable, so that no other broker can replace the controller. The broker cannot know
     which brokers got its partitions."""
-
-    async def scenario(three: ThreeBrokers) -> None:
-        dies = three.controller
-        leader, follower = three.others()
-        await create_topic(three, "t", leader.node_id, follower.node_id)
-        await three.wait_until(lambda: len(leader.node.image.topics["t"].partitions[0].isr) == 2, 20)
-        assert await is_acked(leader, "t", ACKS_ALL)
-        set_bucket_outage(three, is_unreachable=True)
-        await dies.kill()
-        await asyncio.sleep(2 * SESSION)
-        assert not await is_acked(leader, "t", ACKS_ALL)
-        assert await is_acked(leader, "t", 1)
-        assert (await leader.node.leader_replica("t", 0).reads.read(0, 1 << 20)).size, "reads go on"
-        own = leader.node.health().own_problems  # what `tiered cluster health` shows
-        assert any(f"no contact with the controller (broker {dies.node_id})" in each for each in own)
-        set_bucket_outage(three, is_unreachable=False)
-        await three.wait_until(
-            lambda: len(three.controller_ids()) == 1 and leader.node.cluster.has_controller_contact, SOON_SECONDS
-        )
-        assert await is_acked(leader, "t", ACKS_ALL)
-
-    run_scenario(scenario)
+    dies = three.controller
+    leader, follower = three.others()
+    await create_topic(three, "t", leader.node_id, follower.node_id)
+    await three.wait_until(lambda: len(leader.node.image.topics["t"].partitions[0].isr) == 2, 20)
+    assert await is_acked(leader, "t", ACKS_ALL)
+    set_bucket_outage(three, is_unreachable=True)
+    await dies.kill()
+    await asyncio.sleep(2 * SESSION)
+    assert not await is_acked(leader, "t", ACKS_ALL)
+    assert await is_acked(leader, "t", 1)
+    assert (await leader.node.leader_replica("t", 0).reads.read(0, 1 << 20)).size, "reads go on"
+    own = leader.node.health().own_problems  # what `tiered cluster health` shows
+    assert any(f"no contact with the controller (broker {dies.node_id})" in each for each in own)
+    set_bucket_outage(three, is_unreachable=False)
+    await three.wait_until(
+        lambda: len(three.controller_ids()) == 1 and leader.node.cluster.has_controller_contact, SOON_SECONDS
+    )
+    assert await is_acked(leader, "t", ACKS_ALL)
 
 
 @pytest.mark.parametrize("fault", ["slow", "puts fail"])

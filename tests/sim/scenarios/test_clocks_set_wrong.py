@@ -8,6 +8,7 @@ import logging
 import pytest
 
 from tests.metric_samples import samples
+from tests.scenario import run_by
 from tests.sim.scenarios.three import ThreeBrokers, run_scenario
 
 HEARTBEATS_SECONDS = 10.0
@@ -53,35 +54,31 @@ def test_clock_of_a_broker_that_jumps_is_a_problem_until_it_is_right(
     ]
 
 
-def test_clock_of_the_controller_that_jumps_is_named_as_the_controllers() -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        controller = three.controller
-        controller.machine.clock.jump(7_200_000)
-        named = "the clock of this broker, the controller, is 7,200.0 s ahead of those of all others"
-        await three.wait_until(
-            lambda: any(each.startswith(named) for each in controller.node.health().own_problems), HEARTBEATS_SECONDS
-        )
-        await three.wait_until(
-            lambda: all("7,200.0 s behind" in " ".join(each.node.health().problems) for each in three.others()),
-            HEARTBEATS_SECONDS,
-        )
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_clock_of_the_controller_that_jumps_is_named_as_the_controllers(three: ThreeBrokers) -> None:
+    controller = three.controller
+    controller.machine.clock.jump(7_200_000)
+    named = "the clock of this broker, the controller, is 7,200.0 s ahead of those of all others"
+    await three.wait_until(
+        lambda: any(each.startswith(named) for each in controller.node.health().own_problems), HEARTBEATS_SECONDS
+    )
+    await three.wait_until(
+        lambda: all("7,200.0 s behind" in " ".join(each.node.health().problems) for each in three.others()),
+        HEARTBEATS_SECONDS,
+    )
 
 
-def test_retention_goes_by_the_controllers_clock_soon_after_a_jump() -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        wrong, right = three.others()[0], three.controller
-        wrong.machine.clock.jump(7_200_000)
+@run_by(run_scenario)
+async def test_retention_goes_by_the_controllers_clock_soon_after_a_jump(three: ThreeBrokers) -> None:
+    wrong, right = three.others()[0], three.controller
+    wrong.machine.clock.jump(7_200_000)
 
-        def ahead_ms() -> int:
-            return wrong.node.retention_clock.now_ms() - right.machine.clock.wall_ms()
+    def ahead_ms() -> int:
+        return wrong.node.retention_clock.now_ms() - right.machine.clock.wall_ms()
 
-        await three.wait_until(lambda: ahead_ms() < 100, HEARTBEATS_SECONDS)
-        wrong.machine.clock.jump(-7_200_000)
-        assert abs(ahead_ms()) < 100, "a clock that is right counts at once"
-
-    run_scenario(scenario)
+    await three.wait_until(lambda: ahead_ms() < 100, HEARTBEATS_SECONDS)
+    wrong.machine.clock.jump(-7_200_000)
+    assert abs(ahead_ms()) < 100, "a clock that is right counts at once"
 
 
 def test_new_controller_blames_no_broker_for_the_clock_of_the_last_one(caplog: pytest.LogCaptureFixture) -> None:

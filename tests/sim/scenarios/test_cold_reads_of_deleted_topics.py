@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from tests.scenario import run_by
 from tests.sim.rig.broker_rig import batch
 from tests.sim.scenarios.recreated_topic import AT, SECONDS, RecreatedTopic, code_of
 from tests.sim.scenarios.three import ThreeBrokers, run_scenario
@@ -80,21 +81,17 @@ async def _code(request: Awaitable[Code]) -> Code:
         return refused.code
 
 
-def test_read_of_cold_records_is_refused() -> None:
-    async def read(again: RecreatedTopic) -> Code:
-        fetched = await again.old_replica.reads.read(0, 1 << 20)
-        assert fetched.size
-        return Code.NONE
-
-    run_cold(read)
+@run_by(run_cold)
+async def test_read_of_cold_records_is_refused(again: RecreatedTopic) -> Code:
+    fetched = await again.old_replica.reads.read(0, 1 << 20)
+    assert fetched.size
+    return Code.NONE
 
 
-def test_look_up_by_timestamp_is_refused() -> None:
-    async def look_up(again: RecreatedTopic) -> Code:
-        assert await again.old_replica.reads.offset_for_timestamp(1) is not None
-        return Code.NONE
-
-    run_cold(look_up)
+@run_by(run_cold)
+async def test_look_up_by_timestamp_is_refused(again: RecreatedTopic) -> Code:
+    assert await again.old_replica.reads.offset_for_timestamp(1) is not None
+    return Code.NONE
 
 
 @pytest.mark.parametrize("timestamp", [1, -3, -2], ids=["time", "greatest-time", "first"])
@@ -108,11 +105,9 @@ def test_list_offsets_is_refused(timestamp: int) -> None:
     run_cold(list_offset, epochs=2 if timestamp == -2 else 1)
 
 
-def test_end_of_a_leader_epoch_is_refused() -> None:
-    async def find_end(again: RecreatedTopic) -> Code:
-        topic = OffsetForLeaderTopic("t", [OffsetForLeaderPartition(0, -1, 0)])
-        request = OffsetForLeaderEpochRequest(-1, [topic])
-        reply = await (await again.link(again.slow)).send(request, OffsetForLeaderEpochResponse, SECONDS, 4)
-        return code_of(reply.topics[0].partitions[0].error_code)
-
-    run_cold(find_end, epochs=2)
+@run_by(run_cold, epochs=2)
+async def test_end_of_a_leader_epoch_is_refused(again: RecreatedTopic) -> Code:
+    topic = OffsetForLeaderTopic("t", [OffsetForLeaderPartition(0, -1, 0)])
+    request = OffsetForLeaderEpochRequest(-1, [topic])
+    reply = await (await again.link(again.slow)).send(request, OffsetForLeaderEpochResponse, SECONDS, 4)
+    return code_of(reply.topics[0].partitions[0].error_code)

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import pytest
 
+from tests.scenario import run_by
 from tests.sim.harness.clock import SimClock
 from tests.sim.rig.broker_rig import batch
 from tests.sim.scenarios.three import PORT, SESSION, SimBroker, ThreeBrokers, run_scenario
@@ -35,29 +36,25 @@ def test_three_brokers_that_start_together_keep_one_controller(seed: int) -> Non
     run_scenario(scenario, seed)
 
 
-def test_any_broker_forwards_a_request_and_has_its_result_in_the_image() -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        for number, each in enumerate(three.brokers.values()):
-            made = await each.node.submit(CreateTopic(f"t{number}", 3))
-            assert each.node.image.topics[made.name] == made
-            with pytest.raises(Refused, match="already exists"):
-                await each.node.submit(CreateTopic(f"t{number}", 3))
-        for each in three.brokers.values():
-            assert [replica.partition for replica in each.node.leader_replicas()].count(0) == 1
-        assert {p.leader for p in made.partitions} == {1, 2, 3}
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_any_broker_forwards_a_request_and_has_its_result_in_the_image(three: ThreeBrokers) -> None:
+    for number, each in enumerate(three.brokers.values()):
+        made = await each.node.submit(CreateTopic(f"t{number}", 3))
+        assert each.node.image.topics[made.name] == made
+        with pytest.raises(Refused, match="already exists"):
+            await each.node.submit(CreateTopic(f"t{number}", 3))
+    for each in three.brokers.values():
+        assert [replica.partition for replica in each.node.leader_replicas()].count(0) == 1
+    assert {p.leader for p in made.partitions} == {1, 2, 3}
 
 
-def test_new_topic_is_open_on_every_broker_when_the_reply_is_sent() -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        start = three.now
-        made = await three.others()[0].node.submit(CreateTopic("t", 6))
-        assert three.now - start < 0.5, "nobody was waited for in vain"
-        for p, partition in enumerate(made.partitions):
-            assert three.brokers[partition.leader].node.leader_replica("t", p).leader_epoch == 0
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_new_topic_is_open_on_every_broker_when_the_reply_is_sent(three: ThreeBrokers) -> None:
+    start = three.now
+    made = await three.others()[0].node.submit(CreateTopic("t", 6))
+    assert three.now - start < 0.5, "nobody was waited for in vain"
+    for p, partition in enumerate(made.partitions):
+        assert three.brokers[partition.leader].node.leader_replica("t", p).leader_epoch == 0
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -79,31 +76,29 @@ def test_dead_controller_is_replaced_within_a_second(seed: int) -> None:
     run_scenario(scenario, seed)
 
 
-def test_dead_broker_is_fenced_at_once_and_a_cut_off_one_after_its_session() -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        controller = three.controller
-        first, second = three.others()
-        await controller.node.submit(CreateTopic("t", assignments=[[second.node_id, controller.node_id]]))
-        await first.kill()
-        seen = controller.node.image.brokers
-        took = await three.wait_until(lambda: not controller.node.image.brokers[first.node_id].live, 2)
-        assert took < 1 and seen[first.node_id].live
-        await first.start()
-        for target in (controller, first):
-            three.network.cut(second.name, target.name)
-            three.network.cut(target.name, second.name)
-        took = await three.wait_until(lambda: not controller.node.image.brokers[second.node_id].live, 2 * SESSION)
-        assert took > SESSION / 2
-        assert not second.node.cluster.has_controller_contact
-        with pytest.raises(Refused) as caught:
-            second.node.leader_replica("t", 0).append_now(batch([b"late"]), ACKS_ALL)
-        assert caught.value.code is Code.NOT_LEADER_OR_FOLLOWER
-        second.node.leader_replica("t", 0).append_now(batch([b"of no account"]), 1)
-        three.network.heal()
-        await three.wait_until(lambda: second.node.cluster.has_controller_contact, 5)
-        await three.wait_until(lambda: controller.node.image.brokers[second.node_id].live, 5)
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_dead_broker_is_fenced_at_once_and_a_cut_off_one_after_its_session(three: ThreeBrokers) -> None:
+    controller = three.controller
+    first, second = three.others()
+    await controller.node.submit(CreateTopic("t", assignments=[[second.node_id, controller.node_id]]))
+    await first.kill()
+    seen = controller.node.image.brokers
+    took = await three.wait_until(lambda: not controller.node.image.brokers[first.node_id].live, 2)
+    assert took < 1 and seen[first.node_id].live
+    await first.start()
+    for target in (controller, first):
+        three.network.cut(second.name, target.name)
+        three.network.cut(target.name, second.name)
+    took = await three.wait_until(lambda: not controller.node.image.brokers[second.node_id].live, 2 * SESSION)
+    assert took > SESSION / 2
+    assert not second.node.cluster.has_controller_contact
+    with pytest.raises(Refused) as caught:
+        second.node.leader_replica("t", 0).append_now(batch([b"late"]), ACKS_ALL)
+    assert caught.value.code is Code.NOT_LEADER_OR_FOLLOWER
+    second.node.leader_replica("t", 0).append_now(batch([b"of no account"]), 1)
+    three.network.heal()
+    await three.wait_until(lambda: second.node.cluster.has_controller_contact, 5)
+    await three.wait_until(lambda: controller.node.image.brokers[second.node_id].live, 5)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -131,17 +126,15 @@ def test_frozen_controller_resumes_as_a_standby(seed: int) -> None:
     run_scenario(scenario, seed)
 
 
-def test_paused_controller_has_no_contact_until_it_finds_no_successor() -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        old = three.controller
-        three.loop.freeze(old.process)
-        await asyncio.sleep(0.6 * SESSION)
-        three.loop.resume(old.process)
-        assert not old.node.cluster.has_controller_contact
-        await three.wait_until(lambda: old.node.cluster.has_controller_contact, 1)
-        assert old.node.cluster.active_controller is not None and three.controller_ids() == [old.node_id]
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_paused_controller_has_no_contact_until_it_finds_no_successor(three: ThreeBrokers) -> None:
+    old = three.controller
+    three.loop.freeze(old.process)
+    await asyncio.sleep(0.6 * SESSION)
+    three.loop.resume(old.process)
+    assert not old.node.cluster.has_controller_contact
+    await three.wait_until(lambda: old.node.cluster.has_controller_contact, 1)
+    assert old.node.cluster.active_controller is not None and three.controller_ids() == [old.node_id]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -167,130 +160,116 @@ def test_one_controller_is_left_soon_after_a_cut_heals(seed: int) -> None:
     run_scenario(scenario, seed)
 
 
-def test_brokers_follow_a_new_controller_without_the_bucket() -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        old = three.controller
-        first, second = three.others()
-        second.machine.faults.outage = True
-        await old.kill()
-        await three.wait_until(lambda: first.node.cluster.active_controller is not None, 3 * SESSION)
-        await first.node.submit(CreateTopic("t"))
-        await three.wait_until(lambda: "t" in second.node.image.topics, SESSION)
-        assert second.node.image.brokers[second.node_id].live
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_brokers_follow_a_new_controller_without_the_bucket(three: ThreeBrokers) -> None:
+    old = three.controller
+    first, second = three.others()
+    second.machine.faults.outage = True
+    await old.kill()
+    await three.wait_until(lambda: first.node.cluster.active_controller is not None, 3 * SESSION)
+    await first.node.submit(CreateTopic("t"))
+    await three.wait_until(lambda: "t" in second.node.image.topics, SESSION)
+    assert second.node.image.brokers[second.node_id].live
 
 
-def test_bucket_outage_changes_neither_controller_nor_metadata() -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        epoch = three.controller.node.image.controller_epoch
-        for each in three.brokers.values():
-            each.machine.faults.outage = True
-        waiting = asyncio.create_task(three.others()[0].node.submit(CreateTopic("later"), timeout=120))
-        await asyncio.sleep(60)
-        assert not waiting.done()
-        assert all(each.node.cluster.has_controller_contact for each in three.brokers.values())
-        assert {each.node.image.controller_epoch for each in three.brokers.values()} == {epoch}
-        assert len(three.controller_ids()) == 1
-        for each in three.brokers.values():
-            each.machine.faults.outage = False
-        try:
-            await waiting
-        except Refused as refused:  # whoever finds the bucket first may be another one
-            assert refused.code is Code.REQUEST_TIMED_OUT
-            await three.wait_until(lambda: len(three.controller_ids()) == 1, SESSION)
-            with suppress(Refused):
-                await three.controller.node.submit(CreateTopic("later"))
-        await three.wait_until(three.is_everyone_known, 5)
-        await three.wait_until(lambda: all("later" in each.node.image.topics for each in three.brokers.values()), 5)
-
-    run_scenario(scenario)
-
-
-def test_controller_that_cannot_write_finds_its_successor() -> None:
-    """It cannot fence brokers that no longer follow it. Therefore it asks the brokers that it misses."""
-
-    async def scenario(three: ThreeBrokers) -> None:
-        old = three.controller
-        dead, successor = three.others()
-        old.machine.faults.outage = True
-        await dead.kill()
-        await three.wait_until(lambda: successor.node.cluster.active_controller is not None, 5 * SESSION)
-        await three.wait_until(lambda: old.node.cluster.active_controller is None, 3 * SESSION)
-        old.machine.faults.outage = False
-        await three.wait_until(lambda: successor.node.image.brokers[old.node_id].live, SESSION)
-
-    run_scenario(scenario)
-
-
-def test_controller_resigns_if_it_alone_cannot_write() -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        old = three.controller
-        old.machine.faults.outage = True
+@run_by(run_scenario)
+async def test_bucket_outage_changes_neither_controller_nor_metadata(three: ThreeBrokers) -> None:
+    epoch = three.controller.node.image.controller_epoch
+    for each in three.brokers.values():
+        each.machine.faults.outage = True
+    waiting = asyncio.create_task(three.others()[0].node.submit(CreateTopic("later"), timeout=120))
+    await asyncio.sleep(60)
+    assert not waiting.done()
+    assert all(each.node.cluster.has_controller_contact for each in three.brokers.values())
+    assert {each.node.image.controller_epoch for each in three.brokers.values()} == {epoch}
+    assert len(three.controller_ids()) == 1
+    for each in three.brokers.values():
+        each.machine.faults.outage = False
+    try:
+        await waiting
+    except Refused as refused:  # whoever finds the bucket first may be another one
+        assert refused.code is Code.REQUEST_TIMED_OUT
+        await three.wait_until(lambda: len(three.controller_ids()) == 1, SESSION)
         with suppress(Refused):
-            await three.others()[0].node.submit(AlterBrokerConfigs(-1, {"log.retention.ms": "1000000"}), timeout=1)
-        survivors = [each for each in three.brokers.values() if each is not old]
-        await three.wait_until(lambda: any(each.node.cluster.active_controller for each in survivors), 5 * SESSION)
-        old.machine.faults.outage = False
-        await three.wait_until(
-            lambda: old.node.cluster.active_controller is None and old.node.cluster.has_controller_contact, 30
-        )
-        await three.wait_until(three.is_everyone_known, 10)
-
-    run_scenario(scenario)
+            await three.controller.node.submit(CreateTopic("later"))
+    await three.wait_until(three.is_everyone_known, 5)
+    await three.wait_until(lambda: all("later" in each.node.image.topics for each in three.brokers.values()), 5)
 
 
-def test_broker_that_was_frozen_takes_no_entry_below_the_boundary() -> None:
+@run_by(run_scenario)
+async def test_controller_that_cannot_write_finds_its_successor(three: ThreeBrokers) -> None:
+    """It cannot fence brokers that no longer follow it. Therefore it asks the brokers that it misses."""
+    old = three.controller
+    dead, successor = three.others()
+    old.machine.faults.outage = True
+    await dead.kill()
+    await three.wait_until(lambda: successor.node.cluster.active_controller is not None, 5 * SESSION)
+    await three.wait_until(lambda: old.node.cluster.active_controller is None, 3 * SESSION)
+    old.machine.faults.outage = False
+    await three.wait_until(lambda: successor.node.image.brokers[old.node_id].live, SESSION)
+
+
+@run_by(run_scenario)
+async def test_controller_resigns_if_it_alone_cannot_write(three: ThreeBrokers) -> None:
+    old = three.controller
+    old.machine.faults.outage = True
+    with suppress(Refused):
+        await three.others()[0].node.submit(AlterBrokerConfigs(-1, {"log.retention.ms": "1000000"}), timeout=1)
+    survivors = [each for each in three.brokers.values() if each is not old]
+    await three.wait_until(lambda: any(each.node.cluster.active_controller for each in survivors), 5 * SESSION)
+    old.machine.faults.outage = False
+    await three.wait_until(
+        lambda: old.node.cluster.active_controller is None and old.node.cluster.has_controller_contact, 30
+    )
+    await three.wait_until(three.is_everyone_known, 10)
+
+
+@run_by(run_scenario)
+async def test_broker_that_was_frozen_takes_no_entry_below_the_boundary(three: ThreeBrokers) -> None:
     """M3: a put that lands late fills a slot that was collected."""
+    controller, away = three.controller, three.others()[0]
+    for source, target in ((controller, away), (away, controller)):
+        three.network.cut(source.name, target.name)
+    away.machine.faults.outage = True
+    slot = away.node.image.slot + 1
+    node, controller_run = controller.node, controller.node.cluster.active_controller
+    assert controller_run is not None
+    for name in ("a", "b", "c"):
+        await node.submit(CreateTopic(name))
+        await controller_run._metadata.write_snapshot(node.image)
+    boundary, _ = await read_boundary(node.store)
+    assert away.node.image.slot < slot < boundary.collected
+    told, seen = away.node.cluster.loader._on_changes, set[str]()
 
-    async def scenario(three: ThreeBrokers) -> None:
-        controller, away = three.controller, three.others()[0]
-        for source, target in ((controller, away), (away, controller)):
-            three.network.cut(source.name, target.name)
-        away.machine.faults.outage = True
-        slot = away.node.image.slot + 1
-        node, controller_run = controller.node, controller.node.cluster.active_controller
-        assert controller_run is not None
-        for name in ("a", "b", "c"):
-            await node.submit(CreateTopic(name))
-            await controller_run._metadata.write_snapshot(node.image)
-        boundary, _ = await read_boundary(node.store)
-        assert away.node.image.slot < slot < boundary.collected
-        told, seen = away.node.cluster.loader._on_changes, set[str]()
+    def note(changes: Sequence[Change], before: Image, image: Image) -> None:
+        seen.update(image.topics)
+        told(changes, before, image)
 
-        def note(changes: Sequence[Change], before: Image, image: Image) -> None:
-            seen.update(image.topics)
-            told(changes, before, image)
-
-        away.node.cluster.loader._on_changes = note
-        late = TopicCreated("late", TopicId("A" * 21 + "Q"), ((away.node_id,),), {}, 0)
-        entry = Entry(slot, node.image.controller_epoch, "late", (late,), node.cluster_id)
-        assert isinstance(await node.store.put(slot_key(slot), encode_entry(entry), if_absent=True), Ok)
-        away.machine.faults.outage = False
-        await three.wait_until(lambda: "c" in seen, 10)
-        assert "late" not in seen
-
-    run_scenario(scenario)
+    away.node.cluster.loader._on_changes = note
+    late = TopicCreated("late", TopicId("A" * 21 + "Q"), ((away.node_id,),), {}, 0)
+    entry = Entry(slot, node.image.controller_epoch, "late", (late,), node.cluster_id)
+    assert isinstance(await node.store.put(slot_key(slot), encode_entry(entry), if_absent=True), Ok)
+    away.machine.faults.outage = False
+    await three.wait_until(lambda: "c" in seen, 10)
+    assert "late" not in seen
 
 
-def test_fenced_broker_returns_only_after_it_applied_all_committed_changes() -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        controller, slow = three.controller, three.others()[0]
-        for source, target in ((controller, slow), (slow, controller)):
-            three.network.cut(source.name, target.name)
-        await three.wait_until(lambda: controller.node.image.brokers[slow.node_id].fenced, 2 * SESSION)
-        async with slow.node.hosted_replicas._role_change_lock:
-            await controller.node.submit(CreateTopic("t"))
-            three.network.heal()
-            await three.wait_until(
-                lambda: "t" in slow.node.image.topics and slow.node.cluster.has_controller_contact, 2 * SESSION
-            )
-            await asyncio.sleep(SESSION)
-            assert slow.node.cluster.loader.applied_slot < slow.node.image.slot
-            assert controller.node.image.brokers[slow.node_id].fenced
-        await three.wait_until(three.is_everyone_known, 5)
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_fenced_broker_returns_only_after_it_applied_all_committed_changes(three: ThreeBrokers) -> None:
+    controller, slow = three.controller, three.others()[0]
+    for source, target in ((controller, slow), (slow, controller)):
+        three.network.cut(source.name, target.name)
+    await three.wait_until(lambda: controller.node.image.brokers[slow.node_id].fenced, 2 * SESSION)
+    async with slow.node.hosted_replicas._role_change_lock:
+        await controller.node.submit(CreateTopic("t"))
+        three.network.heal()
+        await three.wait_until(
+            lambda: "t" in slow.node.image.topics and slow.node.cluster.has_controller_contact, 2 * SESSION
+        )
+        await asyncio.sleep(SESSION)
+        assert slow.node.cluster.loader.applied_slot < slow.node.image.slot
+        assert controller.node.image.brokers[slow.node_id].fenced
+    await three.wait_until(three.is_everyone_known, 5)
 
 
 SETTLE_SECONDS = 180.0
@@ -298,23 +277,20 @@ SETTLE_SECONDS = 180.0
 
 
 @pytest.mark.parametrize("filled", [False, True])
-def test_idle_cluster_sends_few_requests_to_the_bucket(filled: bool) -> None:
+@run_by(run_scenario, replica_fetch_wait_max_ms=5_000)
+async def test_idle_cluster_sends_few_requests_to_the_bucket(three: ThreeBrokers, *, filled: bool) -> None:
     """Each broker sends one request a minute, also if the cluster has hot and cold records and a group."""
-
-    async def scenario(three: ThreeBrokers) -> None:
-        if filled:
-            await fill(three)
-            await asyncio.sleep(SETTLE_SECONDS)
-        await asyncio.sleep(60)
-        stores = {i: each.machine.store for i, each in three.brokers.items()}
-        before = {i: dict(store.calls) for i, store in stores.items()}
-        minutes = 3 if filled else 10
-        await asyncio.sleep(60 * minutes)
-        for i, store in stores.items():
-            asked = {verb: count - before[i][verb] for verb, count in store.calls.items()}
-            assert sum(asked.values()) <= minutes, f"broker {i}: {asked}"
-
-    run_scenario(scenario, replica_fetch_wait_max_ms=5_000)  # copies that wait longer ask nothing else
+    if filled:
+        await fill(three)
+        await asyncio.sleep(SETTLE_SECONDS)
+    await asyncio.sleep(60)
+    stores = {i: each.machine.store for i, each in three.brokers.items()}
+    before = {i: dict(store.calls) for i, store in stores.items()}
+    minutes = 3 if filled else 10
+    await asyncio.sleep(60 * minutes)
+    for i, store in stores.items():
+        asked = {verb: count - before[i][verb] for verb, count in store.calls.items()}
+        assert sum(asked.values()) <= minutes, f"broker {i}: {asked}"
 
 
 async def fill(three: ThreeBrokers) -> None:
@@ -340,33 +316,29 @@ def led_replicas(broker: SimBroker) -> list[LeaderReplica]:
     return [each for each in broker.node.leader_replicas() if each.topic in ("s", "t")]
 
 
-def test_clean_stop_does_not_count_as_a_death() -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        first = three.others()[0]
-        await three.controller.node.submit(CreateTopic("t", 6))
-        await first.stop()
-        image = three.controller.node.image
-        assert not image.brokers[first.node_id].alive
-        await first.start()
-        await three.wait_until(three.is_everyone_known, 5)
-        assert {each.leader for each in three.controller.node.image.topics["t"].partitions} == {1, 2, 3}
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_clean_stop_does_not_count_as_a_death(three: ThreeBrokers) -> None:
+    first = three.others()[0]
+    await three.controller.node.submit(CreateTopic("t", 6))
+    await first.stop()
+    image = three.controller.node.image
+    assert not image.brokers[first.node_id].alive
+    await first.start()
+    await three.wait_until(three.is_everyone_known, 5)
+    assert {each.leader for each in three.controller.node.image.topics["t"].partitions} == {1, 2, 3}
 
 
-def test_controller_that_is_replaced_during_its_stop_stops() -> None:
+@run_by(run_scenario)
+async def test_controller_that_is_replaced_during_its_stop_stops(three: ThreeBrokers) -> None:
     """The end as controller and the stop of the broker come in one turn of the event loop. Neither may hide the
     other."""
 
-    async def scenario(three: ThreeBrokers) -> None:
-        async def another() -> None:
-            raise Fenced("a newer controller is there")
+    async def another() -> None:
+        raise Fenced("a newer controller is there")
 
-        controller = three.controller
-        controller_run, main = controller.node.cluster.active_controller, controller.node._main
-        assert controller_run is not None and controller_run._group is not None and main is not None
-        controller_run._group.create_task(another())
-        main.cancel()
-        await three.wait_until(main.done, 5)
-
-    run_scenario(scenario)
+    controller = three.controller
+    controller_run, main = controller.node.cluster.active_controller, controller.node._main
+    assert controller_run is not None and controller_run._group is not None and main is not None
+    controller_run._group.create_task(another())
+    main.cancel()
+    await three.wait_until(main.done, 5)

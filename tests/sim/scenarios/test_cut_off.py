@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import pytest
 
+from tests.scenario import run_by
 from tests.sim.rig.broker_rig import batch
 from tests.sim.scenarios.three import SESSION, SimBroker, ThreeBrokers, run_scenario
 from tiered.cold.layout import manifest_key
@@ -148,228 +149,205 @@ def test_broker_that_was_cut_off_takes_over_if_the_others_stay_silent(seed: int)
     run_scenario(scenario, seed)
 
 
-def test_cut_off_leader_of_a_deleted_topic_leaves_no_object() -> None:
+@run_by(run_scenario)
+async def test_cut_off_leader_of_a_deleted_topic_leaves_no_object(three: ThreeBrokers) -> None:
     """The leader takes records with acks=1 and uploads them until it reads the deletion from the bucket. The cluster
     drops the topic id long after that."""
+    lonely, _ = three.others()
+    control = three.controller
+    configs = {"internal.segment.bytes": "1024", "retention.ms": "-1"}
+    await control.node.submit(CreateTopic("t", assignments=[[lonely.node_id]], configs=configs))
+    await three.wait_until(lambda: bool(lonely.node.leader_replicas()), 10)
+    replica = lonely.node.leader_replica("t", 0)
+    objects = f"data/{replica.topic_id}/"
 
-    async def scenario(three: ThreeBrokers) -> None:
-        lonely, _ = three.others()
-        control = three.controller
-        configs = {"internal.segment.bytes": "1024", "retention.ms": "-1"}
-        await control.node.submit(CreateTopic("t", assignments=[[lonely.node_id]], configs=configs))
-        await three.wait_until(lambda: bool(lonely.node.leader_replicas()), 10)
-        replica = lonely.node.leader_replica("t", 0)
-        objects = f"data/{replica.topic_id}/"
+    def list_objects() -> list[str]:
+        return [key for key in three.bucket.objects if key.startswith(objects)]
 
-        def list_objects() -> list[str]:
-            return [key for key in three.bucket.objects if key.startswith(objects)]
+    async def write_record() -> None:
+        with suppress(Refused):
+            while True:
+                replica.append_now(batch([b"x" * 300]), 1)
+                await asyncio.sleep(0.1)
 
-        async def write_record() -> None:
-            with suppress(Refused):
-                while True:
-                    replica.append_now(batch([b"x" * 300]), 1)
-                    await asyncio.sleep(0.1)
-
-        writing = asyncio.create_task(write_record())
-        await three.wait_until(lambda: len(list_objects()) > 3, 60)
-        isolate(three, lonely)
-        await control.node.submit(DeleteTopic("t", replica.topic_id))
-        took = await three.wait_until(writing.done, 60)
-        assert took < SESSION + 1 and replica.is_stopped
-        assert lonely.node.cluster.standby.silent_ms > took * 900, "no other broker told it"
-        await three.wait_until(lambda: not control.node.image.deleted_topics, 600)
-        await asyncio.sleep(60)
-        assert not lonely.node.cluster.has_controller_contact and list_objects() == []
-
-    run_scenario(scenario)
+    writing = asyncio.create_task(write_record())
+    await three.wait_until(lambda: len(list_objects()) > 3, 60)
+    isolate(three, lonely)
+    await control.node.submit(DeleteTopic("t", replica.topic_id))
+    took = await three.wait_until(writing.done, 60)
+    assert took < SESSION + 1 and replica.is_stopped
+    assert lonely.node.cluster.standby.silent_ms > took * 900, "no other broker told it"
+    await three.wait_until(lambda: not control.node.image.deleted_topics, 600)
+    await asyncio.sleep(60)
+    assert not lonely.node.cluster.has_controller_contact and list_objects() == []
 
 
-def test_pending_request_ends_when_its_controller_is_replaced() -> None:
+@run_by(run_scenario)
+async def test_pending_request_ends_when_its_controller_is_replaced(three: ThreeBrokers) -> None:
     """Its outcome is decided then, but not known to this broker. The caller may send it to the next controller."""
-
-    async def scenario(three: ThreeBrokers) -> None:
-        old = three.controller
-        asking = three.others()[0]
-        three.loop.freeze(old.process)
-        start = three.now
-        with pytest.raises(Refused) as caught:
-            await asking.node.submit(AlterBrokerConfigs(-1, {"log.retention.ms": "1000000"}), timeout=60)
-        assert caught.value.code is Code.REQUEST_TIMED_OUT
-        assert three.now - start < SESSION + 2
-        await asking.node.submit(AlterBrokerConfigs(-1, {"log.retention.ms": "1000000"}), timeout=2)
-        three.loop.resume(old.process)
-
-    run_scenario(scenario)
+    old = three.controller
+    asking = three.others()[0]
+    three.loop.freeze(old.process)
+    start = three.now
+    with pytest.raises(Refused) as caught:
+        await asking.node.submit(AlterBrokerConfigs(-1, {"log.retention.ms": "1000000"}), timeout=60)
+    assert caught.value.code is Code.REQUEST_TIMED_OUT
+    assert three.now - start < SESSION + 2
+    await asking.node.submit(AlterBrokerConfigs(-1, {"log.retention.ms": "1000000"}), timeout=2)
+    three.loop.resume(old.process)
 
 
-def test_controller_asked_for_its_view_checks_for_another_controller() -> None:
+@run_by(run_scenario)
+async def test_controller_asked_for_its_view_checks_for_another_controller(three: ThreeBrokers) -> None:
     """The controller misses no broker, because the others still follow it. A request for its view makes it read the
     bucket, where another controller has written the next slot."""
-
-    async def scenario(three: ThreeBrokers) -> None:
-        old, asker = three.controller, three.others()[0]
-        slot, epoch = old.node.image.slot + 1, old.node.image.controller_epoch
-        elected = Entry(slot, epoch + 1, "n", (ControllerElected(epoch + 1, 9, "I" * 21 + "A"),))
-        await old.machine.store.put(slot_key(slot), encode_entry(elected), if_absent=True)
-        await asyncio.sleep(2)
-        assert old.node.cluster.active_controller is not None, "nothing told it"
-        assert asker.node.peers is not None
-        before = three.bucket.memory.requests
-        for _ in range(5):
-            await asker.node.peers.get_controller_view(f"{old.name}:9092", 5)
-        await three.wait_until(lambda: old.node.cluster.active_controller is None, 1)
-        assert three.bucket.memory.requests - before < 10
-
-    run_scenario(scenario)
+    old, asker = three.controller, three.others()[0]
+    slot, epoch = old.node.image.slot + 1, old.node.image.controller_epoch
+    elected = Entry(slot, epoch + 1, "n", (ControllerElected(epoch + 1, 9, "I" * 21 + "A"),))
+    await old.machine.store.put(slot_key(slot), encode_entry(elected), if_absent=True)
+    await asyncio.sleep(2)
+    assert old.node.cluster.active_controller is not None, "nothing told it"
+    assert asker.node.peers is not None
+    before = three.bucket.memory.requests
+    for _ in range(5):
+        await asker.node.peers.get_controller_view(f"{old.name}:9092", 5)
+    await three.wait_until(lambda: old.node.cluster.active_controller is None, 1)
+    assert three.bucket.memory.requests - before < 10
 
 
 @pytest.mark.parametrize("ends", ["killed", "frozen"])
-def test_broker_starts_although_the_controller_changes_meanwhile(ends: str) -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        old = three.controller
-        starting, successor = three.others()
-        await starting.kill()
-        await three.wait_until(lambda: not old.node.image.brokers[starting.node_id].live, 2 * SESSION)
-        old.machine.faults.outage = True
-        started = asyncio.create_task(starting.start())
-        await asyncio.sleep(0.5)
-        assert not started.done(), "the registration cannot be written"
-        if ends == "killed":
-            await old.kill()
-        else:
-            three.loop.freeze(old.process)
-        await asyncio.wait_for(started, 3 * SESSION)
-        await three.wait_until(lambda: successor.node.image.brokers[starting.node_id].live, SESSION)
-        if ends == "frozen":
-            three.loop.resume(old.process)
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_broker_starts_although_the_controller_changes_meanwhile(three: ThreeBrokers, *, ends: str) -> None:
+    old = three.controller
+    starting, successor = three.others()
+    await starting.kill()
+    await three.wait_until(lambda: not old.node.image.brokers[starting.node_id].live, 2 * SESSION)
+    old.machine.faults.outage = True
+    started = asyncio.create_task(starting.start())
+    await asyncio.sleep(0.5)
+    assert not started.done(), "the registration cannot be written"
+    if ends == "killed":
+        await old.kill()
+    else:
+        three.loop.freeze(old.process)
+    await asyncio.wait_for(started, 3 * SESSION)
+    await three.wait_until(lambda: successor.node.image.brokers[starting.node_id].live, SESSION)
+    if ends == "frozen":
+        three.loop.resume(old.process)
 
 
-def test_replaced_controller_has_no_contact_until_the_next_one_answers() -> None:
+@run_by(run_scenario)
+async def test_replaced_controller_has_no_contact_until_the_next_one_answers(three: ThreeBrokers) -> None:
     """It learns of the next controller when it loses a slot. That is no contact with the next controller (rule R6)."""
-
-    async def scenario(three: ThreeBrokers) -> None:
-        old = three.controller
-        isolate(three, old)
-        await three.wait_until(lambda: not old.node.cluster.is_controller, 30)
-        seen = three.now
-        while three.now - seen < 3 * SESSION:
-            assert not old.node.cluster.has_controller_contact, f"after {three.now - seen} s"
-            assert f"(broker {old.node_id})" not in old.node.cluster.describe_contact()
-            await asyncio.sleep(0.01)
-        three.network.heal()
-        await three.wait_until(lambda: old.node.cluster.has_controller_contact, 10)
-
-    run_scenario(scenario)
+    old = three.controller
+    isolate(three, old)
+    await three.wait_until(lambda: not old.node.cluster.is_controller, 30)
+    seen = three.now
+    while three.now - seen < 3 * SESSION:
+        assert not old.node.cluster.has_controller_contact, f"after {three.now - seen} s"
+        assert f"(broker {old.node_id})" not in old.node.cluster.describe_contact()
+        await asyncio.sleep(0.01)
+    three.network.heal()
+    await three.wait_until(lambda: old.node.cluster.has_controller_contact, 10)
 
 
-def test_broker_has_contact_only_once_it_has_the_controllers_changes() -> None:
+@run_by(run_scenario)
+async def test_broker_has_contact_only_once_it_has_the_controllers_changes(three: ThreeBrokers) -> None:
     """The controller replies, but no longer has in memory the changes that this broker missed. The broker does not
     reach the bucket."""
-
-    async def scenario(three: ThreeBrokers) -> None:
-        victim = three.others()[0]
-        others = isolate(three, victim)
-        victim.machine.faults.outage = True
-        await three.wait_until(lambda: not victim.node.cluster.has_controller_contact, 2 * SESSION)
-        await three.wait_until(
-            lambda: all(each.node.image.brokers[victim.node_id].fenced for each in others), 2 * SESSION
-        )
-        for each in others:
-            await each.kill()
-        for each in others:
-            await each.start()
-        await three.wait_until(lambda: len(three.controller_ids()) == 1, 30)
-        known = three.controller.node.image
-        three.network.heal()
-        await three.wait_until(lambda: victim.node.cluster.standby.silent_ms < 100, 30)
-        assert victim.node.image.slot < known.slot and not victim.node.cluster.has_controller_contact
-        victim.machine.faults.outage = False
-        await three.wait_until(lambda: victim.node.cluster.has_controller_contact, 30)
-        assert victim.node.image.slot >= known.slot
-
-    run_scenario(scenario)
+    victim = three.others()[0]
+    others = isolate(three, victim)
+    victim.machine.faults.outage = True
+    await three.wait_until(lambda: not victim.node.cluster.has_controller_contact, 2 * SESSION)
+    await three.wait_until(lambda: all(each.node.image.brokers[victim.node_id].fenced for each in others), 2 * SESSION)
+    for each in others:
+        await each.kill()
+    for each in others:
+        await each.start()
+    await three.wait_until(lambda: len(three.controller_ids()) == 1, 30)
+    known = three.controller.node.image
+    three.network.heal()
+    await three.wait_until(lambda: victim.node.cluster.standby.silent_ms < 100, 30)
+    assert victim.node.image.slot < known.slot and not victim.node.cluster.has_controller_contact
+    victim.machine.faults.outage = False
+    await three.wait_until(lambda: victim.node.cluster.has_controller_contact, 30)
+    assert victim.node.image.slot >= known.slot
 
 
-def test_leader_resigns_in_the_turn_in_which_it_learns_of_another() -> None:
+@run_by(run_scenario)
+async def test_leader_resigns_in_the_turn_in_which_it_learns_of_another(three: ThreeBrokers) -> None:
     """The broker applies images late. It would otherwise acknowledge records that the next leader, chosen by an unclean
     election, lacks."""
-
-    async def scenario(three: ThreeBrokers) -> None:
-        slow, quick = three.others()
-        tp = TopicPartition("t", 0)
-        await three.controller.node.submit(
-            CreateTopic(
-                "t",
-                assignments=[[slow.node_id, quick.node_id]],
-                configs={"unclean.leader.election.enable": "true", "min.insync.replicas": "1"},
-            )
+    slow, quick = three.others()
+    tp = TopicPartition("t", 0)
+    await three.controller.node.submit(
+        CreateTopic(
+            "t",
+            assignments=[[slow.node_id, quick.node_id]],
+            configs={"unclean.leader.election.enable": "true", "min.insync.replicas": "1"},
         )
-        await three.wait_until(lambda: slow.node.hosted_replicas.find_leader(tp) is not None, 10)
-        replica = slow.node.leader_replica("t", 0)
-        await slow.node.hosted_replicas._role_change_lock.acquire()  # it opens some other log meanwhile
-        await quick.kill()
-        await three.wait_until(lambda: slow.node.image.topics["t"].partitions[0].isr == (slow.node_id,), 10)
-        slow.node.hosted_replicas._role_change_lock.release()
-        await three.wait_until(lambda: replica.state.isr == {slow.node_id}, 10)
-        await slow.node.hosted_replicas._role_change_lock.acquire()
-        await quick.start()
-        isolate(three, slow)
-        await three.wait_until(lambda: quick.node.image.topics["t"].partitions[0].leader == quick.node_id, 30)
-        three.network.heal()
-        await three.wait_until(lambda: slow.node.image.topics["t"].partitions[0].leader == quick.node_id, 30)
-        await three.wait_until(lambda: slow.node.cluster.has_controller_contact, 30)
-        with pytest.raises(Refused) as caught:
-            replica.append_now(batch([b"lost"]), ACKS_ALL)
-        assert caught.value.code is Code.NOT_LEADER_OR_FOLLOWER
-        assert slow.node.hosted_replicas.find_leader(tp) is None
-        slow.node.hosted_replicas._role_change_lock.release()
-
-    run_scenario(scenario)
+    )
+    await three.wait_until(lambda: slow.node.hosted_replicas.find_leader(tp) is not None, 10)
+    replica = slow.node.leader_replica("t", 0)
+    await slow.node.hosted_replicas._role_change_lock.acquire()  # it opens some other log meanwhile
+    await quick.kill()
+    await three.wait_until(lambda: slow.node.image.topics["t"].partitions[0].isr == (slow.node_id,), 10)
+    slow.node.hosted_replicas._role_change_lock.release()
+    await three.wait_until(lambda: replica.state.isr == {slow.node_id}, 10)
+    await slow.node.hosted_replicas._role_change_lock.acquire()
+    await quick.start()
+    isolate(three, slow)
+    await three.wait_until(lambda: quick.node.image.topics["t"].partitions[0].leader == quick.node_id, 30)
+    three.network.heal()
+    await three.wait_until(lambda: slow.node.image.topics["t"].partitions[0].leader == quick.node_id, 30)
+    await three.wait_until(lambda: slow.node.cluster.has_controller_contact, 30)
+    with pytest.raises(Refused) as caught:
+        replica.append_now(batch([b"lost"]), ACKS_ALL)
+    assert caught.value.code is Code.NOT_LEADER_OR_FOLLOWER
+    assert slow.node.hosted_replicas.find_leader(tp) is None
+    slow.node.hosted_replicas._role_change_lock.release()
 
 
 @pytest.mark.parametrize("attempt", ["first", "second"])
-def test_leader_that_opens_late_does_not_lead_under_an_earlier_epoch(attempt: str) -> None:
+@run_by(run_scenario)
+async def test_leader_that_opens_late_does_not_lead_under_an_earlier_epoch(
+    three: ThreeBrokers, *, attempt: str
+) -> None:
     """Its broker learns of the next leader, chosen by an unclean election, while it waits for the bucket."""
-
-    async def scenario(three: ThreeBrokers) -> None:
-        slow, quick = three.others()
-        tp = TopicPartition("t", 0)
-        for name in ("t", "u"):
-            await three.controller.node.submit(
-                CreateTopic(
-                    name,
-                    assignments=[[quick.node_id, slow.node_id]],
-                    configs={"unclean.leader.election.enable": "true", "min.insync.replicas": "1"},
-                )
+    slow, quick = three.others()
+    tp = TopicPartition("t", 0)
+    for name in ("t", "u"):
+        await three.controller.node.submit(
+            CreateTopic(
+                name,
+                assignments=[[quick.node_id, slow.node_id]],
+                configs={"unclean.leader.election.enable": "true", "min.insync.replicas": "1"},
             )
-        await three.wait_until(lambda: all(len(image_of(three.controller, each).isr) == 2 for each in "tu"), 30)
-        for name, seconds in (("t", 15), ("u", 25)):  # the next image waits for "u" too
-            partition_id = PartitionId(slow.node.image.topics[name].topic_id, 0)
-            faults = [(FaultKind.ERROR, 0)] if attempt == "second" else []
-            slow.machine.faults.rules += [
-                FaultRule(kind, ("get",), key=manifest_key(partition_id), times=1, seconds=delay)
-                for kind, delay in (*faults, (FaultKind.DELAY, seconds))
-            ]
-        await quick.kill()
-        await three.wait_until(lambda: image_of(slow, "t").leader == slow.node_id, 10)
-        if attempt == "second":
-            await three.wait_until(lambda: len(slow.node.hosted_replicas.unopened_leaders) == 2, 10)
-        await quick.start()
-        isolate(three, slow)
-        await three.wait_until(lambda: quick.node.hosted_replicas.find_leader(tp) is not None, 30)
-        three.network.heal()
-        await three.wait_until(lambda: image_of(slow, "t").leader == quick.node_id, 30)
-        await three.wait_until(lambda: slow.node.cluster.has_controller_contact, 30)
-        slow_replicas = slow.node.hosted_replicas
-        while slow_replicas.find_follower(tp) is None:
-            replica = slow_replicas.find_leader(tp)
-            assert replica is None, f"it leads under epoch {replica.leader_epoch}"
-            await asyncio.sleep(0.01)
-        await three.wait_until(lambda: image_of(three.controller, "t").isr == (quick.node_id, slow.node_id), 60)
-
-    run_scenario(scenario)
+        )
+    await three.wait_until(lambda: all(len(image_of(three.controller, each).isr) == 2 for each in "tu"), 30)
+    for name, seconds in (("t", 15), ("u", 25)):  # the next image waits for "u" too
+        partition_id = PartitionId(slow.node.image.topics[name].topic_id, 0)
+        faults = [(FaultKind.ERROR, 0)] if attempt == "second" else []
+        slow.machine.faults.rules += [
+            FaultRule(kind, ("get",), key=manifest_key(partition_id), times=1, seconds=delay)
+            for kind, delay in (*faults, (FaultKind.DELAY, seconds))
+        ]
+    await quick.kill()
+    await three.wait_until(lambda: image_of(slow, "t").leader == slow.node_id, 10)
+    if attempt == "second":
+        await three.wait_until(lambda: len(slow.node.hosted_replicas.unopened_leaders) == 2, 10)
+    await quick.start()
+    isolate(three, slow)
+    await three.wait_until(lambda: quick.node.hosted_replicas.find_leader(tp) is not None, 30)
+    three.network.heal()
+    await three.wait_until(lambda: image_of(slow, "t").leader == quick.node_id, 30)
+    await three.wait_until(lambda: slow.node.cluster.has_controller_contact, 30)
+    slow_replicas = slow.node.hosted_replicas
+    while slow_replicas.find_follower(tp) is None:
+        replica = slow_replicas.find_leader(tp)
+        assert replica is None, f"it leads under epoch {replica.leader_epoch}"
+        await asyncio.sleep(0.01)
+    await three.wait_until(lambda: image_of(three.controller, "t").isr == (quick.node_id, slow.node_id), 60)
 
 
 def image_of(broker: SimBroker, topic: str) -> PartitionImage:

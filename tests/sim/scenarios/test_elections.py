@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.scenario import run_by
 from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, run
 from tiered.config.listeners import Endpoint
 from tiered.controller.requests import (
@@ -53,38 +54,36 @@ async def alter_isr(rig: SimBrokerRig, topic: str, number: int, *members: int) -
     assert codes == (Code.NONE,)
 
 
-def test_elections_choose_the_preferred_or_any_live_replica() -> None:
-    async def scenario(rig: SimBrokerRig) -> None:
-        await rig.start(QUICK)
-        await rig.broker.submit(RegisterBroker(2, TWO, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
-        await rig.broker.submit(CreateTopic("t", assignments=[[1, 2], [2, 1]]))
-        await rig.broker.submit(CreateTopic("only", assignments=[[2]]))
-        await rig.broker.submit(CreateTopic("left", assignments=[[2, 1]]))
-        server = await serve_kafka(rig.broker, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
-        link = await open_connection(rig.network.host("far"), "one", 9092, "far", 5)
-        await alter_isr(rig, "left", 0, 2)
-        await rig.broker.submit(FenceBroker(2, TWO))
-        assert (leaders(rig, "t"), leaders(rig, "only"), leaders(rig, "left")) == ([1, 1], [-1], [-1])
+@run_by(run)
+async def test_elections_choose_the_preferred_or_any_live_replica(rig: SimBrokerRig) -> None:
+    await rig.start(QUICK)
+    await rig.broker.submit(RegisterBroker(2, TWO, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
+    await rig.broker.submit(CreateTopic("t", assignments=[[1, 2], [2, 1]]))
+    await rig.broker.submit(CreateTopic("only", assignments=[[2]]))
+    await rig.broker.submit(CreateTopic("left", assignments=[[2, 1]]))
+    server = await serve_kafka(rig.broker, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
+    link = await open_connection(rig.network.host("far"), "one", 9092, "far", 5)
+    await alter_isr(rig, "left", 0, 2)
+    await rig.broker.submit(FenceBroker(2, TWO))
+    assert (leaders(rig, "t"), leaders(rig, "only"), leaders(rig, "left")) == ([1, 1], [-1], [-1])
 
-        for version in range(3):
-            code, results = await elect(link, PREFERRED, {"t": [0, 1, 9], "no": [0], "only": [0]}, version)
-            away = Code.PREFERRED_LEADER_NOT_AVAILABLE.number
-            assert code == 0 and results == {
-                ("t", 0): NOT_NEEDED, ("t", 1): away, ("t", 9): 3, ("no", 0): 3, ("only", 0): away,
-            }  # fmt: skip
-        nobody = Code.ELIGIBLE_LEADERS_NOT_AVAILABLE.number
-        assert await elect(link, UNCLEAN, None) == (0, {("only", 0): nobody, ("left", 0): 0})
-        assert leaders(rig, "left") == [1]
+    for version in range(3):
+        code, results = await elect(link, PREFERRED, {"t": [0, 1, 9], "no": [0], "only": [0]}, version)
+        away = Code.PREFERRED_LEADER_NOT_AVAILABLE.number
+        assert code == 0 and results == {
+            ("t", 0): NOT_NEEDED, ("t", 1): away, ("t", 9): 3, ("no", 0): 3, ("only", 0): away,
+        }  # fmt: skip
+    nobody = Code.ELIGIBLE_LEADERS_NOT_AVAILABLE.number
+    assert await elect(link, UNCLEAN, None) == (0, {("only", 0): nobody, ("left", 0): 0})
+    assert leaders(rig, "left") == [1]
 
-        await rig.broker.submit(UnfenceBroker(2, TWO))
-        await alter_isr(rig, "t", 1, 1, 2)
-        assert leaders(rig, "t") == [1, 1]
-        assert await elect(link, PREFERRED, {"t": [0, 1]}) == (0, {("t", 0): NOT_NEEDED, ("t", 1): 0})
-        assert leaders(rig, "t") == [1, 2]
-        invalid = Code.INVALID_REQUEST.number
-        assert await elect(link, 7, {"t": [1]}) == (invalid, {("t", 1): invalid})
-        link.close()
-        await server.close()
-        await rig.stop()
-
-    run(scenario)
+    await rig.broker.submit(UnfenceBroker(2, TWO))
+    await alter_isr(rig, "t", 1, 1, 2)
+    assert leaders(rig, "t") == [1, 1]
+    assert await elect(link, PREFERRED, {"t": [0, 1]}) == (0, {("t", 0): NOT_NEEDED, ("t", 1): 0})
+    assert leaders(rig, "t") == [1, 2]
+    invalid = Code.INVALID_REQUEST.number
+    assert await elect(link, 7, {"t": [1]}) == (invalid, {("t", 1): invalid})
+    link.close()
+    await server.close()
+    await rig.stop()

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.scenario import run_by
 from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, run
 from tests.sim.scenarios.test_requests_of_brokers import ONE, THREE, TWO, Members
 from tiered.controller.requests import ElectLeaders, Move, Reassign
@@ -90,266 +91,241 @@ def run_followers(scenario: Callable[[Followers], Awaitable[None]]) -> None:
     run(run_all)
 
 
-def test_record_is_committed_once_every_member_fetched_behind_it() -> None:
-    async def scenario(of: Followers) -> None:
-        of.write(5)
-        of.fetch(TWO, 5)
-        assert of.high_watermark == 0, "the third one has not fetched"
-        of.fetch(THREE, 3)
-        assert of.high_watermark == 3
-        for offset, count in ((0, 3), (2, 1), (3, 0)):
-            shown = of.leader.reads.read_now(offset, 1 << 20)
-            assert shown is not None and count_batches(shown.data) == count, "readers see what is committed"
-        of.fetch(THREE, 5)
-        assert of.high_watermark == 5
-        of.fetch(TWO, 2)
-        assert of.high_watermark == 5, "it never goes back"
-        end = of.write(1)
-        of.fetch(TWO, end)
-        number = incarnation_number(of.incarnation(THREE))
-        assert not of.leader.handle_repeated_fetch(THREE, number, end, 1), "it has one record more than at its last one"
-        of.fetch(THREE, end)
-        assert of.high_watermark == end and of.leader.handle_repeated_fetch(THREE, number, end, 1)
-
-    run_followers(scenario)
+@run_by(run_followers)
+async def test_record_is_committed_once_every_member_fetched_behind_it(of: Followers) -> None:
+    of.write(5)
+    of.fetch(TWO, 5)
+    assert of.high_watermark == 0, "the third one has not fetched"
+    of.fetch(THREE, 3)
+    assert of.high_watermark == 3
+    for offset, count in ((0, 3), (2, 1), (3, 0)):
+        shown = of.leader.reads.read_now(offset, 1 << 20)
+        assert shown is not None and count_batches(shown.data) == count, "readers see what is committed"
+    of.fetch(THREE, 5)
+    assert of.high_watermark == 5
+    of.fetch(TWO, 2)
+    assert of.high_watermark == 5, "it never goes back"
+    end = of.write(1)
+    of.fetch(TWO, end)
+    number = incarnation_number(of.incarnation(THREE))
+    assert not of.leader.handle_repeated_fetch(THREE, number, end, 1), "it has one record more than at its last one"
+    of.fetch(THREE, end)
+    assert of.high_watermark == end and of.leader.handle_repeated_fetch(THREE, number, end, 1)
 
 
-def test_follower_joins_once_it_has_all_that_is_committed() -> None:
-    async def scenario(of: Followers) -> None:
-        of.write(5)
-        for node in (TWO, THREE):
-            of.fetch(node, 5)
-        await of.leave(THREE, TWO)
-        end = of.write(3)
-        of.fetch(TWO, end)
-        assert of.high_watermark == end
-        for offset in (5, end - 1):
-            of.fetch(THREE, offset)
-            await asyncio.sleep(1.5)
-            assert THREE not in of.now.isr, f"it has everything below {offset}"
-        of.fetch(THREE, end)  # it has everything, and more is committed before the leader looks
-        end = of.write(3)
-        of.fetch(TWO, end)
-        await asyncio.sleep(1)
-        assert of.high_watermark == end and THREE not in of.now.isr
-        of.fetch(THREE, end)
-        await asyncio.sleep(1)
-        assert THREE in of.now.isr
-
-    run_followers(scenario)
+@run_by(run_followers)
+async def test_follower_joins_once_it_has_all_that_is_committed(of: Followers) -> None:
+    of.write(5)
+    for node in (TWO, THREE):
+        of.fetch(node, 5)
+    await of.leave(THREE, TWO)
+    end = of.write(3)
+    of.fetch(TWO, end)
+    assert of.high_watermark == end
+    for offset in (5, end - 1):
+        of.fetch(THREE, offset)
+        await asyncio.sleep(1.5)
+        assert THREE not in of.now.isr, f"it has everything below {offset}"
+    of.fetch(THREE, end)  # it has everything, and more is committed before the leader looks
+    end = of.write(3)
+    of.fetch(TWO, end)
+    await asyncio.sleep(1)
+    assert of.high_watermark == end and THREE not in of.now.isr
+    of.fetch(THREE, end)
+    await asyncio.sleep(1)
+    assert THREE in of.now.isr
 
 
-def test_follower_joins_a_new_leader_with_all_that_it_began_with() -> None:
+@run_by(run_followers)
+async def test_follower_joins_a_new_leader_with_all_that_it_began_with(of: Followers) -> None:
     """The leader does not know yet what of its log is committed (R2)."""
-
-    async def scenario(of: Followers) -> None:
-        of.write(5)
-        for node in (TWO, THREE):
-            of.fetch(node, 5)
-        await of.leave(THREE, TWO)
-        end = of.write(3)
-        await of.lead_next(TWO)
-        await of.lead_next(ONE)
-        await of.rig.wait_until(lambda: of.leader.leader_epoch == of.now.leader_epoch, 5)
-        assert (of.high_watermark, of.leader.epoch_start) == (6, end)
-        of.fetch(THREE, end - 1)
-        await asyncio.sleep(1.5)
-        assert THREE not in of.now.isr
-        of.fetch(THREE, end)
-        await asyncio.sleep(1.5)
-        assert THREE in of.now.isr
-
-    run_followers(scenario)
+    of.write(5)
+    for node in (TWO, THREE):
+        of.fetch(node, 5)
+    await of.leave(THREE, TWO)
+    end = of.write(3)
+    await of.lead_next(TWO)
+    await of.lead_next(ONE)
+    await of.rig.wait_until(lambda: of.leader.leader_epoch == of.now.leader_epoch, 5)
+    assert (of.high_watermark, of.leader.epoch_start) == (6, end)
+    of.fetch(THREE, end - 1)
+    await asyncio.sleep(1.5)
+    assert THREE not in of.now.isr
+    of.fetch(THREE, end)
+    await asyncio.sleep(1.5)
+    assert THREE in of.now.isr
 
 
-def test_fetches_of_another_process_prove_nothing() -> None:
-    async def scenario(of: Followers) -> None:
-        end = of.write(5)
-        for node in (TWO, THREE):
+@run_by(run_followers)
+async def test_fetches_of_another_process_prove_nothing(of: Followers) -> None:
+    end = of.write(5)
+    for node in (TWO, THREE):
+        of.fetch(node, end)
+    of.write(1)
+    for life in (0, 2):
+        with pytest.raises(Refused) as refused:
+            of.fetch(THREE, 6, life=life)
+        assert refused.value.code is Code.STALE_BROKER_EPOCH
+    numbers = [incarnation_number(of.incarnation(THREE, life)) for life in (2, 1)]
+    of.fetch(THREE, 6)
+    found = [of.leader.handle_repeated_fetch(THREE, number, 6, 1) for number in numbers]
+    assert found == [False, True] and not of.leader.handle_repeated_fetch(THREE, numbers[1], 5, 1)
+    of.fetch(TWO, 6)
+    await of.register(THREE)
+    assert THREE not in of.now.isr
+    await of.rig.wait_until(lambda: THREE not in of.leader.state.isr, 5)
+    of.fetch(THREE, 6, life=1)
+    await asyncio.sleep(3)
+    assert THREE not in of.now.isr, "a dead process fetched"
+    of.fetch(THREE, 6)
+    await asyncio.sleep(2)
+    assert THREE in of.now.isr
+
+
+@run_by(run_followers)
+async def test_fetches_of_brokers_without_a_replica_are_refused(of: Followers) -> None:
+    end = of.write(5)
+    for node in (TWO, THREE):
+        of.fetch(node, end)
+    await of.rig.broker.submit(Reassign((Move(of.topic_id, 0, (ONE, TWO)),)))
+    await of.rig.wait_until(lambda: of.leader.state.replicas == (ONE, TWO), 5)
+    for node in (THREE, ONE):
+        with pytest.raises(Refused) as refused:
             of.fetch(node, end)
-        of.write(1)
-        for life in (0, 2):
-            with pytest.raises(Refused) as refused:
-                of.fetch(THREE, 6, life=life)
-            assert refused.value.code is Code.STALE_BROKER_EPOCH
-        numbers = [incarnation_number(of.incarnation(THREE, life)) for life in (2, 1)]
-        of.fetch(THREE, 6)
-        found = [of.leader.handle_repeated_fetch(THREE, number, 6, 1) for number in numbers]
-        assert found == [False, True] and not of.leader.handle_repeated_fetch(THREE, numbers[1], 5, 1)
-        of.fetch(TWO, 6)
-        await of.register(THREE)
-        assert THREE not in of.now.isr
-        await of.rig.wait_until(lambda: THREE not in of.leader.state.isr, 5)
-        of.fetch(THREE, 6, life=1)
-        await asyncio.sleep(3)
-        assert THREE not in of.now.isr, "a dead process fetched"
-        of.fetch(THREE, 6)
-        await asyncio.sleep(2)
-        assert THREE in of.now.isr
-
-    run_followers(scenario)
+        assert refused.value.code is Code.STALE_BROKER_EPOCH
+    await of.rig.broker.submit(Reassign((Move(of.topic_id, 0, (ONE, TWO, THREE)),)))
+    await asyncio.sleep(3)
+    assert THREE not in of.now.isr, "it is back, and has not fetched since"
 
 
-def test_fetches_of_brokers_without_a_replica_are_refused() -> None:
-    async def scenario(of: Followers) -> None:
-        end = of.write(5)
-        for node in (TWO, THREE):
-            of.fetch(node, end)
-        await of.rig.broker.submit(Reassign((Move(of.topic_id, 0, (ONE, TWO)),)))
-        await of.rig.wait_until(lambda: of.leader.state.replicas == (ONE, TWO), 5)
-        for node in (THREE, ONE):
-            with pytest.raises(Refused) as refused:
-                of.fetch(node, end)
-            assert refused.value.code is Code.STALE_BROKER_EPOCH
-        await of.rig.broker.submit(Reassign((Move(of.topic_id, 0, (ONE, TWO, THREE)),)))
-        await asyncio.sleep(3)
-        assert THREE not in of.now.isr, "it is back, and has not fetched since"
-
-    run_followers(scenario)
-
-
-def test_logs_of_other_histories_are_sent_to_where_they_part() -> None:
+@run_by(run_followers)
+async def test_logs_of_other_histories_are_sent_to_where_they_part(of: Followers) -> None:
     """The leader wrote under the epochs 0 and 2. Positions of followers that differ do not count."""
-
-    async def scenario(of: Followers) -> None:
-        of.write(5)
-        for node in (TWO, THREE):
-            of.fetch(node, 5)
-        await of.lead_next(TWO)
-        await of.lead_next(ONE)
-        await of.rig.wait_until(lambda: of.leader.leader_epoch == of.now.leader_epoch, 5)
-        new = of.leader.leader_epoch
-        end = of.write(4)
-        assert new >= 2 and of.leader.log.epochs.lineage == ((0, 0), (new, 5))
-        assert of.fetch(TWO, 7, last=new - 1).diverging == DivergingEpoch(0, 5), "no such epoch here"
-        assert of.fetch(TWO, 7, last=0).diverging == DivergingEpoch(0, 5), "its epoch ends earlier here"
-        of.fetch(THREE, end)
-        assert of.high_watermark == 5, "what differs does not count"
-        assert of.fetch(TWO, 5, last=0).diverging is None and of.fetch(TWO, end).diverging is None
-        assert of.high_watermark == end
-        for epoch, last, code in (
-            (new - 1, None, Code.FENCED_LEADER_EPOCH),
-            (new + 1, None, Code.UNKNOWN_LEADER_EPOCH),
-            (new, new + 1, Code.UNKNOWN_LEADER_EPOCH),
-        ):
-            with pytest.raises(Refused) as refused:
-                of.fetch(TWO, 5, epoch=epoch, last=last)
-            assert refused.value.code is code
-        assert of.fetch(TWO, end + 3, last=NO_EPOCH).code is Code.OFFSET_OUT_OF_RANGE
-
-    run_followers(scenario)
-
-
-def test_follower_is_not_sent_to_a_bucket_that_lacks_the_damaged_records() -> None:
-    async def scenario(of: Followers) -> None:
-        of.write(5)
-        size = of.leader.log.size_bytes // 5
-        of.rig.machine.disk.flip_bit(f"log/t-0/{0:020d}.log", 8 * (3 * size + 8))  # the length of a batch
+    of.write(5)
+    for node in (TWO, THREE):
+        of.fetch(node, 5)
+    await of.lead_next(TWO)
+    await of.lead_next(ONE)
+    await of.rig.wait_until(lambda: of.leader.leader_epoch == of.now.leader_epoch, 5)
+    new = of.leader.leader_epoch
+    end = of.write(4)
+    assert new >= 2 and of.leader.log.epochs.lineage == ((0, 0), (new, 5))
+    assert of.fetch(TWO, 7, last=new - 1).diverging == DivergingEpoch(0, 5), "no such epoch here"
+    assert of.fetch(TWO, 7, last=0).diverging == DivergingEpoch(0, 5), "its epoch ends earlier here"
+    of.fetch(THREE, end)
+    assert of.high_watermark == 5, "what differs does not count"
+    assert of.fetch(TWO, 5, last=0).diverging is None and of.fetch(TWO, end).diverging is None
+    assert of.high_watermark == end
+    for epoch, last, code in (
+        (new - 1, None, Code.FENCED_LEADER_EPOCH),
+        (new + 1, None, Code.UNKNOWN_LEADER_EPOCH),
+        (new, new + 1, Code.UNKNOWN_LEADER_EPOCH),
+    ):
         with pytest.raises(Refused) as refused:
-            of.fetch(TWO, 4)
-        assert refused.value.code is Code.KAFKA_STORAGE_ERROR
-        of.rig.machine.disk.flip_bit(f"log/t-0/{0:020d}.log", 8 * (3 * size + 8))
-
-    run_followers(scenario)
+            of.fetch(TWO, 5, epoch=epoch, last=last)
+        assert refused.value.code is code
+    assert of.fetch(TWO, end + 3, last=NO_EPOCH).code is Code.OFFSET_OUT_OF_RANGE
 
 
-def test_deletion_is_complete_once_every_member_knows_of_it() -> None:
-    async def scenario(of: Followers) -> None:
-        end = of.write(6)
-        for node in (TWO, THREE):
-            of.fetch(node, end)
-        of.write(1)
-        with pytest.raises(Refused) as refused:
-            await of.leader.delete_records(end + 1)
-        assert refused.value.code is Code.OFFSET_OUT_OF_RANGE, "it is not committed"
-        end = of.leader.log.end_offset
-        for node in (TWO, THREE):
-            of.fetch(node, end)
-        deleting = asyncio.ensure_future(of.leader.delete_records(4))
-        await asyncio.sleep(1)
-        of.fetch(TWO, end, log_start=4)
-        await asyncio.sleep(1)
-        assert not deleting.done()
-        of.fetch(THREE, end, log_start=4)
-        await asyncio.wait_for(deleting, 1)
-        with pytest.raises(Refused) as refused:
-            of.leader.reads.read_now(3, 1 << 20)
-        assert refused.value.code is Code.OFFSET_OUT_OF_RANGE
-        await of.leave(THREE, TWO)
-        end = of.leader.log.end_offset
-        of.fetch(THREE, end)
-        await asyncio.sleep(2)
-        assert THREE not in of.now.isr, "it would serve what is deleted"
-        of.fetch(THREE, end, log_start=4)
-        await asyncio.sleep(1)
-        assert THREE in of.now.isr
-
-    run_followers(scenario)
+@run_by(run_followers)
+async def test_follower_is_not_sent_to_a_bucket_that_lacks_the_damaged_records(of: Followers) -> None:
+    of.write(5)
+    size = of.leader.log.size_bytes // 5
+    of.rig.machine.disk.flip_bit(f"log/t-0/{0:020d}.log", 8 * (3 * size + 8))  # the length of a batch
+    with pytest.raises(Refused) as refused:
+        of.fetch(TWO, 4)
+    assert refused.value.code is Code.KAFKA_STORAGE_ERROR
+    of.rig.machine.disk.flip_bit(f"log/t-0/{0:020d}.log", 8 * (3 * size + 8))
 
 
-def test_deletion_that_waits_is_refused_once_another_broker_leads() -> None:
-    async def scenario(of: Followers) -> None:
-        end = of.write(6)
-        for node in (TWO, THREE):
-            of.fetch(node, end)
-        deleting = asyncio.ensure_future(of.leader.delete_records(4))
-        await asyncio.sleep(1)
-        assert not deleting.done()
-        await of.lead_next(TWO)
-        with pytest.raises(Refused) as refused:
-            await asyncio.wait_for(deleting, 5)
-        assert refused.value.code is Code.NOT_LEADER_OR_FOLLOWER
+@run_by(run_followers)
+async def test_deletion_is_complete_once_every_member_knows_of_it(of: Followers) -> None:
+    end = of.write(6)
+    for node in (TWO, THREE):
+        of.fetch(node, end)
+    of.write(1)
+    with pytest.raises(Refused) as refused:
+        await of.leader.delete_records(end + 1)
+    assert refused.value.code is Code.OFFSET_OUT_OF_RANGE, "it is not committed"
+    end = of.leader.log.end_offset
+    for node in (TWO, THREE):
+        of.fetch(node, end)
+    deleting = asyncio.ensure_future(of.leader.delete_records(4))
+    await asyncio.sleep(1)
+    of.fetch(TWO, end, log_start=4)
+    await asyncio.sleep(1)
+    assert not deleting.done()
+    of.fetch(THREE, end, log_start=4)
+    await asyncio.wait_for(deleting, 1)
+    with pytest.raises(Refused) as refused:
+        of.leader.reads.read_now(3, 1 << 20)
+    assert refused.value.code is Code.OFFSET_OUT_OF_RANGE
+    await of.leave(THREE, TWO)
+    end = of.leader.log.end_offset
+    of.fetch(THREE, end)
+    await asyncio.sleep(2)
+    assert THREE not in of.now.isr, "it would serve what is deleted"
+    of.fetch(THREE, end, log_start=4)
+    await asyncio.sleep(1)
+    assert THREE in of.now.isr
 
-    run_followers(scenario)
+
+@run_by(run_followers)
+async def test_deletion_that_waits_is_refused_once_another_broker_leads(of: Followers) -> None:
+    end = of.write(6)
+    for node in (TWO, THREE):
+        of.fetch(node, end)
+    deleting = asyncio.ensure_future(of.leader.delete_records(4))
+    await asyncio.sleep(1)
+    assert not deleting.done()
+    await of.lead_next(TWO)
+    with pytest.raises(Refused) as refused:
+        await asyncio.wait_for(deleting, 5)
+    assert refused.value.code is Code.NOT_LEADER_OR_FOLLOWER
 
 
-def test_isr_changes_that_nobody_decides_count_on_both_sides() -> None:
+@run_by(run_followers)
+async def test_isr_changes_that_nobody_decides_count_on_both_sides(of: Followers) -> None:
     """The bucket is away. A request of the leader may be granted later, and it requests more meanwhile."""
-
-    async def scenario(of: Followers) -> None:
-        end = of.write(5)
-        for node in (TWO, THREE):
-            of.fetch(node, end)
-        await of.leave(THREE, TWO)
-        end = of.leader.log.end_offset
+    end = of.write(5)
+    for node in (TWO, THREE):
+        of.fetch(node, end)
+    await of.leave(THREE, TWO)
+    end = of.leader.log.end_offset
+    of.fetch(TWO, end)
+    committed = of.high_watermark
+    assert committed == end
+    of.rig.machine.faults.outage = True
+    of.fetch(THREE, end)
+    await asyncio.sleep(0.5)
+    end = of.write(3)
+    for _ in range(8):  # longer than the leader waits, and longer than a follower may lag
         of.fetch(TWO, end)
-        committed = of.high_watermark
-        assert committed == end
-        of.rig.machine.faults.outage = True
-        of.fetch(THREE, end)
-        await asyncio.sleep(0.5)
-        end = of.write(3)
-        for _ in range(8):  # longer than the leader waits, and longer than a follower may lag
-            of.fetch(TWO, end)
-            assert of.high_watermark == committed, "the third one may be in sync by now"
-            await asyncio.sleep(2)
-        of.rig.machine.faults.outage = False
-        await of.rig.wait_until(lambda: of.leader.state.partition_epoch == of.now.partition_epoch, 30)
-        for _ in range(3):
-            for node in (TWO, THREE):
-                of.fetch(node, end)
-            await asyncio.sleep(2)
-        assert {*of.now.isr} == {ONE, TWO, THREE} and of.high_watermark == end
-        settled = of.now.partition_epoch
-        await asyncio.sleep(5)
-        assert of.now.partition_epoch == settled, "no change is due"
-
-    run_followers(scenario)
-
-
-def test_member_that_is_to_leave_counts_until_it_has_left() -> None:
-    async def scenario(of: Followers) -> None:
-        end = of.write(5)
+        assert of.high_watermark == committed, "the third one may be in sync by now"
+        await asyncio.sleep(2)
+    of.rig.machine.faults.outage = False
+    await of.rig.wait_until(lambda: of.leader.state.partition_epoch == of.now.partition_epoch, 30)
+    for _ in range(3):
         for node in (TWO, THREE):
             of.fetch(node, end)
-        of.rig.machine.faults.outage = True
-        end = of.write(3)
-        for _ in range(8):
-            of.fetch(TWO, end)
-            assert of.high_watermark == 5
-            await asyncio.sleep(1)
-        of.rig.machine.faults.outage = False
-        await of.rig.wait_until(lambda: THREE not in of.leader.state.isr, 30)
-        assert of.high_watermark == end
+        await asyncio.sleep(2)
+    assert {*of.now.isr} == {ONE, TWO, THREE} and of.high_watermark == end
+    settled = of.now.partition_epoch
+    await asyncio.sleep(5)
+    assert of.now.partition_epoch == settled, "no change is due"
 
-    run_followers(scenario)
+
+@run_by(run_followers)
+async def test_member_that_is_to_leave_counts_until_it_has_left(of: Followers) -> None:
+    end = of.write(5)
+    for node in (TWO, THREE):
+        of.fetch(node, end)
+    of.rig.machine.faults.outage = True
+    end = of.write(3)
+    for _ in range(8):
+        of.fetch(TWO, end)
+        assert of.high_watermark == 5
+        await asyncio.sleep(1)
+    of.rig.machine.faults.outage = False
+    await of.rig.wait_until(lambda: THREE not in of.leader.state.isr, 30)
+    assert of.high_watermark == end

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.scenario import run_by
 from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, run
 from tests.unit.kafka.scripted import Scripted
 from tiered.broker.broker import Broker
@@ -39,47 +40,42 @@ def reply_to_fetch(request: FetchRequest, version: int) -> FetchResponse:
     return answer
 
 
-def test_follower_copies_over_the_wire_and_lists_its_logs() -> None:
-    async def scenario(rig: SimBrokerRig) -> None:
-        host = rig.network.host("one")
-        rig.broker = Broker(QUICK, rig.machine.process(), Metrics(), peers=KafkaPeers(host))
-        await rig.broker.start()
-        other = Scripted(2)
-        other.script[FetchRequest] = reply_to_fetch
-        await other.start(rig.network.host("two"), "two", 9092)
-        await rig.broker.submit(RegisterBroker(2, TWO, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
-        await rig.broker.submit(CreateTopic("t", assignments=[[2, 1]]))
-        await rig.wait_until(
-            lambda: any(copy.log.end_offset == RECORDS for copy in rig.broker.hosted_replicas.list_replicas())
-        )
+@run_by(run)
+async def test_follower_copies_over_the_wire_and_lists_its_logs(rig: SimBrokerRig) -> None:
+    host = rig.network.host("one")
+    rig.broker = Broker(QUICK, rig.machine.process(), Metrics(), peers=KafkaPeers(host))
+    await rig.broker.start()
+    other = Scripted(2)
+    other.script[FetchRequest] = reply_to_fetch
+    await other.start(rig.network.host("two"), "two", 9092)
+    await rig.broker.submit(RegisterBroker(2, TWO, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
+    await rig.broker.submit(CreateTopic("t", assignments=[[2, 1]]))
+    await rig.wait_until(
+        lambda: any(copy.log.end_offset == RECORDS for copy in rig.broker.hosted_replicas.list_replicas())
+    )
 
-        server = await serve_kafka(rig.broker, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
-        link = await open_connection(rig.network.host("far"), "one", 9092, "far", 5)
-        answer = await link.send(DescribeLogDirsRequest(None), DescribeLogDirsResponse, 5)
-        (topic,) = answer.results[0].topics
-        (row,) = topic.partitions
-        (copy,) = rig.broker.hosted_replicas.list_replicas()
-        assert (topic.name, row.partition_index, row.partition_size) == ("t", 0, copy.log.size_bytes)
-        assert row.partition_size > 0 and row.remote_size == -1
-        link.close()
-        await server.close()
-        other.stop()
-        await rig.stop()
-
-    run(scenario)
+    server = await serve_kafka(rig.broker, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
+    link = await open_connection(rig.network.host("far"), "one", 9092, "far", 5)
+    answer = await link.send(DescribeLogDirsRequest(None), DescribeLogDirsResponse, 5)
+    (topic,) = answer.results[0].topics
+    (row,) = topic.partitions
+    (copy,) = rig.broker.hosted_replicas.list_replicas()
+    assert (topic.name, row.partition_index, row.partition_size) == ("t", 0, copy.log.size_bytes)
+    assert row.partition_size > 0 and row.remote_size == -1
+    link.close()
+    await server.close()
+    other.stop()
+    await rig.stop()
 
 
-def test_failed_disk_ends_the_broker_when_it_gets_a_new_partition() -> None:
+@run_by(run)
+async def test_failed_disk_ends_the_broker_when_it_gets_a_new_partition(rig: SimBrokerRig) -> None:
     """Any operation may have found the failure. No log that is opened on the disk is served, and no caller waits for it
     for ever."""
-
-    async def scenario(rig: SimBrokerRig) -> None:
-        await rig.start()
-        await rig.broker.submit(RegisterBroker(2, TWO, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
-        rig.machine.disk._failed = "sync failed"
-        await rig.broker.submit(CreateTopic("t", assignments=[[2, 1]]))
-        await asyncio.wait_for(rig.broker.ended.wait(), 5)
-        assert any("data directory" in each for each in rig.broker.health().problems)
-        await rig.stop()
-
-    run(scenario)
+    await rig.start()
+    await rig.broker.submit(RegisterBroker(2, TWO, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
+    rig.machine.disk._failed = "sync failed"
+    await rig.broker.submit(CreateTopic("t", assignments=[[2, 1]]))
+    await asyncio.wait_for(rig.broker.ended.wait(), 5)
+    assert any("data directory" in each for each in rig.broker.health().problems)
+    await rig.stop()

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import pytest
 
+from tests.scenario import run_by
 from tests.sim.scenarios.test_preferred_leaders import create_topic, leaders, partitions
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tests.unit.hot.fixtures import batch
@@ -71,29 +72,27 @@ def test_full_leader_hands_over_and_leads_again_once_it_has_room(caplog: pytest.
     assert any("disk full: moved leadership of 1 partitions" in each.get("detail", "") for each in events)
 
 
-def test_full_leader_keeps_leading_while_no_replica_with_room_is_in_sync() -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        await create_topic(three, 1, 1)
-        await write(three, 0)
-        for each in three.brokers.values():
-            fill_disk(each)
-        await three.controller.node.submit(CreateTopic("u"))  # each broker has to note it
-        await three.wait_until(lambda: three.controller.node.image.full_disk_ids() == {1, 2, 3}, 20)
-        first = three.brokers[leaders(three)[0]]
-        other = three.brokers[first.node_id % 3 + 1]
-        replica = first.node.leader_replica("t", 0)
-        for _ in range(30):
-            with pytest.raises(Refused) as refused:
-                await replica.append(batch(1, size=LARGE), acks=ACKS_ALL)
-            assert refused.value.code is Code.KAFKA_STORAGE_ERROR
-            await asyncio.sleep(1)
-        assert leaders(three) == [first.node_id]
-        assert (await replica.reads.read(0, 1000)).high_watermark == 1
-        other.machine.disk.capacity = None
-        await three.wait_until(lambda: leaders(three) == [other.node_id], 3 * ROOM_SECONDS)
-        await write(three, 1, LARGE, seconds=60)  # the third replica leaves the ISR by its lag
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_full_leader_keeps_leading_while_no_replica_with_room_is_in_sync(three: ThreeBrokers) -> None:
+    await create_topic(three, 1, 1)
+    await write(three, 0)
+    for each in three.brokers.values():
+        fill_disk(each)
+    await three.controller.node.submit(CreateTopic("u"))  # each broker has to note it
+    await three.wait_until(lambda: three.controller.node.image.full_disk_ids() == {1, 2, 3}, 20)
+    first = three.brokers[leaders(three)[0]]
+    other = three.brokers[first.node_id % 3 + 1]
+    replica = first.node.leader_replica("t", 0)
+    for _ in range(30):
+        with pytest.raises(Refused) as refused:
+            await replica.append(batch(1, size=LARGE), acks=ACKS_ALL)
+        assert refused.value.code is Code.KAFKA_STORAGE_ERROR
+        await asyncio.sleep(1)
+    assert leaders(three) == [first.node_id]
+    assert (await replica.reads.read(0, 1000)).high_watermark == 1
+    other.machine.disk.capacity = None
+    await three.wait_until(lambda: leaders(three) == [other.node_id], 3 * ROOM_SECONDS)
+    await write(three, 1, LARGE, seconds=60)  # the third replica leaves the ISR by its lag
 
 
 def test_new_topics_avoid_a_full_disk_and_acknowledge_at_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -147,18 +146,16 @@ def test_led_and_followed_partitions_are_counted_apart(caplog: pytest.LogCapture
     assert serves.endswith(" led=0 followed=1")
 
 
-def test_full_follower_leaves_the_isr_and_is_a_problem_everywhere() -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        first, other = three.others()
-        await create_topic(three, first.node_id, 1)
-        fill_disk(other)
-        for number in range(3):
-            await write(three, number, LARGE, seconds=60)
-        assert other.node_id not in partitions(three)[0].isr and leaders(three) == [first.node_id]
-        await three.wait_until(lambda: three.controller.node.image.full_disk_ids() == {other.node_id}, 5)
-        assert any(each.startswith("disk full since") for each in other.node.health().own_problems)
-        expected = f"moved no leadership from broker {other.node_id}: disk full since"
-        assert any(expected in problem for problem in first.node.health().problems)
-        assert first.node.health().details["full_disks"] == [other.node_id]
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_full_follower_leaves_the_isr_and_is_a_problem_everywhere(three: ThreeBrokers) -> None:
+    first, other = three.others()
+    await create_topic(three, first.node_id, 1)
+    fill_disk(other)
+    for number in range(3):
+        await write(three, number, LARGE, seconds=60)
+    assert other.node_id not in partitions(three)[0].isr and leaders(three) == [first.node_id]
+    await three.wait_until(lambda: three.controller.node.image.full_disk_ids() == {other.node_id}, 5)
+    assert any(each.startswith("disk full since") for each in other.node.health().own_problems)
+    expected = f"moved no leadership from broker {other.node_id}: disk full since"
+    assert any(expected in problem for problem in first.node.health().problems)
+    assert first.node.health().details["full_disks"] == [other.node_id]

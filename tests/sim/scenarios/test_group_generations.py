@@ -9,6 +9,7 @@ import asyncio
 from contextlib import suppress
 from dataclasses import replace
 
+from tests.scenario import run_by
 from tests.sim.rig.broker_rig import SimBrokerRig, run
 from tests.sim.rig.group_requests import (
     GROUP_SETTINGS,
@@ -81,183 +82,161 @@ async def join_pair(rig: SimBrokerRig, session_ms: int = 10_000) -> tuple[JoinGr
     return again, await other
 
 
-def test_requests_of_an_earlier_generation_are_refused() -> None:
-    async def scenario(rig: SimBrokerRig) -> None:
-        await rig.start(GROUP_SETTINGS)
-        await rig.create("t")
-        first = await join(rig, G)
-        await sync(rig, G, first)
-        assert await commit(rig, G, 5, generation=first.generation, member=first.member_id) is Code.NONE
-        assert await commit(rig, G, 99) is Code.UNKNOWN_MEMBER_ID, "an unknown group"
-        other = asyncio.ensure_future(join(rig, G))
-        await asyncio.sleep(0.1)
-        assert await beat_as(rig, first.member_id, first.generation) is Code.REBALANCE_IN_PROGRESS
-        again = await join(rig, G, first.member_id)
-        new = await other
-        assert (again.generation, new.generation) == (first.generation + 1,) * 2
-        waiting = asyncio.ensure_future(sync_as(rig, new.member_id, new.generation))
-        ids = (again.member_id, new.member_id)
-        assert (await sync_as(rig, again.member_id, again.generation, *ids)).assignment == again.member_id.encode()
-        assert (await waiting).assignment == new.member_id.encode()
-        late = first.generation
-        assert await beat_as(rig, first.member_id, late) is Code.ILLEGAL_GENERATION
-        assert (await sync_as(rig, first.member_id, late)).code is Code.ILLEGAL_GENERATION
-        assert await commit(rig, G, 99, generation=late, member=first.member_id) is Code.ILLEGAL_GENERATION
-        assert await fetch_committed(rig, G) == 5
-        await restart(rig)
-        for each in (again, new):
-            assert await beat_as(rig, each.member_id, each.generation) is Code.NONE
-            assert (await sync_as(rig, each.member_id, each.generation)).assignment == each.member_id.encode()
-        assert await beat_as(rig, first.member_id, late) is Code.ILLEGAL_GENERATION
-        await rig.stop()
-
-    run(scenario)
+@run_by(run)
+async def test_requests_of_an_earlier_generation_are_refused(rig: SimBrokerRig) -> None:
+    await rig.start(GROUP_SETTINGS)
+    await rig.create("t")
+    first = await join(rig, G)
+    await sync(rig, G, first)
+    assert await commit(rig, G, 5, generation=first.generation, member=first.member_id) is Code.NONE
+    assert await commit(rig, G, 99) is Code.UNKNOWN_MEMBER_ID, "an unknown group"
+    other = asyncio.ensure_future(join(rig, G))
+    await asyncio.sleep(0.1)
+    assert await beat_as(rig, first.member_id, first.generation) is Code.REBALANCE_IN_PROGRESS
+    again = await join(rig, G, first.member_id)
+    new = await other
+    assert (again.generation, new.generation) == (first.generation + 1,) * 2
+    waiting = asyncio.ensure_future(sync_as(rig, new.member_id, new.generation))
+    ids = (again.member_id, new.member_id)
+    assert (await sync_as(rig, again.member_id, again.generation, *ids)).assignment == again.member_id.encode()
+    assert (await waiting).assignment == new.member_id.encode()
+    late = first.generation
+    assert await beat_as(rig, first.member_id, late) is Code.ILLEGAL_GENERATION
+    assert (await sync_as(rig, first.member_id, late)).code is Code.ILLEGAL_GENERATION
+    assert await commit(rig, G, 99, generation=late, member=first.member_id) is Code.ILLEGAL_GENERATION
+    assert await fetch_committed(rig, G) == 5
+    await restart(rig)
+    for each in (again, new):
+        assert await beat_as(rig, each.member_id, each.generation) is Code.NONE
+        assert (await sync_as(rig, each.member_id, each.generation)).assignment == each.member_id.encode()
+    assert await beat_as(rig, first.member_id, late) is Code.ILLEGAL_GENERATION
+    await rig.stop()
 
 
-def test_silent_members_leave_one_after_the_other() -> None:
+@run_by(run)
+async def test_silent_members_leave_one_after_the_other(rig: SimBrokerRig) -> None:
     """No request comes meanwhile: the coordinator wakes at each deadline by itself, also after a move."""
-
-    async def scenario(rig: SimBrokerRig) -> None:
-        await rig.start(GROUP_SETTINGS)
-        await rig.create("t")
-        leader, other = await join_pair(rig)
-        waiting = asyncio.ensure_future(sync_as(rig, other.member_id, other.generation))
-        await sync_as(rig, leader.member_id, leader.generation, leader.member_id, other.member_id)
-        await waiting
-        await asyncio.sleep(6)
-        assert await heartbeat(rig, G, other) is Code.NONE
-        await asyncio.sleep(6)  # the leader is silent for 12 s, its session was 10 s
-        assert await heartbeat(rig, G, other) is Code.REBALANCE_IN_PROGRESS
-        alone = await join(rig, G, other.member_id)
-        assert [each.member_id for each in alone.members] == [other.member_id]
-        await sync(rig, G, alone)
-        await restart(rig)
-        await asyncio.sleep(21)
-        assert (await describe(rig, G)).members == ()
-        await rig.stop()
-
-    run(scenario)
+    await rig.start(GROUP_SETTINGS)
+    await rig.create("t")
+    leader, other = await join_pair(rig)
+    waiting = asyncio.ensure_future(sync_as(rig, other.member_id, other.generation))
+    await sync_as(rig, leader.member_id, leader.generation, leader.member_id, other.member_id)
+    await waiting
+    await asyncio.sleep(6)
+    assert await heartbeat(rig, G, other) is Code.NONE
+    await asyncio.sleep(6)  # the leader is silent for 12 s, its session was 10 s
+    assert await heartbeat(rig, G, other) is Code.REBALANCE_IN_PROGRESS
+    alone = await join(rig, G, other.member_id)
+    assert [each.member_id for each in alone.members] == [other.member_id]
+    await sync(rig, G, alone)
+    await restart(rig)
+    await asyncio.sleep(21)
+    assert (await describe(rig, G)).members == ()
+    await rig.stop()
 
 
-def test_sessions_of_several_groups_end_without_any_request() -> None:
-    async def scenario(rig: SimBrokerRig) -> None:
-        await rig.start(GROUP_SETTINGS)
-        await rig.create("t")
-        names = [name for name in ("g", *(f"g{number}" for number in range(9))) if partition_of(name, 2) == 0][:3]
-        for number, name in enumerate(names):
-            joined = await join(rig, name, session_ms=10_000 + 4_000 * number)
-            request = SyncGroup(name, joined.generation, joined.member_id)
-            await rig.broker.group_coordinators.submit(name, request)
-        await asyncio.sleep(25)
-        (shard, *_) = [each for each in rig.broker.group_coordinators.host.shards() if names[0] in each.state.groups]
-        assert [len(shard.state.groups[name].members) for name in names] == [0, 0, 0]
-        await rig.stop()
-
-    run(scenario)
+@run_by(run)
+async def test_sessions_of_several_groups_end_without_any_request(rig: SimBrokerRig) -> None:
+    await rig.start(GROUP_SETTINGS)
+    await rig.create("t")
+    names = [name for name in ("g", *(f"g{number}" for number in range(9))) if partition_of(name, 2) == 0][:3]
+    for number, name in enumerate(names):
+        joined = await join(rig, name, session_ms=10_000 + 4_000 * number)
+        request = SyncGroup(name, joined.generation, joined.member_id)
+        await rig.broker.group_coordinators.submit(name, request)
+    await asyncio.sleep(25)
+    (shard, *_) = [each for each in rig.broker.group_coordinators.host.shards() if names[0] in each.state.groups]
+    assert [len(shard.state.groups[name].members) for name in names] == [0, 0, 0]
+    await rig.stop()
 
 
-def test_session_that_begins_behind_one_that_ended_ends_in_time() -> None:
+@run_by(run)
+async def test_session_that_begins_behind_one_that_ended_ends_in_time(rig: SimBrokerRig) -> None:
     """The next deadline that the coordinator knew was that of a longer session."""
-
-    async def scenario(rig: SimBrokerRig) -> None:
-        await rig.start(GROUP_SETTINGS)
-        await rig.create("t")
-        names = [name for name in (f"g{number}" for number in range(20)) if partition_of(name, 2) == 0][:3]
-        for name, session_ms in zip(names, (10_000, 300_000, 10_000), strict=True):
-            joined = await join(rig, name, session_ms=session_ms)
-            await rig.broker.group_coordinators.submit(name, SyncGroup(name, joined.generation, joined.member_id))
-            await asyncio.sleep(0 if name is names[0] else 15)
-        (shard, *_) = [each for each in rig.broker.group_coordinators.host.shards() if names[0] in each.state.groups]
-        assert [len(shard.state.groups[name].members) for name in names] == [0, 1, 0]
-        await rig.stop()
-
-    run(scenario)
+    await rig.start(GROUP_SETTINGS)
+    await rig.create("t")
+    names = [name for name in (f"g{number}" for number in range(20)) if partition_of(name, 2) == 0][:3]
+    for name, session_ms in zip(names, (10_000, 300_000, 10_000), strict=True):
+        joined = await join(rig, name, session_ms=session_ms)
+        await rig.broker.group_coordinators.submit(name, SyncGroup(name, joined.generation, joined.member_id))
+        await asyncio.sleep(0 if name is names[0] else 15)
+    (shard, *_) = [each for each in rig.broker.group_coordinators.host.shards() if names[0] in each.state.groups]
+    assert [len(shard.state.groups[name].members) for name in names] == [0, 1, 0]
+    await rig.stop()
 
 
-def test_member_that_does_not_join_is_not_in_the_next_generation() -> None:
-    async def scenario(rig: SimBrokerRig) -> None:
-        await rig.start(GROUP_SETTINGS)
-        await rig.create("t")
-        leader, other = await join_pair(rig, session_ms=60_000)
-        waiting = asyncio.ensure_future(sync_as(rig, other.member_id, other.generation))
-        await sync_as(rig, leader.member_id, leader.generation, leader.member_id, other.member_id)
-        await waiting
-        again = await join(rig, G, leader.member_id, session_ms=60_000)  # until its rebalance timeout
-        assert [each.member_id for each in again.members] == [leader.member_id]
-        assert await beat_as(rig, other.member_id, again.generation) is Code.UNKNOWN_MEMBER_ID
-        await rig.stop()
-
-    run(scenario)
+@run_by(run)
+async def test_member_that_does_not_join_is_not_in_the_next_generation(rig: SimBrokerRig) -> None:
+    await rig.start(GROUP_SETTINGS)
+    await rig.create("t")
+    leader, other = await join_pair(rig, session_ms=60_000)
+    waiting = asyncio.ensure_future(sync_as(rig, other.member_id, other.generation))
+    await sync_as(rig, leader.member_id, leader.generation, leader.member_id, other.member_id)
+    await waiting
+    again = await join(rig, G, leader.member_id, session_ms=60_000)  # until its rebalance timeout
+    assert [each.member_id for each in again.members] == [leader.member_id]
+    assert await beat_as(rig, other.member_id, again.generation) is Code.UNKNOWN_MEMBER_ID
+    await rig.stop()
 
 
-def test_static_member_keeps_its_place_over_a_move_of_the_coordinator() -> None:
+@run_by(run)
+async def test_static_member_keeps_its_place_over_a_move_of_the_coordinator(rig: SimBrokerRig) -> None:
     """It comes back under another id. Its earlier process is fenced, before and after the move."""
-
-    async def scenario(rig: SimBrokerRig) -> None:
-        await rig.start(GROUP_SETTINGS)
-        await rig.create("t")
-        first = await join(rig, G, instance="i", session_ms=60_000)
-        await sync(rig, G, first)
-        again = await join(rig, G, instance="i", session_ms=60_000)
-        assert (again.code, again.generation) == (Code.NONE, first.generation)
-        assert again.member_id != first.member_id
-        for _ in range(2):
-            assert await beat_as(rig, first.member_id, first.generation, "i") is Code.FENCED_INSTANCE_ID
-            assert await beat_as(rig, again.member_id, again.generation, "i") is Code.NONE
-            await restart(rig)
-        assert (await sync_as(rig, again.member_id, again.generation)).assignment == b"all"
-        await rig.stop()
-
-    run(scenario)
-
-
-def test_offsets_stay_while_they_are_used() -> None:
-    """Those of a stable group's topics stay however old, those of a group that became empty for a retention time."""
-
-    async def scenario(rig: SimBrokerRig) -> None:
-        settings = replace(GROUP_SETTINGS, offsets_retention_minutes=2, offsets_retention_check_interval_ms=10_000)
-        await rig.start(settings)
-        await rig.create("t")
-        await rig.create("u")
-        joined = await join_as_consumer(rig, session_ms=300_000)
-        await sync(rig, G, joined)
-        for topic in ("t", "u"):
-            assert (
-                await commit(rig, G, 7, topic=topic, generation=joined.generation, member=joined.member_id) is Code.NONE
-            )
-        reply = await rig.broker.group_coordinators.submit(G, DeleteOffsets(G, (("t", 0),)))
-        assert isinstance(reply, DeleteReply) and reply.codes == (Code.GROUP_SUBSCRIBED_TO_TOPIC,)
-        await asyncio.sleep(150)
-        assert await heartbeat(rig, G, joined) is Code.NONE
-        assert (await fetch_committed(rig, G), await fetch_committed(rig, G, "u")) == (7, -1)
-        leaving = LeaveGroup(G, (LeavingMember(joined.member_id),))
-        await rig.broker.group_coordinators.submit(G, leaving)
-        await asyncio.sleep(100)
-        assert await fetch_committed(rig, G) == 7, "the group is empty for less than the retention time"
-        await asyncio.sleep(60)
-        assert await fetch_committed(rig, G) == -1
-        await rig.stop()
-
-    run(scenario)
-
-
-def test_offsets_of_a_deleted_topic_leave_the_log_of_groups() -> None:
-    async def scenario(rig: SimBrokerRig) -> None:
-        await rig.start(GROUP_SETTINGS)
-        await rig.create("t")
-        await rig.create("u")
-        await commit(rig, G, 7)
-        await commit(rig, G, 8, topic="u")
-        await rig.broker.submit(DeleteTopic("t"))
-        await asyncio.sleep(1)
-        kept = [(group, topic) for group, topic, _ in rig.broker.group_coordinators.iter_committed_offsets()]
-        assert kept == [(G, "u")]
+    await rig.start(GROUP_SETTINGS)
+    await rig.create("t")
+    first = await join(rig, G, instance="i", session_ms=60_000)
+    await sync(rig, G, first)
+    again = await join(rig, G, instance="i", session_ms=60_000)
+    assert (again.code, again.generation) == (Code.NONE, first.generation)
+    assert again.member_id != first.member_id
+    for _ in range(2):
+        assert await beat_as(rig, first.member_id, first.generation, "i") is Code.FENCED_INSTANCE_ID
+        assert await beat_as(rig, again.member_id, again.generation, "i") is Code.NONE
         await restart(rig)
-        kept = [(group, topic) for group, topic, _ in rig.broker.group_coordinators.iter_committed_offsets()]
-        assert kept == [(G, "u")]
-        await rig.stop()
+    assert (await sync_as(rig, again.member_id, again.generation)).assignment == b"all"
+    await rig.stop()
 
-    run(scenario)
+
+@run_by(run)
+async def test_offsets_stay_while_they_are_used(rig: SimBrokerRig) -> None:
+    """Those of a stable group's topics stay however old, those of a group that became empty for a retention time."""
+    settings = replace(GROUP_SETTINGS, offsets_retention_minutes=2, offsets_retention_check_interval_ms=10_000)
+    await rig.start(settings)
+    await rig.create("t")
+    await rig.create("u")
+    joined = await join_as_consumer(rig, session_ms=300_000)
+    await sync(rig, G, joined)
+    for topic in ("t", "u"):
+        assert await commit(rig, G, 7, topic=topic, generation=joined.generation, member=joined.member_id) is Code.NONE
+    reply = await rig.broker.group_coordinators.submit(G, DeleteOffsets(G, (("t", 0),)))
+    assert isinstance(reply, DeleteReply) and reply.codes == (Code.GROUP_SUBSCRIBED_TO_TOPIC,)
+    await asyncio.sleep(150)
+    assert await heartbeat(rig, G, joined) is Code.NONE
+    assert (await fetch_committed(rig, G), await fetch_committed(rig, G, "u")) == (7, -1)
+    leaving = LeaveGroup(G, (LeavingMember(joined.member_id),))
+    await rig.broker.group_coordinators.submit(G, leaving)
+    await asyncio.sleep(100)
+    assert await fetch_committed(rig, G) == 7, "the group is empty for less than the retention time"
+    await asyncio.sleep(60)
+    assert await fetch_committed(rig, G) == -1
+    await rig.stop()
+
+
+@run_by(run)
+async def test_offsets_of_a_deleted_topic_leave_the_log_of_groups(rig: SimBrokerRig) -> None:
+    await rig.start(GROUP_SETTINGS)
+    await rig.create("t")
+    await rig.create("u")
+    await commit(rig, G, 7)
+    await commit(rig, G, 8, topic="u")
+    await rig.broker.submit(DeleteTopic("t"))
+    await asyncio.sleep(1)
+    kept = [(group, topic) for group, topic, _ in rig.broker.group_coordinators.iter_committed_offsets()]
+    assert kept == [(G, "u")]
+    await restart(rig)
+    kept = [(group, topic) for group, topic, _ in rig.broker.group_coordinators.iter_committed_offsets()]
+    assert kept == [(G, "u")]
+    await rig.stop()
 
 
 def test_offset_that_was_shown_survives_a_power_cut_if_commits_are_fsynced() -> None:

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 import pytest
 
+from tests.scenario import run_by
 from tests.sim.rig.broker_rig import batch
 from tests.sim.scenarios.three import SESSION, SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic, DeleteTopic
@@ -194,18 +195,16 @@ def test_recreated_topic_is_another_partition() -> None:
     run_with_reader(lambda controller, one, other: [one], scenario)
 
 
-def test_new_leader_reads_and_writes_locally() -> None:
-    async def whole(three: ThreeBrokers) -> None:
-        [one, other] = three.others()
-        await three.controller.node.submit(CreateTopic("t", assignments=[[one.node_id, other.node_id]]))
-        await three.wait_until(lambda: isr_size(other) == 2, 10)
-        reader = RemoteReader(other)
-        await reader.write(b"a")
-        await one.kill()
-        assert await reader.write(b"b") == 1
-        assert reader.remote_partition.local_replica() is other.node.leader_replica("t", 0)
-        assert await reader.values() == [b"a", b"b"]
-        with suppress(Refused):
-            await reader.site.close()
-
-    run_scenario(whole)
+@run_by(run_scenario)
+async def test_new_leader_reads_and_writes_locally(three: ThreeBrokers) -> None:
+    [one, other] = three.others()
+    await three.controller.node.submit(CreateTopic("t", assignments=[[one.node_id, other.node_id]]))
+    await three.wait_until(lambda: isr_size(other) == 2, 10)
+    reader = RemoteReader(other)
+    await reader.write(b"a")
+    await one.kill()
+    assert await reader.write(b"b") == 1
+    assert reader.remote_partition.local_replica() is other.node.leader_replica("t", 0)
+    assert await reader.values() == [b"a", b"b"]
+    with suppress(Refused):
+        await reader.site.close()

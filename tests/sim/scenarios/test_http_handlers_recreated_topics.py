@@ -9,6 +9,7 @@ import asyncio
 
 import pytest
 
+from tests.scenario import run_by
 from tests.sim.rig.broker_rig import batch
 from tests.sim.scenarios.recreated_topic import OLD, RecreatedTopic, run_recreated
 from tiered.errors import Code, Refused
@@ -53,35 +54,33 @@ def test_http_writes_only_to_the_topic_that_was_named(replicas: int) -> None:
     run_recreated(scenario, replicas)
 
 
-def test_http_reads_only_the_topic_that_was_named() -> None:
-    async def scenario(again: RecreatedTopic) -> None:
-        node = again.slow.node
-        site = HttpContext(node, HttpLimits(leader_lookup_seconds=1.0))
-        before = node.image.topics["t"]
-        source = find_partition(site, before, 0)
-        assert isinstance(source, LeaderReplica)
-        waiting = asyncio.create_task(source.reads.read(OLD, 1 << 20, max_wait_ms=20_000))
-        await asyncio.sleep(0.1)
-        await again.recreate()
-        with pytest.raises(Refused):
-            await waiting
-        with pytest.raises(Refused) as caught:
-            find_partition(site, before, 0)
-        assert caught.value.code is Code.UNKNOWN_TOPIC_OR_PARTITION
-        stream = resolve_leader(site, source)  # as an event stream goes on
-        assert isinstance(stream, RemotePartition)
-        with pytest.raises(Refused):
-            await stream.read(0, 1 << 20)
-        fresh = find_partition(site, node.image.topics["t"], 0)
-        assert isinstance(fresh, RemotePartition)
-        with pytest.raises(Refused):
-            await fresh.read(0, 1 << 20)
-        new = await again.release_slow()
-        await new.append(batch([b"new"]), acks=ACKS_ALL)
-        with pytest.raises(Refused):
-            await stream.read(0, 1 << 20)
-        with pytest.raises(Refused):
-            find_partition(site, before, 0)
-        assert (await fresh.read(0, 1 << 20)).size > 0
-
-    run_recreated(scenario)
+@run_by(run_recreated)
+async def test_http_reads_only_the_topic_that_was_named(again: RecreatedTopic) -> None:
+    node = again.slow.node
+    site = HttpContext(node, HttpLimits(leader_lookup_seconds=1.0))
+    before = node.image.topics["t"]
+    source = find_partition(site, before, 0)
+    assert isinstance(source, LeaderReplica)
+    waiting = asyncio.create_task(source.reads.read(OLD, 1 << 20, max_wait_ms=20_000))
+    await asyncio.sleep(0.1)
+    await again.recreate()
+    with pytest.raises(Refused):
+        await waiting
+    with pytest.raises(Refused) as caught:
+        find_partition(site, before, 0)
+    assert caught.value.code is Code.UNKNOWN_TOPIC_OR_PARTITION
+    stream = resolve_leader(site, source)  # as an event stream goes on
+    assert isinstance(stream, RemotePartition)
+    with pytest.raises(Refused):
+        await stream.read(0, 1 << 20)
+    fresh = find_partition(site, node.image.topics["t"], 0)
+    assert isinstance(fresh, RemotePartition)
+    with pytest.raises(Refused):
+        await fresh.read(0, 1 << 20)
+    new = await again.release_slow()
+    await new.append(batch([b"new"]), acks=ACKS_ALL)
+    with pytest.raises(Refused):
+        await stream.read(0, 1 << 20)
+    with pytest.raises(Refused):
+        find_partition(site, before, 0)
+    assert (await fresh.read(0, 1 << 20)).size > 0

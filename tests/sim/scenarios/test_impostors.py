@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.scenario import run_by
 from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, run
 from tests.sim.scenarios.test_reassignments import is_leading, partition_image, write
 from tests.sim.scenarios.test_replica_fetch import make_peers
@@ -145,143 +146,126 @@ async def assert_refused(peers: KafkaPeers, client: UntrustedClient) -> None:
         assert caught.value.code is REFUSED
 
 
-def test_forged_fetch_acknowledges_nothing_for_cut_off_followers() -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        untrusted = await create_untrusted_client(three)
-        acked = await write(three, 5)
-        await three.wait_until(lambda: untrusted.replica.high_watermark == 5, 5)
-        for each in untrusted.followers():
-            three.network.cut(each.name, untrusted.leader.name)
-            three.network.cut(untrusted.leader.name, each.name)
-        waiting = asyncio.create_task(untrusted.replica.append(batch([b"late"]), acks=ACKS_ALL, timeout_ms=1_000))
-        await three.wait_until(lambda: untrusted.replica.log.end_offset == 6, 1)
-        image, began = to_json(untrusted.image), three.now
-        for peers in untrusted.forged_peers():
-            await assert_refused(peers, untrusted)
-            await peers.close()
-        assert three.now - began < 1, "before anybody's time was over"
-        assert untrusted.replica.high_watermark == len(acked) and not waiting.done()
-        assert to_json(untrusted.image) == image and three.controller_ids() == [untrusted.leader.node_id]
-        with pytest.raises(Refused):
-            await waiting
-        three.network.heal()
-        await three.wait_until(
-            lambda: len(partition_image(three).isr) == 3 and untrusted.replica.high_watermark == 6, 20
-        )
-        untrusted.link.close()
-
-    run_scenario(scenario)
-
-
-def test_request_without_a_credential_keeps_no_dead_broker_alive() -> None:
-    """A metadata fetch of a broker is also its heartbeat."""
-
-    async def scenario(three: ThreeBrokers) -> None:
-        untrusted = await create_untrusted_client(three)
-        dead = untrusted.followers()[0]
-        for name in (untrusted.leader.name, untrusted.followers()[1].name):
-            three.network.cut(dead.name, name)
-            three.network.cut(name, dead.name)
-        ask = MetadataFetch(dead.node_id, dead.node.incarnation, 0, untrusted.image.slot, 0, 0)
-        peers = KafkaPeers(three.network.host("far"), cluster_id=untrusted.cluster_id)
-        while untrusted.image.brokers[dead.node_id].live:
-            assert three.now < 60
-            with pytest.raises(Refused):
-                await peers.fetch_metadata(untrusted.address, ask, 5)
-            await asyncio.sleep(0.05)
+@run_by(run_scenario)
+async def test_forged_fetch_acknowledges_nothing_for_cut_off_followers(three: ThreeBrokers) -> None:
+    untrusted = await create_untrusted_client(three)
+    acked = await write(three, 5)
+    await three.wait_until(lambda: untrusted.replica.high_watermark == 5, 5)
+    for each in untrusted.followers():
+        three.network.cut(each.name, untrusted.leader.name)
+        three.network.cut(untrusted.leader.name, each.name)
+    waiting = asyncio.create_task(untrusted.replica.append(batch([b"late"]), acks=ACKS_ALL, timeout_ms=1_000))
+    await three.wait_until(lambda: untrusted.replica.log.end_offset == 6, 1)
+    image, began = to_json(untrusted.image), three.now
+    for peers in untrusted.forged_peers():
+        await assert_refused(peers, untrusted)
         await peers.close()
-        untrusted.link.close()
+    assert three.now - began < 1, "before anybody's time was over"
+    assert untrusted.replica.high_watermark == len(acked) and not waiting.done()
+    assert to_json(untrusted.image) == image and three.controller_ids() == [untrusted.leader.node_id]
+    with pytest.raises(Refused):
+        await waiting
+    three.network.heal()
+    await three.wait_until(lambda: len(partition_image(three).isr) == 3 and untrusted.replica.high_watermark == 6, 20)
+    untrusted.link.close()
 
-    run_scenario(scenario)
+
+@run_by(run_scenario)
+async def test_request_without_a_credential_keeps_no_dead_broker_alive(three: ThreeBrokers) -> None:
+    """A metadata fetch of a broker is also its heartbeat."""
+    untrusted = await create_untrusted_client(three)
+    dead = untrusted.followers()[0]
+    for name in (untrusted.leader.name, untrusted.followers()[1].name):
+        three.network.cut(dead.name, name)
+        three.network.cut(name, dead.name)
+    ask = MetadataFetch(dead.node_id, dead.node.incarnation, 0, untrusted.image.slot, 0, 0)
+    peers = KafkaPeers(three.network.host("far"), cluster_id=untrusted.cluster_id)
+    while untrusted.image.brokers[dead.node_id].live:
+        assert three.now < 60
+        with pytest.raises(Refused):
+            await peers.fetch_metadata(untrusted.address, ask, 5)
+        await asyncio.sleep(0.05)
+    await peers.close()
+    untrusted.link.close()
 
 
-def test_request_with_a_replica_id_is_refused_in_every_api() -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        untrusted = await create_untrusted_client(three)
-        acked = await write(three, 3)
-        for each in untrusted.followers():
-            three.network.cut(each.name, untrusted.leader.name)
-        untrusted.replica.append_now(batch([b"late"]), 1)
-        replica, link, node = untrusted.replica, untrusted.link, untrusted.followers()[0].node_id
-        number = incarnation_number(untrusted.image.brokers[node].incarnation)
-        answer: Any
-        for version in range(4, 19):
-            where = FetchPartition(0, fetch_offset=replica.log.end_offset, partition_max_bytes=1 << 10)
-            request = FetchRequest(topics=[FetchTopic("t", replica.topic_id, [where])])
-            if version < 15:
-                request.replica_id = node
-            else:
-                request.replica_state = ReplicaState(node, number)
-            answer = await link.send(request, FetchResponse, 5, version)
-            assert answer.responses[0].partitions[0].error_code == REFUSED.number
-        for version in range(1, 12):
-            offsets = ListOffsetsRequest(node, topics=[ListOffsetsTopic("t", [ListOffsetsPartition(0, -1, -1)])])
-            answer = await link.send(offsets, ListOffsetsResponse, 5, version)
-            assert answer.topics[0].partitions[0].error_code == REFUSED.number
-        for version in (3, 4):
-            epochs = OffsetForLeaderEpochRequest(
-                node, [OffsetForLeaderTopic("t", [OffsetForLeaderPartition(0, -1, 0)])]
-            )
-            answer = await link.send(epochs, OffsetForLeaderEpochResponse, 5, version)
-            assert answer.topics[0].partitions[0].error_code == REFUSED.number
-        assert replica.high_watermark == len(acked)
-        assert untrusted.leader.server.context.refusals.count("stranger") == 15 + 11 + 2
-        link.close()
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_request_with_a_replica_id_is_refused_in_every_api(three: ThreeBrokers) -> None:
+    untrusted = await create_untrusted_client(three)
+    acked = await write(three, 3)
+    for each in untrusted.followers():
+        three.network.cut(each.name, untrusted.leader.name)
+    untrusted.replica.append_now(batch([b"late"]), 1)
+    replica, link, node = untrusted.replica, untrusted.link, untrusted.followers()[0].node_id
+    number = incarnation_number(untrusted.image.brokers[node].incarnation)
+    answer: Any
+    for version in range(4, 19):
+        where = FetchPartition(0, fetch_offset=replica.log.end_offset, partition_max_bytes=1 << 10)
+        request = FetchRequest(topics=[FetchTopic("t", replica.topic_id, [where])])
+        if version < 15:
+            request.replica_id = node
+        else:
+            request.replica_state = ReplicaState(node, number)
+        answer = await link.send(request, FetchResponse, 5, version)
+        assert answer.responses[0].partitions[0].error_code == REFUSED.number
+    for version in range(1, 12):
+        offsets = ListOffsetsRequest(node, topics=[ListOffsetsTopic("t", [ListOffsetsPartition(0, -1, -1)])])
+        answer = await link.send(offsets, ListOffsetsResponse, 5, version)
+        assert answer.topics[0].partitions[0].error_code == REFUSED.number
+    for version in (3, 4):
+        epochs = OffsetForLeaderEpochRequest(node, [OffsetForLeaderTopic("t", [OffsetForLeaderPartition(0, -1, 0)])])
+        answer = await link.send(epochs, OffsetForLeaderEpochResponse, 5, version)
+        assert answer.topics[0].partitions[0].error_code == REFUSED.number
+    assert replica.high_watermark == len(acked)
+    assert untrusted.leader.server.context.refusals.count("stranger") == 15 + 11 + 2
+    link.close()
 
 
 @pytest.mark.parametrize("key", sorted(INTER_BROKER_APIS))
-def test_every_request_among_brokers_has_the_credential(key: int) -> None:
+@run_by(run)
+async def test_every_request_among_brokers_has_the_credential(rig: SimBrokerRig, *, key: int) -> None:
     """The test also covers later APIs: their table must have the credential, and their handler must check it."""
-
-    async def scenario(rig: SimBrokerRig) -> None:
-        node = await rig.start(QUICK)
-        server = await serve_kafka(node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
-        link = await open_connection(rig.network.host("far"), "one", 9092, "far", 5)
-        api = INTER_BROKER_APIS[key]
-        assert {"cluster_id", "credential"} <= {each.name for each in field_specs(api.request_type)}
-        for cluster_id in ("", node.cluster_id):
-            for credential in (b"", bytes(16), node.credential[:-1], node.credential + b"c"):
-                request: Any = api.request_type()
-                request.cluster_id, request.credential = cluster_id, credential
-                answer: Any = await link.send(request, api.response_type, 5, 0)
-                assert answer.error_code == REFUSED.number
-        node.secrets, ours = BrokerSecrets(), node.secrets
-        answer = await link.send(api.request_type(), api.response_type, 5, 0)
-        assert answer.error_code == REFUSED.number, "a broker that has not read the store knows nobody"
-        node.secrets = ours
-        peers = make_peers(rig, "two")
-        assert (await peers.get_controller_view("one:9092", 5)).node_id == 1
-        await peers.close()
-        link.close()
-        await server.close()
-        await rig.stop()
-
-    run(scenario)
+    node = await rig.start(QUICK)
+    server = await serve_kafka(node, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
+    link = await open_connection(rig.network.host("far"), "one", 9092, "far", 5)
+    api = INTER_BROKER_APIS[key]
+    assert {"cluster_id", "credential"} <= {each.name for each in field_specs(api.request_type)}
+    for cluster_id in ("", node.cluster_id):
+        for credential in (b"", bytes(16), node.credential[:-1], node.credential + b"c"):
+            request: Any = api.request_type()
+            request.cluster_id, request.credential = cluster_id, credential
+            answer: Any = await link.send(request, api.response_type, 5, 0)
+            assert answer.error_code == REFUSED.number
+    node.secrets, ours = BrokerSecrets(), node.secrets
+    answer = await link.send(api.request_type(), api.response_type, 5, 0)
+    assert answer.error_code == REFUSED.number, "a broker that has not read the store knows nobody"
+    node.secrets = ours
+    peers = make_peers(rig, "two")
+    assert (await peers.get_controller_view("one:9092", 5)).node_id == 1
+    await peers.close()
+    link.close()
+    await server.close()
+    await rig.stop()
 
 
-def test_brokers_log_in_on_their_own_listener_only() -> None:
+@run_by(run)
+async def test_brokers_log_in_on_their_own_listener_only(rig: SimBrokerRig) -> None:
     """A secret that has leaked is of no use on a listener for clients."""
     ports = {"BETWEEN": 9092, "CLIENTS": 9093}
+    node = await rig.start(
+        replace(QUICK, inter_broker_listener_name="BETWEEN", connection_failed_authentication_delay_ms=0)
+    )
+    endpoints = {name: Endpoint(name, "0.0.0.0", port, SASL_PLAINTEXT) for name, port in ports.items()}
+    server = await serve_kafka(node, endpoints)
 
-    async def scenario(rig: SimBrokerRig) -> None:
-        node = await rig.start(
-            replace(QUICK, inter_broker_listener_name="BETWEEN", connection_failed_authentication_delay_ms=0)
-        )
-        endpoints = {name: Endpoint(name, "0.0.0.0", port, SASL_PLAINTEXT) for name, port in ports.items()}
-        server = await serve_kafka(node, endpoints)
+    async def log_in(listener: str) -> BrokerConnection:
+        link = await open_connection(rig.network.host("far"), "one", ports[listener], "far", 5)
+        await log_in_broker(link, node.credential, 2, 5)
+        return link
 
-        async def log_in(listener: str) -> BrokerConnection:
-            link = await open_connection(rig.network.host("far"), "one", ports[listener], "far", 5)
-            await log_in_broker(link, node.credential, 2, 5)
-            return link
-
-        with pytest.raises(Refused) as refused:
-            await log_in("CLIENTS")
-        assert refused.value.code is Code.UNSUPPORTED_SASL_MECHANISM
-        (await log_in("BETWEEN")).close()
-        await server.close()
-        await rig.stop()
-
-    run(scenario)
+    with pytest.raises(Refused) as refused:
+        await log_in("CLIENTS")
+    assert refused.value.code is Code.UNSUPPORTED_SASL_MECHANISM
+    (await log_in("BETWEEN")).close()
+    await server.close()
+    await rig.stop()

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from tests.e2e.kafka_site import fetch, produce, values_of
+from tests.scenario import run_by
 from tests.sim.rig.broker_rig import QUICK, SMALL, SimBrokerRig, run
 from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic
@@ -106,22 +107,19 @@ def test_records_arrive_once_and_in_order_over_a_faulty_network(seed: int) -> No
     run(scenario, seed)
 
 
-def test_client_waits_until_the_cluster_knows_the_brokers_address() -> None:
+@run_by(run)
+async def test_client_waits_until_the_cluster_knows_the_brokers_address(rig: SimBrokerRig) -> None:
     """Otherwise the client would get metadata without brokers, and some clients retry only after minutes."""
-
-    async def scenario(rig: SimBrokerRig) -> None:
-        await rig.start(QUICK)
-        server = await serve_kafka(rig.broker, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)}, paused=True)
-        client = KafkaClient(rig.network.host("client"), rig.machine.clock, [Address("one", 9092)])
-        asked = asyncio.create_task(client.fetch_metadata([]))
-        await asyncio.sleep(1)
-        assert not asked.done() and len(server.connections) == 1
-        await rig.broker.announce("", {"PLAINTEXT": "one:9092"})
-        server.start_serving()
-        assert [broker.host for broker in (await asked).brokers] == ["one"]
-        await client.close()
-        await rig.wait_until(lambda: not server.connections)
-        await server.close()
-        await rig.stop()
-
-    run(scenario)
+    await rig.start(QUICK)
+    server = await serve_kafka(rig.broker, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)}, paused=True)
+    client = KafkaClient(rig.network.host("client"), rig.machine.clock, [Address("one", 9092)])
+    asked = asyncio.create_task(client.fetch_metadata([]))
+    await asyncio.sleep(1)
+    assert not asked.done() and len(server.connections) == 1
+    await rig.broker.announce("", {"PLAINTEXT": "one:9092"})
+    server.start_serving()
+    assert [broker.host for broker in (await asked).brokers] == ["one"]
+    await client.close()
+    await rig.wait_until(lambda: not server.connections)
+    await server.close()
+    await rig.stop()

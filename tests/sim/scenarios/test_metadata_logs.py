@@ -14,6 +14,7 @@ from contextlib import suppress
 
 import pytest
 
+from tests.scenario import run_by
 from tests.sim.cluster.model import ClusterModel
 from tests.sim.cluster.observer import BrokenRules, Finding
 from tests.sim.harness.clock import SimRng
@@ -142,148 +143,127 @@ def test_controllers_that_replace_each_other_write_one_log(seed: int) -> None:
     run_writers(scenario, seed)
 
 
-def test_one_of_the_candidates_of_one_moment_leads() -> None:
-    async def scenario(of: Writers) -> None:
-        for _ in range(3):
-            done = await asyncio.gather(*(of.take_over(number) for number in range(WRITERS)), return_exceptions=True)
-            assert [type(each) for each in done].count(Image) == 1
-            assert [type(each) for each in done].count(Fenced) == WRITERS - 1
-
-    run_writers(scenario)
+@run_by(run_writers)
+async def test_one_of_the_candidates_of_one_moment_leads(of: Writers) -> None:
+    for _ in range(3):
+        done = await asyncio.gather(*(of.take_over(number) for number in range(WRITERS)), return_exceptions=True)
+        assert [type(each) for each in done].count(Image) == 1
+        assert [type(each) for each in done].count(Fenced) == WRITERS - 1
 
 
-def test_deposed_controller_loses_its_slot_for_good() -> None:
+@run_by(run_writers)
+async def test_deposed_controller_loses_its_slot_for_good(of: Writers) -> None:
     """Its successor begins in the same slot, or has collected it already."""
-
-    async def scenario(of: Writers) -> None:
-        old = await of.append(0, await of.take_over(0))
-        image = await of.take_over(1)
-        with pytest.raises(Fenced):
-            await of.append(0, old)
-        old = await of.append(0, await of.take_over(0))
-        image = await of.take_over(1)
-        for _ in range(3):
-            image = await of.append(1, image)
-            await of.logs[1].write_snapshot(image)
-        with pytest.raises(Fenced):
-            await of.append(0, old)
-        await of.read(2)
-
-    run_writers(scenario)
-
-
-def test_slot_that_was_just_collected_is_not_free() -> None:
-    """The boundary stands exactly at the slot that a frozen controller writes next."""
-
-    async def scenario(of: Writers) -> None:
-        old = await of.append(0, await of.take_over(0))
-        image = await of.take_over(1)
-        assert image.slot == old.slot + 1
-        await of.logs[1].write_snapshot(image)
+    old = await of.append(0, await of.take_over(0))
+    image = await of.take_over(1)
+    with pytest.raises(Fenced):
+        await of.append(0, old)
+    old = await of.append(0, await of.take_over(0))
+    image = await of.take_over(1)
+    for _ in range(3):
         image = await of.append(1, image)
         await of.logs[1].write_snapshot(image)
-        assert (await read_boundary(of.machines[2].store))[0].collected == old.slot + 1
-        with pytest.raises(Fenced):
-            await of.append(0, old)
-        await of.read(2)
-
-    run_writers(scenario)
+    with pytest.raises(Fenced):
+        await of.append(0, old)
+    await of.read(2)
 
 
-def test_entry_whose_reply_was_lost_is_written_once() -> None:
-    async def scenario(of: Writers) -> None:
-        image = await of.take_over(0)
-        for kind in (FaultKind.LOST_REPLY, FaultKind.CONFLICT, FaultKind.ERROR):
-            of.machines[0].faults.rules[:] = [FaultRule(kind, ("put",), key=LOG_PREFIX, times=1, seconds=0.1)]
-            image = await of.append(0, image)
-        assert image == of.model.image
-
-    run_writers(scenario)
-
-
-def test_candidate_knows_what_was_written_while_it_stood() -> None:
-    async def scenario(of: Writers) -> None:
-        image = await of.take_over(0)
-        slow = of.machines[1]
-        slow.faults.rules.append(FaultRule(FaultKind.DELAY, ("put",), seconds=1.0))
-        standing = asyncio.ensure_future(of.take_over(1))
-        for _ in range(4):
-            await asyncio.sleep(0.2)
-            image = await of.append(0, image)
-        image = await standing
-        assert image.controller == 2 and image.broker_configs[ALL_BROKERS][NAME] == "4"
-        await of.append(1, image)
-
-    run_writers(scenario)
+@run_by(run_writers)
+async def test_slot_that_was_just_collected_is_not_free(of: Writers) -> None:
+    """The boundary stands exactly at the slot that a frozen controller writes next."""
+    old = await of.append(0, await of.take_over(0))
+    image = await of.take_over(1)
+    assert image.slot == old.slot + 1
+    await of.logs[1].write_snapshot(image)
+    image = await of.append(1, image)
+    await of.logs[1].write_snapshot(image)
+    assert (await read_boundary(of.machines[2].store))[0].collected == old.slot + 1
+    with pytest.raises(Fenced):
+        await of.append(0, old)
+    await of.read(2)
 
 
-def test_newer_boundary_of_another_controller_stands() -> None:
-    """The older one wrote its snapshot in time, and moves the boundary late."""
-
-    async def scenario(of: Writers) -> None:
-        image = await of.append(0, await of.take_over(0))
-        slow = of.machines[0]
-        slow.faults.rules.append(FaultRule(FaultKind.DELAY, ("put", "get"), key="boundary", seconds=2.0))
-        late = asyncio.ensure_future(of.logs[0].write_snapshot(image))
-        await asyncio.sleep(0.1)
-        image = await of.take_over(1)
-        boundaries: list[Boundary] = []
-        for _ in range(3):
-            image = await of.append(1, image)
-            await of.logs[1].write_snapshot(image)
-            boundaries.append((await read_boundary(of.machines[2].store))[0])
-        slow.faults.rules.clear()
-        with suppress(Unavailable, Fenced):
-            await late
-        now = (await read_boundary(of.machines[2].store))[0]
-        assert now.collected >= boundaries[-1].collected
-        assert now.snapshots[-1].slot >= boundaries[-1].snapshots[-1].slot
-        await of.read(2)
-
-    run_writers(scenario)
-
-
-def test_start_without_an_intact_snapshot_is_no_empty_cluster() -> None:
-    """The older of two snapshots serves for a damaged one. Without both, the log cannot be read."""
-
-    async def scenario(of: Writers) -> None:
-        image = await of.take_over(0)
-        for _ in range(3):
-            image = await of.append(0, image)
-            await of.logs[0].write_snapshot(image)
+@run_by(run_writers)
+async def test_entry_whose_reply_was_lost_is_written_once(of: Writers) -> None:
+    image = await of.take_over(0)
+    for kind in (FaultKind.LOST_REPLY, FaultKind.CONFLICT, FaultKind.ERROR):
+        of.machines[0].faults.rules[:] = [FaultRule(kind, ("put",), key=LOG_PREFIX, times=1, seconds=0.1)]
         image = await of.append(0, image)
-        boundary = (await read_boundary(of.machines[1].store))[0]
-        assert len(boundary.snapshots) == 2 and boundary.collected > 0
-        for each in reversed(boundary.snapshots):
-            stored = of.bucket.memory._objects[each.key]
-            rotten = stored.data[:-3] + bytes([stored.data[-3] ^ 1]) + stored.data[-2:]
-            of.bucket.memory._objects[each.key] = stored._replace(data=rotten)
-            if each is boundary.snapshots[-1]:
-                assert (await load_metadata(of.machines[1].store)).image == of.model.image
-        with pytest.raises(Corrupt):
-            await load_metadata(of.machines[1].store)
-
-    run_writers(scenario)
+    assert image == of.model.image
 
 
-def test_reader_starts_over_if_the_log_is_collected_meanwhile() -> None:
-    """An entry of a deposed controller lands in the slot that was collected, just before the reader gets there."""
-
-    async def scenario(of: Writers) -> None:
-        image = await of.append(0, await of.take_over(0))
-        await of.logs[0].write_snapshot(image)
-        slot = image.slot + 1
-        of.machines[2].faults.rules.append(FaultRule(FaultKind.DELAY, ("get",), key=LOG_PREFIX, seconds=0.5))
-        reading = asyncio.ensure_future(of.read(2))
+@run_by(run_writers)
+async def test_candidate_knows_what_was_written_while_it_stood(of: Writers) -> None:
+    image = await of.take_over(0)
+    slow = of.machines[1]
+    slow.faults.rules.append(FaultRule(FaultKind.DELAY, ("put",), seconds=1.0))
+    standing = asyncio.ensure_future(of.take_over(1))
+    for _ in range(4):
         await asyncio.sleep(0.2)
-        for _ in range(2):
-            image = await of.append(0, image)
-            await of.logs[0].write_snapshot(image)
-        assert (await read_boundary(of.machines[1].store))[0].collected == slot
-        late = Entry(
-            slot, 1, "late", (BrokerConfigChanged(ALL_BROKERS, {"log.segment.bytes": "9"}),), of.logs[0].cluster_id
-        )
-        await of.bucket.memory.put(slot_key(slot), encode_entry(late), if_absent=True)
-        assert (await reading) == of.model.image == image
+        image = await of.append(0, image)
+    image = await standing
+    assert image.controller == 2 and image.broker_configs[ALL_BROKERS][NAME] == "4"
+    await of.append(1, image)
 
-    run_writers(scenario)
+
+@run_by(run_writers)
+async def test_newer_boundary_of_another_controller_stands(of: Writers) -> None:
+    """The older one wrote its snapshot in time, and moves the boundary late."""
+    image = await of.append(0, await of.take_over(0))
+    slow = of.machines[0]
+    slow.faults.rules.append(FaultRule(FaultKind.DELAY, ("put", "get"), key="boundary", seconds=2.0))
+    late = asyncio.ensure_future(of.logs[0].write_snapshot(image))
+    await asyncio.sleep(0.1)
+    image = await of.take_over(1)
+    boundaries: list[Boundary] = []
+    for _ in range(3):
+        image = await of.append(1, image)
+        await of.logs[1].write_snapshot(image)
+        boundaries.append((await read_boundary(of.machines[2].store))[0])
+    slow.faults.rules.clear()
+    with suppress(Unavailable, Fenced):
+        await late
+    now = (await read_boundary(of.machines[2].store))[0]
+    assert now.collected >= boundaries[-1].collected
+    assert now.snapshots[-1].slot >= boundaries[-1].snapshots[-1].slot
+    await of.read(2)
+
+
+@run_by(run_writers)
+async def test_start_without_an_intact_snapshot_is_no_empty_cluster(of: Writers) -> None:
+    """The older of two snapshots serves for a damaged one. Without both, the log cannot be read."""
+    image = await of.take_over(0)
+    for _ in range(3):
+        image = await of.append(0, image)
+        await of.logs[0].write_snapshot(image)
+    image = await of.append(0, image)
+    boundary = (await read_boundary(of.machines[1].store))[0]
+    assert len(boundary.snapshots) == 2 and boundary.collected > 0
+    for each in reversed(boundary.snapshots):
+        stored = of.bucket.memory._objects[each.key]
+        rotten = stored.data[:-3] + bytes([stored.data[-3] ^ 1]) + stored.data[-2:]
+        of.bucket.memory._objects[each.key] = stored._replace(data=rotten)
+        if each is boundary.snapshots[-1]:
+            assert (await load_metadata(of.machines[1].store)).image == of.model.image
+    with pytest.raises(Corrupt):
+        await load_metadata(of.machines[1].store)
+
+
+@run_by(run_writers)
+async def test_reader_starts_over_if_the_log_is_collected_meanwhile(of: Writers) -> None:
+    """An entry of a deposed controller lands in the slot that was collected, just before the reader gets there."""
+    image = await of.append(0, await of.take_over(0))
+    await of.logs[0].write_snapshot(image)
+    slot = image.slot + 1
+    of.machines[2].faults.rules.append(FaultRule(FaultKind.DELAY, ("get",), key=LOG_PREFIX, seconds=0.5))
+    reading = asyncio.ensure_future(of.read(2))
+    await asyncio.sleep(0.2)
+    for _ in range(2):
+        image = await of.append(0, image)
+        await of.logs[0].write_snapshot(image)
+    assert (await read_boundary(of.machines[1].store))[0].collected == slot
+    late = Entry(
+        slot, 1, "late", (BrokerConfigChanged(ALL_BROKERS, {"log.segment.bytes": "9"}),), of.logs[0].cluster_id
+    )
+    await of.bucket.memory.put(slot_key(slot), encode_entry(late), if_absent=True)
+    assert (await reading) == of.model.image == image

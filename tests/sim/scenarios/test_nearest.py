@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from tests.e2e.kafka_site import values_of
+from tests.scenario import run_by
 from tests.sim.rig.broker_rig import batch
 from tests.sim.scenarios.test_reassignments import AT, is_leading, partition_image, write
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
@@ -85,162 +86,146 @@ async def restart_with_racks(three: ThreeBrokers) -> None:
     await three.wait_until(lambda: len(three.controller_ids()) == 1, 20)
 
 
-def test_consumer_is_sent_to_its_rack_and_reads_all_committed_records() -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        await restart_with_racks(three)
-        leader = await create_led_topic(three, 1, 2)
-        acked = await write(three, 5)
-        near, at_home, abroad = RackReader(three, "b"), RackReader(three, "a"), RackReader(three, "c")
-        part = await near.ask(1, 0)
-        assert (part.error_code, part.preferred_read_replica, part.records) == (0, 2, b"")
-        assert part.high_watermark == 5
-        for one in (at_home, abroad, RackReader(three, "")):
-            part = await one.ask(1, 0)
-            assert part.preferred_read_replica == -1 and values_of(part.records or b"") == acked
-        await asyncio.sleep(0.01)
-        part = await near.ask(2, 0, epoch=leader.node.leader_replica("t", 0).leader_epoch)
-        assert (part.preferred_read_replica, part.high_watermark) == (-1, 5)
-        assert values_of(part.records or b"") == acked
-        for version in (11, 12, 18):
-            assert values_of((await near.ask(2, 3, version=version)).records or b"") == acked[3:]
-        waiting = asyncio.create_task(near.ask(2, 5, wait_ms=10_000))
-        await asyncio.sleep(1)
-        began = three.now
-        await leader.node.leader_replica("t", 0).append(batch([b"new"]), acks=ACKS_ALL)
-        assert values_of((await waiting).records or b"") == [b"new"]
-        assert three.now - began < 0.1, "a follower that is read from hears of the high watermark at once"
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_consumer_is_sent_to_its_rack_and_reads_all_committed_records(three: ThreeBrokers) -> None:
+    await restart_with_racks(three)
+    leader = await create_led_topic(three, 1, 2)
+    acked = await write(three, 5)
+    near, at_home, abroad = RackReader(three, "b"), RackReader(three, "a"), RackReader(three, "c")
+    part = await near.ask(1, 0)
+    assert (part.error_code, part.preferred_read_replica, part.records) == (0, 2, b"")
+    assert part.high_watermark == 5
+    for one in (at_home, abroad, RackReader(three, "")):
+        part = await one.ask(1, 0)
+        assert part.preferred_read_replica == -1 and values_of(part.records or b"") == acked
+    await asyncio.sleep(0.01)
+    part = await near.ask(2, 0, epoch=leader.node.leader_replica("t", 0).leader_epoch)
+    assert (part.preferred_read_replica, part.high_watermark) == (-1, 5)
+    assert values_of(part.records or b"") == acked
+    for version in (11, 12, 18):
+        assert values_of((await near.ask(2, 3, version=version)).records or b"") == acked[3:]
+    waiting = asyncio.create_task(near.ask(2, 5, wait_ms=10_000))
+    await asyncio.sleep(1)
+    began = three.now
+    await leader.node.leader_replica("t", 0).append(batch([b"new"]), acks=ACKS_ALL)
+    assert values_of((await waiting).records or b"") == [b"new"]
+    assert three.now - began < 0.1, "a follower that is read from hears of the high watermark at once"
 
 
-def test_replica_out_of_sync_sends_consumers_back_to_the_leader() -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        await restart_with_racks(three)
-        leader = await create_led_topic(three, 1, 2, 3)
-        await write(three, 3)
-        near = RackReader(three, "b")
-        assert (await near.ask(1, 0)).preferred_read_replica == 2
-        waiting = asyncio.create_task(near.ask(2, 3, wait_ms=2_000))
-        three.network.cut("b1", "b2")
-        three.network.cut("b3", "b2")
-        await three.wait_until(lambda: 2 not in partition_image(three).isr, 30)
-        assert (await waiting).error_code in (0, Code.NOT_LEADER_OR_FOLLOWER.number)
-        assert (await near.ask(2, 0)).error_code == Code.NOT_LEADER_OR_FOLLOWER.number
-        part = await near.ask(1, 0)
-        assert part.preferred_read_replica == -1 and len(values_of(part.records or b"")) == 3
-        await leader.node.leader_replica("t", 0).append(batch([b"x"]), acks=ACKS_ALL)
-        three.network.heal()
-        await three.wait_until(lambda: 2 in partition_image(three).isr, 30)
-        assert (await near.ask(1, 4)).preferred_read_replica == 2
-        assert (await near.ask(2, 4)).error_code == 0
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_replica_out_of_sync_sends_consumers_back_to_the_leader(three: ThreeBrokers) -> None:
+    await restart_with_racks(three)
+    leader = await create_led_topic(three, 1, 2, 3)
+    await write(three, 3)
+    near = RackReader(three, "b")
+    assert (await near.ask(1, 0)).preferred_read_replica == 2
+    waiting = asyncio.create_task(near.ask(2, 3, wait_ms=2_000))
+    three.network.cut("b1", "b2")
+    three.network.cut("b3", "b2")
+    await three.wait_until(lambda: 2 not in partition_image(three).isr, 30)
+    assert (await waiting).error_code in (0, Code.NOT_LEADER_OR_FOLLOWER.number)
+    assert (await near.ask(2, 0)).error_code == Code.NOT_LEADER_OR_FOLLOWER.number
+    part = await near.ask(1, 0)
+    assert part.preferred_read_replica == -1 and len(values_of(part.records or b"")) == 3
+    await leader.node.leader_replica("t", 0).append(batch([b"x"]), acks=ACKS_ALL)
+    three.network.heal()
+    await three.wait_until(lambda: 2 in partition_image(three).isr, 30)
+    assert (await near.ask(1, 4)).preferred_read_replica == 2
+    assert (await near.ask(2, 4)).error_code == 0
 
 
-def test_no_consumer_is_sent_to_a_fenced_broker() -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        await restart_with_racks(three)
-        leader = await create_led_topic(three, 1, 2)
-        await write(three, 3)
-        near = RackReader(three, "b")
-        assert (await near.ask(1, 0)).preferred_read_replica == 2
-        committed = leader.node.cluster.loader
-        fenced = dict(committed.image.brokers) | {2: replace(committed.image.brokers[2], fenced=True)}
-        committed.image = replace(
-            committed.image, brokers_image=BrokersImage(fenced)
-        )  # the leader has not acted on it yet
-        part = await near.ask(1, 0)
-        assert part.preferred_read_replica == -1 and len(values_of(part.records or b"")) == 3
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_no_consumer_is_sent_to_a_fenced_broker(three: ThreeBrokers) -> None:
+    await restart_with_racks(three)
+    leader = await create_led_topic(three, 1, 2)
+    await write(three, 3)
+    near = RackReader(three, "b")
+    assert (await near.ask(1, 0)).preferred_read_replica == 2
+    committed = leader.node.cluster.loader
+    fenced = dict(committed.image.brokers) | {2: replace(committed.image.brokers[2], fenced=True)}
+    committed.image = replace(committed.image, brokers_image=BrokersImage(fenced))  # the leader has not acted on it yet
+    part = await near.ask(1, 0)
+    assert part.preferred_read_replica == -1 and len(values_of(part.records or b"")) == 3
 
 
-def test_elected_follower_refuses_consumers_before_it_leads() -> None:
+@run_by(run_scenario)
+async def test_elected_follower_refuses_consumers_before_it_leads(three: ThreeBrokers) -> None:
     """Its consumers take it for the leader. After an out-of-range error they would reset their offsets."""
-
-    async def scenario(three: ThreeBrokers) -> None:
-        await restart_with_racks(three)
-        leader = await create_led_topic(three, 1, 2)
-        await write(three, 3)
-        near, next_one = RackReader(three, "b"), three.brokers[2].node
-        assert (await near.ask(2, 4)).error_code == Code.OFFSET_OUT_OF_RANGE.number
-        await next_one.hosted_replicas._role_change_lock.acquire()  # it opens some other log meanwhile
-        await leader.kill()
-        await three.wait_until(lambda: next_one.image.topics["t"].partitions[0].leader == 2, 30)
-        for offset in (0, 4):
-            assert (await near.ask(2, offset)).error_code == Code.NOT_LEADER_OR_FOLLOWER.number
-        next_one.hosted_replicas._role_change_lock.release()
-        await three.wait_until(lambda: is_leading(three.brokers[2]), 10)
-        assert len(values_of((await near.ask(2, 0)).records or b"")) == 3
-
-    run_scenario(scenario)
+    await restart_with_racks(three)
+    leader = await create_led_topic(three, 1, 2)
+    await write(three, 3)
+    near, next_one = RackReader(three, "b"), three.brokers[2].node
+    assert (await near.ask(2, 4)).error_code == Code.OFFSET_OUT_OF_RANGE.number
+    await next_one.hosted_replicas._role_change_lock.acquire()  # it opens some other log meanwhile
+    await leader.kill()
+    await three.wait_until(lambda: next_one.image.topics["t"].partitions[0].leader == 2, 30)
+    for offset in (0, 4):
+        assert (await near.ask(2, offset)).error_code == Code.NOT_LEADER_OR_FOLLOWER.number
+    next_one.hosted_replicas._role_change_lock.release()
+    await three.wait_until(lambda: is_leading(three.brokers[2]), 10)
+    assert len(values_of((await near.ask(2, 0)).records or b"")) == 3
 
 
-def test_follower_without_a_record_sends_consumers_to_the_leader() -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        await restart_with_racks(three)
-        leader = await create_led_topic(three, 1, 2)
-        await write(three, 3)
-        near, follower = RackReader(three, "b"), three.brokers[2].node
-        copy = follower.hosted_replicas.find_follower(AT)
-        assert copy is not None
-        copy.leader_high_watermark = 7  # it has heard that there is more
-        for offset in (5, 7):
-            assert (await near.ask(2, offset)).error_code == Code.OFFSET_NOT_AVAILABLE.number
-        assert (await near.ask(2, 8)).error_code == Code.OFFSET_OUT_OF_RANGE.number
-        await three.wait_until(lambda: copy.leader_high_watermark == 3, 5)
-        assert (await near.ask(2, 0, epoch=0)).error_code == Code.NONE.number
-        assert (await near.ask(2, 0, epoch=5)).error_code == Code.UNKNOWN_LEADER_EPOCH.number
-        assert (await near.ask(2, 0, version=10)).error_code == Code.NOT_LEADER_OR_FOLLOWER.number, "it cannot know"
-        assert (await near.ask(3, 0)).error_code == Code.NOT_LEADER_OR_FOLLOWER.number
-        stale = RackReader(three, "")
-        for offset in (0, 1, 8):
-            assert (await stale.ask(2, offset)).error_code == Code.NOT_LEADER_OR_FOLLOWER.number, "it asks for a leader"
-        settings: dict[str, str | None] = {"internal.segment.bytes": "4096", "local.retention.bytes": "1"}
-        await three.controller.node.submit(AlterTopicConfigs("t", {**settings}))
-        for _ in range(8):
-            await leader.node.leader_replica("t", 0).append(batch([LARGE]), acks=ACKS_ALL)
-        await three.wait_until(lambda: copy.log.local_start_offset > 3, 200)
-        await asyncio.sleep(1)
-        assert (await near.ask(2, 1)).error_code == Code.OFFSET_OUT_OF_RANGE.number
-        assert (await stale.ask(2, 1)).error_code == Code.NOT_LEADER_OR_FOLLOWER.number, "the leader has it"
-        assert (await near.ask(1, 1)).preferred_read_replica == -1, "the leader knows that it was dropped there"
-        assert (await near.ask(1, 11)).preferred_read_replica == 2
-        copy.high_watermark = 10  # as in the moment in which records are here, and not known to be committed
-        part = await near.ask(2, 11)
-        assert (part.error_code, part.records) == (0, b"")
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_follower_without_a_record_sends_consumers_to_the_leader(three: ThreeBrokers) -> None:
+    await restart_with_racks(three)
+    leader = await create_led_topic(three, 1, 2)
+    await write(three, 3)
+    near, follower = RackReader(three, "b"), three.brokers[2].node
+    copy = follower.hosted_replicas.find_follower(AT)
+    assert copy is not None
+    copy.leader_high_watermark = 7  # it has heard that there is more
+    for offset in (5, 7):
+        assert (await near.ask(2, offset)).error_code == Code.OFFSET_NOT_AVAILABLE.number
+    assert (await near.ask(2, 8)).error_code == Code.OFFSET_OUT_OF_RANGE.number
+    await three.wait_until(lambda: copy.leader_high_watermark == 3, 5)
+    assert (await near.ask(2, 0, epoch=0)).error_code == Code.NONE.number
+    assert (await near.ask(2, 0, epoch=5)).error_code == Code.UNKNOWN_LEADER_EPOCH.number
+    assert (await near.ask(2, 0, version=10)).error_code == Code.NOT_LEADER_OR_FOLLOWER.number, "it cannot know"
+    assert (await near.ask(3, 0)).error_code == Code.NOT_LEADER_OR_FOLLOWER.number
+    stale = RackReader(three, "")
+    for offset in (0, 1, 8):
+        assert (await stale.ask(2, offset)).error_code == Code.NOT_LEADER_OR_FOLLOWER.number, "it asks for a leader"
+    settings: dict[str, str | None] = {"internal.segment.bytes": "4096", "local.retention.bytes": "1"}
+    await three.controller.node.submit(AlterTopicConfigs("t", {**settings}))
+    for _ in range(8):
+        await leader.node.leader_replica("t", 0).append(batch([LARGE]), acks=ACKS_ALL)
+    await three.wait_until(lambda: copy.log.local_start_offset > 3, 200)
+    await asyncio.sleep(1)
+    assert (await near.ask(2, 1)).error_code == Code.OFFSET_OUT_OF_RANGE.number
+    assert (await stale.ask(2, 1)).error_code == Code.NOT_LEADER_OR_FOLLOWER.number, "the leader has it"
+    assert (await near.ask(1, 1)).preferred_read_replica == -1, "the leader knows that it was dropped there"
+    assert (await near.ask(1, 11)).preferred_read_replica == 2
+    copy.high_watermark = 10  # as in the moment in which records are here, and not known to be committed
+    part = await near.ask(2, 11)
+    assert (part.error_code, part.records) == (0, b"")
 
 
-def test_follower_does_not_serve_records_that_are_not_on_all_of_the_isr() -> None:
+@run_by(run_scenario)
+async def test_follower_does_not_serve_records_that_are_not_on_all_of_the_isr(three: ThreeBrokers) -> None:
     """Such a record is gone when the replica without it leads."""
-
-    async def scenario(three: ThreeBrokers) -> None:
-        leader = await create_led_topic(three, 1, 2, 3)
-        reader = RackReader(three, "z", three.controller.node.image.topics["t"].topic_id)
-        copy = three.brokers[2].node.hosted_replicas.find_follower(AT)
-        assert copy is not None
-        (first,) = await write(three, 1)
-        three.network.cut("b1", "b3")
-        leader.node.leader_replica("t", 0).append_now(batch([b"lost"]), 1)
-        await three.wait_until(lambda: copy.log.end_offset == 2, 5)
-        assert offsets_and_values(await reader.ask(2, 0)) == [(0, first)]
-        for node in (1, 2):
-            await three.brokers[node].kill()
-        three.network.heal()
-        await three.wait_until(lambda: is_leading(three.brokers[3]), 30)
-        for node in (1, 2):
-            await three.brokers[node].start()
-        await three.wait_until(
-            lambda: len(three.controller_ids()) == 1 and set(partition_image(three).isr) == {1, 2, 3}, 60
-        )
-        (kept,) = await write(three, 1)
-        await asyncio.sleep(1)
-        for node in (1, 2, 3):
-            assert offsets_and_values(await RackReader(three, "z").ask(node, 0)) == [(0, first), (1, kept)]
-
-    run_scenario(scenario)
+    leader = await create_led_topic(three, 1, 2, 3)
+    reader = RackReader(three, "z", three.controller.node.image.topics["t"].topic_id)
+    copy = three.brokers[2].node.hosted_replicas.find_follower(AT)
+    assert copy is not None
+    (first,) = await write(three, 1)
+    three.network.cut("b1", "b3")
+    leader.node.leader_replica("t", 0).append_now(batch([b"lost"]), 1)
+    await three.wait_until(lambda: copy.log.end_offset == 2, 5)
+    assert offsets_and_values(await reader.ask(2, 0)) == [(0, first)]
+    for node in (1, 2):
+        await three.brokers[node].kill()
+    three.network.heal()
+    await three.wait_until(lambda: is_leading(three.brokers[3]), 30)
+    for node in (1, 2):
+        await three.brokers[node].start()
+    await three.wait_until(
+        lambda: len(three.controller_ids()) == 1 and set(partition_image(three).isr) == {1, 2, 3}, 60
+    )
+    (kept,) = await write(three, 1)
+    await asyncio.sleep(1)
+    for node in (1, 2, 3):
+        assert offsets_and_values(await RackReader(three, "z").ask(node, 0)) == [(0, first), (1, kept)]
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -316,14 +301,12 @@ async def read_all_values(three: ThreeBrokers, node: int, topic_id: TopicId) -> 
     return values
 
 
-def test_cluster_without_followers_names_no_preferred_replica() -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        for each in three.brokers.values():
-            each.overrides["replica_selector_class"] = LEADERS_ONLY
-        await restart_with_racks(three)
-        await create_led_topic(three, 1, 2)
-        acked = await write(three, 2)
-        part = await RackReader(three, "b").ask(1, 0)
-        assert part.preferred_read_replica == -1 and values_of(part.records or b"") == acked
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_cluster_without_followers_names_no_preferred_replica(three: ThreeBrokers) -> None:
+    for each in three.brokers.values():
+        each.overrides["replica_selector_class"] = LEADERS_ONLY
+    await restart_with_racks(three)
+    await create_led_topic(three, 1, 2)
+    acked = await write(three, 2)
+    part = await RackReader(three, "b").ask(1, 0)
+    assert part.preferred_read_replica == -1 and values_of(part.records or b"") == acked

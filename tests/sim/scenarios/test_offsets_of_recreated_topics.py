@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.scenario import run_by
 from tests.sim.rig.broker_rig import SimBrokerRig, run
 from tests.sim.rig.group_requests import GROUP_SETTINGS, commit, fetch_committed, wait_groups_loaded
 from tests.sim.scenarios.recreated_topic import AT, SECONDS, RecreatedTopic, run_recreated
@@ -50,87 +51,76 @@ async def restart(rig: SimBrokerRig) -> None:
 
 
 @pytest.mark.parametrize("has_id", [False, True])
-def test_offset_of_the_deleted_topic_is_removed_at_the_load(has_id: bool) -> None:
-    async def scenario(rig: SimBrokerRig) -> None:
-        await rig.start(GROUP_SETTINGS)
-        await rig.create("t")
-        old_id = rig.broker.image.topics["t"].topic_id
-        assert await commit_with_id(rig, 7, old_id if has_id else "") is Code.NONE
-        await recreate_without_coordinator(rig)
-        await restart(rig)
-        assert await fetch_committed(rig, G) == NO_OFFSET
-        (shard,) = [each for each in rig.broker.group_coordinators.host.shards() if G in each.state.groups]
-        await rig.wait_until(lambda: shard.log_state.committed_offset(G, "t", 0) is None)
-        await rig.stop()
-
-    run(scenario)
+@run_by(run)
+async def test_offset_of_the_deleted_topic_is_removed_at_the_load(rig: SimBrokerRig, *, has_id: bool) -> None:
+    await rig.start(GROUP_SETTINGS)
+    await rig.create("t")
+    old_id = rig.broker.image.topics["t"].topic_id
+    assert await commit_with_id(rig, 7, old_id if has_id else "") is Code.NONE
+    await recreate_without_coordinator(rig)
+    await restart(rig)
+    assert await fetch_committed(rig, G) == NO_OFFSET
+    (shard,) = [each for each in rig.broker.group_coordinators.host.shards() if G in each.state.groups]
+    await rig.wait_until(lambda: shard.log_state.committed_offset(G, "t", 0) is None)
+    await rig.stop()
 
 
-def test_offsets_of_the_second_topic_stay_at_the_load() -> None:
-    async def scenario(rig: SimBrokerRig) -> None:
-        await rig.start(GROUP_SETTINGS)
-        await rig.create("t")
-        await commit(rig, G, 7)
-        await commit(rig, "h", 7)
-        await recreate_without_coordinator(rig)
-        await commit(rig, "h", 2)
-        await restart(rig)
-        assert (await fetch_committed(rig, G), await fetch_committed(rig, "h")) == (NO_OFFSET, 2)
-        await rig.stop()
-
-    run(scenario)
+@run_by(run)
+async def test_offsets_of_the_second_topic_stay_at_the_load(rig: SimBrokerRig) -> None:
+    await rig.start(GROUP_SETTINGS)
+    await rig.create("t")
+    await commit(rig, G, 7)
+    await commit(rig, "h", 7)
+    await recreate_without_coordinator(rig)
+    await commit(rig, "h", 2)
+    await restart(rig)
+    assert (await fetch_committed(rig, G), await fetch_committed(rig, "h")) == (NO_OFFSET, 2)
+    await rig.stop()
 
 
-def test_offset_of_the_second_topic_stays_if_the_coordinator_acts_late() -> None:
+@run_by(run)
+async def test_offset_of_the_second_topic_stays_if_the_coordinator_acts_late(rig: SimBrokerRig) -> None:
     """It hears of the deletion of the first topic after a commit in the second one."""
-
-    async def scenario(rig: SimBrokerRig) -> None:
-        await rig.start(GROUP_SETTINGS)
-        await rig.create("t")
-        await commit(rig, G, 7)
-        await commit(rig, "h", 7)
-        coordinators = rig.broker.group_coordinators
-        on_deleted, deleted = coordinators.on_topics_deleted, list[Any]()
-        coordinators.on_topics_deleted = lambda names: deleted.append(names)  # type: ignore[method-assign]
-        await rig.broker.submit(DeleteTopic("t"))
-        await rig.create("t")
-        assert await commit_with_id(rig, 2, rig.broker.image.topics["t"].topic_id) is Code.NONE
-        for names in deleted:
-            on_deleted(names)
-        await asyncio.sleep(1)
-        assert deleted and (await fetch_committed(rig, G), await fetch_committed(rig, "h")) == (2, NO_OFFSET)
-        await rig.stop()
-
-    run(scenario)
+    await rig.start(GROUP_SETTINGS)
+    await rig.create("t")
+    await commit(rig, G, 7)
+    await commit(rig, "h", 7)
+    coordinators = rig.broker.group_coordinators
+    on_deleted, deleted = coordinators.on_topics_deleted, list[Any]()
+    coordinators.on_topics_deleted = lambda names: deleted.append(names)  # type: ignore[method-assign]
+    await rig.broker.submit(DeleteTopic("t"))
+    await rig.create("t")
+    assert await commit_with_id(rig, 2, rig.broker.image.topics["t"].topic_id) is Code.NONE
+    for names in deleted:
+        on_deleted(names)
+    await asyncio.sleep(1)
+    assert deleted and (await fetch_committed(rig, G), await fetch_committed(rig, "h")) == (2, NO_OFFSET)
+    await rig.stop()
 
 
-def test_offset_of_the_deleted_topic_is_not_shown_before_it_is_removed() -> None:
-    async def scenario(rig: SimBrokerRig) -> None:
-        await rig.start(GROUP_SETTINGS)
-        await rig.create("t")
-        await commit(rig, G, 7)
-        await recreate_without_coordinator(rig)
-        assert await fetch_committed(rig, G) == NO_OFFSET
-        reply = await rig.broker.group_coordinators.submit(G, FetchOffsets(G, None))
-        assert isinstance(reply, FetchOffsetsReply) and reply.offsets == ()
-        await rig.stop()
-
-    run(scenario)
+@run_by(run)
+async def test_offset_of_the_deleted_topic_is_not_shown_before_it_is_removed(rig: SimBrokerRig) -> None:
+    await rig.start(GROUP_SETTINGS)
+    await rig.create("t")
+    await commit(rig, G, 7)
+    await recreate_without_coordinator(rig)
+    assert await fetch_committed(rig, G) == NO_OFFSET
+    reply = await rig.broker.group_coordinators.submit(G, FetchOffsets(G, None))
+    assert isinstance(reply, FetchOffsetsReply) and reply.offsets == ()
+    await rig.stop()
 
 
-def test_commit_for_the_deleted_topic_is_refused() -> None:
-    async def scenario(rig: SimBrokerRig) -> None:
-        await rig.start(GROUP_SETTINGS)
-        await rig.create("t")
-        old_id = rig.broker.image.topics["t"].topic_id
-        await rig.broker.submit(DeleteTopic("t"))
-        await rig.create("t")
-        await commit(rig, G, 2)
-        assert await commit_with_id(rig, 7, old_id) is Code.UNKNOWN_TOPIC_ID
-        assert await fetch_committed(rig, G) == 2
-        await rig.stop()
-
-    run(scenario)
+@run_by(run)
+async def test_commit_for_the_deleted_topic_is_refused(rig: SimBrokerRig) -> None:
+    await rig.start(GROUP_SETTINGS)
+    await rig.create("t")
+    old_id = rig.broker.image.topics["t"].topic_id
+    await rig.broker.submit(DeleteTopic("t"))
+    await rig.create("t")
+    await commit(rig, G, 2)
+    assert await commit_with_id(rig, 7, old_id) is Code.UNKNOWN_TOPIC_ID
+    assert await fetch_committed(rig, G) == 2
+    await rig.stop()
 
 
 def test_group_has_no_offset_if_its_coordinator_missed_the_deletion() -> None:

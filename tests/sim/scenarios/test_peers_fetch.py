@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from tests.scenario import run_by
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.network import SimNetwork
 from tests.unit.kafka.scripted import Scripted
@@ -47,29 +48,27 @@ def run_scenario(scenario: Callable[[KafkaPeers, Scripted], Awaitable[None]]) ->
     loop.run(main())
 
 
-def test_fetch_groups_partitions_by_topic_and_names_the_replica() -> None:
-    async def tell(peers: Peers, leader: Scripted) -> None:
-        leader.script[FetchRequest] = lambda request, version: FetchResponse()
-        assert await peers.fetch(THERE, ASK, 5) == []
-        received = leader.received[0].message
-        assert leader.received[0].version == 17
-        assert (received.replica_state, received.credential) == (ReplicaState(2, (1 << 62) + 1), b"c" * 16)
-        assert (received.max_wait_ms, received.min_bytes, received.max_bytes) == (500, 1, 10 << 20)
-        assert (received.session_id, received.session_epoch) == (0, -1)
-        assert [
-            (
-                topic.topic_id, each.partition, each.current_leader_epoch, each.fetch_offset, each.last_fetched_epoch,
-                each.log_start_offset, each.partition_max_bytes,
-            )
-            for topic in received.topics
-            for each in topic.partitions
-        ] == [
-            (ORDERS, 0, 4, 100, 3, 7, 1 << 20),
-            (ORDERS, 9, 4, 8, 4, 0, 1 << 20),
-            (PARCELS, 5, 1, 0, -1, 0, 1 << 20),
-        ]  # fmt: skip
-
-    run_scenario(tell)
+@run_by(run_scenario)
+async def test_fetch_groups_partitions_by_topic_and_names_the_replica(peers: Peers, leader: Scripted) -> None:
+    leader.script[FetchRequest] = lambda request, version: FetchResponse()
+    assert await peers.fetch(THERE, ASK, 5) == []
+    received = leader.received[0].message
+    assert leader.received[0].version == 17
+    assert (received.replica_state, received.credential) == (ReplicaState(2, (1 << 62) + 1), b"c" * 16)
+    assert (received.max_wait_ms, received.min_bytes, received.max_bytes) == (500, 1, 10 << 20)
+    assert (received.session_id, received.session_epoch) == (0, -1)
+    assert [
+        (
+            topic.topic_id, each.partition, each.current_leader_epoch, each.fetch_offset, each.last_fetched_epoch,
+            each.log_start_offset, each.partition_max_bytes,
+        )
+        for topic in received.topics
+        for each in topic.partitions
+    ] == [
+        (ORDERS, 0, 4, 100, 3, 7, 1 << 20),
+        (ORDERS, 9, 4, 8, 4, 0, 1 << 20),
+        (PARCELS, 5, 1, 0, -1, 0, 1 << 20),
+    ]  # fmt: skip
 
 
 def test_every_field_of_a_fetch_reply_is_parsed() -> None:
@@ -97,24 +96,20 @@ def test_every_field_of_a_fetch_reply_is_parsed() -> None:
     run_scenario(tell)
 
 
-def test_leader_may_refuse_a_whole_fetch() -> None:
-    async def tell(peers: KafkaPeers, leader: Scripted) -> None:
-        leader.script[FetchRequest] = lambda request, version: FetchResponse(error_code=77)
-        with pytest.raises(Refused) as caught:
-            await peers.fetch(THERE, ASK, 5)
-        assert caught.value.code is Code.STALE_BROKER_EPOCH
-
-    run_scenario(tell)
+@run_by(run_scenario)
+async def test_leader_may_refuse_a_whole_fetch(peers: KafkaPeers, leader: Scripted) -> None:
+    leader.script[FetchRequest] = lambda request, version: FetchResponse(error_code=77)
+    with pytest.raises(Refused) as caught:
+        await peers.fetch(THERE, ASK, 5)
+    assert caught.value.code is Code.STALE_BROKER_EPOCH
 
 
-def test_invalid_fetch_reply_counts_as_no_reply() -> None:
-    async def tell(peers: KafkaPeers, leader: Scripted) -> None:
-        leader.script[FetchRequest] = lambda request, version: b"\0\0\0\x0a\0\0\0\1garbage"
-        with pytest.raises(Unavailable):
-            await peers.fetch(THERE, ASK, 5)
-        leader.script[FetchRequest] = lambda request, version: b"HTTP/1.1 400 Bad Request"
-        with pytest.raises(Unavailable) as caught:
-            await peers.fetch(THERE, ASK, 5)
-        assert not caught.value.final, "that address may be a broker's again"
-
-    run_scenario(tell)
+@run_by(run_scenario)
+async def test_invalid_fetch_reply_counts_as_no_reply(peers: KafkaPeers, leader: Scripted) -> None:
+    leader.script[FetchRequest] = lambda request, version: b"\0\0\0\x0a\0\0\0\1garbage"
+    with pytest.raises(Unavailable):
+        await peers.fetch(THERE, ASK, 5)
+    leader.script[FetchRequest] = lambda request, version: b"HTTP/1.1 400 Bad Request"
+    with pytest.raises(Unavailable) as caught:
+        await peers.fetch(THERE, ASK, 5)
+    assert not caught.value.final, "that address may be a broker's again"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tests.scenario import run_by
 from tests.sim.scenarios.three import SESSION, ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Code
@@ -47,27 +48,22 @@ class PipelinedProducer(NamedTuple):
 OK, MOVED, GAP = Code.NONE, Code.NOT_LEADER_OR_FOLLOWER, Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_batches_behind_a_refused_one_get_its_error_at_the_next_leader() -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        old, successor = three.others()
-        assignment = [[old.node_id, successor.node_id, three.controller.node_id]]
-        made = await three.controller.node.submit(CreateTopic("t", assignments=assignment))
-        links = [
-            await open_connection(three.network.host("client"), each.name, 9092, "client", 5)
-            for each in (old, successor)
-        ]
-        at_old, at_next_leader = (PipelinedProducer(link, made.topic_id) for link in links)
-        assert await at_old.send(0, 1) == [OK, OK]
-        assert await at_next_leader.send(2, 3) == [MOVED, MOVED]
-        await old.kill()
-        await three.wait_until(
-            lambda: any(each.tp.topic == "t" for each in successor.node.leader_replicas()), 2 * SESSION
-        )
-        assert await at_next_leader.send(4, 3) == [MOVED, MOVED], "the client has not seen the refusal of 2 yet"
-        assert await at_next_leader.send(2, 3, 4) == [OK, OK, OK]
-        assert await at_next_leader.send(6) == [GAP], "5 was never sent here"
-        assert await at_next_leader.send(5, 6) == [OK, OK]
-        for link in links:
-            link.close()
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_batches_behind_a_refused_one_get_its_error_at_the_next_leader(three: ThreeBrokers) -> None:
+    old, successor = three.others()
+    assignment = [[old.node_id, successor.node_id, three.controller.node_id]]
+    made = await three.controller.node.submit(CreateTopic("t", assignments=assignment))
+    links = [
+        await open_connection(three.network.host("client"), each.name, 9092, "client", 5) for each in (old, successor)
+    ]
+    at_old, at_next_leader = (PipelinedProducer(link, made.topic_id) for link in links)
+    assert await at_old.send(0, 1) == [OK, OK]
+    assert await at_next_leader.send(2, 3) == [MOVED, MOVED]
+    await old.kill()
+    await three.wait_until(lambda: any(each.tp.topic == "t" for each in successor.node.leader_replicas()), 2 * SESSION)
+    assert await at_next_leader.send(4, 3) == [MOVED, MOVED], "the client has not seen the refusal of 2 yet"
+    assert await at_next_leader.send(2, 3, 4) == [OK, OK, OK]
+    assert await at_next_leader.send(6) == [GAP], "5 was never sent here"
+    assert await at_next_leader.send(5, 6) == [OK, OK]
+    for link in links:
+        link.close()

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.scenario import run_by
 from tests.sim.cluster.observer import BrokenRules, Findings, patched
 from tests.sim.cluster.quota_checker import KEY, QuotaChecker, Use
 from tests.sim.harness.clock import EPOCH_MS, SimClock
@@ -154,26 +155,21 @@ def test_i28_clients_get_the_quotas_that_their_brokers_have() -> None:
     assert checker.paused > 10 and checker.unlimited > 100 and checker.changes > 10
 
 
-def test_request_that_waits_for_followers_is_charged_once() -> None:
+@run_by(run_scenario)
+async def test_request_that_waits_for_followers_is_charged_once(three: ThreeBrokers) -> None:
     """The charge comes before the reply, and not again with it."""
     records = encode_batch([(EPOCH_MS, None, bytes(5_000), ())])
-
-    async def scenario(three: ThreeBrokers) -> None:
-        leader = three.controller
-        order = [leader.node_id, *(each.node_id for each in three.others())]
-        await leader.node.submit(CreateTopic("t", assignments=[order]))
-        await leader.node.submit(AlterClientQuotas((QuotaAlteration((("user", USER),), ((KEY, 1.0),)),)))
-        client = KafkaClient(
-            three.network.host(HOSTS[0]), SimClock(three.loop), [Address(leader.name, PORT)], timeout=30.0
-        )
-        part = PartitionProduceData(index=0, records=records)
-        request = ProduceRequest(None, -1, 5_000, [TopicProduceData(name="t", partition_data=[part])])
-        got = await client.send(request, ProduceResponse, node_id=leader.node_id)
-        assert got.responses[0].partition_responses[0].error_code == 0
-        assert 5_000 < got.throttle_time_ms / 1000 + WINDOW_SECONDS < 5_500, "a byte a second, but for a first window"
-        await client.close()
-
-    run_scenario(scenario)
+    leader = three.controller
+    order = [leader.node_id, *(each.node_id for each in three.others())]
+    await leader.node.submit(CreateTopic("t", assignments=[order]))
+    await leader.node.submit(AlterClientQuotas((QuotaAlteration((("user", USER),), ((KEY, 1.0),)),)))
+    client = KafkaClient(three.network.host(HOSTS[0]), SimClock(three.loop), [Address(leader.name, PORT)], timeout=30.0)
+    part = PartitionProduceData(index=0, records=records)
+    request = ProduceRequest(None, -1, 5_000, [TopicProduceData(name="t", partition_data=[part])])
+    got = await client.send(request, ProduceResponse, node_id=leader.node_id)
+    assert got.responses[0].partition_responses[0].error_code == 0
+    assert 5_000 < got.throttle_time_ms / 1000 + WINDOW_SECONDS < 5_500, "a byte a second, but for a first window"
+    await client.close()
 
 
 def read_on(original: Any) -> Any:

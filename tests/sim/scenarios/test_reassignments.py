@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import pytest
 
+from tests.scenario import run_by
 from tests.sim.harness.clock import SimClock
 from tests.sim.rig.broker_rig import batch
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
@@ -87,67 +88,62 @@ def test_partition_moves_to_other_brokers_during_writes(seed: int) -> None:
     run_scenario(scenario, seed)
 
 
-def test_manifest_of_a_moved_partition_is_taken_over_after_a_clean_stop() -> None:
+@run_by(run_scenario)
+async def test_manifest_of_a_moved_partition_is_taken_over_after_a_clean_stop(three: ThreeBrokers) -> None:
     """This broker left its earlier leadership cleanly. The other broker, which led until now, may still write the
     manifest."""
-
-    async def scenario(three: ThreeBrokers) -> None:
-        here = next(each for each in three.others() if each.node_id != 1)
-        other = next(each for each in three.others() if each is not here)
-        await three.controller.node.submit(CreateTopic("own", assignments=[[here.node_id]]))
-        await three.controller.node.submit(CreateTopic("t", assignments=[[other.node_id]]))
-        await three.wait_until(lambda: is_leading(other), 10)
-        theirs = other.node.leader_replica("t", 0)
-        await theirs.append(batch([b"one"]))
-        theirs.roll()
-        await three.wait_until(lambda: theirs.cold_end_offset == 1, 60)
-        await here.stop()
-        await here.start()
-        await three.wait_until(three.is_everyone_known, 10)
-        assert not here.node.leader_replica("own", 0).takeover_pending, "nobody else has ever led it"
-        assert await move(three, here.node_id) is None
-        await three.wait_until(lambda: partition_image(three).leader == here.node_id and is_leading(here), 30)
-        moved = here.node.leader_replica("t", 0)
-        assert moved.manifest is not None
-        assert moved.takeover_pending or moved.manifest.leader_epoch == moved.leader_epoch, (
-            "the change of another may still land"
-        )
-
-    run_scenario(scenario)
+    here = next(each for each in three.others() if each.node_id != 1)
+    other = next(each for each in three.others() if each is not here)
+    await three.controller.node.submit(CreateTopic("own", assignments=[[here.node_id]]))
+    await three.controller.node.submit(CreateTopic("t", assignments=[[other.node_id]]))
+    await three.wait_until(lambda: is_leading(other), 10)
+    theirs = other.node.leader_replica("t", 0)
+    await theirs.append(batch([b"one"]))
+    theirs.roll()
+    await three.wait_until(lambda: theirs.cold_end_offset == 1, 60)
+    await here.stop()
+    await here.start()
+    await three.wait_until(three.is_everyone_known, 10)
+    assert not here.node.leader_replica("own", 0).takeover_pending, "nobody else has ever led it"
+    assert await move(three, here.node_id) is None
+    await three.wait_until(lambda: partition_image(three).leader == here.node_id and is_leading(here), 30)
+    moved = here.node.leader_replica("t", 0)
+    assert moved.manifest is not None
+    assert moved.takeover_pending or moved.manifest.leader_epoch == moved.leader_epoch, (
+        "the change of another may still land"
+    )
 
 
 def has_replica(broker: SimBroker) -> bool:
     return any(each.tp == AT for each in broker.node.hosted_replicas.list_replicas())
 
 
-def test_reassignment_to_a_dead_broker_waits_and_can_be_cancelled() -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        stays, goes = three.controller.node_id, three.others()[0].node_id
-        await three.controller.node.submit(CreateTopic("t", assignments=[[stays]]))
-        acked = await write(three, 5)
-        await three.brokers[goes].kill()
-        image = three.controller.node.image
-        asked = Reassign((Move(image.topics["t"].topic_id, 0, (goes,)),))
-        await three.wait_until(lambda: not three.controller.node.image.brokers[goes].live, 3)
-        (refused,) = await three.controller.node.submit(asked)
-        assert isinstance(refused, Refused) and refused.code is Code.INVALID_REPLICA_ASSIGNMENT
-        await three.brokers[goes].start()
-        await three.wait_until(three.is_everyone_known, 5)
-        three.network.cut(f"b{goes}", f"b{stays}")
-        assert (await three.controller.node.submit(asked)) == (None,)
-        await asyncio.sleep(10)
-        assert partition_image(three).is_reassigning and partition_image(three).leader == stays
-        acked += await write(three, 5)
-        (off,) = await three.controller.node.submit(Reassign((Move(image.topics["t"].topic_id, 0, None),)))
-        assert off is None
-        three.network.heal()
-        await three.wait_until(lambda: partition_image(three).isr == (stays,) and is_leading(three.brokers[stays]), 5)
-        await three.wait_until(three.is_everyone_known, 20)
-        await three.wait_until(lambda: not has_replica(three.brokers[goes]), 5)
-        acked += await write(three, 5)
-        assert all(value in read_log(three.brokers[stays]) for value in acked)
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_reassignment_to_a_dead_broker_waits_and_can_be_cancelled(three: ThreeBrokers) -> None:
+    stays, goes = three.controller.node_id, three.others()[0].node_id
+    await three.controller.node.submit(CreateTopic("t", assignments=[[stays]]))
+    acked = await write(three, 5)
+    await three.brokers[goes].kill()
+    image = three.controller.node.image
+    asked = Reassign((Move(image.topics["t"].topic_id, 0, (goes,)),))
+    await three.wait_until(lambda: not three.controller.node.image.brokers[goes].live, 3)
+    (refused,) = await three.controller.node.submit(asked)
+    assert isinstance(refused, Refused) and refused.code is Code.INVALID_REPLICA_ASSIGNMENT
+    await three.brokers[goes].start()
+    await three.wait_until(three.is_everyone_known, 5)
+    three.network.cut(f"b{goes}", f"b{stays}")
+    assert (await three.controller.node.submit(asked)) == (None,)
+    await asyncio.sleep(10)
+    assert partition_image(three).is_reassigning and partition_image(three).leader == stays
+    acked += await write(three, 5)
+    (off,) = await three.controller.node.submit(Reassign((Move(image.topics["t"].topic_id, 0, None),)))
+    assert off is None
+    three.network.heal()
+    await three.wait_until(lambda: partition_image(three).isr == (stays,) and is_leading(three.brokers[stays]), 5)
+    await three.wait_until(three.is_everyone_known, 20)
+    await three.wait_until(lambda: not has_replica(three.brokers[goes]), 5)
+    acked += await write(three, 5)
+    assert all(value in read_log(three.brokers[stays]) for value in acked)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -178,29 +174,26 @@ def test_broker_drops_a_partition_that_left_it_while_it_was_down(seed: int) -> N
     run_scenario(scenario, seed)
 
 
-def test_broker_is_emptied_and_refilled() -> None:
+@run_by(run_scenario)
+async def test_broker_is_emptied_and_refilled(three: ThreeBrokers) -> None:
     """The plans and requests are those of the commands, over the wire."""
-
-    async def scenario(three: ThreeBrokers) -> None:
-        made = await three.controller.node.submit(CreateTopic("t", 6, 2))
-        acked = await write(three, 10)
-        gone = three.others()[0].node_id
-        client = KafkaClient(three.network.host("far"), SimClock(three.loop), [Address("b1", 9092)])
-        before = await fetch_placement(client)
-        assert before.replicas == {PartitionName("t", p): each.replicas for p, each in enumerate(made.partitions)}
-        await reassign_and_wait(client, plan_drain(before.replicas, before.racks, gone, before.leaderless))
-        empty = await fetch_placement(client)
-        assert count_replicas(empty, gone) == 0 and count_replicas(before, gone) == 4
-        await three.wait_until(lambda: not three.brokers[gone].node.hosted_replicas.list_replicas(), 5)
-        acked += await write(three, 10)
-        await reassign_and_wait(client, plan_balance(empty.replicas, empty.racks))
-        assert [count_replicas(await fetch_placement(client), node) for node in (1, 2, 3)] == [4, 4, 4]
-        acked += await write(three, 10)
-        (leader,) = (each for each in three.brokers.values() if is_leading(each))
-        assert all(value in read_log(leader) for value in acked)
-        await client.close()
-
-    run_scenario(scenario)
+    made = await three.controller.node.submit(CreateTopic("t", 6, 2))
+    acked = await write(three, 10)
+    gone = three.others()[0].node_id
+    client = KafkaClient(three.network.host("far"), SimClock(three.loop), [Address("b1", 9092)])
+    before = await fetch_placement(client)
+    assert before.replicas == {PartitionName("t", p): each.replicas for p, each in enumerate(made.partitions)}
+    await reassign_and_wait(client, plan_drain(before.replicas, before.racks, gone, before.leaderless))
+    empty = await fetch_placement(client)
+    assert count_replicas(empty, gone) == 0 and count_replicas(before, gone) == 4
+    await three.wait_until(lambda: not three.brokers[gone].node.hosted_replicas.list_replicas(), 5)
+    acked += await write(three, 10)
+    await reassign_and_wait(client, plan_balance(empty.replicas, empty.racks))
+    assert [count_replicas(await fetch_placement(client), node) for node in (1, 2, 3)] == [4, 4, 4]
+    acked += await write(three, 10)
+    (leader,) = (each for each in three.brokers.values() if is_leading(each))
+    assert all(value in read_log(leader) for value in acked)
+    await client.close()
 
 
 async def reassign_and_wait(client: KafkaClient, moves: dict[PartitionName, tuple[int, ...]]) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.e2e.kafka_site import values_of
+from tests.scenario import run_by
 from tests.sim.harness.machine import SimMachine
 from tests.sim.rig.broker_rig import batch, read_values
 from tests.sim.scenarios.recreated_topic import AT, OLD, SECONDS, RecreatedTopic, code_of, run_recreated
@@ -147,21 +148,17 @@ def test_records_are_not_appended_to_the_log_of_another_topic(replicas: int, ack
 
 
 @EVERY_REFERENCE
-def test_records_of_another_topic_are_not_read(how: str) -> None:
-    async def scenario(again: RecreatedTopic) -> None:
-        for topic_id in (again.old_replica.topic_id, ""):
-            for _ in range(3):
-                assert len((await again.fetch(topic_id, 0))[1]) == OLD
-        await again.recreate()
-        assert await again.fetch(topic_id_for(again, how), 0) == (REFUSED[how], [])
-        new = await again.release_slow()
-        await new.append(batch([b"new"]), acks=ACKS_ALL)
-        asked = topic_id_for(again, how)
-        assert await again.fetch(asked, 0) == (
-            (Code.NONE, [b"new"]) if how != "old id" else (Code.UNKNOWN_TOPIC_ID, [])
-        )
-
-    run_recreated(scenario)
+@run_by(run_recreated)
+async def test_records_of_another_topic_are_not_read(again: RecreatedTopic, *, how: str) -> None:
+    for topic_id in (again.old_replica.topic_id, ""):
+        for _ in range(3):
+            assert len((await again.fetch(topic_id, 0))[1]) == OLD
+    await again.recreate()
+    assert await again.fetch(topic_id_for(again, how), 0) == (REFUSED[how], [])
+    new = await again.release_slow()
+    await new.append(batch([b"new"]), acks=ACKS_ALL)
+    asked = topic_id_for(again, how)
+    assert await again.fetch(asked, 0) == ((Code.NONE, [b"new"]) if how != "old id" else (Code.UNKNOWN_TOPIC_ID, []))
 
 
 @EVERY_REFERENCE
@@ -202,16 +199,16 @@ async def describe_producers(link: BrokerConnection) -> int:
 
 
 @pytest.mark.parametrize("ask", [list_offsets, delete_records, end_of_epoch, describe_producers])
-def test_requests_by_name_do_not_reach_another_topic(ask: Callable[[BrokerConnection], Awaitable[int]]) -> None:
-    async def scenario(again: RecreatedTopic) -> None:
-        link = await again.link(again.slow)
-        assert code_of(await ask(link)) is Code.NONE
-        await again.recreate()
-        assert code_of(await ask(link)) is Code.NOT_LEADER_OR_FOLLOWER
-        await again.release_slow()
-        assert code_of(await ask(link)) is Code.NONE
-
-    run_recreated(scenario)
+@run_by(run_recreated)
+async def test_requests_by_name_do_not_reach_another_topic(
+    again: RecreatedTopic, *, ask: Callable[[BrokerConnection], Awaitable[int]]
+) -> None:
+    link = await again.link(again.slow)
+    assert code_of(await ask(link)) is Code.NONE
+    await again.recreate()
+    assert code_of(await ask(link)) is Code.NOT_LEADER_OR_FOLLOWER
+    await again.release_slow()
+    assert code_of(await ask(link)) is Code.NONE
 
 
 # -- who waits --------------------------------------------------------------------------------------------------------
@@ -219,31 +216,28 @@ def test_requests_by_name_do_not_reach_another_topic(ask: Callable[[BrokerConnec
 
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("by_id", [False, True])
-def test_parked_fetch_fails_when_its_topic_is_gone(by_id: bool, late: bool) -> None:
+@run_by(run_recreated)
+async def test_parked_fetch_fails_when_its_topic_is_gone(again: RecreatedTopic, *, by_id: bool, late: bool) -> None:
     """It fails even if the second topic has a leader and records at that offset before the fetch checks again."""
-
-    async def scenario(again: RecreatedTopic) -> None:
-        asked = again.old_replica.topic_id if by_id else ""
-        waiting = asyncio.create_task(again.fetch(asked, OLD, wait_ms=20_000))
-        await asyncio.sleep(1)
-        assert not waiting.done()
-        began = again.three.now
-        if late:
-            await again.recreate()
-            code, values = await waiting
-            await again.release_slow()
-        else:
-            await again.three.controller.node.submit(DeleteTopic("t", again.old_replica.topic_id))
-            again.new_id = await again._create_topic()
-            await again.three.wait_until(again.is_led, SECONDS)
-            new = again.slow.node.leader_replica(*AT)
-            for number in range(OLD + 2):
-                new.append_now(batch([b"new-%d" % number]), ACKS_ALL)
-            code, values = await waiting
-        assert again.three.now - began < 10 and values == []
-        assert code in (*GONE, Code.NOT_LEADER_OR_FOLLOWER)
-
-    run_recreated(scenario)
+    asked = again.old_replica.topic_id if by_id else ""
+    waiting = asyncio.create_task(again.fetch(asked, OLD, wait_ms=20_000))
+    await asyncio.sleep(1)
+    assert not waiting.done()
+    began = again.three.now
+    if late:
+        await again.recreate()
+        code, values = await waiting
+        await again.release_slow()
+    else:
+        await again.three.controller.node.submit(DeleteTopic("t", again.old_replica.topic_id))
+        again.new_id = await again._create_topic()
+        await again.three.wait_until(again.is_led, SECONDS)
+        new = again.slow.node.leader_replica(*AT)
+        for number in range(OLD + 2):
+            new.append_now(batch([b"new-%d" % number]), ACKS_ALL)
+        code, values = await waiting
+    assert again.three.now - began < 10 and values == []
+    assert code in (*GONE, Code.NOT_LEADER_OR_FOLLOWER)
 
 
 def test_waiting_produce_fails_when_its_topic_is_gone() -> None:
@@ -264,80 +258,73 @@ def test_waiting_produce_fails_when_its_topic_is_gone() -> None:
 # -- groups -----------------------------------------------------------------------------------------------------------
 
 
-def test_offset_committed_for_the_second_topic_stays() -> None:
+@run_by(run_recreated)
+async def test_offset_committed_for_the_second_topic_stays(again: RecreatedTopic) -> None:
     """The offsets of the first topic are removed before any offset of the second can be committed."""
+    node = again.slow.node
+    await again.three.controller.node.submit(CreateTopic(OFFSETS_TOPIC, assignments=[[again.slow.node_id]]))
+    await again.three.wait_until(
+        lambda: node.hosted_replicas.find_leader(TopicPartition(OFFSETS_TOPIC, 0)) is not None, SECONDS
+    )
 
-    async def scenario(again: RecreatedTopic) -> None:
-        node = again.slow.node
-        await again.three.controller.node.submit(CreateTopic(OFFSETS_TOPIC, assignments=[[again.slow.node_id]]))
-        await again.three.wait_until(
-            lambda: node.hosted_replicas.find_leader(TopicPartition(OFFSETS_TOPIC, 0)) is not None, SECONDS
-        )
+    async def committed_offset() -> int:
+        fetched = await node.group_coordinators.submit("g", FetchOffsets("g", (AT,)))
+        return int(fetched.offsets[0].offset)
 
-        async def committed_offset() -> int:
-            fetched = await node.group_coordinators.submit("g", FetchOffsets("g", (AT,)))
-            return int(fetched.offsets[0].offset)
-
-        await node.group_coordinators.submit("g", CommitOffsets("g", (PartitionOffset("t", 0, 3),)))
-        assert await committed_offset() == 3
-        await again.recreate()
-        assert await committed_offset() == NO_OFFSET
-        await node.group_coordinators.submit("g", CommitOffsets("g", (PartitionOffset("t", 0, 1),)))
-        await again.release_slow()
-        await asyncio.sleep(1)
-        assert await committed_offset() == 1
-
-    run_recreated(scenario)
+    await node.group_coordinators.submit("g", CommitOffsets("g", (PartitionOffset("t", 0, 3),)))
+    assert await committed_offset() == 3
+    await again.recreate()
+    assert await committed_offset() == NO_OFFSET
+    await node.group_coordinators.submit("g", CommitOffsets("g", (PartitionOffset("t", 0, 1),)))
+    await again.release_slow()
+    await asyncio.sleep(1)
+    assert await committed_offset() == 1
 
 
 # -- what has the name is not enough ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", [12, 17])
-def test_fetch_continues_with_its_own_topic_only(version: int) -> None:
+@run_by(run_recreated)
+async def test_fetch_continues_with_its_own_topic_only(again: RecreatedTopic, *, version: int) -> None:
     """The rule holds for fetches by name too: the second topic has a leader by the time the fetch checks again."""
-
-    async def scenario(again: RecreatedTopic) -> None:
-        caller = Caller(ANONYMOUS, "far")
-        fetches = again.slow.server.dispatch.fetch_handler.fetches.sources.find(caller)
-        asked = RequestedTopic(decode_uuid(again.old_replica.topic_id) if version >= TOPIC_IDS_FROM else b"t", "t", [])
-        before = fetches.find_source(version, asked, 0, "")
-        assert before is again.old_replica.reads
-        await again.recreate()
-        new = await again.release_slow()
-        if version < TOPIC_IDS_FROM:
-            assert fetches.find_source(version, asked, 0, "") is new.reads
-        with pytest.raises(Refused) as caught:
-            fetches.find_same_topic(version, asked, 0, "", before)
-        assert caught.value.code in GONE
-
-    run_recreated(scenario)
+    caller = Caller(ANONYMOUS, "far")
+    fetches = again.slow.server.dispatch.fetch_handler.fetches.sources.find(caller)
+    asked = RequestedTopic(decode_uuid(again.old_replica.topic_id) if version >= TOPIC_IDS_FROM else b"t", "t", [])
+    before = fetches.find_source(version, asked, 0, "")
+    assert before is again.old_replica.reads
+    await again.recreate()
+    new = await again.release_slow()
+    if version < TOPIC_IDS_FROM:
+        assert fetches.find_source(version, asked, 0, "") is new.reads
+    with pytest.raises(Refused) as caught:
+        fetches.find_same_topic(version, asked, 0, "", before)
+    assert caught.value.code in GONE
 
 
-def test_log_opened_for_a_topic_deleted_meanwhile_is_not_led(monkeypatch: pytest.MonkeyPatch) -> None:
+@run_by(run_recreated)
+async def test_log_opened_for_a_topic_deleted_meanwhile_is_not_led(
+    again: RecreatedTopic, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The broker becomes leader again while the bucket delays the manifest of the partition."""
+    three, slow = again.three, again.slow
+    led = list[str]()
 
-    async def scenario(again: RecreatedTopic) -> None:
-        three, slow = again.three, again.slow
-        led = list[str]()
+    def note(replica: LeaderReplica) -> None:
+        led.append(replica.topic_id)
+        on_lead(replica)
 
-        def note(replica: LeaderReplica) -> None:
-            led.append(replica.topic_id)
-            on_lead(replica)
-
-        stored_ends = slow.node.stored_ends
-        on_lead = stored_ends.on_lead
-        monkeypatch.setattr(stored_ends, "on_lead", note)
-        slow.machine.faults.first_byte_seconds = 3.0
-        await three.controller.node.submit(FenceBroker(slow.node_id, slow.node.incarnation))
-        await three.wait_until(lambda: again.old_replica.is_stopped, SECONDS)
-        await three.wait_until(lambda: is_leader(slow), SECONDS)
-        await three.controller.node.submit(DeleteTopic("t", again.old_replica.topic_id))
-        again.new_id = await again._create_topic()
-        await three.wait_until(again.is_led, SECONDS)
-        assert led == [again.new_id]
-
-    run_recreated(scenario)
+    stored_ends = slow.node.stored_ends
+    on_lead = stored_ends.on_lead
+    monkeypatch.setattr(stored_ends, "on_lead", note)
+    slow.machine.faults.first_byte_seconds = 3.0
+    await three.controller.node.submit(FenceBroker(slow.node_id, slow.node.incarnation))
+    await three.wait_until(lambda: again.old_replica.is_stopped, SECONDS)
+    await three.wait_until(lambda: is_leader(slow), SECONDS)
+    await three.controller.node.submit(DeleteTopic("t", again.old_replica.topic_id))
+    again.new_id = await again._create_topic()
+    await three.wait_until(again.is_led, SECONDS)
+    assert led == [again.new_id]
 
 
 def is_leader(broker: SimBroker) -> bool:
@@ -345,17 +332,14 @@ def is_leader(broker: SimBroker) -> bool:
     return topic is not None and topic.partitions[0].leader == broker.node_id
 
 
-def test_log_end_of_the_first_topic_is_not_reported_for_the_second() -> None:
+@run_by(run_recreated)
+async def test_log_end_of_the_first_topic_is_not_reported_for_the_second(again: RecreatedTopic) -> None:
     """A starting broker reports the ends of its logs, and the controller elects leaders by them. The broker opened
     these logs by an older image."""
-
-    async def scenario(again: RecreatedTopic) -> None:
-        log_store = again.slow.node.hosted_replicas.log_store
-        assert log_store.end_of(AT, again.old_replica.topic_id) == (0, OLD)
-        await again.recreate()
-        assert log_store.end_of(AT, again.new_id) == (-1, 0)
-        new = await again.release_slow()
-        await new.append(batch([b"new"]), acks=ACKS_ALL)
-        assert log_store.end_of(AT, again.new_id) == (0, 1)
-
-    run_recreated(scenario)
+    log_store = again.slow.node.hosted_replicas.log_store
+    assert log_store.end_of(AT, again.old_replica.topic_id) == (0, OLD)
+    await again.recreate()
+    assert log_store.end_of(AT, again.new_id) == (-1, 0)
+    new = await again.release_slow()
+    await new.append(batch([b"new"]), acks=ACKS_ALL)
+    assert log_store.end_of(AT, again.new_id) == (0, 1)

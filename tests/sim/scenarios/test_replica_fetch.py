@@ -12,6 +12,7 @@ from functools import partial
 import pytest
 
 from tests.e2e.kafka_site import produce, values_of
+from tests.scenario import run_by
 from tests.sim.harness.streams import SimStream
 from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, run
 from tiered.config.listeners import Endpoint
@@ -99,207 +100,185 @@ def append_locally(leader: LeaderReplica, *values: bytes) -> None:
         leader.append_now(batch([value]), 1)
 
 
-def test_fetch_offset_of_a_follower_commits_the_records_below() -> None:
-    async def scenario(it: ReplicaFetchRig) -> None:
-        (leader,) = it.leaders
-        append_locally(leader, b"a", b"b", b"c")
-        assert leader.high_watermark == 0
-        (part,) = await it.fetch(0)
-        assert (part.topic_id, part.partition, part.code, part.diverging_epoch) == (leader.topic_id, 0, 0, None)
-        assert values_of(part.records) == [b"a", b"b", b"c"]
-        assert (part.high_watermark, part.log_start_offset, part.local_start_offset, part.cold_end_offset) == (0,) * 4
-        assert leader.high_watermark == 0, "it has nothing yet"
-        (part,) = await it.fetch(2)
-        assert leader.high_watermark == part.high_watermark == 2
-        assert values_of(part.records) == [b"c"]
-        (part,) = await it.fetch(3)
-        assert leader.high_watermark == part.high_watermark == 3 and part.records == b""
-
-    run_with_rig(scenario)
+@run_by(run_with_rig)
+async def test_fetch_offset_of_a_follower_commits_the_records_below(it: ReplicaFetchRig) -> None:
+    (leader,) = it.leaders
+    append_locally(leader, b"a", b"b", b"c")
+    assert leader.high_watermark == 0
+    (part,) = await it.fetch(0)
+    assert (part.topic_id, part.partition, part.code, part.diverging_epoch) == (leader.topic_id, 0, 0, None)
+    assert values_of(part.records) == [b"a", b"b", b"c"]
+    assert (part.high_watermark, part.log_start_offset, part.local_start_offset, part.cold_end_offset) == (0,) * 4
+    assert leader.high_watermark == 0, "it has nothing yet"
+    (part,) = await it.fetch(2)
+    assert leader.high_watermark == part.high_watermark == 2
+    assert values_of(part.records) == [b"c"]
+    (part,) = await it.fetch(3)
+    assert leader.high_watermark == part.high_watermark == 3 and part.records == b""
 
 
-def test_records_are_acknowledged_once_a_follower_has_all_of_their_batch() -> None:
-    async def scenario(it: ReplicaFetchRig) -> None:
-        (leader,) = it.leaders
-        link = await open_connection(it.rig.network.host("far"), "one", 9092, "far", 5)
-        asked = produce(leader, b"a", b"b", b"c")
-        produced = asyncio.create_task(link.send(asked, ProduceResponse, 30, 11))
-        await it.rig.wait_until(lambda: leader.log.end_offset == 3)
-        await it.fetch(0)
-        await asyncio.sleep(1)
-        assert not produced.done()
-        await it.fetch(3)
-        answer = await produced
-        assert answer.responses[0].partition_responses[0].error_code == 0
-        link.close()
-
-    run_with_rig(scenario)
+@run_by(run_with_rig)
+async def test_records_are_acknowledged_once_a_follower_has_all_of_their_batch(it: ReplicaFetchRig) -> None:
+    (leader,) = it.leaders
+    link = await open_connection(it.rig.network.host("far"), "one", 9092, "far", 5)
+    asked = produce(leader, b"a", b"b", b"c")
+    produced = asyncio.create_task(link.send(asked, ProduceResponse, 30, 11))
+    await it.rig.wait_until(lambda: leader.log.end_offset == 3)
+    await it.fetch(0)
+    await asyncio.sleep(1)
+    assert not produced.done()
+    await it.fetch(3)
+    answer = await produced
+    assert answer.responses[0].partition_responses[0].error_code == 0
+    link.close()
 
 
-def test_records_that_no_follower_fetches_are_not_acknowledged() -> None:
-    async def scenario(it: ReplicaFetchRig) -> None:
-        (leader,) = it.leaders
-        link = await open_connection(it.rig.network.host("far"), "one", 9092, "far", 5)
-        asked = produce(leader, b"a")
-        asked.timeout_ms = 1_000  # much less than it takes until the follower leaves the in-sync set
-        for _ in range(2):  # the second one is like the first, and need not be parsed
-            answer = await link.send(asked, ProduceResponse, 30, 11)
-            assert answer.responses[0].partition_responses[0].error_code == Code.REQUEST_TIMED_OUT.number
-        link.close()
-
-    run_with_rig(scenario)
+@run_by(run_with_rig)
+async def test_records_that_no_follower_fetches_are_not_acknowledged(it: ReplicaFetchRig) -> None:
+    (leader,) = it.leaders
+    link = await open_connection(it.rig.network.host("far"), "one", 9092, "far", 5)
+    asked = produce(leader, b"a")
+    asked.timeout_ms = 1_000  # much less than it takes until the follower leaves the in-sync set
+    for _ in range(2):  # the second one is like the first, and need not be parsed
+        answer = await link.send(asked, ProduceResponse, 30, 11)
+        assert answer.responses[0].partition_responses[0].error_code == Code.REQUEST_TIMED_OUT.number
+    link.close()
 
 
-def test_fetch_at_the_log_end_waits_for_the_next_append() -> None:
-    async def scenario(it: ReplicaFetchRig) -> None:
-        leader, other = it.leaders
-        loop = it.rig.loop
-        began = loop.time()
-        (nothing, _) = await it.fetch(0, 0, wait_ms=500)
-        assert 0.5 <= loop.time() - began < 0.6 and nothing.records == b""
-        waiting = asyncio.create_task(it.fetch(0, 0, wait_ms=60_000))
-        await it.rig.wait_until(lambda: bool(it.server.dispatch.fetch_handler.replica_fetches.parked.fetches))
-        began = loop.time()
-        append_locally(other, b"x", b"y")
-        (part,) = await waiting
-        assert loop.time() - began < 0.1
-        assert part.partition == 1 and values_of(part.records) == [b"x", b"y"]
-        assert not leader.reads.end_listeners and not other.reads.end_listeners
-
-    run_with_rig(scenario, partitions=2)
+@run_by(run_with_rig, partitions=2)
+async def test_fetch_at_the_log_end_waits_for_the_next_append(it: ReplicaFetchRig) -> None:
+    leader, other = it.leaders
+    loop = it.rig.loop
+    began = loop.time()
+    (nothing, _) = await it.fetch(0, 0, wait_ms=500)
+    assert 0.5 <= loop.time() - began < 0.6 and nothing.records == b""
+    waiting = asyncio.create_task(it.fetch(0, 0, wait_ms=60_000))
+    await it.rig.wait_until(lambda: bool(it.server.dispatch.fetch_handler.replica_fetches.parked.fetches))
+    began = loop.time()
+    append_locally(other, b"x", b"y")
+    (part,) = await waiting
+    assert loop.time() - began < 0.1
+    assert part.partition == 1 and values_of(part.records) == [b"x", b"y"]
+    assert not leader.reads.end_listeners and not other.reads.end_listeners
 
 
-def test_reply_has_only_partitions_with_news() -> None:
-    async def scenario(it: ReplicaFetchRig) -> None:
-        leader, _ = it.leaders
-        append_locally(leader, b"a", b"b")
-        assert len(await it.fetch(2, 0)) == 2
-        for _ in range(3):
-            assert await it.fetch(2, 0) == []
-        await asyncio.sleep(LAST_REPLY_SECONDS + 0.1)
-        assert len(await it.fetch(2, 0)) == 2, "an answer may have been lost"
+@run_by(run_with_rig, partitions=2)
+async def test_reply_has_only_partitions_with_news(it: ReplicaFetchRig) -> None:
+    leader, _ = it.leaders
+    append_locally(leader, b"a", b"b")
+    assert len(await it.fetch(2, 0)) == 2
+    for _ in range(3):
         assert await it.fetch(2, 0) == []
-        append_locally(leader, b"c")
-        (part,) = await it.fetch(2, 0)
-        assert values_of(part.records) == [b"c"] and part.high_watermark == 2
-        (part,) = await it.fetch(3, 0)
-        assert part.high_watermark == 3 and part.records == b""
-        append_locally(leader, b"d")
-        leader.log.advance_start(2)
-        await it.fetch(3, 0)
-        (part,) = await it.fetch(4, 0)
-        assert (part.high_watermark, part.log_start_offset) == (4, 2)
-
-    run_with_rig(scenario, partitions=2)
-
-
-def test_repeated_fetch_keeps_a_follower_caught_up() -> None:
-    async def scenario(it: ReplicaFetchRig) -> None:
-        (leader,) = it.leaders
-        append_locally(leader, b"a")
-        for _ in range(20):
-            await it.fetch(1)
-            await asyncio.sleep(1)
-        append_locally(leader, b"b")
-        lag_ns = int(3e9)
-        assert not leader.state.is_lagging(2, it.rig.broker.world.clock.mono_ns(), lag_ns)
-        await asyncio.sleep(4)
-        assert leader.state.is_lagging(2, it.rig.broker.world.clock.mono_ns(), lag_ns)
-        it.incarnation = incarnation_number(LATER)
-        with pytest.raises(Refused):
-            await it.fetch(1)
-
-    run_with_rig(scenario)
+    await asyncio.sleep(LAST_REPLY_SECONDS + 0.1)
+    assert len(await it.fetch(2, 0)) == 2, "an answer may have been lost"
+    assert await it.fetch(2, 0) == []
+    append_locally(leader, b"c")
+    (part,) = await it.fetch(2, 0)
+    assert values_of(part.records) == [b"c"] and part.high_watermark == 2
+    (part,) = await it.fetch(3, 0)
+    assert part.high_watermark == 3 and part.records == b""
+    append_locally(leader, b"d")
+    leader.log.advance_start(2)
+    await it.fetch(3, 0)
+    (part,) = await it.fetch(4, 0)
+    assert (part.high_watermark, part.log_start_offset) == (4, 2)
 
 
-def test_resigning_leader_replies_to_parked_fetches() -> None:
-    async def scenario(it: ReplicaFetchRig) -> None:
-        waiting = asyncio.create_task(it.fetch(0, wait_ms=60_000))
-        await it.rig.wait_until(lambda: bool(it.server.dispatch.fetch_handler.replica_fetches.parked.fetches))
-        it.rig.broker.hosted_replicas.refuse(Refused(Code.NOT_LEADER_OR_FOLLOWER, "another one leads it"))
-        (part,) = await waiting
-        assert part.code == Code.NOT_LEADER_OR_FOLLOWER.number
-
-    run_with_rig(scenario)
-
-
-def test_diverged_logs_and_wrong_epochs_are_reported_per_partition() -> None:
-    async def scenario(it: ReplicaFetchRig) -> None:
-        (leader,) = it.leaders
-        append_locally(leader, b"a", b"b")
-        (part,) = await it.fetch(5)
-        assert (part.code, part.diverging_epoch, part.records) == (0, DivergingEpoch(0, 2), b"")
-        (part,) = await it.fetch(0, epoch=-1)
-        assert part.code == Code.FENCED_LEADER_EPOCH.number
-        (part,) = await it.fetch(0, epoch=3)
-        assert part.code == Code.UNKNOWN_LEADER_EPOCH.number
-        unknown = it.ask(0)._replace(
-            partitions=[
-                it.ask(0).partitions[0]._replace(partition=7),
-                it.ask(0).partitions[0]._replace(topic_id=TopicId("A" * 21 + "Q")),
-            ]
-        )
-        codes = {part.code for part in await it.peers.fetch(THERE, unknown, 5)}
-        assert codes == {Code.UNKNOWN_TOPIC_OR_PARTITION.number, Code.UNKNOWN_TOPIC_ID.number}
-        assert leader.high_watermark == 0 and leader.state.follower_offset(2) is None
-
-    run_with_rig(scenario)
-
-
-def test_only_the_registered_incarnation_may_fetch() -> None:
-    async def scenario(it: ReplicaFetchRig) -> None:
-        (leader,) = it.leaders
-        append_locally(leader, b"a")
-
-        async def refuse() -> Code:
-            with pytest.raises(Refused) as caught:
-                await it.fetch(1)
-            assert leader.high_watermark == 0 and leader.state.follower_offset(2) is None
-            return caught.value.code
-
-        it.incarnation = incarnation_number(LATER)
-        assert await refuse() is Code.STALE_BROKER_EPOCH
-        it.incarnation, it.node_id = incarnation_number(INCARNATION), 3
-        assert await refuse() is Code.BROKER_ID_NOT_REGISTERED
-        it.node_id = 1
-        assert await refuse() is Code.STALE_BROKER_EPOCH
-        it.node_id = 2
+@run_by(run_with_rig)
+async def test_repeated_fetch_keeps_a_follower_caught_up(it: ReplicaFetchRig) -> None:
+    (leader,) = it.leaders
+    append_locally(leader, b"a")
+    for _ in range(20):
         await it.fetch(1)
-        assert leader.high_watermark == 1
+        await asyncio.sleep(1)
+    append_locally(leader, b"b")
+    lag_ns = int(3e9)
+    assert not leader.state.is_lagging(2, it.rig.broker.world.clock.mono_ns(), lag_ns)
+    await asyncio.sleep(4)
+    assert leader.state.is_lagging(2, it.rig.broker.world.clock.mono_ns(), lag_ns)
+    it.incarnation = incarnation_number(LATER)
+    with pytest.raises(Refused):
+        await it.fetch(1)
 
-    run_with_rig(scenario)
+
+@run_by(run_with_rig)
+async def test_resigning_leader_replies_to_parked_fetches(it: ReplicaFetchRig) -> None:
+    waiting = asyncio.create_task(it.fetch(0, wait_ms=60_000))
+    await it.rig.wait_until(lambda: bool(it.server.dispatch.fetch_handler.replica_fetches.parked.fetches))
+    it.rig.broker.hosted_replicas.refuse(Refused(Code.NOT_LEADER_OR_FOLLOWER, "another one leads it"))
+    (part,) = await waiting
+    assert part.code == Code.NOT_LEADER_OR_FOLLOWER.number
 
 
-def test_fetch_of_a_stopped_broker_is_refused() -> None:
-    async def scenario(it: ReplicaFetchRig) -> None:
-        (leader,) = it.leaders
-        append_locally(leader, b"a")
-        image = it.rig.broker.image
-        stopped = dict(image.brokers) | {2: replace(image.brokers[2], alive=False)}
-        it.rig.broker.cluster.loader.image = replace(image, brokers_image=BrokersImage(stopped))
+@run_by(run_with_rig)
+async def test_diverged_logs_and_wrong_epochs_are_reported_per_partition(it: ReplicaFetchRig) -> None:
+    (leader,) = it.leaders
+    append_locally(leader, b"a", b"b")
+    (part,) = await it.fetch(5)
+    assert (part.code, part.diverging_epoch, part.records) == (0, DivergingEpoch(0, 2), b"")
+    (part,) = await it.fetch(0, epoch=-1)
+    assert part.code == Code.FENCED_LEADER_EPOCH.number
+    (part,) = await it.fetch(0, epoch=3)
+    assert part.code == Code.UNKNOWN_LEADER_EPOCH.number
+    unknown = it.ask(0)._replace(
+        partitions=[
+            it.ask(0).partitions[0]._replace(partition=7),
+            it.ask(0).partitions[0]._replace(topic_id=TopicId("A" * 21 + "Q")),
+        ]
+    )
+    codes = {part.code for part in await it.peers.fetch(THERE, unknown, 5)}
+    assert codes == {Code.UNKNOWN_TOPIC_OR_PARTITION.number, Code.UNKNOWN_TOPIC_ID.number}
+    assert leader.high_watermark == 0 and leader.state.follower_offset(2) is None
+
+
+@run_by(run_with_rig)
+async def test_only_the_registered_incarnation_may_fetch(it: ReplicaFetchRig) -> None:
+    (leader,) = it.leaders
+    append_locally(leader, b"a")
+
+    async def refuse() -> Code:
         with pytest.raises(Refused) as caught:
             await it.fetch(1)
-        assert caught.value.code is Code.STALE_BROKER_EPOCH
-        assert leader.state.follower_offset(2) is None
+        assert leader.high_watermark == 0 and leader.state.follower_offset(2) is None
+        return caught.value.code
 
-    run_with_rig(scenario)
+    it.incarnation = incarnation_number(LATER)
+    assert await refuse() is Code.STALE_BROKER_EPOCH
+    it.incarnation, it.node_id = incarnation_number(INCARNATION), 3
+    assert await refuse() is Code.BROKER_ID_NOT_REGISTERED
+    it.node_id = 1
+    assert await refuse() is Code.STALE_BROKER_EPOCH
+    it.node_id = 2
+    await it.fetch(1)
+    assert leader.high_watermark == 1
 
 
-def test_next_fetch_finds_a_partition_that_is_led_here_again() -> None:
-    async def scenario(it: ReplicaFetchRig) -> None:
-        node, topic_id = it.rig.broker, it.leaders[0].topic_id
-        append_locally(it.leaders[0], b"a")
+@run_by(run_with_rig)
+async def test_fetch_of_a_stopped_broker_is_refused(it: ReplicaFetchRig) -> None:
+    (leader,) = it.leaders
+    append_locally(leader, b"a")
+    image = it.rig.broker.image
+    stopped = dict(image.brokers) | {2: replace(image.brokers[2], alive=False)}
+    it.rig.broker.cluster.loader.image = replace(image, brokers_image=BrokersImage(stopped))
+    with pytest.raises(Refused) as caught:
         await it.fetch(1)
-        for preferred, other in ((2, 1), (1, 2)):
-            await node.submit(Reassign((Move(topic_id, 0, (preferred, other)),)))
-            await node.submit(ElectLeaders(preferred=True))
-            await it.rig.wait_until(partial(is_leading_as, it.rig, preferred == 1))
-        assert it.leaders[0].is_stopped
-        again = node.leader_replica("t", 0)
-        (part,) = await it.fetch(1, epoch=again.leader_epoch)
-        assert (part.code, part.high_watermark) == (0, 1)
+    assert caught.value.code is Code.STALE_BROKER_EPOCH
+    assert leader.state.follower_offset(2) is None
 
-    run_with_rig(scenario)
+
+@run_by(run_with_rig)
+async def test_next_fetch_finds_a_partition_that_is_led_here_again(it: ReplicaFetchRig) -> None:
+    node, topic_id = it.rig.broker, it.leaders[0].topic_id
+    append_locally(it.leaders[0], b"a")
+    await it.fetch(1)
+    for preferred, other in ((2, 1), (1, 2)):
+        await node.submit(Reassign((Move(topic_id, 0, (preferred, other)),)))
+        await node.submit(ElectLeaders(preferred=True))
+        await it.rig.wait_until(partial(is_leading_as, it.rig, preferred == 1))
+    assert it.leaders[0].is_stopped
+    again = node.leader_replica("t", 0)
+    (part,) = await it.fetch(1, epoch=again.leader_epoch)
+    assert (part.code, part.high_watermark) == (0, 1)
 
 
 def is_leading_as(rig: SimBrokerRig, expected: bool) -> bool:
@@ -307,97 +286,86 @@ def is_leading_as(rig: SimBrokerRig, expected: bool) -> bool:
     return bool(rig.broker.hosted_replicas.list_leaders()) is expected
 
 
-def test_new_process_of_a_follower_gets_a_full_reply() -> None:
-    async def scenario(it: ReplicaFetchRig) -> None:
-        leader, _ = it.leaders
-        append_locally(leader, b"a")
-        for incarnation in (LATER, "D" * 21 + "A"):  # the second one finds the in-sync set as it is
-            await it.fetch(1, 0)
-            assert await it.fetch(1, 0) == []
-            await it.rig.broker.submit(RegisterBroker(2, incarnation, "d", "", "", True, {"PLAINTEXT": "two:9092"}))
-            it.incarnation = incarnation_number(incarnation)
-        assert [(part.partition, part.high_watermark) for part in await it.fetch(1, 0)] == [(0, 1), (1, 0)]
-        assert await it.fetch(1, 0) == []
-
-    run_with_rig(scenario, partitions=2)
-
-
-def test_reply_to_an_earlier_process_does_not_shorten_the_new_ones() -> None:
-    """The machine of the earlier process failed, and its request is still parked here."""
-
-    async def scenario(it: ReplicaFetchRig) -> None:
-        leader, _ = it.leaders
-        append_locally(leader, b"a")
-        copies = it.server.dispatch.fetch_handler.replica_fetches
+@run_by(run_with_rig, partitions=2)
+async def test_new_process_of_a_follower_gets_a_full_reply(it: ReplicaFetchRig) -> None:
+    leader, _ = it.leaders
+    append_locally(leader, b"a")
+    for incarnation in (LATER, "D" * 21 + "A"):  # the second one finds the in-sync set as it is
         await it.fetch(1, 0)
-        for incarnation in (LATER, "D" * 21 + "A"):  # the second one finds the in-sync set as it is
-            early = asyncio.create_task(it.fetch(1, 0, wait_ms=2_000))
-            await it.rig.wait_until(lambda: len(copies.parked.fetches) == 1)
-            await it.rig.broker.submit(RegisterBroker(2, incarnation, "d", "", "", True, {"PLAINTEXT": "two:9092"}))
-            it.incarnation = incarnation_number(incarnation)
-            later = asyncio.create_task(it.fetch(1, 0, wait_ms=4_000))
-            with suppress(Refused):
-                await early
-            told = await later
-        assert [(part.partition, part.high_watermark) for part in told] == [(0, 1), (1, 0)]
-
-    run_with_rig(scenario, partitions=2)
+        assert await it.fetch(1, 0) == []
+        await it.rig.broker.submit(RegisterBroker(2, incarnation, "d", "", "", True, {"PLAINTEXT": "two:9092"}))
+        it.incarnation = incarnation_number(incarnation)
+    assert [(part.partition, part.high_watermark) for part in await it.fetch(1, 0)] == [(0, 1), (1, 0)]
+    assert await it.fetch(1, 0) == []
 
 
-def test_parked_fetch_of_a_replaced_incarnation_counts_no_more() -> None:
-    async def scenario(it: ReplicaFetchRig) -> None:
-        (leader,) = it.leaders
-        waiting = asyncio.create_task(it.fetch(0, wait_ms=60_000))
-        await it.rig.wait_until(lambda: bool(it.server.dispatch.fetch_handler.replica_fetches.parked.fetches))
-        image = it.rig.broker.image
-        later = dict(image.brokers) | {2: replace(image.brokers[2], incarnation=LATER)}
-        it.rig.broker.cluster.loader.image = replace(image, brokers_image=BrokersImage(later))
-        append_locally(leader, b"a")
-        with pytest.raises(Refused) as caught:
-            await waiting
-        assert caught.value.code is Code.STALE_BROKER_EPOCH
-
-    run_with_rig(scenario)
-
-
-def test_forged_replica_fetch_is_refused_in_every_version() -> None:
-    async def scenario(it: ReplicaFetchRig) -> None:
-        (leader,) = it.leaders
-        append_locally(leader, b"a", b"b")
-        await it.fetch(1)
-        link = await open_connection(it.rig.network.host("far"), "one", 9092, "far", 5)
-        for version in range(4, 19):
-            where = FetchPartition(0, fetch_offset=2, partition_max_bytes=KIB)
-            request = FetchRequest(topics=[FetchTopic(leader.topic, leader.topic_id, [where])])
-            if version < 15:
-                request.replica_id = 2
-            else:
-                request.replica_state, request.rack_id = ReplicaState(2, it.incarnation), "r"
-            answer = await link.send(request, FetchResponse, 5, version)
-            refused = Code.CLUSTER_AUTHORIZATION_FAILED.number
-            assert answer.error_code == (refused if version >= 7 else 0)
-            assert answer.responses[0].partitions[0].error_code == refused
-        assert leader.state.follower_offset(2) == 1 and leader.high_watermark == 1
-        link.close()
-
-    run_with_rig(scenario)
+@run_by(run_with_rig, partitions=2)
+async def test_reply_to_an_earlier_process_does_not_shorten_the_new_ones(it: ReplicaFetchRig) -> None:
+    """The machine of the earlier process failed, and its request is still parked here."""
+    leader, _ = it.leaders
+    append_locally(leader, b"a")
+    copies = it.server.dispatch.fetch_handler.replica_fetches
+    await it.fetch(1, 0)
+    for incarnation in (LATER, "D" * 21 + "A"):  # the second one finds the in-sync set as it is
+        early = asyncio.create_task(it.fetch(1, 0, wait_ms=2_000))
+        await it.rig.wait_until(lambda: len(copies.parked.fetches) == 1)
+        await it.rig.broker.submit(RegisterBroker(2, incarnation, "d", "", "", True, {"PLAINTEXT": "two:9092"}))
+        it.incarnation = incarnation_number(incarnation)
+        later = asyncio.create_task(it.fetch(1, 0, wait_ms=4_000))
+        with suppress(Refused):
+            await early
+        told = await later
+    assert [(part.partition, part.high_watermark) for part in told] == [(0, 1), (1, 0)]
 
 
-def test_reply_has_a_batch_of_any_size_and_partitions_take_turns() -> None:
-    async def scenario(it: ReplicaFetchRig) -> None:
-        for leader in it.leaders:
-            append_locally(leader, b"x" * 3_000, b"y" * 3_000)
-        (alone,) = (part for part in await it.fetch(0, 0, 0, 0, max_bytes=0) if part.records)
-        assert [value[:1] for value in values_of(alone.records)] == [b"x"]
-        served = []
-        for _ in range(8):
-            full = [part for part in await it.fetch(0, 0, 0, 0, max_bytes=4_000) if part.records]
-            assert sum(len(part.records) for part in full) <= 4_000
-            served += [part.partition for part in full]
-        assert sorted(served) == [0, 0, 1, 1, 2, 2, 3, 3], "each has its turn"
-        assert [leader.state.follower_offset(2) for leader in it.leaders] == [0] * 4
+@run_by(run_with_rig)
+async def test_parked_fetch_of_a_replaced_incarnation_counts_no_more(it: ReplicaFetchRig) -> None:
+    (leader,) = it.leaders
+    waiting = asyncio.create_task(it.fetch(0, wait_ms=60_000))
+    await it.rig.wait_until(lambda: bool(it.server.dispatch.fetch_handler.replica_fetches.parked.fetches))
+    image = it.rig.broker.image
+    later = dict(image.brokers) | {2: replace(image.brokers[2], incarnation=LATER)}
+    it.rig.broker.cluster.loader.image = replace(image, brokers_image=BrokersImage(later))
+    append_locally(leader, b"a")
+    with pytest.raises(Refused) as caught:
+        await waiting
+    assert caught.value.code is Code.STALE_BROKER_EPOCH
 
-    run_with_rig(scenario, partitions=4)
+
+@run_by(run_with_rig)
+async def test_forged_replica_fetch_is_refused_in_every_version(it: ReplicaFetchRig) -> None:
+    (leader,) = it.leaders
+    append_locally(leader, b"a", b"b")
+    await it.fetch(1)
+    link = await open_connection(it.rig.network.host("far"), "one", 9092, "far", 5)
+    for version in range(4, 19):
+        where = FetchPartition(0, fetch_offset=2, partition_max_bytes=KIB)
+        request = FetchRequest(topics=[FetchTopic(leader.topic, leader.topic_id, [where])])
+        if version < 15:
+            request.replica_id = 2
+        else:
+            request.replica_state, request.rack_id = ReplicaState(2, it.incarnation), "r"
+        answer = await link.send(request, FetchResponse, 5, version)
+        refused = Code.CLUSTER_AUTHORIZATION_FAILED.number
+        assert answer.error_code == (refused if version >= 7 else 0)
+        assert answer.responses[0].partitions[0].error_code == refused
+    assert leader.state.follower_offset(2) == 1 and leader.high_watermark == 1
+    link.close()
+
+
+@run_by(run_with_rig, partitions=4)
+async def test_reply_has_a_batch_of_any_size_and_partitions_take_turns(it: ReplicaFetchRig) -> None:
+    for leader in it.leaders:
+        append_locally(leader, b"x" * 3_000, b"y" * 3_000)
+    (alone,) = (part for part in await it.fetch(0, 0, 0, 0, max_bytes=0) if part.records)
+    assert [value[:1] for value in values_of(alone.records)] == [b"x"]
+    served = []
+    for _ in range(8):
+        full = [part for part in await it.fetch(0, 0, 0, 0, max_bytes=4_000) if part.records]
+        assert sum(len(part.records) for part in full) <= 4_000
+        served += [part.partition for part in full]
+    assert sorted(served) == [0, 0, 1, 1, 2, 2, 3, 3], "each has its turn"
+    assert [leader.state.follower_offset(2) for leader in it.leaders] == [0] * 4
 
 
 def test_records_are_sent_as_slices_of_files(monkeypatch: pytest.MonkeyPatch) -> None:

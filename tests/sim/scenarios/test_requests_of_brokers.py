@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from tests.scenario import run_by
 from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, run
 from tiered.controller.requests import (
     AlterBrokerConfigs,
@@ -125,169 +126,151 @@ def run_members(scenario: Callable[[Members], Awaitable[None]]) -> None:
     run(run_all)
 
 
-def test_late_isr_changes_change_nothing() -> None:
-    async def scenario(of: Members) -> None:
-        await of.create(TWO, THREE)
-        refused = {
-            "no leader in it": of.isr_change(THREE),
-            "a broker without a replica": of.isr_change(ONE, TWO, THREE),
-            "an older ISR": of.isr_change(TWO, partition_epoch=of.now.partition_epoch - 1),
-        }
-        for what, change in refused.items():
-            before = of.now
-            assert await of.alter(TWO, change) != [Code.NONE], what
-            assert of.now == before, what
-        assert await of.alter(TWO, of.isr_change(TWO), of.isr_change(TWO, THREE)) == [
-            Code.NONE,
-            Code.INVALID_UPDATE_VERSION,
-        ]
-        assert of.now.isr == (TWO,)
-        await of.register(THREE)
+@run_by(run_members)
+async def test_late_isr_changes_change_nothing(of: Members) -> None:
+    await of.create(TWO, THREE)
+    refused = {
+        "no leader in it": of.isr_change(THREE),
+        "a broker without a replica": of.isr_change(ONE, TWO, THREE),
+        "an older ISR": of.isr_change(TWO, partition_epoch=of.now.partition_epoch - 1),
+    }
+    for what, change in refused.items():
         before = of.now
-        assert await of.alter(TWO, of.isr_change(TWO, THREE, earlier=THREE)) == [Code.INELIGIBLE_REPLICA]
-        assert of.now == before
-        assert await of.alter(TWO, of.isr_change(TWO)) == [Code.NONE]
-        assert of.now.partition_epoch > before.partition_epoch, "no earlier one can be granted any more"
-        await of.shrink(TWO, TWO, THREE)
-        old = of.now
-        await of.rig.broker.submit(HandOver(TWO, of.incarnation(TWO)))
-        assert of.now.leader == THREE and of.now.leader_epoch == old.leader_epoch + 1
-        assert await of.alter(TWO, of.isr_change(TWO, leader_epoch=old.leader_epoch)) != [Code.NONE], "a deposed leader"
-        await of.register(TWO)  # the last process was about to stop
-        await of.shrink(THREE, TWO, THREE)
-        await of.rig.broker.submit(HandOver(THREE, of.incarnation(THREE)))
-        assert of.now.leader == TWO
-        late = of.isr_change(TWO, leader_epoch=old.leader_epoch)
-        assert await of.alter(TWO, late) == [Code.FENCED_LEADER_EPOCH], "it leads again, under a later epoch"
-
-    run_members(scenario)
-
-
-def test_requests_of_an_earlier_process_change_nothing() -> None:
-    async def scenario(of: Members) -> None:
-        await of.create(TWO, THREE)
-        await of.register(THREE)
-        await of.shrink(TWO, TWO, THREE)
-        before = of.now
-        await of.fence(THREE, life=1)
-        assert of.now == before and of.rig.broker.image.brokers[THREE].live
-        with pytest.raises(Refused) as refused:
-            await of.rig.broker.submit(StopBroker(THREE, of.incarnation(THREE, 1)))
-        assert refused.value.code is Code.STALE_BROKER_EPOCH
-        await of.fence(THREE)
-        assert of.now.isr == (TWO,) and not of.rig.broker.image.brokers[THREE].live
-        await of.unfence(THREE, life=1)
-        assert not of.rig.broker.image.brokers[THREE].live
-        await of.unfence(THREE)
-        assert of.rig.broker.image.brokers[THREE].live and of.now.isr == (TWO,), "it joins as a follower"
-
-    run_members(scenario)
+        assert await of.alter(TWO, change) != [Code.NONE], what
+        assert of.now == before, what
+    assert await of.alter(TWO, of.isr_change(TWO), of.isr_change(TWO, THREE)) == [
+        Code.NONE,
+        Code.INVALID_UPDATE_VERSION,
+    ]
+    assert of.now.isr == (TWO,)
+    await of.register(THREE)
+    before = of.now
+    assert await of.alter(TWO, of.isr_change(TWO, THREE, earlier=THREE)) == [Code.INELIGIBLE_REPLICA]
+    assert of.now == before
+    assert await of.alter(TWO, of.isr_change(TWO)) == [Code.NONE]
+    assert of.now.partition_epoch > before.partition_epoch, "no earlier one can be granted any more"
+    await of.shrink(TWO, TWO, THREE)
+    old = of.now
+    await of.rig.broker.submit(HandOver(TWO, of.incarnation(TWO)))
+    assert of.now.leader == THREE and of.now.leader_epoch == old.leader_epoch + 1
+    assert await of.alter(TWO, of.isr_change(TWO, leader_epoch=old.leader_epoch)) != [Code.NONE], "a deposed leader"
+    await of.register(TWO)  # the last process was about to stop
+    await of.shrink(THREE, TWO, THREE)
+    await of.rig.broker.submit(HandOver(THREE, of.incarnation(THREE)))
+    assert of.now.leader == TWO
+    late = of.isr_change(TWO, leader_epoch=old.leader_epoch)
+    assert await of.alter(TWO, late) == [Code.FENCED_LEADER_EPOCH], "it leads again, under a later epoch"
 
 
-def test_fenced_broker_leads_nothing_by_the_word_of_its_earlier_process() -> None:
-    async def scenario(of: Members) -> None:
-        await of.create(TWO, THREE)
-        await of.register(THREE)
-        await of.shrink(TWO, TWO, THREE)
-        await of.fence(TWO)
-        await of.fence(THREE)
-        assert of.now.leader == NO_LEADER
-        await of.unfence(THREE, life=1)
-        assert of.now.leader == NO_LEADER
-        await of.unfence(THREE)
-        assert of.now.leader == THREE
+@run_by(run_members)
+async def test_requests_of_an_earlier_process_change_nothing(of: Members) -> None:
+    await of.create(TWO, THREE)
+    await of.register(THREE)
+    await of.shrink(TWO, TWO, THREE)
+    before = of.now
+    await of.fence(THREE, life=1)
+    assert of.now == before and of.rig.broker.image.brokers[THREE].live
+    with pytest.raises(Refused) as refused:
+        await of.rig.broker.submit(StopBroker(THREE, of.incarnation(THREE, 1)))
+    assert refused.value.code is Code.STALE_BROKER_EPOCH
+    await of.fence(THREE)
+    assert of.now.isr == (TWO,) and not of.rig.broker.image.brokers[THREE].live
+    await of.unfence(THREE, life=1)
+    assert not of.rig.broker.image.brokers[THREE].live
+    await of.unfence(THREE)
+    assert of.rig.broker.image.brokers[THREE].live and of.now.isr == (TWO,), "it joins as a follower"
 
-    run_members(scenario)
+
+@run_by(run_members)
+async def test_fenced_broker_leads_nothing_by_the_word_of_its_earlier_process(of: Members) -> None:
+    await of.create(TWO, THREE)
+    await of.register(THREE)
+    await of.shrink(TWO, TWO, THREE)
+    await of.fence(TWO)
+    await of.fence(THREE)
+    assert of.now.leader == NO_LEADER
+    await of.unfence(THREE, life=1)
+    assert of.now.leader == NO_LEADER
+    await of.unfence(THREE)
+    assert of.now.leader == THREE
 
 
-def test_replicas_that_left_a_small_isr_lead_next() -> None:
+@run_by(run_members)
+async def test_replicas_that_left_a_small_isr_lead_next(of: Members) -> None:
     """With `min.insync.replicas` 2 of 3 nothing was acknowledged since, so each of them has everything (KIP-966)."""
-
-    async def scenario(of: Members) -> None:
-        await of.create(TWO, THREE, ONE, min_insync_replicas="2")
-        await of.shrink(TWO, TWO, THREE)
-        assert not of.now.elr, "enough are in sync"
-        await of.shrink(TWO, TWO)
-        assert of.now.elr == (THREE,)
-        await of.fence(TWO)
-        assert (of.now.leader, {*of.now.elr}) == (THREE, {TWO}), "it stays eligible, and who is eligible leads"
-        await of.fence(THREE)
-        assert of.now.leader == NO_LEADER and {*of.now.elr} == {TWO, THREE}
-        await of.unfence(TWO)
-        assert of.now.leader == TWO
-        await of.shrink(TWO, TWO, ONE)
-        assert not of.now.elr
-
-    run_members(scenario)
+    await of.create(TWO, THREE, ONE, min_insync_replicas="2")
+    await of.shrink(TWO, TWO, THREE)
+    assert not of.now.elr, "enough are in sync"
+    await of.shrink(TWO, TWO)
+    assert of.now.elr == (THREE,)
+    await of.fence(TWO)
+    assert (of.now.leader, {*of.now.elr}) == (THREE, {TWO}), "it stays eligible, and who is eligible leads"
+    await of.fence(THREE)
+    assert of.now.leader == NO_LEADER and {*of.now.elr} == {TWO, THREE}
+    await of.unfence(TWO)
+    assert of.now.leader == TWO
+    await of.shrink(TWO, TWO, ONE)
+    assert not of.now.elr
 
 
-def test_preferred_leader_leads_only_in_sync() -> None:
-    async def scenario(of: Members) -> None:
-        await of.create(TWO, THREE)
-        await of.fence(TWO)
-        await of.unfence(TWO)
-        assert of.now.leader == THREE
-        where = ((of.topic_id, 0),)
-        codes = await of.rig.broker.submit(ElectLeaders(True, where))
-        assert codes == ((of.topic_id, 0, Code.PREFERRED_LEADER_NOT_AVAILABLE),) and of.now.leader == THREE
-        await of.shrink(THREE, TWO, THREE)
-        await of.fence(TWO)
-        await of.rig.broker.submit(ElectLeaders(True, where))
-        assert of.now.leader == THREE, "it is fenced"
-
-    run_members(scenario)
+@run_by(run_members)
+async def test_preferred_leader_leads_only_in_sync(of: Members) -> None:
+    await of.create(TWO, THREE)
+    await of.fence(TWO)
+    await of.unfence(TWO)
+    assert of.now.leader == THREE
+    where = ((of.topic_id, 0),)
+    codes = await of.rig.broker.submit(ElectLeaders(True, where))
+    assert codes == ((of.topic_id, 0, Code.PREFERRED_LEADER_NOT_AVAILABLE),) and of.now.leader == THREE
+    await of.shrink(THREE, TWO, THREE)
+    await of.fence(TWO)
+    await of.rig.broker.submit(ElectLeaders(True, where))
+    assert of.now.leader == THREE, "it is fenced"
 
 
-def test_broker_that_stops_stays_in_a_small_isr() -> None:
-    async def scenario(of: Members) -> None:
-        await of.create(TWO, THREE, min_insync_replicas="2")
-        await of.rig.broker.submit(HandOver(TWO, of.incarnation(TWO)))
-        assert of.now.leader == THREE and {*of.now.isr} == {TWO, THREE}
-        await of.rig.broker.submit(StopBroker(TWO, of.incarnation(TWO)))
-        assert (of.now.isr, of.now.elr) == ((THREE,), (TWO,))
-
-    run_members(scenario)
+@run_by(run_members)
+async def test_broker_that_stops_stays_in_a_small_isr(of: Members) -> None:
+    await of.create(TWO, THREE, min_insync_replicas="2")
+    await of.rig.broker.submit(HandOver(TWO, of.incarnation(TWO)))
+    assert of.now.leader == THREE and {*of.now.isr} == {TWO, THREE}
+    await of.rig.broker.submit(StopBroker(TWO, of.incarnation(TWO)))
+    assert (of.now.isr, of.now.elr) == ((THREE,), (TWO,))
 
 
 @pytest.mark.parametrize("proof", ["whole", "proved", "directory unknown", "unproved", "rotten"])
-def test_start_is_eligible_only_with_a_proof(proof: str) -> None:
+@run_by(run_members)
+async def test_start_is_eligible_only_with_a_proof(of: Members, *, proof: str) -> None:
     """R1: the broker was in sync and is back. While another one that was in sync is away, nobody else leads."""
-
-    async def scenario(of: Members) -> None:
-        await of.create(TWO, THREE, min_insync_replicas="2")
-        await of.fence(TWO)
-        await of.fence(THREE)
-        assert of.now.leader == NO_LEADER
-        if proof == "whole":
-            await of.register(THREE)
-        elif proof == "rotten":
-            await of.register(THREE, end=(0, 5))
-        else:
-            await of.register(
-                THREE, whole=False, proved=proof != "unproved", directory="" if proof == "directory unknown" else "d"
-            )
-        if proof in ("whole", "proved"):
-            assert of.now.leader == THREE
-            return
-        assert (of.now.leader, of.now.elr, of.now.last_known) == (NO_LEADER, (TWO,), (THREE,))
-        await of.unfence(TWO)
-        assert (of.now.leader, of.now.loss) == (TWO, None)
-
-    run_members(scenario)
-
-
-def test_proof_of_one_log_is_none_of_another() -> None:
-    async def scenario(of: Members) -> None:
-        await of.create(TWO, THREE, min_insync_replicas="2")
-        both = {"min.insync.replicas": "2"}
-        await of.rig.broker.submit(CreateTopic("u", assignments=[[TWO, THREE]], configs=both))
-        await of.fence(TWO)
-        await of.fence(THREE)
-        await of.register(THREE, whole=False, proved=True)
-        assert of.rig.broker.image.topics["u"].partitions[0].leader == NO_LEADER
+    await of.create(TWO, THREE, min_insync_replicas="2")
+    await of.fence(TWO)
+    await of.fence(THREE)
+    assert of.now.leader == NO_LEADER
+    if proof == "whole":
+        await of.register(THREE)
+    elif proof == "rotten":
+        await of.register(THREE, end=(0, 5))
+    else:
+        await of.register(
+            THREE, whole=False, proved=proof != "unproved", directory="" if proof == "directory unknown" else "d"
+        )
+    if proof in ("whole", "proved"):
         assert of.now.leader == THREE
+        return
+    assert (of.now.leader, of.now.elr, of.now.last_known) == (NO_LEADER, (TWO,), (THREE,))
+    await of.unfence(TWO)
+    assert (of.now.leader, of.now.loss) == (TWO, None)
 
-    run_members(scenario)
+
+@run_by(run_members)
+async def test_proof_of_one_log_is_none_of_another(of: Members) -> None:
+    await of.create(TWO, THREE, min_insync_replicas="2")
+    both = {"min.insync.replicas": "2"}
+    await of.rig.broker.submit(CreateTopic("u", assignments=[[TWO, THREE]], configs=both))
+    await of.fence(TWO)
+    await of.fence(THREE)
+    await of.register(THREE, whole=False, proved=True)
+    assert of.rig.broker.image.topics["u"].partitions[0].leader == NO_LEADER
+    assert of.now.leader == THREE
 
 
 async def lose_both(of: Members, two: tuple[int, int], three: tuple[int, int]) -> None:
@@ -310,154 +293,132 @@ async def lose_both(of: Members, two: tuple[int, int], three: tuple[int, int]) -
     ],
     ids=["longer", "longer-last", "later-epoch", "later-epoch-first", "emptied"],
 )
-def test_most_complete_log_of_the_last_members_leads(
-    two: tuple[int, int], three: tuple[int, int], leader: int, lost: int
+@run_by(run_members)
+async def test_most_complete_log_of_the_last_members_leads(
+    of: Members, *, two: tuple[int, int], three: tuple[int, int], leader: int, lost: int
 ) -> None:
-    async def scenario(of: Members) -> None:
-        await of.create(TWO, THREE, min_insync_replicas="2")
-        await lose_both(of, two, three)
-        assert of.now.leader == leader
-        assert of.now.loss is not None and of.now.loss.from_offset == lost
-
-    run_members(scenario)
+    await of.create(TWO, THREE, min_insync_replicas="2")
+    await lose_both(of, two, three)
+    assert of.now.leader == leader
+    assert of.now.loss is not None and of.now.loss.from_offset == lost
 
 
-def test_election_waits_for_all_of_the_last_members() -> None:
-    async def scenario(of: Members) -> None:
-        await of.create(TWO, THREE, min_insync_replicas="2")
-        await of.fence(TWO)
-        await of.fence(THREE)
-        await of.register(TWO, whole=False, end=(0, 9))
-        await of.fence(TWO)
-        await of.register(THREE, whole=False, end=(0, 5))
-        assert of.now.leader == NO_LEADER, "the one that is away may have more"
-        await of.register(TWO, whole=False, end=(0, 9))
-        assert of.now.leader == TWO
-
-    run_members(scenario)
+@run_by(run_members)
+async def test_election_waits_for_all_of_the_last_members(of: Members) -> None:
+    await of.create(TWO, THREE, min_insync_replicas="2")
+    await of.fence(TWO)
+    await of.fence(THREE)
+    await of.register(TWO, whole=False, end=(0, 9))
+    await of.fence(TWO)
+    await of.register(THREE, whole=False, end=(0, 5))
+    assert of.now.leader == NO_LEADER, "the one that is away may have more"
+    await of.register(TWO, whole=False, end=(0, 9))
+    assert of.now.leader == TWO
 
 
-def test_live_replicas_say_their_ends_before_one_leads() -> None:
-    async def scenario(of: Members) -> None:
-        await of.create(TWO, THREE, ONE, min_insync_replicas="1")
-        await of.shrink(TWO, TWO)
-        await of.fence(TWO)
-        await of.fence(THREE)
-        await of.register(TWO, whole=False, end=(0, 3))
-        assert of.now.leader == NO_LEADER, "the real broker has not said its end"
-        await of.rig.wait_until(lambda: of.now.leader != NO_LEADER, 30)
-        assert of.now.leader == TWO
-
-    run_members(scenario)
+@run_by(run_members)
+async def test_live_replicas_say_their_ends_before_one_leads(of: Members) -> None:
+    await of.create(TWO, THREE, ONE, min_insync_replicas="1")
+    await of.shrink(TWO, TWO)
+    await of.fence(TWO)
+    await of.fence(THREE)
+    await of.register(TWO, whole=False, end=(0, 3))
+    assert of.now.leader == NO_LEADER, "the real broker has not said its end"
+    await of.rig.wait_until(lambda: of.now.leader != NO_LEADER, 30)
+    assert of.now.leader == TWO
 
 
-def test_report_of_a_loss_reaches_as_far_back_as_any() -> None:
-    async def scenario(of: Members) -> None:
-        await of.create(TWO, THREE)
+@run_by(run_members)
+async def test_report_of_a_loss_reaches_as_far_back_as_any(of: Members) -> None:
+    await of.create(TWO, THREE)
 
-        def lost() -> int:
-            assert of.now.loss is not None
-            return of.now.loss.from_offset
+    def lost() -> int:
+        assert of.now.loss is not None
+        return of.now.loss.from_offset
 
-        async def report(epoch: int, offset: int, stored: int = 0) -> None:
-            await of.rig.broker.submit(ReportLoss(of.topic_id, 0, epoch, offset, stored))
+    async def report(epoch: int, offset: int, stored: int = 0) -> None:
+        await of.rig.broker.submit(ReportLoss(of.topic_id, 0, epoch, offset, stored))
 
-        await report(0, 9)
-        assert lost() == 9
-        await report(0, 12)
-        assert lost() == 9, "a higher one hides no lower one"
-        await report(0, 4)
-        assert lost() == 4
-        await report(0, 4, stored=6)
-        assert lost() == 6, "its own leader found these in the bucket"
-        await of.fence(TWO)
-        epoch = of.now.leader_epoch
-        await report(epoch, 8)
-        assert (lost(), of.now.loss.leader_epoch if of.now.loss else -1) == (8, epoch)
-        await report(epoch - 1, 2)
-        assert (lost(), of.now.loss.leader_epoch if of.now.loss else -1) == (2, epoch), "an earlier leader's report"
-
-    run_members(scenario)
+    await report(0, 9)
+    assert lost() == 9
+    await report(0, 12)
+    assert lost() == 9, "a higher one hides no lower one"
+    await report(0, 4)
+    assert lost() == 4
+    await report(0, 4, stored=6)
+    assert lost() == 6, "its own leader found these in the bucket"
+    await of.fence(TWO)
+    epoch = of.now.leader_epoch
+    await report(epoch, 8)
+    assert (lost(), of.now.loss.leader_epoch if of.now.loss else -1) == (8, epoch)
+    await report(epoch - 1, 2)
+    assert (lost(), of.now.loss.leader_epoch if of.now.loss else -1) == (2, epoch), "an earlier leader's report"
 
 
-def test_move_ends_once_all_that_stay_are_in_sync() -> None:
-    async def scenario(of: Members) -> None:
-        await of.create(TWO, ONE)
-        await of.shrink(TWO, TWO)
-        epoch = of.now.leader_epoch
-        await of.rig.broker.submit(Reassign((Move(of.topic_id, 0, (THREE, ONE)),)))
-        assert of.now.adding == (THREE,) and of.now.removing == (TWO,)
-        await of.shrink(TWO, TWO, THREE)
-        assert of.now.is_reassigning, "the other one that stays is not in sync"
-        await of.shrink(TWO, TWO, THREE, ONE)
-        assert (of.now.replicas, of.now.is_reassigning) == ((THREE, ONE), False)
-        assert of.now.leader_epoch == epoch + 1
-
-    run_members(scenario)
+@run_by(run_members)
+async def test_move_ends_once_all_that_stay_are_in_sync(of: Members) -> None:
+    await of.create(TWO, ONE)
+    await of.shrink(TWO, TWO)
+    epoch = of.now.leader_epoch
+    await of.rig.broker.submit(Reassign((Move(of.topic_id, 0, (THREE, ONE)),)))
+    assert of.now.adding == (THREE,) and of.now.removing == (TWO,)
+    await of.shrink(TWO, TWO, THREE)
+    assert of.now.is_reassigning, "the other one that stays is not in sync"
+    await of.shrink(TWO, TWO, THREE, ONE)
+    assert (of.now.replicas, of.now.is_reassigning) == ((THREE, ONE), False)
+    assert of.now.leader_epoch == epoch + 1
 
 
-def test_move_without_another_leader_raises_the_epoch() -> None:
+@run_by(run_members)
+async def test_move_without_another_leader_raises_the_epoch(of: Members) -> None:
     """Nothing that the leader knows of the removed replica counts if that broker is added again."""
-
-    async def scenario(of: Members) -> None:
-        await of.create(TWO, THREE)
-        epoch = of.now.leader_epoch
-        await of.rig.broker.submit(Reassign((Move(of.topic_id, 0, (TWO,)),)))
-        assert (of.now.replicas, of.now.leader, of.now.leader_epoch) == ((TWO,), TWO, epoch + 1)
-
-    run_members(scenario)
+    await of.create(TWO, THREE)
+    epoch = of.now.leader_epoch
+    await of.rig.broker.submit(Reassign((Move(of.topic_id, 0, (TWO,)),)))
+    assert (of.now.replicas, of.now.leader, of.now.leader_epoch) == ((TWO,), TWO, epoch + 1)
 
 
-def test_move_is_called_off_only_if_others_have_everything() -> None:
-    async def scenario(of: Members) -> None:
-        await of.create(TWO, ONE)
-        await of.shrink(TWO, TWO)
-        await of.rig.broker.submit(Reassign((Move(of.topic_id, 0, (THREE, ONE)),)))
-        await of.shrink(TWO, TWO, THREE)
-        await of.fence(TWO)
-        assert of.now.leader == THREE
-        codes = await of.rig.broker.submit(Reassign((Move(of.topic_id, 0, None),)))
-        assert codes != (None,) and THREE in of.now.replicas
-
-    run_members(scenario)
+@run_by(run_members)
+async def test_move_is_called_off_only_if_others_have_everything(of: Members) -> None:
+    await of.create(TWO, ONE)
+    await of.shrink(TWO, TWO)
+    await of.rig.broker.submit(Reassign((Move(of.topic_id, 0, (THREE, ONE)),)))
+    await of.shrink(TWO, TWO, THREE)
+    await of.fence(TWO)
+    assert of.now.leader == THREE
+    codes = await of.rig.broker.submit(Reassign((Move(of.topic_id, 0, None),)))
+    assert codes != (None,) and THREE in of.now.replicas
 
 
-def test_replica_that_was_just_added_leads_only_as_last_known_member() -> None:
+@run_by(run_members)
+async def test_replica_that_was_just_added_leads_only_as_last_known_member(of: Members) -> None:
     """An operator ends the wait: of the live ones, the broker that was added holds nothing yet."""
-
-    async def scenario(of: Members) -> None:
-        await of.create(TWO, ONE)
-        await of.shrink(TWO, TWO)
-        await of.rig.broker.submit(Reassign((Move(of.topic_id, 0, (THREE, ONE)),)))
-        await of.fence(TWO)
-        assert of.now.leader == NO_LEADER
-        await of.rig.broker.submit(ElectLeaders(False, ((of.topic_id, 0),)))
-        assert of.now.leader == ONE and of.now.loss is not None
-        assert of.now.is_reassigning, "a loss ends no move"
-
-    run_members(scenario)
+    await of.create(TWO, ONE)
+    await of.shrink(TWO, TWO)
+    await of.rig.broker.submit(Reassign((Move(of.topic_id, 0, (THREE, ONE)),)))
+    await of.fence(TWO)
+    assert of.now.leader == NO_LEADER
+    await of.rig.broker.submit(ElectLeaders(False, ((of.topic_id, 0),)))
+    assert of.now.leader == ONE and of.now.loss is not None
+    assert of.now.is_reassigning, "a loss ends no move"
 
 
-def test_loss_ends_no_move_in_its_own_step() -> None:
-    async def scenario(of: Members) -> None:
-        await of.create(TWO, ONE)
-        await of.shrink(TWO, TWO)
-        await of.rig.broker.submit(Reassign((Move(of.topic_id, 0, (ONE,)),)))
-        await of.fence(TWO)
-        await of.rig.broker.submit(ElectLeaders(False, ((of.topic_id, 0),)))
-        assert of.now.leader == ONE and of.now.loss is not None
-        assert of.now.is_reassigning and TWO in of.now.replicas, "its log may have what is lost"
-
-    run_members(scenario)
+@run_by(run_members)
+async def test_loss_ends_no_move_in_its_own_step(of: Members) -> None:
+    await of.create(TWO, ONE)
+    await of.shrink(TWO, TWO)
+    await of.rig.broker.submit(Reassign((Move(of.topic_id, 0, (ONE,)),)))
+    await of.fence(TWO)
+    await of.rig.broker.submit(ElectLeaders(False, ((of.topic_id, 0),)))
+    assert of.now.leader == ONE and of.now.loss is not None
+    assert of.now.is_reassigning and TWO in of.now.replicas, "its log may have what is lost"
 
 
-def test_changed_min_isr_changes_who_is_eligible() -> None:
-    async def scenario(of: Members) -> None:
-        await of.rig.broker.submit(AlterBrokerConfigs(ALL_BROKERS, {"min.insync.replicas": "2"}))
-        await of.create(TWO, THREE)
-        await of.shrink(TWO, TWO)
-        assert of.now.elr == (THREE,)
-        await of.rig.broker.submit(AlterTopicConfigs("t", {"min.insync.replicas": "1"}))
-        assert not of.now.elr
-
-    run_members(scenario)
+@run_by(run_members)
+async def test_changed_min_isr_changes_who_is_eligible(of: Members) -> None:
+    await of.rig.broker.submit(AlterBrokerConfigs(ALL_BROKERS, {"min.insync.replicas": "2"}))
+    await of.create(TWO, THREE)
+    await of.shrink(TWO, TWO)
+    assert of.now.elr == (THREE,)
+    await of.rig.broker.submit(AlterTopicConfigs("t", {"min.insync.replicas": "1"}))
+    assert not of.now.elr

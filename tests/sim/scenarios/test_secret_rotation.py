@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from tests.scenario import run_by
 from tests.sim.rig.broker_rig import batch
 from tests.sim.scenarios.test_cut_off import isolate
 from tests.sim.scenarios.test_unregister import operator_client
@@ -68,23 +69,20 @@ def test_cluster_works_through_two_rotations(seed: int) -> None:
     run_scenario(scenario, seed)
 
 
-def test_broker_that_was_away_learns_the_secret_from_the_bucket() -> None:
+@run_by(run_scenario)
+async def test_broker_that_was_away_learns_the_secret_from_the_bucket(three: ThreeBrokers) -> None:
     """One broker is stopped during a rotation, and another one has lost its network. Both come back."""
-
-    async def scenario(three: ThreeBrokers) -> None:
-        stopped, lost = three.others()
-        await stopped.stop()
-        isolate(three, lost)
-        one = three.controller.node
-        await three.wait_until(lambda: one.image.live_ids() == {three.controller.node_id}, 5 * SESSION)
-        async with operator_client(three) as client:
-            await rotate(client, WAIT)
-        three.network.heal()
-        await stopped.start()
-        await three.wait_until(lambda: len(one.image.live_ids()) == 3, 10 * SESSION)
-        assert stopped.node.secrets == lost.node.secrets == one.secrets
-        await create_topic(three)
-        await three.wait_until(lambda: len(one.image.topics["t"].partitions[0].isr) == 3, 10)
-        await write(three)
-
-    run_scenario(scenario)
+    stopped, lost = three.others()
+    await stopped.stop()
+    isolate(three, lost)
+    one = three.controller.node
+    await three.wait_until(lambda: one.image.live_ids() == {three.controller.node_id}, 5 * SESSION)
+    async with operator_client(three) as client:
+        await rotate(client, WAIT)
+    three.network.heal()
+    await stopped.start()
+    await three.wait_until(lambda: len(one.image.live_ids()) == 3, 10 * SESSION)
+    assert stopped.node.secrets == lost.node.secrets == one.secrets
+    await create_topic(three)
+    await three.wait_until(lambda: len(one.image.topics["t"].partitions[0].isr) == 3, 10)
+    await write(three)

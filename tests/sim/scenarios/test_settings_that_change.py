@@ -7,6 +7,7 @@ import asyncio
 
 import pytest
 
+from tests.scenario import run_by
 from tests.sim.harness.machine import SimMachine
 from tests.sim.rig.broker_rig import batch, numbers, read_values
 from tests.sim.rig.old_proof import write_old_proof
@@ -49,23 +50,20 @@ async def cut_power_of_lone_leader(three: ThreeBrokers) -> None:
     assert explain(again)["possible_loss"] is None
 
 
-def test_min_insync_replicas_of_all_brokers_cannot_be_removed() -> None:
+@run_by(run_scenario, min_insync_replicas=2)
+async def test_min_insync_replicas_of_all_brokers_cannot_be_removed(three: ThreeBrokers) -> None:
     """Otherwise brokers that were started with 2 would use another number than the metadata log. Kafka refuses it too
     (KIP-966)."""
-
-    async def whole(three: ThreeBrokers) -> None:
-        for removed in (
-            AlterBrokerConfigs(ALL_BROKERS, {MIN_ISR: None}),
-            AlterBrokerConfigs(ALL_BROKERS, {"log.retention.ms": "-1"}, replace=True),
-        ):
-            with pytest.raises(Refused, match=MIN_ISR) as refused:
-                await three.controller.node.submit(removed)
-            assert refused.value.code is Code.INVALID_CONFIG
-        await three.controller.node.submit(CreateTopic("t", 1, 3, configs={"retention.ms": "-1"}))
-        assert (await wait_leader(three)).config.min_insync_replicas == 2
-        await cut_power_of_lone_leader(three)
-
-    run_scenario(whole, min_insync_replicas=2)
+    for removed in (
+        AlterBrokerConfigs(ALL_BROKERS, {MIN_ISR: None}),
+        AlterBrokerConfigs(ALL_BROKERS, {"log.retention.ms": "-1"}, replace=True),
+    ):
+        with pytest.raises(Refused, match=MIN_ISR) as refused:
+            await three.controller.node.submit(removed)
+        assert refused.value.code is Code.INVALID_CONFIG
+    await three.controller.node.submit(CreateTopic("t", 1, 3, configs={"retention.ms": "-1"}))
+    assert (await wait_leader(three)).config.min_insync_replicas == 2
+    await cut_power_of_lone_leader(three)
 
 
 async def change_flush(three: ThreeBrokers, value: str, *, everywhere: bool = False) -> None:
@@ -97,121 +95,110 @@ async def restart_leader_first(three: ThreeBrokers, count: int = COUNT) -> None:
 
 @pytest.mark.parametrize("everywhere", [False, True], ids=["topic", "all"])
 @pytest.mark.parametrize("pause", [0.0, 0.02, 2.0])
-def test_flush_ack_set_later_does_not_prove_unsynced_records(pause: float, everywhere: bool) -> None:
-    async def whole(three: ThreeBrokers) -> None:
-        await write_records(three, 3, in_sync=2, min_insync_replicas="2")
-        await change_flush(three, "ack", everywhere=everywhere)
-        await asyncio.sleep(pause)
-        await restart_leader_first(three)
-
-    run_scenario(whole)
+@run_by(run_scenario)
+async def test_flush_ack_set_later_does_not_prove_unsynced_records(
+    three: ThreeBrokers, *, pause: float, everywhere: bool
+) -> None:
+    await write_records(three, 3, in_sync=2, min_insync_replicas="2")
+    await change_flush(three, "ack", everywhere=everywhere)
+    await asyncio.sleep(pause)
+    await restart_leader_first(three)
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.02, 2.0])
 @pytest.mark.parametrize("again", ["none", "ack"])
-def test_removed_flush_ack_no_longer_proves_a_log(again: str, pause: float) -> None:
+@run_by(run_scenario)
+async def test_removed_flush_ack_no_longer_proves_a_log(three: ThreeBrokers, *, again: str, pause: float) -> None:
     """The log stays unproved if the setting returns while no record is written."""
-
-    async def whole(three: ThreeBrokers) -> None:
-        await write_records(three, 3, in_sync=2, min_insync_replicas="2", flush="ack")
-        await change_flush(three, "none")
-        leader = await wait_leader(three)
-        for number in range(COUNT, 2 * COUNT):
-            await leader.append(batch([b"%06d" % number]), acks=ACKS_ALL)
-        if again == "ack":
-            for value in ("ack", "none", "ack"):
-                await change_flush(three, value)
-        await asyncio.sleep(pause)
-        await restart_leader_first(three, 2 * COUNT)
-
-    run_scenario(whole)
+    await write_records(three, 3, in_sync=2, min_insync_replicas="2", flush="ack")
+    await change_flush(three, "none")
+    leader = await wait_leader(three)
+    for number in range(COUNT, 2 * COUNT):
+        await leader.append(batch([b"%06d" % number]), acks=ACKS_ALL)
+    if again == "ack":
+        for value in ("ack", "none", "ack"):
+            await change_flush(three, value)
+    await asyncio.sleep(pause)
+    await restart_leader_first(three, 2 * COUNT)
 
 
 @pytest.mark.parametrize("pause", [0.0, 2.0])
-def test_sole_replica_reports_its_loss_after_flush_ack_was_set(pause: float) -> None:
-    async def whole(three: ThreeBrokers) -> None:
-        await write_records(three, 1)
-        await change_flush(three, "ack")
-        await asyncio.sleep(pause)
-        hit = leader_of(three)
-        await crash([hit], SimMachine.power_cut)
-        await asyncio.sleep(5)
-        await hit.start()
-        again = await wait_leader(three)
-        await asyncio.sleep(5)
-        kept = again.high_watermark
-        assert await read_values(again, 0) == numbers(0, kept)
-        loss = explain(again)["possible_loss"]
-        assert kept == COUNT if loss is None else loss["from_offset"] <= kept
-        assert pause == 0.0 or loss is None, "by then all of it is fsynced, although nobody wrote"
-
-    run_scenario(whole)
+@run_by(run_scenario)
+async def test_sole_replica_reports_its_loss_after_flush_ack_was_set(three: ThreeBrokers, *, pause: float) -> None:
+    await write_records(three, 1)
+    await change_flush(three, "ack")
+    await asyncio.sleep(pause)
+    hit = leader_of(three)
+    await crash([hit], SimMachine.power_cut)
+    await asyncio.sleep(5)
+    await hit.start()
+    again = await wait_leader(three)
+    await asyncio.sleep(5)
+    kept = again.high_watermark
+    assert await read_values(again, 0) == numbers(0, kept)
+    loss = explain(again)["possible_loss"]
+    assert kept == COUNT if loss is None else loss["from_offset"] <= kept
+    assert pause == 0.0 or loss is None, "by then all of it is fsynced, although nobody wrote"
 
 
 @pytest.mark.parametrize("set_later", [False, True], ids=["created", "changed"])
-def test_flush_ack_proves_a_log_without_the_others(set_later: bool) -> None:
+@run_by(run_scenario)
+async def test_flush_ack_proves_a_log_without_the_others(three: ThreeBrokers, *, set_later: bool) -> None:
     """Both in-sync replicas lose power, and one never comes back. The log of the other one is proved whole, and it
     leads."""
-
-    async def whole(three: ThreeBrokers) -> None:
-        await write_records(three, 3, in_sync=2, min_insync_replicas="2", flush="none" if set_later else "ack")
-        if set_later:
-            await change_flush(three, "ack")
-            await asyncio.sleep(2)
-        both = isr_brokers(three)
-        (out,) = [each for each in three.brokers.values() if each not in both]
-        await crash(both, SimMachine.power_cut)
-        await out.start()
-        await both[0].start()
-        again = await wait_leader(three)
-        assert again.state.node_id == both[0].node_id
-        await three.wait_until(lambda: again.high_watermark >= COUNT, SECONDS)
-        assert await read_values(again, 0) == numbers(0, COUNT)
-        assert explain(again)["possible_loss"] is None
-
-    run_scenario(whole)
+    await write_records(three, 3, in_sync=2, min_insync_replicas="2", flush="none" if set_later else "ack")
+    if set_later:
+        await change_flush(three, "ack")
+        await asyncio.sleep(2)
+    both = isr_brokers(three)
+    (out,) = [each for each in three.brokers.values() if each not in both]
+    await crash(both, SimMachine.power_cut)
+    await out.start()
+    await both[0].start()
+    again = await wait_leader(three)
+    assert again.state.node_id == both[0].node_id
+    await three.wait_until(lambda: again.high_watermark >= COUNT, SECONDS)
+    assert await read_values(again, 0) == numbers(0, COUNT)
+    assert explain(again)["possible_loss"] is None
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
-def test_flush_ack_topic_is_proved_soon_after_an_upgrade_adds_the_note(clean: bool) -> None:
-    async def whole(three: ThreeBrokers) -> None:
-        await write_records(three, 3, in_sync=2, min_insync_replicas="2", flush="ack")
-        both = isr_brokers(three)
-        (out,) = [each for each in three.brokers.values() if each not in both]
-        for each in both:
-            await (each.stop() if clean else each.kill())
-            write_old_proof(each.machine.disk, synced=False)
-        await asyncio.gather(*(each.start() for each in both))
-        await wait_leader(three)
-        await asyncio.sleep(5)
-        await crash(both, SimMachine.power_cut)
-        await out.start()
-        await both[0].start()
-        again = await wait_leader(three)
-        await three.wait_until(lambda: again.high_watermark >= COUNT, SECONDS)
-        assert await read_values(again, 0) == numbers(0, COUNT)
-        assert explain(again)["possible_loss"] is None
+@run_by(run_scenario)
+async def test_flush_ack_topic_is_proved_soon_after_an_upgrade_adds_the_note(
+    three: ThreeBrokers, *, clean: bool
+) -> None:
+    await write_records(three, 3, in_sync=2, min_insync_replicas="2", flush="ack")
+    both = isr_brokers(three)
+    (out,) = [each for each in three.brokers.values() if each not in both]
+    for each in both:
+        await (each.stop() if clean else each.kill())
+        write_old_proof(each.machine.disk, synced=False)
+    await asyncio.gather(*(each.start() for each in both))
+    await wait_leader(three)
+    await asyncio.sleep(5)
+    await crash(both, SimMachine.power_cut)
+    await out.start()
+    await both[0].start()
+    again = await wait_leader(three)
+    await three.wait_until(lambda: again.high_watermark >= COUNT, SECONDS)
+    assert await read_values(again, 0) == numbers(0, COUNT)
+    assert explain(again)["possible_loss"] is None
 
-    run_scenario(whole)
 
-
-def test_flush_ack_topic_without_its_note_waits_for_all_after_a_power_cut() -> None:
+@run_by(run_scenario)
+async def test_flush_ack_topic_without_its_note_waits_for_all_after_a_power_cut(three: ThreeBrokers) -> None:
     """No note proves that the setting was the same under the older version. No replica leads before all are back."""
-
-    async def whole(three: ThreeBrokers) -> None:
-        await write_records(three, 3, in_sync=2, min_insync_replicas="2", flush="ack")
-        both = isr_brokers(three)
-        (out,) = [each for each in three.brokers.values() if each not in both]
-        await crash(both, SimMachine.power_cut)
-        for each in both:
-            write_old_proof(each.machine.disk, synced=False)
-        await out.start()
-        await both[0].start()
-        await asyncio.sleep(SECONDS)
-        assert out.node.image.topics["t"].partitions[0].leader == NO_LEADER
-        await both[1].start()
-        again = await wait_leader(three)
-        await three.wait_until(lambda: again.high_watermark >= COUNT, SECONDS)
-        assert await read_values(again, 0) == numbers(0, COUNT)
-
-    run_scenario(whole)
+    await write_records(three, 3, in_sync=2, min_insync_replicas="2", flush="ack")
+    both = isr_brokers(three)
+    (out,) = [each for each in three.brokers.values() if each not in both]
+    await crash(both, SimMachine.power_cut)
+    for each in both:
+        write_old_proof(each.machine.disk, synced=False)
+    await out.start()
+    await both[0].start()
+    await asyncio.sleep(SECONDS)
+    assert out.node.image.topics["t"].partitions[0].leader == NO_LEADER
+    await both[1].start()
+    again = await wait_leader(three)
+    await three.wait_until(lambda: again.high_watermark >= COUNT, SECONDS)
+    assert await read_values(again, 0) == numbers(0, COUNT)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.scenario import run_by
 from tests.sim.scenarios.test_transactions import (
     DONE_SECONDS,
     SETTINGS,
@@ -113,195 +114,169 @@ def test_offset_of_an_open_transaction_moves_with_the_group_coordinator(commit: 
     run_scenario(scenario, **OFFSETS_SETTINGS)
 
 
-def test_decided_offset_moves_with_the_coordinator_of_the_group() -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        producer = await begin_with_offset(three)
-        assert await producer.end(True) is Code.NONE
-        await wait_complete(three, producer, COMMITTED)
-        await group_coordinator(three).kill()
-        assert await offset_of(three) == 7
-
-    run_scenario(scenario, **OFFSETS_SETTINGS)
+@run_by(run_scenario, **OFFSETS_SETTINGS)
+async def test_decided_offset_moves_with_the_coordinator_of_the_group(three: ThreeBrokers) -> None:
+    producer = await begin_with_offset(three)
+    assert await producer.end(True) is Code.NONE
+    await wait_complete(three, producer, COMMITTED)
+    await group_coordinator(three).kill()
+    assert await offset_of(three) == 7
 
 
-def test_offset_of_a_decided_transaction_survives_the_loss_of_all_disks() -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        producer = await begin_with_offset(three)
-        keeper = find_coordinator(three, producer.name)
-        assert keeper is not None
-        stop_markers(keeper)
-        assert await producer.end(True) is Code.NONE
-        await asyncio.sleep(SNAPSHOT_SECONDS + 5)
-        await lose_all_disks(three)
-        await wait_complete(three, producer, COMMITTED)
-        assert await offset_of(three) == 7, "the snapshot of groups has it, and the marker comes after all"
-
-    run_scenario(scenario, **OFFSETS_SETTINGS)
+@run_by(run_scenario, **OFFSETS_SETTINGS)
+async def test_offset_of_a_decided_transaction_survives_the_loss_of_all_disks(three: ThreeBrokers) -> None:
+    producer = await begin_with_offset(three)
+    keeper = find_coordinator(three, producer.name)
+    assert keeper is not None
+    stop_markers(keeper)
+    assert await producer.end(True) is Code.NONE
+    await asyncio.sleep(SNAPSHOT_SECONDS + 5)
+    await lose_all_disks(three)
+    await wait_complete(three, producer, COMMITTED)
+    assert await offset_of(three) == 7, "the snapshot of groups has it, and the marker comes after all"
 
 
-def test_late_marker_ends_no_transaction_of_a_log_without_its_producers() -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        producer = await begin_with_offset(three)
-        leader = find_leader(three, OFFSETS)
-        assert leader is not None
-        leader.log._writer.replace_producers(ProducerStates(leader.log.end_offset))  # as after a start from a snapshot
-        groups = group_coordinator(three).node.group_coordinators
-        late = TransactionMarker(producer.producer_id, producer.epoch, False, 0, version=2)
-        with pytest.raises(Refused) as refused:
-            await groups.write_marker(0, late)
-        assert refused.value.code is Code.INVALID_PRODUCER_EPOCH, "it is the marker of the transaction before"
-        assert await offset_of(three) is Code.UNSTABLE_OFFSET_COMMIT
-        assert await producer.end(True) is Code.NONE
-        await wait_complete(three, producer, COMMITTED)
-        assert await offset_of(three) == 7
-
-    run_scenario(scenario, **OFFSETS_SETTINGS)
+@run_by(run_scenario, **OFFSETS_SETTINGS)
+async def test_late_marker_ends_no_transaction_of_a_log_without_its_producers(three: ThreeBrokers) -> None:
+    producer = await begin_with_offset(three)
+    leader = find_leader(three, OFFSETS)
+    assert leader is not None
+    leader.log._writer.replace_producers(ProducerStates(leader.log.end_offset))  # as after a start from a snapshot
+    groups = group_coordinator(three).node.group_coordinators
+    late = TransactionMarker(producer.producer_id, producer.epoch, False, 0, version=2)
+    with pytest.raises(Refused) as refused:
+        await groups.write_marker(0, late)
+    assert refused.value.code is Code.INVALID_PRODUCER_EPOCH, "it is the marker of the transaction before"
+    assert await offset_of(three) is Code.UNSTABLE_OFFSET_COMMIT
+    assert await producer.end(True) is Code.NONE
+    await wait_complete(three, producer, COMMITTED)
+    assert await offset_of(three) == 7
 
 
-def test_pending_offset_without_its_marker_holds_no_consumer_for_ever() -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        commit = CommitOffsets(GROUP, (PartitionOffset("t", 0, 3),))
-        await retry(three, lambda node: node.group_coordinators.submit(GROUP, commit))
-        (shard,) = group_coordinator(three).node.group_coordinators.host.shards()
-        value = OffsetValue(7, -1, "", 0)
-        pending = shard.log_state.pending
-        pending.add(ProducerIdAndEpoch(99, 4), OffsetKey(GROUP, "t", 0), value)  # as after a start from a snapshot
-        await SimProducer(three).init(1_000)  # so that there are coordinators
-        await asyncio.sleep(CHECK_SECONDS)
-        assert await offset_of(three) is Code.UNSTABLE_OFFSET_COMMIT, "its marker may yet come"
-        await asyncio.sleep(LATE_GRACE_MS / 1000 + 3 * CHECK_SECONDS)
-        assert await offset_of(three) == 3
-
-    run_scenario(scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=1_000)
+@run_by(run_scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=1_000)
+async def test_pending_offset_without_its_marker_holds_no_consumer_for_ever(three: ThreeBrokers) -> None:
+    commit = CommitOffsets(GROUP, (PartitionOffset("t", 0, 3),))
+    await retry(three, lambda node: node.group_coordinators.submit(GROUP, commit))
+    (shard,) = group_coordinator(three).node.group_coordinators.host.shards()
+    value = OffsetValue(7, -1, "", 0)
+    pending = shard.log_state.pending
+    pending.add(ProducerIdAndEpoch(99, 4), OffsetKey(GROUP, "t", 0), value)  # as after a start from a snapshot
+    await SimProducer(three).init(1_000)  # so that there are coordinators
+    await asyncio.sleep(CHECK_SECONDS)
+    assert await offset_of(three) is Code.UNSTABLE_OFFSET_COMMIT, "its marker may yet come"
+    await asyncio.sleep(LATE_GRACE_MS / 1000 + 3 * CHECK_SECONDS)
+    assert await offset_of(three) == 3
 
 
-def test_pending_offset_stays_while_its_coordinator_may_send_the_marker() -> None:
+@run_by(run_scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=300_000)
+async def test_pending_offset_stays_while_its_coordinator_may_send_the_marker(three: ThreeBrokers) -> None:
     """Its coordinator has the commit, and no marker goes out for longer than any timeout allows."""
-
-    async def scenario(three: ThreeBrokers) -> None:
-        producer = await begin_with_offset(three)
-        leader, keeper = find_leader(three, OFFSETS), find_coordinator(three, producer.name)
-        assert leader is not None and keeper is not None
-        leader.log._writer.replace_producers(ProducerStates(leader.log.end_offset))  # as after a start from a snapshot
-        waiting = stop_markers(keeper)
-        assert await producer.end(True) is Code.NONE
-        await asyncio.sleep(300 + LATE_GRACE_MS / 1000 + 4 * CHECK_SECONDS)
-        assert await offset_of(three) is Code.UNSTABLE_OFFSET_COMMIT
-        del keeper.node.transaction_coordinators.markers.send
-        keeper.node.transaction_coordinators.markers.send(*waiting[0])
-        await wait_complete(three, producer, COMMITTED)
-        assert await offset_of(three) == 7, "the producer has the reply to its commit"
-
-    run_scenario(scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=300_000)
+    producer = await begin_with_offset(three)
+    leader, keeper = find_leader(three, OFFSETS), find_coordinator(three, producer.name)
+    assert leader is not None and keeper is not None
+    leader.log._writer.replace_producers(ProducerStates(leader.log.end_offset))  # as after a start from a snapshot
+    waiting = stop_markers(keeper)
+    assert await producer.end(True) is Code.NONE
+    await asyncio.sleep(300 + LATE_GRACE_MS / 1000 + 4 * CHECK_SECONDS)
+    assert await offset_of(three) is Code.UNSTABLE_OFFSET_COMMIT
+    del keeper.node.transaction_coordinators.markers.send
+    keeper.node.transaction_coordinators.markers.send(*waiting[0])
+    await wait_complete(three, producer, COMMITTED)
+    assert await offset_of(three) == 7, "the producer has the reply to its commit"
 
 
-def test_transaction_that_the_log_learns_late_is_not_aborted() -> None:
+@run_by(run_scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=1_000)
+async def test_transaction_that_the_log_learns_late_is_not_aborted(three: ThreeBrokers) -> None:
     """The broker looks a second time before it aborts, because it has waited since it found the transaction."""
-
-    async def scenario(three: ThreeBrokers) -> None:
-        await SimProducer(three).init(1_000)  # so that there are coordinators
-        commit = CommitOffsets(GROUP, tuple(PartitionOffset("t", partition, 3) for partition in range(2)))
-        await retry(three, lambda node: node.group_coordinators.submit(GROUP, commit))
-        (led,) = group_coordinator(three).node.group_coordinators.host.led_partitions.values()
-        coordinator = led.coordinator
-        assert coordinator is not None
-        pending = coordinator.shard.log_state.pending
-        for partition in range(2):  # as after a start from a snapshot
-            producer, key = ProducerIdAndEpoch(97 + partition, 4), OffsetKey(GROUP, "t", partition)
-            pending.add(producer, key, OffsetValue(7, -1, "", 0))
-        leader = coordinator.replica
-        await leader.wait_committed(leader.log.end_offset + 1, 2 * LATE_GRACE_MS)
-        assert (pending.epoch_of(97), pending.epoch_of(98)) == (None, 4)
-        coordinator.submit_unawaited(LowerOffsets((LostOffset(GROUP, "t", 1, 5, 9),)), at_once=True)
-        assert leader.log.producers.has_ongoing_txn(98, 4)
-        await asyncio.sleep(1)
-        assert leader.log.producers.has_ongoing_txn(98, 4)
-
-    run_scenario(scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=1_000)
+    await SimProducer(three).init(1_000)  # so that there are coordinators
+    commit = CommitOffsets(GROUP, tuple(PartitionOffset("t", partition, 3) for partition in range(2)))
+    await retry(three, lambda node: node.group_coordinators.submit(GROUP, commit))
+    (led,) = group_coordinator(three).node.group_coordinators.host.led_partitions.values()
+    coordinator = led.coordinator
+    assert coordinator is not None
+    pending = coordinator.shard.log_state.pending
+    for partition in range(2):  # as after a start from a snapshot
+        producer, key = ProducerIdAndEpoch(97 + partition, 4), OffsetKey(GROUP, "t", partition)
+        pending.add(producer, key, OffsetValue(7, -1, "", 0))
+    leader = coordinator.replica
+    await leader.wait_committed(leader.log.end_offset + 1, 2 * LATE_GRACE_MS)
+    assert (pending.epoch_of(97), pending.epoch_of(98)) == (None, 4)
+    coordinator.submit_unawaited(LowerOffsets((LostOffset(GROUP, "t", 1, 5, 9),)), at_once=True)
+    assert leader.log.producers.has_ongoing_txn(98, 4)
+    await asyncio.sleep(1)
+    assert leader.log.producers.has_ongoing_txn(98, 4)
 
 
-def test_orphan_of_many_offsets_ends_in_the_turn_of_the_last_look() -> None:
+@run_by(run_scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=1_000)
+async def test_orphan_of_many_offsets_ends_in_the_turn_of_the_last_look(three: ThreeBrokers) -> None:
     """Markers of many offsets wait for a turn of their own. In between the log could learn the transaction."""
-
-    async def scenario(three: ThreeBrokers) -> None:
-        await SimProducer(three).init(1_000)  # so that there are coordinators
-        await retry(three, lambda node: node.group_coordinators.submit(GROUP, FetchOffsets(GROUP, ())))
-        groups = group_coordinator(three).node.group_coordinators
-        (shard,) = groups.host.shards()
-        pending = shard.log_state.pending
-        for partition in range(SLICE_OFFSETS + 1):  # as after a start from a snapshot
-            pending.add(ProducerIdAndEpoch(99, 4), OffsetKey(GROUP, "t", partition), OffsetValue(7, -1, "", 0))
-        async with groups._long_marker:
-            await asyncio.sleep(LATE_GRACE_MS / 1000 + 4 * CHECK_SECONDS)
-            assert pending.epoch_of(99) is None
-
-    run_scenario(scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=1_000)
+    await SimProducer(three).init(1_000)  # so that there are coordinators
+    await retry(three, lambda node: node.group_coordinators.submit(GROUP, FetchOffsets(GROUP, ())))
+    groups = group_coordinator(three).node.group_coordinators
+    (shard,) = groups.host.shards()
+    pending = shard.log_state.pending
+    for partition in range(SLICE_OFFSETS + 1):  # as after a start from a snapshot
+        pending.add(ProducerIdAndEpoch(99, 4), OffsetKey(GROUP, "t", partition), OffsetValue(7, -1, "", 0))
+    async with groups._long_marker:
+        await asyncio.sleep(LATE_GRACE_MS / 1000 + 4 * CHECK_SECONDS)
+        assert pending.epoch_of(99) is None
 
 
-def test_operator_aborts_pending_offsets_that_the_log_does_not_know() -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        commit = CommitOffsets(GROUP, (PartitionOffset("t", 0, 3),))
-        await retry(three, lambda node: node.group_coordinators.submit(GROUP, commit))
-        node = group_coordinator(three).node
-        (shard,) = node.group_coordinators.host.shards()
-        value = OffsetValue(7, -1, "", 0)
-        shard.log_state.pending.add(ProducerIdAndEpoch(99, 4), OffsetKey(GROUP, "t", 0), value)  # from an image
-        await node.marker_writer.write(MarkerDue(OFFSETS, TransactionMarker(99, 4, False, 0), MarkerReason.OPERATOR))
-        assert await offset_of(three) == 3
-
-    run_scenario(scenario, **OFFSETS_SETTINGS)
+@run_by(run_scenario, **OFFSETS_SETTINGS)
+async def test_operator_aborts_pending_offsets_that_the_log_does_not_know(three: ThreeBrokers) -> None:
+    commit = CommitOffsets(GROUP, (PartitionOffset("t", 0, 3),))
+    await retry(three, lambda node: node.group_coordinators.submit(GROUP, commit))
+    node = group_coordinator(three).node
+    (shard,) = node.group_coordinators.host.shards()
+    value = OffsetValue(7, -1, "", 0)
+    shard.log_state.pending.add(ProducerIdAndEpoch(99, 4), OffsetKey(GROUP, "t", 0), value)  # from an image
+    await node.marker_writer.write(MarkerDue(OFFSETS, TransactionMarker(99, 4, False, 0), MarkerReason.OPERATOR))
+    assert await offset_of(three) == 3
 
 
 @pytest.mark.parametrize(
     ("later_epoch", "coordinator_epoch", "code"),
     [(0, 1_000_000, Code.INVALID_REQUEST), (100, 0, Code.INVALID_PRODUCER_EPOCH)],
 )
-def test_operator_cannot_fence_a_producer_with_pending_offsets(
-    later_epoch: int, coordinator_epoch: int, code: Code
+@run_by(run_scenario, **OFFSETS_SETTINGS)
+async def test_operator_cannot_fence_a_producer_with_pending_offsets(
+    three: ThreeBrokers, *, later_epoch: int, coordinator_epoch: int, code: Code
 ) -> None:
     """Any client may send such a marker. It would fence the coordinator, or make its commit count as late."""
-
-    async def scenario(three: ThreeBrokers) -> None:
-        producer = await begin_with_offset(three)
-        marker = TransactionMarker(producer.producer_id, producer.epoch + later_epoch, False, coordinator_epoch)
-        with pytest.raises(Refused) as refused:
-            await group_coordinator(three).node.marker_writer.write(MarkerDue(OFFSETS, marker, MarkerReason.OPERATOR))
-        assert refused.value.code is code
-        assert await producer.end(True) is Code.NONE
-        await wait_complete(three, producer, COMMITTED)
-        assert await offset_of(three) == 7
-
-    run_scenario(scenario, **OFFSETS_SETTINGS)
+    producer = await begin_with_offset(three)
+    marker = TransactionMarker(producer.producer_id, producer.epoch + later_epoch, False, coordinator_epoch)
+    with pytest.raises(Refused) as refused:
+        await group_coordinator(three).node.marker_writer.write(MarkerDue(OFFSETS, marker, MarkerReason.OPERATOR))
+    assert refused.value.code is code
+    assert await producer.end(True) is Code.NONE
+    await wait_complete(three, producer, COMMITTED)
+    assert await offset_of(three) == 7
 
 
-def test_only_pending_offset_of_a_group_is_corrected_after_a_load() -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        await retry(three, lambda node: node.group_coordinators.submit(GROUP, FetchOffsets(GROUP, ())))
-        groups = group_coordinator(three).node.group_coordinators
-        shard, key = groups.make_shard(), OffsetKey(GROUP, "gone", 0)
-        partition = groups.host.led_partitions[OFFSETS.partition]
-        shard.log_state.pending.add(ProducerIdAndEpoch(99, 4), key, OffsetValue(7, -1, "", 0))
-        assert await groups.find_corrections(shard, partition) == [TopicsDeleted(("gone",))]
-
-    run_scenario(scenario, **OFFSETS_SETTINGS)
+@run_by(run_scenario, **OFFSETS_SETTINGS)
+async def test_only_pending_offset_of_a_group_is_corrected_after_a_load(three: ThreeBrokers) -> None:
+    await retry(three, lambda node: node.group_coordinators.submit(GROUP, FetchOffsets(GROUP, ())))
+    groups = group_coordinator(three).node.group_coordinators
+    shard, key = groups.make_shard(), OffsetKey(GROUP, "gone", 0)
+    partition = groups.host.led_partitions[OFFSETS.partition]
+    shard.log_state.pending.add(ProducerIdAndEpoch(99, 4), key, OffsetValue(7, -1, "", 0))
+    assert await groups.find_corrections(shard, partition) == [TopicsDeleted(("gone",))]
 
 
-def test_pending_offset_that_a_load_corrected_holds_no_consumer_for_ever() -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        commit = CommitOffsets(GROUP, (PartitionOffset("t", 0, 3),))
-        await retry(three, lambda node: node.group_coordinators.submit(GROUP, commit))
-        groups = group_coordinator(three).node.group_coordinators
-        (shard,) = groups.host.shards()
-        key = OffsetKey(GROUP, "t", 0)
-        shard.log_state.pending.add(ProducerIdAndEpoch(99, 4), key, OffsetValue(7, -1, "", 0))  # from an image
-        groups.host.submit_unawaited(LowerOffsets((LostOffset(GROUP, "t", 0, 5, 9),)))
-        leader = find_leader(three, OFFSETS)
-        assert leader is not None
-        await three.wait_until(lambda: leader.log.producers.has_ongoing_txn(99, 4), 5)
-        assert await offset_of(three) is Code.UNSTABLE_OFFSET_COMMIT
-        producer = SimProducer(three)
-        await producer.init(1_000)  # so that there are coordinators
-        await asyncio.sleep(LATE_GRACE_MS / 1000 + 3 * CHECK_SECONDS)
-        assert await offset_of(three) == 3
-
-    run_scenario(scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=1_000)
+@run_by(run_scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=1_000)
+async def test_pending_offset_that_a_load_corrected_holds_no_consumer_for_ever(three: ThreeBrokers) -> None:
+    commit = CommitOffsets(GROUP, (PartitionOffset("t", 0, 3),))
+    await retry(three, lambda node: node.group_coordinators.submit(GROUP, commit))
+    groups = group_coordinator(three).node.group_coordinators
+    (shard,) = groups.host.shards()
+    key = OffsetKey(GROUP, "t", 0)
+    shard.log_state.pending.add(ProducerIdAndEpoch(99, 4), key, OffsetValue(7, -1, "", 0))  # from an image
+    groups.host.submit_unawaited(LowerOffsets((LostOffset(GROUP, "t", 0, 5, 9),)))
+    leader = find_leader(three, OFFSETS)
+    assert leader is not None
+    await three.wait_until(lambda: leader.log.producers.has_ongoing_txn(99, 4), 5)
+    assert await offset_of(three) is Code.UNSTABLE_OFFSET_COMMIT
+    producer = SimProducer(three)
+    await producer.init(1_000)  # so that there are coordinators
+    await asyncio.sleep(LATE_GRACE_MS / 1000 + 3 * CHECK_SECONDS)
+    assert await offset_of(three) == 3

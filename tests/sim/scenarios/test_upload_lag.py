@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.scenario import run_by
 from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, run
 from tests.sim.scenarios.three import ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic
@@ -39,57 +40,50 @@ def read_copy_lag(rig: SimBrokerRig, topic: str) -> float:
     return float(found[1])
 
 
-def test_quiet_topic_is_uploaded_at_the_maximum_lag() -> None:
-    async def scenario(rig: SimBrokerRig) -> None:
-        await rig.start(LATE)
-        replica = await rig.create("t", segment_bytes="1048576")
-        await asyncio.sleep(7)
-        for _ in range(3):
-            await replica.append(batch([b"v"]))
-            end = replica.log.end_offset
-            took = await wait_cold(replica, end, LAG + UPLOAD)
-            assert took > LAG - 1, "a segment is not closed before its time"
-            await asyncio.sleep(11)
-
-    run(scenario)
-
-
-def test_lag_metric_has_the_age_of_the_oldest_record_per_topic() -> None:
-    async def scenario(rig: SimBrokerRig) -> None:
-        await rig.start(LATE)
-        replica = await rig.create("t", segment_bytes="1048576")
-        await rig.create("empty", segment_bytes="1048576")
-        assert read_copy_lag(rig, "t") == 0
+@run_by(run)
+async def test_quiet_topic_is_uploaded_at_the_maximum_lag(rig: SimBrokerRig) -> None:
+    await rig.start(LATE)
+    replica = await rig.create("t", segment_bytes="1048576")
+    await asyncio.sleep(7)
+    for _ in range(3):
         await replica.append(batch([b"v"]))
-        await asyncio.sleep(10)
-        await replica.append(batch([b"w"]))
-        assert 9.9 <= read_copy_lag(rig, "t") <= 10.1
-        assert read_copy_lag(rig, "empty") == 0
-        await wait_cold(replica, 2, LAG)
-        assert read_copy_lag(rig, "t") == 0
-        rig.machine.faults.outage = True
-        await replica.append(batch([b"x"]))
-        await asyncio.sleep(3 * LAG)
-        assert 3 * LAG - 1 <= read_copy_lag(rig, "t") <= 3 * LAG + 1, "it goes on while the bucket takes nothing"
-
-    run(scenario)
+        end = replica.log.end_offset
+        took = await wait_cold(replica, end, LAG + UPLOAD)
+        assert took > LAG - 1, "a segment is not closed before its time"
+        await asyncio.sleep(11)
 
 
-def test_closed_segments_wait_for_others_at_most_the_maximum_lag() -> None:
+@run_by(run)
+async def test_lag_metric_has_the_age_of_the_oldest_record_per_topic(rig: SimBrokerRig) -> None:
+    await rig.start(LATE)
+    replica = await rig.create("t", segment_bytes="1048576")
+    await rig.create("empty", segment_bytes="1048576")
+    assert read_copy_lag(rig, "t") == 0
+    await replica.append(batch([b"v"]))
+    await asyncio.sleep(10)
+    await replica.append(batch([b"w"]))
+    assert 9.9 <= read_copy_lag(rig, "t") <= 10.1
+    assert read_copy_lag(rig, "empty") == 0
+    await wait_cold(replica, 2, LAG)
+    assert read_copy_lag(rig, "t") == 0
+    rig.machine.faults.outage = True
+    await replica.append(batch([b"x"]))
+    await asyncio.sleep(3 * LAG)
+    assert 3 * LAG - 1 <= read_copy_lag(rig, "t") <= 3 * LAG + 1, "it goes on while the bucket takes nothing"
+
+
+@run_by(run_scenario, tiered_upload_max_lag_ms=int(LAG * 1000), **SELDOM)
+async def test_closed_segments_wait_for_others_at_most_the_maximum_lag(three: ThreeBrokers) -> None:
     """If other replicas have the segments too, several of them share one manifest change."""
-
-    async def scenario(three: ThreeBrokers) -> None:
-        leader = three.controller
-        nodes = [leader.node_id, *(each.node_id for each in three.others())]
-        await leader.node.submit(CreateTopic("t", assignments=[nodes], configs={"internal.segment.bytes": "4096"}))
-        await three.wait_until(lambda: len(leader.node.image.topics["t"].partitions[0].isr) == 3, 20)
-        replica = leader.node.leader_replica("t", 0)
-        while replica.unified_log.waiting_segments < 2:
-            await replica.append(batch([b"x" * 1000]))
-        assert replica.cold_end_offset == 0
-        await wait_cold(replica, replica.log.end_offset, LAG + UPLOAD)
-
-    run_scenario(scenario, tiered_upload_max_lag_ms=int(LAG * 1000), **SELDOM)
+    leader = three.controller
+    nodes = [leader.node_id, *(each.node_id for each in three.others())]
+    await leader.node.submit(CreateTopic("t", assignments=[nodes], configs={"internal.segment.bytes": "4096"}))
+    await three.wait_until(lambda: len(leader.node.image.topics["t"].partitions[0].isr) == 3, 20)
+    replica = leader.node.leader_replica("t", 0)
+    while replica.unified_log.waiting_segments < 2:
+        await replica.append(batch([b"x" * 1000]))
+    assert replica.cold_end_offset == 0
+    await wait_cold(replica, replica.log.end_offset, LAG + UPLOAD)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -108,15 +102,13 @@ def test_next_leader_continues_the_age(seed: int) -> None:
     run_scenario(scenario, seed, tiered_upload_max_lag_ms=int(LAG * 1000), **SELDOM)
 
 
-def test_no_request_is_sent_to_the_bucket_while_nothing_is_late() -> None:
-    async def scenario(rig: SimBrokerRig) -> None:
-        await rig.start(LATE)
-        replica = await rig.create("t", segment_bytes="1048576")
-        await replica.append(batch([b"v"]))
-        await wait_cold(replica, 1, LAG + UPLOAD)
-        await asyncio.sleep(600)  # what a start and an upload leave to be swept is done
-        before = rig.broker.store.request_count()
-        await asyncio.sleep(600)
-        assert rig.broker.store.request_count() - before <= 10, "a request a minute"
-
-    run(scenario)
+@run_by(run)
+async def test_no_request_is_sent_to_the_bucket_while_nothing_is_late(rig: SimBrokerRig) -> None:
+    await rig.start(LATE)
+    replica = await rig.create("t", segment_bytes="1048576")
+    await replica.append(batch([b"v"]))
+    await wait_cold(replica, 1, LAG + UPLOAD)
+    await asyncio.sleep(600)  # what a start and an upload leave to be swept is done
+    before = rig.broker.store.request_count()
+    await asyncio.sleep(600)
+    assert rig.broker.store.request_count() - before <= 10, "a request a minute"

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
+from tests.scenario import run_by
 from tests.sim.harness.machine import SimMachine
 from tests.sim.rig.broker_rig import batch, numbers, read_values
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
@@ -140,25 +141,24 @@ def test_acks_all_with_a_minimal_isr_survives_the_fault_of_one(how: Crash, leads
 
 
 @pytest.mark.parametrize("how", [SimMachine.power_cut, SimMachine.lose_disk])
-def test_acks_all_with_a_minimal_isr_reports_the_loss_after_two_faults(how: Crash) -> None:
+@run_by(run_scenario)
+async def test_acks_all_with_a_minimal_isr_reports_the_loss_after_two_faults(
+    three: ThreeBrokers, *, how: Crash
+) -> None:
     """One broker more fails than the promise covers. The scenarios above go to the limit of the promise."""
-
-    async def whole(three: ThreeBrokers) -> None:
-        await write_records(three, 3, in_sync=2, min_insync_replicas="2")
-        both = isr_brokers(three)
-        (out,) = [each for each in three.brokers.values() if each not in both]
-        await crash(both, how)
-        await out.start()
-        await three.wait_until(lambda: out.node.cluster.active_controller is not None, SECONDS)
-        await asyncio.sleep(SECONDS)
-        assert out.node.image.topics["t"].partitions[0].leader == NO_LEADER, "it waits for who had the records"
-        await asyncio.gather(*(each.start() for each in both))
-        again = await wait_leader(three)
-        await three.wait_until(lambda: explain(again)["possible_loss"] is not None, SECONDS)
-        assert explain(again)["possible_loss"]["from_offset"] <= again.high_watermark < COUNT
-        assert await read_values(again, 0) == numbers(0, again.high_watermark)
-
-    run_scenario(whole)
+    await write_records(three, 3, in_sync=2, min_insync_replicas="2")
+    both = isr_brokers(three)
+    (out,) = [each for each in three.brokers.values() if each not in both]
+    await crash(both, how)
+    await out.start()
+    await three.wait_until(lambda: out.node.cluster.active_controller is not None, SECONDS)
+    await asyncio.sleep(SECONDS)
+    assert out.node.image.topics["t"].partitions[0].leader == NO_LEADER, "it waits for who had the records"
+    await asyncio.gather(*(each.start() for each in both))
+    again = await wait_leader(three)
+    await three.wait_until(lambda: explain(again)["possible_loss"] is not None, SECONDS)
+    assert explain(again)["possible_loss"]["from_offset"] <= again.high_watermark < COUNT
+    assert await read_values(again, 0) == numbers(0, again.high_watermark)
 
 
 def test_acks_all_survives_a_kill_of_all_processes() -> None:
@@ -177,19 +177,17 @@ def test_acks_all_with_flush_ack_survives_a_power_cut_of_all() -> None:
     run_with_records(3, scenario, min_insync_replicas="2", flush="ack")
 
 
-def test_records_in_the_bucket_survive_all_brokers_and_disks() -> None:
-    async def whole(three: ThreeBrokers) -> None:
-        configs = {"internal.segment.bytes": "4096", "retention.ms": "-1"}
-        await three.controller.node.submit(CreateTopic("t", 1, 3, configs=configs))
-        leader = await wait_leader(three)
-        for number in range(COUNT):
-            await leader.append(batch([b"%06d" % number + b"x" * 1000]))
-        await three.wait_until(lambda: leader.cold_end_offset > 0, SECONDS)
-        cold_end = leader.cold_end_offset
-        await crash(list(three.brokers.values()), SimMachine.lose_disk)
-        await asyncio.gather(*(each.start() for each in three.brokers.values()))
-        again = await wait_leader(three)
-        assert again.high_watermark >= cold_end
-        assert (await read_values(again, 0))[:cold_end] == numbers(0, cold_end)
-
-    run_scenario(whole)
+@run_by(run_scenario)
+async def test_records_in_the_bucket_survive_all_brokers_and_disks(three: ThreeBrokers) -> None:
+    configs = {"internal.segment.bytes": "4096", "retention.ms": "-1"}
+    await three.controller.node.submit(CreateTopic("t", 1, 3, configs=configs))
+    leader = await wait_leader(three)
+    for number in range(COUNT):
+        await leader.append(batch([b"%06d" % number + b"x" * 1000]))
+    await three.wait_until(lambda: leader.cold_end_offset > 0, SECONDS)
+    cold_end = leader.cold_end_offset
+    await crash(list(three.brokers.values()), SimMachine.lose_disk)
+    await asyncio.gather(*(each.start() for each in three.brokers.values()))
+    again = await wait_leader(three)
+    assert again.high_watermark >= cold_end
+    assert (await read_values(again, 0))[:cold_end] == numbers(0, cold_end)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.scenario import run_by
 from tests.sim.harness.loop import SimLoop
 from tiered.cold.cache import ChunkCache
 from tiered.cold.chunks import Chunk
@@ -43,105 +44,89 @@ async def use(cache: ChunkCache, source: Source, chunk: Chunk) -> bytes:
         return await lease.data()
 
 
-def test_hundred_readers_share_one_get() -> None:
-    async def scenario(cache: ChunkCache, source: Source) -> None:
-        found = await asyncio.gather(*(use(cache, source, A) for _ in range(100)))
-        assert set(found) == {b"a" * 10}
-        assert await use(cache, source, A) == b"a" * 10
-        assert source.requested == ["a"]
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_hundred_readers_share_one_get(cache: ChunkCache, source: Source) -> None:
+    found = await asyncio.gather(*(use(cache, source, A) for _ in range(100)))
+    assert set(found) == {b"a" * 10}
+    assert await use(cache, source, A) == b"a" * 10
+    assert source.requested == ["a"]
 
 
-def test_least_recently_used_chunk_is_evicted_first() -> None:
-    async def scenario(cache: ChunkCache, source: Source) -> None:
-        for chunk in (A, B, A, C, A, B):
-            await use(cache, source, chunk)
-            assert cache.bytes_held <= 20
-        assert source.requested == ["a", "b", "c", "b"]
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_least_recently_used_chunk_is_evicted_first(cache: ChunkCache, source: Source) -> None:
+    for chunk in (A, B, A, C, A, B):
+        await use(cache, source, chunk)
+        assert cache.bytes_held <= 20
+    assert source.requested == ["a", "b", "c", "b"]
 
 
-def test_leased_chunks_stay_above_the_bound_and_stop_read_ahead() -> None:
-    async def scenario(cache: ChunkCache, source: Source) -> None:
-        leases = [cache.lease(chunk, source.get) for chunk in (A, B, C)]
-        assert not cache.has_room(1)
-        for lease in leases:
-            await lease.data()
-        assert cache.bytes_held == 30
-        leases[0].release()
-        leases[0].release()
-        assert cache.bytes_held == 20 and not cache.has_room(1)
-        leases[1].release()
-        assert cache.bytes_held == 20 and cache.has_room(10)
-
-    run_scenario(scenario)
-
-
-def test_get_without_readers_is_cancelled() -> None:
-    async def scenario(cache: ChunkCache, source: Source) -> None:
-        first, second = cache.lease(A, source.get), cache.lease(A, source.get)
-        await asyncio.sleep(0.5)
-        first.release()
-        assert await second.data() == b"a" * 10
-        third = cache.lease(B, source.get)
-        await asyncio.sleep(0.5)
-        third.release()
-        assert cache.bytes_held == 10
-        assert await use(cache, source, B) == b"b" * 10
-        assert source.requested == ["a", "b", "b"]
-
-    run_scenario(scenario)
-
-
-def test_cancelled_reader_leaves_the_get_to_the_others() -> None:
-    async def scenario(cache: ChunkCache, source: Source) -> None:
-        first = asyncio.ensure_future(use(cache, source, A))
-        second = asyncio.ensure_future(use(cache, source, A))
-        await asyncio.sleep(0.5)
-        first.cancel()
-        assert await second == b"a" * 10
-        assert source.requested == ["a"]
-
-    run_scenario(scenario)
-
-
-def test_failed_get_fails_all_its_readers_and_is_not_cached() -> None:
-    async def scenario(cache: ChunkCache, source: Source) -> None:
-        source.broken = True
-        found = await asyncio.gather(*(use(cache, source, A) for _ in range(3)), return_exceptions=True)
-        assert [type(fault) for fault in found] == [Unavailable] * 3
-        assert cache.bytes_held == 0
-        source.broken = False
-        assert await use(cache, source, A) == b"a" * 10
-
-    run_scenario(scenario)
-
-
-def test_failed_read_ahead_is_retried_by_the_next_lease() -> None:
-    async def scenario(cache: ChunkCache, source: Source) -> None:
-        source.broken = True
-        ahead = cache.lease(A, source.get)
-        await asyncio.sleep(2)
-        assert ahead.is_ready
-        source.broken = False
-        assert await use(cache, source, A) == b"a" * 10
-        ahead.release()
-        with pytest.raises(AssertionError):
-            await ahead.data()
-
-    run_scenario(scenario)
-
-
-def test_invalidated_chunk_is_fetched_again_and_leases_keep_old_bytes() -> None:
-    async def scenario(cache: ChunkCache, source: Source) -> None:
-        lease = cache.lease(A, source.get)
+@run_by(run_scenario)
+async def test_leased_chunks_stay_above_the_bound_and_stop_read_ahead(cache: ChunkCache, source: Source) -> None:
+    leases = [cache.lease(chunk, source.get) for chunk in (A, B, C)]
+    assert not cache.has_room(1)
+    for lease in leases:
         await lease.data()
-        cache.invalidate(A)
-        assert await use(cache, source, A) == b"a" * 10
-        assert await lease.data() == b"a" * 10
-        lease.release()
-        assert source.requested == ["a", "a"] and cache.bytes_held == 10
+    assert cache.bytes_held == 30
+    leases[0].release()
+    leases[0].release()
+    assert cache.bytes_held == 20 and not cache.has_room(1)
+    leases[1].release()
+    assert cache.bytes_held == 20 and cache.has_room(10)
 
-    run_scenario(scenario)
+
+@run_by(run_scenario)
+async def test_get_without_readers_is_cancelled(cache: ChunkCache, source: Source) -> None:
+    first, second = cache.lease(A, source.get), cache.lease(A, source.get)
+    await asyncio.sleep(0.5)
+    first.release()
+    assert await second.data() == b"a" * 10
+    third = cache.lease(B, source.get)
+    await asyncio.sleep(0.5)
+    third.release()
+    assert cache.bytes_held == 10
+    assert await use(cache, source, B) == b"b" * 10
+    assert source.requested == ["a", "b", "b"]
+
+
+@run_by(run_scenario)
+async def test_cancelled_reader_leaves_the_get_to_the_others(cache: ChunkCache, source: Source) -> None:
+    first = asyncio.ensure_future(use(cache, source, A))
+    second = asyncio.ensure_future(use(cache, source, A))
+    await asyncio.sleep(0.5)
+    first.cancel()
+    assert await second == b"a" * 10
+    assert source.requested == ["a"]
+
+
+@run_by(run_scenario)
+async def test_failed_get_fails_all_its_readers_and_is_not_cached(cache: ChunkCache, source: Source) -> None:
+    source.broken = True
+    found = await asyncio.gather(*(use(cache, source, A) for _ in range(3)), return_exceptions=True)
+    assert [type(fault) for fault in found] == [Unavailable] * 3
+    assert cache.bytes_held == 0
+    source.broken = False
+    assert await use(cache, source, A) == b"a" * 10
+
+
+@run_by(run_scenario)
+async def test_failed_read_ahead_is_retried_by_the_next_lease(cache: ChunkCache, source: Source) -> None:
+    source.broken = True
+    ahead = cache.lease(A, source.get)
+    await asyncio.sleep(2)
+    assert ahead.is_ready
+    source.broken = False
+    assert await use(cache, source, A) == b"a" * 10
+    ahead.release()
+    with pytest.raises(AssertionError):
+        await ahead.data()
+
+
+@run_by(run_scenario)
+async def test_invalidated_chunk_is_fetched_again_and_leases_keep_old_bytes(cache: ChunkCache, source: Source) -> None:
+    lease = cache.lease(A, source.get)
+    await lease.data()
+    cache.invalidate(A)
+    assert await use(cache, source, A) == b"a" * 10
+    assert await lease.data() == b"a" * 10
+    lease.release()
+    assert source.requested == ["a", "a"] and cache.bytes_held == 10

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.scenario import run_by
 from tests.sim.harness.disk import SimDisk
 from tests.unit.cold.rig import PID, Broker, Rig
 from tests.unit.cold.test_cleaner import check_bucket, clean, last_of_each, read, run, upload
@@ -63,73 +64,65 @@ async def split(broker: Broker) -> tuple[DiskLog, Manifest]:
     return log, manifest
 
 
-def test_object_of_which_no_record_stays_is_replaced() -> None:
+@run_by(run)
+async def test_object_of_which_no_record_stays_is_replaced(rig: Rig) -> None:
     """Once, its clean failed, as no batch was there to read."""
-
-    async def scenario(rig: Rig) -> None:
-        broker = rig.broker()
-        log, before = await split(broker)
-        assert broker.cleaner is not None
-        write(log, [each[1] for each in await read(broker) if each[0] < 26], "new")
-        result = await clean(broker.cleaner, await upload(broker, log), settings=ONE_SEGMENT)
-        first = result.manifest.entries[0]
-        assert result.is_whole and first.key != before.entries[0].key and first.record_count == 0
-        assert await read(rig.broker("reader")) == last_of_each(facts(read_all(log, 0)))
-        await check_bucket(rig, broker, result.manifest)
-
-    run(scenario)
+    broker = rig.broker()
+    log, before = await split(broker)
+    assert broker.cleaner is not None
+    write(log, [each[1] for each in await read(broker) if each[0] < 26], "new")
+    result = await clean(broker.cleaner, await upload(broker, log), settings=ONE_SEGMENT)
+    first = result.manifest.entries[0]
+    assert result.is_whole and first.key != before.entries[0].key and first.record_count == 0
+    assert await read(rig.broker("reader")) == last_of_each(facts(read_all(log, 0)))
+    await check_bucket(rig, broker, result.manifest)
 
 
-def test_object_whose_last_batch_is_below_the_log_start_stays() -> None:
-    async def scenario(rig: Rig) -> None:
-        broker = rig.broker()
-        log, manifest = await split(broker)
-        assert broker.cleaner is not None
-        write(log, ["k30"], "new")
-        await broker.collector.advance_start(manifest, 1, 25)
-        manifest = await upload(broker, log)
-        result = await clean(broker.cleaner, manifest, settings=ONE_SEGMENT)
-        assert result.is_whole and result.clean_to == log.end_offset
-        assert result.manifest.entries[0] == manifest.entries[0] and result.manifest.entries[1:] != manifest.entries[1:]
-        assert await read(rig.broker("reader"), 26) == last_of_each(facts(read_all(log, 26)))
-        await check_bucket(rig, broker, result.manifest)
-
-    run(scenario)
+@run_by(run)
+async def test_object_whose_last_batch_is_below_the_log_start_stays(rig: Rig) -> None:
+    broker = rig.broker()
+    log, manifest = await split(broker)
+    assert broker.cleaner is not None
+    write(log, ["k30"], "new")
+    await broker.collector.advance_start(manifest, 1, 25)
+    manifest = await upload(broker, log)
+    result = await clean(broker.cleaner, manifest, settings=ONE_SEGMENT)
+    assert result.is_whole and result.clean_to == log.end_offset
+    assert result.manifest.entries[0] == manifest.entries[0] and result.manifest.entries[1:] != manifest.entries[1:]
+    assert await read(rig.broker("reader"), 26) == last_of_each(facts(read_all(log, 26)))
+    await check_bucket(rig, broker, result.manifest)
 
 
 @pytest.mark.parametrize("is_committed", [False, True])
-def test_read_at_an_object_without_records_returns_the_records_after_it(is_committed: bool) -> None:
+@run_by(run)
+async def test_read_at_an_object_without_records_returns_the_records_after_it(rig: Rig, *, is_committed: bool) -> None:
     """librdkafka takes a reply without records for a message that is too large, and other clients wait for ever."""
-
-    async def scenario(rig: Rig) -> None:
-        broker = rig.broker()
-        cleaner = broker.make_cleaner()
-        log, _ = await written(broker)
-        first = log.end_offset
-        write(log, [f"a{number}" for number in range(12)], "v")
-        write(log, [f"b{number}" for number in range(12)], "v")
-        end = log.end_offset
-        for letter in "ab":
-            write(log, [f"{letter}{number}" for number in range(12)], "newest")
-        apart = replace(SETTINGS, segment_bytes=1024)
-        manifest = (await clean(cleaner, await upload(broker, log), settings=apart)).manifest
-        empty = [each for each in manifest.entries if each.base_offset >= first and not each.record_count]
-        assert empty and empty[0].base_offset == first and empty[-1].next_offset == end, "no record of them stays"
-        reader = rig.broker("reader").reader
-        for offset in range(first, end):
-            found = walk(await _read(reader, manifest, offset, is_committed)).batches
-            assert [each.base_offset for each in found][:1] == [end] and all(each.count for each in found)
-        alone = replace(
-            manifest, nodes=tuple(each for each in manifest.nodes if each.base_offset < end), cold_end_offset=end
-        )
-        found = walk(await _read(reader, alone, first, is_committed)).batches
-        assert found[-1].last_offset == end - 1 and not found[-1].count, "nothing comes after it"
-        for newer in (manifest, None):
-            await _read(reader, alone, first - 1, is_committed)
-            found = walk(await _read(reader, newer, first, is_committed)).batches
-            assert found[0].base_offset == end and found[0].count, "the kept stream has an older manifest"
-
-    run(scenario)
+    broker = rig.broker()
+    cleaner = broker.make_cleaner()
+    log, _ = await written(broker)
+    first = log.end_offset
+    write(log, [f"a{number}" for number in range(12)], "v")
+    write(log, [f"b{number}" for number in range(12)], "v")
+    end = log.end_offset
+    for letter in "ab":
+        write(log, [f"{letter}{number}" for number in range(12)], "newest")
+    apart = replace(SETTINGS, segment_bytes=1024)
+    manifest = (await clean(cleaner, await upload(broker, log), settings=apart)).manifest
+    empty = [each for each in manifest.entries if each.base_offset >= first and not each.record_count]
+    assert empty and empty[0].base_offset == first and empty[-1].next_offset == end, "no record of them stays"
+    reader = rig.broker("reader").reader
+    for offset in range(first, end):
+        found = walk(await _read(reader, manifest, offset, is_committed)).batches
+        assert [each.base_offset for each in found][:1] == [end] and all(each.count for each in found)
+    alone = replace(
+        manifest, nodes=tuple(each for each in manifest.nodes if each.base_offset < end), cold_end_offset=end
+    )
+    found = walk(await _read(reader, alone, first, is_committed)).batches
+    assert found[-1].last_offset == end - 1 and not found[-1].count, "nothing comes after it"
+    for newer in (manifest, None):
+        await _read(reader, alone, first - 1, is_committed)
+        found = walk(await _read(reader, newer, first, is_committed)).batches
+        assert found[0].base_offset == end and found[0].count, "the kept stream has an older manifest"
 
 
 async def _read(reader: ColdReader, manifest: Manifest | None, offset: int, is_committed: bool) -> bytes:

@@ -10,6 +10,7 @@ from functools import partial
 
 import pytest
 
+from tests.scenario import in_rig
 from tests.sim.harness.disk import SimDisk
 from tests.unit.cold.rig import PID, TOPIC, Broker, Rig, Segment, entry, manifest
 from tests.unit.cold.test_cleaner import clean
@@ -111,20 +112,16 @@ def test_unset_cold_segments_before_and_between_others_are_found_by_time() -> No
         rig.run(scenario)
 
 
-def test_time_is_found_at_the_end_of_a_large_unset_segment() -> None:
-    rig = Rig()
+@in_rig(Rig)
+async def test_time_is_found_at_the_end_of_a_large_unset_segment(rig: Rig) -> None:
     batches = [made_with_key("k", NOW + number, size=1_000_000) for number in range((LOOKUP_BYTES >> 20) + 8)]
     write(rig, batches)
-
-    async def scenario() -> None:
-        now = await upload_as_before(rig.broker(), rig)
-        reader, last = rig.broker("reader", window_bytes=1 << 23).reader, len(batches) - 1
-        for at in (0, 66, last):
-            assert await reader.offset_for_timestamp(PID, NOW + at, manifest=now) == (at, NOW + at, 1)
-        assert await reader.offset_for_timestamp(PID, NOW + last + 1, manifest=now) is None
-        assert await reader.find_max_timestamp(PID, now, last + 1, 1 << 62, TimeLookups()) == NOW + last
-
-    rig.run(scenario)
+    now = await upload_as_before(rig.broker(), rig)
+    reader, last = rig.broker("reader", window_bytes=1 << 23).reader, len(batches) - 1
+    for at in (0, 66, last):
+        assert await reader.offset_for_timestamp(PID, NOW + at, manifest=now) == (at, NOW + at, 1)
+    assert await reader.offset_for_timestamp(PID, NOW + last + 1, manifest=now) is None
+    assert await reader.find_max_timestamp(PID, now, last + 1, 1 << 62, TimeLookups()) == NOW + last
 
 
 def test_segment_with_an_unset_batch_is_uploaded_as_unset() -> None:
@@ -163,17 +160,13 @@ def test_segments_without_timestamps_hide_no_unset_ones(is_old: bool) -> None:
         rig.run(scenario)
 
 
-def test_unset_batch_after_one_without_a_timestamp_is_found_by_time() -> None:
-    rig = Rig()
+@in_rig(Rig)
+async def test_unset_batch_after_one_without_a_timestamp_is_found_by_time(rig: Rig) -> None:
     write(rig, [made([-1]), made([NOW, NOW + 5]), made([NOW + 6, NOW + 9], newest=-1)])
-
-    async def scenario() -> None:
-        broker = rig.broker()
-        now = await broker.upload_all(rig.log, 1)
-        assert [(each.base_timestamp, each.is_time_unset) for each in now.entries] == [(NOW, True)]
-        await compare(broker, rig, now, range(NOW - 1, NOW + 12))
-
-    rig.run(scenario)
+    broker = rig.broker()
+    now = await broker.upload_all(rig.log, 1)
+    assert [(each.base_timestamp, each.is_time_unset) for each in now.entries] == [(NOW, True)]
+    await compare(broker, rig, now, range(NOW - 1, NOW + 12))
 
 
 @pytest.mark.parametrize("base", [-1, NOW])
@@ -237,31 +230,27 @@ def test_segment_that_cannot_be_that_old_ages_from_its_upload(newest: int) -> No
         assert is_due is bool(wanted)
 
 
-def test_cleaned_segments_with_unset_batches_stay_unset() -> None:
-    rig = Rig()
-
-    async def scenario() -> None:
-        log, broker = await open_log(SimDisk(random.Random(1)), config(segment_bytes=300)), rig.broker(fan=2)
-        for number, key in enumerate("aaaabcadeafa"):
-            batch = made_with_key(key, NOW + 10 * number)
-            put_old(log, with_header(batch, newest=NOW + 10 * number) if number % 3 == 1 else batch)
-        log.roll()
-        now = await broker.upload_all(log, 0)  # type: ignore[arg-type]
-        assert {node.max_timestamp for node in now.nodes} == {-1}
-        result = await clean(broker.make_cleaner(object_bytes=300), now, settings=config(cleanup_policy=("compact",)))
-        assert result.records_kept == 6
-        now, data = result.manifest, await broker.read_all()
-        heads = {each.base_offset: each for each in walk(data).batches}
-        for segment in now.entries:
-            inside = [each for at, each in heads.items() if segment.base_offset <= at < segment.next_offset]
-            assert segment.is_time_unset is any(each.is_time_unset for each in inside)
-        assert any(segment.is_time_unset for segment in now.entries)
-        kept = [record for each in walk(data).batches for record in decode_records(data, each.position)]
-        for moment in range(NOW - 1, NOW + 120):
-            first = next(((each.offset, each.timestamp, 0) for each in kept if each.timestamp >= moment), None)
-            assert await broker.reader.offset_for_timestamp(PID, moment, manifest=now) == first, moment
-
-    rig.run(scenario)
+@in_rig(Rig)
+async def test_cleaned_segments_with_unset_batches_stay_unset(rig: Rig) -> None:
+    log, broker = await open_log(SimDisk(random.Random(1)), config(segment_bytes=300)), rig.broker(fan=2)
+    for number, key in enumerate("aaaabcadeafa"):
+        batch = made_with_key(key, NOW + 10 * number)
+        put_old(log, with_header(batch, newest=NOW + 10 * number) if number % 3 == 1 else batch)
+    log.roll()
+    now = await broker.upload_all(log, 0)  # type: ignore[arg-type]
+    assert {node.max_timestamp for node in now.nodes} == {-1}
+    result = await clean(broker.make_cleaner(object_bytes=300), now, settings=config(cleanup_policy=("compact",)))
+    assert result.records_kept == 6
+    now, data = result.manifest, await broker.read_all()
+    heads = {each.base_offset: each for each in walk(data).batches}
+    for segment in now.entries:
+        inside = [each for at, each in heads.items() if segment.base_offset <= at < segment.next_offset]
+        assert segment.is_time_unset is any(each.is_time_unset for each in inside)
+    assert any(segment.is_time_unset for segment in now.entries)
+    kept = [record for each in walk(data).batches for record in decode_records(data, each.position)]
+    for moment in range(NOW - 1, NOW + 120):
+        first = next(((each.offset, each.timestamp, 0) for each in kept if each.timestamp >= moment), None)
+        assert await broker.reader.offset_for_timestamp(PID, moment, manifest=now) == first, moment
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 
+from tests.scenario import in_rig
 from tests.unit.cold.rig import PID, TOPIC, Broker, Rig, entry, manifest
 from tests.unit.cold.test_manifest import leaves, pack_all
 from tiered.cold.layout import submanifest_key
@@ -158,42 +159,34 @@ async def replace_in_bucket(broker: Broker, run: Sequence[SegmentEntry], success
     )  # fmt: skip
 
 
-def test_sub_manifest_of_a_replacement_is_stored_before_its_manifest() -> None:
-    rig = Rig()
-
-    async def scenario() -> None:
-        broker = rig.broker(fan=2)
-        before = await fill(broker, 8)
-        assert before.submanifests
-        broker.fail(FaultRule(FaultKind.ERROR, ("put",), key=".sub"))
-        with pytest.raises(Unavailable, match="was not stored"):
-            await replace_in_bucket(broker, TEN[1:3], cleaned(10, 30))
-        broker.fail()
-        assert await broker.manifests.load(PID) == before
-        written = await replace_in_bucket(broker, TEN[1:3], cleaned(10, 30))
-        reader = rig.broker("reader")
-        assert await reader.manifests.load(PID) == written
-        found = [each async for each in reader.manifests.list_segments(written)]
-        assert found == [TEN[0], cleaned(10, 30), *TEN[3:8]]
-        assert await reader.manifests.find_segment(written, 25) == cleaned(10, 30)
-
-    rig.run(scenario)
+@in_rig(Rig)
+async def test_sub_manifest_of_a_replacement_is_stored_before_its_manifest(rig: Rig) -> None:
+    broker = rig.broker(fan=2)
+    before = await fill(broker, 8)
+    assert before.submanifests
+    broker.fail(FaultRule(FaultKind.ERROR, ("put",), key=".sub"))
+    with pytest.raises(Unavailable, match="was not stored"):
+        await replace_in_bucket(broker, TEN[1:3], cleaned(10, 30))
+    broker.fail()
+    assert await broker.manifests.load(PID) == before
+    written = await replace_in_bucket(broker, TEN[1:3], cleaned(10, 30))
+    reader = rig.broker("reader")
+    assert await reader.manifests.load(PID) == written
+    found = [each async for each in reader.manifests.list_segments(written)]
+    assert found == [TEN[0], cleaned(10, 30), *TEN[3:8]]
+    assert await reader.manifests.find_segment(written, 25) == cleaned(10, 30)
 
 
-def test_replaced_objects_are_deleted_after_the_grace_time_and_others_stay() -> None:
-    rig = Rig()
-
-    async def scenario() -> None:
-        broker = rig.broker(fan=2)
-        before = await fill(broker, 8)
-        for each in (*TEN[:8], cleaned(10, 30)):
-            await rig.bucket.memory.put(each.key, b"x")
-        written = await replace_in_bucket(broker, TEN[1:3], cleaned(10, 30))
-        await broker.collector.delete_replaced(before, [(10, 30)])
-        assert await broker.collector.delete_expired() == 0
-        await rig.clock.sleep(2)
-        await broker.collector.delete_expired()
-        alive = {key async for key in broker.manifests.list_keys(written)}
-        assert {*await rig.keys()} - {f"data/{PID.topic_id}/{PID.partition}/manifest"} == alive
-
-    rig.run(scenario)
+@in_rig(Rig)
+async def test_replaced_objects_are_deleted_after_the_grace_time_and_others_stay(rig: Rig) -> None:
+    broker = rig.broker(fan=2)
+    before = await fill(broker, 8)
+    for each in (*TEN[:8], cleaned(10, 30)):
+        await rig.bucket.memory.put(each.key, b"x")
+    written = await replace_in_bucket(broker, TEN[1:3], cleaned(10, 30))
+    await broker.collector.delete_replaced(before, [(10, 30)])
+    assert await broker.collector.delete_expired() == 0
+    await rig.clock.sleep(2)
+    await broker.collector.delete_expired()
+    alive = {key async for key in broker.manifests.list_keys(written)}
+    assert {*await rig.keys()} - {f"data/{PID.topic_id}/{PID.partition}/manifest"} == alive

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from tests.scenario import in_rig
 from tests.unit.cold.rig import PID, Broker, Rig, cold, small
 from tiered.cold.manifest import Manifest
 from tiered.cold.read_backoff import DAMAGED_MAX, ReadBackoff
@@ -26,112 +27,92 @@ async def count_gets(broker: Broker, manifest: Manifest, offset: int, seconds: f
     return broker.store.calls["get"] - before
 
 
-def test_reads_of_an_unreachable_bucket_cost_a_get_every_10_seconds(
-    caplog: pytest.LogCaptureFixture,
+@in_rig(Rig)
+async def test_reads_of_an_unreachable_bucket_cost_a_get_every_10_seconds(
+    rig: Rig, *, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rig = Rig()
     small(rig)
+    broker, manifest = await cold(rig)
+    broker.fail(FaultRule(FaultKind.THROTTLE, ("get",)))
+    assert await count_gets(broker, manifest, 5, MINUTE) <= 14
+    assert await count_gets(broker, manifest, 85, MINUTE) <= 8, "another offset of the same partition"
+    said = [each for each in caplog.messages if "cold read failed" in each]
+    assert said and "SlowDown" in said[0] and len(said) <= 16
+    broker.fail()
+    await asyncio.sleep(10)
+    assert await broker.reader.read(PID, manifest, 5, 1)
+    broker.fail(FaultRule(FaultKind.THROTTLE, ("get",), times=1))
+    with pytest.raises(Unavailable):
+        await broker.reader.read(PID, manifest, 85, 1)
+    await asyncio.sleep(0.3)
+    assert await broker.reader.read(PID, manifest, 85, 1), "the pause is short again"
 
-    async def scenario() -> None:
-        broker, manifest = await cold(rig)
-        broker.fail(FaultRule(FaultKind.THROTTLE, ("get",)))
-        assert await count_gets(broker, manifest, 5, MINUTE) <= 14
-        assert await count_gets(broker, manifest, 85, MINUTE) <= 8, "another offset of the same partition"
-        said = [each for each in caplog.messages if "cold read failed" in each]
-        assert said and "SlowDown" in said[0] and len(said) <= 16
-        broker.fail()
-        await asyncio.sleep(10)
-        assert await broker.reader.read(PID, manifest, 5, 1)
-        broker.fail(FaultRule(FaultKind.THROTTLE, ("get",), times=1))
+
+@in_rig(Rig)
+async def test_readers_of_an_unreachable_bucket_share_one_get(rig: Rig) -> None:
+    small(rig)
+    broker, manifest = await cold(rig)
+    broker.fail(FaultRule(FaultKind.THROTTLE, ("get",)))
+    await count_gets(broker, manifest, 5, MINUTE)
+    await asyncio.sleep(10)
+    before = broker.store.calls["get"]
+    reads = [broker.reader.read(PID, manifest, offset, 1) for offset in range(0, 160, 10)]
+    got = await asyncio.gather(*reads, return_exceptions=True)
+    assert all(isinstance(each, Unavailable) for each in got)
+    assert broker.store.calls["get"] - before <= 1
+
+
+@in_rig(Rig)
+async def test_damaged_segment_delays_no_reader_of_other_offsets(rig: Rig) -> None:
+    small(rig)
+    broker, manifest = await cold(rig)
+    await rig.bucket.memory.delete([manifest.entries[0].key])
+    assert await count_gets(broker, manifest, 5, MINUTE) <= 60
+    assert await broker.reader.read(PID, manifest, 85, 1)
+
+
+@in_rig(Rig)
+async def test_time_lookups_wait_for_the_backoff_too(rig: Rig) -> None:
+    small(rig)
+    broker, manifest = await cold(rig)
+    broker.fail(FaultRule(FaultKind.THROTTLE, ("get",)))
+    before = broker.store.calls["get"]
+    for _ in range(6000):
         with pytest.raises(Unavailable):
-            await broker.reader.read(PID, manifest, 85, 1)
-        await asyncio.sleep(0.3)
-        assert await broker.reader.read(PID, manifest, 85, 1), "the pause is short again"
-
-    rig.run(scenario)
+            await broker.reader.offset_for_timestamp(PID, 50_000, manifest=manifest)
+        await asyncio.sleep(0.01)
+    assert broker.store.calls["get"] - before <= 14
 
 
-def test_readers_of_an_unreachable_bucket_share_one_get() -> None:
-    rig = Rig()
+@in_rig(Rig)
+async def test_damaged_object_is_listed_until_it_can_be_read(rig: Rig) -> None:
     small(rig)
-
-    async def scenario() -> None:
-        broker, manifest = await cold(rig)
-        broker.fail(FaultRule(FaultKind.THROTTLE, ("get",)))
-        await count_gets(broker, manifest, 5, MINUTE)
-        await asyncio.sleep(10)
-        before = broker.store.calls["get"]
-        reads = [broker.reader.read(PID, manifest, offset, 1) for offset in range(0, 160, 10)]
-        got = await asyncio.gather(*reads, return_exceptions=True)
-        assert all(isinstance(each, Unavailable) for each in got)
-        assert broker.store.calls["get"] - before <= 1
-
-    rig.run(scenario)
-
-
-def test_damaged_segment_delays_no_reader_of_other_offsets() -> None:
-    rig = Rig()
-    small(rig)
-
-    async def scenario() -> None:
-        broker, manifest = await cold(rig)
-        await rig.bucket.memory.delete([manifest.entries[0].key])
-        assert await count_gets(broker, manifest, 5, MINUTE) <= 60
-        assert await broker.reader.read(PID, manifest, 85, 1)
-
-    rig.run(scenario)
-
-
-def test_time_lookups_wait_for_the_backoff_too() -> None:
-    rig = Rig()
-    small(rig)
-
-    async def scenario() -> None:
-        broker, manifest = await cold(rig)
-        broker.fail(FaultRule(FaultKind.THROTTLE, ("get",)))
-        before = broker.store.calls["get"]
-        for _ in range(6000):
-            with pytest.raises(Unavailable):
-                await broker.reader.offset_for_timestamp(PID, 50_000, manifest=manifest)
-            await asyncio.sleep(0.01)
-        assert broker.store.calls["get"] - before <= 14
-
-    rig.run(scenario)
-
-
-def test_damaged_object_is_listed_until_it_can_be_read() -> None:
-    rig = Rig()
-    small(rig)
-
-    async def scenario() -> None:
-        broker, manifest = await cold(rig)
-        reader, first = broker.reader, manifest.entries[0]
-        got = await rig.bucket.memory.get(first.key)
-        assert isinstance(got, GetResult)
-        await rig.bucket.memory.delete([first.key])
-        for offset in (0, 5):
-            with pytest.raises(Corrupt):
-                await reader.read(PID, manifest, offset, 1)
-        second = manifest.entries[1]
-        await rig.bucket.memory.delete([second.key])
+    broker, manifest = await cold(rig)
+    reader, first = broker.reader, manifest.entries[0]
+    got = await rig.bucket.memory.get(first.key)
+    assert isinstance(got, GetResult)
+    await rig.bucket.memory.delete([first.key])
+    for offset in (0, 5):
         with pytest.raises(Corrupt):
-            await reader.read(PID, manifest, second.base_offset, 1)
-        damaged, other = reader.list_damaged()
-        assert (
-            second.key in other.why
-            and damaged.partition_id == PID
-            and first.key in damaged.why
-            and "missing" in damaged.why
-        )
-        assert "tiered_cold_damaged_objects 2" in broker.metrics.render()
-        await asyncio.sleep(3 * MINUTE)
-        assert reader.list_damaged()[0].age_ms >= 180_000
-        await rig.bucket.memory.put(first.key, got.data)
-        assert await reader.read(PID, manifest, 8, 1), "another offset of the object"
-        [left] = reader.list_damaged()
-        assert second.key in left.why
-
-    rig.run(scenario)
+            await reader.read(PID, manifest, offset, 1)
+    second = manifest.entries[1]
+    await rig.bucket.memory.delete([second.key])
+    with pytest.raises(Corrupt):
+        await reader.read(PID, manifest, second.base_offset, 1)
+    damaged, other = reader.list_damaged()
+    assert (
+        second.key in other.why
+        and damaged.partition_id == PID
+        and first.key in damaged.why
+        and "missing" in damaged.why
+    )
+    assert "tiered_cold_damaged_objects 2" in broker.metrics.render()
+    await asyncio.sleep(3 * MINUTE)
+    assert reader.list_damaged()[0].age_ms >= 180_000
+    await rig.bucket.memory.put(first.key, got.data)
+    assert await reader.read(PID, manifest, 8, 1), "another offset of the object"
+    [left] = reader.list_damaged()
+    assert second.key in left.why
 
 
 def test_damaged_object_that_nobody_reads_is_listed_for_an_hour() -> None:

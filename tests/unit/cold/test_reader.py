@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from tests.scenario import in_rig
 from tests.unit.cold.rig import MIB, PID, Rig, batch, cold, small
 from tiered.errors import Code, Refused
 from tiered.records.batch import decode_records, encode_batch
@@ -15,19 +16,15 @@ from tiered.records.native import walk
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_read_at_any_offset_returns_its_whole_batch(codec: Codec) -> None:
-    rig = Rig()
+@in_rig(Rig)
+async def test_read_at_any_offset_returns_its_whole_batch(rig: Rig, *, codec: Codec) -> None:
     rows = [[(1000 * (10 * i + j), None, b"value %d" % j, ()) for j in range(10)] for i in range(8)]
     data = [encode_batch(rows[i], base_offset=10 * i, leader_epoch=1, codec=codec) for i in range(8)]
     rig.log.write(data[:5], 50)
     rig.log.write(data[5:], 80)
-
-    async def scenario() -> None:
-        reader, manifest = await cold(rig)
-        for offset in range(80):
-            assert await reader.reader.read(PID, manifest, offset, 1) == data[offset // 10]
-
-    rig.run(scenario)
+    reader, manifest = await cold(rig)
+    for offset in range(80):
+        assert await reader.reader.read(PID, manifest, offset, 1) == data[offset // 10]
 
 
 def test_consecutive_reads_of_any_size_return_the_log() -> None:
@@ -56,85 +53,65 @@ def test_consecutive_reads_of_any_size_return_the_log() -> None:
         rig.run(scenario)
 
 
-def test_range_read_returns_whole_batches_and_no_more() -> None:
-    rig = Rig()
+@in_rig(Rig)
+async def test_range_read_returns_whole_batches_and_no_more(rig: Rig) -> None:
     small(rig)
-
-    async def scenario() -> None:
-        reader, _ = await cold(rig)
-        pieces = [piece async for piece in reader.reader.iterate(PID, 15, 95)]
-        assert (pieces[0].base_offset, pieces[-1].next_offset) == (10, 100)
-        found = [found for found in walk(rig.log.all_bytes).batches if 10 <= found.base_offset < 100]
-        wanted = rig.log.all_bytes[found[0].position : found[-1].position + found[-1].size]
-        assert b"".join(bytes(piece.data) for piece in pieces) == wanted
-        assert [piece.entry.base_offset for piece in pieces] == [0, 40, 80]
-        assert [piece async for piece in reader.reader.iterate(PID, 160)] == []
-
-    rig.run(scenario)
+    reader, _ = await cold(rig)
+    pieces = [piece async for piece in reader.reader.iterate(PID, 15, 95)]
+    assert (pieces[0].base_offset, pieces[-1].next_offset) == (10, 100)
+    found = [found for found in walk(rig.log.all_bytes).batches if 10 <= found.base_offset < 100]
+    wanted = rig.log.all_bytes[found[0].position : found[-1].position + found[-1].size]
+    assert b"".join(bytes(piece.data) for piece in pieces) == wanted
+    assert [piece.entry.base_offset for piece in pieces] == [0, 40, 80]
+    assert [piece async for piece in reader.reader.iterate(PID, 160)] == []
 
 
-def test_read_outside_the_cold_range_is_refused() -> None:
-    rig = Rig()
+@in_rig(Rig)
+async def test_read_outside_the_cold_range_is_refused(rig: Rig) -> None:
     small(rig)
-
-    async def scenario() -> None:
-        reader, manifest = await cold(rig)
-        await rig.broker("b").take_over(1)
-        for offset in (-1, 160, 10**15):
-            with pytest.raises(Refused) as refused:
-                await reader.reader.read(PID, manifest, offset, 100)
-            assert refused.value.code is Code.OFFSET_OUT_OF_RANGE
-        with pytest.raises(Refused):
-            _ = [piece async for piece in reader.reader.iterate(PID, 161)]
-
-    rig.run(scenario)
+    reader, manifest = await cold(rig)
+    await rig.broker("b").take_over(1)
+    for offset in (-1, 160, 10**15):
+        with pytest.raises(Refused) as refused:
+            await reader.reader.read(PID, manifest, offset, 100)
+        assert refused.value.code is Code.OFFSET_OUT_OF_RANGE
+    with pytest.raises(Refused):
+        _ = [piece async for piece in reader.reader.iterate(PID, 161)]
 
 
-def test_read_in_a_gap_at_the_cold_end_returns_nothing() -> None:
+@in_rig(Rig)
+async def test_read_in_a_gap_at_the_cold_end_returns_nothing(rig: Rig) -> None:
     """A segment of a log that Kafka cleaned may end in a gap."""
-    rig = Rig()
     rig.log.write([batch(0), batch(10)], 25)
-
-    async def scenario() -> None:
-        broker, manifest = await cold(rig)
-        for known in (manifest, None):
-            assert await broker.reader.read(PID, known, 20, 1000) == b""
-            assert await broker.reader.read_committed(PID, known, 24, 1000) == (b"", ())
-            assert await broker.read_all(20) == b""
-            assert await broker.reader.read(PID, known, 10, 1000) == rig.log.all_bytes[len(batch(0)) :]
-            assert await broker.reader.read(PID, known, 20, 1000) == b"", "by the stream of the read before it"
-        rig.log.fill(25, 1)
-        newer = await rig.broker("writer").upload_all(rig.log, 1)
-        assert await broker.reader.read(PID, newer, 20, 1000) == rig.log.content(rig.log.segments[1])
-
-    rig.run(scenario)
+    broker, manifest = await cold(rig)
+    for known in (manifest, None):
+        assert await broker.reader.read(PID, known, 20, 1000) == b""
+        assert await broker.reader.read_committed(PID, known, 24, 1000) == (b"", ())
+        assert await broker.read_all(20) == b""
+        assert await broker.reader.read(PID, known, 10, 1000) == rig.log.all_bytes[len(batch(0)) :]
+        assert await broker.reader.read(PID, known, 20, 1000) == b"", "by the stream of the read before it"
+    rig.log.fill(25, 1)
+    newer = await rig.broker("writer").upload_all(rig.log, 1)
+    assert await broker.reader.read(PID, newer, 20, 1000) == rig.log.content(rig.log.segments[1])
 
 
-def test_old_manifest_without_the_offset_is_refreshed() -> None:
-    rig = Rig()
+@in_rig(Rig)
+async def test_old_manifest_without_the_offset_is_refreshed(rig: Rig) -> None:
     small(rig)
-
-    async def scenario() -> None:
-        writer = rig.broker("writer")
-        first = await writer.upload_all(rig.log, 1, stable=40)
-        await writer.upload_all(rig.log, 1)
-        reader = rig.broker("reader")
-        assert walk(await reader.reader.read(PID, first, 99, 100)).batches[0].base_offset == 90
-        assert walk(await reader.reader.read(PID, None, 5, 100)).batches[0].base_offset == 0
-
-    rig.run(scenario)
+    writer = rig.broker("writer")
+    first = await writer.upload_all(rig.log, 1, stable=40)
+    await writer.upload_all(rig.log, 1)
+    reader = rig.broker("reader")
+    assert walk(await reader.reader.read(PID, first, 99, 100)).batches[0].base_offset == 90
+    assert walk(await reader.reader.read(PID, None, 5, 100)).batches[0].base_offset == 0
 
 
-def test_batch_above_the_read_limit_is_returned_whole() -> None:
-    rig = Rig()
+@in_rig(Rig)
+async def test_batch_above_the_read_limit_is_returned_whole(rig: Rig) -> None:
     rig.log.write([batch(0, 1, 100), batch(1, 1, 20 * MIB), batch(2, 1, 100)], 3)
-
-    async def scenario() -> None:
-        reader, manifest = await cold(rig)
-        data = await reader.reader.read(PID, manifest, 1, 10)
-        assert data == rig.log.all_bytes[len(batch(0, 1, 100)) : -len(batch(2, 1, 100))]
-
-    rig.run(scenario)
+    reader, manifest = await cold(rig)
+    data = await reader.reader.read(PID, manifest, 1, 10)
+    assert data == rig.log.all_bytes[len(batch(0, 1, 100)) : -len(batch(2, 1, 100))]
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
@@ -168,25 +145,17 @@ def test_time_lookup_equals_a_plain_scan_even_out_of_order(codec: Codec) -> None
         rig.run(scenario)
 
 
-def test_time_lookup_without_cold_segments_finds_nothing() -> None:
-    rig = Rig()
-
-    async def scenario() -> None:
-        assert await rig.broker().reader.offset_for_timestamp(PID, 0) is None
-
-    rig.run(scenario)
+@in_rig(Rig)
+async def test_time_lookup_without_cold_segments_finds_nothing(rig: Rig) -> None:
+    assert await rig.broker().reader.offset_for_timestamp(PID, 0) is None
 
 
-def test_reader_at_the_old_cold_end_reads_newly_cold_segments() -> None:
-    rig = Rig()
+@in_rig(Rig)
+async def test_reader_at_the_old_cold_end_reads_newly_cold_segments(rig: Rig) -> None:
     rig.log.fill(0, 2)
-
-    async def scenario() -> None:
-        writer, reader = rig.broker("writer"), rig.broker("reader")
-        manifest = await writer.upload_all(rig.log, 1)
-        assert await reader.reader.read(PID, manifest, 10, MIB) == batch(10)
-        rig.log.fill(20, 2)
-        await writer.upload_all(rig.log, 1)
-        assert (await reader.reader.read(PID, manifest, 20, MIB)).startswith(batch(20))
-
-    rig.run(scenario)
+    writer, reader = rig.broker("writer"), rig.broker("reader")
+    manifest = await writer.upload_all(rig.log, 1)
+    assert await reader.reader.read(PID, manifest, 10, MIB) == batch(10)
+    rig.log.fill(20, 2)
+    await writer.upload_all(rig.log, 1)
+    assert (await reader.reader.read(PID, manifest, 20, MIB)).startswith(batch(20))

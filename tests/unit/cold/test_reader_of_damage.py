@@ -7,6 +7,7 @@ import asyncio
 
 import pytest
 
+from tests.scenario import in_rig
 from tests.unit.cold.rig import MIB, PID, Rig, batch, cold, large, small
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.object_store.faulty import FaultKind, FaultRule
@@ -32,127 +33,105 @@ def test_damaged_range_is_read_once_more(kind: FaultKind) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 9, 10, 11, 16, 17, 30, 61, 70, MIB // 2])
-def test_damage_in_the_bucket_is_corrupt_with_key_and_position(at: int) -> None:
-    rig = Rig()
+@in_rig(Rig)
+async def test_damage_in_the_bucket_is_corrupt_with_key_and_position(rig: Rig, *, at: int) -> None:
     large(rig, segments=2, batches=10)
-
-    async def scenario() -> None:
-        reader, manifest = await cold(rig)
-        key = manifest.entries[1].key
-        body = bytearray((await rig.bucket.memory.get(key)).data)  # type: ignore[union-attr]
-        place = walk(rig.log.content(rig.log.segments[1])).batches[4].position
-        body[place + at] ^= 0x40
-        await rig.bucket.memory.put(key, body)
-        got = b""
-        with pytest.raises(Corrupt) as corrupt:
-            async for piece in reader.reader.iterate(PID, 0):
-                got += bytes(piece.data)
-        assert got == rig.log.all_bytes[: rig.log.segments[0].log.length + place]
-        assert (corrupt.value.where, corrupt.value.position) == (key, place)
-
-    rig.run(scenario)
+    reader, manifest = await cold(rig)
+    key = manifest.entries[1].key
+    body = bytearray((await rig.bucket.memory.get(key)).data)  # type: ignore[union-attr]
+    place = walk(rig.log.content(rig.log.segments[1])).batches[4].position
+    body[place + at] ^= 0x40
+    await rig.bucket.memory.put(key, body)
+    got = b""
+    with pytest.raises(Corrupt) as corrupt:
+        async for piece in reader.reader.iterate(PID, 0):
+            got += bytes(piece.data)
+    assert got == rig.log.all_bytes[: rig.log.segments[0].log.length + place]
+    assert (corrupt.value.where, corrupt.value.position) == (key, place)
 
 
-def test_missing_object_is_corrupt_only_while_the_manifest_names_it() -> None:
-    rig = Rig()
+@in_rig(Rig)
+async def test_missing_object_is_corrupt_only_while_the_manifest_names_it(rig: Rig) -> None:
     small(rig)
-
-    async def scenario() -> None:
-        writer = rig.broker("writer")
-        manifest = await writer.upload_all(rig.log, 1)
-        await rig.bucket.memory.delete([manifest.entries[0].key])
-        reader = rig.broker("reader")
-        with pytest.raises(Corrupt, match="missing"):
-            await reader.reader.read(PID, manifest, 5, 100)
-        await writer.collector.advance_start(manifest, 1, 40)
-        with pytest.raises(Refused) as refused:
-            await reader.reader.read(PID, manifest, 0, 100)
-        assert refused.value.code is Code.OFFSET_OUT_OF_RANGE
-
-    rig.run(scenario)
+    writer = rig.broker("writer")
+    manifest = await writer.upload_all(rig.log, 1)
+    await rig.bucket.memory.delete([manifest.entries[0].key])
+    reader = rig.broker("reader")
+    with pytest.raises(Corrupt, match="missing"):
+        await reader.reader.read(PID, manifest, 5, 100)
+    await writer.collector.advance_start(manifest, 1, 40)
+    with pytest.raises(Refused) as refused:
+        await reader.reader.read(PID, manifest, 0, 100)
+    assert refused.value.code is Code.OFFSET_OUT_OF_RANGE
 
 
-def test_object_that_ends_early_is_corrupt() -> None:
-    rig = Rig()
+@in_rig(Rig)
+async def test_object_that_ends_early_is_corrupt(rig: Rig) -> None:
     small(rig)
-
-    async def scenario() -> None:
-        reader, manifest = await cold(rig)
-        key = manifest.entries[0].key
-        await rig.bucket.memory.put(key, (await rig.bucket.memory.get(key)).data[:300])  # type: ignore[union-attr]
-        with pytest.raises(Corrupt, match="ends early"):
-            await reader.reader.read(PID, manifest, 0, 100)
-
-    rig.run(scenario)
+    reader, manifest = await cold(rig)
+    key = manifest.entries[0].key
+    await rig.bucket.memory.put(key, (await rig.bucket.memory.get(key)).data[:300])  # type: ignore[union-attr]
+    with pytest.raises(Corrupt, match="ends early"):
+        await reader.reader.read(PID, manifest, 0, 100)
 
 
-def test_reader_continues_after_the_bucket_was_unreachable() -> None:
-    rig = Rig()
+@in_rig(Rig)
+async def test_reader_continues_after_the_bucket_was_unreachable(rig: Rig) -> None:
     small(rig)
-
-    async def scenario() -> None:
-        reader, manifest = await cold(rig)
-        first = await reader.reader.read(PID, manifest, 0, 1)
-        reader.faults.outage = True
-        with pytest.raises(Unavailable):
-            await reader.reader.read(PID, manifest, 50, 1)
-        reader.faults.outage = False
-        await asyncio.sleep(0.3)
-        assert await reader.reader.read(PID, manifest, 0, 1) == first
-        assert await reader.read_all() == rig.log.all_bytes
-
-    rig.run(scenario)
+    reader, manifest = await cold(rig)
+    first = await reader.reader.read(PID, manifest, 0, 1)
+    reader.faults.outage = True
+    with pytest.raises(Unavailable):
+        await reader.reader.read(PID, manifest, 50, 1)
+    reader.faults.outage = False
+    await asyncio.sleep(0.3)
+    assert await reader.reader.read(PID, manifest, 0, 1) == first
+    assert await reader.read_all() == rig.log.all_bytes
 
 
-def test_damaged_sections_are_read_once_more_then_corrupt() -> None:
-    rig = Rig()
+@in_rig(Rig)
+async def test_damaged_sections_are_read_once_more_then_corrupt(rig: Rig) -> None:
     small(rig)
-
-    async def scenario() -> None:
-        reader, manifest = await cold(rig)
-        entry = manifest.entries[2]
-        reader.fail(FaultRule(FaultKind.FLIPPED, ("get",), times=1))
-        sections = await reader.reader.read_sections(entry)
-        files = rig.log.segment_data(80)
-        assert (sections.offset_index, sections.time_index) == (files.offset_index, files.time_index)
-        assert (sections.producers, sections.lineage) == (files.producer_snapshot, ((1, 0),))
-        reader = rig.broker("other")
-        reader.fail(FaultRule(FaultKind.FLIPPED, ("get",)))
-        with pytest.raises(Corrupt, match=entry.key):
-            await reader.reader.read_sections(entry)
-
-    rig.run(scenario)
+    reader, manifest = await cold(rig)
+    entry = manifest.entries[2]
+    reader.fail(FaultRule(FaultKind.FLIPPED, ("get",), times=1))
+    sections = await reader.reader.read_sections(entry)
+    files = rig.log.segment_data(80)
+    assert (sections.offset_index, sections.time_index) == (files.offset_index, files.time_index)
+    assert (sections.producers, sections.lineage) == (files.producer_snapshot, ((1, 0),))
+    reader = rig.broker("other")
+    reader.fail(FaultRule(FaultKind.FLIPPED, ("get",)))
+    with pytest.raises(Corrupt, match=entry.key):
+        await reader.reader.read_sections(entry)
 
 
 @pytest.mark.parametrize(("at", "what"), [(7, "base offset"), (15, "leader epoch")])
-def test_header_fields_without_a_crc_are_checked_against_their_neighbours(at: int, what: str) -> None:
+@in_rig(Rig)
+async def test_header_fields_without_a_crc_are_checked_against_their_neighbours(
+    rig: Rig, *, at: int, what: str
+) -> None:
     """One transfer flips a bit of a base offset or a leader epoch. The reader notices it and reads the batch again."""
-    rig = Rig()
     batches = [batch(base, 2) for base in range(0, 40, 2)]
     rig.log.write(batches, 40)
+    reader, manifest = await cold(rig)
+    whole = rig.log.all_bytes
+    get = reader.store.inner.get
+    damaged: list[str] = []
 
-    async def scenario() -> None:
-        reader, manifest = await cold(rig)
-        whole = rig.log.all_bytes
-        get = reader.store.inner.get
-        damaged: list[str] = []
+    async def flipping(key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
+        got = await get(key, start, length)
+        place = sum(map(len, batches[:10])) + at - start
+        if key.endswith(".seg") and not damaged and isinstance(got, GetResult) and 0 <= place < len(got.data):
+            damaged.append(key)
+            data = bytearray(got.data)
+            data[place] ^= 2
+            return GetResult(bytes(data), got.size, got.version)
+        return got
 
-        async def flipping(key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
-            got = await get(key, start, length)
-            place = sum(map(len, batches[:10])) + at - start
-            if key.endswith(".seg") and not damaged and isinstance(got, GetResult) and 0 <= place < len(got.data):
-                damaged.append(key)
-                data = bytearray(got.data)
-                data[place] ^= 2
-                return GetResult(bytes(data), got.size, got.version)
-            return got
-
-        reader.store.inner.get = flipping  # type: ignore[method-assign]
-        pieces = [bytes(piece.data) async for piece in reader.reader.iterate(PID, 0, manifest=manifest)]
-        assert damaged, what
-        assert b"".join(pieces) == whole
-
-    rig.run(scenario)
+    reader.store.inner.get = flipping  # type: ignore[method-assign]
+    pieces = [bytes(piece.data) async for piece in reader.reader.iterate(PID, 0, manifest=manifest)]
+    assert damaged, what
+    assert b"".join(pieces) == whole
 
 
 TRUE_INDEX = [AbortedTxn(7, 2, 9, 3), AbortedTxn(8, 3, 19, 20)]

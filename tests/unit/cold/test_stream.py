@@ -4,152 +4,117 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.scenario import in_rig
 from tests.unit.cold.rig import MIB, PID, Rig, cold, large
 from tiered.records.native import walk
 
 
-def test_sequential_read_uses_many_slow_connections() -> None:
-    rig = Rig()
+@in_rig(Rig)
+async def test_sequential_read_uses_many_slow_connections(rig: Rig) -> None:
     large(rig, segments=4, batches=64)
-
-    async def scenario() -> None:
-        reader, _ = await cold(rig)
-        reader.faults.first_byte_seconds, reader.faults.bytes_per_second = 0.03, 85e6
-        began, first = rig.clock.mono_ns(), 0
-        size = 0
-        async for piece in reader.reader.iterate(PID, 0):
-            first = first or rig.clock.mono_ns()
-            size += len(piece.data)
-        seconds = (rig.clock.mono_ns() - began) / 1e9
-        assert size == len(rig.log.all_bytes)
-        assert size / seconds >= 400e6
-        assert (first - began) / 1e9 < 0.1
-        assert reader.cache.bytes_held <= 256 * MIB
-
-    rig.run(scenario)
+    reader, _ = await cold(rig)
+    reader.faults.first_byte_seconds, reader.faults.bytes_per_second = 0.03, 85e6
+    began, first = rig.clock.mono_ns(), 0
+    size = 0
+    async for piece in reader.reader.iterate(PID, 0):
+        first = first or rig.clock.mono_ns()
+        size += len(piece.data)
+    seconds = (rig.clock.mono_ns() - began) / 1e9
+    assert size == len(rig.log.all_bytes)
+    assert size / seconds >= 400e6
+    assert (first - began) / 1e9 < 0.1
+    assert reader.cache.bytes_held <= 256 * MIB
 
 
-def test_sequence_of_fetches_is_as_fast_as_one_long_read() -> None:
-    rig = Rig()
+@in_rig(Rig)
+async def test_sequence_of_fetches_is_as_fast_as_one_long_read(rig: Rig) -> None:
     large(rig, segments=4, batches=64)
-
-    async def scenario() -> None:
-        reader, manifest = await cold(rig)
-        reader.faults.first_byte_seconds, reader.faults.bytes_per_second = 0.03, 85e6
-        began, offset, size = rig.clock.mono_ns(), 0, 0
-        while offset < 256:
-            data = await reader.reader.read(PID, manifest, offset, 3 * MIB)
-            offset, size = walk(data).batches[-1].last_offset + 1, size + len(data)
-        assert size / ((rig.clock.mono_ns() - began) / 1e9) >= 400e6
-
-    rig.run(scenario)
+    reader, manifest = await cold(rig)
+    reader.faults.first_byte_seconds, reader.faults.bytes_per_second = 0.03, 85e6
+    began, offset, size = rig.clock.mono_ns(), 0, 0
+    while offset < 256:
+        data = await reader.reader.read(PID, manifest, offset, 3 * MIB)
+        offset, size = walk(data).batches[-1].last_offset + 1, size + len(data)
+    assert size / ((rig.clock.mono_ns() - began) / 1e9) >= 400e6
 
 
-def test_read_ahead_crosses_small_segments() -> None:
-    rig = Rig()
+@in_rig(Rig)
+async def test_read_ahead_crosses_small_segments(rig: Rig) -> None:
     large(rig, segments=60, batches=1)
-
-    async def scenario() -> None:
-        reader, _ = await cold(rig)
-        reader.faults.first_byte_seconds = 0.1
-        began = rig.clock.mono_ns()
-        assert await reader.read_all() == rig.log.all_bytes
-        assert (rig.clock.mono_ns() - began) / 1e9 < 1.2
-
-    rig.run(scenario)
+    reader, _ = await cold(rig)
+    reader.faults.first_byte_seconds = 0.1
+    began = rig.clock.mono_ns()
+    assert await reader.read_all() == rig.log.all_bytes
+    assert (rig.clock.mono_ns() - began) / 1e9 < 1.2
 
 
-def test_one_fetch_at_a_random_offset_reads_the_index_and_one_small_range() -> None:
-    rig = Rig()
+@in_rig(Rig)
+async def test_one_fetch_at_a_random_offset_reads_the_index_and_one_small_range(rig: Rig) -> None:
     rig.log.fill(0, 500, size=2000)
-
-    async def scenario() -> None:
-        reader, manifest = await cold(rig)
-        await reader.reader.read(PID, manifest, 3333, 100)
-        await rig.clock.sleep(1)
-        assert reader.store.calls["get"] == 2
-        assert reader.cache.bytes_held < MIB + 10_000
-        await reader.reader.read(PID, manifest, 3333, 100)
-        assert reader.store.calls["get"] == 2, "the same again comes from the cache"
-
-    rig.run(scenario)
+    reader, manifest = await cold(rig)
+    await reader.reader.read(PID, manifest, 3333, 100)
+    await rig.clock.sleep(1)
+    assert reader.store.calls["get"] == 2
+    assert reader.cache.bytes_held < MIB + 10_000
+    await reader.reader.read(PID, manifest, 3333, 100)
+    assert reader.store.calls["get"] == 2, "the same again comes from the cache"
 
 
-def test_reader_that_never_waits_does_not_extend_read_ahead() -> None:
-    rig = Rig()
+@in_rig(Rig)
+async def test_reader_that_never_waits_does_not_extend_read_ahead(rig: Rig) -> None:
     large(rig, batches=64)
-
-    async def scenario() -> None:
-        reader, _ = await cold(rig)
-        reader.faults.first_byte_seconds = 0.03
-        pieces = reader.reader.iterate(PID, 0)
-        for _ in range(3):
-            await anext(pieces)
-            await rig.clock.sleep(5)
-        assert reader.store.calls["get"] <= 3 + 1 + 4
-        await pieces.aclose()
-
-    rig.run(scenario)
+    reader, _ = await cold(rig)
+    reader.faults.first_byte_seconds = 0.03
+    pieces = reader.reader.iterate(PID, 0)
+    for _ in range(3):
+        await anext(pieces)
+        await rig.clock.sleep(5)
+    assert reader.store.calls["get"] <= 3 + 1 + 4
+    await pieces.aclose()
 
 
-def test_range_read_gets_nothing_beyond_its_end_and_chunks_as_asked() -> None:
-    rig = Rig()
+@in_rig(Rig)
+async def test_range_read_gets_nothing_beyond_its_end_and_chunks_as_asked(rig: Rig) -> None:
     large(rig, batches=14)
-
-    async def scenario() -> None:
-        _, manifest = await cold(rig)
-        assert 8 * MIB < manifest.entries[0].log_bytes < 16 * MIB
-        for with_few_gets, expected in ((False, 1 + 4), (True, 1 + 1)):
-            reader = rig.broker(f"few gets {with_few_gets}")
-            pieces = reader.reader.iterate(PID, 0, 14, with_few_gets=with_few_gets)
-            assert sum([len(piece.batches) async for piece in pieces]) == 14
-            await rig.clock.sleep(5)
-            assert reader.store.calls["get"] == expected, "the manifest, and chunks of the first segment"
-
-    rig.run(scenario)
+    _, manifest = await cold(rig)
+    assert 8 * MIB < manifest.entries[0].log_bytes < 16 * MIB
+    for with_few_gets, expected in ((False, 1 + 4), (True, 1 + 1)):
+        reader = rig.broker(f"few gets {with_few_gets}")
+        pieces = reader.reader.iterate(PID, 0, 14, with_few_gets=with_few_gets)
+        assert sum([len(piece.batches) async for piece in pieces]) == 14
+        await rig.clock.sleep(5)
+        assert reader.store.calls["get"] == expected, "the manifest, and chunks of the first segment"
 
 
-def test_readers_of_one_partition_share_their_gets() -> None:
-    rig = Rig()
+@in_rig(Rig)
+async def test_readers_of_one_partition_share_their_gets(rig: Rig) -> None:
     large(rig)
-
-    async def scenario() -> None:
-        reader, _ = await cold(rig)
-        reader.faults.first_byte_seconds = 0.03
-        alone = rig.broker("alone")
-        await alone.read_all()
-        found = await asyncio.gather(*(reader.read_all() for _ in range(10)))
-        assert set(found) == {rig.log.all_bytes}
-        assert reader.store.calls["get"] - 10 <= alone.store.calls["get"]
-
-    rig.run(scenario)
+    reader, _ = await cold(rig)
+    reader.faults.first_byte_seconds = 0.03
+    alone = rig.broker("alone")
+    await alone.read_all()
+    found = await asyncio.gather(*(reader.read_all() for _ in range(10)))
+    assert set(found) == {rig.log.all_bytes}
+    assert reader.store.calls["get"] - 10 <= alone.store.calls["get"]
 
 
-def test_small_memory_budget_reads_one_chunk_at_a_time() -> None:
-    rig = Rig()
+@in_rig(Rig)
+async def test_small_memory_budget_reads_one_chunk_at_a_time(rig: Rig) -> None:
     large(rig)
-
-    async def scenario() -> None:
-        await rig.broker("writer").upload_all(rig.log, 1)
-        reader = rig.broker("reader", window_bytes=1)
-        assert await reader.read_all() == rig.log.all_bytes
-
-    rig.run(scenario)
+    await rig.broker("writer").upload_all(rig.log, 1)
+    reader = rig.broker("reader", window_bytes=1)
+    assert await reader.read_all() == rig.log.all_bytes
 
 
-def test_idle_streams_release_their_chunks() -> None:
-    rig = Rig()
+@in_rig(Rig)
+async def test_idle_streams_release_their_chunks(rig: Rig) -> None:
     large(rig)
-
-    async def scenario() -> None:
-        reader, manifest = await cold(rig)
-        for offset in (0, 1, 2):
-            await reader.reader.read(PID, manifest, offset, 100)
-        assert not reader.cache.has_room(256 * MIB)
-        await rig.clock.sleep(30)
-        assert reader.cache.has_room(256 * MIB)
-        await reader.reader.read(PID, manifest, 3, 100)
-        reader.reader.close()
-        assert reader.cache.has_room(256 * MIB)
-
-    rig.run(scenario)
+    reader, manifest = await cold(rig)
+    for offset in (0, 1, 2):
+        await reader.reader.read(PID, manifest, offset, 100)
+    assert not reader.cache.has_room(256 * MIB)
+    await rig.clock.sleep(30)
+    assert reader.cache.has_room(256 * MIB)
+    await reader.reader.read(PID, manifest, 3, 100)
+    reader.reader.close()
+    assert reader.cache.has_room(256 * MIB)

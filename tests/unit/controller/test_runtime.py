@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.scenario import run_by
 from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop
 from tiered.controller.decision import ControllerResult
@@ -70,92 +71,86 @@ def run(scenario: Scenario) -> None:
     loop.run(main())
 
 
-def test_reply_follows_the_commit() -> None:
-    async def scenario(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
-        asked = asyncio.ensure_future(runtime.submit(2, 10))
-        await asyncio.sleep(0.5)
-        assert (asked.done(), committed) == (False, [])
-        assert await asked == 0
-        assert (committed, log.entries) == ([0], [2])
-
-    run(scenario)
+@run_by(run)
+async def test_reply_follows_the_commit(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
+    asked = asyncio.ensure_future(runtime.submit(2, 10))
+    await asyncio.sleep(0.5)
+    assert (asked.done(), committed) == (False, [])
+    assert await asked == 0
+    assert (committed, log.entries) == ([0], [2])
 
 
-def test_decisions_during_a_write_go_into_the_next_entry() -> None:
-    async def scenario(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
-        first = asyncio.ensure_future(runtime.submit(1, 10))
-        await asyncio.sleep(0.5)
-        rest = await asyncio.gather(*(runtime.submit(1, 10) for _ in range(5)))
-        assert (await first, rest) == (0, [1, 2, 3, 4, 5])
-        assert log.entries == [1, 5]
-
-    run(scenario)
-
-
-def test_entry_is_bounded_and_a_decision_is_never_split() -> None:
-    async def scenario(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
-        await asyncio.gather(*(runtime.submit(ENTRY_CHANGES_MAX - 1, 10) for _ in range(3)))
-        await runtime.submit(2 * ENTRY_CHANGES_MAX, 10)
-        assert log.entries == [ENTRY_CHANGES_MAX - 1] * 3 + [2 * ENTRY_CHANGES_MAX]
-
-    run(scenario)
+@run_by(run)
+async def test_decisions_during_a_write_go_into_the_next_entry(
+    runtime: Runtime[int], log: SlowLog, committed: list[int]
+) -> None:
+    first = asyncio.ensure_future(runtime.submit(1, 10))
+    await asyncio.sleep(0.5)
+    rest = await asyncio.gather(*(runtime.submit(1, 10) for _ in range(5)))
+    assert (await first, rest) == (0, [1, 2, 3, 4, 5])
+    assert log.entries == [1, 5]
 
 
-def test_reply_without_changes_follows_the_earlier_ones() -> None:
-    async def scenario(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
-        assert await runtime.submit(0, 0.1) == 0
-        first = asyncio.ensure_future(runtime.submit(1, 10))
-        await asyncio.sleep(0)
-        assert await runtime.submit(0, 10) == 1
-        assert first.done()
-
-    run(scenario)
+@run_by(run)
+async def test_entry_is_bounded_and_a_decision_is_never_split(
+    runtime: Runtime[int], log: SlowLog, committed: list[int]
+) -> None:
+    await asyncio.gather(*(runtime.submit(ENTRY_CHANGES_MAX - 1, 10) for _ in range(3)))
+    await runtime.submit(2 * ENTRY_CHANGES_MAX, 10)
+    assert log.entries == [ENTRY_CHANGES_MAX - 1] * 3 + [2 * ENTRY_CHANGES_MAX]
 
 
-def test_refusal_is_immediate_and_changes_nothing() -> None:
-    async def scenario(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
-        with pytest.raises(Refused, match="negative"):
-            await runtime.submit(-1, 10)
-        assert log.entries == []
-
-    run(scenario)
-
-
-def test_timeout_means_an_unknown_outcome() -> None:
-    async def scenario(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
-        with pytest.raises(Refused) as refused:
-            await runtime.submit(1, 0.5)
-        assert refused.value.code is Code.REQUEST_TIMED_OUT
-        await asyncio.sleep(1)
-        assert log.entries == [1]
-
-    run(scenario)
+@run_by(run)
+async def test_reply_without_changes_follows_the_earlier_ones(
+    runtime: Runtime[int], log: SlowLog, committed: list[int]
+) -> None:
+    assert await runtime.submit(0, 0.1) == 0
+    first = asyncio.ensure_future(runtime.submit(1, 10))
+    await asyncio.sleep(0)
+    assert await runtime.submit(0, 10) == 1
+    assert first.done()
 
 
-def test_lost_log_ends_the_shard_and_fails_all_requests() -> None:
-    async def scenario(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
-        log.fenced = True
-        answers = [asyncio.ensure_future(runtime.submit(1, 10))]
-        await asyncio.sleep(0.5)
-        answers.append(asyncio.ensure_future(runtime.submit(1, 10)))
-        for answer in await asyncio.gather(*answers, runtime.submit(1, 10), return_exceptions=True):
-            assert isinstance(answer, Refused)
-            assert answer.code is Code.NOT_CONTROLLER
-        with pytest.raises(Refused) as refused:
-            await runtime.submit(1, 10)
-        assert refused.value.code is Code.NOT_CONTROLLER
-        assert committed == []
-
-    run(scenario)
+@run_by(run)
+async def test_refusal_is_immediate_and_changes_nothing(
+    runtime: Runtime[int], log: SlowLog, committed: list[int]
+) -> None:
+    with pytest.raises(Refused, match="negative"):
+        await runtime.submit(-1, 10)
+    assert log.entries == []
 
 
-def test_too_many_waiting_requests_are_refused() -> None:
-    async def scenario(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
-        waiting = [asyncio.ensure_future(runtime.submit(1, 10)) for _ in range(PENDING_MAX)]
-        await asyncio.sleep(0.1)
-        with pytest.raises(Refused) as refused:
-            await runtime.submit(1, 10)
-        assert refused.value.code is Code.THROTTLING_QUOTA_EXCEEDED
-        assert await asyncio.gather(*waiting) == list(range(PENDING_MAX))
+@run_by(run)
+async def test_timeout_means_an_unknown_outcome(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
+    with pytest.raises(Refused) as refused:
+        await runtime.submit(1, 0.5)
+    assert refused.value.code is Code.REQUEST_TIMED_OUT
+    await asyncio.sleep(1)
+    assert log.entries == [1]
 
-    run(scenario)
+
+@run_by(run)
+async def test_lost_log_ends_the_shard_and_fails_all_requests(
+    runtime: Runtime[int], log: SlowLog, committed: list[int]
+) -> None:
+    log.fenced = True
+    answers = [asyncio.ensure_future(runtime.submit(1, 10))]
+    await asyncio.sleep(0.5)
+    answers.append(asyncio.ensure_future(runtime.submit(1, 10)))
+    for answer in await asyncio.gather(*answers, runtime.submit(1, 10), return_exceptions=True):
+        assert isinstance(answer, Refused)
+        assert answer.code is Code.NOT_CONTROLLER
+    with pytest.raises(Refused) as refused:
+        await runtime.submit(1, 10)
+    assert refused.value.code is Code.NOT_CONTROLLER
+    assert committed == []
+
+
+@run_by(run)
+async def test_too_many_waiting_requests_are_refused(runtime: Runtime[int], log: SlowLog, committed: list[int]) -> None:
+    waiting = [asyncio.ensure_future(runtime.submit(1, 10)) for _ in range(PENDING_MAX)]
+    await asyncio.sleep(0.1)
+    with pytest.raises(Refused) as refused:
+        await runtime.submit(1, 10)
+    assert refused.value.code is Code.THROTTLING_QUOTA_EXCEEDED
+    assert await asyncio.gather(*waiting) == list(range(PENDING_MAX))

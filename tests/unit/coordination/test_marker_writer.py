@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from tests.scenario import in_rig
 from tests.unit.hot.transactions import transactional_batch
 from tests.unit.replication.rig import TP, ReplicationRig
 from tiered.coordination.marker_writer import MarkerDue, MarkerReason, MarkerWriter
@@ -46,52 +47,42 @@ async def lead(rig: ReplicationRig, tp: TopicPartition = TP, epoch: int = 0) -> 
 
 
 @pytest.mark.parametrize("reason", MarkerReason)
-def test_marker_ends_an_open_transaction_for_each_reason(reason: MarkerReason) -> None:
-    rig = ReplicationRig()
-
-    async def scenario() -> None:
-        leader, writer = await lead(rig)
-        begin_transaction(leader)
-        await writer.write(MarkerDue(TP, ABORT, reason))
-        assert not leader.log.producers.has_ongoing_txn(PRODUCER, 0) and leader.log.end_offset == 2
-        await writer.write(MarkerDue(TP, ABORT, reason))
-        assert leader.log.end_offset == 2, "a repeated marker changes nothing"
-
-    rig.run(scenario)
+@in_rig(ReplicationRig)
+async def test_marker_ends_an_open_transaction_for_each_reason(rig: ReplicationRig, *, reason: MarkerReason) -> None:
+    leader, writer = await lead(rig)
+    begin_transaction(leader)
+    await writer.write(MarkerDue(TP, ABORT, reason))
+    assert not leader.log.producers.has_ongoing_txn(PRODUCER, 0) and leader.log.end_offset == 2
+    await writer.write(MarkerDue(TP, ABORT, reason))
+    assert leader.log.end_offset == 2, "a repeated marker changes nothing"
 
 
-def test_operator_without_an_open_transaction_writes_no_marker() -> None:
-    rig = ReplicationRig()
-
-    async def scenario() -> None:
-        leader, writer = await lead(rig)
-        assert await writer.try_write(MarkerDue(TP, ABORT, MarkerReason.OPERATOR)) is Code.INVALID_TXN_STATE
-        assert leader.log.end_offset == 0
-        await writer.write(MarkerDue(TP, ABORT))
-        assert leader.log.end_offset == 1, "a coordinator knows more than the partition"
-
-    rig.run(scenario)
+@in_rig(ReplicationRig)
+async def test_operator_without_an_open_transaction_writes_no_marker(rig: ReplicationRig) -> None:
+    leader, writer = await lead(rig)
+    assert await writer.try_write(MarkerDue(TP, ABORT, MarkerReason.OPERATOR)) is Code.INVALID_TXN_STATE
+    assert leader.log.end_offset == 0
+    await writer.write(MarkerDue(TP, ABORT))
+    assert leader.log.end_offset == 1, "a coordinator knows more than the partition"
 
 
 @pytest.mark.parametrize("reason", IN_THIS_TURN)
-def test_only_a_decided_marker_waits_for_the_report_of_a_loss(reason: MarkerReason) -> None:
+@in_rig(ReplicationRig)
+async def test_only_a_decided_marker_waits_for_the_report_of_a_loss(
+    rig: ReplicationRig, *, reason: MarkerReason
+) -> None:
     """After a wait, records of a later transaction may be there: the others end what their caller has looked at."""
-    rig = ReplicationRig()
-
-    async def scenario() -> None:
-        leader, writer = await lead(rig)
-        begin_transaction(leader)
-        leader.block_appends()
-        decided = asyncio.create_task(writer.try_write(MarkerDue(TP, ABORT)))
-        await asyncio.sleep(0.1)
-        with pytest.raises(Refused) as refused:
-            await writer.write(MarkerDue(TP, ABORT, reason))
-        assert refused.value.code is Code.NOT_LEADER_OR_FOLLOWER and not decided.done()
-        assert await writer.try_write(MarkerDue(TP, ABORT, reason)) is Code.NOT_LEADER_OR_FOLLOWER
-        leader.on_loss_reported()
-        assert await decided is Code.NONE and leader.log.end_offset == 2
-
-    rig.run(scenario)
+    leader, writer = await lead(rig)
+    begin_transaction(leader)
+    leader.block_appends()
+    decided = asyncio.create_task(writer.try_write(MarkerDue(TP, ABORT)))
+    await asyncio.sleep(0.1)
+    with pytest.raises(Refused) as refused:
+        await writer.write(MarkerDue(TP, ABORT, reason))
+    assert refused.value.code is Code.NOT_LEADER_OR_FOLLOWER and not decided.done()
+    assert await writer.try_write(MarkerDue(TP, ABORT, reason)) is Code.NOT_LEADER_OR_FOLLOWER
+    leader.on_loss_reported()
+    assert await decided is Code.NONE and leader.log.end_offset == 2
 
 
 def test_marker_of_offsets_goes_to_the_groups() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import cast
 
+from tests.scenario import run_alone, run_by
 from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop
 from tests.unit.member_view import make_view
@@ -123,7 +124,8 @@ def test_own_partitions_get_their_markers_in_the_call_of_the_decision() -> None:
     loop.run(scenario())
 
 
-def test_markers_of_many_own_partitions_leave_turns_to_others() -> None:
+@run_by(run_alone)
+async def test_markers_of_many_own_partitions_leave_turns_to_others() -> None:
     count = 3 * OWN_BATCH_PARTITIONS + 1
     created = TopicCreated("t", TOPIC_ID, ((2,),) * count, {}, 0)
     led = [PartitionChanged(TOPIC_ID, partition, 2, 0, (2,), ()) for partition in range(count)]
@@ -132,21 +134,17 @@ def test_markers_of_many_own_partitions_leave_turns_to_others() -> None:
     ports = MarkerPorts(make_view(image, Settings(node_id=2)), SystemClock(), None, own)
     markers = TransactionMarkers(ports, lambda partition, epoch, written: reports.append(written), Metrics())
     all_partitions = frozenset(TopicPartition("t", partition) for partition in range(count))
-
-    async def scenario() -> None:
-        running = asyncio.create_task(markers.run())
-        await asyncio.sleep(0)
-        for producer_id in range(2):
-            markers.send(MarkersDue(f"{producer_id}", producer_id, 0, True, all_partitions, 0), 0, 1)
-        written = [0]
-        while sum(len(each.partitions) for each in reports) < 2 * count:
-            await asyncio.sleep(0)  # one turn of the event loop
-            written.append(len(own.later))
-        steps = [later - earlier for earlier, later in pairwise(written)]
-        assert sum(steps) == 2 * count and max(steps) == OWN_BATCH_PARTITIONS, steps
-        running.cancel()
-
-    asyncio.run(scenario())
+    running = asyncio.create_task(markers.run())
+    await asyncio.sleep(0)
+    for producer_id in range(2):
+        markers.send(MarkersDue(f"{producer_id}", producer_id, 0, True, all_partitions, 0), 0, 1)
+    written = [0]
+    while sum(len(each.partitions) for each in reports) < 2 * count:
+        await asyncio.sleep(0)  # one turn of the event loop
+        written.append(len(own.later))
+    steps = [later - earlier for earlier, later in pairwise(written)]
+    assert sum(steps) == 2 * count and max(steps) == OWN_BATCH_PARTITIONS, steps
+    running.cancel()
 
 
 def test_refused_coordinator_sends_its_markers_until_it_resigns() -> None:

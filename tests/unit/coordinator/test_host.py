@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.scenario import run_by
 from tests.unit.coordinator.counters import FOLLOWER, LEADER, SNAPSHOTS, Add, CounterRig, Raised, Read
 from tests.unit.replication.rig import TOPIC_ID, TP
 from tiered.coordinator.host import SNAPSHOT_SECONDS
@@ -47,108 +48,94 @@ async def lead_next(rig: CounterRig) -> None:
 # -- load -------------------------------------------------------------------------------------------------------------
 
 
-def test_new_partition_serves_at_once(rig: CounterRig) -> None:
-    async def scenario() -> None:
-        await rig.lead(ALONE)
-        assert rig.coordinator.shard.is_loaded
-
-    rig.run(scenario)
+@run_by(CounterRig.run, "rig")
+async def test_new_partition_serves_at_once(*, rig: CounterRig) -> None:
+    await rig.lead(ALONE)
+    assert rig.coordinator.shard.is_loaded
 
 
-def test_next_leader_loads_the_log(rig: CounterRig) -> None:
-    async def scenario() -> None:
-        await rig.lead(ALONE)
-        for amount in (1, 2, 4):
-            await rig.submit(Add("a", amount))
-        await lead_next(rig)
-        assert await code_of(rig.submit(Read("a"))) is Code.COORDINATOR_LOAD_IN_PROGRESS
-        assert rig.host.count_loading() == 1
-        await rig.settle()
-        assert await rig.submit(Read("a")) == 7 and rig.coordinator.shard.is_loaded and rig.host.count_loading() == 0
-
-    rig.run(scenario)
+@run_by(CounterRig.run, "rig")
+async def test_next_leader_loads_the_log(*, rig: CounterRig) -> None:
+    await rig.lead(ALONE)
+    for amount in (1, 2, 4):
+        await rig.submit(Add("a", amount))
+    await lead_next(rig)
+    assert await code_of(rig.submit(Read("a"))) is Code.COORDINATOR_LOAD_IN_PROGRESS
+    assert rig.host.count_loading() == 1
+    await rig.settle()
+    assert await rig.submit(Read("a")) == 7 and rig.coordinator.shard.is_loaded and rig.host.count_loading() == 0
 
 
-def test_next_leader_loads_the_snapshot_and_the_log_after_it(rig: CounterRig) -> None:
-    async def scenario() -> None:
-        replica = await rig.lead(ALONE)
-        await rig.submit(Add("a", 1))
-        await rig.submit(Add("b", 2))
-        await asyncio.sleep(SNAPSHOT_SECONDS + 1)
-        assert stored(rig) == [(0, 2)] and replica.log_start_offset == 2
-        assert rig.host.snapshot_lag_seconds() == 0
-        await rig.submit(Add("b", 4))
-        await lead_next(rig)
-        await rig.settle()
-        assert rig.coordinator.shard.values == {"a": 1, "b": 6}
-
-    rig.run(scenario)
+@run_by(CounterRig.run, "rig")
+async def test_next_leader_loads_the_snapshot_and_the_log_after_it(*, rig: CounterRig) -> None:
+    replica = await rig.lead(ALONE)
+    await rig.submit(Add("a", 1))
+    await rig.submit(Add("b", 2))
+    await asyncio.sleep(SNAPSHOT_SECONDS + 1)
+    assert stored(rig) == [(0, 2)] and replica.log_start_offset == 2
+    assert rig.host.snapshot_lag_seconds() == 0
+    await rig.submit(Add("b", 4))
+    await lead_next(rig)
+    await rig.settle()
+    assert rig.coordinator.shard.values == {"a": 1, "b": 6}
 
 
-def test_log_that_is_lost_is_loaded_from_the_snapshot(rig: CounterRig) -> None:
-    async def scenario() -> None:
-        replica = await rig.lead(ALONE)
-        await rig.submit(Add("a", 3))
-        await asyncio.sleep(SNAPSHOT_SECONDS + 1)
-        rig.resign()
-        replica.log.truncate_fully_and_start_at(0, (), None)
-        start = await rig.store.reconcile(replica.log, replica.partition_id)
-        assert start.restart is not None and start.restart.offset == 1
-        await rig.lead(ALONE)
-        await asyncio.sleep(1)
-        assert await rig.submit(Read("a")) == 3
-
-    rig.run(scenario)
+@run_by(CounterRig.run, "rig")
+async def test_log_that_is_lost_is_loaded_from_the_snapshot(*, rig: CounterRig) -> None:
+    replica = await rig.lead(ALONE)
+    await rig.submit(Add("a", 3))
+    await asyncio.sleep(SNAPSHOT_SECONDS + 1)
+    rig.resign()
+    replica.log.truncate_fully_and_start_at(0, (), None)
+    start = await rig.store.reconcile(replica.log, replica.partition_id)
+    assert start.restart is not None and start.restart.offset == 1
+    await rig.lead(ALONE)
+    await asyncio.sleep(1)
+    assert await rig.submit(Read("a")) == 3
 
 
-def test_corrections_are_decided_before_the_first_request(rig: CounterRig) -> None:
-    async def scenario() -> None:
-        await rig.lead(ALONE)
-        await rig.submit(Add("a", 1))
-        rig.kind.corrections = [Add("a", 10)]
-        await lead_next(rig)
-        await rig.settle()
-        assert await rig.submit(Read("a")) == 11
-
-    rig.run(scenario)
+@run_by(CounterRig.run, "rig")
+async def test_corrections_are_decided_before_the_first_request(*, rig: CounterRig) -> None:
+    await rig.lead(ALONE)
+    await rig.submit(Add("a", 1))
+    rig.kind.corrections = [Add("a", 10)]
+    await lead_next(rig)
+    await rig.settle()
+    assert await rig.submit(Read("a")) == 11
 
 
-def test_requests_without_caller_wait_for_the_load_and_are_decided_once(rig: CounterRig) -> None:
-    async def scenario() -> None:
-        await rig.lead(ALONE)
-        await rig.submit(Add("a", 1))
-        rig.kind.may_correct.clear()
-        await lead_next(rig)
-        await rig.settle()
-        for _ in range(2):
-            rig.host.submit_unawaited(Add("a", 10))
-            rig.host.defer(Add("a", 100))
-        rig.kind.may_correct.set()
-        await rig.settle()
-        assert await rig.submit(Read("a")) == 111
-        rig.host.defer(Add("a", 1000))
-        rig.host.submit_unawaited(Add("a", 20))
-        assert await rig.submit(Read("a")) == 131, "a loaded shard needs no deferred request"
-
-    rig.run(scenario)
+@run_by(CounterRig.run, "rig")
+async def test_requests_without_caller_wait_for_the_load_and_are_decided_once(*, rig: CounterRig) -> None:
+    await rig.lead(ALONE)
+    await rig.submit(Add("a", 1))
+    rig.kind.may_correct.clear()
+    await lead_next(rig)
+    await rig.settle()
+    for _ in range(2):
+        rig.host.submit_unawaited(Add("a", 10))
+        rig.host.defer(Add("a", 100))
+    rig.kind.may_correct.set()
+    await rig.settle()
+    assert await rig.submit(Read("a")) == 111
+    rig.host.defer(Add("a", 1000))
+    rig.host.submit_unawaited(Add("a", 20))
+    assert await rig.submit(Read("a")) == 131, "a loaded shard needs no deferred request"
 
 
-def test_load_is_repeated_until_the_bucket_is_back(rig: CounterRig) -> None:
-    async def scenario() -> None:
-        await rig.lead(ALONE)
-        await rig.submit(Add("a", 3))
-        await asyncio.sleep(SNAPSHOT_SECONDS + 1)
-        faults = rig.rig.brokers[1].faults
-        rig.replicas.has_clean_stop = False
-        faults.rules.append(FaultRule(FaultKind.ERROR, ("put",), key=SNAPSHOTS.prefix, times=3))
-        await lead_next(rig)
-        await asyncio.sleep(0.3)
-        assert "its counters cannot be loaded" in rig.host.list_unserved()[str(TP)]
-        await asyncio.sleep(10)
-        assert await rig.submit(Read("a")) == 3 and rig.host.list_unserved() == {}
-        assert stored(rig)[-1] == (1, 1), "an earlier leader may delete the snapshot at which the log starts"
-
-    rig.run(scenario)
+@run_by(CounterRig.run, "rig")
+async def test_load_is_repeated_until_the_bucket_is_back(*, rig: CounterRig) -> None:
+    await rig.lead(ALONE)
+    await rig.submit(Add("a", 3))
+    await asyncio.sleep(SNAPSHOT_SECONDS + 1)
+    faults = rig.rig.brokers[1].faults
+    rig.replicas.has_clean_stop = False
+    faults.rules.append(FaultRule(FaultKind.ERROR, ("put",), key=SNAPSHOTS.prefix, times=3))
+    await lead_next(rig)
+    await asyncio.sleep(0.3)
+    assert "its counters cannot be loaded" in rig.host.list_unserved()[str(TP)]
+    await asyncio.sleep(10)
+    assert await rig.submit(Read("a")) == 3 and rig.host.list_unserved() == {}
+    assert stored(rig)[-1] == (1, 1), "an earlier leader may delete the snapshot at which the log starts"
 
 
 @pytest.mark.parametrize(("isr", "put_seconds"), [(ALONE, 0.3), ((1, 2), 2.0)])
@@ -195,66 +182,58 @@ def test_load_begins_with_the_snapshot_that_was_written_meanwhile(
 # -- requests ---------------------------------------------------------------------------------------------------------
 
 
-def test_partition_that_is_not_led_is_refused(rig: CounterRig) -> None:
-    async def scenario() -> None:
-        assert await code_of(rig.submit(Read("a"))) is Code.NOT_COORDINATOR
-        rig.replicas.unopened_leaders.add(TP)
-        assert await code_of(rig.submit(Read("a"))) is Code.COORDINATOR_NOT_AVAILABLE
-
-    rig.run(scenario)
+@run_by(CounterRig.run, "rig")
+async def test_partition_that_is_not_led_is_refused(*, rig: CounterRig) -> None:
+    assert await code_of(rig.submit(Read("a"))) is Code.NOT_COORDINATOR
+    rig.replicas.unopened_leaders.add(TP)
+    assert await code_of(rig.submit(Read("a"))) is Code.COORDINATOR_NOT_AVAILABLE
 
 
-def test_broker_without_controller_refuses_if_others_may_lead(rig: CounterRig) -> None:
-    async def scenario() -> None:
-        await rig.lead()
-        rig.has_contact = False
-        assert await code_of(rig.submit(Read("a"))) is Code.COORDINATOR_NOT_AVAILABLE
-        await lead_next(rig)
-        await rig.settle()
-        assert await rig.submit(Read("a")) == 0
-
-    rig.run(scenario)
+@run_by(CounterRig.run, "rig")
+async def test_broker_without_controller_refuses_if_others_may_lead(*, rig: CounterRig) -> None:
+    await rig.lead()
+    rig.has_contact = False
+    assert await code_of(rig.submit(Read("a"))) is Code.COORDINATOR_NOT_AVAILABLE
+    await lead_next(rig)
+    await rig.settle()
+    assert await rig.submit(Read("a")) == 0
 
 
-def test_each_coordinator_replies_to_a_request_for_all(rig: CounterRig) -> None:
-    async def scenario() -> None:
-        await rig.lead()
-        rig.submit(Add("a", 2))
-        reading = asyncio.ensure_future(rig.host.submit_to_each(Read("a")))
-        await rig.settle()
-        assert not reading.done()
-        rig.replicate()
-        assert await reading == [2]
-
-    rig.run(scenario)
+@run_by(CounterRig.run, "rig")
+async def test_each_coordinator_replies_to_a_request_for_all(*, rig: CounterRig) -> None:
+    await rig.lead()
+    rig.submit(Add("a", 2))
+    reading = asyncio.ensure_future(rig.host.submit_to_each(Read("a")))
+    await rig.settle()
+    assert not reading.done()
+    rig.replicate()
+    assert await reading == [2]
 
 
-def test_request_for_all_is_refused_if_a_led_partition_is_not_served(rig: CounterRig) -> None:
+@run_by(CounterRig.run, "rig")
+async def test_request_for_all_is_refused_if_a_led_partition_is_not_served(*, rig: CounterRig) -> None:
     """Without that the reply would mean that the partition has nothing."""
 
-    async def scenario() -> None:
-        def read(pause: Callable[[], Awaitable[None]] | None = None) -> asyncio.Future[list[int]]:
-            return asyncio.ensure_future(rig.host.submit_to_each(Read("a"), pause))
+    def read(pause: Callable[[], Awaitable[None]] | None = None) -> asyncio.Future[list[int]]:
+        return asyncio.ensure_future(rig.host.submit_to_each(Read("a"), pause))
 
-        rig.image = led_by(LEADER, 0)
-        assert await code_of(read()) is Code.COORDINATOR_LOAD_IN_PROGRESS, "its log is being opened"
-        await rig.lead(ALONE)
-        assert await read() == [0]
+    rig.image = led_by(LEADER, 0)
+    assert await code_of(read()) is Code.COORDINATOR_LOAD_IN_PROGRESS, "its log is being opened"
+    await rig.lead(ALONE)
+    assert await read() == [0]
 
-        async def lead_anew() -> None:
-            await lead_next(rig)
-            rig.image = led_by(LEADER, 1)
-            await rig.settle()
+    async def lead_anew() -> None:
+        await lead_next(rig)
+        rig.image = led_by(LEADER, 1)
+        await rig.settle()
 
-        assert await code_of(read(lead_anew)) is Code.COORDINATOR_LOAD_IN_PROGRESS, "the new coordinator is not asked"
-        assert await read() == [0]
-        rig.image = led_by(LEADER, 2)
-        assert await code_of(read()) is Code.COORDINATOR_LOAD_IN_PROGRESS, "the newest image is not applied"
-        rig.resign()
-        rig.image = led_by(FOLLOWER, 2)
-        assert await read() == []
-
-    rig.run(scenario)
+    assert await code_of(read(lead_anew)) is Code.COORDINATOR_LOAD_IN_PROGRESS, "the new coordinator is not asked"
+    assert await read() == [0]
+    rig.image = led_by(LEADER, 2)
+    assert await code_of(read()) is Code.COORDINATOR_LOAD_IN_PROGRESS, "the newest image is not applied"
+    rig.resign()
+    rig.image = led_by(FOLLOWER, 2)
+    assert await read() == []
 
 
 def led_by(leader: int, leader_epoch: int) -> Image:
@@ -264,66 +243,57 @@ def led_by(leader: int, leader_epoch: int) -> Image:
     return Image().apply([created, led])
 
 
-def test_leadership_that_ended_is_not_ended_twice(rig: CounterRig) -> None:
+@run_by(CounterRig.run, "rig")
+async def test_leadership_that_ended_is_not_ended_twice(*, rig: CounterRig) -> None:
     """A resignation of an earlier leadership leaves the coordinator of the next one alone."""
-
-    async def scenario() -> None:
-        earlier = await rig.lead(ALONE)
-        await lead_next(rig)
-        await rig.settle()
-        rig.host.on_resign(earlier)
-        assert await rig.submit(Add("a", 1)) == 1
-
-    rig.run(scenario)
+    earlier = await rig.lead(ALONE)
+    await lead_next(rig)
+    await rig.settle()
+    rig.host.on_resign(earlier)
+    assert await rig.submit(Add("a", 1)) == 1
 
 
-def test_load_ends_with_its_leadership(rig: CounterRig) -> None:
-    async def scenario() -> None:
-        await rig.lead(ALONE)
-        await rig.submit(Add("a", 1))
-        rig.kind.corrections = [Add("a", 10)]
-        rig.kind.may_correct.clear()
-        await lead_next(rig)
-        await rig.settle()
-        end = rig.replica.log.end_offset
-        rig.resign()
-        rig.kind.may_correct.set()
-        await rig.settle()
-        assert rig.host.led_partitions == {} and rig.replica.log.end_offset == end
-        assert rig.kind.observer.events == [Raised("a", 1)]
-
-    rig.run(scenario)
+@run_by(CounterRig.run, "rig")
+async def test_load_ends_with_its_leadership(*, rig: CounterRig) -> None:
+    await rig.lead(ALONE)
+    await rig.submit(Add("a", 1))
+    rig.kind.corrections = [Add("a", 10)]
+    rig.kind.may_correct.clear()
+    await lead_next(rig)
+    await rig.settle()
+    end = rig.replica.log.end_offset
+    rig.resign()
+    rig.kind.may_correct.set()
+    await rig.settle()
+    assert rig.host.led_partitions == {} and rig.replica.log.end_offset == end
+    assert rig.kind.observer.events == [Raised("a", 1)]
 
 
-def test_late_load_of_an_earlier_leadership_saves_no_snapshot(rig: CounterRig) -> None:
-    async def scenario() -> None:
-        await rig.lead(ALONE)
-        await rig.submit(Add("a", 1))
-        await asyncio.sleep(SNAPSHOT_SECONDS + 1)
-        rig.replicas.has_clean_stop = False
-        rig.replicas.applied.clear()
-        await lead_next(rig)
-        await rig.settle()
-        await lead_next(rig)
-        await rig.settle()
-        rig.replicas.applied.set()
-        await asyncio.sleep(1)
-        assert await rig.submit(Read("a")) == 1
-        assert stored(rig) == [(0, 1), (2, 1)]
-
-    rig.run(scenario)
+@run_by(CounterRig.run, "rig")
+async def test_late_load_of_an_earlier_leadership_saves_no_snapshot(*, rig: CounterRig) -> None:
+    await rig.lead(ALONE)
+    await rig.submit(Add("a", 1))
+    await asyncio.sleep(SNAPSHOT_SECONDS + 1)
+    rig.replicas.has_clean_stop = False
+    rig.replicas.applied.clear()
+    await lead_next(rig)
+    await rig.settle()
+    await lead_next(rig)
+    await rig.settle()
+    rig.replicas.applied.set()
+    await asyncio.sleep(1)
+    assert await rig.submit(Read("a")) == 1
+    assert stored(rig) == [(0, 1), (2, 1)]
 
 
 # -- the end ----------------------------------------------------------------------------------------------------------
 
 
-def test_clean_stop_saves_what_no_snapshot_has(rig: CounterRig) -> None:
-    async def scenario() -> None:
-        await rig.lead(ALONE)
-        await rig.submit(Add("a", 3))
-        rig.host.refuse("the broker is stopping")
-        assert await code_of(rig.submit(Read("a"))) is Code.NOT_COORDINATOR
-        await rig.host.save_final_snapshots()
-        assert stored(rig) == [(0, 1)]
-
-    rig.run(scenario)
+@run_by(CounterRig.run, "rig")
+async def test_clean_stop_saves_what_no_snapshot_has(*, rig: CounterRig) -> None:
+    await rig.lead(ALONE)
+    await rig.submit(Add("a", 3))
+    rig.host.refuse("the broker is stopping")
+    assert await code_of(rig.submit(Read("a"))) is Code.NOT_COORDINATOR
+    await rig.host.save_final_snapshots()
+    assert stored(rig) == [(0, 1)]

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.scenario import run_by
 from tests.unit.replication.rig import INCARNATIONS, TOPIC_ID, TP, ReplicationRig
 from tiered.config.settings import TopicConfig
 from tiered.coordination.group_coordinators import GroupObserver
@@ -103,66 +104,58 @@ def offset_in(reply: Reply) -> int:
     return reply.offsets[0].offset
 
 
-def test_commit_is_acknowledged_once_the_isr_has_it() -> None:
-    async def scenario(desk: Desk) -> None:
-        answer = desk.ask(commits(5))
-        await asyncio.sleep(1)
-        assert desk.replica.log.end_offset == 1 and not answer.done()
-        desk.copied()
-        await asyncio.sleep(0.1)
-        assert answer.done()
-
-    run_at_desk(scenario)
+@run_by(run_at_desk)
+async def test_commit_is_acknowledged_once_the_isr_has_it(desk: Desk) -> None:
+    answer = desk.ask(commits(5))
+    await asyncio.sleep(1)
+    assert desk.replica.log.end_offset == 1 and not answer.done()
+    desk.copied()
+    await asyncio.sleep(0.1)
+    assert answer.done()
 
 
-def test_fetch_in_the_turn_of_a_commit_waits_for_it() -> None:
-    async def scenario(desk: Desk) -> None:
-        committing, fetching = desk.ask(commits(5)), desk.ask(FETCH)
-        assert not fetching.done()
-        await asyncio.sleep(1)
-        assert not committing.done() and not fetching.done()
-        desk.copied()
-        assert offset_in(await fetching) == 5 and committing.done()
-
-    run_at_desk(scenario)
+@run_by(run_at_desk)
+async def test_fetch_in_the_turn_of_a_commit_waits_for_it(desk: Desk) -> None:
+    committing, fetching = desk.ask(commits(5)), desk.ask(FETCH)
+    assert not fetching.done()
+    await asyncio.sleep(1)
+    assert not committing.done() and not fetching.done()
+    desk.copied()
+    assert offset_in(await fetching) == 5 and committing.done()
 
 
-def test_fetch_returns_no_commit_that_a_failover_may_undo() -> None:
-    async def scenario(desk: Desk) -> None:
-        desk.ask(commits(5))
-        await asyncio.sleep(0.1)
-        desk.copied()
-        await asyncio.sleep(0.1)
-        assert offset_in(await desk.ask(FETCH)) == 5
-        desk.ask(commits(6))
-        await asyncio.sleep(0.1)
-        fetching = desk.ask(FETCH)
-        await asyncio.sleep(1)
-        assert not fetching.done(), "6 is in the log of this broker only"
-        desk.replica.resign(Refused(Code.NOT_LEADER_OR_FOLLOWER, "another broker leads"))
-        with pytest.raises(Refused) as refused:
-            await fetching
-        assert refused.value.code is Code.NOT_COORDINATOR and len(desk.failed) == 1
-
-    run_at_desk(scenario)
+@run_by(run_at_desk)
+async def test_fetch_returns_no_commit_that_a_failover_may_undo(desk: Desk) -> None:
+    desk.ask(commits(5))
+    await asyncio.sleep(0.1)
+    desk.copied()
+    await asyncio.sleep(0.1)
+    assert offset_in(await desk.ask(FETCH)) == 5
+    desk.ask(commits(6))
+    await asyncio.sleep(0.1)
+    fetching = desk.ask(FETCH)
+    await asyncio.sleep(1)
+    assert not fetching.done(), "6 is in the log of this broker only"
+    desk.replica.resign(Refused(Code.NOT_LEADER_OR_FOLLOWER, "another broker leads"))
+    with pytest.raises(Refused) as refused:
+        await fetching
+    assert refused.value.code is Code.NOT_COORDINATOR and len(desk.failed) == 1
 
 
-def test_replies_leave_in_the_order_of_the_log() -> None:
-    async def scenario(desk: Desk) -> None:
-        order: list[int] = []
+@run_by(run_at_desk)
+async def test_replies_leave_in_the_order_of_the_log(desk: Desk) -> None:
+    order: list[int] = []
 
-        def note(number: int, _: asyncio.Future[Reply]) -> None:
-            order.append(number)
+    def note(number: int, _: asyncio.Future[Reply]) -> None:
+        order.append(number)
 
-        for number in range(4):
-            desk.ask(commits(number)).add_done_callback(partial(note, number))
-            await asyncio.sleep(0.01)
-        assert order == []
-        desk.copied()
-        await asyncio.sleep(0.1)
-        assert order == [0, 1, 2, 3]
-
-    run_at_desk(scenario)
+    for number in range(4):
+        desk.ask(commits(number)).add_done_callback(partial(note, number))
+        await asyncio.sleep(0.01)
+    assert order == []
+    desk.copied()
+    await asyncio.sleep(0.1)
+    assert order == [0, 1, 2, 3]
 
 
 def test_generation_is_logged_with_its_group_if_a_caller_is_gone(caplog: pytest.LogCaptureFixture) -> None:
@@ -181,28 +174,24 @@ def test_generation_is_logged_with_its_group_if_a_caller_is_gone(caplog: pytest.
     assert line == "group starts a generation group=h generation=1 members=1 assignor=range"
 
 
-def test_coordinator_ends_when_its_changes_are_not_committed() -> None:
-    async def scenario(desk: Desk) -> None:
-        waiting = [desk.ask(commits(5)), desk.ask(FETCH)]
-        await asyncio.sleep(COMMIT_MS / 1000 + 0.1)
-        assert [type(each.exception()) for each in waiting] == [Refused, Refused] and len(desk.failed) == 1
-        with pytest.raises(Refused):
-            desk.ask(FETCH)
-
-    run_at_desk(scenario)
+@run_by(run_at_desk)
+async def test_coordinator_ends_when_its_changes_are_not_committed(desk: Desk) -> None:
+    waiting = [desk.ask(commits(5)), desk.ask(FETCH)]
+    await asyncio.sleep(COMMIT_MS / 1000 + 0.1)
+    assert [type(each.exception()) for each in waiting] == [Refused, Refused] and len(desk.failed) == 1
+    with pytest.raises(Refused):
+        desk.ask(FETCH)
 
 
-def test_snapshot_has_committed_state_only() -> None:
-    async def scenario(desk: Desk) -> None:
-        desk.ask(commits(5))
-        taking = asyncio.ensure_future(desk.coordinator.snapshot())
-        await asyncio.sleep(1)
-        assert not taking.done()
-        desk.copied()
-        offset, records = await taking
-        assert offset == 1 and len(records) == 1
-
-    run_at_desk(scenario)
+@run_by(run_at_desk)
+async def test_snapshot_has_committed_state_only(desk: Desk) -> None:
+    desk.ask(commits(5))
+    taking = asyncio.ensure_future(desk.coordinator.snapshot())
+    await asyncio.sleep(1)
+    assert not taking.done()
+    desk.copied()
+    offset, records = await taking
+    assert offset == 1 and len(records) == 1
 
 
 def test_decision_during_a_snapshot_stays_in_the_log_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,55 +216,47 @@ def test_decision_during_a_snapshot_stays_in_the_log_after_it(monkeypatch: pytes
     run_at_desk(scenario)
 
 
-def test_decisions_of_one_turn_may_take_several_batches() -> None:
-    async def scenario(desk: Desk) -> None:
-        answer = desk.ask(
-            CommitOffsets("g", tuple(PartitionOffset("t", number, 1) for number in range(2 * BATCH_RECORDS + 1)))
-        )
-        await asyncio.sleep(0.1)
-        assert desk.replica.log.end_offset == 2 * BATCH_RECORDS + 1
-        asked = PartitionFetch(TOPIC_ID, TP.partition, 0, BATCH_RECORDS, 0, 0, 0)
-        desk.replica.handle_follower_fetch(FOLLOWER, INCARNATIONS[FOLLOWER], asked, 0)
-        await asyncio.sleep(0.1)
-        assert not answer.done(), "the first batch alone is committed"
-        desk.copied()
-        await answer
-
-    run_at_desk(scenario)
+@run_by(run_at_desk)
+async def test_decisions_of_one_turn_may_take_several_batches(desk: Desk) -> None:
+    answer = desk.ask(
+        CommitOffsets("g", tuple(PartitionOffset("t", number, 1) for number in range(2 * BATCH_RECORDS + 1)))
+    )
+    await asyncio.sleep(0.1)
+    assert desk.replica.log.end_offset == 2 * BATCH_RECORDS + 1
+    asked = PartitionFetch(TOPIC_ID, TP.partition, 0, BATCH_RECORDS, 0, 0, 0)
+    desk.replica.handle_follower_fetch(FOLLOWER, INCARNATIONS[FOLLOWER], asked, 0)
+    await asyncio.sleep(0.1)
+    assert not answer.done(), "the first batch alone is committed"
+    desk.copied()
+    await answer
 
 
-def test_change_of_this_turn_is_below_the_offset_of_a_snapshot() -> None:
-    async def scenario(desk: Desk) -> None:
-        desk.ask(commits(5))
-        assert desk.coordinator.flush() == 1, "what was decided is in the log by then"
-
-    run_at_desk(scenario)
+@run_by(run_at_desk)
+async def test_change_of_this_turn_is_below_the_offset_of_a_snapshot(desk: Desk) -> None:
+    desk.ask(commits(5))
+    assert desk.coordinator.flush() == 1, "what was decided is in the log by then"
 
 
-def test_new_coordinator_waits_until_its_log_is_committed() -> None:
-    async def scenario(desk: Desk) -> None:
-        desk.ask(commits(5))
-        await asyncio.sleep(0.1)
-        store = make_group_snapshot_store(desk.rig.brokers[1].store, desk.rig.clock, desk.rig.brokers[1].metrics)
-        fresh = shard()
-        loading = asyncio.ensure_future(load_shard(desk.replica, fresh, store, lambda: NOTHING, desk.rig.clock))
-        await asyncio.sleep(1)
-        assert not loading.done() and not fresh.log_state.offsets
-        desk.copied()
-        await loading
-        kept = fresh.log_state.committed_offset("g", "t", 0)
-        assert kept is not None and kept.offset == 5
-
-    run_at_desk(scenario)
+@run_by(run_at_desk)
+async def test_new_coordinator_waits_until_its_log_is_committed(desk: Desk) -> None:
+    desk.ask(commits(5))
+    await asyncio.sleep(0.1)
+    store = make_group_snapshot_store(desk.rig.brokers[1].store, desk.rig.clock, desk.rig.brokers[1].metrics)
+    fresh = shard()
+    loading = asyncio.ensure_future(load_shard(desk.replica, fresh, store, lambda: NOTHING, desk.rig.clock))
+    await asyncio.sleep(1)
+    assert not loading.done() and not fresh.log_state.offsets
+    desk.copied()
+    await loading
+    kept = fresh.log_state.committed_offset("g", "t", 0)
+    assert kept is not None and kept.offset == 5
 
 
-def test_log_whose_end_too_few_replicas_have_is_not_served() -> None:
-    async def scenario(desk: Desk) -> None:
-        desk.ask(commits(5))
-        await asyncio.sleep(0.1)
-        store = make_group_snapshot_store(desk.rig.brokers[1].store, desk.rig.clock, desk.rig.brokers[1].metrics)
-        with pytest.raises(Refused) as refused:
-            await load_shard(desk.replica, shard(), store, lambda: NOTHING, desk.rig.clock)
-        assert refused.value.code is Code.REQUEST_TIMED_OUT
-
-    run_at_desk(scenario)
+@run_by(run_at_desk)
+async def test_log_whose_end_too_few_replicas_have_is_not_served(desk: Desk) -> None:
+    desk.ask(commits(5))
+    await asyncio.sleep(0.1)
+    store = make_group_snapshot_store(desk.rig.brokers[1].store, desk.rig.clock, desk.rig.brokers[1].metrics)
+    with pytest.raises(Refused) as refused:
+        await load_shard(desk.replica, shard(), store, lambda: NOTHING, desk.rig.clock)
+    assert refused.value.code is Code.REQUEST_TIMED_OUT

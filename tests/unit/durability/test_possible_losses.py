@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.scenario import in_rig
 from tests.unit.member_view import make_view
 from tests.unit.replication.rig import TOPIC_ID, TP, ReplicationRig, append_batch
 from tiered.durability.possible_losses import PossibleLosses
@@ -35,36 +36,28 @@ def reported(leader_epoch: int, from_offset: int) -> Image:
         ),
     ],
 )
-def test_loss_is_due_until_the_metadata_log_has_it(image: Image, is_due: bool) -> None:
-    rig = ReplicationRig()
-
-    async def scenario() -> None:
-        earlier = await rig.brokers[1].lead(0, [1])
-        append_batch(earlier, 0)
-        append_batch(earlier, 1)
-        replica = await rig.brokers[1].lead(1, [1])
-        assert replica.epoch_start == 2
-        losses = PossibleLosses(make_view(image))
-        losses.add_unreported(replica)
-        assert losses.report_due.is_set() and losses.has_any_to_report
-        replica.block_appends()
-        losses.drop_recorded([replica])
-        assert ([*losses.unreported] == [replica]) is is_due is replica.has_unreported_loss
-
-    rig.run(scenario)
+@in_rig(ReplicationRig)
+async def test_loss_is_due_until_the_metadata_log_has_it(rig: ReplicationRig, *, image: Image, is_due: bool) -> None:
+    earlier = await rig.brokers[1].lead(0, [1])
+    append_batch(earlier, 0)
+    append_batch(earlier, 1)
+    replica = await rig.brokers[1].lead(1, [1])
+    assert replica.epoch_start == 2
+    losses = PossibleLosses(make_view(image))
+    losses.add_unreported(replica)
+    assert losses.report_due.is_set() and losses.has_any_to_report
+    replica.block_appends()
+    losses.drop_recorded([replica])
+    assert ([*losses.unreported] == [replica]) is is_due is replica.has_unreported_loss
 
 
-def test_loss_that_was_found_during_a_report_stays_due() -> None:
-    rig = ReplicationRig()
-
-    async def scenario() -> None:
-        replica = await rig.brokers[1].lead(1, [1])
-        losses = PossibleLosses(make_view(reported(1, 0)))
-        losses.add_unreported(replica)
-        losses.drop_recorded([])
-        assert [*losses.unreported] == [replica]
-
-    rig.run(scenario)
+@in_rig(ReplicationRig)
+async def test_loss_that_was_found_during_a_report_stays_due(rig: ReplicationRig) -> None:
+    replica = await rig.brokers[1].lead(1, [1])
+    losses = PossibleLosses(make_view(reported(1, 0)))
+    losses.add_unreported(replica)
+    losses.drop_recorded([])
+    assert [*losses.unreported] == [replica]
 
 
 def test_suspicion_of_one_partition_ends() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.scenario import in_rig
 from tests.unit.member_view import make_view
 from tests.unit.replication.rig import TOPIC_ID, TP, LeaderList, ReplicationRig, append_batch
 from tiered.config.settings import Settings
@@ -59,43 +60,35 @@ class IsrRequests:
     [(None, 1), (Unavailable("the way to the controller is cut"), 1), (Code.INELIGIBLE_REPLICA, 2)],
     ids=["no answer yet", "no answer", "refused"],
 )
-def test_proposed_member_counts_until_the_isr_change_is_refused(
-    answer: Unavailable | Code | None, committed: int
+@in_rig(ReplicationRig)
+async def test_proposed_member_counts_until_the_isr_change_is_refused(
+    rig: ReplicationRig, *, answer: Unavailable | Code | None, committed: int
 ) -> None:
-    rig = ReplicationRig()
-
-    async def scenario() -> None:
-        replica = await rig.brokers[1].lead(0, [1], [1, 2])
-        append_batch(replica, 0)
-        isr_requests = IsrRequests(rig, replica)
-        await isr_requests.catch_up()
-        assert len(isr_requests.requests) == 1
-        assert append_batch(replica, 1) == 2 and replica.high_watermark == 1, "granted, it would have to have it"
-        if isinstance(answer, Unavailable):
-            isr_requests.answer.set_exception(answer)
-        elif answer is not None:
-            isr_requests.answer.set_result((answer,))
-        await asyncio.sleep(0.1)
-        assert replica.high_watermark == committed
-        isr_requests.stop()
-
-    rig.run(scenario)
+    replica = await rig.brokers[1].lead(0, [1], [1, 2])
+    append_batch(replica, 0)
+    isr_requests = IsrRequests(rig, replica)
+    await isr_requests.catch_up()
+    assert len(isr_requests.requests) == 1
+    assert append_batch(replica, 1) == 2 and replica.high_watermark == 1, "granted, it would have to have it"
+    if isinstance(answer, Unavailable):
+        isr_requests.answer.set_exception(answer)
+    elif answer is not None:
+        isr_requests.answer.set_result((answer,))
+    await asyncio.sleep(0.1)
+    assert replica.high_watermark == committed
+    isr_requests.stop()
 
 
-def test_isr_does_not_grow_while_a_loss_is_unreported() -> None:
+@in_rig(ReplicationRig)
+async def test_isr_does_not_grow_while_a_loss_is_unreported(rig: ReplicationRig) -> None:
     """A follower that joined could lead next without a report of the loss."""
-    rig = ReplicationRig()
-
-    async def scenario() -> None:
-        replica = await rig.brokers[1].lead(0, [1], [1, 2])
-        append_batch(replica, 0)
-        isr_requests = IsrRequests(rig, replica)
-        isr_requests.losses.add_unreported(replica)
-        await isr_requests.catch_up()
-        assert isr_requests.requests == []
-        isr_requests.losses.unreported.clear()
-        await isr_requests.catch_up()
-        assert len(isr_requests.requests) == 1
-        isr_requests.stop()
-
-    rig.run(scenario)
+    replica = await rig.brokers[1].lead(0, [1], [1, 2])
+    append_batch(replica, 0)
+    isr_requests = IsrRequests(rig, replica)
+    isr_requests.losses.add_unreported(replica)
+    await isr_requests.catch_up()
+    assert isr_requests.requests == []
+    isr_requests.losses.unreported.clear()
+    await isr_requests.catch_up()
+    assert len(isr_requests.requests) == 1
+    isr_requests.stop()

@@ -5,12 +5,12 @@ Recovery keeps every fsynced byte and never serves a torn batch. All that it ser
 
 from __future__ import annotations
 
-import asyncio
 import random
 from dataclasses import dataclass, field
 
 import pytest
 
+from tests.scenario import run_alone, run_by
 from tests.sim.harness.disk import Op, SimDisk
 from tests.unit.hot.fixtures import (
     DIRECTORY,
@@ -158,92 +158,77 @@ async def check(image: Image, log_run: LogRun) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_crash_keeps_fsynced_batches_and_serves_no_torn_batch(seed: int) -> None:
-    async def run() -> None:
-        log_run = LogRun(seed)
-        await log_run.run(30, cuts=False)
-        assert len(log_run.images) > 60
-        for image in log_run.images:
-            await check(image, log_run)
-
-    asyncio.run(run())
+@run_by(run_alone)
+async def test_crash_keeps_fsynced_batches_and_serves_no_torn_batch(*, seed: int) -> None:
+    log_run = LogRun(seed)
+    await log_run.run(30, cuts=False)
+    assert len(log_run.images) > 60
+    for image in log_run.images:
+        await check(image, log_run)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_crash_during_a_cut_keeps_fsynced_batches(seed: int) -> None:
-    async def run() -> None:
-        log_run = LogRun(100 + seed)
-        await log_run.run(30, cuts=True)
-        for image in log_run.images:
-            await check(image, log_run)
-
-    asyncio.run(run())
+@run_by(run_alone)
+async def test_crash_during_a_cut_keeps_fsynced_batches(*, seed: int) -> None:
+    log_run = LogRun(100 + seed)
+    await log_run.run(30, cuts=True)
+    for image in log_run.images:
+        await check(image, log_run)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_crash_during_recovery_does_not_change_its_result(seed: int) -> None:
+@run_by(run_alone)
+async def test_crash_during_recovery_does_not_change_its_result(*, seed: int) -> None:
     """Interrupts recovery at each of its own changes of the disk, and recovers again in another boot."""
-
-    async def run() -> None:
-        log_run = LogRun(200 + seed)
-        await log_run.run(25, cuts=False)
-        for image in [one for one in log_run.images if not one.same_boot][::7]:
-            within: list[SimDisk] = []
-            image.disk.on_op = lambda op, of=image, into=within: into.append(
-                of.disk.crash_image(random.Random(op.number))
-            )
-            await recover(image)
-            image.disk.on_op = None
-            for broken in within:
-                await check(Image(image.op, broken, False, image.recovery_point, image.flushed_bytes), log_run)
-
-    asyncio.run(run())
+    log_run = LogRun(200 + seed)
+    await log_run.run(25, cuts=False)
+    for image in [one for one in log_run.images if not one.same_boot][::7]:
+        within: list[SimDisk] = []
+        image.disk.on_op = lambda op, of=image, into=within: into.append(of.disk.crash_image(random.Random(op.number)))
+        await recover(image)
+        image.disk.on_op = None
+        for broken in within:
+            await check(Image(image.op, broken, False, image.recovery_point, image.flushed_bytes), log_run)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_topic_id_of_a_log_survives_kill_flush_and_power_cut(seed: int) -> None:
+@run_by(run_alone)
+async def test_topic_id_of_a_log_survives_kill_flush_and_power_cut(*, seed: int) -> None:
     """A process that was killed had not fsynced the topic id. The topic id is durable as soon as records of the log are
     durable."""
-
-    async def scenario() -> None:
-        on = disk(seed)
-        append(await open_log(on), batch(0))
-        on = on.after_kill()
-        await (await open_log(on)).flush()
-        after = on.after_power_cut()
-        owner = checkpoints.load(after, DIRECTORY, checkpoints.METADATA_FILE)
-        assert owner is not None
-        assert checkpoints.parse_metadata(owner) == TOPIC_ID
-
-    asyncio.run(scenario())
+    on = disk(seed)
+    append(await open_log(on), batch(0))
+    on = on.after_kill()
+    await (await open_log(on)).flush()
+    after = on.after_power_cut()
+    owner = checkpoints.load(after, DIRECTORY, checkpoints.METADATA_FILE)
+    assert owner is not None
+    assert checkpoints.parse_metadata(owner) == TOPIC_ID
 
 
-def test_crash_after_a_restart_below_the_end_loses_nothing() -> None:
+@run_by(run_alone)
+async def test_crash_after_a_restart_below_the_end_loses_nothing() -> None:
     """A follower has only records below the log start, and the leader's first batch begins below the follower's end.
     The log restarts there, and takes the batch before any fsync."""
+    on, images = disk(), list[SimDisk]()
+    log = await open_log(on)
+    for number in range(17):
+        append(log, batch(number))
+    await log.flush()
+    log.advance_start(17)
 
-    async def scenario() -> None:
-        on, images = disk(), list[SimDisk]()
-        log = await open_log(on)
-        for number in range(17):
-            append(log, batch(number))
-        await log.flush()
-        log.advance_start(17)
+    def take_images(op: Op) -> None:
+        count = 60 if op.path.endswith("15.log") else 1
+        images.extend(on.crash_image(random.Random(f"{op.number} {draw}")) for draw in range(count))
 
-        def take_images(op: Op) -> None:
-            count = 60 if op.path.endswith("15.log") else 1
-            images.extend(on.crash_image(random.Random(f"{op.number} {draw}")) for draw in range(count))
-
-        on.on_op = take_images
-        log.truncate_fully_and_start_at(15, (), None)
-        sent = batch(15, 3)
-        sent[:8] = (15).to_bytes(8, "big")
-        log.append_as_follower(sent, now_ms=NOW)
-        await log.flush()
-        for image in images:
-            after = await open_log(image, same_boot=False, recovery_point=17, start_offset=17)
-            assert (after.start_offset, after.suspect, after.offset_gaps) == (17, False, [])
-            assert after.end_offset in (17, 18)
-            assert after.end_offset == 17 or read_all(after) == sent
-
-    asyncio.run(scenario())
+    on.on_op = take_images
+    log.truncate_fully_and_start_at(15, (), None)
+    sent = batch(15, 3)
+    sent[:8] = (15).to_bytes(8, "big")
+    log.append_as_follower(sent, now_ms=NOW)
+    await log.flush()
+    for image in images:
+        after = await open_log(image, same_boot=False, recovery_point=17, start_offset=17)
+        assert (after.start_offset, after.suspect, after.offset_gaps) == (17, False, [])
+        assert after.end_offset in (17, 18)
+        assert after.end_offset == 17 or read_all(after) == sent

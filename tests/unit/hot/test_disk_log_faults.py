@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from tests.scenario import run_alone, run_by
 from tests.sim.harness.disk import DiskFault, Op, SimDisk
 from tests.unit.hot.fixtures import (
     DIRECTORY,
@@ -30,98 +31,87 @@ NEW_FILES = (".log", ".index", ".timeindex")
 
 
 @pytest.mark.parametrize("suffix", NEW_FILES)
-def test_failed_roll_leaves_no_file_that_hides_later_records(suffix: str) -> None:
-    async def scenario() -> None:
-        on = disk()
+@run_by(run_alone)
+async def test_failed_roll_leaves_no_file_that_hides_later_records(*, suffix: str) -> None:
+    on = disk()
+    log = await open_log(on)
+    for number in range(10):
+        append(log, batch(number))
+    on.faults.append(DiskFault("open", path=f"{10:020d}{suffix}", error="EMFILE"))
+    with pytest.raises(Refused):
+        append(log, batch(10, size=300))
+    assert append(log, batch(10, size=1)).base_offset == 10, "a smaller one still fits into the old segment"
+    again = await open_log(on.clone())
+    assert again.end_offset == 11
+    assert offsets(read_all(again)) == list(range(11))
+
+
+@run_by(run_alone)
+async def test_next_flush_syncs_files_of_a_cancelled_flush() -> None:
+    for stops_at in range(1, 9):
+        on = disk(stops_at)
         log = await open_log(on)
-        for number in range(10):
-            append(log, batch(number))
-        on.faults.append(DiskFault("open", path=f"{10:020d}{suffix}", error="EMFILE"))
-        with pytest.raises(Refused):
-            append(log, batch(10, size=300))
-        assert append(log, batch(10, size=1)).base_offset == 10, "a smaller one still fits into the old segment"
-        again = await open_log(on.clone())
-        assert again.end_offset == 11
-        assert offsets(read_all(again)) == list(range(11))
-
-    asyncio.run(scenario())
-
-
-def test_next_flush_syncs_files_of_a_cancelled_flush() -> None:
-    async def scenario() -> None:
-        for stops_at in range(1, 9):
-            on = disk(stops_at)
-            log = await open_log(on)
-            append(log, batch(0))
-            on.sync_seconds = lambda: 0.001
-            flushing = asyncio.ensure_future(log.flush())
-            synced: list[Op] = []
-            on.on_op = synced.append
-            while len(synced) < stops_at - 1 and not flushing.done():
-                await asyncio.sleep(0)
-            flushing.cancel()
-            await asyncio.gather(flushing, return_exceptions=True)
-            assert await log.flush(1) == 1
-            on.on_op = None
-            for seed in range(20):
-                again = await open_log(on.crash_image(random.Random(seed)), same_boot=False, recovery_point=1)
-                assert offsets(read_all(again)) == [0], f"flushed, yet gone; the first flush was stopped at {stops_at}"
-
-    asyncio.run(scenario())
-
-
-def test_next_flush_syncs_files_of_a_failed_flush() -> None:
-    async def scenario() -> None:
-        for verb in ("open", "sync_dir"):
-            on = disk()
-            log = await open_log(on)
-            append(log, batch(0))
-            on.faults.append(DiskFault(verb, path="log/t-0" if verb == "sync_dir" else "leader-epoch", error="EMFILE"))
-            with pytest.raises(Unavailable) as caught:
-                await log.flush()
-            assert not caught.value.final
-            assert await log.flush(1) == 1
-            for seed in range(20):
-                again = await open_log(on.crash_image(random.Random(seed)), same_boot=False, recovery_point=1)
-                assert offsets(read_all(again)) == [0]
-                assert again.epochs.lineage == ((0, 0),)
-
-    asyncio.run(scenario())
-
-
-def test_next_flush_makes_the_deletion_of_segments_durable() -> None:
-    """Otherwise a power cut may leave the segment checkpoint empty, and the next start would read every header."""
-
-    async def scenario() -> None:
-        on = disk()
-        log = await open_log(on)
-        for number in range(30):
-            append(log, batch(number))
-        await log.flush()
-        await log.drop_local_below(log.closed_segments()[0].next_offset)
-        await log.flush()
-        checkpoint = "log/t-0/segment-checkpoint"
-        whole = on.open(checkpoint).size()
+        append(log, batch(0))
+        on.sync_seconds = lambda: 0.001
+        flushing = asyncio.ensure_future(log.flush())
+        synced: list[Op] = []
+        on.on_op = synced.append
+        while len(synced) < stops_at - 1 and not flushing.done():
+            await asyncio.sleep(0)
+        flushing.cancel()
+        await asyncio.gather(flushing, return_exceptions=True)
+        assert await log.flush(1) == 1
+        on.on_op = None
         for seed in range(20):
-            after = on.crash_image(random.Random(seed))
-            assert after.open(checkpoint).size() == whole
-            assert (await open_log(after, same_boot=False, recovery_point=30)).end_offset == 30
-
-    asyncio.run(scenario())
+            again = await open_log(on.crash_image(random.Random(seed)), same_boot=False, recovery_point=1)
+            assert offsets(read_all(again)) == [0], f"flushed, yet gone; the first flush was stopped at {stops_at}"
 
 
-def test_deletion_of_old_segments_keeps_the_proof_of_the_active_one() -> None:
-    async def scenario() -> None:
+@run_by(run_alone)
+async def test_next_flush_syncs_files_of_a_failed_flush() -> None:
+    for verb in ("open", "sync_dir"):
         on = disk()
         log = await open_log(on)
-        for number in range(30):
-            append(log, batch(number))
-        await log.flush()
-        proved = _read_active_segment(on)
-        await log.drop_local_below(log.closed_segments()[0].next_offset)
-        assert _read_active_segment(on) == proved
+        append(log, batch(0))
+        on.faults.append(DiskFault(verb, path="log/t-0" if verb == "sync_dir" else "leader-epoch", error="EMFILE"))
+        with pytest.raises(Unavailable) as caught:
+            await log.flush()
+        assert not caught.value.final
+        assert await log.flush(1) == 1
+        for seed in range(20):
+            again = await open_log(on.crash_image(random.Random(seed)), same_boot=False, recovery_point=1)
+            assert offsets(read_all(again)) == [0]
+            assert again.epochs.lineage == ((0, 0),)
 
-    asyncio.run(scenario())
+
+@run_by(run_alone)
+async def test_next_flush_makes_the_deletion_of_segments_durable() -> None:
+    """Otherwise a power cut may leave the segment checkpoint empty, and the next start would read every header."""
+    on = disk()
+    log = await open_log(on)
+    for number in range(30):
+        append(log, batch(number))
+    await log.flush()
+    await log.drop_local_below(log.closed_segments()[0].next_offset)
+    await log.flush()
+    checkpoint = "log/t-0/segment-checkpoint"
+    whole = on.open(checkpoint).size()
+    for seed in range(20):
+        after = on.crash_image(random.Random(seed))
+        assert after.open(checkpoint).size() == whole
+        assert (await open_log(after, same_boot=False, recovery_point=30)).end_offset == 30
+
+
+@run_by(run_alone)
+async def test_deletion_of_old_segments_keeps_the_proof_of_the_active_one() -> None:
+    on = disk()
+    log = await open_log(on)
+    for number in range(30):
+        append(log, batch(number))
+    await log.flush()
+    proved = _read_active_segment(on)
+    await log.drop_local_below(log.closed_segments()[0].next_offset)
+    assert _read_active_segment(on) == proved
 
 
 def _read_active_segment(on: SimDisk) -> Segment:
@@ -131,19 +121,17 @@ def _read_active_segment(on: SimDisk) -> Segment:
     return newest
 
 
-def test_segment_checkpoint_stays_small_after_many_flushes() -> None:
-    async def scenario() -> None:
-        on = disk()
-        log = await open_log(on, config(segment_bytes=1 << 20))
-        for number in range(500):
-            append(log, batch(number))
-            await log.flush()
-        size = on.open("log/t-0/segment-checkpoint").size()
-        assert size < 20_000, "a line for each flush, for ever, would be read at each start"
-        again = await open_log(on.after_power_cut(), same_boot=False, recovery_point=500)
-        assert again.end_offset == 500
-
-    asyncio.run(scenario())
+@run_by(run_alone)
+async def test_segment_checkpoint_stays_small_after_many_flushes() -> None:
+    on = disk()
+    log = await open_log(on, config(segment_bytes=1 << 20))
+    for number in range(500):
+        append(log, batch(number))
+        await log.flush()
+    size = on.open("log/t-0/segment-checkpoint").size()
+    assert size < 20_000, "a line for each flush, for ever, would be read at each start"
+    again = await open_log(on.after_power_cut(), same_boot=False, recovery_point=500)
+    assert again.end_offset == 500
 
 
 async def write_one_producer(on: SimDisk) -> DiskLog:
@@ -221,100 +209,87 @@ def test_appends_refused_by_a_full_disk_are_logged_every_ten_seconds(
     assert [line.partition("suppressed=")[2].split()[0] for line in said] == ["0", "4", "4"]
 
 
-def test_epoch_of_a_refused_append_does_not_name_older_records_that_follow() -> None:
+@run_by(run_alone)
+async def test_epoch_of_a_refused_append_does_not_name_older_records_that_follow() -> None:
     """A leader whose disk was full wrote nothing in its epoch. The next leader has more records of the old epoch: under
     the wrong epoch they would differ from the leader's, and the follower would truncate them."""
-
-    async def scenario() -> None:
-        on = disk()
-        leader, log = await open_log(disk()), await open_log(on)
-        for number in range(3):
-            append(leader, batch(number))
-        log.append_as_follower(read_all(leader)[: len(read_all(leader)) // 3], now_ms=NOW)
-        on.faults.append(DiskFault("append", error="ENOSPC"))
-        with pytest.raises(Refused):
-            append(log, batch(1), epoch=1)
-        log.append_as_follower(read_all(leader, 1), now_ms=NOW)
-        assert (log.epochs.lineage, log.end_offset) == (((0, 0),), 3)
-
-    asyncio.run(scenario())
+    on = disk()
+    leader, log = await open_log(disk()), await open_log(on)
+    for number in range(3):
+        append(leader, batch(number))
+    log.append_as_follower(read_all(leader)[: len(read_all(leader)) // 3], now_ms=NOW)
+    on.faults.append(DiskFault("append", error="ENOSPC"))
+    with pytest.raises(Refused):
+        append(log, batch(1), epoch=1)
+    log.append_as_follower(read_all(leader, 1), now_ms=NOW)
+    assert (log.epochs.lineage, log.end_offset) == (((0, 0),), 3)
 
 
-def test_log_refuses_records_after_a_failed_fsync() -> None:
+@run_by(run_alone)
+async def test_log_refuses_records_after_a_failed_fsync() -> None:
     """After a failed fsync the state of the page cache is unknown: a second fsync that succeeds proves nothing."""
-
-    async def scenario() -> None:
-        on = disk()
-        log = await open_log(on)
-        append(log, batch(0))
-        on.faults.append(DiskFault("sync", path=".log"))
-        with pytest.raises(Unavailable):
-            await log.flush()
-        on._failed = ""  # as a file system that was mounted anew
-        with pytest.raises(Unavailable) as caught:
-            await log.flush()
-        assert caught.value.final and log.flushed_offset == 0
-        for take in (lambda: append(log, batch(1)), log.roll):
-            with pytest.raises(Refused) as refused:
-                take()
-            assert refused.value.code is Code.KAFKA_STORAGE_ERROR
-        assert log.end_offset == 1
-
-    asyncio.run(scenario())
-
-
-def test_log_whose_restart_failed_can_be_maintained_and_closed() -> None:
-    """Once, local retention of such a log was an IndexError, which ended the broker as a bug does."""
-
-    async def scenario() -> None:
-        on = disk()
-        log = await open_log(on)
-        append(log, batch(0))
-        on.faults.append(DiskFault("open", path=".timeindex", error="EMFILE", times=-1))
-        with pytest.raises(Unavailable):
-            log.truncate_fully_and_start_at(20, (), None)
-        assert log.write_failure
-        assert await log.drop_local_below(30) == 0
-        assert (log.local_start_offset, log.end_offset) == (20, 20)
-        assert log.read(20, 100, end_offset=20) is None
-        log.close()
-
-    asyncio.run(scenario())
-
-
-def test_next_flush_makes_epochs_below_the_log_start_durable() -> None:
-    """No batch of this log carries these epochs: they are in the epoch file only."""
-
-    async def scenario() -> None:
-        on = disk()
-        log = await open_log(on)
-        log.truncate_fully_and_start_at(20, ((1, 0), (4, 10)), None)
+    on = disk()
+    log = await open_log(on)
+    append(log, batch(0))
+    on.faults.append(DiskFault("sync", path=".log"))
+    with pytest.raises(Unavailable):
         await log.flush()
-        for seed in range(20):
-            again = await open_log(on.crash_image(random.Random(seed)), same_boot=False, recovery_point=20)
-            assert (again.local_start_offset, again.end_offset) == (20, 20)
-            assert again.epochs.lineage == ((1, 0), (4, 10))
+    on._failed = ""  # as a file system that was mounted anew
+    with pytest.raises(Unavailable) as caught:
+        await log.flush()
+    assert caught.value.final and log.flushed_offset == 0
+    for take in (lambda: append(log, batch(1)), log.roll):
+        with pytest.raises(Refused) as refused:
+            take()
+        assert refused.value.code is Code.KAFKA_STORAGE_ERROR
+    assert log.end_offset == 1
 
-    asyncio.run(scenario())
+
+@run_by(run_alone)
+async def test_log_whose_restart_failed_can_be_maintained_and_closed() -> None:
+    """Once, local retention of such a log was an IndexError, which ended the broker as a bug does."""
+    on = disk()
+    log = await open_log(on)
+    append(log, batch(0))
+    on.faults.append(DiskFault("open", path=".timeindex", error="EMFILE", times=-1))
+    with pytest.raises(Unavailable):
+        log.truncate_fully_and_start_at(20, (), None)
+    assert log.write_failure
+    assert await log.drop_local_below(30) == 0
+    assert (log.local_start_offset, log.end_offset) == (20, 20)
+    assert log.read(20, 100, end_offset=20) is None
+    log.close()
+
+
+@run_by(run_alone)
+async def test_next_flush_makes_epochs_below_the_log_start_durable() -> None:
+    """No batch of this log carries these epochs: they are in the epoch file only."""
+    on = disk()
+    log = await open_log(on)
+    log.truncate_fully_and_start_at(20, ((1, 0), (4, 10)), None)
+    await log.flush()
+    for seed in range(20):
+        again = await open_log(on.crash_image(random.Random(seed)), same_boot=False, recovery_point=20)
+        assert (again.local_start_offset, again.end_offset) == (20, 20)
+        assert again.epochs.lineage == ((1, 0), (4, 10))
 
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("rolled", [(), (3,), (5,), (1, 2, 3, 4, 5)])
-def test_retries_of_the_last_five_batches_are_found_after_any_start(rolled: tuple[int, ...], clean: bool) -> None:
+@run_by(run_scenario)
+async def test_retries_of_the_last_five_batches_are_found_after_any_start(
+    on: SimDisk, *, rolled: tuple[int, ...], clean: bool
+) -> None:
     """The batches may be in any segments, and the newest producer snapshot at any offset."""
-
-    async def scenario(on: SimDisk) -> None:
-        log = await open_log(on)
-        for number in range(6):
-            append(log, batch(number, producer=7, sequence=number))
-            if number in rolled:
-                log.roll()
-        if clean:
-            await log.close_clean()
-        else:
-            await log.flush()
-        again = await open_log(on, clean=clean)
-        assert [append(again, batch(n, producer=7, sequence=n)).base_offset for n in range(1, 6)] == [1, 2, 3, 4, 5]
-        assert again.end_offset == 6
-
-    run_scenario(scenario)
+    log = await open_log(on)
+    for number in range(6):
+        append(log, batch(number, producer=7, sequence=number))
+        if number in rolled:
+            log.roll()
+    if clean:
+        await log.close_clean()
+    else:
+        await log.flush()
+    again = await open_log(on, clean=clean)
+    assert [append(again, batch(n, producer=7, sequence=n)).base_offset for n in range(1, 6)] == [1, 2, 3, 4, 5]
+    assert again.end_offset == 6

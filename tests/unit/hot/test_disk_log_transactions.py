@@ -3,9 +3,9 @@ start or a cut."""
 
 from __future__ import annotations
 
-import asyncio
 import struct
 
+from tests.scenario import run_alone, run_by
 from tests.unit.hot.fixtures import DIRECTORY, NOW, batch, disk, open_log
 from tiered.hot.disk_log import DiskLog
 from tiered.producers.aborted_txns import MAX_OFFSET, AbortedTxn, decode_aborted_txns
@@ -54,73 +54,63 @@ def read_aborted(log: DiskLog) -> list[AbortedTxn]:
 ABORTED = AbortedTxn(producer_id=2, first_offset=1, last_offset=4, last_stable_offset=3)
 
 
-def test_stable_offset_waits_for_the_marker_and_the_high_watermark() -> None:
-    async def run() -> None:
-        log = await open_log(disk())
-        await append_transactions(log)
-        assert log.first_unstable_offset == 0, "decided, but not replicated as far as we know"
-        log.producers.txns.on_high_watermark(5)
-        assert log.first_unstable_offset == 3
-        assert read_aborted(log) == [ABORTED]
-
-    asyncio.run(run())
+@run_by(run_alone)
+async def test_stable_offset_waits_for_the_marker_and_the_high_watermark() -> None:
+    log = await open_log(disk())
+    await append_transactions(log)
+    assert log.first_unstable_offset == 0, "decided, but not replicated as far as we know"
+    log.producers.txns.on_high_watermark(5)
+    assert log.first_unstable_offset == 3
+    assert read_aborted(log) == [ABORTED]
 
 
-def test_start_restores_transactions() -> None:
-    async def run() -> None:
-        for same_boot in (True, False):
-            on = disk()
-            log = await open_log(on)
-            await append_transactions(log)
-            await log.flush()
-            if not same_boot:
-                on.remove(f"{DIRECTORY}/{0:020d}.txnindex")
-            again = await open_log(on, same_boot=same_boot)
-            again.producers.txns.on_high_watermark(5)
-            assert again.first_unstable_offset == 3
-            assert read_aborted(again) == [ABORTED]
-
-    asyncio.run(run())
-
-
-def test_truncation_removes_an_aborted_transaction() -> None:
-    async def run() -> None:
+@run_by(run_alone)
+async def test_start_restores_transactions() -> None:
+    for same_boot in (True, False):
         on = disk()
         log = await open_log(on)
         await append_transactions(log)
-        log.truncate_to(4)
-        log.producers.txns.on_high_watermark(4)
-        assert log.first_unstable_offset == 1
-        log.append_as_follower(marker(4, 2, commit=True), now_ms=NOW)
-        log.producers.txns.on_high_watermark(5)
-        assert log.first_unstable_offset == 3
-        assert read_aborted(log) == []
-
-    asyncio.run(run())
+        await log.flush()
+        if not same_boot:
+            on.remove(f"{DIRECTORY}/{0:020d}.txnindex")
+        again = await open_log(on, same_boot=same_boot)
+        again.producers.txns.on_high_watermark(5)
+        assert again.first_unstable_offset == 3
+        assert read_aborted(again) == [ABORTED]
 
 
-def test_marker_that_cannot_be_read_ends_nothing() -> None:
-    async def run() -> None:
-        on = disk()
-        log = await open_log(on)
-        log.append_as_follower(data(0, 0, 1), now_ms=NOW)
-        record = (NOW, b"\0\0\0\x09", b"\0\0\0\0\0\1", ())
-        other = encode_batch(
-            [record], base_offset=1, leader_epoch=0, producer_id=1, producer_epoch=0, transactional=True, control=True
-        )
-        log.append_as_follower(other, now_ms=NOW)
-        log.append_as_follower(data(2, 1, 1), now_ms=NOW)
-        for each in (log, await open_log(on.clone())):
-            each.producers.txns.on_high_watermark(3)
-            assert (each.end_offset, each.first_unstable_offset) == (3, 0)
-
-    asyncio.run(run())
+@run_by(run_alone)
+async def test_truncation_removes_an_aborted_transaction() -> None:
+    on = disk()
+    log = await open_log(on)
+    await append_transactions(log)
+    log.truncate_to(4)
+    log.producers.txns.on_high_watermark(4)
+    assert log.first_unstable_offset == 1
+    log.append_as_follower(marker(4, 2, commit=True), now_ms=NOW)
+    log.producers.txns.on_high_watermark(5)
+    assert log.first_unstable_offset == 3
+    assert read_aborted(log) == []
 
 
-def test_log_without_transactions_is_stable_to_its_end() -> None:
-    async def run() -> None:
-        log = await open_log(disk())
-        log.append(batch(0, 3), leader_epoch=0, now_ms=NOW)
-        assert log.first_unstable_offset == 3
+@run_by(run_alone)
+async def test_marker_that_cannot_be_read_ends_nothing() -> None:
+    on = disk()
+    log = await open_log(on)
+    log.append_as_follower(data(0, 0, 1), now_ms=NOW)
+    record = (NOW, b"\0\0\0\x09", b"\0\0\0\0\0\1", ())
+    other = encode_batch(
+        [record], base_offset=1, leader_epoch=0, producer_id=1, producer_epoch=0, transactional=True, control=True
+    )
+    log.append_as_follower(other, now_ms=NOW)
+    log.append_as_follower(data(2, 1, 1), now_ms=NOW)
+    for each in (log, await open_log(on.clone())):
+        each.producers.txns.on_high_watermark(3)
+        assert (each.end_offset, each.first_unstable_offset) == (3, 0)
 
-    asyncio.run(run())
+
+@run_by(run_alone)
+async def test_log_without_transactions_is_stable_to_its_end() -> None:
+    log = await open_log(disk())
+    log.append(batch(0, 3), leader_epoch=0, now_ms=NOW)
+    assert log.first_unstable_offset == 3

@@ -10,29 +10,28 @@ from typing import Any
 
 import pytest
 
+from tests.scenario import run_alone, run_by
 from tests.unit.hot.fixtures import NOW, append, batch, config, disk, offsets, open_log, read_all
 from tiered.hot import index
 from tiered.hot.index import INTERVAL_MAX, OFFSET_ENTRY
 from tiered.hot.segment_files import SegmentFiles
 
 
-def test_repeated_read_after_a_cut_returns_the_new_records() -> None:
-    async def scenario() -> None:
-        log = await open_log(disk())
-        for number in range(10):
-            append(log, batch(number, at=NOW))
-        assert offsets(read_all(log, 5)) == [5, 6, 7, 8, 9]
-        found = log.read(5, 1 << 20, end_offset=10)
-        assert found is not None and found == log.read(5, found.length, end_offset=10)
-        smaller = log.read(5, found.length - 1, end_offset=10)
-        assert smaller is not None and smaller.length < found.length
-        log.truncate_to(5)
-        append(log, batch(5, 5, at=NOW))
-        other = log.read(5, 1 << 20, end_offset=10)
-        assert other is not None and other != found
-        assert offsets(other.file.pread(other.start, other.length)) == [5, 6, 7, 8, 9]
-
-    asyncio.run(scenario())
+@run_by(run_alone)
+async def test_repeated_read_after_a_cut_returns_the_new_records() -> None:
+    log = await open_log(disk())
+    for number in range(10):
+        append(log, batch(number, at=NOW))
+    assert offsets(read_all(log, 5)) == [5, 6, 7, 8, 9]
+    found = log.read(5, 1 << 20, end_offset=10)
+    assert found is not None and found == log.read(5, found.length, end_offset=10)
+    smaller = log.read(5, found.length - 1, end_offset=10)
+    assert smaller is not None and smaller.length < found.length
+    log.truncate_to(5)
+    append(log, batch(5, 5, at=NOW))
+    other = log.read(5, 1 << 20, end_offset=10)
+    assert other is not None and other != found
+    assert offsets(other.file.pread(other.start, other.length)) == [5, 6, 7, 8, 9]
 
 
 def test_read_walks_few_headers_with_any_index_interval(monkeypatch: pytest.MonkeyPatch) -> None:

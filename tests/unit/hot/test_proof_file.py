@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.scenario import run_alone, run_by
 from tests.sim.harness.disk import Op, SimDisk
 from tests.sim.rig.old_proof import write_old_proof
 from tests.unit.hot.fixtures import TOPIC_ID, append, batch, open_log
@@ -66,39 +67,34 @@ def test_old_list_of_another_format_is_refused(body: bytes) -> None:
         parse_old(b"b\none\n", None, sealed(body))
 
 
-def test_old_directory_is_read_once() -> None:
-    async def scenario() -> None:
-        disk = SimDisk(random.Random(1))
-        await Life(disk).run()
-        write_old_proof(disk)
-        life = Life(disk.after_kill())
-        found = await life.open()
-        assert found.same_boot and found.clean and found.synced_logs == {ROW} and found.clean_entries.keys() == {AT}
-        assert found.incarnations == ("me",)
-        await life.directory.write_boot_mark("me")
-        assert not set(OLD_FILES).intersection(life.disk.list(ROOT)) and FILE in life.disk.list(ROOT)
-
-    asyncio.run(scenario())
+@run_by(run_alone)
+async def test_old_directory_is_read_once() -> None:
+    disk = SimDisk(random.Random(1))
+    await Life(disk).run()
+    write_old_proof(disk)
+    life = Life(disk.after_kill())
+    found = await life.open()
+    assert found.same_boot and found.clean and found.synced_logs == {ROW} and found.clean_entries.keys() == {AT}
+    assert found.incarnations == ("me",)
+    await life.directory.write_boot_mark("me")
+    assert not set(OLD_FILES).intersection(life.disk.list(ROOT)) and FILE in life.disk.list(ROOT)
 
 
-def test_removed_proof_does_not_come_back_with_a_write_in_progress() -> None:
+@run_by(run_alone)
+async def test_removed_proof_does_not_come_back_with_a_write_in_progress() -> None:
     """The write began before the I/O error, and proves a page cache that may lack records now."""
-
-    async def scenario() -> None:
-        disk = SimDisk(random.Random(1))
-        disk.make_dirs(ROOT)
-        file = ProofFile(disk, ROOT, WHOLE)
-        disk.sync_seconds = lambda: 0.001
-        saving = asyncio.ensure_future(file.save())
-        await asyncio.sleep(0)
-        file.remove()
-        with pytest.raises(Unavailable):
-            await saving
-        assert load(disk, ROOT) == Proof()
-        await file.save()
-        assert load(disk, ROOT) == WHOLE._replace(boot="")
-
-    asyncio.run(scenario())
+    disk = SimDisk(random.Random(1))
+    disk.make_dirs(ROOT)
+    file = ProofFile(disk, ROOT, WHOLE)
+    disk.sync_seconds = lambda: 0.001
+    saving = asyncio.ensure_future(file.save())
+    await asyncio.sleep(0)
+    file.remove()
+    with pytest.raises(Unavailable):
+        await saving
+    assert load(disk, ROOT) == Proof()
+    await file.save()
+    assert load(disk, ROOT) == WHOLE._replace(boot="")
 
 
 class Life:
@@ -150,27 +146,24 @@ def cut_power(disk: SimDisk) -> SimDisk:
 
 
 @pytest.mark.parametrize("die", [SimDisk.clone, cut_power], ids=["killed", "power cut"])
-def test_process_that_dies_at_any_step_keeps_its_proofs(die: Callable[[SimDisk], SimDisk]) -> None:
+@run_by(run_alone)
+async def test_process_that_dies_at_any_step_keeps_its_proofs(*, die: Callable[[SimDisk], SimDisk]) -> None:
     """The boot mark holds after a kill only. Each other proof holds once the step that writes it has returned."""
     left: list[tuple[SimDisk, set[str], set[str]]] = []
+    disk = SimDisk(random.Random(1))
+    life = Life(disk)
 
-    async def scenario() -> None:
-        disk = SimDisk(random.Random(1))
-        life = Life(disk)
+    def note(op: Op) -> None:
+        left.append((die(disk), set(life.durable), set(life.possible)))
 
-        def note(op: Op) -> None:
-            left.append((die(disk), set(life.durable), set(life.possible)))
-
-        disk.on_op = note
-        await life.run()
-        disk.on_op = None
-        left.append((die(disk), life.durable, life.possible))
-        believed: list[set[str]] = []
-        for image, durable, possible in left:
-            found = find_claims(await Life(image).open())
-            lost_with_power = {"boot"} if die is cut_power else set[str]()
-            assert durable - lost_with_power <= found <= possible - lost_with_power
-            believed.append(found)
-        assert len(left) > 20 and {"synced", "clean"} < believed[-1] | {"boot"} and believed[0] == set()
-
-    asyncio.run(scenario())
+    disk.on_op = note
+    await life.run()
+    disk.on_op = None
+    left.append((die(disk), life.durable, life.possible))
+    believed: list[set[str]] = []
+    for image, durable, possible in left:
+        found = find_claims(await Life(image).open())
+        lost_with_power = {"boot"} if die is cut_power else set[str]()
+        assert durable - lost_with_power <= found <= possible - lost_with_power
+        believed.append(found)
+    assert len(left) > 20 and {"synced", "clean"} < believed[-1] | {"boot"} and believed[0] == set()

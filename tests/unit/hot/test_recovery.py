@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-
+from tests.scenario import run_alone, run_by
 from tests.unit.hot.fixtures import DIRECTORY, NOW, append, batch, disk, open_log
 from tiered.hot.index import IndexBuilder
 from tiered.hot.recovery import (
@@ -102,27 +101,24 @@ def test_snapshots_behind_a_cut_are_not_used() -> None:
     assert usable_snapshots((3, 5, 9, 12), 4, 9) == [9, 5]
 
 
-def test_leader_epoch_missing_from_its_file_is_found_in_the_log() -> None:
+@run_by(run_alone)
+async def test_leader_epoch_missing_from_its_file_is_found_in_the_log() -> None:
     """The epoch file is written with the index entries after the first batch of an epoch. A kill before that write
     costs a walk over the log, but no epoch."""
-
-    async def scenario() -> None:
-        where = disk()
-        log = await open_log(where)
-        for number in range(4):
-            append(log, batch(number), epoch=3)
-        await log.flush()
-        assert where.exists(f"{DIRECTORY}/leader-epoch-checkpoint")
-        held = where.open(f"{DIRECTORY}/leader-epoch-checkpoint").pread(0, 100)
-        for number in range(4, 30):
-            append(log, batch(number), epoch=5 if number < 9 else 8)
-        assert log.segment_count > 1
-        again = await open_log(where)
-        assert again.epochs.lineage == log.epochs.lineage == ((3, 0), (5, 4), (8, 9))
-        fresh = disk(1)
-        log = await open_log(fresh)
-        append(log, batch(0), epoch=7)
-        assert not fresh.exists(f"{DIRECTORY}/leader-epoch-checkpoint") and held.startswith(b"0\n1\n3 0\n")
-        assert (await open_log(fresh)).epochs.lineage == ((7, 0),)
-
-    asyncio.run(scenario())
+    where = disk()
+    log = await open_log(where)
+    for number in range(4):
+        append(log, batch(number), epoch=3)
+    await log.flush()
+    assert where.exists(f"{DIRECTORY}/leader-epoch-checkpoint")
+    held = where.open(f"{DIRECTORY}/leader-epoch-checkpoint").pread(0, 100)
+    for number in range(4, 30):
+        append(log, batch(number), epoch=5 if number < 9 else 8)
+    assert log.segment_count > 1
+    again = await open_log(where)
+    assert again.epochs.lineage == log.epochs.lineage == ((3, 0), (5, 4), (8, 9))
+    fresh = disk(1)
+    log = await open_log(fresh)
+    append(log, batch(0), epoch=7)
+    assert not fresh.exists(f"{DIRECTORY}/leader-epoch-checkpoint") and held.startswith(b"0\n1\n3 0\n")
+    assert (await open_log(fresh)).epochs.lineage == ((7, 0),)

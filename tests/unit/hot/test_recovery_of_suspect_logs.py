@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from tests.scenario import run_by
 from tests.sim.harness.disk import SimDisk
 from tests.unit.hot.fixtures import DIRECTORY, append, batch, config, open_log, run_scenario
 from tiered.errors import Corrupt
@@ -126,27 +127,25 @@ async def fill_log(on: SimDisk, count: int = 10, epochs: int = 2, *, flush: bool
         await log.flush()
 
 
-def test_log_stays_suspect_until_cleared_however_its_process_ends() -> None:
-    async def scenario(on: SimDisk) -> None:
-        await fill_log(on, flush=True)
-        on.flip_bit(LOG, 8 * (4 * SIZE + 40))
-        seen: list[bool] = []
-        on.on_op = lambda op: seen.append(on.exists(f"{DIRECTORY}/rotten")) if op.verb == "truncate" else None
-        first = await open_log(on)
-        assert (first.end_offset, first.suspect) == (4, True)
-        assert seen and all(seen), "noted before anything is cut"
-        again = await open_log(on)
-        assert (again.end_offset, again.suspect) == (4, True), "it looks well, and lacks what it had"
-        after_power_cut = await open_log(on.crash_image(random.Random(1)), same_boot=False)
-        assert after_power_cut.suspect, "the note is fsynced"
-        await again.clear_suspicion()
-        assert not again.suspect
-        assert not (await open_log(on)).suspect
-        for seed in range(20):
-            after_power_cut = await open_log(on.crash_image(random.Random(seed)), same_boot=False)
-            assert not after_power_cut.suspect, "that it is gone is fsynced too"
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_log_stays_suspect_until_cleared_however_its_process_ends(on: SimDisk) -> None:
+    await fill_log(on, flush=True)
+    on.flip_bit(LOG, 8 * (4 * SIZE + 40))
+    seen: list[bool] = []
+    on.on_op = lambda op: seen.append(on.exists(f"{DIRECTORY}/rotten")) if op.verb == "truncate" else None
+    first = await open_log(on)
+    assert (first.end_offset, first.suspect) == (4, True)
+    assert seen and all(seen), "noted before anything is cut"
+    again = await open_log(on)
+    assert (again.end_offset, again.suspect) == (4, True), "it looks well, and lacks what it had"
+    after_power_cut = await open_log(on.crash_image(random.Random(1)), same_boot=False)
+    assert after_power_cut.suspect, "the note is fsynced"
+    await again.clear_suspicion()
+    assert not again.suspect
+    assert not (await open_log(on)).suspect
+    for seed in range(20):
+        after_power_cut = await open_log(on.crash_image(random.Random(seed)), same_boot=False)
+        assert not after_power_cut.suspect, "that it is gone is fsynced too"
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -165,102 +164,85 @@ def test_corruption_that_returns_after_a_power_cut_is_truncated_again(seed: int)
     run_scenario(scenario)
 
 
-def test_torn_write_of_a_killed_process_makes_no_log_suspect() -> None:
-    async def scenario(on: SimDisk) -> None:
-        await fill_log(on)
-        on.open(LOG).truncate(10 * SIZE - 5)
-        log = await open_log(on)
-        assert (log.end_offset, log.truncated_bytes, log.suspect) == (9, SIZE - 5, False)
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_torn_write_of_a_killed_process_makes_no_log_suspect(on: SimDisk) -> None:
+    await fill_log(on)
+    on.open(LOG).truncate(10 * SIZE - 5)
+    log = await open_log(on)
+    assert (log.end_offset, log.truncated_bytes, log.suspect) == (9, SIZE - 5, False)
 
 
-def test_power_cut_above_the_fsynced_end_makes_no_log_suspect() -> None:
-    async def scenario(on: SimDisk) -> None:
-        await fill_log(on)
-        on.flip_bit(LOG, 8 * (4 * SIZE + 40))
-        log = await open_log(on, same_boot=False)
-        assert (log.end_offset, log.suspect) == (4, False)
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_power_cut_above_the_fsynced_end_makes_no_log_suspect(on: SimDisk) -> None:
+    await fill_log(on)
+    on.flip_bit(LOG, 8 * (4 * SIZE + 40))
+    log = await open_log(on, same_boot=False)
+    assert (log.end_offset, log.suspect) == (4, False)
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_power_cut_below_the_recovery_point_makes_a_log_suspect(whole: bool) -> None:
+@run_by(run_scenario)
+async def test_power_cut_below_the_recovery_point_makes_a_log_suspect(on: SimDisk, *, whole: bool) -> None:
     """A flush for an acknowledgement (`flush=ack`) writes no line in the segment checkpoint. The recovery point alone
     says that the records were fsynced."""
-
-    async def scenario(on: SimDisk) -> None:
-        await fill_log(on)
-        log = await open_log(on)
-        await log.flush(None if whole else log.end_offset)
-        append(log, batch(10))
-        log.close()
-        on.flip_bit(LOG, 8 * (10 * SIZE + 40))
-        fine = await open_log(on.clone(), same_boot=False, recovery_point=10)
-        assert (fine.end_offset, fine.suspect) == (10, False)
-        if whole:  # without its indexes, the line of the checkpoint proves nothing
-            on.flip_bit(LOG.replace(".log", ".index"), 0)
-        on.flip_bit(LOG, 8 * (4 * SIZE + 40))
-        rotten = await open_log(on, same_boot=False, recovery_point=10)
-        assert (rotten.end_offset, rotten.suspect) == (4, True)
-
-    run_scenario(scenario)
+    await fill_log(on)
+    log = await open_log(on)
+    await log.flush(None if whole else log.end_offset)
+    append(log, batch(10))
+    log.close()
+    on.flip_bit(LOG, 8 * (10 * SIZE + 40))
+    fine = await open_log(on.clone(), same_boot=False, recovery_point=10)
+    assert (fine.end_offset, fine.suspect) == (10, False)
+    if whole:  # without its indexes, the line of the checkpoint proves nothing
+        on.flip_bit(LOG.replace(".log", ".index"), 0)
+    on.flip_bit(LOG, 8 * (4 * SIZE + 40))
+    rotten = await open_log(on, same_boot=False, recovery_point=10)
+    assert (rotten.end_offset, rotten.suspect) == (4, True)
 
 
-def test_log_that_ends_elsewhere_after_a_clean_stop_is_corrupt() -> None:
-    async def scenario(on: SimDisk) -> None:
-        await fill_log(on)
-        on.open(LOG).truncate(9 * SIZE)
-        assert not (await open_log(on.clone(), clean=True, recovery_point=9)).suspect
-        assert (await open_log(on.clone(), clean=True, recovery_point=10)).suspect
-        on.open(LOG).append([b"x"])
-        assert (await open_log(on, clean=True, recovery_point=9)).suspect
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_log_that_ends_elsewhere_after_a_clean_stop_is_corrupt(on: SimDisk) -> None:
+    await fill_log(on)
+    on.open(LOG).truncate(9 * SIZE)
+    assert not (await open_log(on.clone(), clean=True, recovery_point=9)).suspect
+    assert (await open_log(on.clone(), clean=True, recovery_point=10)).suspect
+    on.open(LOG).append([b"x"])
+    assert (await open_log(on, clean=True, recovery_point=9)).suspect
 
 
-def test_base_offset_out_of_sequence_is_corruption() -> None:
+@run_by(run_scenario)
+async def test_base_offset_out_of_sequence_is_corruption(on: SimDisk) -> None:
     """No CRC covers the base offset. A log with a gap in the middle of a segment would end at an offset that no leader
     wrote."""
-
-    async def scenario(on: SimDisk) -> None:
-        await fill_log(on)
-        on.flip_bit(LOG, 8 * 9 * SIZE + 8 * 3)
-        log = await open_log(on)
-        assert (log.end_offset, log.suspect) == (9, True)
-
-    run_scenario(scenario)
+    await fill_log(on)
+    on.flip_bit(LOG, 8 * 9 * SIZE + 8 * 3)
+    log = await open_log(on)
+    assert (log.end_offset, log.suspect) == (9, True)
 
 
-def test_base_offset_of_another_segment_ends_a_closed_segment() -> None:
+@run_by(run_scenario)
+async def test_base_offset_of_another_segment_ends_a_closed_segment(on: SimDisk) -> None:
     """The segment's line of the checkpoint is lost too, so that a start reads the headers of the batches."""
-
-    async def scenario(on: SimDisk) -> None:
-        log = await fill_two_segments(on)
-        await log.close_clean()
-        on.remove(f"{DIRECTORY}/segment-checkpoint")
-        on.flip_bit(LOG, 8 * 4 * SIZE + 8 * 3)
-        log = await open_log(on, clean=True, recovery_point=20)
-        assert log.end_offset == 20
-        found = log.read(0, 1 << 20, end_offset=20)
-        assert found is not None and found.length == 4 * SIZE
-        assert log.read(12, 1 << 20, end_offset=20) is not None
-
-    run_scenario(scenario)
+    log = await fill_two_segments(on)
+    await log.close_clean()
+    on.remove(f"{DIRECTORY}/segment-checkpoint")
+    on.flip_bit(LOG, 8 * 4 * SIZE + 8 * 3)
+    log = await open_log(on, clean=True, recovery_point=20)
+    assert log.end_offset == 20
+    found = log.read(0, 1 << 20, end_offset=20)
+    assert found is not None and found.length == 4 * SIZE
+    assert log.read(12, 1 << 20, end_offset=20) is not None
 
 
-def test_index_is_not_rebuilt_from_a_base_offset_of_another_segment() -> None:
-    async def scenario(on: SimDisk) -> None:
-        log = await fill_two_segments(on)
-        await log.close_clean()
-        on.flip_bit(LOG.replace(".log", ".index"), 0)
-        on.flip_bit(LOG, 8 * 4 * SIZE + 8 * 3)
-        log = await open_log(on, clean=True, recovery_point=20)
-        with pytest.raises(Corrupt, match="is of another segment"):
-            log.read(0, 1 << 20, end_offset=20)
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_index_is_not_rebuilt_from_a_base_offset_of_another_segment(on: SimDisk) -> None:
+    log = await fill_two_segments(on)
+    await log.close_clean()
+    on.flip_bit(LOG.replace(".log", ".index"), 0)
+    on.flip_bit(LOG, 8 * 4 * SIZE + 8 * 3)
+    log = await open_log(on, clean=True, recovery_point=20)
+    with pytest.raises(Corrupt, match="is of another segment"):
+        log.read(0, 1 << 20, end_offset=20)
 
 
 async def fill_two_segments(on: SimDisk) -> DiskLog:

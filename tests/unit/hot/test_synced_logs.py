@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.scenario import run_by
 from tests.sim.harness.disk import DiskFault, Op, SimDisk
 from tests.unit.hot.fixtures import DIRECTORY, TOPIC_ID, FixedClock, append, batch, config, disk, open_log
 from tiered.config.settings import TopicConfig
@@ -60,120 +61,105 @@ def run_scenario(scenario: Callable[[SimDisk, SyncedLogs], Coroutine[Any, Any, N
     asyncio.run(scenario(made, make_rows(made, "me")))
 
 
-def test_log_gets_its_row_once_all_that_counted_is_fsynced() -> None:
-    async def scenario(disk: SimDisk, logs: SyncedLogs) -> None:
-        log = await open_synced_log(disk, logs, NONE)
-        append(log, batch(0, 3))
-        assert (log.synced_entry.fsynced_only, log.synced_entry.is_due) == (False, False)
-        log.configure(ACK)
-        assert (log.synced_entry.fsynced_only, log.synced_entry.is_due) == (True, True)
+@run_by(run_scenario)
+async def test_log_gets_its_row_once_all_that_counted_is_fsynced(disk: SimDisk, logs: SyncedLogs) -> None:
+    log = await open_synced_log(disk, logs, NONE)
+    append(log, batch(0, 3))
+    assert (log.synced_entry.fsynced_only, log.synced_entry.is_due) == (False, False)
+    log.configure(ACK)
+    assert (log.synced_entry.fsynced_only, log.synced_entry.is_due) == (True, True)
+    await log.update_synced_entry()
+    assert read_rows(disk) == NO_ROWS, "three records counted, and no fsync covers them"
+    append(log, batch(3))
+    await log.flush()
+    await log.update_synced_entry()
+    assert read_rows(disk) == (("me",), frozenset({ROW})) and not log.synced_entry.is_due
+
+
+@run_by(run_scenario)
+async def test_log_with_unreported_loss_gets_no_row(disk: SimDisk, logs: SyncedLogs) -> None:
+    logs.may_add = lambda at: False
+    log = await open_synced_log(disk, logs, ACK)
+    await log.update_synced_entry()
+    assert read_rows(disk) == NO_ROWS and log.synced_entry.is_due
+    logs.may_add = lambda at: at == AT
+    await log.update_synced_entry()
+    assert ROW in read_rows(disk)[1]
+
+
+@run_by(run_scenario)
+async def test_no_offset_counts_unsynced_while_a_start_could_find_the_row(disk: SimDisk, logs: SyncedLogs) -> None:
+    log = await open_synced_log(disk, logs, ACK)
+    await log.update_synced_entry()
+    log.configure(NONE)
+    assert (log.synced_entry.fsynced_only, log.synced_entry.is_due) == (True, True)
+    disk.faults.append(DiskFault("append", FILE, "ENOSPC"))
+    await log.update_synced_entry()
+    assert log.synced_entry.fsynced_only, "the row could not be taken out; the log is fsynced on"
+    await log.update_synced_entry()
+    assert (log.synced_entry.fsynced_only, log.synced_entry.is_due) == (False, False) and not read_rows(disk)[1]
+
+
+@run_by(run_scenario)
+async def test_requested_row_that_cannot_be_written_is_an_error(disk: SimDisk, logs: SyncedLogs) -> None:
+    log = await open_synced_log(disk, logs, ACK)
+    disk.faults.append(DiskFault("append", FILE, "ENOSPC"))
+    with pytest.raises(Unavailable) as caught:
         await log.update_synced_entry()
-        assert read_rows(disk) == NO_ROWS, "three records counted, and no fsync covers them"
-        append(log, batch(3))
-        await log.flush()
+    assert not caught.value.final and log.synced_entry.is_due
+    await log.update_synced_entry()
+    assert not log.synced_entry.is_due
+    log.configure(NONE)
+    disk.faults.append(DiskFault("sync", FILE))
+    with pytest.raises(Unavailable) as caught:
         await log.update_synced_entry()
-        assert read_rows(disk) == (("me",), frozenset({ROW})) and not log.synced_entry.is_due
-
-    run_scenario(scenario)
+    assert caught.value.final and log.synced_entry.fsynced_only
 
 
-def test_log_with_unreported_loss_gets_no_row() -> None:
-    async def scenario(disk: SimDisk, logs: SyncedLogs) -> None:
-        logs.may_add = lambda at: False
-        log = await open_synced_log(disk, logs, ACK)
-        await log.update_synced_entry()
-        assert read_rows(disk) == NO_ROWS and log.synced_entry.is_due
-        logs.may_add = lambda at: at == AT
-        await log.update_synced_entry()
-        assert ROW in read_rows(disk)[1]
-
-    run_scenario(scenario)
-
-
-def test_no_offset_counts_unsynced_while_a_start_could_find_the_row() -> None:
-    async def scenario(disk: SimDisk, logs: SyncedLogs) -> None:
-        log = await open_synced_log(disk, logs, ACK)
-        await log.update_synced_entry()
-        log.configure(NONE)
-        assert (log.synced_entry.fsynced_only, log.synced_entry.is_due) == (True, True)
-        disk.faults.append(DiskFault("append", FILE, "ENOSPC"))
-        await log.update_synced_entry()
-        assert log.synced_entry.fsynced_only, "the row could not be taken out; the log is fsynced on"
-        await log.update_synced_entry()
-        assert (log.synced_entry.fsynced_only, log.synced_entry.is_due) == (False, False) and not read_rows(disk)[1]
-
-    run_scenario(scenario)
-
-
-def test_requested_row_that_cannot_be_written_is_an_error() -> None:
-    async def scenario(disk: SimDisk, logs: SyncedLogs) -> None:
-        log = await open_synced_log(disk, logs, ACK)
-        disk.faults.append(DiskFault("append", FILE, "ENOSPC"))
-        with pytest.raises(Unavailable) as caught:
-            await log.update_synced_entry()
-        assert not caught.value.final and log.synced_entry.is_due
-        await log.update_synced_entry()
-        assert not log.synced_entry.is_due
-        log.configure(NONE)
-        disk.faults.append(DiskFault("sync", FILE))
-        with pytest.raises(Unavailable) as caught:
-            await log.update_synced_entry()
-        assert caught.value.final and log.synced_entry.fsynced_only
-
-    run_scenario(scenario)
-
-
-def test_row_requested_during_a_write_is_written_by_the_next_write() -> None:
+@run_by(run_scenario)
+async def test_row_requested_during_a_write_is_written_by_the_next_write(disk: SimDisk, logs: SyncedLogs) -> None:
     """A change that arrives while the file is written does not count as part of that write."""
-
-    async def scenario(disk: SimDisk, logs: SyncedLogs) -> None:
-        log = await open_synced_log(disk, logs, ACK)
-        disk.sync_seconds = lambda: 0.01
-        running = asyncio.ensure_future(log.update_synced_entry())
-        await asyncio.sleep(0)
-        log.configure(NONE)
-        assert log.synced_entry.fsynced_only, "the row is on its way to the disk"
-        await running
-        assert ROW in read_rows(disk)[1] and log.synced_entry.is_due
-        await log.update_synced_entry()
-        assert not read_rows(disk)[1] and not log.synced_entry.fsynced_only
-
-    run_scenario(scenario)
+    log = await open_synced_log(disk, logs, ACK)
+    disk.sync_seconds = lambda: 0.01
+    running = asyncio.ensure_future(log.update_synced_entry())
+    await asyncio.sleep(0)
+    log.configure(NONE)
+    assert log.synced_entry.fsynced_only, "the row is on its way to the disk"
+    await running
+    assert ROW in read_rows(disk)[1] and log.synced_entry.is_due
+    await log.update_synced_entry()
+    assert not read_rows(disk)[1] and not log.synced_entry.fsynced_only
 
 
-def test_a_thousand_logs_share_a_few_writes() -> None:
-    async def scenario(disk: SimDisk, logs: SyncedLogs) -> None:
-        many = [SyncedLogEntry(logs, TopicPartition("t", number), TOPIC) for number in range(1000)]
-        for each in many:
-            each.configure(ack=True, end_offset=0)
-        written: list[str] = []
-        disk.on_op = lambda op: written.append(op.path) if op.verb == "rename" else None
-        disk.sync_seconds = lambda: 0.001
-        await asyncio.gather(*(each.save_if_due(0, 0) for each in many))
-        assert len(written) <= 2 and len(read_rows(disk)[1]) == 1000
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_a_thousand_logs_share_a_few_writes(disk: SimDisk, logs: SyncedLogs) -> None:
+    many = [SyncedLogEntry(logs, TopicPartition("t", number), TOPIC) for number in range(1000)]
+    for each in many:
+        each.configure(ack=True, end_offset=0)
+    written: list[str] = []
+    disk.on_op = lambda op: written.append(op.path) if op.verb == "rename" else None
+    disk.sync_seconds = lambda: 0.001
+    await asyncio.gather(*(each.save_if_due(0, 0) for each in many))
+    assert len(written) <= 2 and len(read_rows(disk)[1]) == 1000
 
 
-def test_next_incarnation_adopts_the_rows_of_the_last_one() -> None:
-    async def scenario(disk: SimDisk, logs: SyncedLogs) -> None:
-        await (await open_synced_log(disk, logs, ACK)).update_synced_entry()
-        again = make_rows(disk, "next", *read_rows(disk)[0])
-        again.adopt_rows(read_rows(disk)[1])
-        log = await open_synced_log(disk, again, ACK)
-        assert log.synced_entry.is_due, "as long as it is the word of the last incarnation alone"
-        await again.save()
-        log.synced_entry.refresh()
-        assert not log.synced_entry.is_due and read_rows(disk) == (("next", "me"), frozenset({ROW}))
-        changed = make_rows(disk, "third")
-        changed.adopt_rows(read_rows(disk)[1])
-        log = await open_synced_log(disk, changed, NONE)
-        assert log.synced_entry.fsynced_only
-        await changed.save()
-        log.synced_entry.refresh()
-        assert not log.synced_entry.fsynced_only and not read_rows(disk)[1]
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_next_incarnation_adopts_the_rows_of_the_last_one(disk: SimDisk, logs: SyncedLogs) -> None:
+    await (await open_synced_log(disk, logs, ACK)).update_synced_entry()
+    again = make_rows(disk, "next", *read_rows(disk)[0])
+    again.adopt_rows(read_rows(disk)[1])
+    log = await open_synced_log(disk, again, ACK)
+    assert log.synced_entry.is_due, "as long as it is the word of the last incarnation alone"
+    await again.save()
+    log.synced_entry.refresh()
+    assert not log.synced_entry.is_due and read_rows(disk) == (("next", "me"), frozenset({ROW}))
+    changed = make_rows(disk, "third")
+    changed.adopt_rows(read_rows(disk)[1])
+    log = await open_synced_log(disk, changed, NONE)
+    assert log.synced_entry.fsynced_only
+    await changed.save()
+    log.synced_entry.refresh()
+    assert not log.synced_entry.fsynced_only and not read_rows(disk)[1]
 
 
 class RandomLogRun:

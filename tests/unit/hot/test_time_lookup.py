@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
+from tests.scenario import run_by
 from tests.sim.harness.disk import SimDisk, SimFile
 from tests.unit.hot.fixtures import NOW, append, batch, config, disk, offset_for_timestamp, open_log
 from tiered.errors import Code, Refused
@@ -61,42 +62,35 @@ def count_opened(
     return look_up()
 
 
-def test_true_header_gives_the_exact_record_and_opens_one_batch() -> None:
-    async def scenario(log: DiskLog) -> None:
-        for offset in range(20):
-            append(log, bytearray(compressed_batch(offset)))
-        lookups = TimeLookups()
-        for offset in range(20):
-            assert await count_opened(log, NOW + offset, lookups) == ((offset, NOW + offset, 0), 1)
-        assert await count_opened(log, NOW + 20, lookups) == (None, 0)
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_true_header_gives_the_exact_record_and_opens_one_batch(log: DiskLog) -> None:
+    for offset in range(20):
+        append(log, bytearray(compressed_batch(offset)))
+    lookups = TimeLookups()
+    for offset in range(20):
+        assert await count_opened(log, NOW + offset, lookups) == ((offset, NOW + offset, 0), 1)
+    assert await count_opened(log, NOW + 20, lookups) == (None, 0)
 
 
-def test_lookup_stops_opening_batches_after_a_few_false_headers() -> None:
+@run_by(run_scenario)
+async def test_lookup_stops_opening_batches_after_a_few_false_headers(log: DiskLog) -> None:
     """The next batch is the result. No record before it is late enough. A request pays for its false headers once."""
-
-    async def scenario(log: DiskLog) -> None:
-        for offset in range(50):
-            append(log, false_claim(compressed_batch(offset)))
-        lookups = TimeLookups()
-        assert await count_opened(log, LATE - 5, lookups) == ((WASTED_BATCHES_MAX, LATE, 0), WASTED_BATCHES_MAX)
-        assert await count_opened(log, LATE - 5, lookups) == ((0, LATE, 0), 0)
-        log.advance_start(30)
-        assert await count_opened(log, LATE - 5, lookups) == ((30, LATE, 0), 0)
-
-    run_scenario(scenario)
+    for offset in range(50):
+        append(log, false_claim(compressed_batch(offset)))
+    lookups = TimeLookups()
+    assert await count_opened(log, LATE - 5, lookups) == ((WASTED_BATCHES_MAX, LATE, 0), WASTED_BATCHES_MAX)
+    assert await count_opened(log, LATE - 5, lookups) == ((0, LATE, 0), 0)
+    log.advance_start(30)
+    assert await count_opened(log, LATE - 5, lookups) == ((30, LATE, 0), 0)
 
 
-def test_record_behind_one_false_header_is_found_exactly() -> None:
-    async def scenario(log: DiskLog) -> None:
-        append(log, false_claim(compressed_batch(0)))
-        for offset in range(1, 30):
-            append(log, bytearray(compressed_batch(offset)))
-        append(log, bytearray(compressed_batch(30, at=LATE)))
-        assert await count_opened(log, LATE - 5, TimeLookups()) == ((30, LATE, 0), 2)
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_record_behind_one_false_header_is_found_exactly(log: DiskLog) -> None:
+    append(log, false_claim(compressed_batch(0)))
+    for offset in range(1, 30):
+        append(log, bytearray(compressed_batch(offset)))
+    append(log, bytearray(compressed_batch(30, at=LATE)))
+    assert await count_opened(log, LATE - 5, TimeLookups()) == ((30, LATE, 0), 2)
 
 
 def test_lookup_walks_a_bounded_number_of_headers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,23 +110,19 @@ def test_lookup_walks_a_bounded_number_of_headers(monkeypatch: pytest.MonkeyPatc
     run_scenario(scenario)
 
 
-def test_batch_that_cannot_be_opened_is_the_result() -> None:
-    async def scenario(log: DiskLog) -> None:
-        junk = bytearray(compressed_batch(0, size=100))
-        junk[HEADER_BYTES:] = bytes(len(junk) - HEADER_BYTES)
-        append(log, false_claim(bytes(junk)))
-        assert await count_opened(log, LATE, TimeLookups()) == ((0, LATE, 0), 1)
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_batch_that_cannot_be_opened_is_the_result(log: DiskLog) -> None:
+    junk = bytearray(compressed_batch(0, size=100))
+    junk[HEADER_BYTES:] = bytes(len(junk) - HEADER_BYTES)
+    append(log, false_claim(bytes(junk)))
+    assert await count_opened(log, LATE, TimeLookups()) == ((0, LATE, 0), 1)
 
 
-def test_records_of_a_batch_below_the_log_start_are_not_found() -> None:
-    async def scenario(log: DiskLog) -> None:
-        append(log, bytearray(encode_batch([(NOW + n, None, b"v", ()) for n in range(10)], codec=Codec.LZ4)))
-        log.advance_start(4)
-        assert await count_opened(log, NOW + 2, TimeLookups()) == ((4, NOW + 4, 0), 1)
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_records_of_a_batch_below_the_log_start_are_not_found(log: DiskLog) -> None:
+    append(log, bytearray(encode_batch([(NOW + n, None, b"v", ()) for n in range(10)], codec=Codec.LZ4)))
+    log.advance_start(4)
+    assert await count_opened(log, NOW + 2, TimeLookups()) == ((4, NOW + 4, 0), 1)
 
 
 def test_large_batch_is_opened_in_a_thread() -> None:
@@ -247,34 +237,28 @@ def test_excess_lookup_is_refused_with_a_code_that_clients_retry(monkeypatch: py
     run_scenario(scenario)
 
 
-def test_records_that_are_dropped_during_a_look_up_are_not_passed_over() -> None:
+@run_by(run_scenario)
+async def test_records_that_are_dropped_during_a_look_up_are_not_passed_over(log: DiskLog) -> None:
     noise = random.Random(1).randbytes(2_000)
+    append(log, bytearray(encode_batch([(NOW + late, None, noise, ()) for late in (90, 1)], codec=Codec.ZSTD)))
+    for late in (2, 60):
+        append(log, bytearray(compressed_batch(late)))
+    log.roll()
+    append(log, bytearray(compressed_batch(70)))
+    log.advance_start(1)
+    async with time_lookup._slots.take("other"):
+        look_up = asyncio.create_task(search_log(log, NOW + 50, 0, TimeLookups("a")))
+        await asyncio.sleep(0)
+        assert await log.drop_local_below(4) == 1
+    assert await look_up == (None, 2)
 
-    async def scenario(log: DiskLog) -> None:
-        append(log, bytearray(encode_batch([(NOW + late, None, noise, ()) for late in (90, 1)], codec=Codec.ZSTD)))
-        for late in (2, 60):
-            append(log, bytearray(compressed_batch(late)))
-        log.roll()
-        append(log, bytearray(compressed_batch(70)))
+
+@run_by(run_scenario)
+async def test_record_that_is_deleted_during_a_look_up_is_not_found(log: DiskLog) -> None:
+    noise = random.Random(1).randbytes(2_000)
+    append(log, bytearray(encode_batch([(NOW + late, None, noise, ()) for late in (60, 70)], codec=Codec.ZSTD)))
+    async with time_lookup._slots.take("other"):
+        look_up = asyncio.create_task(search_log(log, NOW + 50, 0, TimeLookups("a")))
+        await asyncio.sleep(0)
         log.advance_start(1)
-        async with time_lookup._slots.take("other"):
-            look_up = asyncio.create_task(search_log(log, NOW + 50, 0, TimeLookups("a")))
-            await asyncio.sleep(0)
-            assert await log.drop_local_below(4) == 1
-        assert await look_up == (None, 2)
-
-    run_scenario(scenario)
-
-
-def test_record_that_is_deleted_during_a_look_up_is_not_found() -> None:
-    noise = random.Random(1).randbytes(2_000)
-
-    async def scenario(log: DiskLog) -> None:
-        append(log, bytearray(encode_batch([(NOW + late, None, noise, ()) for late in (60, 70)], codec=Codec.ZSTD)))
-        async with time_lookup._slots.take("other"):
-            look_up = asyncio.create_task(search_log(log, NOW + 50, 0, TimeLookups("a")))
-            await asyncio.sleep(0)
-            log.advance_start(1)
-        assert (await look_up).found == (1, NOW + 70, 0)
-
-    run_scenario(scenario)
+    assert (await look_up).found == (1, NOW + 70, 0)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from tests.scenario import run_by
 from tests.unit.hot.cleaning import clean, facts, put, read_all
 from tests.unit.hot.fixtures import NOW, FixedClock, append, config, disk, open_log
 from tests.unit.hot.test_validation_of_timestamps import made, overflowing
@@ -47,30 +48,26 @@ def test_timestamps_beyond_64_bits_wrap_around_for_readers(codec: Codec) -> None
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
-def test_log_with_a_timestamp_beyond_64_bits_is_cleaned(codec: Codec) -> None:
-    async def scenario(log: DiskLog, clock: FixedClock) -> None:
-        put(log, "k", "old")
-        put_old(log, overflowing(codec))
-        for number in range(6):
-            put(log, "k", f"new{number}")
-        await log.flush()
-        await clean(log)
-        kept = facts(read_all(log))
-        assert kept[-1] == (8, "k", "new5") and (0, "k", "old") not in kept and (1, "k", "v") not in kept
-
-    run_log(scenario, **SMALL)
+@run_by(run_log, **SMALL)
+async def test_log_with_a_timestamp_beyond_64_bits_is_cleaned(log: DiskLog, clock: FixedClock, *, codec: Codec) -> None:
+    put(log, "k", "old")
+    put_old(log, overflowing(codec))
+    for number in range(6):
+        put(log, "k", f"new{number}")
+    await log.flush()
+    await clean(log)
+    kept = facts(read_all(log))
+    assert kept[-1] == (8, "k", "new5") and (0, "k", "old") not in kept and (1, "k", "v") not in kept
 
 
-def test_unset_timestamps_keep_the_lag_of_compaction() -> None:
-    async def scenario(log: DiskLog, clock: FixedClock) -> None:
-        for _ in range(8):
-            put_old(log, made([NOW], newest=-1), NOW)
-        await log.flush()
-        await clean(log)
-        assert len(facts(read_all(log))) == 8
-        assert log.find_cleanable(8, NOW + HOUR + 1).first_uncleanable == log.closed_segments()[-1].next_offset
-
-    run_log(scenario, **SMALL, min_compaction_lag_ms=HOUR)
+@run_by(run_log, **SMALL, min_compaction_lag_ms=HOUR)
+async def test_unset_timestamps_keep_the_lag_of_compaction(log: DiskLog, clock: FixedClock) -> None:
+    for _ in range(8):
+        put_old(log, made([NOW], newest=-1), NOW)
+    await log.flush()
+    await clean(log)
+    assert len(facts(read_all(log))) == 8
+    assert log.find_cleanable(8, NOW + HOUR + 1).first_uncleanable == log.closed_segments()[-1].next_offset
 
 
 def run_lookups(log: DiskLog, times: list[list[int]], moments: list[int]) -> Awaitable[None]:
@@ -88,16 +85,15 @@ def run_lookups(log: DiskLog, times: list[list[int]], moments: list[int]) -> Awa
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-def test_records_with_unset_headers_in_order_are_found_by_time(codec: Codec) -> None:
+@run_by(run_log, segment_bytes=500)
+async def test_records_with_unset_headers_in_order_are_found_by_time(
+    log: DiskLog, clock: FixedClock, *, codec: Codec
+) -> None:
     times = [[NOW + 10 * number, NOW + 10 * number + 7, NOW + 10 * number + 3] for number in range(20)]
-
-    async def scenario(log: DiskLog, clock: FixedClock) -> None:
-        for each in times:
-            put_old(log, made(each, codec, newest=-1))
-        assert len(log.closed_segments()) > 2
-        await run_lookups(log, times, [*range(NOW - 2, NOW + 200), 0])
-
-    run_log(scenario, segment_bytes=500)
+    for each in times:
+        put_old(log, made(each, codec, newest=-1))
+    assert len(log.closed_segments()) > 2
+    await run_lookups(log, times, [*range(NOW - 2, NOW + 200), 0])
 
 
 def test_any_headers_of_producers_are_answered_like_a_list() -> None:

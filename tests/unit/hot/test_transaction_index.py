@@ -3,12 +3,12 @@ truncation or damage."""
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Callable
 
 import pytest
 
+from tests.scenario import run_alone, run_by
 from tests.sim.harness.disk import DiskFault, SimDisk
 from tests.unit.hot.fixtures import DIRECTORY, append, batch, config, disk, open_log, run_scenario
 from tests.unit.hot.transactions import TransactionWriter, check_reads
@@ -87,57 +87,49 @@ def test_index_that_lies_is_refused(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_reader_gets_the_aborted_transactions_of_each_piece(seed: int) -> None:
-    async def scenario(on: SimDisk) -> None:
-        log = await open_log(on)
-        writer = TransactionWriter(log)
-        writer.write_at_random(random.Random(seed), 150)
-        assert log.segment_count > 4
-        assert check_reads(log, writer) > 3
-        log.roll()
-        assert check_reads(log, writer) > 3
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_reader_gets_the_aborted_transactions_of_each_piece(on: SimDisk, *, seed: int) -> None:
+    log = await open_log(on)
+    writer = TransactionWriter(log)
+    writer.write_at_random(random.Random(seed), 150)
+    assert log.segment_count > 4
+    assert check_reads(log, writer) > 3
+    log.roll()
+    assert check_reads(log, writer) > 3
 
 
-def test_log_without_aborted_transactions_has_no_index() -> None:
-    async def scenario(on: SimDisk) -> None:
-        log = await open_log(on)
-        writer = TransactionWriter(log)
-        for _ in range(30):
-            writer.write(1)
-            writer.end(1, commit=True)
-        assert check_reads(log, writer) == 0
-        assert txn_index_files(on) == []
-
-    run_scenario(scenario)
-
-
-def test_older_entries_of_the_active_segment_are_read_from_its_file() -> None:
-    async def scenario(on: SimDisk) -> None:
-        log = await open_log(on, config(segment_bytes=1 << 20))
-        writer = TransactionWriter(log)
-        for _ in range(RECENT_MAX * 2):
-            writer.write(1)
-            writer.end(1, commit=False)
-        assert log.segment_count == 1
-        assert check_reads(log, writer, max_bytes=5000) > 10
-
-    run_scenario(scenario)
-
-
-def test_transactions_that_overlap_are_found_among_older_and_newer_entries() -> None:
-    async def scenario(on: SimDisk) -> None:
-        log = await open_log(on, config(segment_bytes=1 << 20))
-        writer = TransactionWriter(log)
+@run_by(run_scenario)
+async def test_log_without_aborted_transactions_has_no_index(on: SimDisk) -> None:
+    log = await open_log(on)
+    writer = TransactionWriter(log)
+    for _ in range(30):
         writer.write(1)
-        for number in range(RECENT_MAX + 10):
-            writer.write(1 + (number + 1) % 2)
-            writer.write(1 + number % 2)
-            writer.end(1 + number % 2, commit=False)
-        assert log.segment_count == 1 and check_reads(log, writer, max_bytes=300) > 10
+        writer.end(1, commit=True)
+    assert check_reads(log, writer) == 0
+    assert txn_index_files(on) == []
 
-    run_scenario(scenario)
+
+@run_by(run_scenario)
+async def test_older_entries_of_the_active_segment_are_read_from_its_file(on: SimDisk) -> None:
+    log = await open_log(on, config(segment_bytes=1 << 20))
+    writer = TransactionWriter(log)
+    for _ in range(RECENT_MAX * 2):
+        writer.write(1)
+        writer.end(1, commit=False)
+    assert log.segment_count == 1
+    assert check_reads(log, writer, max_bytes=5000) > 10
+
+
+@run_by(run_scenario)
+async def test_transactions_that_overlap_are_found_among_older_and_newer_entries(on: SimDisk) -> None:
+    log = await open_log(on, config(segment_bytes=1 << 20))
+    writer = TransactionWriter(log)
+    writer.write(1)
+    for number in range(RECENT_MAX + 10):
+        writer.write(1 + (number + 1) % 2)
+        writer.write(1 + number % 2)
+        writer.end(1 + number % 2, commit=False)
+    assert log.segment_count == 1 and check_reads(log, writer, max_bytes=300) > 10
 
 
 def test_full_index_closes_the_segment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,82 +147,74 @@ def test_full_index_closes_the_segment(monkeypatch: pytest.MonkeyPatch) -> None:
     run_scenario(scenario)
 
 
-def test_upload_names_transactions_whose_marker_is_in_a_later_segment() -> None:
-    async def scenario(on: SimDisk) -> None:
-        log = await open_log(on)
-        writer = TransactionWriter(log)
-        writer.write(1)
-        log.roll()
-        writer.write(2)
-        log.roll()
-        writer.end(1, commit=False)
-        writer.end(2, commit=True)
-        log.roll()
-        first, second, third = log.closed_segments()
-        for segment in (first, second, third):
-            data = log.segment_data(segment.base_offset).txn_index
-            entries = decode_aborted_txns(data, begin=0, end=MAX_OFFSET, where="x")
-            assert [(each.first_offset, each.last_offset) for each in entries] == [(0, 2)]
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_upload_names_transactions_whose_marker_is_in_a_later_segment(on: SimDisk) -> None:
+    log = await open_log(on)
+    writer = TransactionWriter(log)
+    writer.write(1)
+    log.roll()
+    writer.write(2)
+    log.roll()
+    writer.end(1, commit=False)
+    writer.end(2, commit=True)
+    log.roll()
+    first, second, third = log.closed_segments()
+    for segment in (first, second, third):
+        data = log.segment_data(segment.base_offset).txn_index
+        entries = decode_aborted_txns(data, begin=0, end=MAX_OFFSET, where="x")
+        assert [(each.first_offset, each.last_offset) for each in entries] == [(0, 2)]
 
 
 # -- starts -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_reader_gets_the_same_after_a_kill_or_a_power_cut(seed: int) -> None:
-    async def scenario(on: SimDisk) -> None:
-        rng = random.Random(seed)
-        log = await open_log(on)
-        writer = TransactionWriter(log)
-        recovery_point = 0
-        for _ in range(12):
-            writer.write_at_random(rng, 12)
-            if rng.random() < 0.5:
-                recovery_point = await log.flush(rng.choice([None, log.end_offset]))
-            if rng.random() < 0.2:
-                log._writer.take_snapshot()
-        check_reads(await open_log(on.clone()), writer)
-        again = await open_log(on.crash_image(rng), same_boot=False, recovery_point=recovery_point)
-        check_reads(again, survivor(writer, again))
-        third = await open_log(on.clone(), clean=True)
-        check_reads(third, writer)
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_reader_gets_the_same_after_a_kill_or_a_power_cut(on: SimDisk, *, seed: int) -> None:
+    rng = random.Random(seed)
+    log = await open_log(on)
+    writer = TransactionWriter(log)
+    recovery_point = 0
+    for _ in range(12):
+        writer.write_at_random(rng, 12)
+        if rng.random() < 0.5:
+            recovery_point = await log.flush(rng.choice([None, log.end_offset]))
+        if rng.random() < 0.2:
+            log._writer.take_snapshot()
+    check_reads(await open_log(on.clone()), writer)
+    again = await open_log(on.crash_image(rng), same_boot=False, recovery_point=recovery_point)
+    check_reads(again, survivor(writer, again))
+    third = await open_log(on.clone(), clean=True)
+    check_reads(third, writer)
 
 
-def test_snapshot_without_its_index_is_not_believed_above_the_flush() -> None:
-    async def scenario(on: SimDisk) -> None:
-        log = await open_log(on, config(segment_bytes=1 << 20))
-        writer = TransactionWriter(log)
-        writer.write_at_random(random.Random(1), 60)
-        log._writer.take_snapshot()
-        for path in txn_index_files(on):
-            on.remove(path)
-        again = await open_log(on.clone(), config(segment_bytes=1 << 20), same_boot=False, recovery_point=1)
-        assert check_reads(again, writer) > 3
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_snapshot_without_its_index_is_not_believed_above_the_flush(on: SimDisk) -> None:
+    log = await open_log(on, config(segment_bytes=1 << 20))
+    writer = TransactionWriter(log)
+    writer.write_at_random(random.Random(1), 60)
+    log._writer.take_snapshot()
+    for path in txn_index_files(on):
+        on.remove(path)
+    again = await open_log(on.clone(), config(segment_bytes=1 << 20), same_boot=False, recovery_point=1)
+    assert check_reads(again, writer) > 3
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_entries_below_the_flushed_offset_survive_a_power_cut(seed: int) -> None:
-    async def scenario(on: SimDisk) -> None:
-        log = await open_log(on, config(segment_bytes=1 << 20))
-        writer = TransactionWriter(log)
-        writer.write_at_random(random.Random(1), 60)
-        log._writer.take_snapshot()
-        flushed = await log.flush(log.end_offset)
-        again = await open_log(
-            on.crash_image(random.Random(seed)),
-            config(segment_bytes=1 << 20),
-            same_boot=False,
-            recovery_point=flushed,
-        )
-        assert check_reads(again, writer) > 3
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_entries_below_the_flushed_offset_survive_a_power_cut(on: SimDisk, *, seed: int) -> None:
+    log = await open_log(on, config(segment_bytes=1 << 20))
+    writer = TransactionWriter(log)
+    writer.write_at_random(random.Random(1), 60)
+    log._writer.take_snapshot()
+    flushed = await log.flush(log.end_offset)
+    again = await open_log(
+        on.crash_image(random.Random(seed)),
+        config(segment_bytes=1 << 20),
+        same_boot=False,
+        recovery_point=flushed,
+    )
+    assert check_reads(again, writer) > 3
 
 
 def survivor(writer: TransactionWriter, log: DiskLog) -> TransactionWriter:
@@ -251,61 +235,55 @@ def survivor(writer: TransactionWriter, log: DiskLog) -> TransactionWriter:
     return left
 
 
-def test_entries_above_the_log_end_go_before_records_take_their_offsets() -> None:
-    async def scenario(on: SimDisk) -> None:
-        log = await open_log(on)
-        writer = TransactionWriter(log)
-        writer.write(1)
-        await log.flush()
-        end = log.end_offset
-        entry = AbortedTxn(1, 0, end + 2, end + 3).encode()
-        on.open(f"{DIRECTORY}/{0:020d}.txnindex", create=True).append([entry])
-        on = on.clone()
-        again = await open_log(on, same_boot=False, recovery_point=end)
-        assert txn_index_files(on) == []
-        later = TransactionWriter(again)
-        later.open, later.sequences = {1: [0]}, {1: 1}
-        later.write(1)
-        later.write(1)
-        later.end(1, commit=True)
-        assert check_reads(again, later) == 0
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_entries_above_the_log_end_go_before_records_take_their_offsets(on: SimDisk) -> None:
+    log = await open_log(on)
+    writer = TransactionWriter(log)
+    writer.write(1)
+    await log.flush()
+    end = log.end_offset
+    entry = AbortedTxn(1, 0, end + 2, end + 3).encode()
+    on.open(f"{DIRECTORY}/{0:020d}.txnindex", create=True).append([entry])
+    on = on.clone()
+    again = await open_log(on, same_boot=False, recovery_point=end)
+    assert txn_index_files(on) == []
+    later = TransactionWriter(again)
+    later.open, later.sequences = {1: [0]}, {1: 1}
+    later.write(1)
+    later.write(1)
+    later.end(1, commit=True)
+    assert check_reads(again, later) == 0
 
 
 # -- truncation -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_truncation_keeps_the_transactions_below_it(seed: int) -> None:
-    async def scenario(on: SimDisk) -> None:
-        rng = random.Random(seed)
-        log = await open_log(on)
-        writer = TransactionWriter(log)
-        writer.write_at_random(rng, 120)
-        log.truncate_to(rng.randrange(1, log.end_offset))
-        left = survivor(writer, log)
-        check_reads(log, left)
-        left.write_at_random(rng, 40)
-        check_reads(log, left)
-        await log.flush()
-        check_reads(await open_log(on.clone()), left)
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_truncation_keeps_the_transactions_below_it(on: SimDisk, *, seed: int) -> None:
+    rng = random.Random(seed)
+    log = await open_log(on)
+    writer = TransactionWriter(log)
+    writer.write_at_random(rng, 120)
+    log.truncate_to(rng.randrange(1, log.end_offset))
+    left = survivor(writer, log)
+    check_reads(log, left)
+    left.write_at_random(rng, 40)
+    check_reads(log, left)
+    await log.flush()
+    check_reads(await open_log(on.clone()), left)
 
 
-def test_deleted_segments_leave_the_transactions_above_them() -> None:
-    async def scenario(on: SimDisk) -> None:
-        log = await open_log(on)
-        writer = TransactionWriter(log)
-        writer.write_at_random(random.Random(4), 150)
-        middle = log.closed_segments()[2].next_offset
-        await log.drop_local_below(middle)
-        log.advance_start(middle)
-        assert check_reads(log, writer) > 2
-        check_reads(await open_log(on.clone(), start_offset=middle), writer)
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_deleted_segments_leave_the_transactions_above_them(on: SimDisk) -> None:
+    log = await open_log(on)
+    writer = TransactionWriter(log)
+    writer.write_at_random(random.Random(4), 150)
+    middle = log.closed_segments()[2].next_offset
+    await log.drop_local_below(middle)
+    log.advance_start(middle)
+    assert check_reads(log, writer) > 2
+    check_reads(await open_log(on.clone(), start_offset=middle), writer)
 
 
 # -- damage -----------------------------------------------------------------------------------------------------------
@@ -329,92 +307,82 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_index_of_a_closed_segment_is_rebuilt(damage: str) -> None:
-    async def scenario(on: SimDisk) -> None:
-        log = await open_log(on)
-        writer = TransactionWriter(log)
-        writer.write_at_random(random.Random(1), 150)
-        log.roll()
-        await log.flush()
-        for path in txn_index_files(on):
-            rewrite(on, path, DAMAGES[damage])
-        assert check_reads(await open_log(on.clone()), writer) > 3
-        again = await open_log(on.clone(), same_boot=False, recovery_point=log.end_offset)
-        assert check_reads(again, writer) > 3
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_damaged_index_of_a_closed_segment_is_rebuilt(on: SimDisk, *, damage: str) -> None:
+    log = await open_log(on)
+    writer = TransactionWriter(log)
+    writer.write_at_random(random.Random(1), 150)
+    log.roll()
+    await log.flush()
+    for path in txn_index_files(on):
+        rewrite(on, path, DAMAGES[damage])
+    assert check_reads(await open_log(on.clone()), writer) > 3
+    again = await open_log(on.clone(), same_boot=False, recovery_point=log.end_offset)
+    assert check_reads(again, writer) > 3
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_index_of_the_active_segment_is_rebuilt_at_the_start(damage: str) -> None:
-    async def scenario(on: SimDisk) -> None:
-        log = await open_log(on, config(segment_bytes=1 << 20))
-        writer = TransactionWriter(log)
-        writer.write_at_random(random.Random(1), 150)
-        log._writer.take_snapshot()
-        await log.flush()
-        (path,) = txn_index_files(on)
-        rewrite(on, path, DAMAGES[damage])
-        for same_boot in (True, False):
-            again = await open_log(
-                on.clone(), config(segment_bytes=1 << 20), same_boot=same_boot, recovery_point=log.end_offset
-            )
-            assert check_reads(again, writer) > 3
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_damaged_index_of_the_active_segment_is_rebuilt_at_the_start(on: SimDisk, *, damage: str) -> None:
+    log = await open_log(on, config(segment_bytes=1 << 20))
+    writer = TransactionWriter(log)
+    writer.write_at_random(random.Random(1), 150)
+    log._writer.take_snapshot()
+    await log.flush()
+    (path,) = txn_index_files(on)
+    rewrite(on, path, DAMAGES[damage])
+    for same_boot in (True, False):
+        again = await open_log(
+            on.clone(), config(segment_bytes=1 << 20), same_boot=same_boot, recovery_point=log.end_offset
+        )
+        assert check_reads(again, writer) > 3
 
 
-def test_index_that_cannot_be_rebuilt_refuses_the_read(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(on: SimDisk) -> None:
-        log = await open_log(on)
-        writer = TransactionWriter(log)
-        writer.write(1)
-        writer.write(1)
-        writer.end(1, commit=False)
-        log.roll()
-        append(log, batch(0))
-        await log.flush()
-        log_file = on.open(f"{DIRECTORY}/{0:020d}.log")
-        rewrite(on, f"{DIRECTORY}/{0:020d}.txnindex", lambda data: data[:-1])
-        second = int.from_bytes(log_file.pread(8, 4), "big") + 12
-        log_file.pwrite(second + 16, b"\x01")  # the magic of the second batch
-        log.producers.txns.on_high_watermark(log.end_offset)
-        for _ in range(3):
-            with pytest.raises(Corrupt, match="cannot be read"):
-                log.read_committed(0, 10, end_offset=log.end_offset)
-        assert caplog.text.count("is rebuilt from the log") == 1, "no reader makes the broker walk the segment again"
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_index_that_cannot_be_rebuilt_refuses_the_read(on: SimDisk, *, caplog: pytest.LogCaptureFixture) -> None:
+    log = await open_log(on)
+    writer = TransactionWriter(log)
+    writer.write(1)
+    writer.write(1)
+    writer.end(1, commit=False)
+    log.roll()
+    append(log, batch(0))
+    await log.flush()
+    log_file = on.open(f"{DIRECTORY}/{0:020d}.log")
+    rewrite(on, f"{DIRECTORY}/{0:020d}.txnindex", lambda data: data[:-1])
+    second = int.from_bytes(log_file.pread(8, 4), "big") + 12
+    log_file.pwrite(second + 16, b"\x01")  # the magic of the second batch
+    log.producers.txns.on_high_watermark(log.end_offset)
+    for _ in range(3):
+        with pytest.raises(Corrupt, match="cannot be read"):
+            log.read_committed(0, 10, end_offset=log.end_offset)
+    assert caplog.text.count("is rebuilt from the log") == 1, "no reader makes the broker walk the segment again"
 
 
-def test_full_disk_delays_an_entry_and_breaks_nothing() -> None:
-    async def scenario(on: SimDisk) -> None:
-        log = await open_log(on, config(segment_bytes=1 << 20))
-        writer = TransactionWriter(log)
-        writer.write(1)
-        on.faults.append(DiskFault("append", ".txnindex", "ENOSPC", times=-1))
-        writer.end(1, commit=False)
-        writer.write(1)
-        writer.end(1, commit=False)
-        assert check_reads(log, writer, max_bytes=10) == 4
-        check_reads(await open_log(on.clone()), writer)
-        on.faults.clear()
-        append(log, batch(0, producer=9, sequence=0))
-        assert on.open(f"{DIRECTORY}/{0:020d}.txnindex").size() == 2 * ENTRY_BYTES
-        check_reads(log, writer)
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_full_disk_delays_an_entry_and_breaks_nothing(on: SimDisk) -> None:
+    log = await open_log(on, config(segment_bytes=1 << 20))
+    writer = TransactionWriter(log)
+    writer.write(1)
+    on.faults.append(DiskFault("append", ".txnindex", "ENOSPC", times=-1))
+    writer.end(1, commit=False)
+    writer.write(1)
+    writer.end(1, commit=False)
+    assert check_reads(log, writer, max_bytes=10) == 4
+    check_reads(await open_log(on.clone()), writer)
+    on.faults.clear()
+    append(log, batch(0, producer=9, sequence=0))
+    assert on.open(f"{DIRECTORY}/{0:020d}.txnindex").size() == 2 * ENTRY_BYTES
+    check_reads(log, writer)
 
 
-def test_log_with_aborted_transactions_is_not_in_the_list_of_clean_logs() -> None:
-    async def run() -> None:
-        log = await open_log(disk())
-        writer = TransactionWriter(log)
-        writer.write(1)
-        writer.end(1, commit=False)
-        log.producers.known.remove_expired(0, 0)
-        log.producers.known.remove_expired(10**15, 0)
-        assert len(log.producers) == 0
-        assert log.make_clean_entry(0, False) is None
-
-    asyncio.run(run())
+@run_by(run_alone)
+async def test_log_with_aborted_transactions_is_not_in_the_list_of_clean_logs() -> None:
+    log = await open_log(disk())
+    writer = TransactionWriter(log)
+    writer.write(1)
+    writer.end(1, commit=False)
+    log.producers.known.remove_expired(0, 0)
+    log.producers.known.remove_expired(10**15, 0)
+    assert len(log.producers) == 0
+    assert log.make_clean_entry(0, False) is None

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from tests.scenario import run_by
 from tests.sim.harness.disk import SimDisk
 from tests.unit.hot.fixtures import DIRECTORY, NOW, append, batch, config, disk, open_log, run_scenario
 from tiered.hot.unopened_log import ProvedEnd, find_proved_end
@@ -24,12 +25,10 @@ def test_missing_log_has_no_proved_end() -> None:
 
 
 @pytest.mark.parametrize("point", [0, 3, 10, 19, 20, 99])
-def test_whole_log_is_proved_to_its_end_from_any_recovery_point(point: int) -> None:
-    async def scenario(on: SimDisk) -> None:
-        await fill_log(on, 20)
-        assert find_proved_end(on, DIRECTORY, point) == ProvedEnd(3, 20, is_whole=True)
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_whole_log_is_proved_to_its_end_from_any_recovery_point(on: SimDisk, *, point: int) -> None:
+    await fill_log(on, 20)
+    assert find_proved_end(on, DIRECTORY, point) == ProvedEnd(3, 20, is_whole=True)
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -49,34 +48,28 @@ def test_proved_end_after_a_power_cut_equals_the_end_of_the_opened_log(seed: int
 
 
 @pytest.mark.parametrize("torn", [False, True])
-def test_proved_end_is_before_a_hole_or_a_torn_batch(torn: bool) -> None:
-    async def scenario(on: SimDisk) -> None:
-        await fill_log(on, 20)
-        bases = sorted(int(name[:20]) for name in on.list(DIRECTORY) if name.endswith(".log"))
-        before, middle, after = bases[1:4]
-        path = f"{DIRECTORY}/{middle:020d}.log"
-        if torn:
-            on.open(path).append([b"torn"])
-        else:
-            on.remove(path)
-        end = after if torn else middle
-        assert before < end < 20
-        assert find_proved_end(on, DIRECTORY, 0) == ProvedEnd((end - 1) // 5, end, is_whole=False)
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_proved_end_is_before_a_hole_or_a_torn_batch(on: SimDisk, *, torn: bool) -> None:
+    await fill_log(on, 20)
+    bases = sorted(int(name[:20]) for name in on.list(DIRECTORY) if name.endswith(".log"))
+    before, middle, after = bases[1:4]
+    path = f"{DIRECTORY}/{middle:020d}.log"
+    if torn:
+        on.open(path).append([b"torn"])
+    else:
+        on.remove(path)
+    end = after if torn else middle
+    assert before < end < 20
+    assert find_proved_end(on, DIRECTORY, 0) == ProvedEnd((end - 1) // 5, end, is_whole=False)
 
 
-def test_proved_end_is_before_a_batch_of_an_earlier_epoch() -> None:
+@run_by(run_scenario)
+async def test_proved_end_is_before_a_batch_of_an_earlier_epoch(on: SimDisk) -> None:
     """Such a batch belongs to a history that was cut."""
-
-    async def scenario(on: SimDisk) -> None:
-        log = await open_log(on)
-        log.close()
-        history = [
-            encode_batch([(NOW, None, b"v", ())], base_offset=n, leader_epoch=epoch)
-            for n, epoch in enumerate((3, 5, 3))
-        ]
-        on.open(f"{DIRECTORY}/{0:020d}.log").append(history)
-        assert find_proved_end(on, DIRECTORY, 0) == ProvedEnd(5, 2, is_whole=False)
-
-    run_scenario(scenario)
+    log = await open_log(on)
+    log.close()
+    history = [
+        encode_batch([(NOW, None, b"v", ())], base_offset=n, leader_epoch=epoch) for n, epoch in enumerate((3, 5, 3))
+    ]
+    on.open(f"{DIRECTORY}/{0:020d}.log").append(history)
+    assert find_proved_end(on, DIRECTORY, 0) == ProvedEnd(5, 2, is_whole=False)

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from tests.scenario import run_alone, run_by
 from tests.sim.harness.disk import DiskFault, Op
 from tests.unit.hot.fixtures import DIRECTORY, append, batch, config, disk, open_log
 from tiered.errors import Unavailable
@@ -30,187 +31,165 @@ def test_cut_is_settled_once_it_is_durable_and_noted() -> None:
     assert not cuts.is_unsettled
 
 
-def test_only_a_full_flush_that_began_after_the_cut_settles_it() -> None:
-    async def scenario() -> None:
-        on = disk()
-        log = await open_log(on, config(segment_bytes=1 << 20))
-        for number in range(6):
-            append(log, batch(number))
-        on.sync_seconds = lambda: 0.1
-        early = asyncio.create_task(log.flush())
-        await asyncio.sleep(0)
-        log.truncate_to(3)
-        log.truncations.mark_checkpointed(log.truncations.made)
-        await early
-        assert log.truncations.is_unsettled
-        await log.flush(3)
-        assert log.truncations.is_unsettled
-        await log.flush()
-        assert not log.truncations.is_unsettled
-
-    asyncio.run(scenario())
+@run_by(run_alone)
+async def test_only_a_full_flush_that_began_after_the_cut_settles_it() -> None:
+    on = disk()
+    log = await open_log(on, config(segment_bytes=1 << 20))
+    for number in range(6):
+        append(log, batch(number))
+    on.sync_seconds = lambda: 0.1
+    early = asyncio.create_task(log.flush())
+    await asyncio.sleep(0)
+    log.truncate_to(3)
+    log.truncations.mark_checkpointed(log.truncations.made)
+    await early
+    assert log.truncations.is_unsettled
+    await log.flush(3)
+    assert log.truncations.is_unsettled
+    await log.flush()
+    assert not log.truncations.is_unsettled
 
 
-def test_cut_epoch_is_gone_after_a_kill() -> None:
+@run_by(run_alone)
+async def test_cut_epoch_is_gone_after_a_kill() -> None:
     """The leader of a later epoch may have other records of an earlier epoch at these offsets."""
-
-    async def scenario() -> None:
-        on = disk()
-        log = await open_log(on)
-        for number, epoch in enumerate((0, 0, 5)):
-            append(log, batch(number), epoch)
-        await log.flush()
-        log.truncate_to(2)
-        append(log, batch(2), 3)
-        again = await open_log(on.after_kill())
-        assert again.epochs.lineage == ((0, 0), (3, 2))
-
-    asyncio.run(scenario())
+    on = disk()
+    log = await open_log(on)
+    for number, epoch in enumerate((0, 0, 5)):
+        append(log, batch(number), epoch)
+    await log.flush()
+    log.truncate_to(2)
+    append(log, batch(2), 3)
+    again = await open_log(on.after_kill())
+    assert again.epochs.lineage == ((0, 0), (3, 2))
 
 
-def test_truncation_removes_the_producers_of_truncated_records() -> None:
+@run_by(run_alone)
+async def test_truncation_removes_the_producers_of_truncated_records() -> None:
     """Before the next start, the log may grow beyond the offset of that snapshot with batches of other producers."""
-
-    async def scenario() -> None:
-        on = disk()
-        log = await open_log(on)
-        for number in range(6):
-            if number == 3:
-                log.roll()
-            append(log, batch(number))
-        await log.close_clean()
-        snapshot = f"{6:020d}.snapshot"
-        assert snapshot in on.list(DIRECTORY)
-        log = await open_log(on, clean=True)
-        log.truncate_to(5)
-        assert snapshot not in on.list(DIRECTORY)
-
-    asyncio.run(scenario())
+    on = disk()
+    log = await open_log(on)
+    for number in range(6):
+        if number == 3:
+            log.roll()
+        append(log, batch(number))
+    await log.close_clean()
+    snapshot = f"{6:020d}.snapshot"
+    assert snapshot in on.list(DIRECTORY)
+    log = await open_log(on, clean=True)
+    log.truncate_to(5)
+    assert snapshot not in on.list(DIRECTORY)
 
 
-def test_cut_never_leaves_an_index_that_points_behind_the_end() -> None:
-    async def scenario() -> None:
-        on = disk()
-        log = await open_log(on, config(segment_bytes=1 << 20))
-        for number in range(20):
-            append(log, batch(number))
-        await log.flush()
-        index, data = (f"{DIRECTORY}/{0:020d}.{suffix}" for suffix in ("index", "log"))
-        ends: list[tuple[int, int]] = []
+@run_by(run_alone)
+async def test_cut_never_leaves_an_index_that_points_behind_the_end() -> None:
+    on = disk()
+    log = await open_log(on, config(segment_bytes=1 << 20))
+    for number in range(20):
+        append(log, batch(number))
+    await log.flush()
+    index, data = (f"{DIRECTORY}/{0:020d}.{suffix}" for suffix in ("index", "log"))
+    ends: list[tuple[int, int]] = []
 
-        def look(_: Op) -> None:
-            entries = on.open(index, write=False).pread(0, 1 << 20)
-            ends.append((int.from_bytes(entries[-4:], "big"), on.open(data, write=False).size()))
+    def look(_: Op) -> None:
+        entries = on.open(index, write=False).pread(0, 1 << 20)
+        ends.append((int.from_bytes(entries[-4:], "big"), on.open(data, write=False).size()))
 
-        on.on_op = look
-        log.truncate_to(5)
-        on.on_op = None
-        assert ends and all(last < size for last, size in ends)
-
-    asyncio.run(scenario())
+    on.on_op = look
+    log.truncate_to(5)
+    on.on_op = None
+    assert ends and all(last < size for last, size in ends)
 
 
-def test_restarted_log_has_no_epoch_from_its_start_on() -> None:
-    async def scenario() -> None:
-        on = disk()
-        log = await open_log(on)
-        append(log, batch(0))
-        log.truncate_fully_and_start_at(4, ((0, 0), (3, 2), (5, 4), (6, 7)), None)
-        assert log.epochs.lineage == ((0, 0), (3, 2))
-
-    asyncio.run(scenario())
+@run_by(run_alone)
+async def test_restarted_log_has_no_epoch_from_its_start_on() -> None:
+    on = disk()
+    log = await open_log(on)
+    append(log, batch(0))
+    log.truncate_fully_and_start_at(4, ((0, 0), (3, 2), (5, 4), (6, 7)), None)
+    assert log.epochs.lineage == ((0, 0), (3, 2))
 
 
-def test_records_written_while_a_sync_runs_are_not_durable() -> None:
-    async def scenario() -> None:
-        on = disk()
-        log = await open_log(on, config(segment_bytes=1 << 20))
-        for number in range(3):
-            append(log, batch(number))
-        on.sync_seconds = lambda: 0.01
-        syncing = asyncio.create_task(log.flush(3))
-        await asyncio.sleep(0)
-        append(log, batch(3))
-        assert await syncing == log.flushed_offset == 3
-
-    asyncio.run(scenario())
+@run_by(run_alone)
+async def test_records_written_while_a_sync_runs_are_not_durable() -> None:
+    on = disk()
+    log = await open_log(on, config(segment_bytes=1 << 20))
+    for number in range(3):
+        append(log, batch(number))
+    on.sync_seconds = lambda: 0.01
+    syncing = asyncio.create_task(log.flush(3))
+    await asyncio.sleep(0)
+    append(log, batch(3))
+    assert await syncing == log.flushed_offset == 3
 
 
-def test_segment_checkpoint_has_no_truncated_records() -> None:
-    async def scenario() -> None:
-        on = disk()
-        log = await open_log(on, config(segment_bytes=1 << 20))
-        for number in range(6):
-            append(log, batch(number))
-        noted: list[bytes] = []
+@run_by(run_alone)
+async def test_segment_checkpoint_has_no_truncated_records() -> None:
+    on = disk()
+    log = await open_log(on, config(segment_bytes=1 << 20))
+    for number in range(6):
+        append(log, batch(number))
+    noted: list[bytes] = []
 
-        def look(op: Op) -> None:
-            if op.path == CHECKPOINT:
-                noted.append(on.open(CHECKPOINT, write=False).pread(0, 1 << 20))
+    def look(op: Op) -> None:
+        if op.path == CHECKPOINT:
+            noted.append(on.open(CHECKPOINT, write=False).pread(0, 1 << 20))
 
-        on.on_op = look
-        on.sync_seconds = lambda: 0.01
-        syncing = asyncio.create_task(log.flush())
-        await asyncio.sleep(0)
-        log.truncate_to(3)
-        for number in range(3, 6):
-            append(log, batch(number, size=20))
-        await syncing
-        ends = [segment for data in noted for segment in parse_lines(data).values() if segment.next_offset == 6]
-        assert ends and {segment.size for segment in ends} == {log.size_bytes}
-
-    asyncio.run(scenario())
+    on.on_op = look
+    on.sync_seconds = lambda: 0.01
+    syncing = asyncio.create_task(log.flush())
+    await asyncio.sleep(0)
+    log.truncate_to(3)
+    for number in range(3, 6):
+        append(log, batch(number, size=20))
+    await syncing
+    ends = [segment for data in noted for segment in parse_lines(data).values() if segment.next_offset == 6]
+    assert ends and {segment.size for segment in ends} == {log.size_bytes}
 
 
-def test_fsync_keeps_the_checkpoint_line_of_a_roll_meanwhile() -> None:
-    async def scenario() -> None:
-        on = disk()
-        log = await open_log(on, config(segment_bytes=1 << 20))
-        for number in range(6):
-            append(log, batch(number))
-        on.sync_seconds = lambda: 0.01
-        syncing = asyncio.create_task(log.flush())
-        await asyncio.sleep(0)
-        append(log, batch(6))
-        log.roll()
-        append(log, batch(7))
-        await syncing
-        assert parse_lines(on.open(CHECKPOINT, write=False).pread(0, 1 << 20))[0].next_offset == 7
-
-    asyncio.run(scenario())
+@run_by(run_alone)
+async def test_fsync_keeps_the_checkpoint_line_of_a_roll_meanwhile() -> None:
+    on = disk()
+    log = await open_log(on, config(segment_bytes=1 << 20))
+    for number in range(6):
+        append(log, batch(number))
+    on.sync_seconds = lambda: 0.01
+    syncing = asyncio.create_task(log.flush())
+    await asyncio.sleep(0)
+    append(log, batch(6))
+    log.roll()
+    append(log, batch(7))
+    await syncing
+    assert parse_lines(on.open(CHECKPOINT, write=False).pread(0, 1 << 20))[0].next_offset == 7
 
 
-def test_cut_that_a_close_interrupted_is_unsettled_after_open() -> None:
-    async def scenario() -> None:
-        on = disk()
-        log = await open_log(on)
-        for number in range(6):
-            append(log, batch(number))
-        log.close()
-        assert not (await open_log(on)).truncations.is_unsettled
-        again = await open_log(on, cut=True)
-        assert again.truncations.is_unsettled
-        await again.flush()
-        again.truncations.mark_checkpointed(again.truncations.made)
-        assert not again.truncations.is_unsettled
-
-    asyncio.run(scenario())
+@run_by(run_alone)
+async def test_cut_that_a_close_interrupted_is_unsettled_after_open() -> None:
+    on = disk()
+    log = await open_log(on)
+    for number in range(6):
+        append(log, batch(number))
+    log.close()
+    assert not (await open_log(on)).truncations.is_unsettled
+    again = await open_log(on, cut=True)
+    assert again.truncations.is_unsettled
+    await again.flush()
+    again.truncations.mark_checkpointed(again.truncations.made)
+    assert not again.truncations.is_unsettled
 
 
 @pytest.mark.parametrize(("error", "final"), [("ENOSPC", False), ("EIO", True)])
-def test_failed_truncation_reports_if_the_disk_failed(error: str, final: bool) -> None:
-    async def scenario() -> None:
-        on = disk()
-        log = await open_log(on)
-        for number in range(6):
-            append(log, batch(number))
-        on.faults.append(DiskFault("append", error=error))
-        with pytest.raises(Unavailable) as caught:
-            log.truncate_to(3)
-        assert caught.value.final is final
-        with pytest.raises(Unavailable) as caught:
-            await log.flush()
-        assert caught.value.final is final
-        assert log.write_failure and log.has_disk_failed is final
-
-    asyncio.run(scenario())
+@run_by(run_alone)
+async def test_failed_truncation_reports_if_the_disk_failed(*, error: str, final: bool) -> None:
+    on = disk()
+    log = await open_log(on)
+    for number in range(6):
+        append(log, batch(number))
+    on.faults.append(DiskFault("append", error=error))
+    with pytest.raises(Unavailable) as caught:
+        log.truncate_to(3)
+    assert caught.value.final is final
+    with pytest.raises(Unavailable) as caught:
+        await log.flush()
+    assert caught.value.final is final
+    assert log.write_failure and log.has_disk_failed is final

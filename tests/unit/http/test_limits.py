@@ -2,6 +2,7 @@ import asyncio
 
 import pytest
 
+from tests.scenario import run_alone, run_by
 from tiered_api.http.exchange.limits import Exhausted, MemoryBudget
 
 
@@ -27,74 +28,65 @@ def test_waiting_requests_get_room_in_their_order() -> None:
     assert asyncio.run(scenario()) == ["large", "small", "other"]
 
 
-def test_cancelled_or_timed_out_wait_frees_its_place() -> None:
-    async def scenario() -> None:
-        budget = MemoryBudget(10)
-        held = await budget.acquire(10, 5)
-        with pytest.raises(Exhausted):
-            await budget.acquire(3, 0.001)
-        waiting = asyncio.create_task(budget.acquire(4, 5))
-        await asyncio.sleep(0)
-        budget.release(held)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert budget.free == 10
-        assert await budget.acquire(1000, 5) == 10
-
-    asyncio.run(scenario())
+@run_by(run_alone)
+async def test_cancelled_or_timed_out_wait_frees_its_place() -> None:
+    budget = MemoryBudget(10)
+    held = await budget.acquire(10, 5)
+    with pytest.raises(Exhausted):
+        await budget.acquire(3, 0.001)
+    waiting = asyncio.create_task(budget.acquire(4, 5))
+    await asyncio.sleep(0)
+    budget.release(held)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert budget.free == 10
+    assert await budget.acquire(1000, 5) == 10
 
 
-def test_memory_of_silent_bodies_leaves_room_for_small_requests_of_others() -> None:
+@run_by(run_alone)
+async def test_memory_of_silent_bodies_leaves_room_for_small_requests_of_others() -> None:
     """Once, four connections that declared 64 MiB and sent nothing were all memory, and others waited a minute."""
-
-    async def scenario() -> None:
-        budget = MemoryBudget(256)
-        held = [await budget.acquire(64, 5, "greedy") for _ in range(3)]
-        waiting = asyncio.create_task(budget.acquire(64, 5, "greedy"))
-        await asyncio.sleep(0)
-        assert not waiting.done() and budget.free == 64
-        assert [await budget.acquire(1, 0.001, "other") for _ in range(5)] == [1] * 5
-        budget.release(5, "other")
-        for size in held:
-            budget.release(size, "greedy")
-        assert await waiting == 64
-        budget.release(64, "greedy")
-        assert budget.free == budget.size and not budget.holdings.own("greedy")
-
-    asyncio.run(scenario())
+    budget = MemoryBudget(256)
+    held = [await budget.acquire(64, 5, "greedy") for _ in range(3)]
+    waiting = asyncio.create_task(budget.acquire(64, 5, "greedy"))
+    await asyncio.sleep(0)
+    assert not waiting.done() and budget.free == 64
+    assert [await budget.acquire(1, 0.001, "other") for _ in range(5)] == [1] * 5
+    budget.release(5, "other")
+    for size in held:
+        budget.release(size, "greedy")
+    assert await waiting == 64
+    budget.release(64, "greedy")
+    assert budget.free == budget.size and not budget.holdings.own("greedy")
 
 
-def test_large_request_that_waits_is_not_starved_by_requests_of_others() -> None:
-    async def scenario() -> None:
-        budget = MemoryBudget(256)
-        for _ in range(3):
-            await budget.acquire(64, 5, "greedy")
-        large = asyncio.create_task(budget.acquire(64, 5, "large"))
-        await asyncio.sleep(0)
-        more = [asyncio.create_task(budget.acquire(20, 5, f"{each}")) for each in range(3)]
-        await asyncio.sleep(0)
-        assert not any(each.done() for each in (large, *more)), "they are above their share, and take turns"
-        budget.release(64, "greedy")
-        assert await large == 64
-        assert not any(each.done() for each in more)
-        budget.release(128, "greedy")
-        assert [await each for each in more] == [20, 20, 20]
-
-    asyncio.run(scenario())
+@run_by(run_alone)
+async def test_large_request_that_waits_is_not_starved_by_requests_of_others() -> None:
+    budget = MemoryBudget(256)
+    for _ in range(3):
+        await budget.acquire(64, 5, "greedy")
+    large = asyncio.create_task(budget.acquire(64, 5, "large"))
+    await asyncio.sleep(0)
+    more = [asyncio.create_task(budget.acquire(20, 5, f"{each}")) for each in range(3)]
+    await asyncio.sleep(0)
+    assert not any(each.done() for each in (large, *more)), "they are above their share, and take turns"
+    budget.release(64, "greedy")
+    assert await large == 64
+    assert not any(each.done() for each in more)
+    budget.release(128, "greedy")
+    assert [await each for each in more] == [20, 20, 20]
 
 
-def test_request_that_waits_for_its_own_holder_holds_up_nobody() -> None:
-    async def scenario() -> None:
-        budget = MemoryBudget(256)
-        await budget.acquire(190, 5, "greedy")
-        own = asyncio.create_task(budget.acquire(64, 5, "greedy"))
-        await asyncio.sleep(0)
-        other = asyncio.create_task(budget.acquire(20, 5, "other"))
-        await asyncio.sleep(0)
-        assert not own.done() and not other.done()
-        budget.release(30, "greedy")
-        assert await other == 20 and not own.done()
-        own.cancel()
-
-    asyncio.run(scenario())
+@run_by(run_alone)
+async def test_request_that_waits_for_its_own_holder_holds_up_nobody() -> None:
+    budget = MemoryBudget(256)
+    await budget.acquire(190, 5, "greedy")
+    own = asyncio.create_task(budget.acquire(64, 5, "greedy"))
+    await asyncio.sleep(0)
+    other = asyncio.create_task(budget.acquire(20, 5, "other"))
+    await asyncio.sleep(0)
+    assert not own.done() and not other.done()
+    budget.release(30, "greedy")
+    assert await other == 20 and not own.done()
+    own.cancel()

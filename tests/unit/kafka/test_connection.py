@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import struct
 import threading
 
 import pytest
 
+from tests.scenario import run_alone, run_by
 from tests.unit.kafka.scripted import answer_frame
 from tiered.errors import Unavailable
 from tiered.system.network import SocketNet
@@ -47,13 +47,11 @@ class Breaking:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
 
 
-def test_request_on_a_broken_connection_is_unavailable() -> None:
-    async def scenario() -> None:
-        broker = Breaking()
-        link = await open_connection(SocketNet(), "127.0.0.1", broker.port, "test", SECONDS)
-        broker.end()  # the loop does not run meanwhile: nobody has read that the connection is gone
-        with pytest.raises(Unavailable):
-            await link.send(MetadataRequest([]), MetadataResponse, SECONDS)
-        assert link.closed is not None
-
-    asyncio.run(scenario())
+@run_by(run_alone)
+async def test_request_on_a_broken_connection_is_unavailable() -> None:
+    broker = Breaking()
+    link = await open_connection(SocketNet(), "127.0.0.1", broker.port, "test", SECONDS)
+    broker.end()  # the loop does not run meanwhile: nobody has read that the connection is gone
+    with pytest.raises(Unavailable):
+        await link.send(MetadataRequest([]), MetadataResponse, SECONDS)
+    assert link.closed is not None

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from typing import cast
 
+from tests.scenario import run_alone, run_by
 from tests.unit.kafka.scripted import answer_frame
 from tiered.ports import Stream
 from tiered_api.kafka.client.connection import BrokerConnection
@@ -82,23 +83,21 @@ def fetch_reply_frame(number: int, *records: bytes) -> bytes:
     return answer_frame(body, 17, number)
 
 
-def test_later_replies_do_not_overwrite_viewed_ones() -> None:
-    async def scenario() -> None:
-        rng, memory = random.Random(1), ResponseBuffers()
-        stream = Fed(rng)
-        link = BrokerConnection(cast(Stream, stream), "there", "test", memory)
-        held: list[tuple[bytes, FetchResponse]] = []
-        for number in range(1, 40):
-            records = rng.randbytes(rng.choice((10, 100_000, MIB, 3 * MIB)))
-            asking = asyncio.create_task(link.send(FetchRequest(), FetchResponse, 10.0, 17))
-            await asyncio.sleep(0)
-            stream.feed(fetch_reply_frame(number, records, records[:5]))
-            held.append((records, await asking))
-            for said, answer in held:
-                first, second = answer.responses[0].partitions
-                assert (first.records, second.records) == (said, said[:5])
-            if len(held) > rng.randrange(4):
-                del held[rng.randrange(len(held))]
-        assert memory.pooled_bytes <= 32 * MIB
-
-    asyncio.run(scenario())
+@run_by(run_alone)
+async def test_later_replies_do_not_overwrite_viewed_ones() -> None:
+    rng, memory = random.Random(1), ResponseBuffers()
+    stream = Fed(rng)
+    link = BrokerConnection(cast(Stream, stream), "there", "test", memory)
+    held: list[tuple[bytes, FetchResponse]] = []
+    for number in range(1, 40):
+        records = rng.randbytes(rng.choice((10, 100_000, MIB, 3 * MIB)))
+        asking = asyncio.create_task(link.send(FetchRequest(), FetchResponse, 10.0, 17))
+        await asyncio.sleep(0)
+        stream.feed(fetch_reply_frame(number, records, records[:5]))
+        held.append((records, await asking))
+        for said, answer in held:
+            first, second = answer.responses[0].partitions
+            assert (first.records, second.records) == (said, said[:5])
+        if len(held) > rng.randrange(4):
+            del held[rng.randrange(len(held))]
+    assert memory.pooled_bytes <= 32 * MIB

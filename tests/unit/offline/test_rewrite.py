@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.encryption import write_key_file
+from tests.scenario import run_by
 from tests.unit.cold.rig import PID, entry
 from tiered.cold.layout import manifest_key
 from tiered.cold.manifest import Manifest
@@ -91,14 +92,12 @@ def test_every_object_gets_the_active_key_and_keeps_its_content(
     run(tmp_path, scenario)
 
 
-def test_leader_goes_on_with_its_manifest(tmp_path: Path) -> None:
-    async def scenario(rig: Rig) -> None:
-        await rig.rewrite()
-        more = entry(30, 40)
-        changed = await rig.manifests.change(PID, "t", 1, lambda manifest, _: manifest.add(more), from_written=True)
-        assert changed.cold_end_offset == 40
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_leader_goes_on_with_its_manifest(rig: Rig) -> None:
+    await rig.rewrite()
+    more = entry(30, 40)
+    changed = await rig.manifests.change(PID, "t", 1, lambda manifest, _: manifest.add(more), from_written=True)
+    assert changed.cold_end_offset == 40
 
 
 class Interrupted(MemoryStore):
@@ -200,20 +199,16 @@ def test_large_object_that_no_manifest_names_is_left(tmp_path: Path, monkeypatch
     run(tmp_path, scenario)
 
 
-def test_damaged_object_is_left_and_named(tmp_path: Path) -> None:
-    async def scenario(rig: Rig) -> None:
-        stored = await rig.inner.get("groups/x")
-        assert isinstance(stored, GetResult)
-        await rig.inner.put("groups/x", stored.data[:-1] + b"?")
-        done = await rig.rewrite()
-        assert done.left == 1 and "where=groups/x" in done.faults[0]
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_damaged_object_is_left_and_named(rig: Rig) -> None:
+    stored = await rig.inner.get("groups/x")
+    assert isinstance(stored, GetResult)
+    await rig.inner.put("groups/x", stored.data[:-1] + b"?")
+    done = await rig.rewrite()
+    assert done.left == 1 and "where=groups/x" in done.faults[0]
 
 
-def test_bucket_without_an_active_key_is_refused(tmp_path: Path) -> None:
-    async def scenario(rig: Rig) -> None:
-        with pytest.raises(Refused, match="no key encrypts new objects"):
-            await BucketRewriter(rig.open("")).rewrite(lambda _: None)
-
-    run(tmp_path, scenario)
+@run_by(run, "tmp_path")
+async def test_bucket_without_an_active_key_is_refused(rig: Rig) -> None:
+    with pytest.raises(Refused, match="no key encrypts new objects"):
+        await BucketRewriter(rig.open("")).rewrite(lambda _: None)

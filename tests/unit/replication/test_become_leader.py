@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.scenario import in_rig
 from tests.unit.hot.cleaning import resources
 from tests.unit.hot.fixtures import NOW, batch
 from tests.unit.replication.rig import TOPIC_ID, TP, ReplicationRig, append_batch, read_log
@@ -35,117 +36,85 @@ def large() -> ReplicationRig:
     return ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
 
 
-def test_leader_takes_manifest_over_if_an_earlier_one_may_still_write() -> None:
-    rig = large()
-
-    async def scenario() -> None:
-        first = await rig.brokers[1].lead(0, [1], [1, 2])
-        for number in range(10):
-            append_batch(first, number)
-        await upload(first)
-        new_leader = await rig.brokers[2].lead(1, [2], [1, 2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
-        assert (
-            new_leader.manifest is not None
-            and new_leader.manifest.leader_epoch == 1
-            and not new_leader.takeover_pending
-        )
-        with pytest.raises(Fenced):
-            await first.cold.manifests.take_over(first.partition_id, first.topic, 0)
-
-    rig.run(scenario)
+@in_rig(large)
+async def test_leader_takes_manifest_over_if_an_earlier_one_may_still_write(rig: ReplicationRig) -> None:
+    first = await rig.brokers[1].lead(0, [1], [1, 2])
+    for number in range(10):
+        append_batch(first, number)
+    await upload(first)
+    new_leader = await rig.brokers[2].lead(1, [2], [1, 2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
+    assert new_leader.manifest is not None and new_leader.manifest.leader_epoch == 1 and not new_leader.takeover_pending
+    with pytest.raises(Fenced):
+        await first.cold.manifests.take_over(first.partition_id, first.topic, 0)
 
 
-def test_in_sync_leader_that_lacks_cold_records_takes_the_manifest_over() -> None:
-    rig = large()
-
-    async def scenario() -> None:
-        first = await rig.brokers[1].lead(0, [1], [1, 2])
-        for number in range(10):
-            append_batch(first, number)
-        await upload(first)
-        new_leader = await rig.brokers[2].lead(1, [2], [1, 2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH)
-        assert new_leader.log.local_start_offset == new_leader.log.end_offset == 10
-        assert (
-            new_leader.manifest is not None
-            and new_leader.manifest.leader_epoch == 1
-            and not new_leader.takeover_pending
-        )
-
-    rig.run(scenario)
+@in_rig(large)
+async def test_in_sync_leader_that_lacks_cold_records_takes_the_manifest_over(rig: ReplicationRig) -> None:
+    first = await rig.brokers[1].lead(0, [1], [1, 2])
+    for number in range(10):
+        append_batch(first, number)
+    await upload(first)
+    new_leader = await rig.brokers[2].lead(1, [2], [1, 2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH)
+    assert new_leader.log.local_start_offset == new_leader.log.end_offset == 10
+    assert new_leader.manifest is not None and new_leader.manifest.leader_epoch == 1 and not new_leader.takeover_pending
 
 
 @pytest.mark.parametrize(
     "past", [PreviousLeader.MAY_STILL_WRITE, PreviousLeader.WAS_IN_SYNC_WITH, PreviousLeader.STOPPED_CLEANLY]
 )
-def test_deleted_records_stay_deleted_under_the_next_leader(past: PreviousLeader) -> None:
-    rig = large()
-
-    async def scenario() -> None:
-        first, second = await rig.brokers[1].lead(0, [1]), await rig.brokers[2].lead(0, [2])
-        for number in range(10):
-            append_batch(first, number)
-            append_batch(second, number)
-        await upload(first)
-        await first.delete_records(7)
-        new_leader = await rig.brokers[2].lead(1, [2], previous_leader=past)
-        assert new_leader.log.start_offset == new_leader.log_start_offset == 7
-
-    rig.run(scenario)
+@in_rig(large)
+async def test_deleted_records_stay_deleted_under_the_next_leader(rig: ReplicationRig, *, past: PreviousLeader) -> None:
+    first, second = await rig.brokers[1].lead(0, [1]), await rig.brokers[2].lead(0, [2])
+    for number in range(10):
+        append_batch(first, number)
+        append_batch(second, number)
+    await upload(first)
+    await first.delete_records(7)
+    new_leader = await rig.brokers[2].lead(1, [2], previous_leader=past)
+    assert new_leader.log.start_offset == new_leader.log_start_offset == 7
 
 
-def test_damaged_leader_epochs_cost_no_local_record() -> None:
-    rig = large()
-
-    async def scenario() -> None:
-        first = await rig.brokers[1].lead(3, [1])
-        for number in range(10):
-            append_batch(first, number)
-        await upload(first)
-        append_batch(first, 10)
-        first.log.epochs.truncate_from(0)
-        first.log.epochs.assign(2, 0)  # a right CRC, and not what the batches say
-        new_leader = await rig.brokers[1].lead(4, [1], previous_leader=PreviousLeader.MAY_STILL_WRITE)
-        assert (new_leader.log.local_start_offset, new_leader.log.end_offset) == (0, 11)
-        assert new_leader.log.epochs.lineage == ((3, 0),) and not new_leader.restarted_at_cold_end
-        text = rig.brokers[1].disk.open(f"log/t-0/{EPOCHS_FILE}", write=False)
-        assert b"3 0" in text.pread(0, text.size())
-
-    rig.run(scenario)
+@in_rig(large)
+async def test_damaged_leader_epochs_cost_no_local_record(rig: ReplicationRig) -> None:
+    first = await rig.brokers[1].lead(3, [1])
+    for number in range(10):
+        append_batch(first, number)
+    await upload(first)
+    append_batch(first, 10)
+    first.log.epochs.truncate_from(0)
+    first.log.epochs.assign(2, 0)  # a right CRC, and not what the batches say
+    new_leader = await rig.brokers[1].lead(4, [1], previous_leader=PreviousLeader.MAY_STILL_WRITE)
+    assert (new_leader.log.local_start_offset, new_leader.log.end_offset) == (0, 11)
+    assert new_leader.log.epochs.lineage == ((3, 0),) and not new_leader.restarted_at_cold_end
+    text = rig.brokers[1].disk.open(f"log/t-0/{EPOCHS_FILE}", write=False)
+    assert b"3 0" in text.pread(0, text.size())
 
 
-def test_log_that_diverged_from_cold_segments_is_dropped() -> None:
-    rig = large()
-
-    async def scenario() -> None:
-        first, second = await rig.brokers[1].lead(1, [1]), await rig.brokers[2].lead(2, [2])
-        for number in range(10):
-            append_batch(first, number)
-            append_batch(second, number)
-        await upload(first)
-        append_batch(second, 10)
-        new_leader = await rig.brokers[2].lead(3, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
-        assert new_leader.restarted_at_cold_end and new_leader.log.local_start_offset == new_leader.log.end_offset == 10
-        assert new_leader.log.epochs.lineage == ((1, 0),), "leader epochs of what is cold"
-
-    rig.run(scenario)
+@in_rig(large)
+async def test_log_that_diverged_from_cold_segments_is_dropped(rig: ReplicationRig) -> None:
+    first, second = await rig.brokers[1].lead(1, [1]), await rig.brokers[2].lead(2, [2])
+    for number in range(10):
+        append_batch(first, number)
+        append_batch(second, number)
+    await upload(first)
+    append_batch(second, 10)
+    new_leader = await rig.brokers[2].lead(3, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
+    assert new_leader.restarted_at_cold_end and new_leader.log.local_start_offset == new_leader.log.end_offset == 10
+    assert new_leader.log.epochs.lineage == ((1, 0),), "leader epochs of what is cold"
 
 
-def test_cold_lineage_has_every_epoch_of_several_segments() -> None:
-    rig = large()
-
-    async def scenario() -> None:
-        for epoch in (0, 1, 2, 5):
-            leader = await rig.brokers[1].lead(epoch, [1], previous_leader=PreviousLeader.STOPPED_CLEANLY)
-            append_batch(leader, leader.log.end_offset)
-            await upload(leader)
-        append_batch(leader, 4)
-        new_leader = await rig.brokers[1].lead(6, [1], previous_leader=PreviousLeader.MAY_STILL_WRITE)
-        assert (new_leader.log.local_start_offset, new_leader.log.end_offset) == (
-            0,
-            5,
-        ) and not new_leader.restarted_at_cold_end
-
-    rig.run(scenario)
+@in_rig(large)
+async def test_cold_lineage_has_every_epoch_of_several_segments(rig: ReplicationRig) -> None:
+    for epoch in (0, 1, 2, 5):
+        leader = await rig.brokers[1].lead(epoch, [1], previous_leader=PreviousLeader.STOPPED_CLEANLY)
+        append_batch(leader, leader.log.end_offset)
+        await upload(leader)
+    append_batch(leader, 4)
+    new_leader = await rig.brokers[1].lead(6, [1], previous_leader=PreviousLeader.MAY_STILL_WRITE)
+    assert (new_leader.log.local_start_offset, new_leader.log.end_offset) == (
+        0,
+        5,
+    ) and not new_leader.restarted_at_cold_end
 
 
 COMPACTED = TopicConfig(segment_bytes=4000, cleanup_policy=("compact",), remote_storage_enable=False)
@@ -190,85 +159,71 @@ async def tier(rig: ReplicationRig, log: DiskLog, epoch: int) -> int:
 
 @pytest.mark.parametrize("past", [PreviousLeader.WAS_IN_SYNC_WITH, PreviousLeader.MAY_STILL_WRITE])
 @pytest.mark.parametrize("epochs", [{1: 0, 2: 50, 3: 110}, {1: 0, 2: 42, 3: 58, 4: 110}])
-def test_leader_keeps_records_above_objects_of_a_log_cleaned_otherwise(
-    past: PreviousLeader, epochs: dict[int, int]
+@in_rig(ReplicationRig, config=COMPACTED)
+async def test_leader_keeps_records_above_objects_of_a_log_cleaned_otherwise(
+    rig: ReplicationRig, *, past: PreviousLeader, epochs: dict[int, int]
 ) -> None:
     """A compacted topic becomes tiered after the leader cleaned its disk, and before the follower did. The cold epochs
     begin later than those of the follower, or one of them has no record left."""
-    rig = ReplicationRig(config=COMPACTED)
-
-    async def scenario() -> None:
-        old, follower = await rig.brokers[1].open_log(), await rig.brokers[2].open_log()
-        for log in (old, follower):
-            await fill(log, range(40, 60), epochs)
-        await compact_as_kafka(old)
-        assert 60 < await tier(rig, old, 4) < 120
-        data = read_log(follower)
-        new_leader = await rig.brokers[2].lead(5, [2], previous_leader=past)
-        assert new_leader.manifest is not None and [
-            start for each in new_leader.manifest.entries for epoch, start in each.lineage if epoch == 2
-        ] != [epochs[2]]
-        assert not new_leader.restarted_at_cold_end and read_log(new_leader.log) == data
-        assert new_leader.log.epochs.lineage == tuple(epochs.items())
-
-    rig.run(scenario)
+    old, follower = await rig.brokers[1].open_log(), await rig.brokers[2].open_log()
+    for log in (old, follower):
+        await fill(log, range(40, 60), epochs)
+    await compact_as_kafka(old)
+    assert 60 < await tier(rig, old, 4) < 120
+    data = read_log(follower)
+    new_leader = await rig.brokers[2].lead(5, [2], previous_leader=past)
+    assert new_leader.manifest is not None and [
+        start for each in new_leader.manifest.entries for epoch, start in each.lineage if epoch == 2
+    ] != [epochs[2]]
+    assert not new_leader.restarted_at_cold_end and read_log(new_leader.log) == data
+    assert new_leader.log.epochs.lineage == tuple(epochs.items())
 
 
 @pytest.mark.parametrize("local_epoch", [2, 3])
-def test_leader_with_a_gap_at_the_cold_end_keeps_the_same_history(local_epoch: int) -> None:
+@in_rig(ReplicationRig, config=COMPACTED)
+async def test_leader_with_a_gap_at_the_cold_end_keeps_the_same_history(
+    rig: ReplicationRig, *, local_epoch: int
+) -> None:
     """It has copied a cleaned log, so no batch of its own names the epoch of the last cold offset."""
-    rig = ReplicationRig(config=COMPACTED)
-
-    async def scenario() -> None:
-        old, source = await rig.brokers[1].open_log(), await rig.brokers[2].open_log()
-        await fill(old, range(80, 95), {1: 0, 3: 85})
-        cold_end = await tier(rig, old, 3)
-        source.configure(replace(COMPACTED, segment_bytes=1 << 20))
-        await fill(source, range(80, 95), {1: 0, local_epoch: 85})
-        source.roll()
-        await compact_as_kafka(source)
-        copy = await rig.brokers[3].open_log()
-        copy.append_as_follower(bytearray(read_log(source)), now_ms=NOW, may_have_gaps=True)
-        assert copy.epochs.lineage == ((1, 0), (local_epoch, 94)) and 85 < cold_end < 94
-        new_leader = await rig.brokers[3].lead(4, [3], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH)
-        if local_epoch == 3:
-            assert not new_leader.restarted_at_cold_end and new_leader.log.end_offset == 120
-        else:
-            assert new_leader.restarted_at_cold_end and new_leader.log.end_offset == cold_end
-
-    rig.run(scenario)
+    old, source = await rig.brokers[1].open_log(), await rig.brokers[2].open_log()
+    await fill(old, range(80, 95), {1: 0, 3: 85})
+    cold_end = await tier(rig, old, 3)
+    source.configure(replace(COMPACTED, segment_bytes=1 << 20))
+    await fill(source, range(80, 95), {1: 0, local_epoch: 85})
+    source.roll()
+    await compact_as_kafka(source)
+    copy = await rig.brokers[3].open_log()
+    copy.append_as_follower(bytearray(read_log(source)), now_ms=NOW, may_have_gaps=True)
+    assert copy.epochs.lineage == ((1, 0), (local_epoch, 94)) and 85 < cold_end < 94
+    new_leader = await rig.brokers[3].lead(4, [3], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH)
+    if local_epoch == 3:
+        assert not new_leader.restarted_at_cold_end and new_leader.log.end_offset == 120
+    else:
+        assert new_leader.restarted_at_cold_end and new_leader.log.end_offset == cold_end
 
 
-def test_damaged_leader_epochs_of_a_compacted_log_are_repaired() -> None:
-    rig = ReplicationRig(config=COMPACTED)
-
-    async def scenario() -> None:
-        log = await rig.brokers[1].open_log()
-        await fill(log, range(40, 60), {1: 0, 2: 50})
-        await compact(log)
-        await tier(rig, log, 3)
-        for damaged in ((), ((1, 0),)):
-            log.epochs.truncate_from(0)
-            for epoch, start in damaged:
-                log.epochs.assign(epoch, start)
-            new_leader = await rig.brokers[1].lead(4, [1], previous_leader=PreviousLeader.MAY_STILL_WRITE)
-            assert new_leader.log.end_offset == 120 and not new_leader.restarted_at_cold_end
-            assert log.epochs.lineage == ((1, 0), (2, 50))
-
-    rig.run(scenario)
+@in_rig(ReplicationRig, config=COMPACTED)
+async def test_damaged_leader_epochs_of_a_compacted_log_are_repaired(rig: ReplicationRig) -> None:
+    log = await rig.brokers[1].open_log()
+    await fill(log, range(40, 60), {1: 0, 2: 50})
+    await compact(log)
+    await tier(rig, log, 3)
+    for damaged in ((), ((1, 0),)):
+        log.epochs.truncate_from(0)
+        for epoch, start in damaged:
+            log.epochs.assign(epoch, start)
+        new_leader = await rig.brokers[1].lead(4, [1], previous_leader=PreviousLeader.MAY_STILL_WRITE)
+        assert new_leader.log.end_offset == 120 and not new_leader.restarted_at_cold_end
+        assert log.epochs.lineage == ((1, 0), (2, 50))
 
 
 @pytest.mark.parametrize("past", [PreviousLeader.NONE, PreviousLeader.STOPPED_CLEANLY, PreviousLeader.MAY_STILL_WRITE])
-def test_new_leader_with_flush_ack_fsyncs_its_log_first(past: PreviousLeader) -> None:
+@in_rig(ReplicationRig, config=TopicConfig(flush="ack", segment_bytes=1 << 20))
+async def test_new_leader_with_flush_ack_fsyncs_its_log_first(rig: ReplicationRig, *, past: PreviousLeader) -> None:
     """Records from before the epoch are soon below the high watermark, and then count as acknowledged."""
-    rig = ReplicationRig(config=TopicConfig(flush="ack", segment_bytes=1 << 20))
-
-    async def scenario() -> None:
-        log = await rig.brokers[1].open_log()
-        log.append(batch(0, 10), leader_epoch=0, now_ms=NOW)
-        leader = await rig.brokers[1].lead(1, [1], previous_leader=past)
-        assert leader.high_watermark == log.flushed_offset == (0 if past is PreviousLeader.NONE else 10)
-        leader.append_now(batch(10), 1)
-        assert leader.high_watermark == log.flushed_offset, "an append alone counts for nothing"
-
-    rig.run(scenario)
+    log = await rig.brokers[1].open_log()
+    log.append(batch(0, 10), leader_epoch=0, now_ms=NOW)
+    leader = await rig.brokers[1].lead(1, [1], previous_leader=past)
+    assert leader.high_watermark == log.flushed_offset == (0 if past is PreviousLeader.NONE else 10)
+    leader.append_now(batch(10), 1)
+    assert leader.high_watermark == log.flushed_offset, "an append alone counts for nothing"

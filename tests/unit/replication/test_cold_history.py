@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.scenario import in_rig
 from tests.unit.hot.fixtures import NOW, batch
 from tests.unit.replication.rig import TP, BrokerRig, DirectPeers, ReplicationRig, RunningFetchers
 from tests.unit.replication.test_leader_replica_roles import wait_until
@@ -45,29 +46,23 @@ def check_retries(leader: LeaderReplica) -> None:
 
 
 @pytest.mark.parametrize("per_segment", [BATCHES, 2, 1], ids=["one segment", "two batches each", "one batch each"])
-def test_leader_that_lost_its_disk_finds_retries_of_cold_batches(per_segment: int) -> None:
-    rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
-
-    async def scenario() -> None:
-        await upload_batches(await rig.brokers[1].lead(0, [1]), per_segment)
-        new_leader = await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
-        assert new_leader.log.local_start_offset == new_leader.log.end_offset == BATCHES
-        check_retries(new_leader)
-
-    rig.run(scenario)
+@in_rig(ReplicationRig, config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
+async def test_leader_that_lost_its_disk_finds_retries_of_cold_batches(
+    rig: ReplicationRig, *, per_segment: int
+) -> None:
+    await upload_batches(await rig.brokers[1].lead(0, [1]), per_segment)
+    new_leader = await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
+    assert new_leader.log.local_start_offset == new_leader.log.end_offset == BATCHES
+    check_retries(new_leader)
 
 
-def test_retries_are_known_by_segments_that_only_sub_manifests_name() -> None:
-    rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200), fan=2)
-
-    async def scenario() -> None:
-        leader = await rig.brokers[1].lead(0, [1])
-        await upload_batches(leader, 1)
-        manifest = leader.manifest
-        assert manifest is not None and len(manifest.entries) < BATCHES_RETAINED and manifest.submanifests[0].level > 1
-        check_retries(await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE))
-
-    rig.run(scenario)
+@in_rig(ReplicationRig, config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200), fan=2)
+async def test_retries_are_known_by_segments_that_only_sub_manifests_name(rig: ReplicationRig) -> None:
+    leader = await rig.brokers[1].lead(0, [1])
+    await upload_batches(leader, 1)
+    manifest = leader.manifest
+    assert manifest is not None and len(manifest.entries) < BATCHES_RETAINED and manifest.submanifests[0].level > 1
+    check_retries(await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE))
 
 
 def test_segments_read_for_producer_state_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,20 +79,18 @@ def test_segments_read_for_producer_state_are_bounded(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_without_its_sub_manifest_a_producer_is_known_by_its_last_batch(lost: bool) -> None:
-    rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200), fan=2)
-
-    async def scenario() -> None:
-        leader = await rig.brokers[1].lead(0, [1])
-        await upload_batches(leader, 1)
-        assert leader.manifest is not None
-        if lost:
-            await rig.bucket.memory.delete([leader.manifest.submanifests[-1].key])
-        new_leader = await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
-        known = new_leader.log.producers.get(7)
-        assert known is not None and len(known.batches) == (1 if lost else BATCHES_RETAINED)
-
-    rig.run(scenario)
+@in_rig(ReplicationRig, config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200), fan=2)
+async def test_without_its_sub_manifest_a_producer_is_known_by_its_last_batch(
+    rig: ReplicationRig, *, lost: bool
+) -> None:
+    leader = await rig.brokers[1].lead(0, [1])
+    await upload_batches(leader, 1)
+    assert leader.manifest is not None
+    if lost:
+        await rig.bucket.memory.delete([leader.manifest.submanifests[-1].key])
+    new_leader = await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
+    known = new_leader.log.producers.get(7)
+    assert known is not None and len(known.batches) == (1 if lost else BATCHES_RETAINED)
 
 
 @pytest.mark.parametrize("rotten", [False, True], ids=["on their way", "in the bucket"])
@@ -118,86 +111,70 @@ def test_damaged_batches_of_a_producer_are_read_again(rotten: bool) -> None:
     rig.run(scenario)
 
 
-def test_new_follower_that_leads_later_finds_retries_of_cold_batches() -> None:
-    rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
-
-    async def scenario() -> None:
-        first = await rig.brokers[1].lead(0, [1], [1, 2])
-        await upload_batches(first, 3)
-        peers = DirectPeers(rig)
-        peers.add_leader(first)
-        following = RunningFetchers(rig, rig.brokers[2], peers)
-        copy = await following.follow(1, 0)
-        await wait_until(lambda: copy.log.end_offset == BATCHES)
-        assert copy.log.local_start_offset == BATCHES, "only what is not cold is copied"
-        copy.stop()
-        await following.stop()
-        check_retries(await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH))
-
-    rig.run(scenario)
+@in_rig(ReplicationRig, config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
+async def test_new_follower_that_leads_later_finds_retries_of_cold_batches(rig: ReplicationRig) -> None:
+    first = await rig.brokers[1].lead(0, [1], [1, 2])
+    await upload_batches(first, 3)
+    peers = DirectPeers(rig)
+    peers.add_leader(first)
+    following = RunningFetchers(rig, rig.brokers[2], peers)
+    copy = await following.follow(1, 0)
+    await wait_until(lambda: copy.log.end_offset == BATCHES)
+    assert copy.log.local_start_offset == BATCHES, "only what is not cold is copied"
+    copy.stop()
+    await following.stop()
+    check_retries(await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH))
 
 
-def test_leader_finds_cold_retries_after_an_interrupted_restart() -> None:
+@in_rig(ReplicationRig, config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
+async def test_leader_finds_cold_retries_after_an_interrupted_restart(rig: ReplicationRig) -> None:
     """The restart was not synced, and a power cut took the snapshot of the producers only."""
-    rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
-
-    async def scenario() -> None:
-        await upload_batches(await rig.brokers[1].lead(0, [1]), 3)
-        broker = rig.brokers[2]
-        await broker.lead(1, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
-        broker.disk.remove(f"log/{TP}/{BATCHES:020d}.snapshot")
-        restart(broker)
-        again = await broker.lead(2, [2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH)
-        assert again.log.local_start_offset == again.log.end_offset == BATCHES
-        check_retries(again)
-
-    rig.run(scenario)
+    await upload_batches(await rig.brokers[1].lead(0, [1]), 3)
+    broker = rig.brokers[2]
+    await broker.lead(1, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
+    broker.disk.remove(f"log/{TP}/{BATCHES:020d}.snapshot")
+    restart(broker)
+    again = await broker.lead(2, [2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH)
+    assert again.log.local_start_offset == again.log.end_offset == BATCHES
+    check_retries(again)
 
 
-def test_follower_finds_cold_retries_after_an_interrupted_restart() -> None:
-    rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
+@in_rig(ReplicationRig, config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
+async def test_follower_finds_cold_retries_after_an_interrupted_restart(rig: ReplicationRig) -> None:
+    first = await rig.brokers[1].lead(0, [1], [1, 2])
+    await upload_batches(first, 3)
+    (await rig.brokers[2].open_log()).truncate_fully_and_start_at(BATCHES, (), None)
+    peers = DirectPeers(rig)
+    peers.add_leader(first)
+    following = RunningFetchers(rig, rig.brokers[2], peers)
+    copy = await following.follow(1, 0)
+    await wait_until(lambda: copy.log.producers.get(7) is not None)
+    copy.stop()
+    await following.stop()
+    check_retries(await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH))
 
-    async def scenario() -> None:
-        first = await rig.brokers[1].lead(0, [1], [1, 2])
-        await upload_batches(first, 3)
-        (await rig.brokers[2].open_log()).truncate_fully_and_start_at(BATCHES, (), None)
-        peers = DirectPeers(rig)
-        peers.add_leader(first)
-        following = RunningFetchers(rig, rig.brokers[2], peers)
+
+@in_rig(ReplicationRig, config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
+async def test_follower_takes_lost_producers_while_the_bucket_has_them(rig: ReplicationRig) -> None:
+    """Its restart was interrupted. The cold segment that has the producers is damaged when it leads."""
+    first, broker = await rig.brokers[1].lead(0, [1], [1, 2]), rig.brokers[2]
+    await upload_batches(first, 3)
+    peers = DirectPeers(rig)
+    peers.add_leader(first)
+
+    async def follow_until_known() -> None:
+        following = RunningFetchers(rig, broker, peers)
         copy = await following.follow(1, 0)
         await wait_until(lambda: copy.log.producers.get(7) is not None)
         copy.stop()
         await following.stop()
-        check_retries(await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH))
 
-    rig.run(scenario)
-
-
-def test_follower_takes_lost_producers_while_the_bucket_has_them() -> None:
-    """Its restart was interrupted. The cold segment that has the producers is damaged when it leads."""
-    rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
-
-    async def scenario() -> None:
-        first, broker = await rig.brokers[1].lead(0, [1], [1, 2]), rig.brokers[2]
-        await upload_batches(first, 3)
-        peers = DirectPeers(rig)
-        peers.add_leader(first)
-
-        async def follow_until_known() -> None:
-            following = RunningFetchers(rig, broker, peers)
-            copy = await following.follow(1, 0)
-            await wait_until(lambda: copy.log.producers.get(7) is not None)
-            copy.stop()
-            await following.stop()
-
-        await follow_until_known()
-        broker.disk.remove(f"log/{TP}/{BATCHES:020d}.snapshot")
-        restart(broker)
-        await follow_until_known()
-        broker.faults.rules.append(FaultRule(FaultKind.TRUNCATED, ("get",), ".seg", times=-1))
-        check_retries(await broker.lead(1, [2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH))
-
-    rig.run(scenario)
+    await follow_until_known()
+    broker.disk.remove(f"log/{TP}/{BATCHES:020d}.snapshot")
+    restart(broker)
+    await follow_until_known()
+    broker.faults.rules.append(FaultRule(FaultKind.TRUNCATED, ("get",), ".seg", times=-1))
+    check_retries(await broker.lead(1, [2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH))
 
 
 ROUND = 4
@@ -268,40 +245,34 @@ def test_leader_restores_producers_that_a_power_cut_took(cold_segments: int, pas
 
 
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_follower_that_lacks_producers_lacks_them_after_its_next_starts(is_clean: bool) -> None:
+@in_rig(ReplicationRig)
+async def test_follower_that_lacks_producers_lacks_them_after_its_next_starts(
+    rig: ReplicationRig, *, is_clean: bool
+) -> None:
     """It closes segments and drops others meanwhile. Its snapshots must not hide what it lacks."""
-    rig = ReplicationRig()
-
-    async def scenario() -> None:
-        broker = rig.brokers[1]
-        log = await lose_begin(broker, 2)
-        log.append_as_follower(
-            encode_batch([(NOW, None, b"v", ())], base_offset=log.end_offset, leader_epoch=0), now_ms=NOW
-        )
-        log.roll()
-        assert await log.drop_local_below(2 * ROUND) == 1
-        for _ in range(2):
-            if is_clean:
-                await log.close_clean()
-            restart(broker)
-            log = await broker.open_log()
-        assert log.producers.get(7) is None
-        check_rounds(await broker.lead(1, [1], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH))
-
-    rig.run(scenario)
+    broker = rig.brokers[1]
+    log = await lose_begin(broker, 2)
+    log.append_as_follower(
+        encode_batch([(NOW, None, b"v", ())], base_offset=log.end_offset, leader_epoch=0), now_ms=NOW
+    )
+    log.roll()
+    assert await log.drop_local_below(2 * ROUND) == 1
+    for _ in range(2):
+        if is_clean:
+            await log.close_clean()
+        restart(broker)
+        log = await broker.open_log()
+    assert log.producers.get(7) is None
+    check_rounds(await broker.lead(1, [1], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH))
 
 
-def test_restored_producers_go_to_the_bucket_with_the_next_segment() -> None:
+@in_rig(ReplicationRig)
+async def test_restored_producers_go_to_the_bucket_with_the_next_segment(rig: ReplicationRig) -> None:
     """Its snapshot was not written before: the log lacked producers then."""
-    rig = ReplicationRig()
-
-    async def scenario() -> None:
-        await lose_begin(rig.brokers[1], 1)
-        leader = await rig.brokers[1].lead(1, [1], previous_leader=PreviousLeader.MAY_STILL_WRITE)
-        await upload_below(leader, 2 * ROUND)
-        check_rounds(await rig.brokers[2].lead(2, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE), (7, 8))
-
-    rig.run(scenario)
+    await lose_begin(rig.brokers[1], 1)
+    leader = await rig.brokers[1].lead(1, [1], previous_leader=PreviousLeader.MAY_STILL_WRITE)
+    await upload_below(leader, 2 * ROUND)
+    check_rounds(await rig.brokers[2].lead(2, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE), (7, 8))
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])

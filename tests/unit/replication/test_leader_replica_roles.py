@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import pytest
 
+from tests.scenario import in_rig
 from tests.sim.harness.disk import DiskFault
 from tests.unit.hot.fixtures import batch
 from tests.unit.replication.rig import TP, read_log
@@ -61,154 +62,126 @@ def have_equal_logs(cluster: ThreeBrokers, *nodes: int) -> bool:
     return len(logs) == len(nodes) and len({read_log(log) for log in logs}) == 1
 
 
-def test_all_replicas_of_a_new_topic_are_in_sync() -> None:
-    cluster = ThreeBrokers()
-
-    async def scenario() -> None:
-        await cluster.start(min_insync_replicas="3")
-        leader = await wait_for_leader(cluster)
-        for number in range(20):
-            await leader.append(batch(number), acks=ACKS_ALL)
-        assert set(cluster.partition.isr) == {1, 2, 3}
-        assert have_equal_logs(cluster, 1, 2, 3)
-
-    cluster.run(scenario)
+@in_rig(ThreeBrokers)
+async def test_all_replicas_of_a_new_topic_are_in_sync(cluster: ThreeBrokers) -> None:
+    await cluster.start(min_insync_replicas="3")
+    leader = await wait_for_leader(cluster)
+    for number in range(20):
+        await leader.append(batch(number), acks=ACKS_ALL)
+    assert set(cluster.partition.isr) == {1, 2, 3}
+    assert have_equal_logs(cluster, 1, 2, 3)
 
 
-def test_dead_follower_leaves_the_isr_and_joins_again() -> None:
-    cluster = ThreeBrokers()
-
-    async def scenario() -> None:
-        await cluster.start()
-        leader = await wait_for_leader(cluster)
-        await leader.append(batch(0), acks=ACKS_ALL)
-        gone = next(node for node in (1, 2, 3) if node != cluster.partition.leader)
-        await cluster.members[gone].kill()
-        started = cluster.rig.clock.mono_ns()
-        await leader.append(batch(1), acks=ACKS_ALL)  # waits until the follower has lagged for long enough
-        assert 2e9 < cluster.rig.clock.mono_ns() - started < 6e9
-        assert gone not in cluster.partition.isr
-        await cluster.members[gone].start()
-        await wait_until(lambda: gone in cluster.partition.isr)
-        await wait_until(lambda: have_equal_logs(cluster, 1, 2, 3))
-
-    cluster.run(scenario)
+@in_rig(ThreeBrokers)
+async def test_dead_follower_leaves_the_isr_and_joins_again(cluster: ThreeBrokers) -> None:
+    await cluster.start()
+    leader = await wait_for_leader(cluster)
+    await leader.append(batch(0), acks=ACKS_ALL)
+    gone = next(node for node in (1, 2, 3) if node != cluster.partition.leader)
+    await cluster.members[gone].kill()
+    started = cluster.rig.clock.mono_ns()
+    await leader.append(batch(1), acks=ACKS_ALL)  # waits until the follower has lagged for long enough
+    assert 2e9 < cluster.rig.clock.mono_ns() - started < 6e9
+    assert gone not in cluster.partition.isr
+    await cluster.members[gone].start()
+    await wait_until(lambda: gone in cluster.partition.isr)
+    await wait_until(lambda: have_equal_logs(cluster, 1, 2, 3))
 
 
-def test_next_leader_has_everything_after_the_leader_dies() -> None:
-    cluster = ThreeBrokers()
-
-    async def scenario() -> None:
-        await cluster.start(min_insync_replicas="2")
-        first = await wait_for_leader(cluster)
-        for number in range(20):
-            await first.append(batch(number), acks=ACKS_ALL)
-        old = cluster.partition.leader
-        first.append_now(batch(20), 1)  # nobody may have heard of it
-        await cluster.members[old].kill()
-        await cluster.fence(old)
-        second = await wait_for_leader(cluster)
-        assert cluster.partition.leader != old
-        assert second.log.end_offset >= 20
-        await wait_until(lambda: second.high_watermark >= 20)
-        await second.append(batch(21), acks=ACKS_ALL)
-        await cluster.members[old].start()
-        await wait_until(lambda: old in cluster.partition.isr)
-        await wait_until(lambda: have_equal_logs(cluster, 1, 2, 3))
-
-    cluster.run(scenario)
+@in_rig(ThreeBrokers)
+async def test_next_leader_has_everything_after_the_leader_dies(cluster: ThreeBrokers) -> None:
+    await cluster.start(min_insync_replicas="2")
+    first = await wait_for_leader(cluster)
+    for number in range(20):
+        await first.append(batch(number), acks=ACKS_ALL)
+    old = cluster.partition.leader
+    first.append_now(batch(20), 1)  # nobody may have heard of it
+    await cluster.members[old].kill()
+    await cluster.fence(old)
+    second = await wait_for_leader(cluster)
+    assert cluster.partition.leader != old
+    assert second.log.end_offset >= 20
+    await wait_until(lambda: second.high_watermark >= 20)
+    await second.append(batch(21), acks=ACKS_ALL)
+    await cluster.members[old].start()
+    await wait_until(lambda: old in cluster.partition.isr)
+    await wait_until(lambda: have_equal_logs(cluster, 1, 2, 3))
 
 
-def test_new_leader_knows_the_high_watermark_at_once() -> None:
+@in_rig(ThreeBrokers)
+async def test_new_leader_knows_the_high_watermark_at_once(cluster: ThreeBrokers) -> None:
     """A client must not get a lower end offset than before (KIP-207)."""
-    cluster = ThreeBrokers()
-
-    async def scenario() -> None:
-        await start_with_records(cluster)
-        await asyncio.sleep(1)  # followers hear of it with their next question
-        follower = next(node for node in (1, 2, 3) if node != cluster.partition.leader)
-        cluster.peers.unreachable.update(f"{node}:0" for node in (1, 2, 3))
-        old = cluster.partition.leader
-        await cluster.fence(old)
-        await wait_until(lambda: cluster.leader() is not None and cluster.partition.leader != old)
-        leader = cluster.leader()
-        assert leader is not None and leader.high_watermark == 10, follower
-
-    cluster.run(scenario)
+    await start_with_records(cluster)
+    await asyncio.sleep(1)  # followers hear of it with their next question
+    follower = next(node for node in (1, 2, 3) if node != cluster.partition.leader)
+    cluster.peers.unreachable.update(f"{node}:0" for node in (1, 2, 3))
+    old = cluster.partition.leader
+    await cluster.fence(old)
+    await wait_until(lambda: cluster.leader() is not None and cluster.partition.leader != old)
+    leader = cluster.leader()
+    assert leader is not None and leader.high_watermark == 10, follower
 
 
-def test_leadership_that_returns_has_a_new_epoch() -> None:
-    cluster = ThreeBrokers()
-
-    async def scenario() -> None:
-        await cluster.start()
-        first = await wait_for_leader(cluster)
-        await first.append(batch(0), acks=ACKS_ALL)
-        node = cluster.partition.leader
-        cluster.metadata_delay_seconds = 0.0
-        await cluster.members[node].partitions.wait_applied()
-        await cluster.fence(node)
-        second = await wait_for_leader(cluster)
-        await wait_until(lambda: first.is_stopped)
-        await cluster.submit(requests.UnfenceBroker(node, cluster.members[node].incarnation))
-        with pytest.raises(Refused):
-            first.append_now(batch(1), 1)
-        await second.append(batch(1), acks=ACKS_ALL)
-        await wait_until(lambda: node in cluster.partition.isr)
-        await cluster.submit(requests.ElectLeaders(True))
-        third = await wait_for_leader(cluster)
-        assert third.state.node_id == node and third is not first
-        await third.append(batch(2), acks=ACKS_ALL)
-        assert third.log.end_offset == 3
-
-    cluster.run(scenario)
+@in_rig(ThreeBrokers)
+async def test_leadership_that_returns_has_a_new_epoch(cluster: ThreeBrokers) -> None:
+    await cluster.start()
+    first = await wait_for_leader(cluster)
+    await first.append(batch(0), acks=ACKS_ALL)
+    node = cluster.partition.leader
+    cluster.metadata_delay_seconds = 0.0
+    await cluster.members[node].partitions.wait_applied()
+    await cluster.fence(node)
+    second = await wait_for_leader(cluster)
+    await wait_until(lambda: first.is_stopped)
+    await cluster.submit(requests.UnfenceBroker(node, cluster.members[node].incarnation))
+    with pytest.raises(Refused):
+        first.append_now(batch(1), 1)
+    await second.append(batch(1), acks=ACKS_ALL)
+    await wait_until(lambda: node in cluster.partition.isr)
+    await cluster.submit(requests.ElectLeaders(True))
+    third = await wait_for_leader(cluster)
+    assert third.state.node_id == node and third is not first
+    await third.append(batch(2), acks=ACKS_ALL)
+    assert third.log.end_offset == 3
 
 
-def test_isr_change_without_reply_does_not_stop_commits() -> None:
+@in_rig(ThreeBrokers)
+async def test_isr_change_without_reply_does_not_stop_commits(cluster: ThreeBrokers) -> None:
     """The request to join is lost on its way, and then the broker that was to join dies. The high watermark must not
     wait for that broker for ever. It must not move either before it is certain that the broker did not join."""
-    cluster = ThreeBrokers()
+    await cluster.start()
+    leader = await wait_for_leader(cluster)
+    await leader.append(batch(0), acks=ACKS_ALL)
+    gone = next(node for node in (1, 2, 3) if node != cluster.partition.leader)
+    await cluster.members[gone].kill()
+    await cluster.fence(gone)
+    await cluster.members[gone].start()
+    asked: list[str] = []
 
-    async def scenario() -> None:
-        await cluster.start()
-        leader = await wait_for_leader(cluster)
-        await leader.append(batch(0), acks=ACKS_ALL)
-        gone = next(node for node in (1, 2, 3) if node != cluster.partition.leader)
-        await cluster.members[gone].kill()
-        await cluster.fence(gone)
-        await cluster.members[gone].start()
-        asked: list[str] = []
+    def lose() -> str:
+        asked.append("ask")
+        return "ask"
 
-        def lose() -> str:
-            asked.append("ask")
-            return "ask"
-
-        cluster.lost_message = lose
-        await wait_until(lambda: asked)
-        await cluster.members[gone].kill()
-        cluster.lost_message = lambda: ""
-        await cluster.fence(gone)
-        started = cluster.rig.clock.mono_ns()
-        await leader.append(batch(1), acks=ACKS_ALL)
-        assert cluster.rig.clock.mono_ns() - started < 20e9
-
-    cluster.run(scenario)
+    cluster.lost_message = lose
+    await wait_until(lambda: asked)
+    await cluster.members[gone].kill()
+    cluster.lost_message = lambda: ""
+    await cluster.fence(gone)
+    started = cluster.rig.clock.mono_ns()
+    await leader.append(batch(1), acks=ACKS_ALL)
+    assert cluster.rig.clock.mono_ns() - started < 20e9
 
 
-def test_deleted_topic_is_neither_led_nor_followed() -> None:
-    cluster = ThreeBrokers()
-
-    async def scenario() -> None:
-        await cluster.start()
-        leader = await wait_for_leader(cluster)
-        await leader.append(batch(0), acks=ACKS_ALL)
-        await cluster.submit(requests.DeleteTopic("t"))
-        await wait_until(lambda: all(not member.partitions.list_replicas() for member in cluster.members.values()))
-        with pytest.raises(Refused) as refused:
-            leader.append_now(batch(1), ACKS_ALL)
-        assert refused.value.code is Code.UNKNOWN_TOPIC_OR_PARTITION
-
-    cluster.run(scenario)
+@in_rig(ThreeBrokers)
+async def test_deleted_topic_is_neither_led_nor_followed(cluster: ThreeBrokers) -> None:
+    await cluster.start()
+    leader = await wait_for_leader(cluster)
+    await leader.append(batch(0), acks=ACKS_ALL)
+    await cluster.submit(requests.DeleteTopic("t"))
+    await wait_until(lambda: all(not member.partitions.list_replicas() for member in cluster.members.values()))
+    with pytest.raises(Refused) as refused:
+        leader.append_now(batch(1), ACKS_ALL)
+    assert refused.value.code is Code.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class RandomFaults:
@@ -291,75 +264,63 @@ def test_acknowledged_records_survive(seed: int) -> None:
     assert storm.acked
 
 
-def test_new_leader_syncs_its_truncation_before_it_appends() -> None:
-    cluster = ThreeBrokers()
-
-    async def scenario() -> None:
-        leader = await start_with_records(cluster)
-        old = leader.state.node_id
-        await cluster.members[old].kill()
-        for member in cluster.members.values():
-            for held in member.partitions.list_replicas() if member.running else ():
-                held.log.truncations.made += 1
-        await cluster.fence(old)
-        await wait_for_leader(cluster)
-        assert cluster.partition.leader != old
-        assert not (await wait_for_leader(cluster)).log.truncations.is_unsettled
-
-    cluster.run(scenario)
+@in_rig(ThreeBrokers)
+async def test_new_leader_syncs_its_truncation_before_it_appends(cluster: ThreeBrokers) -> None:
+    leader = await start_with_records(cluster)
+    old = leader.state.node_id
+    await cluster.members[old].kill()
+    for member in cluster.members.values():
+        for held in member.partitions.list_replicas() if member.running else ():
+            held.log.truncations.made += 1
+    await cluster.fence(old)
+    await wait_for_leader(cluster)
+    assert cluster.partition.leader != old
+    assert not (await wait_for_leader(cluster)).log.truncations.is_unsettled
 
 
-def test_truncation_of_a_stopped_replica_is_synced_by_the_next_one() -> None:
+@in_rig(ThreeBrokers)
+async def test_truncation_of_a_stopped_replica_is_synced_by_the_next_one(cluster: ThreeBrokers) -> None:
     """The truncation was noted with the offsets of all logs, and was not durable when the leader changed."""
-    cluster = ThreeBrokers()
-
-    async def scenario() -> None:
-        leader = await start_with_records(cluster)
-        (copy,) = (each for each in cluster.members[another_broker(leader)].partitions.list_replicas())
-        assert isinstance(copy, FollowerReplica) and copy.is_durable
-        copy.log.truncate_to(5)
-        await cluster.members[another_broker(leader)].partitions.save_offsets()
-        copy.stop()
-        after = FollowerReplica(
-            copy.tp, copy.topic_id, copy.log, copy.leader, copy.leader_epoch + 1,
-            FollowerPorts(cluster.rig.clock, cluster.members[another_broker(leader)].broker.state, do_nothing),
-            high_watermark=0,
-        )  # fmt: skip
-        assert not after.is_durable
-        await after.make_durable()
-        assert after.is_durable
-
-    cluster.run(scenario)
+    leader = await start_with_records(cluster)
+    (copy,) = (each for each in cluster.members[another_broker(leader)].partitions.list_replicas())
+    assert isinstance(copy, FollowerReplica) and copy.is_durable
+    copy.log.truncate_to(5)
+    await cluster.members[another_broker(leader)].partitions.save_offsets()
+    copy.stop()
+    after = FollowerReplica(
+        copy.tp, copy.topic_id, copy.log, copy.leader, copy.leader_epoch + 1,
+        FollowerPorts(cluster.rig.clock, cluster.members[another_broker(leader)].broker.state, do_nothing),
+        high_watermark=0,
+    )  # fmt: skip
+    assert not after.is_durable
+    await after.make_durable()
+    assert after.is_durable
 
 
-def test_log_is_durable_before_it_grows_after_a_failed_truncation() -> None:
+@in_rig(ThreeBrokers)
+async def test_log_is_durable_before_it_grows_after_a_failed_truncation(cluster: ThreeBrokers) -> None:
     """Otherwise the old flushed offset would cover records that were copied since and never fsynced."""
-    cluster = ThreeBrokers()
-
-    async def scenario() -> None:
-        leader = await start_with_records(cluster)
-        member = cluster.members[another_broker(leader)]
-        there, disk = member.partitions, member.broker.disk
-        (copy,) = there.list_replicas()
-        assert isinstance(copy, FollowerReplica)
-        await copy.log.flush()
-        await there.save_offsets()
-        with unroutable(cluster):
-            disk.faults.append(DiskFault("append", "leader-epoch-checkpoint", "ENOSPC", skip=1))
-            with pytest.raises(Unavailable):
-                copy.log.truncate_to(0)
-            there._on_truncation_failed(copy, final=False)
-            await there.retry_unopened()
-            assert [held.log.end_offset for held in there.list_replicas()] == [0]
-        await wait_until(lambda: have_equal_logs(cluster, leader.state.node_id, member.node_id))
-        (again,) = there.list_replicas()
-        assert again.log.flushed_offset == 0
-        await member.kill()
-        directory = DataDirectory(member.broker.disk)
-        found = await directory.open(CLUSTER, member.node_id, encode_uuid(uuid.UUID(int=member.node_id, version=4)))
-        assert found.recovery_points.get(TP, 0) == 0
-
-    cluster.run(scenario)
+    leader = await start_with_records(cluster)
+    member = cluster.members[another_broker(leader)]
+    there, disk = member.partitions, member.broker.disk
+    (copy,) = there.list_replicas()
+    assert isinstance(copy, FollowerReplica)
+    await copy.log.flush()
+    await there.save_offsets()
+    with unroutable(cluster):
+        disk.faults.append(DiskFault("append", "leader-epoch-checkpoint", "ENOSPC", skip=1))
+        with pytest.raises(Unavailable):
+            copy.log.truncate_to(0)
+        there._on_truncation_failed(copy, final=False)
+        await there.retry_unopened()
+        assert [held.log.end_offset for held in there.list_replicas()] == [0]
+    await wait_until(lambda: have_equal_logs(cluster, leader.state.node_id, member.node_id))
+    (again,) = there.list_replicas()
+    assert again.log.flushed_offset == 0
+    await member.kill()
+    directory = DataDirectory(member.broker.disk)
+    found = await directory.open(CLUSTER, member.node_id, encode_uuid(uuid.UUID(int=member.node_id, version=4)))
+    assert found.recovery_points.get(TP, 0) == 0
 
 
 async def do_nothing() -> None:
@@ -370,64 +331,52 @@ def another_broker(leader: LeaderReplica) -> int:
     return next(node for node in (1, 2, 3) if node != leader.state.node_id)
 
 
-def test_log_that_returns_empty_has_no_recovery_point() -> None:
+@in_rig(ThreeBrokers)
+async def test_log_that_returns_empty_has_no_recovery_point(cluster: ThreeBrokers) -> None:
     """Otherwise the recovery point of the old log would cover bytes of the new log that a kill tears."""
-    cluster = ThreeBrokers()
-
-    async def scenario() -> None:
-        leader = await start_with_records(cluster)
-        other = next(node for node in (2, 3) if node != leader.state.node_id)
-        there = cluster.members[other].partitions
-        for held in there.list_replicas():
-            await held.log.flush()
-        await there.save_offsets()
-        stay = tuple(node for node in (1, 2, 3) if node != other)
-        assert await move(cluster, *stay) == (None,)
-        await wait_until(lambda: not there.list_replicas())
-        with unroutable(cluster):
-            assert await move(cluster, *stay, other) == (None,)
-            await wait_until(there.list_replicas)
-            assert [held.log.end_offset for held in there.list_replicas()] == [0]
-            await cluster.members[other].kill()
-        directory = DataDirectory(cluster.members[other].broker.disk)
-        found = await directory.open(CLUSTER, other, encode_uuid(uuid.UUID(int=other, version=4)))
-        assert found.recovery_points.get(TP, 0) == 0
-
-    cluster.run(scenario)
+    leader = await start_with_records(cluster)
+    other = next(node for node in (2, 3) if node != leader.state.node_id)
+    there = cluster.members[other].partitions
+    for held in there.list_replicas():
+        await held.log.flush()
+    await there.save_offsets()
+    stay = tuple(node for node in (1, 2, 3) if node != other)
+    assert await move(cluster, *stay) == (None,)
+    await wait_until(lambda: not there.list_replicas())
+    with unroutable(cluster):
+        assert await move(cluster, *stay, other) == (None,)
+        await wait_until(there.list_replicas)
+        assert [held.log.end_offset for held in there.list_replicas()] == [0]
+        await cluster.members[other].kill()
+    directory = DataDirectory(cluster.members[other].broker.disk)
+    found = await directory.open(CLUSTER, other, encode_uuid(uuid.UUID(int=other, version=4)))
+    assert found.recovery_points.get(TP, 0) == 0
 
 
 @pytest.mark.parametrize("copies", [1, 2])
-def test_clean_stop_counts_only_if_no_other_broker_can_have_led(copies: int) -> None:
-    cluster = ThreeBrokers()
-
-    async def scenario() -> None:
-        await cluster.start(copies)
-        replica = await wait_for_leader(cluster)
-        member = cluster.members[replica.state.node_id]
-        await stop(cluster, member)
-        epoch = cluster.partition.leader_epoch
-        await member.start()
-        assert member.partitions.has_clean_predecessor(replica.partition_id, epoch + 1) is (copies == 1)
-
-    cluster.run(scenario)
+@in_rig(ThreeBrokers)
+async def test_clean_stop_counts_only_if_no_other_broker_can_have_led(cluster: ThreeBrokers, *, copies: int) -> None:
+    await cluster.start(copies)
+    replica = await wait_for_leader(cluster)
+    member = cluster.members[replica.state.node_id]
+    await stop(cluster, member)
+    epoch = cluster.partition.leader_epoch
+    await member.start()
+    assert member.partitions.has_clean_predecessor(replica.partition_id, epoch + 1) is (copies == 1)
 
 
-def test_clean_stop_vouches_for_the_manifest_only_as_last_leader() -> None:
-    cluster = ThreeBrokers()
-
-    async def scenario() -> None:
-        await cluster.start(1)
-        leader = await wait_for_leader(cluster)
-        member, other = cluster.members[leader.state.node_id], cluster.members[another_broker(leader)]
-        await stop(cluster, member)
-        later = cluster.partition.leader_epoch + 1
-        changed = PartitionChanged(leader.topic_id, 0, NO_LEADER, later, (), (leader.state.node_id,))
-        cluster.controller.apply((changed,), cluster.controller.image.slot + 1)
-        cold = await other.broker.cold.manifests.take_over(leader.partition_id, leader.topic, later)
-        await member.start()
-        assert (await wait_for_leader(cluster)).manifest == cold
-
-    cluster.run(scenario)
+@in_rig(ThreeBrokers)
+async def test_clean_stop_vouches_for_the_manifest_only_as_last_leader(cluster: ThreeBrokers) -> None:
+    await cluster.start(1)
+    leader = await wait_for_leader(cluster)
+    member, other = cluster.members[leader.state.node_id], cluster.members[another_broker(leader)]
+    await stop(cluster, member)
+    later = cluster.partition.leader_epoch + 1
+    changed = PartitionChanged(leader.topic_id, 0, NO_LEADER, later, (), (leader.state.node_id,))
+    cluster.controller.apply((changed,), cluster.controller.image.slot + 1)
+    cold = await other.broker.cold.manifests.take_over(leader.partition_id, leader.topic, later)
+    await member.start()
+    assert (await wait_for_leader(cluster)).manifest == cold
 
 
 async def stop(cluster: ThreeBrokers, member: BrokerProcess) -> None:
@@ -438,24 +387,20 @@ async def stop(cluster: ThreeBrokers, member: BrokerProcess) -> None:
     await cluster.submit(requests.StopBroker(member.node_id, incarnation))
 
 
-def test_suspect_log_stays_suspect_until_it_follows_a_leader() -> None:
-    cluster = ThreeBrokers()
-
-    async def scenario() -> None:
-        leader = await start_with_records(cluster)
-        member = cluster.members[another_broker(leader)]
-        there, before = member.partitions, member.image
-        there.losses.set_suspect_partitions({TP})
-        now = cluster.partition
-        nobody = PartitionChanged(leader.topic_id, 0, NO_LEADER, now.leader_epoch + 1, (), now.isr)
-        image = before.apply((nobody,), before.slot + 1)
-        await there.apply_image(before, image)
-        assert there.losses.suspect_partitions == {TP}
-        somebody = PartitionChanged(leader.topic_id, 0, now.leader, now.leader_epoch + 2, now.isr, ())
-        await there.apply_image(image, image.apply((somebody,), image.slot + 1))
-        assert not there.losses.suspect_partitions
-
-    cluster.run(scenario)
+@in_rig(ThreeBrokers)
+async def test_suspect_log_stays_suspect_until_it_follows_a_leader(cluster: ThreeBrokers) -> None:
+    leader = await start_with_records(cluster)
+    member = cluster.members[another_broker(leader)]
+    there, before = member.partitions, member.image
+    there.losses.set_suspect_partitions({TP})
+    now = cluster.partition
+    nobody = PartitionChanged(leader.topic_id, 0, NO_LEADER, now.leader_epoch + 1, (), now.isr)
+    image = before.apply((nobody,), before.slot + 1)
+    await there.apply_image(before, image)
+    assert there.losses.suspect_partitions == {TP}
+    somebody = PartitionChanged(leader.topic_id, 0, now.leader, now.leader_epoch + 2, now.isr, ())
+    await there.apply_image(image, image.apply((somebody,), image.slot + 1))
+    assert not there.losses.suspect_partitions
 
 
 async def move(cluster: ThreeBrokers, *target: int) -> object:
@@ -463,18 +408,14 @@ async def move(cluster: ThreeBrokers, *target: int) -> object:
     return await cluster.submit(requests.Reassign((requests.Move(topic.topic_id, 0, target),)))
 
 
-def test_leadership_that_ended_does_not_start_late() -> None:
+@in_rig(ThreeBrokers)
+async def test_leadership_that_ended_does_not_start_late(cluster: ThreeBrokers) -> None:
     """A log that could not be opened in time is opened later, and the image may have changed by then."""
-    cluster = ThreeBrokers()
-
-    async def scenario() -> None:
-        leader = await start_with_records(cluster)
-        node, epoch = leader.state.node_id, leader.leader_epoch
-        await cluster.fence(node)
-        await wait_until(lambda: leader.is_stopped)
-        partitions = cluster.members[node].partitions
-        partitions.unopened_leaders[TP] = (Lead(TP, leader.topic_id, epoch, False), "the bucket was away")
-        await partitions.retry_unopened()
-        assert partitions.find_leader(TP) is None
-
-    cluster.run(scenario)
+    leader = await start_with_records(cluster)
+    node, epoch = leader.state.node_id, leader.leader_epoch
+    await cluster.fence(node)
+    await wait_until(lambda: leader.is_stopped)
+    partitions = cluster.members[node].partitions
+    partitions.unopened_leaders[TP] = (Lead(TP, leader.topic_id, epoch, False), "the bucket was away")
+    await partitions.retry_unopened()
+    assert partitions.find_leader(TP) is None

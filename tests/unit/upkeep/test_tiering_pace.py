@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from tests.scenario import in_rig
 from tests.unit.replication.rig import TOPIC_ID, TP, LeaderList, RecordedEvents, ReplicationRig, append_batch
 from tiered.cold import uploader
 from tiered.cold.layout import segment_key
@@ -47,63 +48,55 @@ async def measure_cold_delay(rig: ReplicationRig, replica: LeaderReplica) -> flo
     return (broker.clock.mono_ns() - began) / 1e9
 
 
-def test_pending_takeovers_run_when_nothing_else_is_due() -> None:
+@in_rig(ReplicationRig)
+async def test_pending_takeovers_run_when_nothing_else_is_due(rig: ReplicationRig) -> None:
     """A dead broker led ten thousand partitions. Uploads do not wait for the takeover of their manifests."""
-    rig = ReplicationRig()
-
-    async def scenario() -> None:
-        broker = rig.brokers[1]
-        leaders = []
-        for number in range(6):
-            leaders.append(
-                await broker.lead(
-                    1, [1, 2], tp=TopicPartition("idle", number), previous_leader=PreviousLeader.WAS_IN_SYNC_WITH
-                )
+    broker = rig.brokers[1]
+    leaders = []
+    for number in range(6):
+        leaders.append(
+            await broker.lead(
+                1, [1, 2], tp=TopicPartition("idle", number), previous_leader=PreviousLeader.WAS_IN_SYNC_WITH
             )
-        busy = await broker.lead(1, [1], tp=TopicPartition("busy", 6))
-        while busy.unified_log.waiting_segments < 2:
-            busy.state.high_watermark = append_batch(busy, busy.log.end_offset)
-        settings = Settings(remote_log_manager_copier_thread_pool_size=1)
-        runs = Tiering(
-            settings, LeaderList(*leaders, busy), RetentionClock(broker.clock), broker.clock, broker.rng,
-            broker.metrics,
-        )  # fmt: skip
-        assert all(each.takeover_pending for each in leaders)
-        task = asyncio.create_task(runs.run())
-        while busy.cold_end_offset == 0:
-            await asyncio.sleep(0)
-        assert sum(each.takeover_pending for each in leaders) >= 5
-        while any(each.takeover_pending for each in leaders):
-            await asyncio.sleep(0.01)
-        task.cancel()
-
-    rig.run(scenario)
-
-
-def test_objects_of_an_earlier_leader_are_deleted_without_a_manifest() -> None:
-    """The first upload of the earlier leader was never named in a manifest. Every leader epoch sweeps once."""
-    rig = ReplicationRig()
-
-    async def scenario() -> None:
-        broker = rig.brokers[1]
-        await broker.cold.manifests.take_over(PartitionId(TOPIC_ID, TP.partition), TP.topic, 0)
-        successor = await broker.lead(1, [1, 2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH)
-        left = segment_key(successor.partition_id, 0, 0, "ab" * 16)
-        await broker.store.put(left, b"never named", if_absent=True)
-        runs = Tiering(
-            Settings(),
-            LeaderList(successor),
-            RetentionClock(broker.clock),
-            broker.clock,
-            broker.rng,
-            broker.metrics,
         )
-        task = asyncio.create_task(runs.run())
-        await asyncio.sleep(UPLOAD_IN_FLIGHT_MS / 1000 + 2 * INTERVAL + Settings().tiered_object_delete_delay_ms / 1000)
-        task.cancel()
-        assert left not in rig.bucket.objects
+    busy = await broker.lead(1, [1], tp=TopicPartition("busy", 6))
+    while busy.unified_log.waiting_segments < 2:
+        busy.state.high_watermark = append_batch(busy, busy.log.end_offset)
+    settings = Settings(remote_log_manager_copier_thread_pool_size=1)
+    runs = Tiering(
+        settings, LeaderList(*leaders, busy), RetentionClock(broker.clock), broker.clock, broker.rng,
+        broker.metrics,
+    )  # fmt: skip
+    assert all(each.takeover_pending for each in leaders)
+    task = asyncio.create_task(runs.run())
+    while busy.cold_end_offset == 0:
+        await asyncio.sleep(0)
+    assert sum(each.takeover_pending for each in leaders) >= 5
+    while any(each.takeover_pending for each in leaders):
+        await asyncio.sleep(0.01)
+    task.cancel()
 
-    rig.run(scenario)
+
+@in_rig(ReplicationRig)
+async def test_objects_of_an_earlier_leader_are_deleted_without_a_manifest(rig: ReplicationRig) -> None:
+    """The first upload of the earlier leader was never named in a manifest. Every leader epoch sweeps once."""
+    broker = rig.brokers[1]
+    await broker.cold.manifests.take_over(PartitionId(TOPIC_ID, TP.partition), TP.topic, 0)
+    successor = await broker.lead(1, [1, 2], previous_leader=PreviousLeader.WAS_IN_SYNC_WITH)
+    left = segment_key(successor.partition_id, 0, 0, "ab" * 16)
+    await broker.store.put(left, b"never named", if_absent=True)
+    runs = Tiering(
+        Settings(),
+        LeaderList(successor),
+        RetentionClock(broker.clock),
+        broker.clock,
+        broker.rng,
+        broker.metrics,
+    )
+    task = asyncio.create_task(runs.run())
+    await asyncio.sleep(UPLOAD_IN_FLIGHT_MS / 1000 + 2 * INTERVAL + Settings().tiered_object_delete_delay_ms / 1000)
+    task.cancel()
+    assert left not in rig.bucket.objects
 
 
 def test_pending_takeover_runs_although_uploads_are_always_due(
@@ -143,33 +136,29 @@ def test_pending_takeover_runs_although_uploads_are_always_due(
     rig.run(scenario)
 
 
-def test_topic_with_many_partitions_lets_others_upload_in_turn() -> None:
+@in_rig(ReplicationRig)
+async def test_topic_with_many_partitions_lets_others_upload_in_turn(rig: ReplicationRig) -> None:
     """Its partitions were there first, and each has more to upload."""
-    rig = ReplicationRig()
-
-    async def scenario() -> None:
-        broker = rig.brokers[1]
-        greedy = [await broker.lead(1, [1], tp=TopicPartition("greedy", number)) for number in range(12)]
-        small = await broker.lead(1, [1], tp=TopicPartition("small", 12))
-        for each in (*greedy, small):
-            while each.unified_log.waiting_segments < 2:
-                each.state.high_watermark = append_batch(each, each.log.end_offset)
-        settings = Settings(remote_log_manager_copier_thread_pool_size=1)
-        runs = Tiering(
-            settings, LeaderList(*greedy, small), RetentionClock(broker.clock), broker.clock, broker.rng,
-            broker.metrics,
-        )  # fmt: skip
-        task = asyncio.create_task(runs.run())
-        async with asyncio.timeout(20):
-            while small.cold_end_offset == 0:
-                await asyncio.sleep(0)
-        assert sum(each.cold_end_offset > 0 for each in greedy) <= 2
-        async with asyncio.timeout(20):
-            while any(each.unified_log.waiting_segments for each in greedy):
-                await asyncio.sleep(0.1)
-        task.cancel()
-
-    rig.run(scenario)
+    broker = rig.brokers[1]
+    greedy = [await broker.lead(1, [1], tp=TopicPartition("greedy", number)) for number in range(12)]
+    small = await broker.lead(1, [1], tp=TopicPartition("small", 12))
+    for each in (*greedy, small):
+        while each.unified_log.waiting_segments < 2:
+            each.state.high_watermark = append_batch(each, each.log.end_offset)
+    settings = Settings(remote_log_manager_copier_thread_pool_size=1)
+    runs = Tiering(
+        settings, LeaderList(*greedy, small), RetentionClock(broker.clock), broker.clock, broker.rng,
+        broker.metrics,
+    )  # fmt: skip
+    task = asyncio.create_task(runs.run())
+    async with asyncio.timeout(20):
+        while small.cold_end_offset == 0:
+            await asyncio.sleep(0)
+    assert sum(each.cold_end_offset > 0 for each in greedy) <= 2
+    async with asyncio.timeout(20):
+        while any(each.unified_log.waiting_segments for each in greedy):
+            await asyncio.sleep(0.1)
+    task.cancel()
 
 
 def test_other_work_has_its_turn_between_two_rolls_of_lagging_segments(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,50 +197,46 @@ def test_other_work_has_its_turn_between_two_rolls_of_lagging_segments(monkeypat
     rig.run(scenario)
 
 
-def test_object_with_a_lost_reply_is_deleted_by_a_later_sweep() -> None:
+@in_rig(ReplicationRig)
+async def test_object_with_a_lost_reply_is_deleted_by_a_later_sweep(rig: ReplicationRig) -> None:
     """The manifest change names the objects before the lost one, and the pass counts as a success."""
-    rig = ReplicationRig()
+    broker = rig.brokers[1]
+    replica = await broker.lead(0, [1])
+    settings = Settings()
+    runs = Tiering(
+        settings,
+        LeaderList(replica),
+        RetentionClock(broker.clock),
+        broker.clock,
+        broker.rng,
+        broker.metrics,
+    )
+    swept = (2 * UPLOAD_IN_FLIGHT_MS + 2 * settings.tiered_object_delete_delay_ms) / 1000 + 2 * INTERVAL
+    task = asyncio.create_task(runs.run())
 
-    async def scenario() -> None:
-        broker = rig.brokers[1]
-        replica = await broker.lead(0, [1])
-        settings = Settings()
-        runs = Tiering(
-            settings,
-            LeaderList(replica),
-            RetentionClock(broker.clock),
-            broker.clock,
-            broker.rng,
-            broker.metrics,
-        )
-        swept = (2 * UPLOAD_IN_FLIGHT_MS + 2 * settings.tiered_object_delete_delay_ms) / 1000 + 2 * INTERVAL
-        task = asyncio.create_task(runs.run())
+    async def cold(segments: int) -> None:
+        while replica.unified_log.waiting_segments < segments:
+            replica.state.high_watermark = append_batch(replica, replica.log.end_offset)
+        runs.on_segment_closed(replica)
+        while replica.unified_log.waiting_segments:
+            await asyncio.sleep(0.1)
 
-        async def cold(segments: int) -> None:
-            while replica.unified_log.waiting_segments < segments:
-                replica.state.high_watermark = append_batch(replica, replica.log.end_offset)
-            runs.on_segment_closed(replica)
-            while replica.unified_log.waiting_segments:
-                await asyncio.sleep(0.1)
+    await cold(1)
+    await asyncio.sleep(swept)  # the sweep of this epoch is over
+    broker.faults.rules[:] = [FaultRule(FaultKind.LOST_REPLY, ("upload",), skip=1, times=1)]
+    await cold(3)
+    assert replica.manifest is not None
 
-        await cold(1)
-        await asyncio.sleep(swept)  # the sweep of this epoch is over
-        broker.faults.rules[:] = [FaultRule(FaultKind.LOST_REPLY, ("upload",), skip=1, times=1)]
-        await cold(3)
+    async def find_unnamed_objects() -> set[str]:
         assert replica.manifest is not None
+        named = {key async for key in replica.cold.manifests.list_keys(replica.manifest)}
+        return {key for key in rig.bucket.objects if key.endswith(".seg")} - named
 
-        async def find_unnamed_objects() -> set[str]:
-            assert replica.manifest is not None
-            named = {key async for key in replica.cold.manifests.list_keys(replica.manifest)}
-            return {key for key in rig.bucket.objects if key.endswith(".seg")} - named
-
-        assert len(await find_unnamed_objects()) == 1
-        await asyncio.sleep(swept)
-        await broker.cold.collector.delete_expired()
-        assert not await find_unnamed_objects()
-        task.cancel()
-
-    rig.run(scenario)
+    assert len(await find_unnamed_objects()) == 1
+    await asyncio.sleep(swept)
+    await broker.cold.collector.delete_expired()
+    assert not await find_unnamed_objects()
+    task.cancel()
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from tests.scenario import run_by
 from tiered.errors import Code, Refused
 from tiered.fair_slots import FairSlots
 
@@ -40,127 +41,111 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_owners_take_turns() -> None:
-    async def play() -> None:
-        crowd = Crowd(FairSlots(1, 100))
-        works = crowd.start("a", "a", "a", "a", "b", "c", "b")
-        await settle()
-        assert crowd.began == ["a"]
-        crowd.done.set()
-        await asyncio.gather(*works)
-        assert "".join(crowd.began) == "aabcaba"
-
-    scenario(play)
+@run_by(scenario)
+async def test_owners_take_turns() -> None:
+    crowd = Crowd(FairSlots(1, 100))
+    works = crowd.start("a", "a", "a", "a", "b", "c", "b")
+    await settle()
+    assert crowd.began == ["a"]
+    crowd.done.set()
+    await asyncio.gather(*works)
+    assert "".join(crowd.began) == "aabcaba"
 
 
-def test_connections_of_an_owner_take_turns_within_the_turns_of_the_owner() -> None:
-    async def play() -> None:
-        crowd = Crowd(FairSlots(1, 100))
-        works = crowd.start("a1", "a1", "a1", "a1", "a2", "b1", "a3", "b1")
-        await settle()
-        crowd.done.set()
-        await asyncio.gather(*works)
-        assert crowd.began == ["a1", "a1", "b1", "a2", "b1", "a3", "a1", "a1"]
-
-    scenario(play)
+@run_by(scenario)
+async def test_connections_of_an_owner_take_turns_within_the_turns_of_the_owner() -> None:
+    crowd = Crowd(FairSlots(1, 100))
+    works = crowd.start("a1", "a1", "a1", "a1", "a2", "b1", "a3", "b1")
+    await settle()
+    crowd.done.set()
+    await asyncio.gather(*works)
+    assert crowd.began == ["a1", "a1", "b1", "a2", "b1", "a3", "a1", "a1"]
 
 
-def test_work_at_once_is_bounded_by_the_slots() -> None:
-    async def play() -> None:
-        crowd = Crowd(FairSlots(3, 100))
-        works = crowd.start(*"abcdef")
-        await settle()
-        assert crowd.began == ["a", "b", "c"]
-        works[0].cancel()
-        await settle()
-        assert crowd.began == ["a", "b", "c", "d"]
-        crowd.done.set()
-        await asyncio.gather(*works, return_exceptions=True)
-
-    scenario(play)
+@run_by(scenario)
+async def test_work_at_once_is_bounded_by_the_slots() -> None:
+    crowd = Crowd(FairSlots(3, 100))
+    works = crowd.start(*"abcdef")
+    await settle()
+    assert crowd.began == ["a", "b", "c"]
+    works[0].cancel()
+    await settle()
+    assert crowd.began == ["a", "b", "c", "d"]
+    crowd.done.set()
+    await asyncio.gather(*works, return_exceptions=True)
 
 
-def test_cancelled_work_frees_its_place() -> None:
-    async def play() -> None:
-        crowd = Crowd(FairSlots(1, 2))
-        works = crowd.start("a", "b", "c")
-        await settle()
-        works[1].cancel()
-        await settle()
-        works += crowd.start("d")
-        await settle()
-        works[0].cancel()
-        works[2].cancel()  # in the turn in which it gets the slot
-        await settle()
-        assert crowd.began == ["a", "d"]
-        crowd.done.set()
-        await asyncio.gather(*works, return_exceptions=True)
-        crowd.began.clear()
-        await asyncio.gather(*crowd.start("e", "f"))
-        assert crowd.began == ["e", "f"], "the slot is free again"
-
-    scenario(play)
+@run_by(scenario)
+async def test_cancelled_work_frees_its_place() -> None:
+    crowd = Crowd(FairSlots(1, 2))
+    works = crowd.start("a", "b", "c")
+    await settle()
+    works[1].cancel()
+    await settle()
+    works += crowd.start("d")
+    await settle()
+    works[0].cancel()
+    works[2].cancel()  # in the turn in which it gets the slot
+    await settle()
+    assert crowd.began == ["a", "d"]
+    crowd.done.set()
+    await asyncio.gather(*works, return_exceptions=True)
+    crowd.began.clear()
+    await asyncio.gather(*crowd.start("e", "f"))
+    assert crowd.began == ["e", "f"], "the slot is free again"
 
 
-def test_owner_with_most_waiting_work_is_refused_first() -> None:
-    async def play() -> None:
-        crowd = Crowd(FairSlots(1, 3))
-        works = crowd.start("a", "a", "a", "a", "b", "a")
-        await settle()
-        refused = [work for work in works if work.done()]
-        assert refused == [works[3], works[5]]
-        for work in refused:
-            with pytest.raises(Refused) as caught:
-                work.result()
-            assert caught.value.code is Code.REQUEST_TIMED_OUT
-        crowd.done.set()
-        await asyncio.gather(*works, return_exceptions=True)
-        assert crowd.began == ["a", "a", "b", "a"]
-
-    scenario(play)
+@run_by(scenario)
+async def test_owner_with_most_waiting_work_is_refused_first() -> None:
+    crowd = Crowd(FairSlots(1, 3))
+    works = crowd.start("a", "a", "a", "a", "b", "a")
+    await settle()
+    refused = [work for work in works if work.done()]
+    assert refused == [works[3], works[5]]
+    for work in refused:
+        with pytest.raises(Refused) as caught:
+            work.result()
+        assert caught.value.code is Code.REQUEST_TIMED_OUT
+    crowd.done.set()
+    await asyncio.gather(*works, return_exceptions=True)
+    assert crowd.began == ["a", "a", "b", "a"]
 
 
-def test_new_part_of_the_busiest_owner_displaces_work_of_its_busiest_part() -> None:
-    async def play() -> None:
-        crowd = Crowd(FairSlots(1, 3))
-        works = crowd.start("b1", "a1", "a1", "a1", "a2")
-        await settle()
-        assert [work for work in works if work.done()] == [works[3]]
-        crowd.done.set()
-        await asyncio.gather(*works, return_exceptions=True)
-        assert crowd.began == ["b1", "a1", "a2", "a1"]
-
-    scenario(play)
+@run_by(scenario)
+async def test_new_part_of_the_busiest_owner_displaces_work_of_its_busiest_part() -> None:
+    crowd = Crowd(FairSlots(1, 3))
+    works = crowd.start("b1", "a1", "a1", "a1", "a2")
+    await settle()
+    assert [work for work in works if work.done()] == [works[3]]
+    crowd.done.set()
+    await asyncio.gather(*works, return_exceptions=True)
+    assert crowd.began == ["b1", "a1", "a2", "a1"]
 
 
-def test_owner_with_very_many_parts_leaves_room_for_another_owner() -> None:
-    async def play() -> None:
-        crowd = Crowd(FairSlots(1, 4))
-        works = crowd.start("a0", "a1", "a2", "a3", "a4", "b1")
-        await settle()
-        assert [work for work in works if work.done()] == [works[4]]
-        crowd.done.set()
-        await asyncio.gather(*works, return_exceptions=True)
-        assert crowd.began == ["a0", "a1", "b1", "a2", "a3"]
-
-    scenario(play)
+@run_by(scenario)
+async def test_owner_with_very_many_parts_leaves_room_for_another_owner() -> None:
+    crowd = Crowd(FairSlots(1, 4))
+    works = crowd.start("a0", "a1", "a2", "a3", "a4", "b1")
+    await settle()
+    assert [work for work in works if work.done()] == [works[4]]
+    crowd.done.set()
+    await asyncio.gather(*works, return_exceptions=True)
+    assert crowd.began == ["a0", "a1", "b1", "a2", "a3"]
 
 
-def test_free_slot_stays_free_for_owners_that_may_run() -> None:
-    async def play() -> None:
-        slots = FairSlots(3, 100, lambda owner: slots.by_owner.get(owner, 0) < 2)
-        crowd = Crowd(slots)
-        works = crowd.start("a", "a", "a", "b", "b")
-        await settle()
-        assert crowd.began == ["a", "a", "b"] and slots.taken == 3
-        works[3].cancel()
-        await settle()
-        assert crowd.began == ["a", "a", "b", "b"], "a has two already"
-        works[0].cancel()
-        await settle()
-        assert crowd.began == ["a", "a", "b", "b", "a"]
-        crowd.done.set()
-        await asyncio.gather(*works, return_exceptions=True)
-        assert slots.by_owner == {} and slots.taken == slots.waiting == 0
-
-    scenario(play)
+@run_by(scenario)
+async def test_free_slot_stays_free_for_owners_that_may_run() -> None:
+    slots = FairSlots(3, 100, lambda owner: slots.by_owner.get(owner, 0) < 2)
+    crowd = Crowd(slots)
+    works = crowd.start("a", "a", "a", "b", "b")
+    await settle()
+    assert crowd.began == ["a", "a", "b"] and slots.taken == 3
+    works[3].cancel()
+    await settle()
+    assert crowd.began == ["a", "a", "b", "b"], "a has two already"
+    works[0].cancel()
+    await settle()
+    assert crowd.began == ["a", "a", "b", "b", "a"]
+    crowd.done.set()
+    await asyncio.gather(*works, return_exceptions=True)
+    assert slots.by_owner == {} and slots.taken == slots.waiting == 0

@@ -13,6 +13,7 @@ from functools import partial
 
 import pytest
 
+from tests.scenario import run_alone, run_by
 from tiered.errors import Unavailable
 from tiered.spending import spent_by
 from tiered.thread_pool import ThreadPool, end_if_abandoned
@@ -90,23 +91,20 @@ def test_call_over_its_deadline_continues_and_keeps_its_thread() -> None:
     asyncio.run(main())
 
 
-def test_waiting_caller_that_is_cancelled_takes_no_thread() -> None:
+@run_by(run_alone)
+async def test_waiting_caller_that_is_cancelled_takes_no_thread() -> None:
     release = threading.Event()
-
-    async def main() -> None:
-        workers = ThreadPool("test", 1)
-        first = asyncio.ensure_future(workers.run(lambda: release.wait(10), 10))
-        await asyncio.sleep(0)
-        second = asyncio.ensure_future(workers.run(lambda: True, 10))
-        await asyncio.sleep(0)
-        second.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await second
-        release.set()
-        assert await first and await workers.run(lambda: True, 10)
-        workers.close()
-
-    asyncio.run(main())
+    workers = ThreadPool("test", 1)
+    first = asyncio.ensure_future(workers.run(lambda: release.wait(10), 10))
+    await asyncio.sleep(0)
+    second = asyncio.ensure_future(workers.run(lambda: True, 10))
+    await asyncio.sleep(0)
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    release.set()
+    assert await first and await workers.run(lambda: True, 10)
+    workers.close()
 
 
 def test_cancelled_call_keeps_nothing_in_memory_while_it_waits() -> None:
@@ -159,30 +157,27 @@ def test_call_that_fails_keeps_nothing_in_memory() -> None:
         gc.enable()
 
 
-def test_waiting_calls_are_bounded_and_cancelled_by_close() -> None:
+@run_by(run_alone)
+async def test_waiting_calls_are_bounded_and_cancelled_by_close() -> None:
     release = threading.Event()
-
-    async def main() -> None:
-        workers = ThreadPool("bounded", 1, waiting_max=1)
-        running = asyncio.ensure_future(workers.run(release.wait, 10))
-        while not (threads := thread_names("tiered-bounded")) or workers._jobs.qsize():
-            await asyncio.sleep(0)
-        waiting = asyncio.ensure_future(workers.run(release.wait, 10))
+    workers = ThreadPool("bounded", 1, waiting_max=1)
+    running = asyncio.ensure_future(workers.run(release.wait, 10))
+    while not (threads := thread_names("tiered-bounded")) or workers._jobs.qsize():
         await asyncio.sleep(0)
-        with pytest.raises(Unavailable, match="have 1 calls waiting"):
-            await workers.run(release.wait, 10)
-        workers.close()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        with pytest.raises(Unavailable, match="are closed"):
-            await workers.run(release.wait, 10)
-        release.set()
-        assert await running, "what has begun ends by itself"
-        for thread in threads:
-            thread.join(10)
-        assert not thread_names("tiered-bounded")
-
-    asyncio.run(main())
+    waiting = asyncio.ensure_future(workers.run(release.wait, 10))
+    await asyncio.sleep(0)
+    with pytest.raises(Unavailable, match="have 1 calls waiting"):
+        await workers.run(release.wait, 10)
+    workers.close()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    with pytest.raises(Unavailable, match="are closed"):
+        await workers.run(release.wait, 10)
+    release.set()
+    assert await running, "what has begun ends by itself"
+    for thread in threads:
+        thread.join(10)
+    assert not thread_names("tiered-bounded")
 
 
 def thread_names(name: str) -> list[threading.Thread]:
@@ -209,21 +204,19 @@ def burn_and_fail(seconds: float) -> float:
     return 1 / 0
 
 
-def test_spender_pays_for_the_cpu_time_of_its_calls_alone() -> None:
-    async def scenario() -> None:
-        pool, payer = ThreadPool("test", 2), Spending()
-        with spent_by(payer):
-            other = asyncio.create_task(pool.run(lambda: burn(0.01)))
-            with pytest.raises(ZeroDivisionError):
-                await pool.run(partial(burn_and_fail, 0.01))
-            await other
-        charged = payer.spent_ns
-        assert charged >= 20_000_000
-        await pool.run(lambda: burn(0.01))
-        assert payer.spent_ns == charged
-        pool.close()
-
-    asyncio.run(scenario())
+@run_by(run_alone)
+async def test_spender_pays_for_the_cpu_time_of_its_calls_alone() -> None:
+    pool, payer = ThreadPool("test", 2), Spending()
+    with spent_by(payer):
+        other = asyncio.create_task(pool.run(lambda: burn(0.01)))
+        with pytest.raises(ZeroDivisionError):
+            await pool.run(partial(burn_and_fail, 0.01))
+        await other
+    charged = payer.spent_ns
+    assert charged >= 20_000_000
+    await pool.run(lambda: burn(0.01))
+    assert payer.spent_ns == charged
+    pool.close()
 
 
 def test_long_work_ends_between_its_pieces_once_nobody_waits() -> None:
