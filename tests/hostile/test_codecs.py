@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.hostile.attacks import attack
+from tests.hostile.attacks import attack, chosen
 from tests.hostile.target import AttackedBroker, scale
 from tests.hostile.test_records import now_ms, produce
 from tiered.config.settings import Settings, topic_rows
@@ -114,14 +114,6 @@ def test_each_way_to_write_and_each_codec_has_an_attack() -> None:
     assert {name for name in topic_rows() if name.startswith("compression.") and name.endswith(".level")} == {
         name for name in LIMITS if name.startswith("compression.")
     }
-
-
-def chosen(cases: Iterable[Any], often: Collection[Any]) -> list[Any]:
-    """Returns the cases; `make test` runs those of them that are in `often`."""
-    return [
-        pytest.param(*(each if isinstance(each, tuple) else (each,)), marks=() if each in often else pytest.mark.also)
-        for each in cases
-    ]
 
 
 @pytest.mark.parametrize(("codec", "level"), chosen(LEVELS, [("snappy", ""), LEVELS[-1]]))
