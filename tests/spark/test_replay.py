@@ -113,7 +113,7 @@ def test_letter_ahead_of_the_rows_stays(site: Site, monkeypatch: pytest.MonkeyPa
         def kill(*arguments: Any, **more: Any) -> bool:
             raise Killed
 
-        patch.setattr(TypedTable, "append", kill)
+        patch.setattr(TypedTable, "commit", kill)
         with pytest.raises(Killed):
             site.load()
     assert run(site).left == 3
@@ -129,7 +129,7 @@ def test_letter_ahead_of_the_rows_stays_though_it_fits(site: Site, monkeypatch: 
         def kill(*arguments: Any, **more: Any) -> bool:
             raise Killed
 
-        patch.setattr(TypedTable, "append", kill)
+        patch.setattr(TypedTable, "commit", kill)
         with pytest.raises(Killed):
             site.load()
     ahead = 0, site.typed().loaded_offsets()[0]

@@ -249,22 +249,21 @@ class Killed(Exception):
     """Stands for a kill: nothing after it runs."""
 
 
-@pytest.mark.parametrize("step", ["append_letters", "append"])
+@pytest.mark.parametrize("owner", [DeadLetters, TypedTable])
 @pytest.mark.parametrize("landed", [False, True])
 def test_load_that_ends_between_its_commits_goes_on(
-    site: Site, monkeypatch: pytest.MonkeyPatch, step: str, landed: bool
+    site: Site, monkeypatch: pytest.MonkeyPatch, owner: Any, landed: bool
 ) -> None:
     site.write(encode({"a": 1}, {"a": "dead"}, {"a": 2}))
     with monkeypatch.context() as patch:
-        owner = DeadLetters if step == "append_letters" else TypedTable
-        real = getattr(owner, step)
+        real = owner.commit
 
         def kill(*arguments: Any, **more: Any) -> bool:
             if landed:
                 real(*arguments, **more)
             raise Killed
 
-        patch.setattr(owner, step, kill)
+        patch.setattr(owner, "commit", kill)
         with pytest.raises(Killed):
             site.load()
     site.write(encode({"a": 3, "b": 1}, {"a": "dead too"}))
@@ -356,11 +355,11 @@ def test_two_late_loads_do_not_double_a_dead_letter(site: Site, monkeypatch: pyt
 
     def create(self: DeadLetters, *arguments: Any) -> bool:
         monkeypatch.setattr(DeadLetters, "create", real)
-        assert site.dead().append_letters([file], [], letters.metadata, version)
+        assert site.dead().commit([file], [], metadata=letters.metadata, unchanged_since=version)
         return real(self, *arguments)
 
     monkeypatch.setattr(DeadLetters, "create", create)
-    assert not letters.append_letters([file], [], letters.metadata, version)
+    assert not letters.commit([file], [], metadata=letters.metadata, unchanged_since=version)
 
 
 def test_field_with_the_name_of_the_items_of_an_array_ends_no_load(site: Site) -> None:

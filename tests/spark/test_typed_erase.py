@@ -114,8 +114,8 @@ def erase_before(site: Site, monkeypatch: pytest.MonkeyPatch, owner: Any, name: 
     ("owner", "name"),
     [
         (typed_load.ValuesTarget, "task"),
-        (DeadLetters, "append_letters"),
-        (TypedTable, "append"),
+        (DeadLetters, "commit"),
+        (TypedTable, "commit"),
         (TypedTable, "grow"),
     ],
 )
@@ -145,22 +145,22 @@ def test_rows_of_a_load_that_commits_while_files_are_read_are_erased(
     site.write(encode({"x": 1}))
     site.load()
     site.write(encode({"x": 2}, {"x": "text"}))
-    real_append, real_take_out = owner.append, owner.take_out
+    real_commit, real_take_out = owner.commit, owner.take_out
 
-    def append(table: Any, *arguments: Any, **more: Any) -> bool:
+    def commit(table: Any, *arguments: Any, **more: Any) -> bool:
         def take_out(other: Any, *taken: Any) -> bool:
             if type(other) is owner:
                 monkeypatch.setattr(owner, "take_out", real_take_out)
-                assert real_append(table, *arguments, **more)
+                assert real_commit(table, *arguments, **more)
             return bool(real_take_out(other, *taken))
 
-        monkeypatch.setattr(owner, "append", real_append)
+        monkeypatch.setattr(owner, "commit", real_commit)
         monkeypatch.setattr(owner, "take_out", take_out)
         record(site, (1, 3))
         remove(site)
         return False
 
-    monkeypatch.setattr(owner, "append", append)
+    monkeypatch.setattr(owner, "commit", commit)
     site.load()
     assert held(site) == ([(0, 0)], [])
     assert is_proved(site)

@@ -41,7 +41,9 @@ FIELD_IDS = {
     name: number for number, name in enumerate((*COLUMNS, "headers.element", "headers.key", "headers.value"), 1)
 }
 """Ids of the columns in the Parquet files, in Iceberg's order. Delta ignores them while column mapping is off."""
-PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
+MEASURED = ("partition", "offset", "timestamp")
+"""Columns with statistics."""
+PROTOCOL: Json = {"minReaderVersion": 1, "minWriterVersion": 2}
 
 EARLIEST_US, LATEST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 """The years 1 to 9999. A timestamp outside of them gets no statistics: calendars of Delta's readers lack it."""
@@ -156,24 +158,36 @@ class Advance(NamedTuple):
     end: int
 
 
-def creation_actions(topic: str, topic_id: str, unique: str, now_ms: int) -> list[str]:
+def creation_actions(
+    topic: str,
+    topic_id: str,
+    schema: Json,
+    unique: str,
+    now_ms: int,
+    *,
+    prefix: str = "",
+    properties: Mapping[str, str] | None = None,
+    protocol: Json = PROTOCOL,
+) -> list[str]:
     """Returns the JSON lines that create a table, for its first commit. `unique` is a UUID.
 
-    The topic's id in the properties keeps rows of a deleted and re-created topic out of the old table.
+    The topic's id in the properties keeps rows of a deleted and re-created topic out of the old table. The columns of
+    the record have their names behind `prefix`.
     """
     metadata = {
         "id": unique,
         "format": {"provider": "parquet", "options": {}},
-        "schemaString": json.dumps(SCHEMA),
+        "schemaString": json.dumps(schema),
         "partitionColumns": [],
         "configuration": {
             TOPIC_ID: topic_id,
             TOPIC_NAME: topic,
-            "delta.dataSkippingStatsColumns": "partition,offset,timestamp",
+            "delta.dataSkippingStatsColumns": ",".join(f"{prefix}{name}" for name in MEASURED),
+            **(properties or {}),
         },
         "createdTime": now_ms,
     }
-    return [json.dumps({"protocol": PROTOCOL}), json.dumps({"metaData": metadata})]
+    return [json.dumps({"protocol": protocol}), json.dumps({"metaData": metadata})]
 
 
 def app_id(topic_id: str, partition: int) -> str:
@@ -187,9 +201,11 @@ def loaded_offsets(transactions: Mapping[str, int], topic_id: str) -> dict[int, 
     return {int(app[len(mine) :]): version for app, version in transactions.items() if app.startswith(mine)}
 
 
-def commit_actions(topic_id: str, files: Iterable[LoadedFile], advances: Sequence[Advance], now_ms: int) -> list[str]:
+def commit_actions(
+    topic_id: str, files: Iterable[LoadedFile], advances: Sequence[Advance], now_ms: int, prefix: str = ""
+) -> list[str]:
     """Returns the JSON lines of one commit: each file, then each partition's new version."""
-    lines = [add_action(file) for file in files]
+    lines = [add_action(file, prefix) for file in files]
     for step in advances:
         txn = {"appId": app_id(topic_id, step.partition), "version": step.end, "lastUpdated": now_ms}
         lines.append(json.dumps({"txn": txn}))

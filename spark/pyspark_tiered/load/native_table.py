@@ -45,6 +45,8 @@ class NativeTable:
     """The way out if the table has rows that no identifier covers."""
     restored_by = topic_table.RESTORED_BY
     """The way out if others removed rows."""
+    prefix = ""
+    """Stands before the names of the record's columns."""
     file_form: FileForm | None = None
     """Form of the table's files; None if the metadata of each version say it."""
 
@@ -88,30 +90,61 @@ class NativeTable:
         """Returns the number of requests for this table so far by verb."""
         return self.folder.count_requests()
 
-    def check_writable(self, now: Snapshot) -> None:
+    def check_writable(self, state: TableState) -> None:
         """Raises `Refused` if the table asks of its writers what a load does not keep."""
-        if now.version >= 0:
-            table_features.check_append(now.state.metadata, self.url)
+        if state.version >= 0:
+            table_features.check_append(state.metadata, self.url)
 
     def snapshot(self) -> Snapshot:
         """Returns the table as it is now. Raises `Refused` if it holds another topic, or an older one of this name."""
         self._read_on()
         return Snapshot(self.folder, self._state, self._log.recent, self.topic_id, self.file_form)
 
-    def commit(self, files: Sequence[LoadedFile], advances: Sequence[Advance], **mark_fields: Any) -> bool:
+    def commit(
+        self,
+        files: Sequence[LoadedFile],
+        advances: Sequence[Advance],
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        unchanged_since: int | None = None,
+        **mark_fields: Any,
+    ) -> bool:
         """Commits files and advances. Returns false if another writer committed first: then plan again.
 
-        The first commit creates the table. `mark_fields` go into the mark. Raises `Unavailable` if the commit failed
-        and the table, read again, is unchanged: the same call may be repeated.
+        The first commit creates a raw table. `metadata` is that of the plan; None: that of today. Nobody else may
+        have committed after the version `unchanged_since`. `mark_fields` go into the mark. Raises `Unavailable` if
+        the commit failed and the table, read again, is unchanged: the same call may be repeated.
         """
-        self._read_on()
-        if files and self._state.version >= 0:
-            table_features.check_append(self._state.metadata, self.url)
         mark = self.encode_mark(files, advances, **({"checked": self.checked_version} | mark_fields))
-        if not self._commit(files, advances, mark, delta_state.append_operation(files)):
-            return False
+
+        def is_valid(state: TableState) -> bool:
+            nonlocal metadata
+            if files:
+                self.check_writable(state)
+            metadata = state.metadata if metadata is None else metadata
+            is_unchanged = unchanged_since is None or state.version == unchanged_since
+            return is_unchanged and state.metadata == metadata and state.is_at_start(self.topic_id, advances)
+
+        def actions(now_ms: int) -> list[str]:
+            lines = table_form.commit_actions(self.topic_id, files, advances, now_ms, self.prefix)
+            if self._state.version < 0:
+                lines = self.creation_actions(table_form.SCHEMA, now_ms) + lines
+            return lines
+
+        try:
+            if not self.create(actions, is_valid, mark, delta_state.append_operation(files)):
+                return False
+        except UnclearOutcome as failure:
+            return self.judge_unclear_commit(files, advances, str(failure))
         self.newest_mark = mark_fields
         return True
+
+    def creation_actions(self, schema: Mapping[str, Any], now_ms: int, **more: Any) -> list[str]:
+        """Returns the JSON lines that create the table."""
+        unique = str(uuid.uuid4())
+        return table_form.creation_actions(
+            self.topic, self.topic_id, dict(schema), unique, now_ms, prefix=self.prefix, **more
+        )
 
     @property
     def was_found(self) -> bool:
@@ -134,7 +167,7 @@ class NativeTable:
         table records so.
         """
         now = self.snapshot()
-        self.check_writable(now)
+        self.check_writable(now.state)
         loaded = now.loaded_offsets()
         if now.version < 0:
             self.checked_version = now.version  # no commit yet, so there is nothing to check
@@ -279,25 +312,6 @@ class NativeTable:
 
     def _upload(self, table_url: str, scratch: str, name: str) -> None:
         self.folder.upload(scratch, name)
-
-    def _commit(self, files: Sequence[LoadedFile], advances: Sequence[Advance], mark: str, operation: Any) -> bool:
-        metadata = self._state.metadata
-        for _ in range(ATTEMPTS):
-            state = self._state
-            if state.metadata is not metadata or not state.is_at_start(self.topic_id, advances):
-                log.info("another loader committed first table=%s", self.url)
-                return False
-            now_ms = time.time_ns() // 1_000_000
-            lines = table_form.commit_actions(self.topic_id, files, advances, now_ms)
-            if state.version < 0:
-                lines = table_form.creation_actions(self.topic, self.topic_id, str(uuid.uuid4()), now_ms) + lines
-            try:
-                if self._create_commit(lines, mark, operation, now_ms):
-                    return True
-            except UnclearOutcome as failure:
-                return self.judge_unclear_commit(files, advances, str(failure))
-            self._read_on()
-        raise Unavailable(f"{ATTEMPTS} other commits to {self.url} came first: try again")
 
     def create(
         self,

@@ -18,7 +18,7 @@ from pyspark_tiered.delta.data_files import TableFile, load_column, read_stored_
 from pyspark_tiered.delta.delta_state import TableState
 from pyspark_tiered.delta.log_folder import UnclearOutcome
 from pyspark_tiered.delta.snapshot import Snapshot
-from pyspark_tiered.delta.table_form import Advance, FileRun, LoadedFile, Range, ReplacedFile, table_schema
+from pyspark_tiered.delta.table_form import MEASURED, Advance, FileRun, LoadedFile, Range, ReplacedFile, table_schema
 from pyspark_tiered.load.file_writer import new_file
 from pyspark_tiered.load.native_table import NativeTable
 from pyspark_tiered.proof.comparison import FaultyRange, may_hold_any
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MEASURED = ("partition", "offset", "timestamp")
-"""Columns with statistics."""
 NOTHING: Mapping[int, Sequence[Range]] = {}
 RUNS_MAX = 256
 """Partitions of a file whose ranges its tag names."""
@@ -59,7 +57,7 @@ def rewrite_table(
     if to_remove:
         table_features.check_removal(at.properties(), table.url)
     if files:
-        table.check_writable(at)
+        table.check_writable(at.state)
     if not at.state.is_at_start(table.topic_id, advances):
         return False
     nowhere = any(each.partition < 0 or each.start < 0 for each in to_remove)

@@ -7,11 +7,10 @@ table then has the columns of the values; its properties say how values become c
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pyspark_tiered.delta import table_form
-from pyspark_tiered.delta.table_form import Advance, LoadedFile
 from pyspark_tiered.typed.ddl import parse_ddl, parse_key_ddl
 from pyspark_tiered.typed.kinds import (
     JSON_NAME,
@@ -50,28 +49,8 @@ ERASURES = "tiered.erasures"
 DEAD_OF = "tiered.dead.letters"
 """Property of a table of dead letters."""
 DEAD_COLUMNS = ("_partition", "_offset", "_timestamp", "_key", "_value", "_headers", "_error")
-STATISTICS = "_partition,_offset,_timestamp"
-
-_HEADERS = {
-    "type": "array",
-    "elementType": {
-        "type": "struct",
-        "fields": [
-            {"name": "key", "type": "string", "nullable": True, "metadata": {}},
-            {"name": "value", "type": "binary", "nullable": True, "metadata": {}},
-        ],
-    },
-    "containsNull": True,
-}
-_TYPES: dict[str, str | Json] = {
-    "_partition": "integer",
-    "_offset": "long",
-    "_timestamp": "timestamp",
-    "_key": "binary",
-    "_value": "binary",
-    "_headers": _HEADERS,
-    "_error": "string",
-}
+_RAW_TYPES = {field["name"]: field["type"] for field in table_form.SCHEMA["fields"]}
+_TYPES: dict[str, str | Json] = {name: _RAW_TYPES.get(name[1:], "string") for name in DEAD_COLUMNS}
 RAW_COLUMNS = {f"_{name}" for name in table_form.COLUMNS}
 """Columns of a typed table or of dead letters that are those of a raw table, behind an underscore."""
 FIELD_IDS = {name: number for number, name in enumerate(_TYPES, 1)}
@@ -81,7 +60,7 @@ FIELD_IDS = {name: number for number, name in enumerate(_TYPES, 1)}
 VARIANT_KIND = "variant"
 VARIANT_FEATURE = "variantType"
 """Delta's name for tables with variants."""
-VARIANT_PROTOCOL = {
+VARIANT_PROTOCOL: Json = {
     "minReaderVersion": 3,
     "minWriterVersion": 7,
     "readerFeatures": [VARIANT_FEATURE],
@@ -172,10 +151,14 @@ def describe_other_columns(metadata: Mapping[str, Any], wanted: Sequence[str]) -
     return ""
 
 
+def schema_of(fields: Sequence[Json]) -> Json:
+    """Returns these fields as Delta's schema."""
+    return {"type": "struct", "fields": list(fields)}
+
+
 def metadata_action(metadata: Json, fields: Sequence[Json]) -> str:
     """Returns the action that gives a table other columns."""
-    schema = {"type": "struct", "fields": list(fields)}
-    return json.dumps({"metaData": {**metadata, "schemaString": json.dumps(schema)}})
+    return json.dumps({"metaData": {**metadata, "schemaString": json.dumps(schema_of(fields))}})
 
 
 def property_action(metadata: Json, name: str, value: str) -> str:
@@ -195,31 +178,10 @@ def heeded_erasures(properties: Mapping[str, str]) -> int:
     return int(found) if found.isdecimal() else 0
 
 
-def creation_actions(
-    topic: str, topic_id: str, fields: Sequence[Json], properties: Mapping[str, str], unique: str, now_ms: int
-) -> list[str]:
-    """Returns the JSON lines that create a table, for its first commit. `unique` is a UUID."""
-    metadata = {
-        "id": unique,
-        "format": {"provider": "parquet", "options": {}},
-        "partitionColumns": [],
-        "configuration": {
-            table_form.TOPIC_ID: topic_id,
-            table_form.TOPIC_NAME: topic,
-            "delta.dataSkippingStatsColumns": STATISTICS,
-            **properties,
-        },
-        "createdTime": now_ms,
-    }
+def protocol_of(fields: Sequence[Json]) -> Json:
+    """Returns Delta's protocol of a new table with these columns."""
     has_variants = has_variant(from_delta([field for field in fields if field["name"] not in _TYPES]))
-    protocol = VARIANT_PROTOCOL if has_variants else table_form.PROTOCOL
-    return [json.dumps({"protocol": protocol}), metadata_action(metadata, fields)]
-
-
-def commit_actions(topic_id: str, files: Iterable[LoadedFile], advances: Sequence[Advance], now_ms: int) -> list[str]:
-    """Returns the JSON lines of one commit: each file, then each partition's new version."""
-    steps = table_form.commit_actions(topic_id, (), advances, now_ms)
-    return [*(table_form.add_action(file, "_") for file in files), *steps]
+    return VARIANT_PROTOCOL if has_variants else table_form.PROTOCOL
 
 
 def replay_id(topic_id: str) -> str:

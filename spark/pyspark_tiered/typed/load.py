@@ -232,9 +232,11 @@ class ValuesTarget:
             if step.end > ends.get(step.partition, -1)
         ]
         unchanged_since = known.dead_version if any(each.has_late_letters for each in found.results) else None
-        if (steps or dead) and not letters.append_letters(dead, steps, known.dead_metadata, unchanged_since):
+        if (steps or dead) and not letters.commit(
+            dead, steps, metadata=known.dead_metadata, unchanged_since=unchanged_since
+        ):
             return False
-        if found.advances and not typed.append(found.files, found.advances, known.metadata, seen=seen):
+        if found.advances and not typed.commit(found.files, found.advances, metadata=known.metadata, seen=seen):
             return False
         self.rows += sum(file.rows for file in found.files)
         self.dead += sum(file.rows for file in dead)

@@ -7,18 +7,17 @@ the columns are those of the plan and each partition is still where its step sta
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark_tiered.delta import delta_state, table_features
-from pyspark_tiered.delta.data_files import FileForm, read_places
+from pyspark_tiered.delta.data_files import FileForm, read_places, read_stored_rows
 from pyspark_tiered.delta.delta_state import TableState
-from pyspark_tiered.delta.history import FileExtent
 from pyspark_tiered.delta.log_folder import BucketConnection, UnclearOutcome
 from pyspark_tiered.delta.snapshot import Snapshot
-from pyspark_tiered.delta.table_form import Advance, LoadedFile, Range, ReplacedFile, remove_action
+from pyspark_tiered.delta.table_form import LoadedFile, Range, ReplacedFile, commit_actions, remove_action
 from pyspark_tiered.load.native_table import NativeTable
+from pyspark_tiered.proof.comparison import may_hold_any
 from pyspark_tiered.typed import form
 from pyspark_tiered.typed.changes import FieldRule, decode_changes, encode_changes, envelope_rules
 from pyspark_tiered.typed.evolve import is_stored_as
@@ -39,7 +38,6 @@ Json = dict[str, Any]
 Places = dict[int, "NDArray[np.int64]"]
 """Offsets by partition."""
 
-BATCH_ROWS = 1 << 14
 
 MADE_AGAIN = (
     "drop it and the other table of the values, <topic>_typed or <topic>__dead: a load with --values makes both"
@@ -49,6 +47,7 @@ MADE_AGAIN = (
 class RecordTable(NativeTable):
     """A table whose first columns are those of the record."""
 
+    prefix = "_"
     repaired_by = restored_by = f"To make it again, {MADE_AGAIN}"
 
     def __init__(
@@ -94,8 +93,27 @@ class RecordTable(NativeTable):
         """Returns the table's properties."""
         return self._state.properties()
 
-    def check_writable(self, now: Any) -> None:
+    def check_writable(self, state: TableState) -> None:
         """Does nothing: a snapshot of a typed table is checked."""
+
+    def change(
+        self,
+        actions: Callable[[int], Sequence[str]],
+        is_valid: Callable[[TableState], bool],
+        operation: str,
+        files: Sequence[LoadedFile] = (),
+        **mark_fields: Any,
+    ) -> bool:
+        """Creates a commit that moves no partition. Returns false if another writer came first.
+
+        Raises `Unavailable` if the outcome is not known.
+        """
+        mark = self.encode_mark(files, [], checked=self.checked_version, **mark_fields)
+        entry = {"operation": operation, "operationParameters": {}, "isBlindAppend": False}
+        try:
+            return self.create(actions, is_valid, mark, entry)
+        except UnclearOutcome as failure:
+            raise Unavailable(f"{self.url} may have changed ({operation}): {failure}") from failure
 
     def _check_columns(self, state: TableState) -> None:
         """Does nothing: the columns of values may be any."""
@@ -114,33 +132,6 @@ class RecordTable(NativeTable):
         """Raises `Refused` if no row of the table may be removed."""
         if self.exists:
             table_features.check_removal(self.properties(), self.url)
-
-    def append(
-        self,
-        files: Sequence[LoadedFile],
-        advances: Sequence[Advance],
-        metadata: Json,
-        unchanged_since: int | None = None,
-        **mark_fields: Any,
-    ) -> bool:
-        """Commits files and advances. Returns false if another writer committed first: then plan again.
-
-        `metadata` is that of the plan; `mark_fields` go into the mark. `unchanged_since` is a version after which
-        nobody else may have committed. Raises `Unavailable` if the outcome is unclear and the table is unchanged.
-        """
-        mark = self.encode_mark(files, advances, checked=self.checked_version, **mark_fields)
-
-        def is_valid(state: TableState) -> bool:
-            is_unchanged = unchanged_since is None or state.version == unchanged_since
-            return is_unchanged and state.metadata == metadata and state.is_at_start(self.topic_id, advances)
-
-        def actions(now_ms: int) -> list[str]:
-            return form.commit_actions(self.topic_id, files, advances, now_ms)
-
-        try:
-            return self.create(actions, is_valid, mark, delta_state.append_operation(files))
-        except UnclearOutcome as failure:
-            return self.judge_unclear_commit(files, advances, str(failure))
 
     def heeded_erasures(self) -> int:
         """Returns how many erasures the table heeds."""
@@ -170,12 +161,7 @@ class RecordTable(NativeTable):
             brought = (add for key, add in state.files.items() if key not in held)
             return state.metadata == before and state.has_files(old) and not any(map(may_hold_erased, brought))
 
-        rows = sum(each.rows for each in replaced)
-        mark = self.encode_mark(new, [], checked=self.checked_version, erased=rows)
-        try:
-            return self.create(actions, is_valid, mark, _ERASE)
-        except UnclearOutcome as failure:
-            raise Unavailable(f"rows may have been erased from {self.url}: {failure}") from failure
+        return self.change(actions, is_valid, "ERASE", new, erased=sum(each.rows for each in replaced))
 
     def places(self, files: Sequence[Json] | None = None) -> Places:
         """Returns the offsets of all rows, or of those in some files, in any order."""
@@ -183,11 +169,7 @@ class RecordTable(NativeTable):
 
     def _files_with(self, ranges: Mapping[int, Range]) -> list[Json]:
         """Returns the files that may hold rows in a range of each partition."""
-        return [
-            add
-            for add in self.files()
-            if any(may_hold(extent, *each) for extent in delta_state.file_extents(add) for each in ranges.items())
-        ]
+        return [add for add in self.files() if may_hold_any(add, {number: [each] for number, each in ranges.items()})]
 
     def _read_places(self, files: Sequence[Json]) -> Places:
         """Returns the offsets of rows by partition."""
@@ -212,10 +194,6 @@ class RecordTable(NativeTable):
     def version(self) -> int:
         """Returns the version that was read last; -1 if there is no table."""
         return self._state.version
-
-    def metadata_mark(self) -> str:
-        """Returns the `userMetadata` of a commit that brings no rows."""
-        return self.encode_mark([], [], checked=self.checked_version)
 
 
 class TypedTable(RecordTable):
@@ -253,10 +231,7 @@ class TypedTable(RecordTable):
         def actions(now_ms: int) -> list[str]:
             return [form.property_action(before, form.CHANGES, encode_changes(changes))]
 
-        try:
-            return self.create(actions, lambda state: state.metadata == before, self.metadata_mark(), _SET_RULES)
-        except UnclearOutcome as failure:
-            raise Unavailable(f"the rules of {self.url} may have changed: {failure}") from failure
+        return self.change(actions, lambda state: state.metadata == before, "SET TBLPROPERTIES")
 
     def set_schema(self, schema: StructOf, rules: ValueRules) -> bool:
         """Commits other columns; the first time this creates the table. Returns false if another writer came first."""
@@ -265,18 +240,11 @@ class TypedTable(RecordTable):
 
         def actions(now_ms: int) -> list[str]:
             if self._state.version < 0:
-                properties = form.typed_properties(rules)
-                unique = str(uuid.uuid4())
-                return form.creation_actions(self.topic, self.topic_id, fields, properties, unique, now_ms)
+                properties, protocol = form.typed_properties(rules), form.protocol_of(fields)
+                return self.creation_actions(form.schema_of(fields), now_ms, properties=properties, protocol=protocol)
             return [form.metadata_action(before, fields)]
 
-        def is_valid(state: TableState) -> bool:
-            return state.metadata == before
-
-        try:
-            return self.create(actions, is_valid, self.metadata_mark(), _SET_COLUMNS)
-        except UnclearOutcome as failure:
-            raise Unavailable(f"the columns of {self.url} may have changed: {failure}") from failure
+        return self.change(actions, lambda state: state.metadata == before, "CHANGE COLUMNS")
 
     def rewrite(self, schema: StructOf, changes: Sequence[FieldRule] | None = None) -> bool:
         """Gives the table other columns, and writes its files again; `changes` are new rules, if there are any.
@@ -299,10 +267,7 @@ class TypedTable(RecordTable):
         def is_valid(state: TableState) -> bool:
             return state.metadata == before and set(state.files) == held
 
-        try:
-            return self.create(actions, is_valid, self.metadata_mark(), _SET_COLUMNS)
-        except UnclearOutcome as failure:
-            raise Unavailable(f"the columns of {self.url} may have changed: {failure}") from failure
+        return self.change(actions, is_valid, "CHANGE COLUMNS")
 
     def grow(self, schema: StructOf) -> bool:
         """Gives the table the columns that values need. Returns false if another writer came first."""
@@ -333,7 +298,7 @@ class TypedTable(RecordTable):
 
         def actions(now_ms: int) -> list[str]:
             counted = form.replay_action(self.topic_id, replays + 1, now_ms)
-            return [*form.commit_actions(self.topic_id, files, [], now_ms), counted]
+            return [*commit_actions(self.topic_id, files, [], now_ms, self.prefix), counted]
 
         def is_valid(state: TableState) -> bool:
             return state.metadata == metadata and state.versions().get(form.replay_id(self.topic_id), 0) == replays
@@ -355,23 +320,10 @@ class DeadLetters(RecordTable):
         """Creates the table. Returns false if another writer came first."""
 
         def actions(now_ms: int) -> list[str]:
-            properties, unique = {form.DEAD_OF: self.topic}, str(uuid.uuid4())
-            return form.creation_actions(self.topic, self.topic_id, form.dead_fields(), properties, unique, now_ms)
+            schema = form.schema_of(form.dead_fields())
+            return self.creation_actions(schema, now_ms, properties={form.DEAD_OF: self.topic})
 
-        try:
-            return self.create(actions, lambda state: state.version < 0, self.metadata_mark(), _SET_COLUMNS)
-        except UnclearOutcome as failure:
-            raise Unavailable(f"{self.url} may have been created: {failure}") from failure
-
-    def append_letters(
-        self,
-        files: Sequence[LoadedFile],
-        advances: Sequence[Advance],
-        metadata: Json,
-        unchanged_since: int | None = None,
-    ) -> bool:
-        """Commits dead letters, as `append` does."""
-        return self.append(files, advances, metadata, unchanged_since)
+        return self.change(actions, lambda state: state.version < 0, "CHANGE COLUMNS")
 
     def offsets(self, ranges: Mapping[int, Range]) -> dict[int, tuple[int, ...]]:
         """Returns the offsets of the dead letters in a range of each partition."""
@@ -390,45 +342,22 @@ class DeadLetters(RecordTable):
     def read(self, files: Sequence[Json]) -> Iterator[tuple[int, pyarrow.RecordBatch]]:
         """Yields the letters in files, some of one partition at a time."""
         import pyarrow.compute as pc
-        import pyarrow.parquet as pq
 
         for add in files:
-            with (
-                self.folder.local(delta_state.file_path(add, self.url)) as path,
-                pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file,
-            ):
-                for batch in file.iter_batches(BATCH_ROWS, columns=list(DEAD_COLUMNS), use_threads=False):
-                    partitions = batch.column("_partition")
-                    for number in pc.unique(partitions).to_pylist():
-                        yield number, batch.filter(pc.equal(partitions, number)).select(list(DEAD_COLUMNS))
+            for batch, _ in read_stored_rows(self.folder, add, DEAD_COLUMNS):
+                partitions = batch.column("_partition")
+                for number in pc.unique(partitions).to_pylist():
+                    yield number, batch.filter(pc.equal(partitions, number)).select(list(DEAD_COLUMNS))
 
     def replace_files(self, old: Sequence[Json], new: Sequence[LoadedFile]) -> bool:
         """Commits new files in the place of old ones. Returns false if another writer has removed one of these."""
 
         def actions(now_ms: int) -> list[str]:
             removed = [remove_action(add, now_ms, changes_data=True) for add in old]
-            return [*removed, *form.commit_actions(self.topic_id, new, [], now_ms)]
+            return [*removed, *commit_actions(self.topic_id, new, [], now_ms, self.prefix)]
 
         def is_valid(state: TableState) -> bool:
             self.check_removal()
             return state.has_files(old)
 
-        mark = self.encode_mark(new, [], checked=self.checked_version)
-        try:
-            return self.create(actions, is_valid, mark, _REPLACE_FILES)
-        except UnclearOutcome as failure:
-            raise Unavailable(f"the files of {self.url} may have been replaced: {failure}") from failure
-
-
-def may_hold(extent: FileExtent, partition: int, offsets: Range) -> bool:
-    """True if a file may have a row of a partition with one of these offsets."""
-    first, last, high, low = extent
-    if first is None or last is None or low is None or high is None:
-        return True
-    return bool(first <= partition <= last and low < offsets[1] and high >= offsets[0])
-
-
-_REPLACE_FILES: Json = {"operation": "REPLAY", "operationParameters": {}, "isBlindAppend": False}
-_SET_RULES: Json = {"operation": "SET TBLPROPERTIES", "operationParameters": {}, "isBlindAppend": False}
-_ERASE: Json = {"operation": "ERASE", "operationParameters": {}, "isBlindAppend": False}
-_SET_COLUMNS: Json = {"operation": "CHANGE COLUMNS", "operationParameters": {}, "isBlindAppend": False}
+        return self.change(actions, is_valid, "REPLAY", new)
