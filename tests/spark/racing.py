@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -60,14 +61,14 @@ def owner(spark: SparkSession, log_store: str, path: str) -> str:
 
 def commits(spark: SparkSession, driver: str, table: str, partition: int, count: int) -> int:
     """Moves a partition forward by ten offsets until `count` commits were acknowledged."""
-    delta = NativeTable(table, "race", "race")
     told = 0
-    while told < count:
-        start = delta.loaded_offsets().get(partition, -1)
-        end = max(start, 0) + 10
-        run = FileRun(partition, 10, end - 10, end - 1, 0, 0)
-        file = LoadedFile(f"{driver}-{partition}-{end}.parquet", 1, 0, (run,))
-        told += delta.commit([file], [Advance(partition, start, end)])
+    with closing(NativeTable(table, "race", "race")) as delta:
+        while told < count:
+            start = delta.loaded_offsets().get(partition, -1)
+            end = max(start, 0) + 10
+            run = FileRun(partition, 10, end - 10, end - 1, 0, 0)
+            file = LoadedFile(f"{driver}-{partition}-{end}.parquet", 1, 0, (run,))
+            told += delta.commit([file], [Advance(partition, start, end)])
     return told
 
 

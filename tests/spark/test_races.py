@@ -103,11 +103,11 @@ def test_two_loaders_move_a_partition_once_per_acknowledged_commit(
     spark: SparkSession, other: OtherDriver, folder: Callable[[str], str], place: str
 ) -> None:
     url = folder(place)
-    table = NativeTable(url, "race", "race")
     other.start("commits", url, 0, 4)
     told = racing.commits(spark, "self", url, 0, 4) + other.result()
     assert told == 8
-    assert table.loaded_offsets() == {0: 80}
+    with closing(NativeTable(url, "race", "race")) as table:
+        assert table.loaded_offsets() == {0: 80}
 
 
 @pytest.mark.also
@@ -116,10 +116,10 @@ def test_loaders_of_different_partitions_both_commit_everything(
     spark: SparkSession, other: OtherDriver, folder: Callable[[str], str], place: str
 ) -> None:
     url = folder(place)
-    table = NativeTable(url, "race", "race")
     other.start("commits", url, 1, 4)
     racing.commits(spark, "self", url, 0, 4)
     other.result()
-    assert table.loaded_offsets() == {0: 40, 1: 40}
+    with closing(NativeTable(url, "race", "race")) as table:
+        assert table.loaded_offsets() == {0: 40, 1: 40}
     log = spark.read.json(f"{url}/_delta_log/*.json")
     assert log.where("add is not null").count() == 8
