@@ -304,15 +304,18 @@ class _Reader:
 
     def _check_unknown(self, cells: Cells, unknown: set[str], rows: Rows) -> None:
         """Notes values with a field that has no column: only nulls, empty arrays and empty objects have none."""
+        empty: dict[tuple[int, str], Cells] = {}
         for row, cell in zip(rows(), cells, strict=True):
             for name in unknown.intersection(cell or ()):
                 if _is_empty(cell[name]):
                     self.colons += _count_colons(cell[name])
-                    if not _have_one_type([cell[name]]):
-                        self.leafless.setdefault(row, f"{name[:40]!a} has items of several types")
+                    empty.setdefault((row, name), []).append(cell[name])
                 else:
                     named = KEY_COLUMN if name == KEY else name
                     self.unfit.setdefault(row, f"{named[:40]!a} has no column")
+        for (row, name), found in empty.items():  # of all items of a list in the row
+            if not _have_one_type(found):
+                self.leafless.setdefault(row, f"{name[:40]!a} has items of several types")
 
 
 def canonical_json(value: Any) -> bytes | None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pyspark_tiered.proof.comparison import compare_rows
@@ -72,6 +72,8 @@ EMPTIES: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(EMPTIES, st.sampled_from(["z", "a", "c", "i"]))
+@example([{"a": []}, {"a": {}}], "c")
+@example([{"a": []}, {"a": None}, {"a": [[]]}], "c")
 def test_value_without_a_leaf_fits_if_the_first_parser_takes_it(value: Any, name: str) -> None:
     text = json.dumps({name: value}).encode()
     found = reparse([text, b"{}"], SCHEMA)
