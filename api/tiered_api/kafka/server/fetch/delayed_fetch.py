@@ -20,7 +20,7 @@ from tiered_api.kafka.server.fetch import frames
 from tiered_api.kafka.server.fetch.cold_reads import ColdRead
 from tiered_api.kafka.server.fetch.fetch_context import FetchConnection, FetchContext
 from tiered_api.kafka.server.fetch.frames import ParsedFetch, Part, PartitionResult, RequestedPartition, RequestedTopic
-from tiered_api.kafka.server.fetch.parking import Parking
+from tiered_api.kafka.server.fetch.parking import CLOSE_LISTENERS, Parking
 from tiered_api.kafka.server.slots.response_slot import ResponseSlot
 
 WAIT_MAX_MS = 300_000
@@ -302,10 +302,18 @@ class DelayedFetch:
 
     def unpark(self) -> ResponseSlot | None:
         """Stops waiting. Returns the slot of the reply, None if the fetch is not parked."""
-        for replica, place in self._watched:
-            replica.remove_listener(self, place)
-        self._watched.clear()
         return self._parking.unpark(self)
+
+    def on_close(self) -> None:
+        """Stops waiting, because the connection is closed."""
+        self._parking.unpark(self, CLOSE_LISTENERS)
+
+    def remove_listeners(self, most: int) -> bool:
+        """Removes at most so many listeners. Returns True if more are left."""
+        for replica, place in self._watched[-most:]:
+            replica.remove_listener(self, place)
+        del self._watched[-most:]
+        return bool(self._watched)
 
     def complete(self) -> None:
         """Replies with what there is."""

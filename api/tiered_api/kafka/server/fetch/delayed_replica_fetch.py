@@ -17,7 +17,7 @@ from tiered.replication.read_result import FollowerReadResult
 from tiered_api.kafka.server.fetch import frames, replica_frames
 from tiered_api.kafka.server.fetch.follower_states import FollowerStates, LastReply
 from tiered_api.kafka.server.fetch.frames import PartitionResult
-from tiered_api.kafka.server.fetch.parking import ParkedFetches, Parking
+from tiered_api.kafka.server.fetch.parking import CLOSE_LISTENERS, ParkedFetches, Parking
 from tiered_api.kafka.server.fetch.replica_frames import ParsedReplicaFetch
 from tiered_api.kafka.server.slots.response_slot import RequestConnection, ResponseSlot
 from tiered_api.kafka.server.slots.socket_writer import Part
@@ -213,11 +213,19 @@ class DelayedReplicaFetch:
 
     def unpark(self) -> ResponseSlot | None:
         """Stops waiting. Returns the slot of the reply, None if the fetch is not parked."""
-        for replica, place in self._watched:
+        return self._parking.unpark(self)
+
+    def on_close(self) -> None:
+        """Stops waiting, because the connection is closed."""
+        self._parking.unpark(self, CLOSE_LISTENERS)
+
+    def remove_listeners(self, most: int) -> bool:
+        """Removes the listeners of at most so many partitions. Returns True if more are left."""
+        for replica, place in self._watched[-most:]:
             replica.reads.remove_end_listener(self, place)
             replica.reads.remove_listener(self, place)
-        self._watched.clear()
-        return self._parking.unpark(self)
+        del self._watched[-most:]
+        return bool(self._watched)
 
     def complete(self) -> None:
         """Replies with what there is."""

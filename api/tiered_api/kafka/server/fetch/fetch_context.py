@@ -44,7 +44,7 @@ class FetchContext:
         self.sources: CallerCaches[ReadSources] = CallerCaches(self._make_sources, KNOWN_MAX)
         kafka.broker.authorization.subscribe(self.sources.clear)
         self.cold_reads = ColdReads(kafka)
-        self.parked = ParkedFetches(run_guarded)
+        self.parked = ParkedFetches(run_guarded, kafka.turns)
         self.rereads = RereadQueue(kafka)
 
     def _make_sources(self, caller: Caller) -> ReadSources:

@@ -28,7 +28,7 @@ class ReplicaFetchHandler:
     def __init__(self, context: KafkaContext, run_guarded: RunGuarded) -> None:
         self.context = context
         self.followers = FollowerStates(context)
-        self.parked = ParkedFetches(run_guarded)
+        self.parked = ParkedFetches(run_guarded, context.turns)
 
     def handle_request(
         self, connection: RequestConnection, request: ParsedReplicaFetch, correlation_id: int
