@@ -13,7 +13,8 @@ import pytest
 from tests.e2e.http_site import HttpBroker, run, wait_until
 from tests.scenario import run_by
 from tiered.controller.requests import AlterClientQuotas, QuotaAlteration
-from tiered_api.http.exchange import media_types
+from tiered_api.http.exchange import media_types, metering
+from tiered_api.http.server.server import HttpConnection
 
 RECORD = {"value": {"type": "STRING", "data": "x" * 2000}}
 APP = {"X_Client_Id": "app"}
@@ -194,3 +195,38 @@ async def test_stream_of_events_waits_until_the_quota_allows_more(site: HttpBrok
         await wait_until(lambda: throttled.value("consumer_byte_rate", "client-id app") >= 1)
         assert b"y" * 50 not in seen
         reading.cancel()
+
+
+@run_by(run, "tmp_path")
+async def test_body_is_charged_while_it_comes_and_waits_for_the_quota(
+    site: HttpBroker, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, bodies of one-byte chunks kept the broker busy until their end, whatever their client had used."""
+    monkeypatch.setattr(metering, "NAP_SECONDS", 0.01)
+    await site.create("t")
+    await put(site, request_percentage=0.0001)
+    limits = site.broker.client_quotas.find_limits("ANONYMOUS", "app")
+    assert limits is not None and limits.requests is not None
+    host, port = site.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(
+        f"POST {site.cluster}/topics/t/records:batch HTTP/1.1\r\nHost: localhost\r\nX-Client-Id: app\r\n"
+        "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n".encode()
+    )
+    assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(b"1\r\n \r\n" * 1000)
+    limit = limits.requests
+    await wait_until(lambda: site.broker.client_quotas.find_request_pause(limit) > 0)
+    (transport,) = [
+        each.transport
+        for each in site.http._listener.connections
+        if isinstance(each, HttpConnection) and each.transport is not None and not each.is_idle
+    ]
+    for _ in range(40):
+        writer.write(b"10000\r\n" + b" " * 65536 + b"\r\n")
+    await wait_until(lambda: not transport.is_reading())
+    body = json.dumps({"entries": [{"id": "1", **RECORD}]}).encode()
+    writer.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
+    await put(site, request_percentage=None)
+    assert (await reader.readline()).startswith(b"HTTP/1.1 207")
+    writer.close()

@@ -2,7 +2,8 @@
 
 The entity is the user of the login and the client id in the header `X-Client-Id`. Records that are written count by the
 bytes of the body, records that are read by the bytes of the response. The time of a request is that of its handler on
-the event loop, without waits, and the CPU time of threads that decompress, parse or render for it.
+the event loop, without waits, that of taking its body apart, and the CPU time of threads that decompress, parse or
+render for it. A body is charged while it comes: its reading pauses while the client is over its quota of time.
 """
 
 from __future__ import annotations
@@ -108,6 +109,16 @@ class HttpMeter:
         self._record(operation, count)
         return await self.rest(operation, stream)
 
+    async def pace_body(self, stream: MeteredStream) -> None:
+        """Charges the time of a body so far. Returns when the client is within its quota of time, or is lost. Nothing
+        is read meanwhile, so the client has to wait."""
+        self._record_time()
+        while (limit := self._limits.requests) is not None and stream.transport is not None:
+            pause_seconds = self._quotas.find_request_pause(limit) / 1000
+            if pause_seconds <= 0:
+                return
+            await asyncio.sleep(min(pause_seconds, NAP_SECONDS))
+
     async def rest(self, operation: str, stream: MeteredStream) -> float:
         """Waits for the pause of the client, at most `NAP_SECONDS`. Returns the seconds that are left."""
         pause_seconds = self.find_pause_ms(operation) / 1000
@@ -141,10 +152,13 @@ class HttpMeter:
         if self._limits.stored is not None:
             self._quotas.record_store_request(self._limits.stored)
 
-    def _record(self, operation: str, count: int) -> None:
+    def _record_time(self) -> None:
         spent_ns, self.spent_ns = self.spent_ns, 0
         if spent_ns and self._limits.requests is not None:
             self._quotas.record_request_time(self._limits.requests, spent_ns)
+
+    def _record(self, operation: str, count: int) -> None:
+        self._record_time()
         if count <= 0:
             return
         if operation in WRITES and self._limits.produced is not None:

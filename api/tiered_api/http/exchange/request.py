@@ -220,8 +220,8 @@ class HttpRequest(web.BaseRequest):
     async def read_body(self, most: int | None = None) -> bytes | bytearray:
         """Returns the body, decompressed: at most `most` bytes. The caller may change a bytearray.
 
-        Raises `HttpError` 413 if the body is too large, 408 if it comes too slowly, 401 or 403 if the caller lost its
-        rights meanwhile.
+        Raises `HttpError` 413 if the body is too large, 408 if it comes too slowly, 429 if that is for a quota, 401 or
+        403 if the caller lost its rights meanwhile.
         """
         limit = self.context.limits.body_bytes
         if most is not None:
@@ -264,7 +264,11 @@ class HttpRequest(web.BaseRequest):
                     if len(whole) + len(part) > limit:
                         raise self._too_large(limit)
                     whole += part
+                    if self.meter is not None and not self.content.is_eof():
+                        await self.meter.pace_body(self)
         except TimeoutError:
+            if self.meter is not None:
+                self.meter.check(self.operation)
             raise HttpError(408, f"the body did not come within {self.context.limits.body_seconds:g} s") from None
         self.set_held_memory(len(whole))
         return whole

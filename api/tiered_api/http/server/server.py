@@ -142,8 +142,15 @@ class HttpConnection(web.RequestHandler):
 
     def _parse(self, data: bytes) -> None:
         """Passes bytes to aiohttp. Bytes that are not HTTP may end a body that a handler waits for, but aiohttp reports
-        them only to the next request. So this method fails the body."""
-        super().data_received(data)
+        them only to the next request. So this method fails the body. A client with a quota pays for the time: a body of
+        very small chunks takes long."""
+        request = self._current_request
+        if not data or not isinstance(request, HttpRequest) or request.meter is None:
+            super().data_received(data)  # without data: the handler reads on, in a step that is timed
+        else:
+            begun_ns = request.context.clock.mono_ns()
+            super().data_received(data)
+            request.meter.spent_ns += request.context.clock.mono_ns() - begun_ns
         message = self._messages[-1][0] if self._messages else None
         if message is None or isinstance(message, RawRequestMessage):
             return
