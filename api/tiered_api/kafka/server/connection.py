@@ -27,7 +27,7 @@ from tiered_api.kafka.server.login import LOGIN_FRAME_BYTES, LOGIN_SECONDS, Logi
 from tiered_api.kafka.server.metering import Meter
 from tiered_api.kafka.server.produce.sequence_gaps import RefusedSequences
 from tiered_api.kafka.server.request_buffers import Frame, RequestBuffers
-from tiered_api.kafka.server.slots.request_order import PRODUCE, may_begin
+from tiered_api.kafka.server.slots.request_order import FETCH, PRODUCE, may_begin
 from tiered_api.kafka.server.slots.response_slot import SlotCharge
 from tiered_api.kafka.server.slots.socket_writer import Part, memory_bytes, send_parts
 from tiered_api.kafka.server.wrong_protocol import describe_bad_size
@@ -437,7 +437,8 @@ class ClientConnection:
         it closed the connection."""
         if self._reading or self._write_blocked or not self._stream.has_ended():
             return False
-        if self._waits_for_replies or (self._is_busy and self._waiting_key != PRODUCE):
+        is_full_of_fetches = self._waiting_key == FETCH and bool(self._slots) and self._is_full()
+        if self._waits_for_replies or is_full_of_fetches or (self._is_busy and self._waiting_key != PRODUCE):
             self.close()
         elif self._muted is not None and not (self._unparsed or self._slots or self._is_busy) and self._frame is None:
             self._read_in_pause()
