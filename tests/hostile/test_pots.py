@@ -119,7 +119,11 @@ async def test_delegation_tokens_of_one_holder_delay_nobody(to: AttackedBroker) 
                 codes[made.error_code] += 1
 
         await asyncio.gather(*map(create, range(WORKERS)))
-        assert codes.keys() <= {0, Code.THROTTLING_QUOTA_EXCEEDED.number} and codes[0]
+        refusals = {
+            Code.THROTTLING_QUOTA_EXCEEDED.number,
+            Code.POLICY_VIOLATION.number,
+        }  # the latter at 1,000 of one user
+        assert codes.keys() <= {0, *refusals} and codes[0]
 
 
 TAKEN_BY = {
