@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.e2e.http_cluster import HttpCluster, run
 from tests.e2e.http_site import HttpBroker, wait_until
 from tests.e2e.http_site import run as run_one
@@ -9,6 +11,8 @@ from tests.e2e.test_http_cluster import write
 from tests.e2e.test_http_groups import GROUP, fill, join_and_commit
 from tests.scenario import run_by
 from tiered.ids import TopicPartition
+from tiered_api.http.exchange.context import INLINE_BYTES
+from tiered_api.http.overview import cluster
 
 OFFSETS = ("log_start_offset", "local_start_offset", "cold_end_offset", "last_stable_offset", "high_watermark")
 
@@ -55,6 +59,19 @@ async def test_health_of_the_cluster_names_a_broker_that_is_gone(three: HttpClus
     assert not bad["healthy"] and bad["nodes_down"] == [3] and "under-replicated partitions" in bad["reasons"]
     assert [each["problems"] for each in bad["partitions"]] == [["under-replicated"]] * 2
     assert (await three[2].get("/tiered/v1/cluster")).json["nodes_down"] == [3]
+
+
+@run_by(run, "tmp_path")
+async def test_lists_of_a_health_report_are_cut(three: HttpCluster, *, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker may be gone that has replicas of all of a hundred thousand partitions."""
+    monkeypatch.setattr(cluster, "LISTED_MAX", 1)
+    monkeypatch.setattr(cluster, "PARTITION_BYTES", INLINE_BYTES + 1)  # the verdict is made in a thread
+    await three.create("t", [1, 2, 3], [2, 3, 1])
+    await three.end(3)
+    await wait_until(lambda: not three[1].broker.image.brokers[3].live)
+    found = (await three[1].get("/tiered/v1/cluster")).json
+    assert not found["healthy"] and found["nodes_down"] == [3] and len(found["brokers"]) == 3
+    assert len(found["partitions"]) == len(found["under_replicated_partitions"]) == 1
 
 
 @run_by(run, "tmp_path")

@@ -94,3 +94,12 @@ def build_view(registered: DescribeClusterResponse | None, got: MetadataResponse
     return ClusterView(
         got.controller_id, dict(sorted(known.items())), sorted(got.topics, key=lambda each: each.name or "")
     )
+
+
+def build_report(node_id: int, got: DescribeClusterResponse) -> BrokerReport:
+    """Returns the report in the reply of a broker to a request for its health."""
+    certificates = None if got.certificates is None else tuple(got.certificates)
+    return BrokerReport(
+        node_id, tuple(got.problems or ()), got.store_away_since_ms, tuple(got.losses or ()), certificates,
+        got.hides_topics, got.hides_health, figures=tuple(got.figures or ()),
+    )  # fmt: skip

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from tiered.errors import Code, Refused, Unavailable
-from tiered_api.health.view import FENCED, STOPPED, BrokerReport, BrokerSummary, ClusterView, build_view
+from tiered_api.health.view import FENCED, STOPPED, BrokerReport, BrokerSummary, ClusterView, build_report, build_view
 from tiered_api.kafka.client.client import KafkaClient, to_refused
 from tiered_api.kafka.protocol.messages.describe_cluster import (
     DescribeClusterRequest,
@@ -80,11 +80,7 @@ async def _fetch_self_report(
         raise
     if got.problems is None and not got.hides_health:
         return None
-    certificates = None if got.certificates is None else tuple(got.certificates)
-    return BrokerReport(
-        node, tuple(got.problems or ()), got.store_away_since_ms, tuple(got.losses or ()), certificates,
-        got.hides_topics, got.hides_health,
-    )  # fmt: skip
+    return build_report(node, got)
 
 
 async def fetch_registered(client: KafkaClient) -> DescribeClusterResponse | None:

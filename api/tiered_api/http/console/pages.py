@@ -91,8 +91,9 @@ def _send_file(request: HttpRequest, name: str) -> web.StreamResponse:
 
 def wants_page(request: HttpRequest) -> bool:
     """True if the caller at `/` is a browser that shows a page, and the console is on."""
-    is_on: bool = request.context.broker.settings.tiered_console_enable
-    if not is_on or "text/html" not in request.headers.get("Accept", ""):
+    if not request.context.broker.settings.tiered_console_enable or "text/html" not in request.headers.get(
+        "Accept", ""
+    ):
         return False
     offered = (media_types.V2, media_types.JSON, media_types.HTML)
     return media_types.negotiate_type(request.headers.get("Accept"), offered) == media_types.HTML

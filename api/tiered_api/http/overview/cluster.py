@@ -10,6 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from tiered.broker.figures import read_figures
+from tiered.config.settings import Settings
 from tiered.controller.partition_health import unacknowledged_losses
 from tiered.errors import Refused, Unavailable
 from tiered.metadata.effective_config import topic_config
@@ -18,7 +19,7 @@ from tiered.metadata.parts.brokers import BrokerImage
 from tiered.metadata.parts.topics import TopicImage
 from tiered.security.acls import CLUSTER_NAME, Operation, ResourceType
 from tiered_api.health.verdict import EligibleReplicas, find_unhealthy, summarize_health
-from tiered_api.health.view import FENCED, LIVE, STOPPED, BrokerReport, BrokerSummary, ClusterView
+from tiered_api.health.view import FENCED, LIVE, STOPPED, BrokerReport, BrokerSummary, ClusterView, build_report
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import json_response
 from tiered_api.kafka.protocol.messages.describe_cluster import (
@@ -27,50 +28,66 @@ from tiered_api.kafka.protocol.messages.describe_cluster import (
     PossibleLoss,
     ReportedFigure,
 )
-from tiered_api.kafka.protocol.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
+from tiered_api.kafka.server.context.metadata_fragments import make_topic_response
 
 DESCRIBE_CLUSTER = 2
 """The version of the request."""
-PARTITIONS_MAX = 1_000
-"""Most unhealthy partitions in a reply; the lists of their names have all of them."""
+LISTED_MAX = 1_000
+"""Most entries of each list of partitions in a reply."""
+PARTITION_BYTES = 100
+"""Work on a partition, as on so many bytes of a body: the verdict on many partitions is made in a thread."""
 
 
 async def get_cluster_health(request: HttpRequest) -> web.StreamResponse:
     """Returns the health of the cluster and its brokers: the verdict, the reasons, and the problems of each broker."""
-    image = request.context.broker.image
+    broker, image = request.context.broker, request.context.broker.image
     topics = await request.list_topics(Operation.DESCRIBE)
-    live = image.live_ids()
+    reports = await _fetch_reports(request, image)
+    found: dict[str, Any] = await request.run_job(
+        image.partition_count * PARTITION_BYTES, _judge, image, topics, reports, broker.settings
+    )
+    return json_response(found | {"cluster_id": broker.cluster_id})
+
+
+def _judge(image: Image, topics: list[TopicImage], reports: list[BrokerReport], settings: Settings) -> dict[str, Any]:
+    """Returns the verdict on these topics, with a row for each broker. Pure."""
+    live, defaults = image.live_ids(), settings.topic_defaults()
     lacking = [topic for topic in topics if _lacks_something(topic, live)]
-    seen = ClusterView(image.controller, _summarize_brokers(image), [_to_message(topic) for topic in lacking])
-    defaults = request.context.broker.settings.topic_defaults()
+    messages = [make_topic_response(topic, live) for topic in lacking]
+    seen = ClusterView(image.controller, _summarize_brokers(image), messages)
     min_isr = {topic.name: topic_config(topic, defaults).min_insync_replicas for topic in lacking}
     parts = [(topic.name, number, each) for topic in lacking for number, each in enumerate(topic.partitions)]
     eligible = {(name, number): EligibleReplicas(each.elr, each.last_known) for name, number, each in parts}
     adding = {(name, number): each.adding for name, number, each in parts if each.adding}
-    reports = await _fetch_reports(request, image)
-    found = summarize_health(seen, list(find_unhealthy(seen, min_isr, eligible, adding)), reports)
-    found["partitions"] = found["partitions"][:PARTITIONS_MAX]
+    verdict = summarize_health(seen, list(find_unhealthy(seen, min_isr, eligible, adding)), reports)
     leaders = Counter(each.leader for topic in image.topics.values() for each in topic.partitions)
     said = {each.node_id: each for each in reports}
-    found["brokers"] = [
-        {
-            "node_id": each.node_id,
-            "state": each.state,
-            "address": each.address,
-            "http": _http_of(image.brokers[each.node_id], request.context.broker.settings.http_scheme),
-            "rack": each.rack or None,
-            "disk_full": each.is_disk_full,
-            "leaders": leaders[each.node_id],
-            "replicas": image.replica_counts.get(each.node_id, 0),
-            "problems": list(said[each.node_id].problems) if each.node_id in said else [],
-            "figures": _group_figures(said[each.node_id].figures) if each.node_id in said else {},
-        }
-        for each in seen.brokers.values()
-    ]
-    found["cluster_id"] = request.context.broker.cluster_id
-    found["topics"] = len(topics)
-    found["partition_count"] = sum(len(topic.partitions) for topic in topics)
-    return json_response(found)
+    return {
+        **{name: value[:LISTED_MAX] if isinstance(value, list) else value for name, value in verdict.items()},
+        "brokers": [
+            _describe_broker(each, image, leaders[each.node_id], said.get(each.node_id), settings.http_scheme)
+            for each in seen.brokers.values()
+        ],
+        "topics": len(topics),
+        "partition_count": sum(len(topic.partitions) for topic in topics),
+    }
+
+
+def _describe_broker(
+    broker: BrokerSummary, image: Image, leaders: int, report: BrokerReport | None, scheme: str
+) -> dict[str, Any]:
+    return {
+        "node_id": broker.node_id,
+        "state": broker.state,
+        "address": broker.address,
+        "http": _http_of(image.brokers[broker.node_id], scheme),
+        "rack": broker.rack,
+        "disk_full": broker.is_disk_full,
+        "leaders": leaders,
+        "replicas": image.replica_counts.get(broker.node_id, 0),
+        "problems": list(report.problems) if report else [],
+        "figures": _group_figures(report.figures) if report else {},
+    }
 
 
 def _lacks_something(topic: TopicImage, live: frozenset[int]) -> bool:
@@ -101,19 +118,6 @@ def _group_figures(figures: Iterable[ReportedFigure]) -> dict[str, Any]:
 def _http_of(broker: BrokerImage, scheme: str) -> str | None:
     """Returns the address at which browsers reach a broker, None if it has none. All brokers have one scheme."""
     return broker.advertised_http or (f"{scheme}://{broker.http}" if broker.http else None)
-
-
-def _to_message(topic: TopicImage) -> MetadataResponseTopic:
-    return MetadataResponseTopic(
-        name=topic.name,
-        partitions=[
-            MetadataResponsePartition(
-                partition_index=number, leader_id=each.leader, leader_epoch=each.leader_epoch,
-                replica_nodes=list(each.replicas), isr_nodes=list(each.isr),
-            )
-            for number, each in enumerate(topic.partitions)
-        ],
-    )  # fmt: skip
 
 
 async def _fetch_reports(request: HttpRequest, image: Image) -> list[BrokerReport]:
@@ -152,7 +156,4 @@ async def _fetch_report(request: HttpRequest, node: int) -> BrokerReport:
         )
     except (Unavailable, Refused) as fault:
         return BrokerReport(node, (f"does not report its health: {fault}",), has_replied=False)
-    return BrokerReport(
-        node, tuple(got.problems or ()), got.store_away_since_ms, tuple(got.losses or ()),
-        hides_topics=got.hides_topics, hides_health=got.hides_health, figures=tuple(got.figures or ()),
-    )  # fmt: skip
+    return build_report(node, got)

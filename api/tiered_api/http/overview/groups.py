@@ -10,6 +10,7 @@ from aiohttp import web
 from tiered.errors import Refused
 from tiered.ids import TopicPartition
 from tiered.security.acls import CLUSTER_NAME, Operation, ResourceType
+from tiered.system.turns import each_of
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import json_response
 from tiered_api.http.groups import fetch_committed_offsets, fetch_end_offsets, list_all_groups
@@ -38,7 +39,7 @@ async def get_topic_groups(request: HttpRequest) -> web.StreamResponse:
                 rows = await fetch_committed_offsets(request.context, group)
             except Refused:
                 return {}  # its coordinator is moving: the next request shows it
-            return {row.partition: row.offset for row in rows if row.topic == topic.name}
+            return {row.partition: row.offset async for row in each_of(rows) if row.topic == topic.name}
 
     offsets = dict(zip(looked_up, await asyncio.gather(*map(committed, looked_up)), strict=True))
     partitions = {number for each in offsets.values() for number in each}

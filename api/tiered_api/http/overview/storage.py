@@ -1,4 +1,4 @@
-"""Where the records of a topic are: on the disks of the leaders, in the bucket, or in both."""
+"""Tells where the records of a topic are: on the disks of the leaders, in the bucket, or in both."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tiered.errors import Refused, Unavailable
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.parts.topics import PartitionImage
 from tiered.replication.leader_replica import LeaderReplica
+from tiered.system.turns import each_of
 from tiered_api.http.exchange.remote_brokers import Leader, OffsetQuery
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import json_response
@@ -44,7 +45,7 @@ async def get_topic_storage(request: HttpRequest) -> web.StreamResponse:
     topic = find_topic(request.context, request.args["topic"])
     found: dict[int, Tiers] = {}
     remote: dict[Leader, dict[TopicPartition, OffsetQuery]] = {}
-    for number in range(len(topic.partitions)):
+    async for number in each_of(range(len(topic.partitions))):
         tp = TopicPartition(topic.name, number)
         here = request.context.broker.hosted_replicas.find_leader(tp)
         if here is not None and here.topic_id == topic.topic_id:

@@ -9,15 +9,16 @@ from aiohttp import web
 from tiered.metadata.parts.topics import TopicImage
 from tiered.metadata.topic_names import INTERNAL
 from tiered.security.acls import Operation
+from tiered.system.turns import each_of
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import json_response
 
 
 async def list_topic_summaries(request: HttpRequest) -> web.StreamResponse:
     """Lists the topics in short: partitions, replicas, and how many partitions lack a leader or replicas."""
-    live = request.context.broker.image.live_ids()
-    topics = await request.list_topics(Operation.DESCRIBE)
-    return json_response({"topics": [summarize_topic(topic, live) for topic in topics]})
+    image = request.context.broker.image
+    topics, live = await request.list_topics(Operation.DESCRIBE), image.live_ids()
+    return json_response({"topics": [summarize_topic(topic, live) async for topic in each_of(topics)]})
 
 
 def summarize_topic(topic: TopicImage, live: frozenset[int]) -> dict[str, Any]:

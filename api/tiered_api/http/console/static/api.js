@@ -8,17 +8,23 @@ const REPLY_SECONDS = 20;
 export class ApiError extends Error {
   constructor(message, status = 0, code = 0) {
     super(message);
-    this.elsewhere = status ? [] : others.map((each) => [each.node_id, each.http + location.pathname + location.search]);
+    const others = status ? [] : live.filter((each) => each.http && each.http !== location.origin);
+    this.elsewhere = others.map((each) => [each.node_id, each.http + location.pathname + location.search]);
     this.status = status;
     this.code = code;
   }
 }
 
-// The consoles of other brokers, as the cluster named them last.
-let others = [];
+// The live brokers, as the cluster named them last.
+let live = [];
 
 export function rememberBrokers(brokers) {
-  others = brokers.filter((each) => each.state === "live" && each.http && each.http !== location.origin);
+  live = brokers.filter((each) => each.state === "live");
+}
+
+// Returns the brokers for Kafka clients, as one text.
+export function bootstrapBrokers() {
+  return live.map((each) => each.address).filter(Boolean).join(",") || "HOST:PORT";
 }
 
 const SILENT = "The broker does not reply. The page tries again every two seconds.";

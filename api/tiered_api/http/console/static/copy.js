@@ -1,6 +1,6 @@
 // The same read in other tools, as text to copy.
 import { html, useState } from "./vendor/htm-preact-3.1.1.js";
-import { usePoll } from "./api.js";
+import { bootstrapBrokers } from "./api.js";
 
 const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 
@@ -19,15 +19,13 @@ export function commands({ origin, brokers, topic, partition, offset }) {
 }
 
 export function CopyAs(place) {
-  const cluster = usePoll("/tiered/v1/cluster", 0);
   const [copied, setCopied] = useState("");
-  const brokers = (cluster.value?.brokers ?? []).filter((each) => each.state === "live" && each.address).map((each) => each.address).join(",") || "HOST:PORT";
   const copy = async (tool, text) => {
     await navigator.clipboard?.writeText(text);
     setCopied(tool);
   };
   return html`<details><summary>The same in other tools</summary>
-    ${commands({ origin: location.origin, brokers, ...place }).map(([tool, text]) => html`
+    ${commands({ origin: location.origin, brokers: bootstrapBrokers(), ...place }).map(([tool, text]) => html`
       <h4>${tool} ${navigator.clipboard && html`<button class="sort" onClick=${() => copy(tool, text)}>${copied === tool ? "copied" : "copy"}</button>`}</h4>
       <pre>${text}</pre>`)}</details>`;
 }
