@@ -137,131 +137,221 @@ class Broker:
     ) -> None:
         self._config = DynamicBrokerConfig(settings)
         self.metrics = metrics
-        self._encrypted = world.store if isinstance(world.store, EncryptedStore) else None
-        self.store = MeteredStore(world.store, world.clock, metrics)
-        self.world = replace(world, store=self.store)
-        self.tls = ListenerTls(lambda: self.settings, settings, world.clock, metrics)
         self.peers = peers
         self._log_level = log_level
         self._describe_process = describe_process
-        self.audit = AuditLog(world.clock, parse_super_users(settings.super_users))
-        self.pots = Pots(world.clock, metrics, self.audit)
+        self.ended = asyncio.Event()
+        self.served = asyncio.Event()
+        self._failure = ""
+        self._is_registered = self._has_handed_over = self._is_serving = False
+        self._main: asyncio.Task[None] | None = None
+        self._loops: list[asyncio.Task[None]] = []
+
+        self._build_store(world)
+        self._build_access()
+        self._build_data_directory()
+        self._build_metadata(snapshot_slots)
+        self._build_replicas(manifest_fan)
+        self._build_reports()
+        self._build_coordination()
+        self._build_upkeep()
+        self._subscribe_to_replicas()
+        self._build_metrics()
+
+    # -- rooms: each builds its parts out of those of the rooms above it ----------------------------------------------
+
+    def _build_store(self, world: World) -> None:
+        """The bucket, its requests counted, and the other ports of this broker."""
+        self._encrypted = world.store if isinstance(world.store, EncryptedStore) else None
+        self.store = MeteredStore(world.store, world.clock, self.metrics)
+        self.world = replace(world, store=self.store)
+        self.startup_retry = StartupRetry(self.store, world.clock, world.rng)
+
+    def _build_access(self) -> None:
+        """The callers: their logins, rights, quotas and shares (`tiered/access`)."""
+        settings, clock, metrics = self.settings, self.world.clock, self.metrics
+        self.tls = ListenerTls(lambda: self.settings, settings, clock, metrics)
+        self.audit = AuditLog(clock, parse_super_users(settings.super_users))
+        self.pots = Pots(clock, metrics, self.audit)
         self.authorization = Authorization(settings, self.audit)
-        self.client_quotas = ClientQuotas(settings, world.clock, metrics)
-        self.tokens = TokenValidator(settings, world.clock)
-        self.delegation_tokens = DelegationTokens(settings, world.clock, lambda: self.image)
+        self.client_quotas = ClientQuotas(settings, clock, metrics)
+        self.tokens = TokenValidator(settings, clock)
+        self.delegation_tokens = DelegationTokens(settings, clock, lambda: self.image)
         self.pots.watch(self.delegation_tokens.holdings)
         self._watch_partitions()
-        self.cluster_id = ""
         self.secrets = BrokerSecrets()
         """The secrets of brokers of this cluster; none before the store was read."""
         self._first_secret = b""
         self._on_logins: list[Callable[[], object]] = []
-        self.ended = asyncio.Event()
-        self.served = asyncio.Event()
+
+    def _build_data_directory(self) -> None:
+        """The disk of this broker, and the files that describe it (`tiered/durability`)."""
+        self.disk = DiskState(self.world.disk, self.world.clock, self.metrics, self._on_disk_failed)
+        self.data_directory = DataDirectory(self.world.disk)
+
+    def _build_metadata(self, snapshot_slots: int) -> None:
+        """The metadata log, and this broker as a member of the cluster (`tiered/metadata`, `tiered/controller`)."""
+        world = self.world
+        self.cluster_id = ""
         self._rng = world.rng.stream("node")
         self.incarnation = self._draw_id()
         self.retention_clock = RetentionClock(world.clock)
-        self.startup_retry = StartupRetry(self.store, world.clock, world.rng)
-        self.disk = DiskState(world.disk, world.clock, metrics, self._on_disk_failed)
-        self.data_directory = DataDirectory(world.disk)
-        self._metadata = MetadataLog(self.store, world.clock, world.rng, metrics, snapshot_slots=snapshot_slots)
+        self._metadata = MetadataLog(self.store, world.clock, world.rng, self.metrics, snapshot_slots=snapshot_slots)
         self.cluster = ClusterMember(
-            self.incarnation, self._config, self.world, peers, self._metadata, self._apply_image, self._on_committed,
-            self._draw_id, self.retention_clock.on_compared, self._active_key,
-        )  # fmt: skip
-        self.view = self.cluster.view
-        self.cluster_metrics = ClusterMetrics(
-            metrics, self.view, lambda: self.cluster.is_controller, self.cluster.clock_comparisons
+            self.incarnation,
+            self._config,
+            world,
+            self.peers,
+            self._metadata,
+            apply_image=self._apply_image,
+            on_changes=self._on_committed,
+            draw_id=self._draw_id,
+            on_clock_compared=self.retention_clock.on_compared,
+            active_key=self._active_key,
         )
+        self.view = self.cluster.view
         self.suspected_brokers = SuspectedBrokers(world.clock, self.view, self.cluster.on_broker_unreachable)
+
+    def _build_replicas(self, manifest_fan: int) -> None:
+        """The logs that this broker leads or follows, hot and cold (`tiered/hosting`, `tiered/cold`)."""
+        world, metrics = self.world, self.metrics
         self._clean_throttle = CleanThrottle(world.clock)
         self.cold_tier = self._make_cold_tier(manifest_fan)
-        group_snapshots = make_group_snapshot_store(self.store, world.clock, metrics)
-        transaction_snapshots = make_transaction_snapshot_store(self.store, world.clock, metrics)
-        snapshot_stores = {each.topic: each for each in (group_snapshots, transaction_snapshots)}
+        self._group_snapshots = make_group_snapshot_store(self.store, world.clock, metrics)
+        self._transaction_snapshots = make_transaction_snapshot_store(self.store, world.clock, metrics)
+        snapshot_stores = {each.topic: each for each in (self._group_snapshots, self._transaction_snapshots)}
         self.losses = PossibleLosses(self.view)
         self.hosted_replicas = HostedReplicas(
-            self.view, self.world, metrics,
+            self.view,
+            world,
+            metrics,
             storage=ReplicaStorage(self.disk, self.data_directory, self.cold_tier, snapshot_stores),
-            losses=self.losses, peers=peers, suspected_brokers=self.suspected_brokers,
-            has_controller_contact=lambda: self.cluster.has_controller_contact,
-        )  # fmt: skip
-        channel, log_store = self.cluster.channel, self.hosted_replicas.log_store
-        self.pots.watch(log_store.producer_limits.holdings)
+            losses=self.losses,
+            peers=self.peers,
+            suspected_brokers=self.suspected_brokers,
+            has_controller_contact=self._has_controller_contact,
+        )
+        self.pots.watch(self.hosted_replicas.log_store.producer_limits.holdings)
+
+    def _build_reports(self) -> None:
+        """Reports of this broker to the controller: its registration, its ISR changes, its ends, its losses and its
+        disk (`tiered/durability`)."""
+        view, channel, clock = self.view, self.cluster.channel, self.world.clock
+        replicas, log_store = self.hosted_replicas, self.hosted_replicas.log_store
+        self.isr_updater = IsrUpdater(view, channel, replicas, self.losses, clock, self.metrics)
+        self.stored_ends = StoredEnds(view, channel, replicas, self.losses, clock)
+        self.awaited_ends = AwaitedEnds(view, channel, log_store, clock)
+        self.loss_reporter = LossReporter(view, channel, self.losses, log_store, self.data_directory)
+        self._disk_reports = DiskReports(view, channel, self.disk, self.audit, clock)
+        self.registration = Registration(
+            view,
+            channel,
+            self.startup_retry,
+            log_store,
+            self.losses,
+            self.loss_reporter,
+            clock,
+            refuse_duplicate=self._refuse_duplicate,
+        )
+
+    def _build_coordination(self) -> None:
+        """The coordinators of groups and of transactions, and the markers of the latter (`tiered/coordination`)."""
+        view, world, metrics = self.view, self.world, self.metrics
         self.group_coordinators = GroupCoordinators(
             GroupPorts(
-                self.view, channel, self.hosted_replicas, self.store, group_snapshots, world.clock, world.rng,
-                has_controller_contact=lambda: self.cluster.has_controller_contact,
+                view,
+                self.cluster.channel,
+                self.hosted_replicas,
+                self.store,
+                self._group_snapshots,
+                world.clock,
+                world.rng,
+                has_controller_contact=self._has_controller_contact,
                 find_expiry_ms=self.retention_clock.find_expiry_ms,
             ),
             metrics,
-        )  # fmt: skip
+        )
         self.pots.watch(self.group_coordinators.holdings)
-        self.producer_ids = ProducerIds(channel, settings.node_id)
+        self.producer_ids = ProducerIds(self.cluster.channel, self.settings.node_id)
         self.marker_writer = MarkerWriter(self.leader_replica, self.group_coordinators)
         self.transaction_coordinators = TransactionCoordinators(
             TransactionPorts(
-                self.view, channel, self.hosted_replicas, self.store, transaction_snapshots, world.clock, peers,
-                self.producer_ids, self.marker_writer,
-                has_controller_contact=lambda: self.cluster.has_controller_contact,
+                view,
+                self.cluster.channel,
+                self.hosted_replicas,
+                self.store,
+                self._transaction_snapshots,
+                world.clock,
+                self.peers,
+                self.producer_ids,
+                own_partitions=self.marker_writer,
+                has_controller_contact=self._has_controller_contact,
                 find_expiry_ms=self.retention_clock.find_expiry_ms,
             ),
             metrics,
-        )  # fmt: skip
+        )
         self.pots.watch(self.transaction_coordinators.holdings)
         self.transaction_verification = TransactionVerification(
-            self.view, self.transaction_coordinators, peers, metrics
+            view, self.transaction_coordinators, self.peers, metrics
         )
         self.late_transactions = LateTransactions(
-            self.hosted_replicas, self.group_coordinators.host, self.view, world.clock,
-            self.transaction_coordinators.find_names, metrics,
-        )  # fmt: skip
+            self.hosted_replicas,
+            self.group_coordinators.host,
+            view,
+            world.clock,
+            find_names=self.transaction_coordinators.find_names,
+            metrics=metrics,
+        )
         self.offsets_beyond_end = OffsetsBeyondEnd(
-            self.group_coordinators, self.hosted_replicas, self.view, world.clock, metrics
+            self.group_coordinators, self.hosted_replicas, view, world.clock, metrics
         )
         self.orphaned_transactions = OrphanedTransactions(
-            self.late_transactions, self.transaction_coordinators, self.marker_writer, self.view, peers, world.clock
+            self.late_transactions, self.transaction_coordinators, self.marker_writer, view, self.peers, world.clock
         )
-        self.tiering = Tiering(settings, self.hosted_replicas, self.retention_clock, world.clock, world.rng, metrics)
-        self._is_registered = self._has_handed_over = self._is_serving = False
-        self.isr_updater = IsrUpdater(self.view, channel, self.hosted_replicas, self.losses, world.clock, metrics)
-        self.stored_ends = StoredEnds(self.view, channel, self.hosted_replicas, self.losses, world.clock)
+
+    def _build_upkeep(self) -> None:
+        """The timed work on partitions: uploads, deletion, cleaning (`tiered/upkeep`)."""
+        view, world, replicas, metrics = self.view, self.world, self.hosted_replicas, self.metrics
+        self.tiering = Tiering(self.settings, replicas, self.retention_clock, world.clock, world.rng, metrics)
+        self.housekeeping = Housekeeping(
+            view, world, replicas, self.loss_reporter, self.tiering, self.disk, self.data_directory, served=self.served
+        )
+        self.log_cleaner = LogCleaner(
+            view, world, replicas, self.tiering, self.disk, self._clean_throttle, self.retention_clock, metrics
+        )
+        self._object_deletion = ObjectDeletion(
+            view, self.cluster.channel, self.cluster, self.cold_tier.collector, self.store, world.clock
+        )
+        self._store_watch = StoreWatch(self.store, self.cluster, world.clock)
+
+    def _subscribe_to_replicas(self) -> None:
+        """Leads the events of leader replicas to the parts that act on them."""
         self.hosted_replicas.subscribe(
             ReplicaEventHandlers(
                 self.tiering, self.isr_updater, self.stored_ends, self.group_coordinators, self.transaction_coordinators
             )
         )
-        self.awaited_ends = AwaitedEnds(self.view, channel, log_store, world.clock)
-        labels = TopicLabels(settings.tiered_metrics_max_topics, self.view)
-        self.topic_metrics = TopicMetrics(metrics, labels, self.hosted_replicas, self.view)
-        self._main: asyncio.Task[None] | None = None
-        self._loops: list[asyncio.Task[None]] = []
-        self.loss_reporter = LossReporter(self.view, channel, self.losses, log_store, self.data_directory)
-        self.registration = Registration(
-            self.view, channel, self.startup_retry, log_store, self.losses, self.loss_reporter,
-            world.clock, lambda image: refuse_duplicate_broker(image, self.settings, world.net, self.peers),
-        )  # fmt: skip
-        self.housekeeping = Housekeeping(
-            self.view, self.world, self.hosted_replicas, self.loss_reporter, self.tiering, self.disk,
-            self.data_directory, self.served,
-        )  # fmt: skip
-        self.log_cleaner = LogCleaner(
-            self.view, self.world, self.hosted_replicas, self.tiering, self.disk, self._clean_throttle,
-            self.retention_clock, metrics,
-        )  # fmt: skip
-        self._object_deletion = ObjectDeletion(
-            self.view, channel, self.cluster, self.cold_tier.collector, self.store, world.clock
+
+    def _build_metrics(self) -> None:
+        """The metrics that no part above has of itself."""
+        metrics = self.metrics
+        self.cluster_metrics = ClusterMetrics(
+            metrics, self.view, lambda: self.cluster.is_controller, self.cluster.clock_comparisons
         )
-        self._store_watch = StoreWatch(self.store, self.cluster, world.clock)
-        self._disk_reports = DiskReports(self.view, channel, self.disk, self.audit, world.clock)
-        self._failure = ""
+        labels = TopicLabels(self.settings.tiered_metrics_max_topics, self.view)
+        self.topic_metrics = TopicMetrics(metrics, labels, self.hosted_replicas, self.view)
         metrics.gauge("tiered_metadata_waiting_changes", "Changes of metadata that wait for the bucket.").set_function(
             lambda: float(self.cluster.pending)
         )
         metrics.gauge("tiered_disk_free_bytes", "Free bytes under the data directory.").set_function(
-            lambda: float(world.disk.space().free)
+            lambda: float(self.world.disk.space().free)
         )
+
+    def _has_controller_contact(self) -> bool:
+        return self.cluster.has_controller_contact
+
+    async def _refuse_duplicate(self, image: Image) -> None:
+        await refuse_duplicate_broker(image, self.settings, self.world.net, self.peers)
 
     def _watch_partitions(self) -> None:
         """Watches the partitions of the cluster and the replicas of this broker. The controller has the same numbers,
