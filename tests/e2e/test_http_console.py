@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.e2e.http_site import HttpBroker, run
+from tests.e2e.test_http_acls import grant
 from tests.e2e.test_http_cross_site import request_bytes
 from tests.e2e.test_http_hostile import status_of
 from tests.scenario import run_by
@@ -65,3 +66,12 @@ async def test_caller_without_rights_gets_the_page_and_sees_what_is_hidden(site:
     assert health["partial"] and health["hidden"] and health["topics"] == 0
     for part in ("storage", "groups"):
         assert (await site.get(f"/tiered/v1/topics/t/{part}")).json["error_code"] == 40301
+
+
+@run_by(run, "tmp_path", authorizer_class_name=STANDARD_AUTHORIZER, tiered_audit_topic="audit")
+async def test_page_learns_its_caller_and_the_audit_topic_that_it_may_describe(site: HttpBroker) -> None:
+    found = (await site.get("/tiered/v1/console")).json
+    own = {"principal": "User:ANONYMOUS", "node_id": 1, "read_only": False, "has_authorizer": True}
+    assert found == own | {"audit_topic": None}
+    await grant(site, ("TOPIC", "audit", "DESCRIBE"))
+    assert (await site.get("/tiered/v1/console")).json == own | {"audit_topic": "audit"}

@@ -9,6 +9,7 @@ import pytest
 
 from tests.e2e.http_site import HttpBroker, run
 from tests.e2e.test_http_hostile import body_of, status_of
+from tests.e2e.test_http_login import BASIC, basic, set_user
 from tests.scenario import run_by
 from tiered_api.http.exchange import media_types
 
@@ -167,3 +168,43 @@ async def test_fast_path_serves_no_page_of_another_site(site: HttpBroker) -> Non
         assert (await site.ask("POST", path, record, Host="evil.example")).status == 403
     replica = site.broker.leader_replica("t", 0)
     assert replica.log.end_offset == 3
+
+
+@run_by(run, "tmp_path", authentication_method=BASIC)
+async def test_login_that_the_browser_keeps_serves_no_page_of_another_site(site: HttpBroker) -> None:
+    """A browser adds the login to each request, whichever page makes it."""
+    await set_user(site, "alice", "secret")
+    await site.create("t")
+    login = f"Authorization: {basic('alice', 'secret')}"
+    for header in ("Origin: http://evil.example", "Origin: null", "Sec-Fetch-Site: cross-site"):
+        for method, path in (("DELETE", f"{site.cluster}/topics/t"), ("POST", f"{site.cluster}/topics")):
+            kind = "Content-Type: application/json"
+            assert status_of(await site.raw(request_bytes(method, path, login, header, kind, body=b"{}"))) == 403
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+        head = (login, "Sec-Fetch-Site: none", f"Content-Type: {kind}")
+        body = b'{"topic_name": "forged"}'
+        assert status_of(await site.raw(request_bytes("POST", f"{site.cluster}/topics", *head, body=body))) == 415
+    assert "t" in site.broker.image.topics and "forged" not in site.broker.image.topics
+
+
+@run_by(run, "tmp_path", tiered_console_read_only=True)
+async def test_read_only_console_changes_nothing_and_scripts_do(site: HttpBroker) -> None:
+    port = site.url.rpartition(":")[2]
+    host = f"127.0.0.1:{port}"
+    own = (f"Origin: http://{host}", "Sec-Fetch-Site: same-origin", "Content-Type: application/json")
+    record = f"{site.cluster}/topics/t/records"
+    await site.create("t")
+    for headers in (own, own[:1] + own[2:], own[1:]):
+        for method, path, body in (
+            ("POST", f"{site.cluster}/topics", b'{"topic_name": "made"}'),
+            ("DELETE", f"{site.cluster}/topics/t", b""),
+            ("POST", record, b'{"value": {"type": "JSON", "data": 1}}'),
+            ("POST", CONSUMERS, b"{}"),
+        ):
+            answer = await site.raw(request_bytes(method, path, *headers, host=host, body=body))
+            assert (status_of(answer), body_of(answer)["error_code"]) == (403, 40301), (method, path)
+            assert "tiered.console.read.only" in str(body_of(answer)["message"])
+    about = request_bytes("GET", "/tiered/v1/console", *own[:2], host=host)
+    assert body_of(await site.raw(about))["read_only"] is True
+    assert (await site.ask("POST", f"{site.cluster}/topics", {"topic_name": "made"})).status == 201
+    assert site.broker.image.topics.keys() >= {"t", "made"}

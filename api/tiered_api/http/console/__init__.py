@@ -2,5 +2,7 @@
 
 May import: as http
 
-~ pages    the page of each address, and the files that it loads
+~ pages      the page of each address, and the files that it loads
+~ about      the caller of a page, and what the page may offer
+  read_only  no changes by pages, if the console is read-only
 """

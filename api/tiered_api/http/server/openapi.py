@@ -108,6 +108,14 @@ SCHEMAS: dict[str, Schema] = {
         ),
         groups_left_out=INTEGER,
     ),
+    "Console": object_schema(
+        "principal read_only",
+        principal=STRING,
+        node_id=INTEGER,
+        read_only=BOOLEAN,
+        has_authorizer=BOOLEAN,
+        audit_topic=TEXT_OR_NULL,
+    ),
     "Record": object_schema(
         "offset timestamp leader_epoch key value headers",
         offset=INTEGER,

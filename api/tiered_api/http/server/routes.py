@@ -5,6 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from tiered_api.http import operations
+from tiered_api.http.console.about import get_console
 from tiered_api.http.console.pages import FILE_TYPES, get_console_file, get_console_page, redirect_to_console
 from tiered_api.http.exchange import media_types
 from tiered_api.http.exchange.request import HttpRequest
@@ -106,6 +107,7 @@ OVERVIEW = (
 )
 
 CONSOLE = (
+    _get("/tiered/v1/console", get_console, "Console"),
     Route("GET", "/console", redirect_to_console, status=303, response_types=(media_types.HTML,)),
     Route("GET", "/console/{page...}", get_console_page, response_types=(media_types.HTML,)),
     Route("GET", "/console/static/{file...}", get_console_file, response_types=FILE_TYPES),

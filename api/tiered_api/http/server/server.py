@@ -31,6 +31,7 @@ from tiered.spending import spent_by, written_by
 from tiered.system.descriptors import limit_accept_failures
 from tiered_api.http.audit_topic import AuditTopic
 from tiered_api.http.console.pages import ROOT as CONSOLE
+from tiered_api.http.console.read_only import check_read_only
 from tiered_api.http.consumers.instances import ConsumerInstances
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.errors import BROKER_NOT_AVAILABLE, EXPECTED_ERRORS, HttpError, to_http_error
@@ -359,6 +360,8 @@ class HttpListener(web.Server):
         try:
             is_console = request.method == "GET" and request.target.startswith(CONSOLE)
             self._hosts.check(request.headers, request.version, is_console=is_console)
+            if self.context.broker.settings.tiered_console_read_only:
+                check_read_only(request.method, request.headers)
             route, request.args = self.table.match(request.method, request.target)
             request.operation = route.operation
             if connection.is_spare and route.operation not in ANSWERED_OVER_LIMIT:

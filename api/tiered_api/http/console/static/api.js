@@ -79,6 +79,21 @@ export function usePoll(path, seconds = POLL_SECONDS) {
   return state.path === path ? state : { path, value: null, error: null };
 }
 
+let about = null;
+
+// The caller's principal and what the page may offer, null until the broker has told it.
+export function useAbout() {
+  const [known, setKnown] = useState(about);
+  const { value } = usePoll(known ? null : "/tiered/v1/console", known ? 0 : POLL_SECONDS);
+  useEffect(() => {
+    if (value) {
+      about = value;
+      setKnown(value);
+    }
+  }, [value]);
+  return known;
+}
+
 let cluster = null;
 
 // The id of the cluster, which REST v3 has in its paths.

@@ -1,6 +1,6 @@
 // The console: addresses, the frame of all pages, and the page of an address.
 import { html, render, useEffect, useState } from "./vendor/htm-preact-3.1.1.js";
-import { rememberBrokers, useCluster, usePoll } from "./api.js";
+import { rememberBrokers, useAbout, useCluster, usePoll } from "./api.js";
 import { ClusterPage } from "./cluster.js";
 import { GroupPage, GroupsPage } from "./groups.js";
 import { MessagesPage } from "./messages.js";
@@ -46,6 +46,7 @@ export function findPage(path) {
 function Frame() {
   const [place, setPlace] = useState(location.pathname + location.search);
   const cluster = useCluster();
+  const about = useAbout();
   const known = usePoll("/tiered/v1/cluster", BROKERS_SECONDS).value;
   useEffect(() => {
     if (known) rememberBrokers(known.brokers);
@@ -80,7 +81,9 @@ function Frame() {
         ${MENU.map(([name, words]) => html`
           <a href=${ROOT + name} aria-current=${section === name ? "page" : undefined}>${words}</a>`)}
       </nav>
-      <span class="cluster-id" title="id of the cluster">${cluster.id}</span>
+      <span class="cluster-id">
+        ${about?.read_only && html`<span class="state" title="tiered.console.read.only">read-only</span> `}
+        ${about && html`<span title="your principal">${about.principal}</span> · `}<span title="id of the cluster">${cluster.id}</span></span>
     </header>
     <main id="main" tabindex="-1">
       ${cluster.error && !cluster.id && html`<${ErrorBox} error=${cluster.error} />`}
