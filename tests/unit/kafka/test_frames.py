@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 from random import Random
@@ -143,6 +144,16 @@ def test_fetch_requests_parse_as_the_codec_decodes_them(version: int) -> None:
             )
             for topic in asked.topics
         ]
+
+
+@pytest.mark.parametrize("version", FETCH)
+def test_partitions_of_a_fetch_are_no_work_for_the_garbage_collector(version: int) -> None:
+    wanted = [FetchPartition(partition=place, fetch_offset=place) for place in range(100)]
+    body = encode(FetchRequest(topics=[FetchTopic(topic="t", partitions=wanted)]), version)
+    parsed = fetch_frames.parse_request(memoryview(b"\0" * (version >= 12) + body), version, 0)
+    gc.collect(0)
+    assert len(parsed.topics[0].partitions) == 100
+    assert not any(map(gc.is_tracked, parsed.topics[0].partitions))
 
 
 @pytest.mark.parametrize("version", FETCH)

@@ -52,9 +52,11 @@ class DelayedFetch:
         "_reread_scheduled",
         "_results",
         "_sources",
+        "_topics",
         "_total_bytes",
         "_version",
         "_watched",
+        "_watched_places",
     )
 
     def __init__(
@@ -76,9 +78,12 @@ class DelayedFetch:
         self._version = version
         self._correlation_id = correlation_id
         self._request = request
-        self._partitions: list[tuple[RequestedTopic, RequestedPartition]] = [
-            (topic, each) for topic in request.topics for each in topic.partitions
-        ]
+        self._topics: list[RequestedTopic] = []
+        """The topic of each partition."""
+        self._partitions: list[RequestedPartition] = []
+        for topic in request.topics:
+            self._topics += [topic] * len(topic.partitions)
+            self._partitions += topic.partitions
         self._results: list[PartitionResult | None] = [None] * len(self._partitions)
         self._replicas: list[ReplicaReads | None] = list(at_end) or [None] * len(self._partitions)
         self._bytes_left = min(request.max_bytes, context.kafka.broker.settings.fetch_max_bytes)
@@ -88,7 +93,9 @@ class DelayedFetch:
         self._is_truncated = False
         """True if records had to be left for the next fetch."""
         self._cold_reads: dict[int, ColdRead] = {}
-        self._watched: list[tuple[ReplicaReads, int]] = []
+        self._watched: list[ReplicaReads] = []
+        self._watched_places: list[int] = []
+        """The place of each watched partition."""
         self._changed: dict[int, None] = {}
         self._reread_scheduled = False
         """True while a further read is due."""
@@ -173,7 +180,7 @@ class DelayedFetch:
 
     def _read_partition(self, place: int) -> None:
         """Reads one partition. The result is None at the end of the log."""
-        topic, (index, offset, max_bytes, epoch) = self._partitions[place]
+        topic, (index, offset, max_bytes, epoch) = self._topics[place], self._partitions[place]
         replica = self._replicas[place]
         try:
             if replica is None:
@@ -218,7 +225,7 @@ class DelayedFetch:
         committed = self._request.read_committed
         if self._total_bytes and most <= 0:
             self._is_truncated = True
-            return _without_records(replica, self._partitions[place][1].partition)
+            return _without_records(replica, self._partitions[place][0])
         shared = self._context.rereads.shared_results
         if shared is not None:
             known = shared.get((replica, offset, committed))
@@ -310,9 +317,9 @@ class DelayedFetch:
 
     def remove_listeners(self, most: int) -> bool:
         """Removes at most so many listeners. Returns True if more are left."""
-        for replica, place in self._watched[-most:]:
+        for replica, place in zip(self._watched[-most:], self._watched_places[-most:], strict=True):
             replica.remove_listener(self, place)
-        del self._watched[-most:]
+        del self._watched[-most:], self._watched_places[-most:]
         return bool(self._watched)
 
     def complete(self) -> None:
@@ -327,18 +334,18 @@ class DelayedFetch:
         if self._context.kafka.broker.authorization.authorizer is self._authorizer:
             return
         for place in places:
-            topic, wanted = self._partitions[place]
             try:
-                self._sources.require_right(self._version, topic)
+                self._sources.require_right(self._version, self._topics[place])
             except Refused as refused:
-                self._fail(place, wanted.partition, refused, None)
+                self._fail(place, self._partitions[place][0], refused, None)
 
     def _watch(self, place: int) -> None:
         found, replica = self._results[place], self._replicas[place]
         if replica is None or place in self._cold_reads or (found is not None and found.code):
             return
         replica.add_listener(self, place)
-        self._watched.append((replica, place))
+        self._watched.append(replica)
+        self._watched_places.append(place)
 
     def on_progress(self, index: int) -> None:
         """Marks the partition: it may have more records."""

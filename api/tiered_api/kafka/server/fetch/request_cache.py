@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tiered_api.kafka.server.fetch.frames import V12_ROW, ParsedFetch, RequestedPartition, RequestedTopic
+from tiered_api.kafka.server.fetch.frames import V12_ROW, ParsedFetch, RequestedTopic
 
 _new = tuple.__new__
 _TOPICS = ParsedFetch._fields.index("topics")
@@ -48,7 +48,7 @@ def parse_cached(frame: memoryview, cached: CachedRequest) -> ParsedFetch | None
     for index, epoch, offset, _, _, most, tags in V12_ROW.iter_unpack(frame[begin:end]):
         if tags:
             return None
-        wanted.append(_new(RequestedPartition, (index, offset, most, epoch)))
+        wanted.append((index, offset, most, epoch))
     echo, name, _ = request.topics[0]
     return _new(
         ParsedFetch, (*request[:_TOPICS], [_new(RequestedTopic, (echo, name, wanted))], *request[_TOPICS + 1 :])

@@ -67,7 +67,9 @@ class FetchHandler:
         fetch: DelayedFetch | None = None
         if replicas:
             wanted = request.topics[0].partitions
-            if False not in [replica.is_at_end(each.offset) for replica, each in zip(replicas, wanted, strict=True)]:
+            if False not in [
+                replica.is_at_end(offset) for replica, (_, offset, _, _) in zip(replicas, wanted, strict=True)
+            ]:
                 fetch = DelayedFetch(fetches, connection, version, correlation_id, request, replicas)
             else:
                 reply = self._try_fast_response(request, replicas, version, correlation_id)
@@ -94,8 +96,7 @@ class FetchHandler:
         self.context.refusals.record("stranger", connection.peer, f"claims to be broker {request.replica_id}")
         code = Code.CLUSTER_AUTHORIZATION_FAILED.number
         refused = [
-            (topic.echo, [PartitionResult(each.partition, code) for each in topic.partitions])
-            for topic in request.topics
+            (topic.echo, [PartitionResult(index, code) for index, *_ in topic.partitions]) for topic in request.topics
         ]
         return frames.encode_response(version, correlation_id, refused, len(refused), code=code)
 
