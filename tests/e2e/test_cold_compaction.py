@@ -84,7 +84,7 @@ async def check_state(replica: LeaderReplica, written: list[Row]) -> list[Row]:
 
 def is_clean(replica: LeaderReplica) -> bool:
     """True if all segments that are in the bucket are cleaned, and all closed ones are there."""
-    manifest, closed = replica.manifest, replica.log.active_view.base_offset
+    manifest, closed = replica.manifest, replica.log.segments.active.base_offset
     return manifest is not None and manifest.clean_to == manifest.cold_end_offset == closed
 
 
@@ -233,7 +233,7 @@ async def test_settings_of_the_cleaner_change_while_it_runs(rig: SimBrokerRig) -
     fast = {"log.cleaner.io.max.bytes.per.second": "1e9", "log.cleaner.threads": "2"}
     await rig.broker.submit(AlterBrokerConfigs(-1, fast | {"log.cleaner.backoff.ms": "100"}))
     await write(replica, 60, written)
-    end = replica.log.active_view.base_offset
+    end = replica.log.segments.active.base_offset
     await rig.wait_until(lambda: cleaned_to(replica) >= end, seconds=100)
     await check_state(replica, written)
     await rig.stop()

@@ -81,7 +81,7 @@ def test_cleaned_topic_keeps_its_records_over_policies_and_restarts(tmp_path: Pa
         client = await site.client()
         replica = await site.create("t", **COMPACTED)
         written = await write(client, replica, 0, 120)
-        closed = replica.log.active_view.base_offset
+        closed = replica.log.segments.active.base_offset
         await wait_until(lambda: is_clean(replica, closed))
         assert len(await read(client, replica)) < 120 // 2
         shown = explain(replica)["compaction"]
@@ -92,7 +92,7 @@ def test_cleaned_topic_keeps_its_records_over_policies_and_restarts(tmp_path: Pa
         await check(site, written)
         await site.broker.submit(AlterTopicConfigs("t", {"cleanup.policy": "compact,delete"}))
         written += await write(client, replica, 140, 60)
-        closed = replica.log.active_view.base_offset
+        closed = replica.log.segments.active.base_offset
         await wait_until(lambda: is_clean(replica, closed))
         await check(site, written)
         assert site.broker.log_cleaner.uncleanable == {} and not site.broker.health().problems
@@ -117,7 +117,7 @@ def test_reader_at_the_head_sees_every_record_while_older_ones_are_cleaned(tmp_p
             for _ in range(30):
                 written += await write(client, replica, len(written), 1)
                 seen += await read(client, replica, written[-1][0])
-            await wait_until(partial(is_clean, replica, replica.log.active_view.base_offset))
+            await wait_until(partial(is_clean, replica, replica.log.segments.active.base_offset))
         assert seen == written
         assert len(await read(client, replica)) < len(written) // 2
 

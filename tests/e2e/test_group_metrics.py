@@ -68,7 +68,7 @@ async def test_lag_is_the_sum_over_partitions_and_the_age_of_the_oldest(site: Ht
     assert await read_samples(site, "kafka_consumergroup_current_offset_sum") == {("g", "t"): 5, ("done", "t"): 3}
     held = site.broker.hosted_replicas.find_leader(TopicPartition("t", 0))
     assert held is not None
-    began = held.log.segment_created_ms(2)
+    began = held.log.segments.created_ms(2)
     behind = await read_samples(site, "kafka_consumergroup_lag_seconds")
     assert behind["done", "t"] == 0
     assert 0 < behind["g", "t"] <= (site.broker.world.clock.wall_ms() - began) / 1000 + 0.001

@@ -283,7 +283,7 @@ async def test_producers_and_log_sizes_are_described(site: KafkaBroker, *, tmp_p
         (directory,) = (await client.ask(DescribeLogDirsRequest(None), version, DescribeLogDirsResponse)).results
         assert (directory.error_code, directory.log_dir) == (0, str(tmp_path))
         sizes = {each.partition_index: each.partition_size for each in directory.topics[0].partitions}
-        assert sizes == {0: replica.log.size_bytes, 1: 0} and sizes[0] > 0
+        assert sizes == {0: replica.log.segments.size_bytes, 1: 0} and sizes[0] > 0
         remote = [each.remote_size for each in directory.topics[0].partitions]
         assert remote == ([0, 0] if version >= 2 else [-1, -1])
         assert (directory.total_bytes > directory.usable_bytes > 0) == (version >= 4)

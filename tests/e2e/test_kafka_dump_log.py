@@ -92,7 +92,7 @@ def test_kafkas_dump_tool_reads_our_files(disk: LocalDisk, tmp_path: Path) -> No
             made = [(NOW + number * 7 % 1000, b"k", random.Random(number).randbytes(900), (("h", b"v"),))]
             data = encode_batch(made, codec=codec, producer_id=9, producer_epoch=0, base_sequence=number)
             log.append(bytearray(data), leader_epoch=number // 1000, now_ms=NOW)
-        assert log.segment_count > 1
+        assert log.segments.count > 1
         await log.close_clean()
 
     asyncio.run(run())
@@ -161,7 +161,7 @@ def test_same_batches_become_the_same_files(disk: LocalDisk, tmp_path: Path, opt
             assert (opened.end_offset > RECORDS) if options else (opened.end_offset == RECORDS)
             opened.producers.txns.on_high_watermark(opened.end_offset)
             assert opened.producers.txns.first_unstable_offset is None
-            assert opened.offset_gaps == []
+            assert opened.segments.gaps == []
             assert len(read_all(opened, max_bytes=1 << 20)) == sum(len(files[n]) for n in files if n.endswith(".log"))
             assert len(opened.producers) == 1
             opened.close()

@@ -68,7 +68,10 @@ async def test_sizes_on_disk_and_in_the_bucket_are_metrics_by_topic(site: SimBro
     await site.wait_until(lambda: replica.local_start_offset == 9)
     text = site.broker.metrics.render()
     cold = samples(text, "kafka_server_brokertopicmetrics_remotelogsizebytes")
-    assert samples(text, "kafka_log_log_size") == {("t",): replica.log.size_bytes} and 0 < replica.log.size_bytes < 2000
+    assert (
+        samples(text, "kafka_log_log_size") == {("t",): replica.log.segments.size_bytes}
+        and 0 < replica.log.segments.size_bytes < 2000
+    )
     assert cold == {("t",): replica.unified_log.cold_bytes} and replica.unified_log.cold_bytes > 9000
     await site.stop()
 

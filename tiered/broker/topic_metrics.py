@@ -74,7 +74,11 @@ class TopicMetrics:
         def gauge(name: str, help: str, of: Callable[[LeaderReplica | FollowerReplica], int]) -> None:
             metrics.gauge(name, help, TOPIC).set_function(lambda: self._sum_by_topic(of))
 
-        gauge("kafka_log_log_size", "Bytes of the topic's logs on this broker's disk.", lambda one: one.log.size_bytes)
+        gauge(
+            "kafka_log_log_size",
+            "Bytes of the topic's logs on this broker's disk.",
+            lambda one: one.log.segments.size_bytes,
+        )
         gauge(
             "kafka_server_brokertopicmetrics_remotelogsizebytes",
             "Bytes in the bucket, of partitions led here.",

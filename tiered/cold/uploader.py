@@ -50,6 +50,20 @@ class LogSections(Protocol):
     def producer_snapshot(self) -> bytes | None: ...
 
 
+class TieredSegments(Protocol):
+    """The segments of a local log, as far as the uploader needs them."""
+
+    def closed(self, above: int = 0, limit: int | None = None) -> Sequence[ClosedSegment]:
+        """Returns the closed segments that end above an offset, oldest first; only the first `limit`, if it is set."""
+
+    def data(self, base_offset: int, *, from_offset: int | None = None) -> LogSections:
+        """Returns the index data of the segment `base_offset`.
+
+        With `from_offset` it is as if the segment began there: offsets are relative to `from_offset`, and positions to
+        the batch that holds it.
+        """
+
+
 class TieredLog(Protocol):
     """The parts of a local log that the uploader needs."""
 
@@ -57,15 +71,8 @@ class TieredLog(Protocol):
     def epochs(self) -> LeaderEpochs:
         """Returns the lineage, from the log start on."""
 
-    def closed_segments(self, above: int = 0, limit: int | None = None) -> Sequence[ClosedSegment]:
-        """Returns the closed segments that end above an offset, oldest first; only the first `limit`, if it is set."""
-
-    def segment_data(self, base_offset: int, *, from_offset: int | None = None) -> LogSections:
-        """Returns the index data of the segment `base_offset`.
-
-        With `from_offset` it is as if the segment began there: offsets are relative to `from_offset`, and positions to
-        the batch that holds it.
-        """
+    @property
+    def segments(self) -> TieredSegments: ...
 
 
 class Uploader:
@@ -137,14 +144,14 @@ class Uploader:
     ) -> SegmentEntry | None:
         """Checks and puts the object of the segment after this manifest. Returns its entry, or None if there is no such
         segment."""
-        closed = source.closed_segments(manifest.cold_end_offset, 1)
+        closed = source.segments.closed(manifest.cold_end_offset, 1)
         plan = next_upload(closed, manifest, stable_offset)
         if plan is None:
             return None
         [segment] = closed
         # In one turn with the choice: a clean on the disk may replace the segment while it is checked.
         within = plan.from_offset > segment.base_offset
-        sections = source.segment_data(segment.base_offset, from_offset=plan.from_offset if within else None)
+        sections = source.segments.data(segment.base_offset, from_offset=plan.from_offset if within else None)
         log_part, facts, segment_lineage = await check_segment(
             segment, plan.from_offset, may_begin_before=not manifest.nodes
         )

@@ -13,6 +13,7 @@ May import: compaction, config, producers, records
   segments              segment facts in the segment checkpoint, look-up by offset, roll rules
 ~ segment_files         names of a partition's files, and the bounded set of open files
 ~ segment_index         look-ups in segments by offset, size and time, with indexes checked by CRC
+~ log_segments          the segments of a log for readers: sizes, look-ups, data to upload
 ~ segment_view          closed segments, and the data that is uploaded with each
 ~ segment_deletion      deletion of the oldest segments: renamed at once, deleted after a delay
 ~ segment_swap          replacement of closed segments by a cleaned one, safe against a crash at any step

@@ -22,18 +22,18 @@ from tiered.hot.flush import GroupFlush
 from tiered.hot.leader_epochs import LeaderEpochs, Lineage
 from tiered.hot.log_cleaning import CleanerResources, CleanResult, LogChanged, LogCleaning, segment_facts
 from tiered.hot.log_loader import LoadedLog, LogLoader
-from tiered.hot.log_reader import LogReader
+from tiered.hot.log_reader import LogReader, find_segment
 from tiered.hot.log_recovery import LogRecovery
+from tiered.hot.log_segments import LogSegments
 from tiered.hot.log_writer import LogWriter, UnsyncedState
 from tiered.hot.producer_recovery import replay_producers
-from tiered.hot.recovery import WHOLE_LOG, find_gaps
+from tiered.hot.recovery import WHOLE_LOG
 from tiered.hot.retention import segment_end_times
 from tiered.hot.segment_deletion import SegmentDeletion
 from tiered.hot.segment_files import OpenFiles, SegmentFiles
-from tiered.hot.segment_index import CandidateBatch, HeaderBudget, SegmentIndex
+from tiered.hot.segment_index import SegmentIndex
 from tiered.hot.segment_swap import SegmentSwap
-from tiered.hot.segment_view import LogSegmentData, SegmentView, build_segment_data
-from tiered.hot.segments import find_segment_number, is_roll_due
+from tiered.hot.segments import is_roll_due
 from tiered.hot.synced_logs import SyncedLogEntry
 from tiered.hot.traffic import Traffic
 from tiered.hot.unsynced_truncations import UnsyncedTruncations
@@ -48,7 +48,7 @@ from tiered.producers.verification import VerificationGuard
 from tiered.records.model import WalkedBatch
 from tiered.records.native import walk
 
-__all__ = ["LogAppendInfo", "DiskLog", "LogSegmentData", "SegmentView"]
+__all__ = ["LogAppendInfo", "DiskLog"]
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +77,7 @@ class DiskLog:
         "compaction",
         "config",
         "name",
+        "segments",
         "start_offset",
         "suspect",
         "synced_entry",
@@ -119,6 +120,7 @@ class DiskLog:
         self._writer = writer
         self._group_flush = group_flush
         self._reader = LogReader(writer, writer.index, writer.files)
+        self.segments = LogSegments(writer)
         self._deletion = SegmentDeletion(writer)
         self._swap = SegmentSwap(writer, self._deletion, self._reader.clear_hints)
         self._log_limiter: LogLimiter | None = None  # made with the first refused write
@@ -267,7 +269,7 @@ class DiskLog:
         """Returns the entry that describes this log once it is closed, or None if the log is too large for one."""
         if self._writer.txn_index.bases or self._index.may_have_gaps or self._writer.lacks_producers:
             return None
-        if not is_small(self.segment_count, len(self.producers), self._writer.builder):
+        if not is_small(self.segments.count, len(self.producers), self._writer.builder):
             return None
         return CleanLogEntry.of(
             self.topic_id,
@@ -335,45 +337,9 @@ class DiskLog:
         return self._writer.producers
 
     @property
-    def size_bytes(self) -> int:
-        """Returns the total size of all log files."""
-        return sum(segment.size for segment in self._writer.segments)
-
-    @property
-    def segment_count(self) -> int:
-        return len(self._writer.segments)
-
-    @property
-    def active_view(self) -> SegmentView:
-        """Returns the active segment as of now. `created_ms` has no meaning while the segment is empty."""
-        return SegmentView.of(self._writer.active, self._files)
-
-    @property
     def may_have_gaps(self) -> bool:
         """True if compaction removes offsets of this log, or once did."""
         return self._index.may_have_gaps
-
-    @property
-    def offset_gaps(self) -> list[tuple[int, int]]:
-        """Returns offset ranges `[start, end)` that are missing between segments because of damage. A read there raises
-        `Corrupt`."""
-        return find_gaps(self._writer.segments)
-
-    def closed_segments(self, above: int = 0, limit: int | None = None) -> list[SegmentView]:
-        """Returns the closed segments that end above an offset, oldest first; only the first `limit`, if it is set."""
-        segments = self._writer.segments
-        first = max(find_segment_number(segments, above), 0)
-        if segments[first].next_offset <= above:
-            first += 1
-        end = len(segments) - 1 if limit is None else min(first + limit, len(segments) - 1)
-        return [SegmentView.of(segment, self._files) for segment in segments[first:end]]
-
-    def segment_data(self, base_offset: int, *, from_offset: int | None = None) -> LogSegmentData:
-        """Returns all data that is uploaded with the closed segment at `base_offset`.
-
-        The data starts at the batch that holds `from_offset`, if an earlier upload ended inside the segment.
-        """
-        return build_segment_data(self._writer, self._reader.find_segment(base_offset), from_offset)
 
     # -- append -------------------------------------------------------------------------------------------------------
 
@@ -514,26 +480,6 @@ class DiskLog:
         aborted = self._writer.txn_index.find(self._writer.segments, offset, self._reader.next_offset)
         return found, list_for_readers(aborted)
 
-    def find_batch_by_time(self, timestamp: int, offset: int, headers: HeaderBudget) -> CandidateBatch | None:
-        """Returns the first batch that ends at or after `offset` and whose header names a timestamp of at least
-        `timestamp` (ms).
-
-        This is one step of a look-up by time (`time_lookup.py`).
-        """
-        return self._index.find_batch_by_time(self._writer.segments, timestamp, offset, headers)
-
-    def bound_timestamps(
-        self, start: int, end: int, before: int, headers: HeaderBudget
-    ) -> tuple[int, list[CandidateBatch]]:
-        """Returns a bound on the timestamps of the records in `[start, end)` that are earlier than `before` (ms), and
-        the batches that may have later ones."""
-        return self._index.bound_timestamps(self._writer.segments, start, end, before, headers)
-
-    @property
-    def max_timestamp(self) -> int:
-        """Returns the greatest timestamp in any batch header, or -1 if there is none."""
-        return max(segment.max_timestamp for segment in self._writer.segments)
-
     # -- clean --------------------------------------------------------------------------------------------------------
 
     def find_cleanable(self, high_watermark: int, now_ms: int | None = None) -> CleanableRange:
@@ -607,11 +553,6 @@ class DiskLog:
         """True if the active segment has to be closed because of its age."""
         return is_roll_due(self._writer.active, self.config, now_ms, self.name, max_age_ms)
 
-    def segment_created_ms(self, offset: int) -> int:
-        """Returns when the segment that holds `offset` got its first batch, by the broker's clock."""
-        segments = self._writer.segments
-        return segments[max(find_segment_number(segments, offset), 0)].created_ms
-
     def roll(self) -> None:
         """Closes the active segment and starts the next one. Does nothing if the active segment is empty."""
         self._require_writable()
@@ -630,7 +571,7 @@ class DiskLog:
         """
         end = offset
         if self._writer.segments[0].base_offset < offset < self.end_offset:
-            keep = self._reader.find_segment(offset)
+            keep = find_segment(self._writer, offset)
             position = self._index.find_position(keep, offset)
             end = keep.base_offset
             if position and not self._index.may_have_gaps:
@@ -653,7 +594,7 @@ class DiskLog:
         if offset < self._writer.segments[0].base_offset:
             self.truncate_fully_and_start_at(offset, self.epochs.lineage_within(0, offset), None)
         else:
-            keep, interval = self._reader.find_segment(offset), self.config.index_interval_bytes
+            keep, interval = find_segment(self._writer, offset), self.config.index_interval_bytes
             self._run_truncation(lambda: truncation.truncate(self._writer, keep, offset, interval))
         self.lower_start(self.end_offset)
 

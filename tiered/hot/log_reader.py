@@ -39,15 +39,6 @@ class LogReader:
         self._hints.clear()
         self._last_read = _NO_READ
 
-    def find_segment(self, offset: int) -> Segment:
-        """Returns the segment that holds `offset`. Raises `Corrupt` if the offset is in a gap."""
-        segment = self._writer.segments[find_segment_number(self._writer.segments, offset)]
-        if offset >= segment.next_offset:
-            raise Corrupt(
-                f"offset {offset} is missing between two segments", where=self._files.path(segment.base_offset, ".log")
-            )
-        return segment
-
     def read(self, offset: int, max_bytes: int, limit: int) -> FileSlice | None:
         """Returns whole batches from the one that holds `offset`, which is below `limit`. See `DiskLog.read`."""
         last_offset, last_limit, base, position, size = self._last_read
@@ -58,7 +49,7 @@ class LogReader:
         if hint is not None and offset < hint[0].next_offset:
             segment, position = hint
         else:
-            segment = self.find_segment(offset)
+            segment = find_segment(self._writer, offset)
             position = self._index.find_position(segment, offset)
             if position >= segment.size:
                 segment, position = self._find_next_batch(segment), 0
@@ -87,3 +78,12 @@ class LogReader:
         while number < len(segments) - 1 and not segments[number].size:
             number += 1
         return segments[min(number, len(segments) - 1)]
+
+
+def find_segment(writer: LogWriter, offset: int) -> Segment:
+    """Returns the segment that holds `offset`. Raises `Corrupt` if the offset is in a gap."""
+    segment = writer.segments[find_segment_number(writer.segments, offset)]
+    if offset >= segment.next_offset:
+        why = f"offset {offset} is missing between two segments"
+        raise Corrupt(why, where=writer.files.path(segment.base_offset, ".log"))
+    return segment

@@ -161,7 +161,7 @@ async def search_log(log: DiskLog, timestamp: int, start: int, lookups: TimeLook
     It ends early if the log drops records from there on while a thread opens a batch: they are in the bucket then.
     """
     start = max(start, log.local_start_offset)
-    while (candidate := log.find_batch_by_time(timestamp, start, lookups.headers)) is not None:
+    while (candidate := log.segments.find_batch_by_time(timestamp, start, lookups.headers)) is not None:
         epoch = log.epochs.epoch_at(max(candidate.base_offset, start))
         found = await lookups.find_in_batch(candidate, timestamp, start)
         if found is not None and found[0] >= log.start_offset:
@@ -179,7 +179,7 @@ async def find_max_timestamp(log: DiskLog, end: int, before: int, lookups: TimeL
     Returns `NO_TIMESTAMP` if there are none.
     """
     start = log.local_start_offset
-    newest, unsure = log.bound_timestamps(start, end, before, lookups.headers)
+    newest, unsure = log.segments.bound_timestamps(start, end, before, lookups.headers)
     for candidate in unsure:
         newest = max(newest, await lookups.find_newest_in_batch(candidate, before, start))
     return newest

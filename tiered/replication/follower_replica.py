@@ -332,7 +332,7 @@ class FollowerReplica:
         hot, config = self.log, self.config
         cold_end = self.cold_end_offset if config.remote_storage_enable else 0
         below = retention.find_local_start(
-            hot.closed_segments(), hot.active_view, config, self._clock.wall_ms(),
+            hot.segments.closed(), hot.segments.active, config, self._clock.wall_ms(),
             cold_end=min(cold_end, self.high_watermark),
             clean_to=self._leader_local_start if is_compacted(config) else 0,
         )  # fmt: skip

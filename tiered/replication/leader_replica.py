@@ -153,7 +153,7 @@ class LeaderReplica:
         nobody waits: an event takes as much memory as a tenth of a partition."""
         self._loss_reported: asyncio.Event | None = None
         """Set once the controller has recorded a loss; None if it has already, or if there is none to report."""
-        self._segments_seen = log.segment_count
+        self._segments_seen = log.segments.count
         if state.high_watermark:
             log.producers.txns.on_high_watermark(state.high_watermark)
         state.record_deletion(self.log_start_offset)
@@ -505,8 +505,8 @@ class LeaderReplica:
         traffic.records_in += 0 if appended.is_duplicate else appended.last_offset + 1 - appended.base_offset
         if disk.full is not None:
             disk.note_append(len(data))
-        if hot.segment_count != self._segments_seen:
-            self._segments_seen = hot.segment_count
+        if hot.segments.count != self._segments_seen:
+            self._segments_seen = hot.segments.count
             self._events.on_segment_closed(self)
         if self.on_next_append is not None:
             on_next_append, self.on_next_append = self.on_next_append, None
@@ -740,7 +740,7 @@ class LeaderReplica:
     def roll(self) -> None:
         """Closes the active segment, so that it can be uploaded."""
         self._disk.roll(self.log)
-        self._segments_seen = self.log.segment_count
+        self._segments_seen = self.log.segments.count
         self._events.on_segment_closed(self)
 
     def resign(self, why: Refused) -> None:

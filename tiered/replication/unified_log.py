@@ -67,7 +67,7 @@ class UnifiedLog:
     def newest_record_ms(self) -> int:
         """The greatest timestamp in the newest segment that has records, hot or cold; 0 if none is known. It is never
         later than the upload of a cold one: producers may have clocks that are ahead."""
-        for segment in (self.hot.active_view, *reversed(self.hot.closed_segments())):
+        for segment in (self.hot.segments.active, *reversed(self.hot.segments.closed())):
             if segment.size:
                 return max(segment.max_timestamp, 0)
         entries = self.manifest.entries if self.manifest is not None else ()
@@ -77,7 +77,7 @@ class UnifiedLog:
     def bytes_above_cold(self) -> int:
         """Bytes of log that are only on this disk. Leaves out a segment of which an earlier leader uploaded a part:
         bytes that were counted twice would make retention by size delete other records."""
-        views = (*self.hot.closed_segments(above=self.cold_end_offset), self.hot.active_view)
+        views = (*self.hot.segments.closed(above=self.cold_end_offset), self.hot.segments.active)
         return sum(segment.size for segment in views if segment.base_offset >= self.cold_end_offset)
 
     @property
@@ -93,7 +93,7 @@ class UnifiedLog:
     def _segments_to_upload(self) -> list[SegmentView]:
         if not self.config.copies_to_bucket:
             return []
-        return self.hot.closed_segments(above=self.cold_end_offset)
+        return self.hot.segments.closed(above=self.cold_end_offset)
 
     @property
     def upload_lag_since_ms(self) -> int | None:
@@ -102,4 +102,4 @@ class UnifiedLog:
         first = max(self.cold_end_offset, self.log_start_offset)
         if not self.config.copies_to_bucket or first >= self.hot.end_offset:
             return None
-        return self.hot.segment_created_ms(first)
+        return self.hot.segments.created_ms(first)

@@ -258,7 +258,7 @@ class Housekeeping:
         This bounds the part of the logs that a start after a power loss has to check.
         """
         for replica in self._hosted_replicas.list_replicas():
-            closed = replica.log.active_view.base_offset
+            closed = replica.log.segments.active.base_offset
             if replica.is_stopped:
                 continue
             if replica.log.unproved_bytes >= UNFLUSHED_BYTES_MAX:

@@ -168,7 +168,7 @@ class LogCleaner:
             raise Refused(Code.INVALID_CONFIG, "it is not compacted: its cleanup.policy is without compact")
         if isinstance(replica, FollowerReplica) and replica.config.copies_to_bucket:
             return
-        if replica.log.active_view.size:
+        if replica.log.segments.active.size:
             replica.roll()
         if isinstance(replica, LeaderReplica) and _is_cleaned_in_bucket(replica):
             self._cold_ranges.pop(replica, None)

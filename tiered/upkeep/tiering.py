@@ -154,9 +154,9 @@ class Tiering:
         while True:
             now_ms, next_ms = self._clock.wall_ms(), NEVER
             for replica in self._led_partitions.list_leaders():
-                closed = replica.log.segment_count
+                closed = replica.log.segments.count
                 next_ms = min(next_ms, self._check_upload_lag(replica, now_ms))
-                if replica.log.segment_count != closed:
+                if replica.log.segments.count != closed:
                     await asyncio.sleep(0)  # a roll takes about a millisecond, and all partitions may be due at once
             await self._clock.sleep(min(max((next_ms - now_ms) / 1000, shortest), longest))
 
@@ -362,8 +362,8 @@ class Tiering:
         """
         tiered, manifest = replica.config.remote_storage_enable, replica.manifest
         plan = retention.plan_retention(
-            replica.log.closed_segments(),
-            replica.log.active_view,
+            replica.log.segments.closed(),
+            replica.log.segments.active,
             replica.config,
             self._retention_clock.now_ms(),
             log_start=replica.log_start_offset,

@@ -111,7 +111,7 @@ class GroupLags:
         held = partitions.find_leader(tp) or partitions.find_follower(tp)
         if held is None or offset >= held.log.end_offset:
             return 0.0
-        return (self._context.clock.wall_ms() - held.log.segment_created_ms(offset)) / 1000
+        return (self._context.clock.wall_ms() - held.log.segments.created_ms(offset)) / 1000
 
     # -- labels -------------------------------------------------------------------------------------------------------
 

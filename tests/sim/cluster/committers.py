@@ -315,7 +315,7 @@ class CommitterLoad:
         for _, node in self._run.world.nodes():
             for replica in node.leader_replicas():
                 if replica.tp == PLACE:
-                    if replica.log.active_view.size:
+                    if replica.log.segments.active.size:
                         replica.roll()
                     return replica.cold_end_offset >= RECORDS
         return False

@@ -277,7 +277,7 @@ class Observer:
         if compacted is None:
             return read_batches(log)
         held = list[HeldBatch]()
-        for view in (*log.closed_segments(), log.active_view):
+        for view in (*log.segments.closed(), log.segments.active):
             held += held_batches_of(read_segment(log._writer, view.base_offset, view.size))
         found, hole = compacted.restore(log.local_start_offset, held)
         if hole:
@@ -347,7 +347,7 @@ def read_batches(log: DiskLog) -> list[LogBatch]:
     disk = files.disk
     assert isinstance(disk, SimDisk)
     found: list[LogBatch] = []
-    for view in (*log.closed_segments(), log.active_view):
+    for view in (*log.segments.closed(), log.segments.active):
         node = disk._find(files.path(view.base_offset, ".log"))
         if isinstance(node, Inode):
             found += batches_of(bytes(node.data[: view.size]))

@@ -152,7 +152,7 @@ def _leader_epochs(image: Image) -> dict[TopicPartition, int]:
 
 def _has_local_copies(replica: LeaderReplica) -> bool:
     """True if the disk still has closed segments that the bucket has and the topic need not keep."""
-    return replica.config.local_retention_bytes == 1 and replica.log.segment_count > 1
+    return replica.config.local_retention_bytes == 1 and replica.log.segments.count > 1
 
 
 def _unnamed_objects(run: ClusterRun) -> list[str]:
@@ -186,7 +186,7 @@ def _roll_until_cold(run: ClusterRun) -> bool:
                 continue
             if run.model.is_modelled(partition_id) and tiered and gone < replica.high_watermark:
                 cold = False
-                if replica.log.active_view.size:
+                if replica.log.segments.active.size:
                     replica.roll()
             elif run.model.is_modelled(partition_id) and tiered and _has_local_copies(replica):
                 cold = False

@@ -73,7 +73,7 @@ def idle_limits(run: ClusterRun, node: Broker) -> BrokerLoad:
 def count_files_needed(node: Broker) -> int:
     """Returns the files that a broker may keep open for its segments and replicas."""
     logs = [held.log for held in node.hosted_replicas.list_replicas()]
-    segments = sum(len(log.closed_segments()) + 1 for log in logs)
+    segments = sum(len(log.segments.closed()) + 1 for log in logs)
     return FILES_A_SEGMENT * segments + FILES_A_REPLICA * (len(logs) + 1)
 
 

@@ -294,7 +294,7 @@ def find_leftovers(log: DiskLog) -> Iterator[str]:
     lineage = log.epochs.lineage
     if lineage and lineage[-1][1] >= max(end, 1):
         yield f"epochs {lineage}, the end is {end}"
-    if log.may_have_gaps or log.offset_gaps or disk_has_rotted(disk):
+    if log.may_have_gaps or log.segments.gaps or disk_has_rotted(disk):
         return
     expected = log.local_start_offset
     for base in bases:

@@ -128,7 +128,7 @@ def power_goes_at_every_step() -> None:
             except Corrupt as error:
                 watched.findings.append(Finding("I26", f"{what}: a start fails: {error}"))
                 continue
-            if reopened.end_offset != end or reopened.offset_gaps:
+            if reopened.end_offset != end or reopened.segments.gaps:
                 watched.findings.append(Finding("I26", f"{what}: a start finds up to {reopened.end_offset} of {end}"))
             watched.check_disk(image, what)
 
@@ -167,7 +167,7 @@ def compact_only_topic_keeps_everything() -> None:
         copies.on_leader(1, "a", 1, watched.log.end_offset)
         copies.on_high_watermark(1, 1, watched.log.end_offset, (1,), 1)
         await watched.clean()
-        closed, active = watched.log.closed_segments(), watched.log.active_view
+        closed, active = watched.log.segments.closed(), watched.log.segments.active
         plan = retention.plan_retention(
             closed, active, watched.log.config, NOW + LATER_MS, log_start=0,
             deletable_below=watched.log.end_offset, cold_end=None, cold_bytes_known=True,

@@ -369,11 +369,11 @@ async def test_records_of_a_damaged_local_file_are_read_from_the_bucket(rig: Sim
     replica = await rig.create()
     await fill(replica, 12)
     await rig.wait_until(lambda: replica.cold_end_offset >= 9)
-    first = replica.log.closed_segments()[0]
+    first = replica.log.segments.closed()[0]
     await rig.crash(rig.machine.kill)
     rig.machine.disk.open(f"log/t-0/{first.base_offset:020d}.log").truncate(first.size - 1)
     again = (await rig.start()).leader_replica("t", 0)
-    assert again.log.offset_gaps == [(first.next_offset - 1, first.next_offset)]
+    assert again.log.segments.gaps == [(first.next_offset - 1, first.next_offset)]
     assert await read_values(again, 0) == numbers(0, 12)
     await rig.stop()
 

@@ -60,10 +60,10 @@ def test_bytes_to_check_after_a_power_cut_are_bounded(monkeypatch: pytest.Monkey
         replica = await create_hot_topic(rig)
         await fill(replica, 5)
         await asyncio.sleep(130)
-        assert (replica.log.flushed_offset, replica.log.segment_count) == (0, 1), "few bytes are quickly checked"
+        assert (replica.log.flushed_offset, replica.log.segments.count) == (0, 1), "few bytes are quickly checked"
         await fill(replica, 10, start=5)
         await rig.wait_until(lambda: replica.log.flushed_offset == 15, 130)
-        assert (replica.log.unproved_bytes, replica.log.segment_count) == (0, 1)
+        assert (replica.log.unproved_bytes, replica.log.segments.count) == (0, 1)
         await fill(replica, 1, start=15)
         await rig.crash(rig.machine.power_cut)
         again = (await rig.start()).leader_replica("t", 0)
@@ -78,8 +78,8 @@ async def test_closed_segments_are_durable_after_a_checkpoint(rig: SimBrokerRig)
     await rig.start()
     replica = await create_hot_topic(rig, internal_segment_bytes="4096")
     await fill(replica, 40)
-    closed = replica.log.active_view.base_offset
-    assert replica.log.segment_count > 2 and replica.log.flushed_offset < closed
+    closed = replica.log.segments.active.base_offset
+    assert replica.log.segments.count > 2 and replica.log.flushed_offset < closed
     await rig.wait_until(lambda: replica.log.flushed_offset >= closed, 130)
     await rig.crash(rig.machine.power_cut)
     again = (await rig.start()).leader_replica("t", 0)

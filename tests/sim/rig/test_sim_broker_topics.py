@@ -118,7 +118,7 @@ async def test_recreated_topic_is_empty_even_if_the_old_log_could_not_go(rig: Si
     await rig.start()
     replica = await rig.create()
     await fill(replica, 12)
-    assert replica.log.segment_count > 2
+    assert replica.log.segments.count > 2
     fault = DiskFault("rename", "log/t-0", "EMFILE")
     rig.machine.disk.faults.append(fault)
     await rig.broker.submit(DeleteTopic("t"))
@@ -226,7 +226,7 @@ async def test_untiered_topic_stays_on_its_disk(rig: SimBrokerRig) -> None:
     )
     await fill(replica, 20)
     await rig.wait_until(lambda: replica.log_start_offset > 0)
-    assert replica.log.size_bytes <= 9000 + 4096
+    assert replica.log.segments.size_bytes <= 9000 + 4096
     assert await rig.bucket.memory.list("data/") == []
     assert await read_values(replica, replica.log_start_offset) == numbers(replica.log_start_offset, 20)
     await rig.stop()

@@ -100,7 +100,7 @@ async def test_replica_that_copied_gaps_leads_with_each_keys_last_record(
     logs = [log_of(each) for each in brokers]
     await three.wait_until(lambda: all(each.end_offset == 110 for each in logs), SECONDS)
     assert explain(again)["possible_loss"] is None
-    assert not any(each.suspect or each.offset_gaps for each in logs)
+    assert not any(each.suspect or each.segments.gaps for each in logs)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -132,7 +132,7 @@ def test_leaders_that_crash_during_a_tiered_clean_lose_no_last_record(seed: int)
         thorough = {**tiered, "max.compaction.lag.ms": "1000"}
         await three.controller.node.submit(AlterTopicConfigs("t", thorough))
         leader = await wait_leader(three)
-        closed = leader.log.active_view.base_offset
+        closed = leader.log.segments.active.base_offset
         await three.wait_until(lambda: leader.manifest is not None and leader.manifest.clean_to >= closed, SECONDS)
         seen = await read(leader)
         assert last_of_each(written) <= set(seen) <= set(written) and len(seen) < len(written) // 3
@@ -185,11 +185,11 @@ async def test_leader_that_resigns_before_its_clean_begins_cleans_nothing(three:
     cleaner = leader_of(three).node.log_cleaner
     await cleaner._look()
     assert cleaner._pick() is leader
-    before = leader.log.size_bytes
+    before = leader.log.segments.size_bytes
     await leader_of(three).node.hand_over()
     assert leader.is_stopped
     await cleaner._clean(leader)
-    assert leader.log.size_bytes == before and leader.log.compaction is None
+    assert leader.log.segments.size_bytes == before and leader.log.compaction is None
 
 
 @pytest.mark.parametrize("tiered", ["true", "false"])

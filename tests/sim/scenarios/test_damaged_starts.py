@@ -44,7 +44,7 @@ async def test_damage_below_a_checkpoint_is_found_with_other_damage(rig: SimBrok
     await replica.flush()
     await rig.broker.hosted_replicas.save_offsets()
     await fill(replica, 20, 20)
-    size = replica.log.size_bytes // 40
+    size = replica.log.segments.size_bytes // 40
     await rig.crash(rig.machine.kill)
     for record in (5, 30):
         rig.machine.disk.flip_bit(log_path(rig), 8 * (record * size + size // 2))
@@ -65,7 +65,7 @@ async def test_damaged_log_of_a_full_disk_claims_only_what_proves_itself(three: 
     leader = a.node.leader_replica(*AT)
     for number in range(14):
         await leader.append(batch([b"%04d" % number * 60]))
-    assert leader.log.segment_count > 2
+    assert leader.log.segments.count > 2
     await b.kill()
     await three.wait_until(lambda: partition_image(three).isr == (a.node_id,), 30)
     await a.kill()
@@ -405,13 +405,13 @@ async def test_closed_segment_that_is_shorter_than_noted_has_a_gap(rig: SimBroke
     await rig.start(QUICK)
     replica = await rig.create("t", 1, internal_segment_bytes="4096", retention_ms="-1", remote_storage_enable="false")
     await fill(replica, 12)
-    first = replica.log.closed_segments()[0]
+    first = replica.log.segments.closed()[0]
     await rig.stop()
     rig.machine.kill()
     rig.machine.disk.open(f"log/t-0/{0:020d}.log").truncate(first.size - 100)
     await rig.start(QUICK)
     replica = rig.broker.leader_replica("t", 0)
-    assert replica.log.offset_gaps == [(first.next_offset - 1, first.next_offset)]
+    assert replica.log.segments.gaps == [(first.next_offset - 1, first.next_offset)]
     await rig.stop()
 
 
@@ -538,7 +538,7 @@ async def test_damage_that_no_crash_explains_is_reported(rig: SimBrokerRig, *, e
     else:
         await rig.crash(rig.machine.power_cut)
         rig.machine.disk.flip_bit(log_path(rig).replace(".log", ".index"), 8 * 7 + 4)
-    size = replica.log.size_bytes
+    size = replica.log.segments.size_bytes
     rig.machine.disk.flip_bit(log_path(rig), 8 * (size - 20))
     await rig.start(QUICK)
     replica = rig.broker.leader_replica("t", 0)
@@ -555,7 +555,7 @@ async def test_damaged_length_that_no_torn_write_explains_is_reported(rig: SimBr
     await rig.start(QUICK)
     replica = await rig.create("t", 1, **BIG)
     await producers.write(replica, 5)
-    size = replica.log.size_bytes
+    size = replica.log.segments.size_bytes
     await producers.write(replica, 1)
     if is_clean:
         await rig.stop()
@@ -579,7 +579,7 @@ async def test_batch_that_is_missing_ends_the_log(rig: SimBrokerRig) -> None:
     replica = await rig.create("t", 1, **BIG)
     for number in range(6):
         await replica.append(batch([b"%06d" % number]))
-    size = replica.log.size_bytes // 6
+    size = replica.log.segments.size_bytes // 6
     await rig.crash(rig.machine.kill)
     file = rig.machine.disk.open(log_path(rig))
     data = file.pread(0, file.size())

@@ -230,7 +230,7 @@ async def test_logs_of_other_histories_are_sent_to_where_they_part(of: Followers
 @run_by(run_followers)
 async def test_follower_is_not_sent_to_a_bucket_that_lacks_the_damaged_records(of: Followers) -> None:
     of.write(5)
-    size = of.leader.log.size_bytes // 5
+    size = of.leader.log.segments.size_bytes // 5
     of.rig.machine.disk.flip_bit(f"log/t-0/{0:020d}.log", 8 * (3 * size + 8))  # the length of a batch
     with pytest.raises(Refused) as refused:
         of.fetch(TWO, 4)

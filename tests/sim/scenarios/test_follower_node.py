@@ -60,7 +60,7 @@ async def test_follower_copies_over_the_wire_and_lists_its_logs(rig: SimBrokerRi
     (topic,) = answer.results[0].topics
     (row,) = topic.partitions
     (copy,) = rig.broker.hosted_replicas.list_replicas()
-    assert (topic.name, row.partition_index, row.partition_size) == ("t", 0, copy.log.size_bytes)
+    assert (topic.name, row.partition_index, row.partition_size) == ("t", 0, copy.log.segments.size_bytes)
     assert row.partition_size > 0 and row.remote_size == -1
     link.close()
     await server.close()

@@ -71,11 +71,11 @@ async def test_commits_of_one_turn_share_a_batch_in_their_order(rig: SimBrokerRi
     await rig.start(GROUP_SETTINGS)
     await rig.create("t")
     await commit(rig, G, 0)
-    before = offsets_replica(rig, P).log.size_bytes
+    before = offsets_replica(rig, P).log.segments.size_bytes
     await commit(rig, G, 1)
-    one = offsets_replica(rig, P).log.size_bytes - before
+    one = offsets_replica(rig, P).log.segments.size_bytes - before
     await asyncio.gather(*(commit(rig, G, offset) for offset in range(2, 100)))
-    many = offsets_replica(rig, P).log.size_bytes - before - one
+    many = offsets_replica(rig, P).log.segments.size_bytes - before - one
     assert many < 98 * (one - 61) + 98 + 61, "a batch of its own for each"
     assert await fetch_committed(rig, G) == 99
     await rig.crash(rig.machine.kill)

@@ -75,7 +75,7 @@ async def test_offset_is_cut_back_though_new_records_reach_it_first(rig: SimBrok
     await rig.start(GROUP_SETTINGS)
     replica = await rig.create("t", segment_bytes="1048576", retention_ms="-1")
     await fill(replica, SYNCED)
-    size = replica.log.size_bytes
+    size = replica.log.segments.size_bytes
     await fill(replica, WRITTEN - SYNCED)
     await commit_at(rig.broker, G, WRITTEN, epoch)
     partition = partition_of(G, 2)
@@ -118,7 +118,7 @@ async def test_offset_is_cut_back_to_the_earlier_of_two_losses_at_a_load(rig: Si
     await rig.start(GROUP_SETTINGS)
     replica = await rig.create("t", segment_bytes="1048576", retention_ms="-1")
     await fill(replica, SYNCED)
-    size = replica.log.size_bytes
+    size = replica.log.segments.size_bytes
     await fill(replica, WRITTEN - SYNCED)
     await commit_at(rig.broker, G, WRITTEN, 0)
     await rig.wait_until(lambda: snapshots(rig, partition_of(G, 2)) != [])
@@ -131,7 +131,7 @@ async def test_offset_is_cut_back_to_the_earlier_of_two_losses_at_a_load(rig: Si
         replica = rig.broker.leader_replica("t", 0)
         assert len(rig.broker.image.losses[replica.partition_id]) == lost + 1
         await fill(replica, 2)
-        size = replica.log.size_bytes
+        size = replica.log.segments.size_bytes
         await fill(replica, WRITTEN)
         assert rig.broker.group_coordinators.host.count_loading()
     await wait_groups_loaded(rig)
@@ -182,7 +182,7 @@ async def test_offset_after_a_loss_is_not_cut_back_at_the_next_start(rig: SimBro
     await rig.start(GROUP_SETTINGS)
     replica = await rig.create("t", segment_bytes="1048576", retention_ms="-1")
     await fill(replica, SYNCED)
-    size = replica.log.size_bytes
+    size = replica.log.segments.size_bytes
     await fill(replica, WRITTEN - SYNCED)
     await commit_at(rig.broker, "other", SYNCED)
     await rig.crash(rig.machine.kill)
@@ -264,7 +264,7 @@ class Lost:
         await self.three.wait_until(self.is_led(self.home, TopicPartition(OFFSETS_TOPIC, 0)), SECONDS)
         replica = self.away.node.leader_replica("t", 0)
         await fill(replica, SYNCED)
-        self.size = replica.log.size_bytes
+        self.size = replica.log.segments.size_bytes
         await fill(replica, WRITTEN - SYNCED)
 
     async def lose_records(self) -> None:

@@ -126,7 +126,7 @@ async def test_bytes_in_the_bucket_are_those_of_the_leader(three: ThreeBrokers) 
     found = await partition_sizes(client)
     await client.close()
     local, remote = found[TopicPartition("t", 0)]
-    assert local >= leader.log.size_bytes and remote == leader.unified_log.cold_bytes > 0
+    assert local >= leader.log.segments.size_bytes and remote == leader.unified_log.cold_bytes > 0
 
 
 @run_by(run_scenario)

@@ -60,7 +60,7 @@ async def test_leader_throttles_a_follower_out_of_sync(it: ReplicaFetchRig, *, w
     (leader,) = it.leaders
     for _ in range(40):
         leader.append_now(batch([LARGE]), 1)
-    size, end = leader.log.size_bytes, leader.log.end_offset
+    size, end = leader.log.segments.size_bytes, leader.log.end_offset
     await throttle_leader(it, size // 10, words)
     began, offset, answers = it.rig.loop.time(), 0, 0
     while offset < end - 4:  # beyond that it would be in sync
@@ -96,7 +96,7 @@ async def test_reassignment_runs_at_its_rate_until_the_rate_is_removed(three: Th
     (leader,) = (each for each in three.brokers.values() if is_leading(each))
     for _ in range(60):
         await leader.node.leader_replica("t", 0).append(batch([LARGE]), acks=ACKS_ALL)
-    size = leader.node.leader_replica("t", 0).log.size_bytes
+    size = leader.node.leader_replica("t", 0).log.segments.size_bytes
     client = make_client(three)
     moves = {PartitionName("t", 0): ((1, 2), (1, 3))}
     await throttle(client, moves, size // 20)

@@ -62,7 +62,7 @@ class LocalLog:
 
     disk: SimDisk
     lineage: list[tuple[int, int]] = field(default_factory=lambda: [(1, 0)])
-    segments: list[Segment] = field(default_factory=list)
+    files: list[Segment] = field(default_factory=list)
     txn_indexes: dict[int, bytes] = field(default_factory=dict)
     """Transaction indexes by the base offset of their segment."""
 
@@ -73,7 +73,7 @@ class LocalLog:
         file = self.disk.open(f"log/{base:020d}.log", create=True)
         size = file.append(batches)
         segment = Segment(base, next_offset, FileSlice(file, 0, size))
-        self.segments.append(segment)
+        self.files.append(segment)
         return segment
 
     def fill(self, base: int, batches: int, *, records: int = 10, size: int = 100, epoch: int = 1) -> Segment:
@@ -85,11 +85,15 @@ class LocalLog:
     def epochs(self) -> LeaderEpochs:
         return LeaderEpochs(self.lineage)
 
-    def closed_segments(self, above: int = 0, limit: int | None = None) -> list[Segment]:
-        return [each for each in self.segments if each.next_offset > above][:limit]
+    @property
+    def segments(self) -> LocalLog:
+        return self
 
-    def segment_data(self, base_offset: int, *, from_offset: int | None = None) -> Files:
-        segment = next(s for s in self.segments if s.base_offset == base_offset)
+    def closed(self, above: int = 0, limit: int | None = None) -> list[Segment]:
+        return [each for each in self.files if each.next_offset > above][:limit]
+
+    def data(self, base_offset: int, *, from_offset: int | None = None) -> Files:
+        segment = next(s for s in self.files if s.base_offset == base_offset)
         start = base_offset if from_offset is None else from_offset
         found = [b for b in walk(self.content(segment)).batches if b.last_offset >= start]
         indexed = found[1::2]
@@ -106,7 +110,7 @@ class LocalLog:
 
     @property
     def all_bytes(self) -> bytes:
-        return b"".join(self.content(segment) for segment in self.segments)
+        return b"".join(self.content(segment) for segment in self.files)
 
 
 def batch(base: int, records: int = 10, size: int = 100, epoch: int = 1) -> bytes:

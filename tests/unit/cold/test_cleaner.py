@@ -592,7 +592,7 @@ async def test_dirty_part_is_read_on_the_disk_as_far_as_the_disk_has_it(rig: Rig
     manifest = await upload(broker, log)
     before = await read(broker)
     found = await cleaner.find_cleanable(manifest, COMPACTED, NOW)
-    dropped = log.closed_segments()[-2].base_offset
+    dropped = log.segments.closed()[-2].base_offset
     assert 60 < dropped < 100
     steps = 0
 
@@ -619,7 +619,7 @@ async def test_disk_that_lacks_records_of_the_bucket_is_not_believed(rig: Rig) -
     log.roll()
     await log.flush()
     await clean_disk(log)
-    assert log.size_bytes < manifest.cold_bytes / 2
+    assert log.segments.size_bytes < manifest.cold_bytes / 2
     result = await clean(broker.make_cleaner(), manifest, local=log)
     assert result.is_whole and result.bytes_read == 2 * manifest.cold_bytes
     assert await read(rig.broker("reader")) == last_of_each(before)
@@ -644,7 +644,7 @@ async def test_disk_whose_batches_differ_from_the_bucket_is_not_believed(
         other.append(bytearray(data), leader_epoch=0 if place is not None else 1, now_ms=NOW)
     other.roll()
     if place is not None:
-        part = next(each.log for each in other.closed_segments() if place < each.next_offset)
+        part = next(each.log for each in other.segments.closed() if place < each.next_offset)
         found = walk(part.file.pread(part.start, part.length)).batches
         batch = next(each for each in found if each.base_offset == place)
         on.flip_bit(part.file.name, 8 * (batch.position + byte))

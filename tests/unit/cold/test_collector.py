@@ -43,7 +43,7 @@ async def test_expired_segments_stay_in_the_bucket_for_the_grace_time(rig: Rig, 
     await rig.clock.sleep(2)
     await broker.collector.delete_expired()
     assert await rig.keys(".seg") == before[5:]
-    assert await broker.read_all(50) == b"".join(rig.log.content(segment) for segment in rig.log.segments[5:])
+    assert await broker.read_all(50) == b"".join(rig.log.content(segment) for segment in rig.log.files[5:])
     assert cut.segment_count == 5
     again = await broker.collector.expire(cut, 1, limits, local_bytes_above_cold=0, now_ms=59_001)
     assert again is None

@@ -30,7 +30,7 @@ NOW = 1_700_000_000_000
 
 def write(rig: Rig, batches: Sequence[bytearray]) -> Segment:
     """Adds a closed segment of these batches, which get the next offsets."""
-    at = rig.log.segments[-1].next_offset if rig.log.segments else 0
+    at = rig.log.files[-1].next_offset if rig.log.files else 0
     for data in batches:
         stamp(data, 0, at, 1)
         at = walk(data).batches[0].last_offset + 1
@@ -40,7 +40,7 @@ def write(rig: Rig, batches: Sequence[bytearray]) -> Segment:
 async def upload_as_before(broker: Broker, rig: Rig) -> Manifest:
     """Uploads all segments. Each entry names timestamps as the headers have them, as entries of earlier versions do."""
     now = await broker.take_over(1)
-    for segment in rig.log.closed_segments():
+    for segment in rig.log.segments.closed():
         batches = walk(rig.log.content(segment)).batches
         first, newest = batches[0].base_timestamp, max(each.max_timestamp for each in batches)
         now = await broker.uploader.upload_next(rig.log, now, 1, segment.next_offset) or now

@@ -92,7 +92,7 @@ async def test_read_in_a_gap_at_the_cold_end_returns_nothing(rig: Rig) -> None:
         assert await broker.reader.read(PID, known, 20, 1000) == b"", "by the stream of the read before it"
     rig.log.fill(25, 1)
     newer = await rig.broker("writer").upload_all(rig.log, 1)
-    assert await broker.reader.read(PID, newer, 20, 1000) == rig.log.content(rig.log.segments[1])
+    assert await broker.reader.read(PID, newer, 20, 1000) == rig.log.content(rig.log.files[1])
 
 
 @in_rig(Rig)

@@ -39,14 +39,14 @@ async def test_damage_in_the_bucket_is_corrupt_with_key_and_position(rig: Rig, *
     reader, manifest = await cold(rig)
     key = manifest.entries[1].key
     body = bytearray((await rig.bucket.memory.get(key)).data)  # type: ignore[union-attr]
-    place = walk(rig.log.content(rig.log.segments[1])).batches[4].position
+    place = walk(rig.log.content(rig.log.files[1])).batches[4].position
     body[place + at] ^= 0x40
     await rig.bucket.memory.put(key, body)
     got = b""
     with pytest.raises(Corrupt) as corrupt:
         async for piece in reader.reader.iterate(PID, 0):
             got += bytes(piece.data)
-    assert got == rig.log.all_bytes[: rig.log.segments[0].log.length + place]
+    assert got == rig.log.all_bytes[: rig.log.files[0].log.length + place]
     assert (corrupt.value.where, corrupt.value.position) == (key, place)
 
 
@@ -96,7 +96,7 @@ async def test_damaged_sections_are_read_once_more_then_corrupt(rig: Rig) -> Non
     entry = manifest.entries[2]
     reader.fail(FaultRule(FaultKind.FLIPPED, ("get",), times=1))
     sections = await reader.reader.read_sections(entry)
-    files = rig.log.segment_data(80)
+    files = rig.log.segments.data(80)
     assert (sections.offset_index, sections.time_index) == (files.offset_index, files.time_index)
     assert (sections.producers, sections.lineage) == (files.producer_snapshot, ((1, 0),))
     reader = rig.broker("other")

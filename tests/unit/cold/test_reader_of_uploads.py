@@ -50,7 +50,7 @@ async def test_new_leader_uploads_from_the_cold_end_and_every_offset_is_read(rig
         append(log, 50, 1)
     old, new = rig.broker("old"), rig.broker("new")
     manifest = await old.take_over(1)
-    written = await old.uploader.upload_next(first, manifest, 1, first.closed_segments()[2].next_offset)
+    written = await old.uploader.upload_next(first, manifest, 1, first.segments.closed()[2].next_offset)
     assert written is not None and len(written.nodes) == 3
     cold_end = written.cold_end_offset
     second.epochs.assign(2, second.end_offset)
@@ -111,12 +111,12 @@ async def test_object_from_inside_a_cleaned_segment_skips_no_record(rig: Rig) ->
         log.append(bytearray(encode_batch([(1000 * number, key, b"v" * 60, ())])), leader_epoch=1, now_ms=10**9)
     log.roll()
     await log.flush()
-    broker, first = rig.broker(), log.closed_segments()[0].next_offset
+    broker, first = rig.broker(), log.segments.closed()[0].next_offset
     manifest = await broker.uploader.upload_next(log, await broker.take_over(1), 1, first)
     assert manifest is not None and manifest.cold_end_offset == first
     log.configure(replace(tiered, remote_storage_enable=False, segment_bytes=1 << 20))
     await log.clean(log.find_cleanable(log.end_offset, 10**9), resources(), keeps_tombstones=True)
-    assert log.closed_segments()[0].next_offset > first
+    assert log.segments.closed()[0].next_offset > first
     log.configure(tiered)
     manifest = await broker.uploader.upload_next(log, manifest, 1, log.end_offset)
     assert manifest is not None and manifest.entries[-1].base_offset == first

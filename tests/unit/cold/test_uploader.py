@@ -125,7 +125,7 @@ async def test_damaged_local_segment_is_never_uploaded(rig: Rig, *, bit: int) ->
 async def test_local_segment_that_ends_inside_a_batch_is_never_uploaded(rig: Rig) -> None:
     broker = rig.broker()
     segment = rig.log.fill(0, 5)
-    rig.log.segments[0] = replace(segment, log=FileSlice(segment.log.file, 0, segment.log.length - 1))
+    rig.log.files[0] = replace(segment, log=FileSlice(segment.log.file, 0, segment.log.length - 1))
     with pytest.raises(Corrupt, match="ends"):
         await broker.uploader.upload_next(rig.log, await broker.take_over(1), 1, 1000)
 
@@ -171,7 +171,7 @@ async def test_segments_closed_meanwhile_share_one_manifest_change(
     manifest = await broker.take_over(1)
     changes = broker.store.calls["put"]
     if limit == "bytes":
-        monkeypatch.setattr(uploader, "TOGETHER_BYTES", 2 * rig.log.segments[0].log.length + 1)
+        monkeypatch.setattr(uploader, "TOGETHER_BYTES", 2 * rig.log.files[0].log.length + 1)
     else:
         monkeypatch.setattr(uploader, "TOGETHER_SEGMENTS", 2)
     ends = []

@@ -127,6 +127,11 @@ def offsets(data: bytes) -> Sequence[int]:
     return found
 
 
+def max_timestamp(log: DiskLog) -> int:
+    """Returns the greatest timestamp in any batch header, or -1 if there is none."""
+    return max(view.max_timestamp for view in (*log.segments.closed(), log.segments.active))
+
+
 def disk(seed: int = 0) -> SimDisk:
     return SimDisk(random.Random(seed))
 

@@ -87,8 +87,8 @@ class CompactionNarrator:
         return [f"{offset}: {key}={value or 'gone'}" for offset, key, value in rows] or ["nothing"]
 
     async def _segments(self, _: Command) -> list[str]:
-        closed = [str(view.base_offset) for view in self._log.closed_segments()]
-        return [" ".join([*closed, f"{self._log.active_view.base_offset} active"])]
+        closed = [str(view.base_offset) for view in self._log.segments.closed()]
+        return [" ".join([*closed, f"{self._log.segments.active.base_offset} active"])]
 
     async def _tick(self, command: Command) -> list[str]:
         self._clock.wall += int(command.words[0])

@@ -222,7 +222,7 @@ async def test_dropped_segment_does_not_come_back_after_a_clean_stop(on: SimDisk
         append(log, batch(2), epoch=3)
     log.roll()
     await log.drop_local_below(log.end_offset)
-    assert log.segment_count == 1 and not log.is_unchanged_since_stop
+    assert log.segments.count == 1 and not log.is_unchanged_since_stop
     await log.close_clean()
     entry = log.make_clean_entry(3, False)
     assert entry is not None

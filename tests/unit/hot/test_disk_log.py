@@ -19,6 +19,7 @@ from tests.unit.hot.fixtures import (
     batch,
     config,
     disk,
+    max_timestamp,
     offset_for_timestamp,
     offsets,
     open_log,
@@ -113,7 +114,7 @@ async def test_log_that_began_anew_is_not_durable(on: SimDisk) -> None:
 async def test_snapshot_at_the_base_of_each_segment_stays(on: SimDisk) -> None:
     log = await fill_log(on)
     log.roll()
-    bases = [segment.base_offset for segment in log.closed_segments()] + [log.end_offset]
+    bases = [segment.base_offset for segment in log.segments.closed()] + [log.end_offset]
     assert len(bases) > 3
     names = on.list(DIRECTORY)
     assert [base for base in bases[1:] if f"{base:020d}.snapshot" not in names] == []
@@ -140,7 +141,7 @@ async def test_roll_does_not_list_the_directory_of_its_log() -> None:
         append(log, batch(number, at=NOW))
         log.roll()
     assert on.listed == 0
-    bases = [segment.base_offset for segment in log.closed_segments()] + [log.end_offset]
+    bases = [segment.base_offset for segment in log.segments.closed()] + [log.end_offset]
     kept = {int(name[:20]) for name in on.list(DIRECTORY) if name.endswith(".snapshot")}
     assert kept == set(bases[1:])
 
@@ -149,20 +150,20 @@ async def test_roll_does_not_list_the_directory_of_its_log() -> None:
 async def test_closed_segments_are_found_by_their_end(on: SimDisk) -> None:
     log = await fill_log(on)
     log.roll()
-    closed = log.closed_segments()
+    closed = log.segments.closed()
     assert len(closed) == 3
     for above in range(log.end_offset + 2):
         expected = [each for each in closed if each.next_offset > above]
-        assert log.closed_segments(above) == expected
+        assert log.segments.closed(above) == expected
         for limit in range(3):
-            assert log.closed_segments(above, limit) == expected[:limit]
+            assert log.segments.closed(above, limit) == expected[:limit]
 
 
 @run_by(run_scenario)
 async def test_small_index_closes_no_segment_of_a_few_batches(on: SimDisk) -> None:
     """Owners of topics choose the size and the interval, and each segment costs the broker four files and an upload."""
     log = await fill_log(on, 300, segment_index_bytes=4, index_interval_bytes=0, segment_bytes=1 << 20)
-    assert log.segment_count == 1
+    assert log.segments.count == 1
 
 
 @run_by(run_scenario)
@@ -170,7 +171,7 @@ async def test_name_of_the_snapshot_is_durable_before_the_segments_below_it_go(o
     log = await fill_log(on)
     changes: list[str] = []
     on.on_op = lambda op: changes.append(f"{op.verb} {op.path}")
-    await log.drop_local_below(log.closed_segments()[0].next_offset)
+    await log.drop_local_below(log.segments.closed()[0].next_offset)
     first_gone = next(number for number, change in enumerate(changes) if change.endswith(".deleted"))
     assert f"sync_dir {DIRECTORY}" in changes[:first_gone]
 
@@ -200,7 +201,7 @@ async def test_retry_gets_the_first_offsets_after_a_clean_stop(on: SimDisk) -> N
 
 
 async def find_newest(log: DiskLog) -> tuple[int, int, int] | None:
-    return await offset_for_timestamp(log, log.max_timestamp, TimeLookups())
+    return await offset_for_timestamp(log, max_timestamp(log), TimeLookups())
 
 
 @run_by(run_scenario)
@@ -222,22 +223,22 @@ async def test_time_lookup_finds_the_first_record_at_or_after_a_time(on: SimDisk
 @run_by(run_scenario)
 async def test_segments_roll_by_size_and_by_age(on: SimDisk) -> None:
     log = await fill_log(on, segment_ms=1000)
-    assert [view.size <= 1500 for view in log.closed_segments()] == [True] * (log.segment_count - 1)
-    assert log.segment_count == 3
+    assert [view.size <= 1500 for view in log.segments.closed()] == [True] * (log.segments.count - 1)
+    assert log.segments.count == 3
     assert not log.is_roll_due(NOW + 999)
     assert log.is_roll_due(NOW + 1000)
     log.roll()
     log.roll()
-    assert log.segment_count == 4
-    assert log.active_view.base_offset == log.end_offset == 30
+    assert log.segments.count == 4
+    assert log.segments.active.base_offset == log.end_offset == 30
 
 
 @run_by(run_scenario)
 async def test_segment_data_from_inside_a_segment_has_relative_positions(on: SimDisk) -> None:
     log = await fill_log(on)
-    first = log.closed_segments()[0]
-    cut = log.segment_data(first.base_offset, from_offset=6)
-    whole = log.segment_data(first.base_offset)
+    first = log.segments.closed()[0]
+    cut = log.segments.data(first.base_offset, from_offset=6)
+    whole = log.segments.data(first.base_offset)
     assert (cut.base_offset, cut.next_offset) == (6, first.next_offset)
     assert offsets(cut.log.file.pread(cut.log.start, cut.log.length)) == list(range(6, first.next_offset))
     assert whole.log.length == first.size
@@ -255,7 +256,7 @@ async def test_segment_data_from_inside_a_segment_has_relative_positions(on: Sim
 async def test_deleted_segments_end_at_once_and_their_files_after_the_delay(on: SimDisk) -> None:
     clock = FixedClock()
     log = await fill_log(on, clock=clock, file_delete_delay_ms=60_000)
-    views = log.closed_segments()
+    views = log.segments.closed()
     held = views[0].log
     assert await log.drop_local_below(views[0].next_offset + 1) == 1
     assert log.local_start_offset == views[0].next_offset
@@ -292,7 +293,7 @@ async def test_truncation_removes_a_damaged_header_above_its_offset(on: SimDisk,
     for number in range(40):
         append(log, batch(number))
     await log.flush()
-    before, keep = read_all(log), log.closed_segments()[1]
+    before, keep = read_all(log), log.segments.closed()[1]
     cut = keep.base_offset + 3
     last = walk(keep.log.file.pread(0, keep.size)).batches[-1]
     flip_length(on, keep.base_offset, last.position)
@@ -311,7 +312,7 @@ async def test_truncation_changes_nothing_if_the_log_is_damaged_below_its_offset
     for number in range(40):
         append(log, batch(number))
     await log.flush()
-    base, names = log.closed_segments()[1].base_offset, on.list(DIRECTORY)
+    base, names = log.segments.closed()[1].base_offset, on.list(DIRECTORY)
     flip_length(on, base, 0)
     with pytest.raises(Corrupt):
         log.truncate_to(base + 3)
@@ -361,7 +362,7 @@ async def test_restarted_log_has_the_history_of_the_offsets_below(on: SimDisk) -
     states = ProducerStates(100)
     states.apply(walk(batch(0, producer=9, sequence=4)).batches[0], NOW)
     log.truncate_fully_and_start_at(100, ((0, 0), (4, 60)), states.encode_snapshot())
-    assert (log.end_offset, log.local_start_offset, log.segment_count) == (100, 100, 1)
+    assert (log.end_offset, log.local_start_offset, log.segments.count) == (100, 100, 1)
     assert log.epochs.lineage == ((0, 0), (4, 60))
     assert append(log, batch(0, producer=9, sequence=5), epoch=5).base_offset == 100
     log.close()
@@ -411,7 +412,7 @@ async def test_log_takes_records_again_after_a_full_disk_at_a_roll(on: SimDisk) 
     assert offsets(read_all(log)) == list(range(10))
     again = await open_log(on)
     assert read_all(again) == read_all(log)
-    assert again.closed_segments()[0].next_offset == 9
+    assert again.segments.closed()[0].next_offset == 9
 
 
 @run_by(run_scenario)
@@ -497,7 +498,7 @@ async def test_records_truncated_during_an_fsync_do_not_count_as_flushed(on: Sim
 @run_by(run_scenario)
 async def test_damaged_index_is_rebuilt(on: SimDisk, *, suffix: str, damage: str) -> None:
     log = await fill_log(on)
-    whole, sections = read_all(log), [log.segment_data(view.base_offset) for view in log.closed_segments()]
+    whole, sections = read_all(log), [log.segments.data(view.base_offset) for view in log.segments.closed()]
     log.close()
     for name in [name for name in on.list(DIRECTORY) if name.endswith(suffix)]:
         _damage(on, f"{DIRECTORY}/{name}", damage)
@@ -505,7 +506,7 @@ async def test_damaged_index_is_rebuilt(on: SimDisk, *, suffix: str, damage: str
         again = await open_log(on.clone(), same_boot=same_boot)
         assert read_all(again) == whole
         assert await offset_for_timestamp(again, NOW + 25, TimeLookups()) == (25, NOW + 25, 0)
-        assert [again.segment_data(view.base_offset)[3:] for view in again.closed_segments()] == [
+        assert [again.segments.data(view.base_offset)[3:] for view in again.segments.closed()] == [
             one[3:] for one in sections
         ]
 
@@ -545,12 +546,12 @@ async def test_damaged_checkpoint_is_rebuilt(on: SimDisk, *, name: str, damage: 
 @run_by(run_scenario)
 async def test_read_at_a_gap_of_a_shortened_segment_is_refused(on: SimDisk) -> None:
     log = await fill_log(on)
-    first = log.closed_segments()[0]
+    first = log.segments.closed()[0]
     log.close()
     on.open(f"{DIRECTORY}/{first.base_offset:020d}.log").truncate(first.size - 1)
     again = await open_log(on)
     missing = first.next_offset - 1
-    assert again.offset_gaps == [(missing, first.next_offset)]
+    assert again.segments.gaps == [(missing, first.next_offset)]
     assert again.end_offset == 30
     with pytest.raises(Corrupt):
         again.read(missing, 100, end_offset=30)
@@ -561,7 +562,7 @@ async def test_read_at_a_gap_of_a_shortened_segment_is_refused(on: SimDisk) -> N
 async def test_closed_log_touches_no_file_of_the_next_topic(on: SimDisk) -> None:
     """The directory may be of a topic that was made again, whose files have the same names."""
     log = await fill_log(on)
-    second = log.closed_segments()[1].base_offset
+    second = log.segments.closed()[1].base_offset
     assert await log.drop_local_below(second) == 1
     log.close()
     held = {name: bytes(on.open(f"{DIRECTORY}/{name}").pread(0, 1 << 20)) for name in on.list(DIRECTORY)}
@@ -579,7 +580,7 @@ async def test_closed_log_touches_no_file_of_the_next_topic(on: SimDisk) -> None
 @run_by(run_scenario)
 async def test_log_that_closes_on_a_full_disk_touches_no_file_after_it(on: SimDisk) -> None:
     log = await fill_log(on)
-    second = log.closed_segments()[1].base_offset
+    second = log.segments.closed()[1].base_offset
     assert await log.drop_local_below(second) == 1
     on.faults = [DiskFault("append", DIRECTORY, "ENOSPC", times=-1)]
     with pytest.raises(Unavailable):
@@ -637,10 +638,10 @@ async def test_request_larger_than_a_segment_gets_a_segment_of_its_own(on: SimDi
     large = batch(0, size=800) + batch(1, size=800)
     for data in (batch(0, size=80), large, batch(0, size=1800), batch(0, size=80)):
         append(log, data)
-    assert [(each.base_offset, each.next_offset) for each in log.closed_segments()] == [(0, 1), (1, 3), (3, 4)]
-    assert (log.active_view.base_offset, log.end_offset) == (4, 5)
+    assert [(each.base_offset, each.next_offset) for each in log.segments.closed()] == [(0, 1), (1, 3), (3, 4)]
+    assert (log.segments.active.base_offset, log.end_offset) == (4, 5)
     again = await open_log(on.after_kill())
-    assert again.end_offset == 5 and again.segment_count == 4
+    assert again.end_offset == 5 and again.segments.count == 4
 
 
 @pytest.mark.parametrize("turns", [1, 2])

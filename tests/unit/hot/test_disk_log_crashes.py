@@ -19,6 +19,7 @@ from tests.unit.hot.fixtures import (
     append,
     batch,
     disk,
+    max_timestamp,
     offset_for_timestamp,
     offsets,
     open_log,
@@ -143,14 +144,14 @@ async def check(image: Image, log_run: LogRun) -> None:
         )
         assert producer.batches[-1].base_offset == walked.batches[-1].base_offset
         newest = max(one.max_timestamp for one in walked.batches)
-        found = await offset_for_timestamp(log, log.max_timestamp, TimeLookups())
+        found = await offset_for_timestamp(log, max_timestamp(log), TimeLookups())
         assert found == (newest - NOW, newest, walked.batches[-1].leader_epoch) or log_run.old
     lineage = [(a.leader_epoch, a.base_offset) for a in walked.batches]
     assert all(log.epochs.epoch_at(base) == epoch for epoch, base in lineage), "the lineage does not fit the batches"
     log.epochs.check()
     log.producers.check()
-    for segment in log.closed_segments():
-        assert log.segment_data(segment.base_offset).next_offset == segment.next_offset
+    for segment in log.segments.closed():
+        assert log.segments.data(segment.base_offset).next_offset == segment.next_offset
     if not image.same_boot:
         assert log.flushed_offset == log.end_offset
         again = await open_log(image.disk.after_power_cut(), same_boot=False, recovery_point=log.flushed_offset)
@@ -229,6 +230,6 @@ async def test_crash_after_a_restart_below_the_end_loses_nothing() -> None:
     await log.flush()
     for image in images:
         after = await open_log(image, same_boot=False, recovery_point=17, start_offset=17)
-        assert (after.start_offset, after.suspect, after.offset_gaps) == (17, False, [])
+        assert (after.start_offset, after.suspect, after.segments.gaps) == (17, False, [])
         assert after.end_offset in (17, 18)
         assert after.end_offset == 17 or read_all(after) == sent

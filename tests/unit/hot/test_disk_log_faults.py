@@ -92,7 +92,7 @@ async def test_next_flush_makes_the_deletion_of_segments_durable() -> None:
     for number in range(30):
         append(log, batch(number))
     await log.flush()
-    await log.drop_local_below(log.closed_segments()[0].next_offset)
+    await log.drop_local_below(log.segments.closed()[0].next_offset)
     await log.flush()
     checkpoint = "log/t-0/segment-checkpoint"
     whole = on.open(checkpoint).size()
@@ -110,7 +110,7 @@ async def test_deletion_of_old_segments_keeps_the_proof_of_the_active_one() -> N
         append(log, batch(number))
     await log.flush()
     proved = _read_active_segment(on)
-    await log.drop_local_below(log.closed_segments()[0].next_offset)
+    await log.drop_local_below(log.segments.closed()[0].next_offset)
     assert _read_active_segment(on) == proved
 
 
@@ -151,8 +151,8 @@ def test_damaged_producer_snapshot_is_rebuilt_before_upload(damage: str) -> None
     async def scenario() -> None:
         on = disk()
         log = await write_one_producer(on)
-        view = log.closed_segments()[-1]
-        whole = log.segment_data(view.base_offset).producer_snapshot
+        view = log.segments.closed()[-1]
+        whole = log.segments.data(view.base_offset).producer_snapshot
         assert len(ProducerStates.from_snapshot(whole, view.next_offset)) == 1
         path = f"{DIRECTORY}/{view.next_offset:020d}.snapshot"
         held = on.open_files
@@ -165,7 +165,7 @@ def test_damaged_producer_snapshot_is_rebuilt_before_upload(damage: str) -> None
                 file.truncate(size - 5)
             else:
                 file.pwrite(0, bytes(size))
-        made = log.segment_data(view.base_offset).producer_snapshot
+        made = log.segments.data(view.base_offset).producer_snapshot
         assert ProducerStates.from_snapshot(made, view.next_offset).encode_snapshot() == whole
         if damage != "gone":
             file.close()

@@ -75,7 +75,7 @@ async def test_follower_takes_batches_larger_than_its_own_segments(on: SimDisk) 
     follower = await open_log(disk(1), config(segment_bytes=len(data) // 3))
     follower.append_as_follower(data, now_ms=NOW)
     assert read_all(follower) == data
-    assert follower.segment_count > 2
+    assert follower.segments.count > 2
     smallest = await open_log(disk(2), config(segment_bytes=20))
     smallest.append_as_follower(data, now_ms=NOW)
     assert read_all(smallest) == data

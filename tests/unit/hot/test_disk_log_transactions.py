@@ -47,7 +47,7 @@ async def append_transactions(log: DiskLog) -> None:
 
 def read_aborted(log: DiskLog) -> list[AbortedTxn]:
     log.roll()
-    data = log.segment_data(log.closed_segments()[0].base_offset).txn_index
+    data = log.segments.data(log.segments.closed()[0].base_offset).txn_index
     return decode_aborted_txns(data, begin=0, end=MAX_OFFSET, where="t-0")
 
 

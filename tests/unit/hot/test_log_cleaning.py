@@ -20,6 +20,7 @@ from tests.unit.hot.fixtures import (
     batch,
     config,
     disk,
+    max_timestamp,
     offset_for_timestamp,
     open_log,
 )
@@ -63,11 +64,11 @@ def names(on: SimDisk) -> list[str]:
 @run_by(run_alone)
 async def test_clean_keeps_the_last_record_of_each_key_in_one_segment() -> None:
     log = await filled(disk())
-    before, segments, end = served(log), log.segment_count, log.end_offset
+    before, segments, end = served(log), log.segments.count, log.end_offset
     log.configure(compacted(segment_bytes=1 << 20))
     result = await clean(log)
     assert served(log) == last_of_each(before) and len(served(log)) == KEYS
-    assert log.segment_count == 2 < segments
+    assert log.segments.count == 2 < segments
     assert (result.clean_to, log.end_offset, log.local_start_offset) == (end, end, 0)
     assert result.records_read == 60 and result.records_kept == KEYS and result.bytes_after < result.bytes_before
     assert log.find_cleanable(end, NOW).dirty_bytes == 0
@@ -137,16 +138,16 @@ async def test_cleaned_log_is_whole_after_a_restart_under_any_policy(
         again, compacted(cleanup_policy=policy), same_boot=not power_cut, recovery_point=0 if power_cut else end
     )
     assert served(reopened) == whole and reopened.end_offset == end and not reopened.suspect
-    assert reopened.compaction == state and not reopened.offset_gaps
+    assert reopened.compaction == state and not reopened.segments.gaps
 
 
 @run_by(run_alone)
 async def test_segment_without_a_record_left_keeps_its_last_batch() -> None:
     log = await filled(disk())
-    segments = [(each.base_offset, each.next_offset) for each in log.closed_segments()]
+    segments = [(each.base_offset, each.next_offset) for each in log.segments.closed()]
     await clean(log)
     for base, end in segments:
-        [view] = [each for each in log.closed_segments() if each.base_offset == base]
+        [view] = [each for each in log.segments.closed() if each.base_offset == base]
         heads, at = [], 0
         while at < view.size:
             heads.append(decode_header(view.log.file.pread(at, 61)))
@@ -171,7 +172,7 @@ async def test_lookup_by_time_finds_records_and_no_batch_without_one() -> None:
     await log.flush()
     await clean(log)
     kept = {each[0] for each in served(log)}
-    assert kept == {28, 29, 31} and log.max_timestamp == NOW + 50
+    assert kept == {28, 29, 31} and max_timestamp(log) == NOW + 50
     for at in range(30):
         assert await offset_for_timestamp(log, NOW + at, TimeLookups()) == (max(at, 28), NOW + max(at, 28), 0)
     assert await offset_for_timestamp(log, NOW + 40, TimeLookups()) == (31, NOW + 50, 0)
@@ -477,7 +478,7 @@ async def test_gap_wider_than_an_index_begins_a_segment() -> None:
         stamp(data, 0, offset, 0)
         follower.append_as_follower(data, now_ms=NOW, may_have_gaps=True)
     assert [each[0] for each in served(follower)] == [0, wide, 3 * wide, 3 * wide + 1]
-    assert not follower.offset_gaps
+    assert not follower.segments.gaps
     whole = served(follower)
     assert served(await open_log(on.after_kill(), compacted())) == whole
 
@@ -490,7 +491,7 @@ async def test_corrupt_batch_stops_the_clean_and_drops_nothing() -> None:
     on = disk()
     log = await filled(on)
     before = read_all(log)
-    second = log.closed_segments()[1].base_offset
+    second = log.segments.closed()[1].base_offset
     on.flip_bit(f"{DIRECTORY}/{second:020d}.log", 8 * 70)
     with pytest.raises(Corrupt):
         await clean(log)
@@ -536,12 +537,12 @@ async def test_batch_out_of_place_stops_the_clean_and_drops_nothing(*, bit: int,
         put(log, "k0", "newest")
         log.roll()
         await log.flush()
-    kept = [each.size for each in log.closed_segments()]
-    second = log.closed_segments()[1].base_offset
+    kept = [each.size for each in log.segments.closed()]
+    second = log.segments.closed()[1].base_offset
     on.flip_bit(f"{DIRECTORY}/{second:020d}.log", 8 * (7 - bit // 8) + bit % 8)
     with pytest.raises(Corrupt, match="out of place"):
         await clean(log)
-    assert [each.size for each in log.closed_segments()][1:] == kept[1:]
+    assert [each.size for each in log.segments.closed()][1:] == kept[1:]
     assert not [name for name in names(on) if name.endswith((".cleaned", ".swap"))]
     on.flip_bit(f"{DIRECTORY}/{second:020d}.log", 8 * (7 - bit // 8) + bit % 8)
     before = served(log)
@@ -554,12 +555,12 @@ async def test_snapshots_of_joined_segments_go_with_the_next_roll() -> None:
     on = disk()
     log = await filled(on)
     log.configure(compacted(segment_bytes=1 << 20))
-    before = log.segment_count
+    before = log.segments.count
     await clean(log)
-    assert log.segment_count < before
+    assert log.segments.count < before
     put(log, "k0", "newest")
     log.roll()
-    bases = [each.base_offset for each in log.closed_segments()] + [log.end_offset]
+    bases = [each.base_offset for each in log.segments.closed()] + [log.end_offset]
     assert {int(name[:20]) for name in names(on) if name.endswith(".snapshot")} == set(bases[1:])
 
 
@@ -696,7 +697,7 @@ async def test_unsynced_segment_that_a_power_cut_shortened_is_no_cleaned_one(*, 
     log = await open_log(on, compacted())
     for number in range(40):
         put(log, f"only{number}", "x")
-    first, second = log.closed_segments()[:2]
+    first, second = log.segments.closed()[:2]
     path = f"{DIRECTORY}/{first.base_offset:020d}.log"
     assert first.base_offset == 0 and second.base_offset > 3
     whole = on.open(path)
@@ -705,7 +706,7 @@ async def test_unsynced_segment_that_a_power_cut_shortened_is_no_cleaned_one(*, 
     if not is_checkpointed:
         on.remove(f"{DIRECTORY}/segment-checkpoint")
     reopened = await open_log(on.after_kill(), compacted(), same_boot=False)
-    assert reopened.end_offset == 3 and not reopened.offset_gaps
+    assert reopened.end_offset == 3 and not reopened.segments.gaps
 
 
 # -- crashes ----------------------------------------------------------------------------------------------------------
@@ -735,7 +736,7 @@ async def test_crash_at_any_step_of_a_clean_leaves_one_whole_log(*, seed: int) -
         seen = served(reopened)
         assert set(after) <= set(seen) <= set(before), op
         assert seen == sorted(seen) and reopened.end_offset == end and not reopened.suspect, op
-        assert not reopened.offset_gaps, op
+        assert not reopened.segments.gaps, op
         results.add(seen == after)
         left = [name for name in names(image) if name.endswith((".swap", ".cleaned"))]
         assert not left, op
@@ -771,5 +772,5 @@ async def test_kill_in_a_swap_leaves_no_old_segment_though_its_line_is_back() ->
     assert len(images) > 2
     for image in images:
         reopened = await open_log(image, settings, same_boot=True)
-        assert [each.next_offset for each in reopened.closed_segments()] == [2 * KEYS]
+        assert [each.next_offset for each in reopened.segments.closed()] == [2 * KEYS]
         assert served(reopened)[:KEYS] == served(log)[:KEYS]

@@ -99,8 +99,8 @@ def test_look_ups_stay_short_whatever_happened_to_the_log(seed: int, monkeypatch
                     used = used.after_power_cut()
                     log = await open_log(used, settings, same_boot=False, recovery_point=log.flushed_offset)
             # First, because a power cut may take an index, and the first use makes it anew from the log.
-            for segment in log.closed_segments():
-                data = log.segment_data(segment.base_offset, from_offset=rng.randrange(segment.next_offset))
+            for segment in log.segments.closed():
+                data = log.segments.data(segment.base_offset, from_offset=rng.randrange(segment.next_offset))
                 assert_dense(data.offset_index, data.log.file.pread(data.log.start, data.log.length), most)
             with monkeypatch.context() as counting:
                 counting.setattr(SegmentFiles, "walk_positions", count)

@@ -119,7 +119,7 @@ async def test_retries_are_found_after_segments_below_a_torn_snapshot_went() -> 
     for sequence in range(2):
         log.roll()
         append(log, batch(sequence, producer=9, sequence=sequence))
-    dropped_to = log.closed_segments()[-2].next_offset
+    dropped_to = log.segments.closed()[-2].next_offset
     for name in on.list(DIRECTORY):
         if name.endswith(".snapshot"):
             on.open(f"{DIRECTORY}/{name}").truncate(3)

@@ -114,7 +114,7 @@ async def test_leader_epoch_missing_from_its_file_is_found_in_the_log() -> None:
     held = where.open(f"{DIRECTORY}/leader-epoch-checkpoint").pread(0, 100)
     for number in range(4, 30):
         append(log, batch(number), epoch=5 if number < 9 else 8)
-    assert log.segment_count > 1
+    assert log.segments.count > 1
     again = await open_log(where)
     assert again.epochs.lineage == log.epochs.lineage == ((3, 0), (5, 4), (8, 9))
     fresh = disk(1)

@@ -250,5 +250,5 @@ async def fill_two_segments(on: SimDisk) -> DiskLog:
     log = await open_log(on, config(segment_bytes=SIZE * 11))
     for number in range(20):
         append(log, batch(number))
-    assert log.segment_count == 2
+    assert log.segments.count == 2
     return log

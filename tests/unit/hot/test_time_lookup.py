@@ -175,7 +175,7 @@ def test_newest_record_of_a_large_batch_takes_one_opening(append_time: bool) -> 
         records = [(NOW + number, None, bytes(15_000), ()) for number in range(100)]
         data = bytearray(encode_batch(records, codec=Codec.LZ4, log_append_time=append_time))
         log.append_as_follower(data, now_ms=NOW)
-        candidate = log.find_batch_by_time(NOW, 0, TimeLookups().headers)
+        candidate = log.segments.find_batch_by_time(NOW, 0, TimeLookups().headers)
         assert candidate is not None
         with patch.object(time_lookup, "open_pieces", note):
             found = [

@@ -67,7 +67,7 @@ async def test_unset_timestamps_keep_the_lag_of_compaction(log: DiskLog, clock: 
     await log.flush()
     await clean(log)
     assert len(facts(read_all(log))) == 8
-    assert log.find_cleanable(8, NOW + HOUR + 1).first_uncleanable == log.closed_segments()[-1].next_offset
+    assert log.find_cleanable(8, NOW + HOUR + 1).first_uncleanable == log.segments.closed()[-1].next_offset
 
 
 def run_lookups(log: DiskLog, times: list[list[int]], moments: list[int]) -> Awaitable[None]:
@@ -92,7 +92,7 @@ async def test_records_with_unset_headers_in_order_are_found_by_time(
     times = [[NOW + 10 * number, NOW + 10 * number + 7, NOW + 10 * number + 3] for number in range(20)]
     for each in times:
         put_old(log, made(each, codec, newest=-1))
-    assert len(log.closed_segments()) > 2
+    assert len(log.segments.closed()) > 2
     await run_lookups(log, times, [*range(NOW - 2, NOW + 200), 0])
 
 

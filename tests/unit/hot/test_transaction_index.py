@@ -92,7 +92,7 @@ async def test_reader_gets_the_aborted_transactions_of_each_piece(on: SimDisk, *
     log = await open_log(on)
     writer = TransactionWriter(log)
     writer.write_at_random(random.Random(seed), 150)
-    assert log.segment_count > 4
+    assert log.segments.count > 4
     assert check_reads(log, writer) > 3
     log.roll()
     assert check_reads(log, writer) > 3
@@ -116,7 +116,7 @@ async def test_older_entries_of_the_active_segment_are_read_from_its_file(on: Si
     for _ in range(RECENT_MAX * 2):
         writer.write(1)
         writer.end(1, commit=False)
-    assert log.segment_count == 1
+    assert log.segments.count == 1
     assert check_reads(log, writer, max_bytes=5000) > 10
 
 
@@ -129,7 +129,7 @@ async def test_transactions_that_overlap_are_found_among_older_and_newer_entries
         writer.write(1 + (number + 1) % 2)
         writer.write(1 + number % 2)
         writer.end(1 + number % 2, commit=False)
-    assert log.segment_count == 1 and check_reads(log, writer, max_bytes=300) > 10
+    assert log.segments.count == 1 and check_reads(log, writer, max_bytes=300) > 10
 
 
 def test_full_index_closes_the_segment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,7 @@ def test_full_index_closes_the_segment(monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(35):
             writer.write(1)
             writer.end(1, commit=False)
-        assert log.segment_count == 4
+        assert log.segments.count == 4
         assert check_reads(log, writer) > 3
 
     run_scenario(scenario)
@@ -158,9 +158,9 @@ async def test_upload_names_transactions_whose_marker_is_in_a_later_segment(on: 
     writer.end(1, commit=False)
     writer.end(2, commit=True)
     log.roll()
-    first, second, third = log.closed_segments()
+    first, second, third = log.segments.closed()
     for segment in (first, second, third):
-        data = log.segment_data(segment.base_offset).txn_index
+        data = log.segments.data(segment.base_offset).txn_index
         entries = decode_aborted_txns(data, begin=0, end=MAX_OFFSET, where="x")
         assert [(each.first_offset, each.last_offset) for each in entries] == [(0, 2)]
 
@@ -279,7 +279,7 @@ async def test_deleted_segments_leave_the_transactions_above_them(on: SimDisk) -
     log = await open_log(on)
     writer = TransactionWriter(log)
     writer.write_at_random(random.Random(4), 150)
-    middle = log.closed_segments()[2].next_offset
+    middle = log.segments.closed()[2].next_offset
     await log.drop_local_below(middle)
     log.advance_start(middle)
     assert check_reads(log, writer) > 2

@@ -144,7 +144,7 @@ async def test_segment_checkpoint_has_no_truncated_records() -> None:
         append(log, batch(number, size=20))
     await syncing
     ends = [segment for data in noted for segment in parse_lines(data).values() if segment.next_offset == 6]
-    assert ends and {segment.size for segment in ends} == {log.size_bytes}
+    assert ends and {segment.size for segment in ends} == {log.segments.size_bytes}
 
 
 @run_by(run_alone)

@@ -86,14 +86,14 @@ async def test_read_committed_shows_a_transaction_after_its_marker(rig: Replicat
         assert found is not None
         return found.size
 
-    assert size_read(False) == log.size_bytes and size_read(True) == len(batch(0))
+    assert size_read(False) == log.segments.size_bytes and size_read(True) == len(batch(0))
     assert replica.last_stable_offset == replica.reads.offset_snapshot()[1] == 1
     log.append_as_follower(marker(2, 7, commit=True), now_ms=NOW)
     replica.on_config_changed()
     assert replica.last_stable_offset == 1, "its marker is not committed"
     replica.state.advance(3, 1)
     fetch_as_follower(replica, 3)
-    assert replica.last_stable_offset == 3 and size_read(True) == log.size_bytes
+    assert replica.last_stable_offset == 3 and size_read(True) == log.segments.size_bytes
 
 
 @in_rig(ReplicationRig)

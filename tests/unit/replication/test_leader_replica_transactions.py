@@ -228,7 +228,7 @@ async def test_committed_records_are_the_same_on_disk_in_the_bucket_and_in_both(
     wanted = committed_offsets(writer)
     assert await read_all_committed(leader) == wanted
     cold_end = await upload_stable(leader)
-    segments = leader.log.closed_segments()
+    segments = leader.log.segments.closed()
     for below in (segments[1].next_offset, cold_end):
         await leader.log.drop_local_below(min(below, cold_end))
         for start in (0, 1, leader.log.local_start_offset - 1, leader.log.local_start_offset):
@@ -457,7 +457,7 @@ async def test_restored_follower_ends_cold_transactions_with_its_leader(rig: Rep
     assert FollowerReads(copy, lambda: True).offset_snapshot()[1] == 3
     assert copy.log.producers.encode_snapshot() == again.log.producers.encode_snapshot()
     copy.log.roll()
-    [entry] = decode_aborted_txns(copy.log.segment_data(2).txn_index, begin=0, end=MAX_OFFSET, where="")
+    [entry] = decode_aborted_txns(copy.log.segments.data(2).txn_index, begin=0, end=MAX_OFFSET, where="")
     assert (entry.first_offset, entry.last_offset) == (1, 2)
 
 

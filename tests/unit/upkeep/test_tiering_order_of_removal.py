@@ -60,12 +60,12 @@ async def test_retention_deletes_nothing_before_the_manifest_is_changed(rig: Rep
     await broker.cold.manifests.take_over(PartitionId(TOPIC_ID, (await broker.lead(0, [1])).tp.partition), "t", 0)
     replica = await broker.lead(1, [1], previous_leader=PreviousLeader.MAY_STILL_WRITE)
     fill(replica)
-    segments = replica.log.segment_count
+    segments = replica.log.segments.count
     broker.faults.outage = True
     with pytest.raises(Unavailable):
         await tiering(broker, replica).run_steps(replica)
     check_all_is_there(replica)
-    assert replica.log.segment_count == segments
+    assert replica.log.segments.count == segments
     broker.faults.outage = False
     await tiering(broker, replica).run_steps(replica)
     assert replica.manifest is not None and 0 < replica.manifest.log_start_offset == replica.log.start_offset

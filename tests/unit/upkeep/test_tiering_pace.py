@@ -120,8 +120,8 @@ def test_pending_takeover_runs_although_uploads_are_always_due(
 
         def fill() -> None:
             for each in busy:
-                closed = each.log.segment_count
-                while each.log.segment_count == closed:
+                closed = each.log.segments.count
+                while each.log.segments.count == closed:
                     each.state.high_watermark = append_batch(each, each.log.end_offset)
                 runs.on_segment_closed(each)
 

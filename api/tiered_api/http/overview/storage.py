@@ -71,7 +71,7 @@ def _describe_replica(replica: LeaderReplica) -> Tiers:
         "cold_end_offset": replica.cold_end_offset or None,
         "last_stable_offset": replica.last_stable_offset,
         "high_watermark": replica.high_watermark,
-        "local_bytes": replica.log.size_bytes,
+        "local_bytes": replica.log.segments.size_bytes,
         "cold_bytes": replica.unified_log.cold_bytes,
     }
 

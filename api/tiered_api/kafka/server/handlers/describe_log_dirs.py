@@ -32,7 +32,7 @@ async def handle(context: KafkaContext, call: Call[DescribeLogDirsRequest]) -> D
         wanted = (each for each in wanted if each.tp in named)
     topics: dict[str, DescribeLogDirsTopic] = {}
     async for held in context.turns.each_of(wanted):
-        place = DescribeLogDirsPartition(held.tp.partition, held.log.size_bytes)
+        place = DescribeLogDirsPartition(held.tp.partition, held.log.segments.size_bytes)
         if isinstance(held, LeaderReplica):
             place.remote_size = held.unified_log.cold_bytes
         else:
