@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from tiered.cold.manifest import SegmentEntry
 from tiered.compaction.cleanable_range import CleanableRange
 from tiered.hot.checkpoints import CompactionState
 from tiered.replication.leader_replica import LeaderReplica
+from tiered.replication.stored_segments import LeaderFacts, StoredSegment, list_stored_segments
 
 
 def explain(replica: LeaderReplica) -> dict[str, Any]:
@@ -73,3 +75,34 @@ def _explain_compaction(replica: LeaderReplica) -> dict[str, Any] | None:
         "dirty_ratio": round(facts.found.dirty_ratio, 4),
         "overdue_ms": facts.found.overdue_ms,
     }
+
+
+async def describe_segments(
+    replica: LeaderReplica, start: int, most: int, *, now_ms: int, upload_max_lag_ms: int
+) -> list[StoredSegment]:
+    """Returns at most `most` segments of both tiers that end above `start`, oldest first. Raises `Unavailable` and
+    `Corrupt` if old parts of the manifest cannot be read."""
+    start, manifest = max(start, replica.log_start_offset), replica.manifest
+    cold: list[SegmentEntry] = []
+    if manifest is not None:
+        async for entry in replica.cold.manifests.list_segments(manifest, start):
+            cold.append(entry)
+            if len(cold) == most:
+                break
+    segments, compaction = replica.log.segments, replica.log.compaction
+    clean_to = manifest.clean_to if manifest is not None else -1
+    if not replica.config.copies_to_bucket and compaction is not None:
+        clean_to = compaction.clean_to
+    facts = LeaderFacts(
+        replica.config,
+        start,
+        manifest.cold_end_offset if manifest is not None else 0,
+        replica.last_stable_offset,
+        replica.high_watermark,
+        clean_to,
+        segments.size_bytes - segments.active.size,
+        replica.upload_problem,
+        upload_max_lag_ms,
+        now_ms,
+    )
+    return list_stored_segments(cold, segments.closed(start, most + 1), segments.active, facts, most)

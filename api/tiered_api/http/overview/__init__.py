@@ -2,8 +2,9 @@
 
 May import: as http
 
-~ cluster  the health of the cluster and its brokers
-~ topics   all topics in short
-~ storage  the tiers of a topic's partitions
-~ groups   the groups that read a topic
+~ cluster   the health of the cluster and its brokers
+~ topics    all topics in short
+~ storage   the tiers of a topic's partitions
+~ segments  the segments of one partition in both tiers
+~ groups    the groups that read a topic
 """

@@ -100,6 +100,39 @@ SCHEMAS: dict[str, Schema] = {
             )
         ),
     ),
+    "Segments": object_schema(
+        "topic partition leader brokers segments next_from",
+        topic=STRING,
+        topic_id=STRING,
+        partition=INTEGER,
+        leader=INTEGER,
+        brokers=array(
+            object_schema(
+                "node_id",
+                node_id=INTEGER,
+                local_start_offset=INTEGER,
+                log_end_offset=INTEGER,
+                local_bytes=INTEGER,
+                error=STRING,
+            )
+        ),
+        segments=array(
+            object_schema(
+                "base_offset end_offset bytes on_brokers cleaned",
+                base_offset=INTEGER,
+                end_offset=INTEGER,
+                bytes=INTEGER,
+                newest_timestamp={**INTEGER, "nullable": True},
+                created_ms={**INTEGER, "nullable": True},
+                on_brokers=array(INTEGER),
+                why_local=TEXT_OR_NULL,
+                object={"type": "object", "nullable": True},
+                cleaned=BOOLEAN,
+            )
+        ),
+        next_from={**INTEGER, "nullable": True},
+        error=TEXT_OR_NULL,
+    ),
     "TopicGroups": object_schema(
         "topic groups",
         topic=STRING,

@@ -68,6 +68,7 @@ ROUTE_RULES: dict[str, RouteRule] = {
     ),
     "list_topic_summaries": _FILTERED,
     "get_topic_storage": _DESCRIBE_TOPIC,
+    "get_partition_segments": _DESCRIBE_TOPIC,
     "get_topic_groups": _DESCRIBE_TOPIC._replace(note="groups without DESCRIBE are left out"),
     "get_partition_state": _DESCRIBE_TOPIC,
     "read_records": _topic(Operation.READ),

@@ -12,6 +12,7 @@ from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import json_response
 from tiered_api.http.overview.cluster import get_cluster_health
 from tiered_api.http.overview.groups import get_topic_groups
+from tiered_api.http.overview.segments import get_partition_segments
 from tiered_api.http.overview.storage import get_topic_storage
 from tiered_api.http.overview.topics import list_topic_summaries
 from tiered_api.http.partitions.records import READ_TYPES, read_records, write_batches
@@ -99,10 +100,16 @@ RECORDS = (
     ),
 )
 
+SEGMENTS = (
+    Query("from", "integer", "Offset: begin with the segment that holds it"),
+    Query("limit", "integer", "Segments at most: 200 (without it) to 1,000"),
+)
+
 OVERVIEW = (
     _get("/tiered/v1/cluster", get_cluster_health, "ClusterHealth"),
     _get("/tiered/v1/topics", list_topic_summaries, "TopicSummaries"),
     _get("/tiered/v1/topics/{topic}/storage", get_topic_storage, "TopicStorage"),
+    _get("/tiered/v1/topics/{topic}/partitions/{partition}/segments", get_partition_segments, "Segments", SEGMENTS),
     _get("/tiered/v1/topics/{topic}/groups", get_topic_groups, "TopicGroups"),
 )
 

@@ -26,6 +26,21 @@ class DescribableLogDirTopic:
 @dataclass(slots=True)
 class DescribeLogDirsRequest(Message):
     topics: list[DescribableLogDirTopic] | None = array(DescribableLogDirTopic, nullable="0+")
+    segments_from: int = integer(FieldType.INT64, "2+", default=-1, tag=FIRST_PRIVATE_TAG, tagged="2+")
+    segments_max: int = integer(FieldType.INT32, "2+", default=0, tag=FIRST_PRIVATE_TAG + 1, tagged="2+")
+
+
+@dataclass(slots=True)
+class ReportedSegment:
+    base_offset: int = integer(FieldType.INT64)
+    end_offset: int = integer(FieldType.INT64)
+    log_bytes: int = integer(FieldType.INT64)
+    newest_ms: int = integer(FieldType.INT64)
+    created_ms: int = integer(FieldType.INT64)
+    why_local: str = string()
+    key: str = string()
+    uploaded_ms: int = integer(FieldType.INT64)
+    is_cleaned: bool = boolean()
 
 
 @dataclass(slots=True)
@@ -35,6 +50,12 @@ class DescribeLogDirsPartition:
     offset_lag: int = integer(FieldType.INT64)
     is_future_key: bool = boolean()
     remote_size: int = integer(FieldType.INT64, "2+", default=-1, tag=FIRST_PRIVATE_TAG, tagged="2+")
+    local_start: int = integer(FieldType.INT64, "2+", default=-1, tag=FIRST_PRIVATE_TAG + 1, tagged="2+")
+    log_end: int = integer(FieldType.INT64, "2+", default=-1, tag=FIRST_PRIVATE_TAG + 2, tagged="2+")
+    segments: list[ReportedSegment] | None = array(
+        ReportedSegment, "2+", nullable="2+", default=None, tag=FIRST_PRIVATE_TAG + 3, tagged="2+"
+    )
+    segments_problem: str = string("2+", default="", tag=FIRST_PRIVATE_TAG + 4, tagged="2+")
 
 
 @dataclass(slots=True)

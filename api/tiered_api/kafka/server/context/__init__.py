@@ -7,6 +7,7 @@ May import: as kafka.server
   error_codes         engine errors as Kafka error codes
   advertised_brokers  brokers and addresses in replies to a client
 ~ led_partitions      look-up of partitions that this broker leads
+~ replica_storage     what the disk has of a partition, and its segments in both tiers
   mutation_charges    changes of metadata against the quota of a client (KIP-599)
   leader_hints        the current leader inside error replies (KIP-951)
   metadata_fragments  encoded topics of Metadata replies, reused while unchanged

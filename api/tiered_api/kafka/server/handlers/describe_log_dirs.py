@@ -2,7 +2,8 @@
 
 Null means all partitions, followed ones included. A partition that is not on this broker is left out. v4+ has the size
 of the disk (KIP-827). Sizes are those of local files. For partitions that this broker leads, a tagged field of our own
-(v2+), which Kafka's clients skip, has the size in the bucket.
+(v2+), which Kafka's clients skip, has the size in the bucket. If the request asks for segments, others have the offsets
+on this disk and the segments of both tiers.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from tiered.errors import Code
 from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.kafka.protocol.messages.describe_log_dirs import (
-    DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
 from tiered_api.kafka.server.context.context import Call, KafkaContext
+from tiered_api.kafka.server.context.replica_storage import SEGMENTS_MAX, describe_replica, describe_with_segments
 
 
 async def handle(context: KafkaContext, call: Call[DescribeLogDirsRequest]) -> DescribeLogDirsResponse:
@@ -31,12 +32,14 @@ async def handle(context: KafkaContext, call: Call[DescribeLogDirsRequest]) -> D
         named = {(topic.topic, number) for topic in requested for number in topic.partitions}
         wanted = (each for each in wanted if each.tp in named)
     topics: dict[str, DescribeLogDirsTopic] = {}
+    left = SEGMENTS_MAX
     async for held in context.turns.each_of(wanted):
-        place = DescribeLogDirsPartition(held.tp.partition, held.log.segments.size_bytes)
-        if isinstance(held, LeaderReplica):
-            place.remote_size = held.unified_log.cold_bytes
+        if call.request.segments_from < 0:
+            place = describe_replica(held)
         else:
-            place.offset_lag = held.lag
+            most = min(call.request.segments_max, left)
+            place = await describe_with_segments(broker, held, call.request.segments_from, most)
+            left -= len(place.segments or ())
         topics.setdefault(held.tp.topic, DescribeLogDirsTopic(held.tp.topic)).partitions.append(place)
     space = broker.world.disk.space()
     failed = Code.KAFKA_STORAGE_ERROR if broker.disk.dead is not None else Code.NONE

@@ -1,0 +1,161 @@
+"""The segments of a partition in both tiers, and why the leader's disk still has each of them.
+
+Pure. Below the cold end a row is an object of the bucket, above it a segment of the leader's disk. So rows neither
+overlap nor leave a gap, also where an earlier leader closed its segments at other offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from tiered.cold.manifest import SegmentEntry
+from tiered.compaction.cleanable_range import is_compacted
+from tiered.config.settings import TopicConfig
+from tiered.hot.retention import SAME_AS_TOTAL, RetentionSegment, age_start_ms
+
+
+class StoredSegment(NamedTuple):
+    """Offsets `[base_offset, end_offset)`. Times in ms, -1 if there is none. `why_local` is empty if the leader's disk
+    does not have the segment, `key` if the bucket does not."""
+
+    base_offset: int
+    end_offset: int
+    log_bytes: int
+    newest_ms: int
+    created_ms: int
+    """When the leader's disk got the first record; -1 if that disk does not have it."""
+    why_local: str
+    key: str = ""
+    uploaded_ms: int = -1
+    is_cleaned: bool = False
+
+
+class LeaderFacts(NamedTuple):
+    """The state of a leader that decides what its disk keeps."""
+
+    config: TopicConfig
+    start: int
+    """Rows end above this offset."""
+    cold_end_offset: int
+    last_stable_offset: int
+    high_watermark: int
+    clean_to: int
+    """The end of the last clean, in the bucket if the topic copies to it, else on the disk."""
+    closed_bytes: int
+    upload_problem: str
+    upload_max_lag_ms: int
+    now_ms: int
+
+
+def list_stored_segments(
+    cold: Sequence[SegmentEntry],
+    closed: Sequence[RetentionSegment],
+    active: RetentionSegment,
+    facts: LeaderFacts,
+    most: int,
+) -> list[StoredSegment]:
+    """Returns at most `most` rows. `cold` and `closed` begin at the same offset, and each has `most` entries at most,
+    but for one closed segment more."""
+    ended = [after.created_ms for _, after in pairwise((*closed, active))]
+    reasons = [_explain_closed(*each, facts) for each in zip(closed, ended, strict=True)][:most]
+    local = list(zip(closed[:most], reasons, strict=True))
+    if len(closed) <= most and active.size and active.next_offset > facts.start:
+        local.append((active, _explain_active(facts)))
+    rows = [_describe_object(entry, local) for entry in cold]
+    if len(cold) < most:
+        rows += [_describe_local(each, why, facts) for each, why in local if each.next_offset > facts.cold_end_offset]
+    if len(closed) > most:  # above the last of them, nothing is known of the disk
+        rows = [row for row in rows if row.base_offset < local[-1][0].next_offset]
+    return rows[:most]
+
+
+def _describe_object(entry: SegmentEntry, local: Sequence[tuple[RetentionSegment, str]]) -> StoredSegment:
+    created_ms, why = next(
+        (
+            (each.created_ms, why)
+            for each, why in local
+            if each.base_offset < entry.next_offset and each.next_offset > entry.base_offset
+        ),
+        (-1, ""),
+    )
+    return StoredSegment(
+        entry.base_offset,
+        entry.next_offset,
+        entry.log_bytes,
+        entry.newest_ms,
+        created_ms,
+        why,
+        entry.key,
+        entry.uploaded_ms,
+        entry.is_cleaned,
+    )
+
+
+def _describe_local(segment: RetentionSegment, why: str, facts: LeaderFacts) -> StoredSegment:
+    return StoredSegment(
+        max(segment.base_offset, facts.cold_end_offset),
+        segment.next_offset,
+        segment.size,
+        segment.max_timestamp,
+        segment.created_ms,
+        why,
+        is_cleaned=segment.next_offset <= facts.clean_to,
+    )
+
+
+def _explain_active(facts: LeaderFacts) -> str:
+    """Returns when the active segment closes. Only closed segments move to the bucket."""
+    config = facts.config
+    limits = [f"at {config.segment_size} bytes (segment.bytes)", f"after {_span(config.segment_ms)} (segment.ms)"]
+    if config.copies_to_bucket:
+        limits.append(f"after {_span(facts.upload_max_lag_ms)} (tiered.upload.max.lag.ms)")
+    return f"it is open, and closes {', or '.join(limits)}"
+
+
+def _explain_closed(segment: RetentionSegment, ended_ms: int, facts: LeaderFacts) -> str:
+    """Returns why a closed segment is on the disk."""
+    if segment.next_offset <= facts.cold_end_offset:
+        return _explain_kept(segment, ended_ms, facts)
+    if not facts.config.remote_storage_enable:
+        return "the topic has remote.storage.enable=false"
+    if facts.config.remote_log_copy_disable:
+        return "the topic has remote.log.copy.disable=true"
+    if segment.next_offset > facts.high_watermark:
+        return f"its records are not committed: the high watermark is {facts.high_watermark}"
+    if segment.next_offset > facts.last_stable_offset:
+        return f"a transaction is open from offset {facts.last_stable_offset} on, and uploads stop there"
+    if facts.upload_problem:
+        return f"its upload fails: {facts.upload_problem}"
+    return f"it waits for its upload: {_span(facts.now_ms - ended_ms)} since it closed"
+
+
+def _explain_kept(segment: RetentionSegment, ended_ms: int, facts: LeaderFacts) -> str:
+    """Returns what keeps a segment on the disk that the bucket has too (`retention.find_local_start`)."""
+    config = facts.config
+    keep_ms, keep_bytes = config.local_retention_ms, config.local_retention_bytes
+    named_ms, named_bytes = "local.retention.ms", "local.retention.bytes"
+    if keep_ms == SAME_AS_TOTAL:
+        keep_ms, named_ms = config.retention_ms, "retention.ms"
+    if keep_bytes == SAME_AS_TOTAL:
+        keep_bytes, named_bytes = config.retention_bytes, "retention.bytes"
+    age_ms = facts.now_ms - age_start_ms(segment.max_timestamp, ended_ms, facts.now_ms)
+    if is_compacted(config) and segment.next_offset <= facts.clean_to:
+        return "the bucket has it cleaned, and the next check of retention drops it"
+    if 0 <= keep_ms < age_ms:
+        return f"it is older than {named_ms}={keep_ms}: the next check of retention drops it and all before it"
+    limits = []
+    if keep_ms >= 0:
+        limits.append(f"{named_ms}={keep_ms} keeps it for {_span(keep_ms - age_ms)} more")
+    if keep_bytes >= 0:
+        limits.append(f"{named_bytes}={keep_bytes}, and closed segments have {facts.closed_bytes} bytes")
+    return "; ".join(limits) or f"{named_ms} and {named_bytes} set no limit"
+
+
+def _span(ms: int) -> str:
+    """Returns a time span in its largest unit."""
+    for size, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min")):
+        if ms >= 2 * size:
+            return f"{ms // size} {unit}"
+    return f"{max(ms, 0) // 1000} s"
