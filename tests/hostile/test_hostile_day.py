@@ -120,7 +120,7 @@ class DayBroker(AttackedBroker):
         self.is_prepared = threading.Event()
         self.is_reached = False
         self.outcome = ""
-        """What became of the first round."""
+        """The outcome of the first round, in words."""
         self.rounds = 0
         self._limit = asyncio.timeout(None)
         self._ends: float | None = None
