@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.serving import COMMAND
+from tests.e2e.serving import COMMAND, ServeProcess
 from tests.fakes3 import BUCKET, s3_moto
 from tests.scenario import run_alone, run_by
 from tiered.errors import Corrupt
@@ -39,6 +39,8 @@ def test_demo_succeeds_on_a_directory(tmp_path: Path) -> None:
     assert re.findall(r"^\[(\d)/7\]", done.stdout, re.MULTILINE) == list("1234567")
     assert "3,000 rows, equal in every column; no gaps" in done.stdout
     assert "Every comparison held" in done.stdout
+    demo_places = f"--store file://{tmp_path}/demo/bucket --data-dir {tmp_path}/demo/data"
+    assert done.stdout.endswith(f" serve {demo_places} --open topics/flights\n")
     assert list((tmp_path / "demo" / "bucket" / "data").rglob("*.seg"))
     left = list((tmp_path / "demo" / "data" / "log").glob("flights-*/*.log"))
     assert len(left) == 6 and all(path.stat().st_size == 0 for path in left)
@@ -59,7 +61,14 @@ def test_demo_without_java_ends_after_the_replay_with_a_reason(tmp_path: Path) -
     assert done.returncode == 3, done.stderr
     assert re.findall(r"^\[(\d)/7\]", done.stdout, re.MULTILINE) == list("1234")
     assert "Every record came back" in done.stdout
-    assert re.search(r"Java.*install", done.stdout.splitlines()[-1])
+    assert re.search(r"Java.*install", done.stdout)
+    *_, store, _, data, option, page = done.stdout.splitlines()[-1].split()
+    assert (option, page) == ("--open", "topics/flights")
+    unseen = {"BROWSER": "", "DISPLAY": "", "WAYLAND_DISPLAY": ""}
+    with ServeProcess(Path(data), "--store", store, option, page, env=unseen) as broker:
+        assert broker.ask("GET", "/tiered/v1/topics")[1]["topics"][0]["name"] == "flights"
+        broker.stop()
+        assert f"the page is {broker.url}/console/topics/flights\n" in broker.log.read_text()
     assert "Traceback" not in done.stderr
 
 

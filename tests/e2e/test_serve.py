@@ -218,3 +218,24 @@ def test_broker_on_a_directory_loads_no_heavy_package(tmp_path: Path) -> None:
         loaded = {line.rsplit("|", 1)[1].strip() for line in broker.log.read_text().splitlines() if "|" in line}
     assert "tiered.broker.broker" in loaded
     assert not [name for name in loaded if name.split(".")[0] in HEAVY]
+
+
+def test_open_starts_a_browser_at_a_page_of_the_console(tmp_path: Path) -> None:
+    browser, pipe = tmp_path / "browser", tmp_path / "pipe"
+    os.mkfifo(pipe)
+    browser.write_text(f'#!/bin/sh\necho "$1" > {pipe}\n')
+    browser.chmod(0o700)
+    with ServeProcess(tmp_path / "data", "--open", "topics/f 1", env={"BROWSER": f"{browser} %s"}) as broker:
+        assert pipe.read_text() == f"{broker.url}/console/topics/f%201\n"
+
+
+def test_open_without_a_browser_names_the_page(tmp_path: Path) -> None:
+    none = dict.fromkeys(("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"), "")
+    with ServeProcess(tmp_path / "data", "--open", env=none) as broker:
+        broker.stop()
+        assert f"tiered: no browser opens here; the page is {broker.url}/console/\n" in broker.log.read_text()
+
+
+def test_open_of_a_console_that_is_off_is_refused(tmp_path: Path) -> None:
+    refused = run_tiered("serve", "--data-dir", str(tmp_path), "--open", "-c", "tiered.console.enable=false")
+    assert refused.returncode == 2 and "--open: tiered.console.enable=false ends the console" in refused.stderr

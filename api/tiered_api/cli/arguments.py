@@ -68,6 +68,13 @@ def _serve(commands: Commands) -> None:
     serve.add_argument("--kafka", metavar="HOST:PORT", help="address of the Kafka protocol (default 127.0.0.1:9092)")
     serve.add_argument("--node-id", metavar="N", help="number of this broker (default 1)")
     serve.add_argument(
+        "--open",
+        metavar="PAGE",
+        nargs="?",
+        const="",
+        help="open the console in a browser once the broker is ready, at a page such as topics/orders",
+    )
+    serve.add_argument(
         "--add-scram",
         metavar="MECHANISM=[name=USER,password=PASSWORD]",
         action="append",

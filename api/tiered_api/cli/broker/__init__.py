@@ -9,5 +9,6 @@ May import: cli, http
 ~ directories  checks of a data directory before a broker uses it
 ~ sources      settings from file, environment and options
 ~ scram_users  the first users of a cluster, from `--add-scram`
+~ browser      a browser that shows a page of the console, from `--open`
 ~ log_output   the log format on stderr, one line for each event
 """

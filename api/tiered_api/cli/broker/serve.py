@@ -78,7 +78,9 @@ def serve(args: Namespace) -> NoReturn:
         log.warning("%s", warning)
     check_exposure(chosen)
     check_addresses(chosen, broker_rows())
-    asyncio.run(_run_until_stopped(chosen, read_credentials(args.add_scram)))
+    if args.open is not None and not chosen.tiered_console_enable:
+        raise Refused(Code.INVALID_CONFIG, "--open: tiered.console.enable=false ends the console")
+    asyncio.run(_run_until_stopped(chosen, read_credentials(args.add_scram), args.open))
 
 
 def option_settings(args: Namespace) -> dict[str, str]:
@@ -197,7 +199,7 @@ def _advertise_http(chosen: Settings, where: str) -> str:
     return f"https://{Endpoint('HTTPS', host, port).address}"
 
 
-async def _run_until_stopped(chosen: Settings, new_users: Sequence[ScramCredentialSet]) -> NoReturn:
+async def _run_until_stopped(chosen: Settings, new_users: Sequence[ScramCredentialSet], page: str | None) -> NoReturn:
     stop_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
     starting = asyncio.current_task()
@@ -217,6 +219,8 @@ async def _run_until_stopped(chosen: Settings, new_users: Sequence[ScramCredenti
             _freeze_gc()
             warn_about_store(running.broker.world.store.url)
             print(ready_line(running), flush=True)
+            if page is not None:
+                open_page(running.url, page)
             ends = [group.create_task(event.wait()) for event in (stop_requested, running.broker.ended)]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             for each in ends:
@@ -255,6 +259,13 @@ def warn_about_store(url: str) -> None:
         log.warning("the bucket is memory: everything ends with this process")
     elif url.startswith("file:"):
         log.info("the bucket is a directory: its records are only as safe as that disk store=%s", url)
+
+
+def open_page(url: str, page: str) -> None:
+    """Opens a page of the console in a browser. Most brokers never need the module."""
+    from tiered_api.cli.broker.browser import open_console
+
+    open_console(url, page)
 
 
 def ready_line(running: RunningBroker) -> str:

@@ -70,6 +70,7 @@ def demo(args: Namespace) -> int:
     asyncio.run(_produce_and_replay(place, records, steps))
     if lack := commands.describe_missing():
         print_lines(["", "Every record came back from the bucket as it was sent. Delta and SQL were left out:", lack])
+        print_lines(_console_lines(place))
         return Exit.MISSING
     table_steps(place.store, TOPIC, place.warehouse, records, steps)
     print_lines(_closing_lines(place, time.monotonic() - started))
@@ -145,9 +146,14 @@ def _closing_lines(place: DemoPaths, seconds: float) -> list[str]:
         f"  {run} cold ls --store {place.store} --topic {TOPIC}",
         f"  {run} cold cat --store {place.store} --topic {TOPIC} --max 3",
         f'  {run} sql --warehouse {place.warehouse} "SELECT carrier, count(*) FROM {TOPIC}_typed GROUP BY carrier"',
-        f"  {run} serve --store {place.store} --data-dir {place.directory / 'data'}",
         f"  rm -r {place.directory}",
+        *_console_lines(place),
     ]
+
+
+def _console_lines(place: DemoPaths) -> list[str]:
+    serve = f"{_program()} serve --store {place.store} --data-dir {place.directory / 'data'}"
+    return ["", "To see these records in the console:", f"  {serve} --open topics/{TOPIC}"]
 
 
 def _program() -> str:
