@@ -142,7 +142,7 @@ def _topic(verbs: Commands) -> None:
     _add_regex_option(check, "topics")
     storage = add_verb(
         verbs, "describe-storage", "show which offsets are local and which are in the bucket",
-        "topic.describe", "describe_storage",
+        "topic.storage", "describe_storage",
     )  # fmt: skip
     storage.add_argument("topics", metavar="TOPIC", nargs="+")
     _add_regex_option(storage, "topics")

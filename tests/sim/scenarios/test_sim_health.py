@@ -18,7 +18,7 @@ from tiered.controller.requests import CreateTopic
 from tiered.errors import Refused
 from tiered.ids import TopicPartition
 from tiered_api.cli.cluster.health import check_health
-from tiered_api.cli.topic.describe import partition_sizes
+from tiered_api.cli.topic.storage import partition_sizes
 from tiered_api.kafka.client.client import Address, KafkaClient
 
 LAG = 20

@@ -3,7 +3,8 @@
 May import: as cli
 
 ~ topics          create, list, delete, alter, add-partitions
-~ describe        describe, describe-storage, trim
+~ describe        describe, trim
+~ storage         describe-storage: where the records of partitions are
 ~ portability     check-settings: settings that do not survive a move between Kafka and tiered
 ~ compact         compact: a clean now
 ~ compaction      what cleans did in partitions, and what is dirty

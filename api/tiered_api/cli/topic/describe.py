@@ -1,5 +1,4 @@
-"""`tiered topic describe|describe-storage|trim`: describes topics, shows where their records are, and moves their
-start."""
+"""`tiered topic describe|trim`: describes topics, and moves the start of their records."""
 
 from __future__ import annotations
 
@@ -26,9 +25,7 @@ from tiered_api.health.verdict import topics_to_examine
 from tiered_api.kafka.client.client import KafkaClient, to_refused
 from tiered_api.kafka.client.leader_routing import (
     EARLIEST,
-    EARLIEST_LOCAL,
     LATEST,
-    LATEST_TIERED,
     PartitionOutcomes,
     list_offsets,
     list_offsets_at,
@@ -40,7 +37,6 @@ from tiered_api.kafka.protocol.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopic,
 )
-from tiered_api.kafka.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from tiered_api.kafka.protocol.messages.metadata import MetadataResponseTopic
 from tiered_api.kafka.protocol.schema import Message
 
@@ -62,14 +58,7 @@ def describe(args: Namespace) -> int:
                 print_lines([""])
             _print_sections(topic)
             printed = True
-    return _report_refusals(described.values())
-
-
-def describe_storage(args: Namespace) -> int:
-    """Prints for each partition the start of its local records, and the end of its records in the bucket."""
-    found = asyncio.run(_storage(args))
-    print_rows([row for rows in found.values() if not isinstance(rows, Refused) for row in rows], args.format)
-    return _report_refusals(found.values())
+    return report_refusals(described.values())
 
 
 def trim(args: Namespace) -> int:
@@ -79,7 +68,7 @@ def trim(args: Namespace) -> int:
     return Exit.OK if all(row["error"] is None for row in rows) else Exit.FAILED
 
 
-def _report_refusals(outcomes: Iterable[object]) -> Exit:
+def report_refusals(outcomes: Iterable[object]) -> Exit:
     """Prints each refusal. Returns FAILED if there is one."""
     refusals = [outcome for outcome in outcomes if isinstance(outcome, Refused)]
     print_errors(refusals)
@@ -223,15 +212,15 @@ async def partition_rows(client: KafkaClient, topic: MetadataResponseTopic) -> l
                 "epoch": each.leader_epoch,
                 "replicas": each.replica_nodes,
                 "isr": each.isr_nodes,
-                "log_start_offset": _offset(starts, tp),
-                "high_watermark": _offset(ends, tp),
-                "last_stable_offset": _offset(stable, tp),
+                "log_start_offset": offset_of(starts, tp),
+                "high_watermark": offset_of(ends, tp),
+                "last_stable_offset": offset_of(stable, tp),
             }
         )
     return rows
 
 
-def _offset(found: PartitionOutcomes[tuple[int, int]], tp: TopicPartition) -> int | None:
+def offset_of(found: PartitionOutcomes[tuple[int, int]], tp: TopicPartition) -> int | None:
     """Returns an offset; None if the partition has none."""
     value = found.get(tp)
     return None if value is None or isinstance(value, Refused) or value[0] < 0 else value[0]
@@ -247,61 +236,6 @@ def _print_sections(topic: Mapping[str, Any]) -> None:
             print_lines(f"{name.upper().replace('_', '-'):<{width}}{value}" for name, value in content.items())
         else:
             print_rows(content, "text")
-
-
-Sizes = Mapping[TopicPartition, tuple[int, int | None]]
-
-# -- storage ----------------------------------------------------------------------------------------------------------
-
-
-async def _storage(args: Namespace) -> dict[str, list[Row] | Refused]:
-    async with open_client(args) as client:
-        found = await topics_by_name(client, await select_topics(client, args))
-        sizes = await partition_sizes(client)
-        return {
-            name: topic if isinstance(topic, Refused) else await _storage_rows(client, topic, sizes)
-            for name, topic in found.items()
-        }
-
-
-async def _storage_rows(client: KafkaClient, topic: MetadataResponseTopic, sizes: Sizes) -> list[Row]:
-    wanted = partitions_of(topic)
-    at = {}
-    for timestamp in (EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, LATEST):
-        try:
-            at[timestamp] = await list_offsets(client, dict.fromkeys(wanted, timestamp))
-        except Refused:
-            at[timestamp] = {}  # a broker that does not support this timestamp
-    return [
-        {
-            "topic": tp.topic,
-            "partition": tp.partition,
-            "log_start_offset": _offset(at[EARLIEST], tp),
-            "local_start_offset": _offset(at[EARLIEST_LOCAL], tp),
-            "last_tiered_offset": _offset(at[LATEST_TIERED], tp),
-            "high_watermark": _offset(at[LATEST], tp),
-            "local_bytes": sizes.get(tp, (None, None))[0],
-            "remote_bytes": sizes.get(tp, (None, None))[1],
-        }
-        for tp in wanted
-    ]
-
-
-async def partition_sizes(client: KafkaClient) -> Sizes:
-    """Returns the bytes of each partition: on the disk with most of them, and in the bucket, which only its leader
-    knows. None if no broker reports it (Kafka)."""
-    await client.fetch_metadata([])
-    out: dict[TopicPartition, tuple[int, int | None]] = {}
-    for node in list(client.brokers):
-        got = await client.send(DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse, node_id=node)
-        for directory in got.results:
-            for topic in directory.topics:
-                for each in topic.partitions:
-                    tp = TopicPartition(topic.name, each.partition_index)
-                    local, remote = out.get(tp, (0, None))
-                    known = [size for size in (remote, each.remote_size) if size is not None and size >= 0]
-                    out[tp] = max(local, each.partition_size), max(known, default=None)
-    return out
 
 
 # -- trim -------------------------------------------------------------------------------------------------------------
