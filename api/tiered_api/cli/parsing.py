@@ -99,6 +99,11 @@ def add_format_option(command: argparse.ArgumentParser, *more: str) -> None:
     )
 
 
+def add_progress_option(command: argparse.ArgumentParser) -> None:
+    """Adds the option of commands that may take more than two seconds."""
+    command.add_argument("--no-progress", action="store_true", help="draw no line on a terminal that says what is left")
+
+
 def add_profile_options(command: argparse.ArgumentParser, file_help: str) -> None:
     """Adds the options for a file of properties and for a profile."""
     command.add_argument("--command-config", metavar="FILE", help=f"{file_help} (default $TIERED_COMMAND_CONFIG)")

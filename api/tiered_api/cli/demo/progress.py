@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from tiered_api.cli.output import print_lines
+from tiered_api.cli.progress import draw_progress
 
 
 class Steps:
@@ -32,9 +31,14 @@ class Steps:
 
 
 @contextmanager
-def bar(total: int, unit: str) -> Iterator[Callable[[int], Any]]:
-    """Shows a progress bar, which the yielded function advances; nothing if stderr is no terminal."""
-    from tqdm import tqdm
+def bar(total: int, unit: str) -> Iterator[Callable[[int], None]]:
+    """Shows on a terminal how much of a step is left. The yielded function takes what was done since its last call."""
+    done = 0
+    with draw_progress(" " * 5) as progress:
 
-    with tqdm(total=total, unit=unit, unit_scale=True, disable=not sys.stderr.isatty(), leave=False) as shown:
-        yield shown.update
+        def advance(more: int) -> None:
+            nonlocal done
+            done += more
+            progress.report(done, total, unit)
+
+        yield advance

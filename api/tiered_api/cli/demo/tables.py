@@ -41,7 +41,7 @@ def _load(spark: SparkSession, store: str, topic: str, warehouse: str, expected:
     from pyspark_tiered.load.load import LoadOptions, load
     from pyspark_tiered.typed.form import ValueRules
 
-    with bar(expected, " rows") as advance:
+    with bar(expected, "rows") as advance:
         shown = 0
 
         def on_progress(progress: LoadProgress) -> None:
