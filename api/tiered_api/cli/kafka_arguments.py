@@ -145,6 +145,7 @@ def _topic(verbs: Commands) -> None:
         "topic.storage", "describe_storage",
     )  # fmt: skip
     storage.add_argument("topics", metavar="TOPIC", nargs="+")
+    storage.add_argument("--no-picture", action="store_true", help="print columns on a terminal too, and no bars")
     _add_regex_option(storage, "topics")
 
 
