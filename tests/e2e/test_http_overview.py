@@ -30,6 +30,10 @@ async def test_tiers_of_a_topic_are_the_same_from_each_broker(three: HttpCluster
         assert row.keys() >= set(OFFSETS)
     for broker in (three[2], three[3]):
         assert (await broker.get("/tiered/v1/topics/t/storage")).json["partitions"] == first["partitions"]
+        marked = (await broker.get("/tiered/v1/topics/t/storage?marks=8")).json["partitions"]
+        assert [[offset for offset, _ in row["time_marks"]] for row in marked] == [[0, 2]] * 3
+        assert all(ms > 1_700_000_000_000 for row in marked for _, ms in row["time_marks"])
+    assert (await three[1].get("/tiered/v1/topics/t/storage?marks=x")).status == 400
     assert (await three[1].get("/tiered/v1/topics/absent/storage")).json["error_code"] == 40401
 
 

@@ -8,7 +8,7 @@ from tiered.cold.manifest import SegmentEntry
 from tiered.compaction.cleanable_range import CleanableRange
 from tiered.hot.checkpoints import CompactionState
 from tiered.replication.leader_replica import LeaderReplica
-from tiered.replication.stored_segments import LeaderFacts, StoredSegment, list_stored_segments
+from tiered.replication.stored_segments import LeaderFacts, StoredSegment, TimeMark, list_stored_segments, mark_times
 
 
 def explain(replica: LeaderReplica) -> dict[str, Any]:
@@ -106,3 +106,10 @@ async def describe_segments(
         now_ms,
     )
     return list_stored_segments(cold, segments.closed(start, most + 1), segments.active, facts, most)
+
+
+def describe_times(replica: LeaderReplica, most: int, now_ms: int) -> list[TimeMark]:
+    """Returns how old the records of a partition are, by offset: at most `most` marks. Reads nothing."""
+    segments, manifest = replica.log.segments, replica.manifest
+    nodes = manifest.nodes if manifest is not None else ()
+    return mark_times(nodes, segments.closed(replica.cold_end_offset), segments.active, now_ms, most)

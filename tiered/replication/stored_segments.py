@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from tiered.cold.manifest import SegmentEntry
+from tiered.cold.manifest import ManifestNode, SegmentEntry
 from tiered.compaction.cleanable_range import is_compacted
 from tiered.config.settings import TopicConfig
 from tiered.hot.retention import SAME_AS_TOTAL, RetentionSegment, age_start_ms
@@ -69,6 +69,43 @@ def list_stored_segments(
     if len(closed) > most:  # above the last of them, nothing is known of the disk
         rows = [row for row in rows if row.base_offset < local[-1][0].next_offset]
     return rows[:most]
+
+
+class TimeMark(NamedTuple):
+    """The records below `offset` have timestamps of at most `ms`, as far as the segments say."""
+
+    offset: int
+    ms: int
+
+
+def mark_times(
+    nodes: Sequence[ManifestNode],
+    closed: Sequence[RetentionSegment],
+    active: RetentionSegment,
+    now_ms: int,
+    most: int,
+) -> list[TimeMark]:
+    """Returns at most `most` marks, in order of offsets and of times, from the log start to the log end. `closed` are
+    the segments of the disk above those of the bucket. Times of the future count as now."""
+    found: list[TimeMark] = []
+    if nodes and isinstance(nodes[0], SegmentEntry):
+        found.append(TimeMark(nodes[0].base_offset, nodes[0].base_timestamp))
+    for node in nodes:
+        found.append(
+            TimeMark(node.next_offset, node.newest_ms if isinstance(node, SegmentEntry) else node.max_timestamp)
+        )
+    local = [each for each in (*closed, active) if each.size]
+    if local and not nodes:
+        found.append(TimeMark(local[0].base_offset, local[0].created_ms))
+    found += [TimeMark(each.next_offset, each.max_timestamp) for each in local]
+    marks, latest = list[TimeMark](), 0
+    for offset, ms in found:
+        if ms >= 0 and (not marks or offset > marks[-1].offset):
+            latest = max(latest, min(ms, now_ms))
+            marks.append(TimeMark(offset, latest))
+    if len(marks) <= most:
+        return marks
+    return [marks[number * (len(marks) - 1) // (most - 1)] for number in range(most)] if most > 1 else marks[-1:]
 
 
 def _describe_object(entry: SegmentEntry, local: Sequence[tuple[RetentionSegment, str]]) -> StoredSegment:

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.cold.rig import entry
 from tests.unit.hot.fixtures import NOW, config
 from tiered.hot.segments import Segment
-from tiered.replication.stored_segments import LeaderFacts, StoredSegment, list_stored_segments
+from tiered.replication.stored_segments import LeaderFacts, StoredSegment, TimeMark, list_stored_segments, mark_times
 
 HOUR = 3_600_000
 
@@ -114,3 +114,23 @@ def test_active_segment_says_when_it_closes() -> None:
     [row] = listed([], [], segment(0, 5), 0, segment_bytes=4096, segment_ms=3 * HOUR)
     assert row.why_local.startswith("it is open, and closes at 4096 bytes (segment.bytes), or after 3 h (segment.ms)")
     assert "after 2 h (tiered.upload.max.lag.ms)" in row.why_local
+
+
+def test_marks_of_time_rise_and_begin_at_the_log_start() -> None:
+    cold = [entry(0, 10, newest=2_000), entry(10, 20, newest=500), entry(20, 30, newest=NOW + 10**9)]
+    marks = mark_times(cold, [segment(30, 40, hours=3)], segment(40, 45), NOW, 64)
+    assert marks == [
+        TimeMark(0, 0),
+        TimeMark(10, 2_000),
+        TimeMark(20, 2_000),
+        *(TimeMark(n, NOW) for n in (30, 40, 45)),
+    ]
+    [first, last] = mark_times([], [segment(0, 10, hours=3)], Segment(10, 10, 0, 0), NOW, 64)
+    assert (first, last) == (TimeMark(0, NOW - 3 * HOUR), TimeMark(10, NOW - 3 * HOUR))
+
+
+@pytest.mark.parametrize("most", [1, 2, 7, 64])
+def test_marks_of_time_are_bounded_and_keep_the_end(most: int) -> None:
+    closed = [segment(n, n + 10, hours=500 - n // 10) for n in range(0, 2_000, 10)]
+    marks = mark_times([], closed, segment(2_000, 2_005), NOW, most)
+    assert len(marks) == most and marks[-1].offset == 2_005 and marks == sorted(marks)

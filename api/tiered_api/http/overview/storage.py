@@ -20,12 +20,15 @@ from tiered_api.http.partitions.produce import find_topic
 from tiered_api.kafka.client.leader_routing import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED
 from tiered_api.kafka.protocol.messages.describe_log_dirs import (
     DescribableLogDirTopic,
+    DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
+from tiered_api.kafka.server.context.replica_storage import MARKS_MAX, describe_replica
 
 DESCRIBE_LOG_DIRS = 4
 """The version of the request."""
+MARKS_OF_PARTITION = 64
 LOOKUPS = {
     "log_start_offset": (EARLIEST, False),
     "local_start_offset": (EARLIEST_LOCAL, False),
@@ -43,13 +46,15 @@ async def get_topic_storage(request: HttpRequest) -> web.StreamResponse:
     """Returns for each partition of a topic which offsets are on its leader's disk and in the bucket, with their
     bytes."""
     topic = find_topic(request.context, request.args["topic"])
+    marks = request.query_integer("marks", 0, 0, MARKS_OF_PARTITION)
+    marks = min(marks, MARKS_MAX // max(1, len(topic.partitions)))
     found: dict[int, Tiers] = {}
     remote: dict[Leader, dict[TopicPartition, OffsetQuery]] = {}
     async for number in each_of(range(len(topic.partitions))):
         tp = TopicPartition(topic.name, number)
         here = request.context.broker.hosted_replicas.find_leader(tp)
         if here is not None and here.topic_id == topic.topic_id:
-            found[number] = _describe_replica(here)
+            found[number] = _describe_replica(request, here, marks)
             continue
         try:
             leader = request.context.remote_brokers.leader(tp, TopicId(topic.topic_id))
@@ -58,14 +63,17 @@ async def get_topic_storage(request: HttpRequest) -> web.StreamResponse:
             continue
         query = OffsetQuery(TopicId(topic.topic_id), leader.epoch, EARLIEST)
         remote.setdefault(leader._replace(epoch=-1), {})[tp] = query
-    for each in await asyncio.gather(*(_ask_leader(request, leader, queries) for leader, queries in remote.items())):
+    for each in await asyncio.gather(
+        *(_ask_leader(request, leader, queries, marks) for leader, queries in remote.items())
+    ):
         found.update(each)
     rows = [_row(number, part, found[number]) for number, part in enumerate(topic.partitions)]
     return json_response({"topic": topic.name, "topic_id": str(topic.topic_id), "partitions": rows})
 
 
-def _describe_replica(replica: LeaderReplica) -> Tiers:
-    return {
+def _describe_replica(request: HttpRequest, replica: LeaderReplica, marks: int) -> Tiers:
+    place = describe_replica(request.context.broker, replica, marks)
+    return _with_marks(place) | {
         "log_start_offset": replica.log_start_offset,
         "local_start_offset": replica.local_start_offset,
         "cold_end_offset": replica.cold_end_offset or None,
@@ -88,13 +96,13 @@ def _row(number: int, part: PartitionImage, tiers: Tiers) -> dict[str, Any]:
 
 
 async def _ask_leader(
-    request: HttpRequest, leader: Leader, queries: dict[TopicPartition, OffsetQuery]
+    request: HttpRequest, leader: Leader, queries: dict[TopicPartition, OffsetQuery], marks: int
 ) -> dict[int, Tiers]:
     """Returns the tiers of the partitions that one other broker leads."""
     try:
-        offsets, sizes = await asyncio.gather(
+        offsets, places = await asyncio.gather(
             asyncio.gather(*(_list_offsets(request, leader, queries, *each) for each in LOOKUPS.values())),
-            _fetch_sizes(request, leader, queries),
+            _fetch_places(request, leader, queries, marks),
         )
     except (Refused, Unavailable) as fault:
         return {tp.partition: {"error": f"broker {leader.node_id} does not say: {fault}"} for tp in queries}
@@ -103,8 +111,9 @@ async def _ask_leader(
         tiers: Tiers = {name: each.get(tp) for name, each in zip(LOOKUPS, offsets, strict=True)}
         last_tiered = tiers.pop("last_tiered_offset")
         tiers["cold_end_offset"] = None if last_tiered is None else last_tiered + 1
-        tiers["local_bytes"], tiers["cold_bytes"] = sizes.get(tp, (None, None))
-        found[tp.partition] = tiers
+        place = places.get(tp)
+        tiers["local_bytes"], tiers["cold_bytes"] = (place.partition_size, place.remote_size) if place else (None, None)
+        found[tp.partition] = tiers | (_with_marks(place) if place else {})
     return found
 
 
@@ -120,19 +129,25 @@ async def _list_offsets(
     return {tp: offset for tp, offset in got.items() if isinstance(offset, int) and offset >= 0}
 
 
-async def _fetch_sizes(
-    request: HttpRequest, leader: Leader, partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, tuple[int, int]]:
-    """Returns the bytes of each partition on disk and in the bucket. This broker asks for itself: it has checked that
-    the caller may describe the topic, and the request needs a right on the cluster."""
+async def _fetch_places(
+    request: HttpRequest, leader: Leader, partitions: Iterable[TopicPartition], marks: int
+) -> dict[TopicPartition, DescribeLogDirsPartition]:
+    """Returns the bytes of each partition on disk and in the bucket, and its marks of time. This broker asks for
+    itself: it has checked that the caller may describe the topic, and the request needs a right on the cluster."""
     numbers = [tp.partition for tp in partitions]
-    ask = DescribeLogDirsRequest(topics=[DescribableLogDirTopic(request.args["topic"], numbers)])
+    ask = DescribeLogDirsRequest([DescribableLogDirTopic(request.args["topic"], numbers)], marks_max=marks)
     got = await request.context.remote_brokers.send_request(
         leader.node_id, ask, DescribeLogDirsResponse, DESCRIBE_LOG_DIRS
     )
     return {
-        TopicPartition(topic.name, each.partition_index): (each.partition_size, each.remote_size)
+        TopicPartition(topic.name, each.partition_index): each
         for directory in got.results
         for topic in directory.topics
         for each in topic.partitions
     }
+
+
+def _with_marks(place: DescribeLogDirsPartition) -> Tiers:
+    if place.time_marks is None:
+        return {}
+    return {"time_marks": [[each.offset, each.ms] for each in place.time_marks]}

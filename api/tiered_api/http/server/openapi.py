@@ -96,6 +96,7 @@ SCHEMAS: dict[str, Schema] = {
                 replicas=array(INTEGER),
                 isr=array(INTEGER),
                 error=STRING,
+                time_marks=array(array(INTEGER)),
                 **{name: {**INTEGER, "nullable": True} for name in POSITIONS[:-2]},
             )
         ),

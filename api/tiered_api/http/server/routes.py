@@ -100,6 +100,7 @@ RECORDS = (
     ),
 )
 
+MARKS = (Query("marks", "integer", "Pairs of offset and time for each partition at most: 0 (without it) to 64"),)
 SEGMENTS = (
     Query("from", "integer", "Offset: begin with the segment that holds it"),
     Query("limit", "integer", "Segments at most: 200 (without it) to 1,000"),
@@ -108,7 +109,7 @@ SEGMENTS = (
 OVERVIEW = (
     _get("/tiered/v1/cluster", get_cluster_health, "ClusterHealth"),
     _get("/tiered/v1/topics", list_topic_summaries, "TopicSummaries"),
-    _get("/tiered/v1/topics/{topic}/storage", get_topic_storage, "TopicStorage"),
+    _get("/tiered/v1/topics/{topic}/storage", get_topic_storage, "TopicStorage", MARKS),
     _get("/tiered/v1/topics/{topic}/partitions/{partition}/segments", get_partition_segments, "Segments", SEGMENTS),
     _get("/tiered/v1/topics/{topic}/groups", get_topic_groups, "TopicGroups"),
 )

@@ -28,6 +28,13 @@ class DescribeLogDirsRequest(Message):
     topics: list[DescribableLogDirTopic] | None = array(DescribableLogDirTopic, nullable="0+")
     segments_from: int = integer(FieldType.INT64, "2+", default=-1, tag=FIRST_PRIVATE_TAG, tagged="2+")
     segments_max: int = integer(FieldType.INT32, "2+", default=0, tag=FIRST_PRIVATE_TAG + 1, tagged="2+")
+    marks_max: int = integer(FieldType.INT32, "2+", default=0, tag=FIRST_PRIVATE_TAG + 2, tagged="2+")
+
+
+@dataclass(slots=True)
+class ReportedTimeMark:
+    offset: int = integer(FieldType.INT64)
+    ms: int = integer(FieldType.INT64)
 
 
 @dataclass(slots=True)
@@ -56,6 +63,9 @@ class DescribeLogDirsPartition:
         ReportedSegment, "2+", nullable="2+", default=None, tag=FIRST_PRIVATE_TAG + 3, tagged="2+"
     )
     segments_problem: str = string("2+", default="", tag=FIRST_PRIVATE_TAG + 4, tagged="2+")
+    time_marks: list[ReportedTimeMark] | None = array(
+        ReportedTimeMark, "2+", nullable="2+", default=None, tag=FIRST_PRIVATE_TAG + 5, tagged="2+"
+    )
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 Null means all partitions, followed ones included. A partition that is not on this broker is left out. v4+ has the size
 of the disk (KIP-827). Sizes are those of local files. For partitions that this broker leads, a tagged field of our own
 (v2+), which Kafka's clients skip, has the size in the bucket. If the request asks for segments, others have the offsets
-on this disk and the segments of both tiers.
+on this disk and the segments of both tiers; if it asks for marks, how old the records are by offset.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ from tiered_api.kafka.protocol.messages.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 from tiered_api.kafka.server.context.context import Call, KafkaContext
-from tiered_api.kafka.server.context.replica_storage import SEGMENTS_MAX, describe_replica, describe_with_segments
+from tiered_api.kafka.server.context.replica_storage import (
+    MARKS_MAX,
+    SEGMENTS_MAX,
+    describe_replica,
+    describe_with_segments,
+)
 
 
 async def handle(context: KafkaContext, call: Call[DescribeLogDirsRequest]) -> DescribeLogDirsResponse:
@@ -32,10 +37,12 @@ async def handle(context: KafkaContext, call: Call[DescribeLogDirsRequest]) -> D
         named = {(topic.topic, number) for topic in requested for number in topic.partitions}
         wanted = (each for each in wanted if each.tp in named)
     topics: dict[str, DescribeLogDirsTopic] = {}
-    left = SEGMENTS_MAX
+    left, marks_left = SEGMENTS_MAX, MARKS_MAX
     async for held in context.turns.each_of(wanted):
         if call.request.segments_from < 0:
-            place = describe_replica(held)
+            marks_max = min(call.request.marks_max, marks_left)
+            place = describe_replica(broker, held, marks_max)
+            marks_left -= len(place.time_marks or ())
         else:
             most = min(call.request.segments_max, left)
             place = await describe_with_segments(broker, held, call.request.segments_from, most)
