@@ -44,6 +44,7 @@ async def _prepare(where: HttpBroker) -> HttpConsumer:
     one = await HttpConsumer.create(where, "g", "one", auto_commit_enable="false")
     await one.ask_without_reply("POST", "/assignments", {"partitions": [ONE]})
     await _rewind(one)
+    assert (await one.ask("POST", "/offsets", {"offsets": [{**ONE, "offset": 1}]})).status == 200
     return one
 
 

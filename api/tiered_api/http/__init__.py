@@ -13,6 +13,7 @@ May import: broker, health, kafka.client, kafka.server
   consumers/   consumer instances of REST v2
   v2/          REST v2
   v3/          REST v3
+  admin/       acts of operators from any broker
   overview/    the state of the whole cluster from any broker
   console/     the page for browsers
 """

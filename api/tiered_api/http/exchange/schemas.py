@@ -94,6 +94,18 @@ TRANSACTION_GROUP = body_schema(
 )
 TRANSACTION = body_schema("", records=array(TRANSACTION_RECORD), consumer_group=_or_null(TRANSACTION_GROUP))
 
+# -- groups -----------------------------------------------------------------------------------------------------------
+
+RESET_OFFSET = body_schema("topic partition offset", topic=STRING, partition=INTEGER, offset=INTEGER)
+OFFSETS_RESET = body_schema(
+    "",
+    to={"type": "string", "enum": ["earliest", "latest", "timestamp"]},
+    timestamp={**INTEGER, "description": "Milliseconds since 1970, with to=timestamp"},
+    topics={**array(STRING), "description": "Without it, all topics of the group"},
+    offsets={**array(RESET_OFFSET), "description": "Instead of to: exactly these offsets"},
+    validate_only=BOOLEAN,
+)
+
 # -- consumers of v2 --------------------------------------------------------------------------------------------------
 
 _TEXT_OR_INTEGER = _one_of(STRING, INTEGER)
@@ -151,6 +163,7 @@ BODIES: dict[str, Schema] = {
     "ConfigValue": CONFIG_VALUE,
     "ConsumerV2": CONSUMER_V2,
     "OffsetsToCommitV2": COMMIT_V2,
+    "OffsetsReset": OFFSETS_RESET,
     "PartitionsV2": PARTITIONS_V2,
     "PositionsV2": POSITIONS_V2,
     "ProduceV2": PRODUCE_V2,

@@ -2,9 +2,11 @@
 
 May import: as http
 
-~ cluster   the health of the cluster and its brokers
-~ topics    all topics in short
-~ storage   the tiers of a topic's partitions
-~ segments  the segments of one partition in both tiers
-~ groups    the groups that read a topic
+~ cluster    the health of the cluster and its brokers
+~ topics     all topics in short
+~ storage    the tiers of a topic's partitions
+~ segments   the segments of one partition in both tiers
+~ groups     the groups that read a topic
+~ group_lag  how far groups are behind, in records and in seconds
+~ unread     the times of the oldest unread records
 """

@@ -42,6 +42,8 @@ POSITIONS = (
     "cold_segments",
 )
 
+INTEGER_OR_NULL: Schema = {**INTEGER, "nullable": True}
+NUMBER_OR_NULL: Schema = {"type": "number", "nullable": True}
 OFFSET_V3 = {"topic_name": STRING, "partition_id": INTEGER, "offset": INTEGER}
 
 SCHEMAS: dict[str, Schema] = {
@@ -141,6 +143,55 @@ SCHEMAS: dict[str, Schema] = {
             object_schema("group lag offsets", group=STRING, state=STRING, lag=INTEGER, offsets={"type": "object"})
         ),
         groups_left_out=INTEGER,
+    ),
+    "GroupLags": object_schema(
+        "groups groups_left_out",
+        groups=array(
+            object_schema(
+                "group state lag seconds",
+                group=STRING,
+                state=STRING,
+                coordinator=INTEGER,
+                topics=array(STRING),
+                lag=INTEGER_OR_NULL,
+                oldest_unread_ms=INTEGER_OR_NULL,
+                seconds=NUMBER_OR_NULL,
+            )
+        ),
+        groups_left_out=INTEGER,
+    ),
+    "GroupLag": object_schema(
+        "group state lag seconds members partitions",
+        group=STRING,
+        state=STRING,
+        lag=INTEGER,
+        oldest_unread_ms=INTEGER_OR_NULL,
+        seconds=NUMBER_OR_NULL,
+        times_missing=INTEGER,
+        members=array({"type": "object"}),
+        partitions=array({"type": "object"}),
+    ),
+    "ResetOffsets": object_schema(
+        "group again skipped partitions",
+        group=STRING,
+        state=STRING,
+        validate_only=BOOLEAN,
+        again=INTEGER,
+        skipped=INTEGER,
+        partitions=array(
+            object_schema(
+                "topic partition current_offset new_offset again skipped",
+                topic=STRING,
+                partition=INTEGER,
+                current_offset=INTEGER_OR_NULL,
+                new_offset=INTEGER,
+                log_start_offset=INTEGER,
+                log_end_offset=INTEGER,
+                again=INTEGER,
+                skipped=INTEGER,
+                error=TEXT_OR_NULL,
+            )
+        ),
     ),
     "Console": object_schema(
         "principal read_only",

@@ -5,12 +5,14 @@ from __future__ import annotations
 from aiohttp import web
 
 from tiered_api.http import operations
+from tiered_api.http.admin.groups import delete_group, reset_group_offsets
 from tiered_api.http.console.about import get_console
 from tiered_api.http.console.pages import FILE_TYPES, get_console_file, get_console_page, redirect_to_console
 from tiered_api.http.exchange import media_types
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import json_response
 from tiered_api.http.overview.cluster import get_cluster_health
+from tiered_api.http.overview.group_lag import get_group_lag, list_group_lags
 from tiered_api.http.overview.groups import get_topic_groups
 from tiered_api.http.overview.segments import get_partition_segments
 from tiered_api.http.overview.storage import get_topic_storage
@@ -119,6 +121,19 @@ CONSOLE = (
     Route("GET", "/console", redirect_to_console, status=303, response_types=(media_types.HTML,)),
     Route("GET", "/console/{page...}", get_console_page, response_types=(media_types.HTML,)),
     Route("GET", "/console/static/{file...}", get_console_file, response_types=FILE_TYPES),
+)
+
+GROUP_OF_KAFKA = "/tiered/v1/groups/{group}"
+GROUPS = (
+    _get(
+        "/tiered/v1/groups",
+        list_group_lags,
+        "GroupLags",
+        (Query("contains", "string", "Only groups with this text in their names"),),
+    ),
+    _get(GROUP_OF_KAFKA, get_group_lag, "GroupLag"),
+    _send("POST", f"{GROUP_OF_KAFKA}/offsets", reset_group_offsets, "OffsetsReset", "ResetOffsets"),
+    Route("DELETE", GROUP_OF_KAFKA, delete_group, status=204),
 )
 
 TRANSACTIONS = (_send("POST", "/tiered/v1/transactions", commit_transaction, "Transaction", "CommittedTransaction"),)
@@ -255,6 +270,7 @@ ROUTES = (
     *OVERVIEW,
     *CONSOLE,
     *RECORDS,
+    *GROUPS,
     *TRANSACTIONS,
     *V2,
     *V2_CONSUMERS,

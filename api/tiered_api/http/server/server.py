@@ -40,6 +40,7 @@ from tiered_api.http.exchange.metering import CLIENT_ID, find_meter
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import HttpResponse, error_response
 from tiered_api.http.group_lags import GroupLags
+from tiered_api.http.overview.unread import UnreadTimes
 from tiered_api.http.partitions.idempotency import IdempotencyKeys
 from tiered_api.http.server.allowed_hosts import AllowedHosts
 from tiered_api.http.server.authentication import HTTP, Authenticator
@@ -461,6 +462,7 @@ async def serve_http(
     context = HttpContext(broker, limits or HttpLimits.from_settings(broker.settings))
     context.add_service(ConsumerInstances(context))
     context.add_service(GroupLags(context))
+    context.add_service(UnreadTimes(context))
     context.add_service(AuditTopic(context))
     context.add_service(TransactionalIds(context))
     context.add_service(IdempotencyKeys(context))

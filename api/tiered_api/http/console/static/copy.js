@@ -2,7 +2,7 @@
 import { html, useState } from "./vendor/htm-preact-3.1.1.js";
 import { bootstrapBrokers } from "./api.js";
 
-const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+export const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 
 // Returns [tool, command] for the record at an offset.
 export function commands({ origin, brokers, topic, partition, offset }) {
