@@ -11,7 +11,8 @@ from pathlib import Path
 class Mutant:
     """`before` stands exactly once in `file`; with `after` in its place the product breaks `promise`. `first` are the
     tests to try first. `equivalent` is the reason for which no test can see the edit; empty if one should. `guarded` is
-    the reason for which no simulation can, though a unit test does: a second guard keeps the promise."""
+    the reason for which no simulation can, though a unit test does: a second guard keeps the promise, or the simulated
+    world does not do what the edit no longer withstands."""
 
     name: str
     file: str

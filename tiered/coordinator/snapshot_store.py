@@ -75,7 +75,8 @@ class CoordinatorSnapshotStore:
     async def reconcile(self, hot: DiskLog, partition_id: PartitionId) -> LeaderStart:
         """Makes a log of the topic agree with its snapshots before this broker leads it (R5).
 
-        Offsets that a snapshot covers are never assigned again. Raises `Unavailable` if the bucket cannot be read.
+        Offsets that a snapshot covers are never assigned again. The broker makes a log that restarts here durable
+        before it leads, as any truncated log. Raises `Unavailable` if the bucket cannot be read.
         """
         names = await self._partition_names(partition_id)
         candidates = list(names)
@@ -99,7 +100,6 @@ class CoordinatorSnapshotStore:
                 restart.why,
             )
             hot.truncate_fully_and_start_at(restart.offset, (), None)
-            await hot.flush()
             self._bases[partition_id] = PreviousSnapshot(choice.base, batches, names)
             return LeaderStart(None, restart)
 
