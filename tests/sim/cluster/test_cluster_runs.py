@@ -1,4 +1,4 @@
-"""Simulated runs of a cluster with sixty seeds, and of its shapes with some (`make sim SEEDS=1000` runs any number)."""
+"""Simulated runs of a cluster with some seeds of each shape (`make sim SEEDS=1000` runs any number)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tests.sim.cluster.shapes import FAULT_SHARES, GROUP_FAULTS, SHAPES, command
 from tests.sim.mutants.mutants import MUTANTS
 from tests.sim.scenarios.many import run_elsewhere, run_seeds
 
-SEEDS = 60
+SEEDS = {"drawn": 60, "one-broker": 40, "groups": 16}
+FEW_SEEDS = {shape: count // 4 for shape, count in SEEDS.items()}
 REACHED = (
     "acked", "failed", "unknown", "read", "slots", "controllers", "leader_epochs", "losses", "commits", "lives",
     "admin_create_NONE", "admin_delete_records_NONE", "admin_elect_NONE", "move_NONE", "moved_offsets",
@@ -31,8 +32,8 @@ REACHED = (
     *(f"code_{code}" for code in ("NOT_LEADER_OR_FOLLOWER", "NOT_ENOUGH_REPLICAS", "OUT_OF_ORDER_SEQUENCE_NUMBER")),
     "committer_acked", "end_stop", "end_failed",
 )  # fmt: skip
-SHAPE_SEEDS = {"one-broker": 40, "groups": 16}
 SHAPE_REACHED = {
+    "drawn": REACHED,
     "one-broker": (
         "acked", "read_cold", "retries", "end_kill", "end_power", "end_disk", "end_stop", "end_failed", "losses",
         *(f"trouble_{kind}" for kind in FAULT_SHARES), "bucket_snapshots", "bucket_collected_slots", "bucket_spills",
@@ -47,15 +48,18 @@ SHAPE_REACHED = {
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_runs_of_many_seeds_break_no_promise() -> None:
-    run_seeds("drawn", SEEDS, REACHED)
+def test_runs_of_a_few_seeds_break_no_promise() -> None:
+    run_seeds(FEW_SEEDS)
 
 
+@pytest.mark.also
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("shape", SHAPE_SEEDS)
-def test_runs_of_a_shape_break_no_promise(shape: str) -> None:
-    run_seeds(shape, SHAPE_SEEDS[shape], SHAPE_REACHED[shape])
+@pytest.mark.parametrize("shape", SEEDS)
+def test_runs_of_many_seeds_break_no_promise(shape: str) -> None:
+    """Seeds that do not reach all these events prove less than they seem to."""
+    totals = run_seeds({shape: SEEDS[shape]})
+    assert [name for name in SHAPE_REACHED[shape] if not totals[name]] == []
 
 
 def test_same_seed_takes_the_same_steps() -> None:
@@ -70,7 +74,7 @@ def test_same_seed_takes_the_same_steps() -> None:
 
 
 def test_some_seeds_draw_one_broker_and_some_groups() -> None:
-    drawn = [draw_options(seed) for seed in range(SEEDS)]
+    drawn = [draw_options(seed) for seed in range(SEEDS["drawn"])]
     assert 3 <= sum(each.brokers == 1 for each in drawn) <= 15
     assert 3 <= sum(each.committers > 0 for each in drawn) <= 15
 
