@@ -384,7 +384,7 @@ class HostedReplicas:
         On a failed disk the whole data directory is given up.
         """
         hot = self.log_store.get(tp)
-        if hot is None or not hot.write_failure:
+        if hot is None or not hot.status.write_failure:
             return
         if final:
             self._disk.mark_dead(why)
@@ -475,8 +475,8 @@ class HostedReplicas:
         if self._followers.get(follower.tp) is follower:
             self._close_follower(follower.tp)
             follow = Follow(follower.tp, follower.topic_id, follower.leader, follower.leader_epoch)
-            self.unopened_followers[follower.tp] = (follow, follower.log.write_failure)
-            self._handle_write_failure(follower.tp, final, follower.log.write_failure)
+            self.unopened_followers[follower.tp] = (follow, follower.log.status.write_failure)
+            self._handle_write_failure(follower.tp, final, follower.log.status.write_failure)
 
     async def _configure(self, topic: TopicImage) -> None:
         config = self.log_store.get_config(topic)

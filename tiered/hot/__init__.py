@@ -33,5 +33,6 @@ May import: compaction, config, producers, records
   clean_shutdown        the entry by which a clean shutdown describes a small log
 ~ proof_file            the proof of what a start may believe of the data directory (R1)
 ~ synced_logs           the logs that are proved whole at their fsynced end (R1)
+  log_status            tells if a log takes writes, and why not
   traffic               counts of bytes and records that clients wrote and read
 """

@@ -25,6 +25,7 @@ from tiered.hot.log_loader import LoadedLog, LogLoader
 from tiered.hot.log_reader import LogReader, find_segment
 from tiered.hot.log_recovery import LogRecovery
 from tiered.hot.log_segments import LogSegments
+from tiered.hot.log_status import LogStatus
 from tiered.hot.log_writer import LogWriter, UnsyncedState
 from tiered.hot.producer_recovery import replay_producers
 from tiered.hot.recovery import WHOLE_LOG
@@ -79,6 +80,7 @@ class DiskLog:
         "name",
         "segments",
         "start_offset",
+        "status",
         "suspect",
         "synced_entry",
         "topic_id",
@@ -90,8 +92,8 @@ class DiskLog:
     def __init__(
         self,
         writer: LogWriter,
-        group_flush: GroupFlush,
         clock: Clock,
+        metrics: Metrics,
         config: TopicConfig,
         synced_entry: SyncedLogEntry,
         *,
@@ -112,17 +114,18 @@ class DiskLog:
         self.traffic = Traffic()
         self.suspect = False  # True: records were lost to corruption, and the cluster may not know it yet
         self.truncations = UnsyncedTruncations()
+        self.status = LogStatus()
         self._resumed_start = -1
         self._resumed_at: tuple[int, Lineage] | None = None
         self._files = writer.files
         self._clock = clock
         self._index = writer.index
         self._writer = writer
-        self._group_flush = group_flush
+        self._group_flush = GroupFlush(writer, self.status, self.truncations, clock, metrics)
         self._reader = LogReader(writer, writer.index, writer.files)
         self.segments = LogSegments(writer)
         self._deletion = SegmentDeletion(writer)
-        self._swap = SegmentSwap(writer, self._deletion, self._reader.clear_hints)
+        self._swap = SegmentSwap(writer, self.status, self._deletion, self._reader.clear_hints)
         self._log_limiter: LogLimiter | None = None  # made with the first refused write
         self.configure(config)
 
@@ -164,7 +167,7 @@ class DiskLog:
         unsynced = UnsyncedState(left.find_flushed(loaded.end_offset))
         writer = LogWriter(own, clock, SegmentIndex(own, metrics), loaded, unsynced, limits)
         self = cls(
-            writer, GroupFlush(writer, clock, metrics), clock, config, synced_entry or SyncedLogEntry(),
+            writer, clock, metrics, config, synced_entry or SyncedLogEntry(),
             start_offset=left.start_offset, topic_id=topic_id, name=name, compaction=compaction,
         )  # fmt: skip
         self.truncated_bytes, self.suspect = loaded.truncated_bytes, loader.suspect
@@ -204,18 +207,13 @@ class DiskLog:
 
     def close(self) -> None:
         """Closes the files. Writes indexes, so that the next start need not rebuild them, but syncs nothing."""
-        self._swap.is_closed = self._group_flush.is_closed = True
+        self.status.is_closed = True
         self._writer.producers.known.leave_limits()
         try:
-            if not self._group_flush.write_failure:
+            if not self.status.write_failure:
                 self._writer.write_indexes()
         finally:
             self._files.close()
-
-    @property
-    def is_closed(self) -> bool:
-        """True after `close`: another log may have the directory."""
-        return self._group_flush.is_closed
 
     @property
     def is_unchanged_since_stop(self) -> bool:
@@ -230,7 +228,7 @@ class DiskLog:
             self.local_start_offset == self._resumed_start
             and (self._writer.end_offset, self.epochs.lineage) == self._resumed_at
             and self.make_clean_entry(-1, True) is not None
-            and not self.write_failure
+            and not self.status.write_failure
         )
 
     async def close_clean(self) -> None:
@@ -306,16 +304,6 @@ class DiskLog:
     def unproved_bytes(self) -> int:
         """Returns how many bytes of the active segment a start after a power cut would check, fsynced or not."""
         return self._writer.unproved_bytes
-
-    @property
-    def write_failure(self) -> str:
-        """Returns why this log takes no more writes, or "" while it does."""
-        return self._group_flush.write_failure
-
-    @property
-    def has_disk_failed(self) -> bool:
-        """True if `write_failure` is set because the disk failed."""
-        return bool(self._group_flush.write_failure) and self._group_flush.has_disk_failed
 
     @property
     def local_start_offset(self) -> int:
@@ -420,8 +408,8 @@ class DiskLog:
     ) -> None:
         """Writes batches. `seen_ms` is the time for the producers, by the monotonic clock."""
         config, writer = self.config, self._writer
-        if self._group_flush.write_failure:
-            raise Refused(Code.KAFKA_STORAGE_ERROR, self._group_flush.write_failure)
+        if self.status.write_failure:
+            raise Refused(Code.KAFKA_STORAGE_ERROR, self.status.write_failure)
         try:
             if len(batches) == 1 and writer.write_fast(data, batches[0], config, seen_ms):
                 return
@@ -439,7 +427,7 @@ class DiskLog:
 
     def _storage_error(self, error: Unavailable) -> Refused:
         if error.final:
-            self._group_flush.fail(str(error), final=True)
+            self.status.fail(str(error), final=True)
         self._log_limiter = self._log_limiter or LogLimiter(self._clock)
         suppressed = self._log_limiter.admit("final" if error.final else "passing")
         if suppressed is not None:
@@ -521,7 +509,7 @@ class DiskLog:
             result = await cleaning.run()
         except Unavailable as error:
             if error.final or self._swap.is_half_done:
-                self._group_flush.fail(f"a clean of the log failed: {error}", final=error.final)
+                self.status.fail(f"a clean of the log failed: {error}", final=error.final)
             raise
         clean_to = min(result.clean_to, self.end_offset)
         await self._save_compaction(CompactionState(clean_to, wall_ms, result.bytes_before, result.bytes_after))
@@ -555,7 +543,7 @@ class DiskLog:
 
     def roll(self) -> None:
         """Closes the active segment and starts the next one. Does nothing if the active segment is empty."""
-        self._require_writable()
+        self.status.require_writable(self.name)
         if self._writer.active.size == 0:
             return
         try:
@@ -630,19 +618,12 @@ class DiskLog:
         known.is_incomplete = False
         writer.take_snapshot()
 
-    def _require_writable(self) -> None:
-        """Raises `Refused` after a failure, and after `close`: the files may be of another topic of the name then."""
-        if self._group_flush.write_failure:
-            raise Refused(Code.KAFKA_STORAGE_ERROR, self._group_flush.write_failure)
-        if self.is_closed:
-            raise Refused(Code.KAFKA_STORAGE_ERROR, f"the log of {self.name} is closed")
-
     def _run_truncation(self, action: Callable[[], None]) -> None:
         """Runs a truncation. If it fails half way, the directory has to be opened again before it can be used.
 
         Raises `Unavailable`, with `final` as the disk reported it.
         """
-        self._require_writable()
+        self.status.require_writable(self.name)
         self._reader.clear_hints()
         self.truncations.made += 1
         try:
@@ -651,8 +632,8 @@ class DiskLog:
             if self.compaction is not None and self.compaction.clean_to > self.end_offset:
                 self._note_compaction(self.compaction._replace(clean_to=self.end_offset))
         except Unavailable as error:
-            self._group_flush.fail(f"a truncation of the log failed: {error}", final=error.final)
-            raise Unavailable(self._group_flush.write_failure, final=error.final) from None
+            self.status.fail(f"a truncation of the log failed: {error}", final=error.final)
+            raise Unavailable(self.status.write_failure, final=error.final) from None
 
     def repair_leader_epochs(self) -> bool:
         """Compares the lineage with every batch header and corrects it. Returns True if it was wrong. Reads the whole
@@ -681,7 +662,7 @@ class DiskLog:
         """
         made = self.truncations.made
         await self._deletion.sync_producer_snapshot(offset)
-        if self.is_closed or self.truncations.made != made:
+        if self.status.is_closed or self.truncations.made != made:
             return 0
         self._reader.clear_hints()
         if self._writer.segments[0].next_offset <= offset:
@@ -697,9 +678,7 @@ class DiskLog:
 
         Raises `Unavailable`, perhaps final.
         """
-        made, flushed = self.truncations.made, await self._group_flush.flush(up_to)
-        self.truncations.mark_synced(made if up_to is None else 0)
-        return flushed
+        return await self._group_flush.flush(up_to)
 
 
 def _load_compaction(files: SegmentFiles) -> CompactionState | None:

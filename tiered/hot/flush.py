@@ -16,8 +16,10 @@ from typing import NamedTuple
 
 from tiered.errors import Unavailable
 from tiered.hot import checkpoints
+from tiered.hot.log_status import LogStatus
 from tiered.hot.log_writer import SUFFIXES, LogWriter
 from tiered.hot.segments import IndexChecksums, Segment
+from tiered.hot.unsynced_truncations import UnsyncedTruncations
 from tiered.metrics import Metrics
 from tiered.ports import Clock
 
@@ -36,39 +38,36 @@ class _Extent(NamedTuple):
 
 
 class GroupFlush:
-    """The fsyncs of one log. `write_failure` says why there are no more, `has_disk_failed` that the disk failed.
+    """The fsyncs of one log. A failed one fails the log. If the log is closed, the fsync that runs raises `Unavailable`
+    at its next step."""
 
-    `is_closed`: the log is closed, and a log of another topic may have its name. A fsync that runs then ends at its
-    next step, because it finds files by their names. It raises `Unavailable`.
-    """
+    __slots__ = ("_clock", "_running", "_seconds", "_status", "_truncations", "_writer")
 
-    __slots__ = ("_clock", "_running", "_seconds", "_writer", "has_disk_failed", "is_closed", "write_failure")
-
-    def __init__(self, writer: LogWriter, clock: Clock, metrics: Metrics) -> None:
-        self.write_failure = ""
-        self.has_disk_failed = False
-        self.is_closed = False
+    def __init__(
+        self, writer: LogWriter, status: LogStatus, truncations: UnsyncedTruncations, clock: Clock, metrics: Metrics
+    ) -> None:
         self._writer = writer
+        self._status = status
+        self._truncations = truncations
         self._clock = clock
         self._running: asyncio.Task[Unavailable | None] | None = None
         self._seconds = metrics.histogram("tiered_log_flush_seconds", "Time of one group fsync.", _BUCKETS)
 
-    def fail(self, why: str, *, final: bool) -> None:
-        """Stops all writes to the log. `has_disk_failed` stays True once it is set."""
-        self.write_failure, self.has_disk_failed = why, final or self.has_disk_failed
-
     async def flush(self, up_to: int | None) -> int:
         """Makes the log durable below `up_to` and returns the flushed offset.
 
-        With None it also checkpoints the indexes, so that a start after a power cut checks only what follows. Callers
-        that come while an fsync runs share the next one.
+        With None it also checkpoints the indexes, so that a start after a power cut checks only what follows. The
+        truncations made before are durable then. Callers that come while an fsync runs share the next one.
         """
+        made, flushed = self._truncations.made, await self._flush_to(up_to)
+        self._truncations.mark_synced(made if up_to is None else 0)
+        return flushed
+
+    async def _flush_to(self, up_to: int | None) -> int:
         unsynced = self._writer.unsynced
         target = self._writer.end_offset if up_to is None else up_to
         while True:
-            if self.write_failure:
-                raise Unavailable(self.write_failure, final=self.has_disk_failed)
-            self._check_open()
+            self._status.check_syncable(self._writer.files.directory)
             reached = unsynced.flushed_offset
             if up_to is None:
                 reached = -1 if unsynced.replaced_files else unsynced.checkpointed_to
@@ -100,7 +99,7 @@ class GroupFlush:
 
     def _note_failure(self, error: Unavailable) -> None:
         if error.final:
-            self.fail(str(error), final=True)
+            self._status.fail(str(error), final=True)
 
     def _begin_sync(self, whole: bool) -> _Extent:
         """Writes what the fsync has to cover, in the turn of its caller: what is appended later belongs to the next
@@ -136,8 +135,7 @@ class GroupFlush:
         self._seconds.observe((self._clock.mono_ns() - began) / 1e9)
 
     def _check_open(self) -> None:
-        if self.is_closed:
-            raise Unavailable(f"{self._writer.files.directory} is closed")
+        self._status.check_open(self._writer.files.directory)
 
     def _copy_active(self) -> Segment:
         """Copies the facts of the active segment as of now, for the checkpoint line that is written once they are

@@ -226,7 +226,7 @@ class LogCleaning:
                 self._check(group[0])
                 await self._write_beside(files.path(base, suffix) + CLEANED, bytes(data))
         except (Corrupt, LogChanged, Unavailable):
-            if not self._swap.is_closed:
+            if not self._swap.status.is_closed:
                 self._swap.remove_files(base, CLEANED)
             raise
         finally:

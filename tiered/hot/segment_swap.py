@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from tiered.errors import Unavailable
 from tiered.hot import checkpoints
 from tiered.hot.interrupted_swaps import CLEANED, PARTS, SWAP
+from tiered.hot.log_status import LogStatus
 from tiered.hot.log_writer import LogWriter
 from tiered.hot.segment_deletion import SegmentDeletion
 from tiered.hot.segments import Segment
@@ -21,16 +22,18 @@ from tiered.hot.segments import Segment
 class SegmentSwap:
     """The swaps of one log, one at a time. `forget_positions` is called when positions in the replaced files end."""
 
-    __slots__ = ("_deletion", "_forget_positions", "_pending", "_writer", "is_closed", "is_half_done", "is_truncated")
+    __slots__ = ("_deletion", "_forget_positions", "_pending", "_writer", "is_half_done", "is_truncated", "status")
 
-    def __init__(self, writer: LogWriter, deletion: SegmentDeletion, forget_positions: Callable[[], None]) -> None:
+    def __init__(
+        self, writer: LogWriter, status: LogStatus, deletion: SegmentDeletion, forget_positions: Callable[[], None]
+    ) -> None:
+        self.status = status
+        """Once the log is closed nothing is renamed in its directory: it may belong to another log."""
         self._writer = writer
         self._forget_positions = forget_positions
         self._deletion = deletion
         self._pending = -1
         """Base offset of the segment whose files are `.swap`, or -1."""
-        self.is_closed = False
-        """True once the directory may belong to another log: nothing is renamed in it any more."""
         self.is_half_done = False
         """True if the disk failed in the middle of an exchange: the directory has to be opened again."""
         self.is_truncated = False
@@ -49,10 +52,10 @@ class SegmentSwap:
                 await files.disk.sync_dir(files.directory)
                 return True
         except Unavailable:
-            if not self.is_half_done and not self.is_closed:
+            if not self.is_half_done and not self.status.is_closed:
                 self._give_up(base)
             raise
-        if not self.is_closed:
+        if not self.status.is_closed:
             self._give_up(base)
         return False
 
@@ -115,7 +118,7 @@ class SegmentSwap:
 
     def has_all(self, group: Sequence[Segment]) -> bool:
         """True if the log is open and was not truncated, and its closed segments still have the whole group."""
-        if self.is_closed or self.is_truncated:
+        if self.status.is_closed or self.is_truncated:
             return False
         closed = self._writer.segments[:-1]
         return all(any(each is old for each in closed) for old in group)

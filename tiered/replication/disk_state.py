@@ -105,9 +105,9 @@ class DiskState:
 
     def on_append_refused(self, error: Refused, hot: DiskLog) -> None:
         """Marks the disk dead or full if that is why an append or a roll was refused."""
-        if hot.is_closed and not hot.has_disk_failed:
+        if hot.status.is_closed and not hot.status.has_disk_failed:
             return
-        if error.code is Code.KAFKA_STORAGE_ERROR and hot.has_disk_failed:
+        if error.code is Code.KAFKA_STORAGE_ERROR and hot.status.has_disk_failed:
             self.mark_dead(error.why)
         elif error.code is Code.KAFKA_STORAGE_ERROR:
             self.mark_full(error.why)
@@ -131,7 +131,7 @@ class DiskState:
         except Unavailable as error:
             if error.final:
                 self.mark_dead(str(error))
-            elif not hot.is_closed:
+            elif not hot.status.is_closed:
                 self.mark_full(str(error))
             raise
 

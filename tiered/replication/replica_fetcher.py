@@ -365,7 +365,7 @@ class ReplicaFetcher:
 
     def _on_error(self, state: _FetchState, error: Unavailable | Refused | Corrupt) -> None:
         self._back_off(state, str(error))
-        if state.replica.log.write_failure:
+        if state.replica.log.status.write_failure:
             self._ports.on_log_broken(state.replica, not isinstance(error, Unavailable) or error.final)
 
     def _back_off(self, state: _FetchState, why: str, *, is_transient: bool = False) -> None:

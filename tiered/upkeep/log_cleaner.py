@@ -233,7 +233,11 @@ class LogCleaner:
         if not self._may_clean(replica):
             return None
         if not replica.config.copies_to_bucket:
-            return None if replica.log.write_failure else self._find_on_disk(replica, self._retention_clock.now_ms())
+            return (
+                None
+                if replica.log.status.write_failure
+                else self._find_on_disk(replica, self._retention_clock.now_ms())
+            )
         known = self._cold_ranges.get(replica) if isinstance(replica, LeaderReplica) else None
         return known.found if known is not None else None
 

@@ -79,7 +79,7 @@ class CleanWatch:
             result: CleanResult = await original(cleaning)
             writer = cleaning._writer
             judged, end = self._find(writer), result.clean_to
-            if judged is not None and not cleaning._swap.is_closed and writer.end_offset >= end:
+            if judged is not None and not cleaning._swap.status.is_closed and writer.end_offset >= end:
                 held = read_segments(writer, end)
                 judged.compacted.check_clean_part(judged.batches, held, judged.log_start, end)
             return result

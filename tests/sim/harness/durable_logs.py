@@ -231,7 +231,7 @@ def has_saved(disk: SimDisk, directory: str, name: str, data: bytes) -> bool:
 def find_lost(log: DiskLog) -> Iterator[str]:
     """Yields what a power cut at this moment could take of the records below the flushed offset."""
     disk, files, flushed = log._files.disk, log._files, log.flushed_offset
-    if not isinstance(disk, SimDisk) or log.write_failure:
+    if not isinstance(disk, SimDisk) or log.status.write_failure:
         return
     above: Folder | Inode | None = disk._contents.root
     for name in files.directory.split("/"):

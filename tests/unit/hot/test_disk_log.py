@@ -316,7 +316,7 @@ async def test_truncation_changes_nothing_if_the_log_is_damaged_below_its_offset
     flip_length(on, base, 0)
     with pytest.raises(Corrupt):
         log.truncate_to(base + 3)
-    assert (log.end_offset, log.write_failure, on.list(DIRECTORY)) == (40, "", names)
+    assert (log.end_offset, log.status.write_failure, on.list(DIRECTORY)) == (40, "", names)
 
 
 def flip_length(on: SimDisk, base: int, position: int) -> None:
@@ -469,13 +469,13 @@ async def test_fsync_that_fails_after_its_caller_gave_up_ends_the_log(on: SimDis
     flushing = asyncio.create_task(log.flush(3))
     await asyncio.sleep(0)
     flushing.cancel()
-    while not log.write_failure:
+    while not log.status.write_failure:
         await asyncio.sleep(0)
     with pytest.raises(Unavailable) as caught:
         await log.flush(3)
     del flushing
     gc.collect()
-    assert caught.value.final and log.has_disk_failed and log.flushed_offset == 0 and not complaints
+    assert caught.value.final and log.status.has_disk_failed and log.flushed_offset == 0 and not complaints
     assert refusal(lambda: append(log, batch(3))) is Code.KAFKA_STORAGE_ERROR
 
 

@@ -254,7 +254,7 @@ async def test_log_whose_restart_failed_can_be_maintained_and_closed() -> None:
     on.faults.append(DiskFault("open", path=".timeindex", error="EMFILE", times=-1))
     with pytest.raises(Unavailable):
         log.truncate_fully_and_start_at(20, (), None)
-    assert log.write_failure
+    assert log.status.write_failure
     assert await log.drop_local_below(30) == 0
     assert (log.local_start_offset, log.end_offset) == (20, 20)
     assert log.read(20, 100, end_offset=20) is None

@@ -192,4 +192,4 @@ async def test_failed_truncation_reports_if_the_disk_failed(*, error: str, final
     with pytest.raises(Unavailable) as caught:
         await log.flush()
     assert caught.value.final is final
-    assert log.write_failure and log.has_disk_failed is final
+    assert log.status.write_failure and log.status.has_disk_failed is final
