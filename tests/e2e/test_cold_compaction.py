@@ -51,7 +51,7 @@ async def write(replica: LeaderReplica, count: int, written: list[Row], *, keys:
 
 def cleaned_to(replica: LeaderReplica) -> int:
     """Returns the offset up to which the log was cleaned on the disk, -1 before that."""
-    return -1 if replica.log.compaction is None else replica.log.compaction.clean_to
+    return -1 if replica.log.compaction.state is None else replica.log.compaction.state.clean_to
 
 
 async def read(replica: LeaderReplica, start: int = 0) -> list[Row]:

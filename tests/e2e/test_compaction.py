@@ -63,7 +63,7 @@ async def read(client: RawClient, replica: LeaderReplica, offset: int = 0) -> li
 
 
 def is_clean(replica: LeaderReplica, end: int) -> bool:
-    return replica.log.compaction is not None and replica.log.compaction.clean_to >= end
+    return replica.log.compaction.state is not None and replica.log.compaction.state.clean_to >= end
 
 
 def last_of_each(written: list[tuple[int, bytes, bytes]]) -> set[tuple[int, bytes, bytes]]:
@@ -154,7 +154,7 @@ def test_log_that_cannot_be_cleaned_is_named_and_stops_no_other(tmp_path: Path) 
         file.write_bytes(data)
         await site.broker.submit(AlterTopicConfigs("bad", {"min.cleanable.dirty.ratio": "0.1"}))
         await wait_until(lambda: bool(site.broker.log_cleaner.uncleanable))
-        await wait_until(lambda: good.log.compaction is not None and good.log.compaction.clean_to > 0)
+        await wait_until(lambda: good.log.compaction.state is not None and good.log.compaction.state.clean_to > 0)
         [problem] = site.broker.health().problems
         assert problem.startswith("compaction of bad-0 stopped: crc mismatch"), problem
         assert bad.high_watermark == 60

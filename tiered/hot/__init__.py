@@ -17,6 +17,7 @@ May import: compaction, config, producers, records
 ~ segment_view          closed segments, and the data that is uploaded with each
 ~ segment_deletion      deletion of the oldest segments: renamed at once, deleted after a delay
 ~ segment_swap          replacement of closed segments by a cleaned one, safe against a crash at any step
+~ log_compaction        compaction of one log: how far it is clean, and cleans
 ~ interrupted_swaps     swaps that a crash has interrupted, finished before a load
 ~ log_cleaning          one clean of a log: two passes over its batches, then the swaps
 ~ transaction_index     aborted transactions of a log, by the segment that has their marker

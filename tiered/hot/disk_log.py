@@ -12,15 +12,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
-from tiered.compaction.cleanable_range import CleanableRange, LogEnds, find_cleanable, is_compacted
+from tiered.compaction.cleanable_range import is_compacted
 from tiered.config.settings import TopicConfig
-from tiered.errors import Code, Corrupt, Refused, Unavailable
+from tiered.errors import Code, Refused, Unavailable
 from tiered.hot import checkpoints, truncation
 from tiered.hot.checkpoints import CompactionState
 from tiered.hot.clean_shutdown import CleanLogEntry, is_small
 from tiered.hot.flush import GroupFlush
 from tiered.hot.leader_epochs import LeaderEpochs, Lineage
-from tiered.hot.log_cleaning import CleanerResources, CleanResult, LogChanged, LogCleaning, segment_facts
+from tiered.hot.log_compaction import LogCompaction, load_state
 from tiered.hot.log_loader import LoadedLog, LogLoader
 from tiered.hot.log_reader import LogReader, find_segment
 from tiered.hot.log_recovery import LogRecovery
@@ -29,11 +29,9 @@ from tiered.hot.log_status import LogStatus
 from tiered.hot.log_writer import LogWriter, UnsyncedState
 from tiered.hot.producer_recovery import replay_producers
 from tiered.hot.recovery import WHOLE_LOG
-from tiered.hot.retention import segment_end_times
 from tiered.hot.segment_deletion import SegmentDeletion
 from tiered.hot.segment_files import OpenFiles, SegmentFiles
 from tiered.hot.segment_index import SegmentIndex
-from tiered.hot.segment_swap import SegmentSwap
 from tiered.hot.segments import is_roll_due
 from tiered.hot.synced_logs import SyncedLogEntry
 from tiered.hot.traffic import Traffic
@@ -66,12 +64,10 @@ class DiskLog:
         "_deletion",
         "_files",
         "_group_flush",
-        "_index",
         "_log_limiter",
         "_reader",
         "_resumed_at",
         "_resumed_start",
-        "_swap",
         "_writer",
         "checkpointed_recovery_point",
         "checkpointed_start_offset",
@@ -103,8 +99,6 @@ class DiskLog:
         compaction: CompactionState | None = None,
     ) -> None:
         self.synced_entry = synced_entry
-        self.compaction = compaction
-        """The last clean; None for a log in which compaction left no gap between offsets."""
         self.config = config
         self.name = name
         self.topic_id = topic_id
@@ -119,13 +113,14 @@ class DiskLog:
         self._resumed_at: tuple[int, Lineage] | None = None
         self._files = writer.files
         self._clock = clock
-        self._index = writer.index
         self._writer = writer
         self._group_flush = GroupFlush(writer, self.status, self.truncations, clock, metrics)
         self._reader = LogReader(writer, writer.index, writer.files)
         self.segments = LogSegments(writer)
         self._deletion = SegmentDeletion(writer)
-        self._swap = SegmentSwap(writer, self.status, self._deletion, self._reader.clear_hints)
+        self.compaction = LogCompaction(
+            writer, self._reader, self._deletion, self.status, self._group_flush, clock, config, compaction
+        )
         self._log_limiter: LogLimiter | None = None  # made with the first refused write
         self.configure(config)
 
@@ -157,7 +152,7 @@ class DiskLog:
         """
         own = SegmentFiles(disk, directory, files if files is not None else OpenFiles(disk))
         limits = producer_limits or ProducerLimits()
-        compaction = None if left.is_new or left.clean_entry is not None else _load_compaction(own)
+        compaction = None if left.is_new or left.clean_entry is not None else load_state(own)
         loader = LogLoader(
             own, config, clock.wall_ms(), left, producers_max=limits.per_partition,
             may_have_gaps=compaction is not None or is_compacted(config),
@@ -178,10 +173,7 @@ class DiskLog:
     def _note_recovery(self, left: LogRecovery, loaded: LoadedLog) -> None:
         """Notes what follows from the last stop: the state of compaction, truncations, and the topic of the log."""
         end, first = loaded.end_offset, loaded.segments[0].base_offset
-        if self.compaction is not None and self.compaction.clean_to > end:
-            self._note_compaction(self.compaction._replace(clean_to=end))
-        elif self.compaction is None and is_compacted(self.config) and end > first:
-            self._mark_compacted()  # another program may have cleaned it
+        self.compaction.note_load()
         if loaded.is_resumed and left.start_offset == 0:
             self._resumed_start, self._resumed_at = first, (end, loaded.epochs.lineage)
         self.truncations.made = int(left.has_lost_records(end))
@@ -242,7 +234,7 @@ class DiskLog:
     def configure(self, config: TopicConfig) -> None:
         """Applies changed settings."""
         self.config = config
-        self._index.may_have_gaps = self.compaction is not None or is_compacted(config)
+        self.compaction.configure(config)
         self._writer.is_tiered = config.remote_storage_enable
         self.synced_entry.configure(ack=config.flush == "ack", end_offset=self.end_offset)
 
@@ -265,7 +257,7 @@ class DiskLog:
 
     def make_clean_entry(self, leader_epoch: int, has_cold_segments: bool) -> CleanLogEntry | None:
         """Returns the entry that describes this log once it is closed, or None if the log is too large for one."""
-        if self._writer.txn_index.bases or self._index.may_have_gaps or self._writer.lacks_producers:
+        if self._writer.txn_index.bases or self.compaction.may_have_gaps or self._writer.lacks_producers:
             return None
         if not is_small(self.segments.count, len(self.producers), self._writer.builder):
             return None
@@ -313,8 +305,7 @@ class DiskLog:
     @property
     def first_unstable_offset(self) -> int:
         """Returns the first offset of the oldest undecided transaction, or the end offset if there is none."""
-        unstable = self._writer.producers.txns.first_unstable_offset
-        return self.end_offset if unstable is None else unstable
+        return self._writer.first_unstable_offset
 
     @property
     def epochs(self) -> LeaderEpochs:
@@ -323,11 +314,6 @@ class DiskLog:
     @property
     def producers(self) -> ProducerStates:
         return self._writer.producers
-
-    @property
-    def may_have_gaps(self) -> bool:
-        """True if compaction removes offsets of this log, or once did."""
-        return self._index.may_have_gaps
 
     # -- append -------------------------------------------------------------------------------------------------------
 
@@ -392,7 +378,7 @@ class DiskLog:
                 if batch.base_offset < offset or not may_have_gaps:
                     why = f"batch at offset {batch.base_offset} does not follow {offset - 1}"
                     raise Refused(Code.CORRUPT_MESSAGE, why)
-                self._mark_compacted()
+                self.compaction.mark()
             offset = batch.last_offset + 1
         seen_ms = self._clock.mono_ns() // 1_000_000
         if len(data) <= self.config.segment_size:
@@ -468,73 +454,6 @@ class DiskLog:
         aborted = self._writer.txn_index.find(self._writer.segments, offset, self._reader.next_offset)
         return found, list_for_readers(aborted)
 
-    # -- clean --------------------------------------------------------------------------------------------------------
-
-    def find_cleanable(self, high_watermark: int, now_ms: int | None = None) -> CleanableRange:
-        """Returns the part of this log that compaction may clean, now by default. Records that a power cut could take
-        stay as they are."""
-        state = self.compaction or CompactionState()
-        limit = min(high_watermark, self.flushed_offset)
-        ends = LogEnds(self.local_start_offset, state.clean_to, limit, self.first_unstable_offset, self.end_offset)
-        at_ms = self._clock.wall_ms() if now_ms is None else now_ms
-        *closed, active = self._writer.segments
-        facts = map(segment_facts, closed, segment_end_times(closed, active))
-        return find_cleanable([*facts], ends, self.config, at_ms)
-
-    async def clean(
-        self,
-        found: CleanableRange,
-        resources: CleanerResources,
-        now_ms: int | None = None,
-        *,
-        keeps_tombstones: bool = False,
-    ) -> CleanResult:
-        """Cleans the closed segments in `found`, which `find_cleanable` has just returned. One clean at a time.
-
-        Tombstones go by `now_ms`, now by default. The whole log is durable first: a marker above the segments decides
-        which of their records go. Before offsets are removed, the log is marked as compacted: a start then takes a gap
-        for lawful. Raises `LogChanged`, `Corrupt` for a batch that cannot be read, and `Unavailable` of the disk.
-        """
-        self._swap.is_truncated = False
-        if self.flushed_offset < self.end_offset:
-            await self.flush()
-        if self.compaction is None:
-            await self._save_compaction(CompactionState())
-        wall_ms = self._clock.wall_ms()
-        cleaning = LogCleaning(
-            self._writer, self._swap, self.config, found, resources, wall_ms if now_ms is None else now_ms, wall_ms,
-            keeps_tombstones=keeps_tombstones,
-        )  # fmt: skip
-        try:
-            result = await cleaning.run()
-        except Unavailable as error:
-            if error.final or self._swap.is_half_done:
-                self.status.fail(f"a clean of the log failed: {error}", final=error.final)
-            raise
-        clean_to = min(result.clean_to, self.end_offset)
-        await self._save_compaction(CompactionState(clean_to, wall_ms, result.bytes_before, result.bytes_after))
-        return result
-
-    async def _save_compaction(self, state: CompactionState) -> None:
-        self.compaction = state
-        data = checkpoints.encode_compaction(state)
-        try:
-            await checkpoints.save(self._files.disk, self._files.directory, checkpoints.COMPACTION_FILE, data)
-        except Unavailable as error:
-            if error.final or not self._swap.is_truncated:
-                raise
-            raise LogChanged from error  # the truncation has written the file meanwhile
-
-    def _mark_compacted(self) -> None:
-        """Marks the log before it gets a gap. The next flush makes the mark durable, together with the gap."""
-        if self.compaction is None:
-            self._note_compaction(CompactionState())
-
-    def _note_compaction(self, state: CompactionState) -> None:
-        self.compaction = state
-        self._index.may_have_gaps = True
-        self._writer.replace(checkpoints.COMPACTION_FILE, checkpoints.encode_compaction(state))
-
     # -- roll and truncate --------------------------------------------------------------------------------------------
 
     def is_roll_due(self, now_ms: int, *, max_age_ms: int | None = None) -> bool:
@@ -560,10 +479,10 @@ class DiskLog:
         end = offset
         if self._writer.segments[0].base_offset < offset < self.end_offset:
             keep = find_segment(self._writer, offset)
-            position = self._index.find_position(keep, offset)
+            position = self._writer.index.find_position(keep, offset)
             end = keep.base_offset
-            if position and not self._index.may_have_gaps:
-                end = self._index.find_last_batch_end(keep, 0, position)[1]
+            if position and not self._writer.index.may_have_gaps:
+                end = self._writer.index.find_last_batch_end(keep, 0, position)[1]
         self.truncations.planned_end = end
         return not self.must_lower_recovery_point
 
@@ -627,10 +546,9 @@ class DiskLog:
         self._reader.clear_hints()
         self.truncations.made += 1
         try:
-            self._swap.on_truncation()
+            self.compaction.end_clean()
             action()
-            if self.compaction is not None and self.compaction.clean_to > self.end_offset:
-                self._note_compaction(self.compaction._replace(clean_to=self.end_offset))
+            self.compaction.note_log_end()
         except Unavailable as error:
             self.status.fail(f"a truncation of the log failed: {error}", final=error.final)
             raise Unavailable(self.status.write_failure, final=error.final) from None
@@ -666,7 +584,7 @@ class DiskLog:
             return 0
         self._reader.clear_hints()
         if self._writer.segments[0].next_offset <= offset:
-            self._swap.cancel()
+            self.compaction.cancel_swap()
         return self._deletion.drop_segments_below(offset, self._clock.wall_ms())
 
     async def delete_dropped_files(self, now_ms: int) -> int:
@@ -679,16 +597,3 @@ class DiskLog:
         Raises `Unavailable`, perhaps final.
         """
         return await self._group_flush.flush(up_to)
-
-
-def _load_compaction(files: SegmentFiles) -> CompactionState | None:
-    """Returns the state of the last clean, or None for a log that is not marked. A damaged file still marks the log."""
-    path = f"{files.directory}/{checkpoints.COMPACTION_FILE}"
-    data = files.read(path)
-    if data is None:
-        return None
-    try:
-        return checkpoints.parse_compaction(data, where=path)
-    except Corrupt as error:
-        log.warning("the log is cleaned from its start error=%s", error)
-        return CompactionState()

@@ -193,6 +193,12 @@ class LogWriter:
         return self.active
 
     @property
+    def first_unstable_offset(self) -> int:
+        """Returns the first offset of the oldest undecided transaction, or the log end if there is none."""
+        unstable = self.producers.txns.first_unstable_offset
+        return self.end_offset if unstable is None else unstable
+
+    @property
     def lacks_producers(self) -> bool:
         """True if the bucket may know producers that this log does not, until the next leader asks it.
 

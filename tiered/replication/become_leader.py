@@ -183,7 +183,7 @@ async def _leave_records_to_the_bucket(hot: DiskLog, cold_end: int) -> None:
 
 def _compare_with_manifest(hot: DiskLog, manifest: Manifest) -> object:
     known = ColdLog(manifest.log_start_offset, manifest.cold_end_offset, cold_lineage(manifest.entries))
-    has_gaps = hot.may_have_gaps or not all(entry.is_dense for entry in manifest.entries)
+    has_gaps = hot.compaction.may_have_gaps or not all(entry.is_dense for entry in manifest.entries)
     after_gap = partial(_epoch_after_gap, hot) if has_gaps else None
     return reconcile(hot.local_start_offset, hot.end_offset, hot.epochs.lineage, known, after_gap)
 

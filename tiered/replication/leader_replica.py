@@ -570,7 +570,7 @@ class LeaderReplica:
             leader_log.log_start,
             local_start,
             self.cold_end_offset,
-            self.log.may_have_gaps,
+            self.log.compaction.may_have_gaps,
         )
 
     def handle_repeated_fetch(self, broker: int, incarnation: int, offset: int, now_ns: int) -> bool:

@@ -50,11 +50,11 @@ class CompactionFacts(NamedTuple):
 def describe_compaction(replica: LeaderReplica) -> CompactionFacts | None:
     """Returns None if compaction neither cleans the log nor once did."""
     log, manifest = replica.log, replica.manifest
-    if not log.may_have_gaps:
+    if not log.compaction.may_have_gaps:
         return None
     if not replica.config.copies_to_bucket:
-        found = log.find_cleanable(replica.high_watermark)
-        return CompactionFacts(False, log.compaction or CompactionState(), found)
+        found = log.compaction.find_cleanable(log.start_offset, replica.high_watermark)
+        return CompactionFacts(False, log.compaction.state or CompactionState(), found)
     last = CompactionState()
     if manifest is not None:
         last = CompactionState(

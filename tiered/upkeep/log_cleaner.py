@@ -251,7 +251,7 @@ class LogCleaner:
         )
 
     def _find_on_disk(self, replica: Replica, now_ms: int) -> CleanableRange:
-        return replica.log.find_cleanable(replica.high_watermark, now_ms)
+        return replica.log.compaction.find_cleanable(replica.log.start_offset, replica.high_watermark, now_ms)
 
     async def _look(self) -> None:
         """Notes which logs are due. The event loop goes on between some and the next ones."""
@@ -310,7 +310,9 @@ class LogCleaner:
                 now_ms = self._retention_clock.now_ms()
                 found = self._find_on_disk(replica, now_ms)
                 resources = self._resources_while(partial(_is_cleaned_on_disk, replica))
-                work = replica.log.clean(found, resources, now_ms, keeps_tombstones=replica.may_have_cold_records)
+                work = replica.log.compaction.clean(
+                    found, resources, now_ms, keeps_tombstones=replica.may_have_cold_records
+                )
                 self._note_result(replica, await self._disk.guard(work))
             else:
                 raise LogChanged

@@ -259,7 +259,7 @@ def is_undone_clean(log: DiskLog, segment: Segment, cleaned: Inode | None, folde
 
     A start after a kill finishes a swap without an fsync. The old files then stay until the next flush.
     """
-    if log.compaction is None or cleaned is None:
+    if log.compaction.state is None or cleaned is None:
         return False
     held = {
         (each.last_offset, each.leader_epoch)
@@ -294,7 +294,7 @@ def find_leftovers(log: DiskLog) -> Iterator[str]:
     lineage = log.epochs.lineage
     if lineage and lineage[-1][1] >= max(end, 1):
         yield f"epochs {lineage}, the end is {end}"
-    if log.may_have_gaps or log.segments.gaps or disk_has_rotted(disk):
+    if log.compaction.may_have_gaps or log.segments.gaps or disk_has_rotted(disk):
         return
     expected = log.local_start_offset
     for base in bases:

@@ -41,7 +41,7 @@ from tiered.groups.log_state import LogState
 from tiered.groups.pending_offsets import PendingOffsets
 from tiered.groups.shard import GroupShard
 from tiered.hosting.hosted_replicas import HostedReplicas
-from tiered.hot import disk_log, interrupted_swaps, log_cleaning, retention
+from tiered.hot import interrupted_swaps, log_cleaning, log_compaction, retention
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.log_cleaning import LogCleaning
 from tiered.hot.segment_files import OpenFiles
@@ -614,15 +614,15 @@ MUTANTS = {
         ),
         SimMutant(
             "cleaned_past_stable", "records of open transactions are cleaned", ("I26",),
-            ((disk_log, "find_cleanable", compaction_bugs.clean_past_stable_offset),), _with_compaction,
+            ((log_compaction, "find_cleanable", compaction_bugs.clean_past_stable_offset),), _with_compaction,
         ),
         SimMutant(
             "cleaned_past_watermark", "records that are not committed are cleaned", ("I26",),
-            ((disk_log, "find_cleanable", compaction_bugs.clean_past_high_watermark),), _with_compaction,
+            ((log_compaction, "find_cleanable", compaction_bugs.clean_past_high_watermark),), _with_compaction,
         ),
         SimMutant(
             "cleaned_too_young", "min.compaction.lag.ms is ignored", ("I26",),
-            ((disk_log, "find_cleanable", compaction_bugs.ignore_lag),), _with_compaction,
+            ((log_compaction, "find_cleanable", compaction_bugs.ignore_lag),), _with_compaction,
         ),
         SimMutant(
             "old_time_index", "a cleaned segment keeps the time index of the old one", ("I26",),

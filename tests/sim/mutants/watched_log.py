@@ -83,7 +83,9 @@ class WatchedLog:
         assert isinstance(clock, FixedClock)
         clock.wall = at_ms
         end = self.log.end_offset if self.committed_end < 0 else self.committed_end
-        await self.log.clean(self.log.find_cleanable(end, at_ms), resources(map_bytes=map_bytes))
+        await self.log.compaction.clean(
+            self.log.compaction.find_cleanable(self.log.start_offset, end, at_ms), resources(map_bytes=map_bytes)
+        )
 
     def check_disk(self, on: SimDisk, what: str) -> None:
         """Checks what a start would find on a disk: nothing but what cleans removed is missing."""

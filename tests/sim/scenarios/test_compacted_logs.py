@@ -79,7 +79,7 @@ async def test_replica_that_copied_gaps_leads_with_each_keys_last_record(
     leader = await wait_leader(three)
     written = await write(leader, 0, 100)
     brokers = three.brokers.values()
-    await three.wait_until(lambda: all((log_of(each).compaction or (-1,))[0] >= 80 for each in brokers), SECONDS)
+    await three.wait_until(lambda: all((log_of(each).compaction.state or (-1,))[0] >= 80 for each in brokers), SECONDS)
     await three.controller.node.submit(AlterTopicConfigs("t", {"cleanup.policy": policy}))
     hit = next(each for each in brokers if each is not leader_of(three) and each is not three.controller)
     await crash([hit], how)  # type: ignore[arg-type]
@@ -189,7 +189,7 @@ async def test_leader_that_resigns_before_its_clean_begins_cleans_nothing(three:
     await leader_of(three).node.hand_over()
     assert leader.is_stopped
     await cleaner._clean(leader)
-    assert leader.log.segments.size_bytes == before and leader.log.compaction is None
+    assert leader.log.segments.size_bytes == before and leader.log.compaction.state is None
 
 
 @pytest.mark.parametrize("tiered", ["true", "false"])

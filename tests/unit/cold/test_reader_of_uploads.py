@@ -115,7 +115,9 @@ async def test_object_from_inside_a_cleaned_segment_skips_no_record(rig: Rig) ->
     manifest = await broker.uploader.upload_next(log, await broker.take_over(1), 1, first)
     assert manifest is not None and manifest.cold_end_offset == first
     log.configure(replace(tiered, remote_storage_enable=False, segment_bytes=1 << 20))
-    await log.clean(log.find_cleanable(log.end_offset, 10**9), resources(), keeps_tombstones=True)
+    await log.compaction.clean(
+        log.compaction.find_cleanable(log.start_offset, log.end_offset, 10**9), resources(), keeps_tombstones=True
+    )
     assert log.segments.closed()[0].next_offset > first
     log.configure(tiered)
     manifest = await broker.uploader.upload_next(log, manifest, 1, log.end_offset)

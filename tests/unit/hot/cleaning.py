@@ -28,7 +28,9 @@ def resources(*, map_bytes: int = 1 << 16, read_bytes: int = 75) -> CleanerResou
 
 async def clean(log: DiskLog, *, now_ms: int = NOW, map_bytes: int = 1 << 16) -> CleanResult:
     """Cleans all closed segments that are flushed, up to the log end."""
-    return await log.clean(log.find_cleanable(log.end_offset, now_ms), resources(map_bytes=map_bytes))
+    return await log.compaction.clean(
+        log.compaction.find_cleanable(log.start_offset, log.end_offset, now_ms), resources(map_bytes=map_bytes)
+    )
 
 
 def put(log: DiskLog, key: str, value: str | None, *, producer: int = -1) -> int:

@@ -71,7 +71,7 @@ async def test_clean_keeps_the_last_record_of_each_key_in_one_segment() -> None:
     assert log.segments.count == 2 < segments
     assert (result.clean_to, log.end_offset, log.local_start_offset) == (end, end, 0)
     assert result.records_read == 60 and result.records_kept == KEYS and result.bytes_after < result.bytes_before
-    assert log.find_cleanable(end, NOW).dirty_bytes == 0
+    assert log.compaction.find_cleanable(log.start_offset, end, NOW).dirty_bytes == 0
 
 
 @run_by(run_alone)
@@ -104,7 +104,9 @@ async def test_reader_during_a_clean_gets_whole_batches_and_each_last_record() -
         found = facts(read_all(log, max_bytes=1))
         assert set(last_of_each(before)) <= set(found) <= set(before) and found == sorted(found)
 
-    await log.clean(log.find_cleanable(log.end_offset, NOW), replace(resources(), admit=admit))
+    await log.compaction.clean(
+        log.compaction.find_cleanable(log.start_offset, log.end_offset, NOW), replace(resources(), admit=admit)
+    )
     assert seen > 10
 
 
@@ -132,13 +134,13 @@ async def test_cleaned_log_is_whole_after_a_restart_under_any_policy(
     await clean(log)
     put(log, "new", "1")
     await log.flush()
-    whole, state, end = served(log), log.compaction, log.end_offset
+    whole, state, end = served(log), log.compaction.state, log.end_offset
     again = on.after_power_cut() if power_cut else on.after_kill()
     reopened = await open_log(
         again, compacted(cleanup_policy=policy), same_boot=not power_cut, recovery_point=0 if power_cut else end
     )
     assert served(reopened) == whole and reopened.end_offset == end and not reopened.suspect
-    assert reopened.compaction == state and not reopened.segments.gaps
+    assert reopened.compaction.state == state and not reopened.segments.gaps
 
 
 @run_by(run_alone)
@@ -187,7 +189,7 @@ async def test_dirty_part_is_cleaned_against_the_clean_part() -> None:
     put(log, "k1", None)
     log.roll()
     await log.flush()
-    found = log.find_cleanable(log.end_offset, NOW)
+    found = log.compaction.find_cleanable(log.start_offset, log.end_offset, NOW)
     assert found.first_dirty == 60 and found.clean_bytes > 0 and found.dirty_bytes > 0
     before = served(log)
     await clean(log)
@@ -203,10 +205,10 @@ async def test_keys_beyond_the_memory_are_cleaned_in_several_cleans() -> None:
     log.roll()
     await log.flush()
     before, cleans = served(log), 0
-    while log.find_cleanable(log.end_offset, NOW).dirty_bytes:
-        found = log.find_cleanable(log.end_offset, NOW)
+    while log.compaction.find_cleanable(log.start_offset, log.end_offset, NOW).dirty_bytes:
+        found = log.compaction.find_cleanable(log.start_offset, log.end_offset, NOW)
         small = resources(map_bytes=1)
-        result = await log.clean(found._replace(dirty_bytes=1), small)
+        result = await log.compaction.clean(found._replace(dirty_bytes=1), small)
         assert result.clean_to > found.first_dirty
         cleans += 1
         if cleans > 100:
@@ -239,7 +241,9 @@ async def test_tombstone_goes_after_its_horizon_unless_older_records_remain() ->
     put(log, "other", "1")
     log.roll()
     await log.flush()
-    await log.clean(log.find_cleanable(log.end_offset, NOW), resources(), keeps_tombstones=True)
+    await log.compaction.clean(
+        log.compaction.find_cleanable(log.start_offset, log.end_offset, NOW), resources(), keeps_tombstones=True
+    )
     assert (60, "k0", None) in served(log)
     put(log, "other", "2")
     log.roll()
@@ -259,7 +263,9 @@ async def test_tombstone_stays_while_the_clock_is_known_to_be_fast() -> None:
         log.roll()
         await log.flush()
         clock.wall += 2 * retention_ms
-        await log.clean(log.find_cleanable(log.end_offset, NOW), resources(), right_ms + at_ms)
+        await log.compaction.clean(
+            log.compaction.find_cleanable(log.start_offset, log.end_offset, NOW), resources(), right_ms + at_ms
+        )
         assert ((60, "k0", None) in served(log)) == stays, number
 
 
@@ -273,8 +279,8 @@ async def test_horizon_counts_from_the_first_clean_that_leaves_no_older_record()
         put(log, "other", str(number))
         log.roll()
         await log.flush()
-        found = log.find_cleanable(log.end_offset, NOW)
-        await log.clean(found, resources(), keeps_tombstones=keeps_tombstones)
+        found = log.compaction.find_cleanable(log.start_offset, log.end_offset, NOW)
+        await log.compaction.clean(found, resources(), keeps_tombstones=keeps_tombstones)
         assert ((60, "k0", None) in served(log)) == is_there, number
         clock.wall += log.config.delete_retention_ms
 
@@ -332,7 +338,7 @@ async def test_retry_is_known_though_a_later_batch_of_its_producer_is_truncated(
     log.roll()
     truncated = put(log, "a", "2", producer=9)
     await log.flush()
-    await log.clean(log.find_cleanable(truncated, NOW), resources())
+    await log.compaction.clean(log.compaction.find_cleanable(log.start_offset, truncated, NOW), resources())
     copy = await open_log(disk(), compacted())
     copy.append_as_follower(read_all(log), now_ms=NOW, may_have_gaps=True)
     copy.truncate_to(truncated)
@@ -380,8 +386,10 @@ async def test_open_transaction_bounds_the_clean() -> None:
         put(log, f"k{number % KEYS}", "later")
     log.roll()
     await log.flush()
-    assert log.find_cleanable(log.end_offset, NOW).first_uncleanable <= begun
-    assert log.find_cleanable(30, NOW).first_uncleanable <= 30, "nor anything above the high watermark"
+    assert log.compaction.find_cleanable(log.start_offset, log.end_offset, NOW).first_uncleanable <= begun
+    assert log.compaction.find_cleanable(log.start_offset, 30, NOW).first_uncleanable <= 30, (
+        "nor anything above the high watermark"
+    )
 
 
 @run_by(run_alone)
@@ -389,7 +397,7 @@ async def test_records_that_are_not_flushed_are_not_cleaned() -> None:
     log = await open_log(disk(), compacted())
     for number in range(60):
         put(log, f"k{number % KEYS}", f"v{number}")
-    assert log.find_cleanable(log.end_offset, NOW).dirty_bytes == 0
+    assert log.compaction.find_cleanable(log.start_offset, log.end_offset, NOW).dirty_bytes == 0
 
 
 # -- followers --------------------------------------------------------------------------------------------------------
@@ -596,8 +604,8 @@ async def test_truncation_in_the_middle_of_a_clean_wins(*, at: int) -> None:
 
     tools = resources()
     with pytest.raises(LogChanged):
-        await log.clean(
-            log.find_cleanable(log.end_offset, NOW),
+        await log.compaction.clean(
+            log.compaction.find_cleanable(log.start_offset, log.end_offset, NOW),
             type(tools)(run_inline, admit, tools.map_bytes, tools.read_bytes, 0.9, b"seed"),
         )
     assert log.end_offset == 20 and not [name for name in names(on) if name.endswith(".swap")]
@@ -606,7 +614,7 @@ async def test_truncation_in_the_middle_of_a_clean_wins(*, at: int) -> None:
         assert put(log, "x", "y") == number
     log.roll()
     await log.flush()
-    assert log.find_cleanable(log.end_offset, NOW).first_dirty <= 20
+    assert log.compaction.find_cleanable(log.start_offset, log.end_offset, NOW).first_dirty <= 20
 
 
 @run_by(run_alone)
@@ -630,10 +638,10 @@ async def test_truncation_while_the_end_of_a_clean_is_saved_ends_it_as_changed()
     with pytest.raises(LogChanged):
         await clean(log)
     end = log.end_offset
-    assert end < 120 and log.compaction is not None and log.compaction.clean_to == end
+    assert end < 120 and log.compaction.state is not None and log.compaction.state.clean_to == end
     await log.flush()
     reopened = await open_log(on.after_kill(), compacted(), recovery_point=end)
-    assert reopened.compaction == log.compaction and reopened.end_offset == end
+    assert reopened.compaction.state == log.compaction.state and reopened.end_offset == end
     put(reopened, "k0", "last")
     reopened.roll()
     await reopened.flush()
@@ -654,10 +662,12 @@ async def test_clean_does_not_apply_keys_of_truncated_records_to_new_ones(*, at:
             expected = await truncate_and_grow_again(log)
 
     with contextlib.suppress(LogChanged):
-        await log.clean(log.find_cleanable(log.end_offset, NOW), replace(resources(), admit=admit))
+        await log.compaction.clean(
+            log.compaction.find_cleanable(log.start_offset, log.end_offset, NOW), replace(resources(), admit=admit)
+        )
     if steps >= at:
         assert set(expected) <= set(served(log))
-        assert log.find_cleanable(log.end_offset, NOW).first_dirty <= 57
+        assert log.compaction.find_cleanable(log.start_offset, log.end_offset, NOW).first_dirty <= 57
 
 
 async def truncate_and_grow_again(log: DiskLog) -> list[tuple[int, str, str | None]]:
@@ -684,9 +694,9 @@ async def test_truncation_below_the_clean_part_makes_what_follows_dirty() -> Non
         put(log, f"k{number % KEYS}", "again")
     log.roll()
     await log.flush()
-    assert log.find_cleanable(log.end_offset, NOW).first_dirty == end
+    assert log.compaction.find_cleanable(log.start_offset, log.end_offset, NOW).first_dirty == end
     reopened = await open_log(on.after_kill(), compacted())
-    assert reopened.compaction is not None and reopened.compaction.clean_to == end
+    assert reopened.compaction.state is not None and reopened.compaction.state.clean_to == end
 
 
 @pytest.mark.parametrize("is_checkpointed", [False, True])
@@ -740,7 +750,7 @@ async def test_crash_at_any_step_of_a_clean_leaves_one_whole_log(*, seed: int) -
         results.add(seen == after)
         left = [name for name in names(image) if name.endswith((".swap", ".cleaned"))]
         assert not left, op
-        if reopened.find_cleanable(end, NOW).dirty_bytes:
+        if reopened.compaction.find_cleanable(reopened.start_offset, end, NOW).dirty_bytes:
             await clean(reopened)
         assert served(reopened) == after, op
     assert results == {True, False}

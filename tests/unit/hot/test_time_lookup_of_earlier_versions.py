@@ -67,7 +67,10 @@ async def test_unset_timestamps_keep_the_lag_of_compaction(log: DiskLog, clock: 
     await log.flush()
     await clean(log)
     assert len(facts(read_all(log))) == 8
-    assert log.find_cleanable(8, NOW + HOUR + 1).first_uncleanable == log.segments.closed()[-1].next_offset
+    assert (
+        log.compaction.find_cleanable(log.start_offset, 8, NOW + HOUR + 1).first_uncleanable
+        == log.segments.closed()[-1].next_offset
+    )
 
 
 def run_lookups(log: DiskLog, times: list[list[int]], moments: list[int]) -> Awaitable[None]:

@@ -130,7 +130,7 @@ async def fill(log: DiskLog, same: range, epochs: dict[int, int], count: int = 1
 
 
 async def compact(log: DiskLog) -> None:
-    await log.clean(log.find_cleanable(log.end_offset, NOW), resources())
+    await log.compaction.clean(log.compaction.find_cleanable(log.start_offset, log.end_offset, NOW), resources())
 
 
 async def compact_as_kafka(log: DiskLog) -> None:
