@@ -153,10 +153,10 @@ def test_both_keep_the_same_records_and_read_each_others_files(tmp_path: Path) -
             await ours.flush()
             assert ours.end_offset == theirs.end_offset == BATCHES * RECORDS
             resources = CleanerResources(run_inline, admit_all, 1 << 20, 1 << 18, 0.9, b"seed")
-            found = ours.find_cleanable(ours.end_offset, NOW)
+            found = ours.compaction.find_cleanable(ours.start_offset, ours.end_offset, NOW)
             assert found.first_uncleanable == cleaned_to
             from_bucket = await clean_in_bucket(tmp_path, ours)
-            await ours.clean(found, resources)
+            await ours.compaction.clean(found, resources)
             mine = facts_of(read_all(ours, max_bytes=1 << 20))
             assert mine == from_bucket
             assert mine == facts_of(read_all(theirs, max_bytes=1 << 20))

@@ -204,7 +204,7 @@ class DataDirectory:
             if kept.start:
                 starts.append((tp, kept.start))
         for _, hot, _, point, _, _ in known:
-            hot.checkpointed_recovery_point = max(hot.checkpointed_recovery_point, point)
+            hot.truncations.begin_checkpoint(point)
         for name, offsets in (
             (checkpoints.RECOVERY_POINTS, points),
             (checkpoints.LOG_STARTS, starts),
@@ -213,8 +213,8 @@ class DataDirectory:
             await checkpoints.save(self._disk, ROOT, name, await _encode_offsets(offsets))
         self._renames_saved = renames
         for _, hot, made, point, start, _ in known:
-            hot.truncations.mark_checkpointed(made)
-            hot.checkpointed_recovery_point, hot.checkpointed_start_offset = point, start
+            hot.truncations.mark_checkpointed(made, point)
+            hot.checkpointed_start_offset = start
 
     async def mark_clean(self, entries: Iterable[tuple[TopicPartition, CleanLogEntry]], incarnation: str) -> None:
         """Marks a clean stop of an incarnation: all logs are closed and durable.

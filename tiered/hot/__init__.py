@@ -26,6 +26,7 @@ May import: compaction, config, producers, records
   retention             decision on segments to drop from local disk or for good
   leader_epochs         the lineage: which leader epoch wrote from which offset
 ~ producer_recovery     producer state at an offset, from snapshots and batch headers
+~ producer_restore      producer state completed from a snapshot in the bucket (R5)
 ~ log_loader            the load of a partition's directory after a start
   log_recovery          the facts about one log that a start has before it reads it
   recovery              rules for how much of a directory is trusted after a start
@@ -33,6 +34,7 @@ May import: compaction, config, producers, records
 ~ checkpoints           small text files in Kafka's checkpoint formats
   clean_shutdown        the entry by which a clean shutdown describes a small log
 ~ proof_file            the proof of what a start may believe of the data directory (R1)
+~ suspect_marker        the file that marks a log that lost records to corruption (R1)
 ~ synced_logs           the logs that are proved whole at their fsynced end (R1)
   log_status            tells if a log takes writes, and why not
   traffic               counts of bytes and records that clients wrote and read

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from tiered.compaction.cleanable_range import is_compacted
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Refused, Unavailable
-from tiered.hot import checkpoints, truncation
+from tiered.hot import truncation
 from tiered.hot.checkpoints import CompactionState
 from tiered.hot.clean_shutdown import CleanLogEntry, is_small
 from tiered.hot.flush import GroupFlush
@@ -27,16 +27,16 @@ from tiered.hot.log_recovery import LogRecovery
 from tiered.hot.log_segments import LogSegments
 from tiered.hot.log_status import LogStatus
 from tiered.hot.log_writer import LogWriter, UnsyncedState
-from tiered.hot.producer_recovery import replay_producers
-from tiered.hot.recovery import WHOLE_LOG
+from tiered.hot.producer_restore import decode_producers, restore_producers
 from tiered.hot.segment_deletion import SegmentDeletion
 from tiered.hot.segment_files import OpenFiles, SegmentFiles
 from tiered.hot.segment_index import SegmentIndex
 from tiered.hot.segments import is_roll_due
+from tiered.hot.suspect_marker import SuspectMarker
 from tiered.hot.synced_logs import SyncedLogEntry
 from tiered.hot.traffic import Traffic
 from tiered.hot.unsynced_truncations import UnsyncedTruncations
-from tiered.hot.validation import LogAppendInfo, OpenedBatch, assign_offsets, validate_batches
+from tiered.hot.validation import LogAppendInfo, OpenedBatch, assign_offsets, validate_batches, walk_follower_batches
 from tiered.log_limiter import LogLimiter
 from tiered.metrics import Metrics
 from tiered.ports import Clock, Disk, FileSlice
@@ -45,7 +45,6 @@ from tiered.producers.limits import ProducerLimits
 from tiered.producers.states import ProducerStates
 from tiered.producers.verification import VerificationGuard
 from tiered.records.model import WalkedBatch
-from tiered.records.native import walk
 
 __all__ = ["LogAppendInfo", "DiskLog"]
 
@@ -56,20 +55,17 @@ class DiskLog:
     """The log of one partition, with `start_offset <= local_start_offset <= end_offset`.
 
     Records below `flushed_offset` survive a power cut. `checkpointed_start_offset` is the log start offset that is
-    durable in the data directory. The recovery point there is not above `checkpointed_recovery_point`.
+    durable in the data directory.
     """
 
     __slots__ = (
         "_clock",
         "_deletion",
-        "_files",
         "_group_flush",
         "_log_limiter",
         "_reader",
         "_resumed_at",
-        "_resumed_start",
         "_writer",
-        "checkpointed_recovery_point",
         "checkpointed_start_offset",
         "compaction",
         "config",
@@ -103,15 +99,13 @@ class DiskLog:
         self.name = name
         self.topic_id = topic_id
         self.start_offset = self.checkpointed_start_offset = start_offset
-        self.checkpointed_recovery_point = WHOLE_LOG
         self.truncated_bytes = 0  # by recovery, from the end of the log
         self.traffic = Traffic()
         self.suspect = False  # True: records were lost to corruption, and the cluster may not know it yet
         self.truncations = UnsyncedTruncations()
         self.status = LogStatus()
-        self._resumed_start = -1
-        self._resumed_at: tuple[int, Lineage] | None = None
-        self._files = writer.files
+        self._resumed_at: tuple[int, int, Lineage] | None = None
+        """First offset, log end and lineage as a clean stop left them."""
         self._clock = clock
         self._writer = writer
         self._group_flush = GroupFlush(writer, self.status, self.truncations, clock, metrics)
@@ -119,7 +113,7 @@ class DiskLog:
         self.segments = LogSegments(writer)
         self._deletion = SegmentDeletion(writer)
         self.compaction = LogCompaction(
-            writer, self._reader, self._deletion, self.status, self._group_flush, clock, config, compaction
+            writer, self._reader, self._deletion, self._group_flush, clock, config, compaction
         )
         self._log_limiter: LogLimiter | None = None  # made with the first refused write
         self.configure(config)
@@ -175,9 +169,9 @@ class DiskLog:
         end, first = loaded.end_offset, loaded.segments[0].base_offset
         self.compaction.note_load()
         if loaded.is_resumed and left.start_offset == 0:
-            self._resumed_start, self._resumed_at = first, (end, loaded.epochs.lineage)
+            self._resumed_at = (first, end, loaded.epochs.lineage)
         self.truncations.made = int(left.has_lost_records(end))
-        self.checkpointed_recovery_point = left.checkpointed_recovery_point
+        self.truncations.checkpointed_point = left.checkpointed_recovery_point
         if left.is_new or not loaded.is_resumed:
             self._writer.claim_for_topic(self.topic_id, left.is_new)
         elif not self._writer.active.size:
@@ -205,7 +199,7 @@ class DiskLog:
             if not self.status.write_failure:
                 self._writer.write_indexes()
         finally:
-            self._files.close()
+            self._writer.files.close()
 
     @property
     def is_unchanged_since_stop(self) -> bool:
@@ -217,8 +211,7 @@ class DiskLog:
         if self._resumed_at is None or self.truncations.made:
             return False
         return (
-            self.local_start_offset == self._resumed_start
-            and (self._writer.end_offset, self.epochs.lineage) == self._resumed_at
+            (self.local_start_offset, self.end_offset, self.epochs.lineage) == self._resumed_at
             and self.make_clean_entry(-1, True) is not None
             and not self.status.write_failure
         )
@@ -251,8 +244,7 @@ class DiskLog:
         Raises `Unavailable`.
         """
         if self.suspect:
-            self._files.disk.remove(f"{self._files.directory}/{checkpoints.SUSPECT_FILE}")
-            await self._files.disk.sync_dir(self._files.directory)
+            await SuspectMarker(self._writer.files).clear()
             self.suspect = False
 
     def make_clean_entry(self, leader_epoch: int, has_cold_segments: bool) -> CleanLogEntry | None:
@@ -285,12 +277,7 @@ class DiskLog:
     @property
     def recovery_point(self) -> int:
         """Returns the recovery point to save: `flushed_offset`, or the end after the planned truncation."""
-        return min(self.flushed_offset, self.truncations.planned_end)
-
-    @property
-    def must_lower_recovery_point(self) -> bool:
-        """True if the planned truncation waits until the data directory has a lower recovery point."""
-        return self.checkpointed_recovery_point > self.truncations.planned_end
+        return self.truncations.recovery_point(self.flushed_offset)
 
     @property
     def unproved_bytes(self) -> int:
@@ -369,23 +356,15 @@ class DiskLog:
         Raises `Refused` with CORRUPT_MESSAGE if they are invalid or do not begin at the log end. With
         `may_have_gaps` they may begin later: the leader's cleaner has removed the offsets before.
         """
-        walked = walk(data)
-        if walked.why or not walked.batches:
-            raise Refused(Code.CORRUPT_MESSAGE, f"batch at byte {walked.end}: {walked.why or 'none'}")
-        offset = self.end_offset
-        for batch in walked.batches:
-            if batch.base_offset != offset:
-                if batch.base_offset < offset or not may_have_gaps:
-                    why = f"batch at offset {batch.base_offset} does not follow {offset - 1}"
-                    raise Refused(Code.CORRUPT_MESSAGE, why)
-                self.compaction.mark()
-            offset = batch.last_offset + 1
+        batches, has_gaps = walk_follower_batches(data, self.end_offset, may_have_gaps)
+        if has_gaps:
+            self.compaction.mark()
         seen_ms = self._clock.mono_ns() // 1_000_000
         if len(data) <= self.config.segment_size:
-            self._write(data, walked.batches, now_ms, seen_ms)
+            self._write(data, batches, now_ms, seen_ms)
             return
         view = memoryview(data)
-        for batch in walked.batches:  # they come from a larger segment; a larger batch gets a segment of its own
+        for batch in batches:  # they come from a larger segment; a larger batch gets a segment of its own
             alone = view[batch.position : batch.position + batch.size]
             self._write(alone, [batch._replace(position=0)], now_ms, seen_ms)
 
@@ -476,15 +455,8 @@ class DiskLog:
         Returns False as long as the data directory has a higher one: a power cut during the truncation would look like
         rot. Raises `Corrupt` if the log is damaged below `offset`.
         """
-        end = offset
-        if self._writer.segments[0].base_offset < offset < self.end_offset:
-            keep = find_segment(self._writer, offset)
-            position = self._writer.index.find_position(keep, offset)
-            end = keep.base_offset
-            if position and not self._writer.index.may_have_gaps:
-                end = self._writer.index.find_last_batch_end(keep, 0, position)[1]
-        self.truncations.planned_end = end
-        return not self.must_lower_recovery_point
+        self.truncations.planned_end = truncation.find_end(self._writer, offset)
+        return not self.truncations.must_lower_point
 
     def truncate_to(self, offset: int) -> None:
         """Truncates the log at the batch that holds `offset`: this batch and all later ones go.
@@ -513,29 +485,13 @@ class DiskLog:
         """
         producers = ProducerStates(offset)
         if producer_snapshot:
-            limits = ProducerLimits(self._writer.producer_limits.per_partition)  # the shared ones count them later
-            producers = ProducerStates.from_snapshot(producer_snapshot, offset, limits, where=self.name)
+            producers = decode_producers(self._writer, offset, producer_snapshot, self.name)
         interval = self.config.index_interval_bytes
         self._run_truncation(lambda: truncation.truncate_fully(self._writer, offset, epochs, producers, interval))
 
     def restore_producers(self, offset: int, snapshot: bytes | None, batches: Iterable[WalkedBatch]) -> None:
-        """Completes the producer state from the snapshot that the bucket has at `offset`, and the batches that follow
-        in this log. `batches` are older ones.
-
-        Without a snapshot nobody knows the missing producers. The state then counts as complete. Raises `Unavailable`.
-        """
-        writer, known = self._writer, self.producers
-        if snapshot is not None:
-            states = ProducerStates.from_snapshot(
-                snapshot, offset, ProducerLimits(writer.producer_limits.per_partition), where=self.name
-            )
-            states.restore_batches(batches)
-            replay_producers(self._files, writer.segments, states, self.end_offset, offset)
-            states.restore_window(known)
-            states.restore_others(known)
-            writer.replace_producers(states)
-        known.is_incomplete = False
-        writer.take_snapshot()
+        """Completes the producer state from a snapshot of the bucket (`producer_restore.py`). Raises `Unavailable`."""
+        restore_producers(self._writer, offset, snapshot, batches, self.name)
 
     def _run_truncation(self, action: Callable[[], None]) -> None:
         """Runs a truncation. If it fails half way, the directory has to be opened again before it can be used.

@@ -41,13 +41,13 @@ class GroupFlush:
     """The fsyncs of one log. A failed one fails the log. If the log is closed, the fsync that runs raises `Unavailable`
     at its next step."""
 
-    __slots__ = ("_clock", "_running", "_seconds", "_status", "_truncations", "_writer")
+    __slots__ = ("_clock", "_running", "_seconds", "_truncations", "_writer", "status")
 
     def __init__(
         self, writer: LogWriter, status: LogStatus, truncations: UnsyncedTruncations, clock: Clock, metrics: Metrics
     ) -> None:
         self._writer = writer
-        self._status = status
+        self.status = status
         self._truncations = truncations
         self._clock = clock
         self._running: asyncio.Task[Unavailable | None] | None = None
@@ -67,7 +67,7 @@ class GroupFlush:
         unsynced = self._writer.unsynced
         target = self._writer.end_offset if up_to is None else up_to
         while True:
-            self._status.check_syncable(self._writer.files.directory)
+            self.status.check_syncable(self._writer.files.directory)
             reached = unsynced.flushed_offset
             if up_to is None:
                 reached = -1 if unsynced.replaced_files else unsynced.checkpointed_to
@@ -99,7 +99,7 @@ class GroupFlush:
 
     def _note_failure(self, error: Unavailable) -> None:
         if error.final:
-            self._status.fail(str(error), final=True)
+            self.status.fail(str(error), final=True)
 
     def _begin_sync(self, whole: bool) -> _Extent:
         """Writes what the fsync has to cover, in the turn of its caller: what is appended later belongs to the next
@@ -135,7 +135,7 @@ class GroupFlush:
         self._seconds.observe((self._clock.mono_ns() - began) / 1e9)
 
     def _check_open(self) -> None:
-        self._status.check_open(self._writer.files.directory)
+        self.status.check_open(self._writer.files.directory)
 
     def _copy_active(self) -> Segment:
         """Copies the facts of the active segment as of now, for the checkpoint line that is written once they are

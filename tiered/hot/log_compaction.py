@@ -16,7 +16,6 @@ from tiered.hot.checkpoints import CompactionState
 from tiered.hot.flush import GroupFlush
 from tiered.hot.log_cleaning import CleanerResources, CleanResult, LogChanged, LogCleaning, segment_facts
 from tiered.hot.log_reader import LogReader
-from tiered.hot.log_status import LogStatus
 from tiered.hot.log_writer import LogWriter
 from tiered.hot.retention import segment_end_times
 from tiered.hot.segment_deletion import SegmentDeletion
@@ -31,14 +30,13 @@ class LogCompaction:
     """The compaction of one log. `state` is the last clean; None for a log in which compaction left no gap between
     offsets."""
 
-    __slots__ = ("_clock", "_config", "_deletion", "_group_flush", "_reader", "_status", "_swap", "_writer", "state")
+    __slots__ = ("_clock", "_config", "_deletion", "_group_flush", "_reader", "_swap", "_writer", "state")
 
     def __init__(
         self,
         writer: LogWriter,
         reader: LogReader,
         deletion: SegmentDeletion,
-        status: LogStatus,
         group_flush: GroupFlush,
         clock: Clock,
         config: TopicConfig,
@@ -48,7 +46,6 @@ class LogCompaction:
         self._writer = writer
         self._reader = reader
         self._deletion = deletion
-        self._status = status
         self._group_flush = group_flush
         self._clock = clock
         self._swap: SegmentSwap | None = None
@@ -120,7 +117,7 @@ class LogCompaction:
         the disk.
         """
         writer = self._writer
-        swap = self._swap = SegmentSwap(writer, self._status, self._deletion, self._reader.clear_hints)
+        swap = self._swap = SegmentSwap(writer, self._group_flush.status, self._deletion, self._reader.clear_hints)
         if writer.unsynced.flushed_offset < writer.end_offset:
             await self._group_flush.flush(None)
         if self.state is None:
@@ -134,7 +131,7 @@ class LogCompaction:
             result = await cleaning.run()
         except Unavailable as error:
             if error.final or swap.is_half_done:
-                self._status.fail(f"a clean of the log failed: {error}", final=error.final)
+                self._group_flush.status.fail(f"a clean of the log failed: {error}", final=error.final)
             raise
         clean_to = min(result.clean_to, writer.end_offset)
         await self._save(CompactionState(clean_to, wall_ms, result.bytes_before, result.bytes_after), swap)

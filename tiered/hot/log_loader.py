@@ -21,6 +21,7 @@ from tiered.hot.log_recovery import LogRecovery
 from tiered.hot.producer_recovery import AbortedBySegment, load_producers, replay_aborted_txns
 from tiered.hot.segment_files import SegmentFiles
 from tiered.hot.segments import UNKNOWN_BYTES, IndexChecksums, Segment, parse_lines
+from tiered.hot.suspect_marker import SuspectMarker
 from tiered.hot.transaction_index import SUFFIX, write_index
 from tiered.ids import NO_EPOCH
 from tiered.producers.aborted_txns import ENTRY_BYTES, MAX_OFFSET, decode_aborted_txns, encode_aborted_txns
@@ -99,14 +100,16 @@ class LogLoader:
         The loader notes on the disk that records are missing before it truncates them. Otherwise a crash after the
         truncation would hide the loss. Raises `CorruptLog` if there is no room for that note.
         """
-        self.suspect = self._files.disk.exists(self._checkpoint_path(checkpoints.SUSPECT_FILE))
+        marker = SuspectMarker(self._files)
+        self.suspect = marker.is_set
         try:
             opened = self._load()
         except CorruptLog as error:
             try:
-                await self._mark_suspect(str(error))
+                await marker.set(str(error))
             except Unavailable:
                 raise error from None
+            self.suspect = True
             opened = self._load()
         recovery_point = self._left.recovery_point
         end = opened.segments[-1].next_offset
@@ -119,14 +122,11 @@ class LogLoader:
             )
             why = f"the clean shutdown was at offset {recovery_point}, but the log ends at {end}"
             try:
-                await self._mark_suspect(why)
+                await marker.set(why)
             except Unavailable:
                 raise CorruptLog(why, where=self._files.directory) from None
+            self.suspect = True
         return opened
-
-    async def _mark_suspect(self, why: str) -> None:
-        await checkpoints.save(self._files.disk, self._files.directory, checkpoints.SUSPECT_FILE, f"{why}\n".encode())
-        self.suspect = True
 
     def _load(self) -> LoadedLog:
         """Loads the log once. Raises `CorruptLog` if records are missing and this is not noted yet."""

@@ -21,8 +21,8 @@ class SegmentDeletion:
 
     def __init__(self, writer: LogWriter) -> None:
         self._writer = writer
-        self._renamed_files: list[tuple[int, str]] = []
-        """(time of the rename, path), in order. An empty deque would take ten times the memory of an empty list."""
+        self._renamed_files: list[tuple[int, str]] | None = None
+        """(time of the rename, path), in order. None before the first: an empty list takes memory in each idle log."""
 
     async def sync_producer_snapshot(self, offset: int) -> None:
         """Makes the producer snapshot at the next local start durable, before segments below `offset` are dropped.
@@ -57,6 +57,8 @@ class SegmentDeletion:
 
     def _rename(self, segment: Segment, suffixes: Sequence[str], now_ms: int) -> None:
         files = self._writer.files
+        if self._renamed_files is None:
+            self._renamed_files = []
         for suffix in suffixes:
             path = files.path(segment.base_offset, suffix)
             if files.disk.exists(path):

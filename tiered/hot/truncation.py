@@ -12,11 +12,24 @@ from dataclasses import replace
 from tiered.errors import Corrupt
 from tiered.hot.index import IndexBuilder
 from tiered.hot.leader_epochs import LeaderEpochs, Lineage
+from tiered.hot.log_reader import find_segment
 from tiered.hot.log_writer import LogWriter
 from tiered.hot.producer_recovery import load_producers
 from tiered.hot.recovery import WHOLE_LOG, RecoveryStart, start_from_checkpoint
 from tiered.hot.segments import Segment
 from tiered.producers.states import ProducerStates
+
+
+def find_end(writer: LogWriter, offset: int) -> int:
+    """Returns an offset that is not above the log end after a truncation at `offset`. Raises `Corrupt` if the log is
+    damaged below."""
+    if not writer.segments[0].base_offset < offset < writer.end_offset:
+        return offset
+    keep = find_segment(writer, offset)
+    position = writer.index.find_position(keep, offset)
+    if position and not writer.index.may_have_gaps:
+        return writer.index.find_last_batch_end(keep, 0, position)[1]
+    return keep.base_offset
 
 
 def truncate(writer: LogWriter, keep: Segment, offset: int, interval: int) -> None:

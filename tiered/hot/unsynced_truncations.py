@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tiered.hot.recovery import WHOLE_LOG
+
 NO_PLAN = 2**63 - 1
 
 
@@ -27,6 +29,8 @@ class UnsyncedTruncations:
     synced: int = 0
     checkpointed: int = 0
     planned_end: int = NO_PLAN
+    checkpointed_point: int = WHOLE_LOG
+    """The recovery point in the data directory is not above this."""
 
     @property
     def is_unsettled(self) -> bool:
@@ -37,6 +41,20 @@ class UnsyncedTruncations:
         """Records that the first `made` truncations are durable."""
         self.synced = max(self.synced, made)
 
-    def mark_checkpointed(self, made: int) -> None:
-        """Records that the recovery point was written after the first `made` truncations."""
+    def recovery_point(self, flushed_offset: int) -> int:
+        """Returns the recovery point to write: all below is durable, and stays in the log."""
+        return min(flushed_offset, self.planned_end)
+
+    @property
+    def must_lower_point(self) -> bool:
+        """True if the planned truncation waits until the data directory has a lower recovery point."""
+        return self.checkpointed_point > self.planned_end
+
+    def begin_checkpoint(self, point: int) -> None:
+        """Records that a recovery point is being written: a crash may leave it or the one before."""
+        self.checkpointed_point = max(self.checkpointed_point, point)
+
+    def mark_checkpointed(self, made: int, point: int) -> None:
+        """Records that the recovery point `point` was written after the first `made` truncations."""
         self.checkpointed = max(self.checkpointed, made)
+        self.checkpointed_point = point

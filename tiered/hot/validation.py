@@ -157,6 +157,27 @@ def assign_offsets(data: bytearray | memoryview, next_offset: int, leader_epoch:
     return walk(data, check_crc=False).batches
 
 
+def walk_follower_batches(
+    data: bytearray | memoryview | bytes, next_offset: int, may_have_gaps: bool
+) -> tuple[Sequence[WalkedBatch], bool]:
+    """Returns batches that have their offsets and epochs already, and True if offsets before any of them are missing.
+
+    Raises `Refused` with CORRUPT_MESSAGE if the batches are invalid or do not begin at `next_offset`. With
+    `may_have_gaps` they may begin later: the leader's cleaner has removed the offsets before.
+    """
+    walked, has_gaps = walk(data), False
+    if walked.why or not walked.batches:
+        raise Refused(Code.CORRUPT_MESSAGE, f"batch at byte {walked.end}: {walked.why or 'none'}")
+    for batch in walked.batches:
+        if batch.base_offset != next_offset:
+            if batch.base_offset < next_offset or not may_have_gaps:
+                why = f"batch at offset {batch.base_offset} does not follow {next_offset - 1}"
+                raise Refused(Code.CORRUPT_MESSAGE, why)
+            has_gaps = True
+        next_offset = batch.last_offset + 1
+    return walked.batches, has_gaps
+
+
 def _validate_single(
     data: bytearray | memoryview, next_offset: int, leader_epoch: int, config: TopicConfig, now_ms: int
 ) -> WalkedBatch | None:

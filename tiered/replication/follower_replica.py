@@ -164,7 +164,7 @@ class FollowerReplica:
     def is_durable(self) -> bool:
         """True if everything that `build_fetch` claims survives the end of the process and, if the topic demands it, a
         power cut."""
-        return not self._must_flush and not self._must_save_offsets and not self.log.must_lower_recovery_point
+        return not self._must_flush and not self._must_save_offsets and not self.log.truncations.must_lower_point
 
     @property
     def _must_flush(self) -> bool:
@@ -188,7 +188,7 @@ class FollowerReplica:
         directory."""
         if self._must_flush:
             await self.flush()
-        if self._must_save_offsets or self.log.must_lower_recovery_point:
+        if self._must_save_offsets or self.log.truncations.must_lower_point:
             await self._save_offsets()
 
     async def flush(self, end: int | None = None) -> None:

@@ -89,10 +89,10 @@ async def describe_segments(
             cold.append(entry)
             if len(cold) == most:
                 break
-    segments, compaction = replica.log.segments, replica.log.compaction
+    segments, clean = replica.log.segments, replica.log.compaction.state
     clean_to = manifest.clean_to if manifest is not None else -1
-    if not replica.config.copies_to_bucket and compaction is not None:
-        clean_to = compaction.clean_to
+    if not replica.config.copies_to_bucket and clean is not None:
+        clean_to = clean.clean_to
     facts = LeaderFacts(
         replica.config,
         start,

@@ -159,7 +159,7 @@ class Observer:
     def _write(self, original: Any) -> Any:
         def write(log: DiskLog, data: Any, batches: Any, *times: int) -> None:
             original(log, data, batches, *times)
-            if may_be_marked_clean(log._files.disk):
+            if may_be_marked_clean(log._writer.files.disk):
                 self._model.report(
                     "R1", f"b{acting_node()} writes to {log.name}, and a power cut brings its clean mark back"
                 )
@@ -223,10 +223,12 @@ class Observer:
 
     def _on_failed_truncation(self, log: DiskLog) -> None:
         """Handles a cut that failed on a full disk: the next open finds what is there now."""
-        partition_id, disk = self._pid(log), log._files.disk
+        partition_id, disk = self._pid(log), log._writer.files.disk
         if partition_id is not None:
             assert isinstance(disk, SimDisk)
-            start, batches = self._model.read_disk_log(partition_id, disk, log._files.directory.partition("/")[2])
+            start, batches = self._model.read_disk_log(
+                partition_id, disk, log._writer.files.directory.partition("/")[2]
+            )
             end = batches[-1].last + 1 if batches else start
             self._model.copies_of(partition_id).on_truncated(acting_node(), end, why="a cut that failed")
 
@@ -343,7 +345,7 @@ def read_stamp(data: Any, at: int) -> tuple[int, int]:
 
 def read_batches(log: DiskLog) -> list[LogBatch]:
     """Returns all batches of the segments of an open log; reads past the disk's faults."""
-    files = log._files
+    files = log._writer.files
     disk = files.disk
     assert isinstance(disk, SimDisk)
     found: list[LogBatch] = []

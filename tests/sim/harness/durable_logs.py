@@ -89,7 +89,7 @@ class DurableLogs:
             if left.recovery_point and isinstance(disk, SimDisk) and disk._find(directory) is None:
                 self._find(f"{options['name']} is new, and opened with a recovery point of {left.recovery_point}")
             log: DiskLog = await original.__func__(cls, *args, **options)
-            if not isinstance(log._files.disk, SimDisk):
+            if not isinstance(log._writer.files.disk, SimDisk):
                 return log
             if not left.is_whole and log.flushed_offset < log.end_offset:
                 self._find(f"{log.name} is served up to {log.end_offset}, fsynced is {log.flushed_offset}")
@@ -133,7 +133,7 @@ class DurableLogs:
     def _write(self, original: Any) -> Any:
         def write(log: DiskLog, data: Any, batches: Sequence[WalkedBatch], *args: Any) -> None:
             cut = self._cut.pop(id(log), None) if self._cut else None
-            if cut is not None and isinstance(log._files.disk, SimDisk):
+            if cut is not None and isinstance(log._writer.files.disk, SimDisk):
                 for what in find_remains(cut, batches[0].last_offset):
                     self._find(f"{log.name} grows from {log.end_offset}: {what}")
             original(log, data, batches, *args)
@@ -230,7 +230,7 @@ def has_saved(disk: SimDisk, directory: str, name: str, data: bytes) -> bool:
 
 def find_lost(log: DiskLog) -> Iterator[str]:
     """Yields what a power cut at this moment could take of the records below the flushed offset."""
-    disk, files, flushed = log._files.disk, log._files, log.flushed_offset
+    disk, files, flushed = log._writer.files.disk, log._writer.files, log.flushed_offset
     if not isinstance(disk, SimDisk) or log.status.write_failure:
         return
     above: Folder | Inode | None = disk._contents.root
@@ -275,8 +275,8 @@ def is_undone_clean(log: DiskLog, segment: Segment, cleaned: Inode | None, folde
 
 def find_leftovers(log: DiskLog) -> Iterator[str]:
     """Yields what a start left that belongs to no record of the log, and what it says that the records do not."""
-    disk, end = log._files.disk, log.end_offset
-    folder = disk._find(log._files.directory) if isinstance(disk, SimDisk) else None
+    disk, end = log._writer.files.disk, log.end_offset
+    folder = disk._find(log._writer.files.directory) if isinstance(disk, SimDisk) else None
     if not isinstance(folder, Folder) or log.suspect:
         return
     bases = [segment.base_offset for segment in log._writer.segments]
@@ -317,8 +317,8 @@ def disk_has_rotted(disk: Disk) -> bool:
 
 def list_removed(log: DiskLog) -> tuple[Inode, ...]:
     """Returns the log files that are gone, and that a power cut at this moment could bring back."""
-    disk = log._files.disk
-    folder = disk._find(log._files.directory) if isinstance(disk, SimDisk) else None
+    disk = log._writer.files.disk
+    folder = disk._find(log._writer.files.directory) if isinstance(disk, SimDisk) else None
     if not isinstance(folder, Folder):
         return ()
     durable = ((name, node) for name, node in folder.durable.items() if name.endswith(".log"))
@@ -331,7 +331,7 @@ def find_remains(cut: Cut, last_offset: int) -> Iterator[str]:
 
     Files that went after the cut do not count: they held the first records of the log, or those that a clean replaced.
     """
-    log, disk, files = cut.log, cut.log._files.disk, cut.log._files
+    log, disk, files = cut.log, cut.log._writer.files.disk, cut.log._writer.files
     folder = disk._find(files.directory) if isinstance(disk, SimDisk) else None
     if not isinstance(folder, Folder):
         return

@@ -90,7 +90,7 @@ async def test_truncation_waits_for_a_lower_recovery_point_on_the_disk() -> None
     await asyncio.sleep(0)
     assert not log.plan_truncation(2)
     await saving
-    assert log.must_lower_recovery_point
+    assert log.truncations.must_lower_point
     await log.flush()  # a flush raises it no more
     await directory.save_offsets({AT: log})
     assert log.plan_truncation(2)

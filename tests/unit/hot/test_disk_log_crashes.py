@@ -110,7 +110,7 @@ class LogRun:
             self.old.add(self.written.pop(base))
 
     def _save_recovery_point(self, log: DiskLog) -> None:
-        self.recovery_point = log.checkpointed_recovery_point = log.recovery_point
+        self.recovery_point = log.truncations.checkpointed_point = log.recovery_point
 
     def _take_images(self, op: Op, log: DiskLog) -> None:
         flushed = log.flushed_offset if self.promised is None else min(log.flushed_offset, self.promised)

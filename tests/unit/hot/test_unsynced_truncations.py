@@ -22,13 +22,30 @@ def test_cut_is_settled_once_it_is_durable_and_noted() -> None:
     assert not cuts.is_unsettled
     cuts.made += 1
     assert cuts.is_unsettled
-    cuts.mark_checkpointed(1)
+    cuts.mark_checkpointed(1, 0)
     assert cuts.is_unsettled, "what was cut off may come back"
     cuts.made += 1
     cuts.mark_synced(2)
     assert cuts.is_unsettled, "the point noted lies above the second one"
-    cuts.mark_checkpointed(2)
+    cuts.mark_checkpointed(2, 0)
     assert not cuts.is_unsettled
+
+
+def test_truncation_waits_for_a_recovery_point_at_or_below_its_end() -> None:
+    cuts = UnsyncedTruncations(checkpointed_point=40)
+    assert not cuts.must_lower_point and cuts.recovery_point(50) == 50
+    cuts.planned_end = 30
+    assert cuts.must_lower_point and (cuts.recovery_point(50), cuts.recovery_point(20)) == (30, 20)
+    cuts.begin_checkpoint(30)
+    assert cuts.must_lower_point, "a crash may leave the earlier point"
+    cuts.mark_checkpointed(0, 30)
+    assert not cuts.must_lower_point
+
+
+def test_recovery_point_that_is_being_written_counts_as_written() -> None:
+    cuts = UnsyncedTruncations(checkpointed_point=10, planned_end=30)
+    cuts.begin_checkpoint(40)
+    assert cuts.must_lower_point
 
 
 @run_by(run_alone)
@@ -41,7 +58,7 @@ async def test_only_a_full_flush_that_began_after_the_cut_settles_it() -> None:
     early = asyncio.create_task(log.flush())
     await asyncio.sleep(0)
     log.truncate_to(3)
-    log.truncations.mark_checkpointed(log.truncations.made)
+    log.truncations.mark_checkpointed(log.truncations.made, log.recovery_point)
     await early
     assert log.truncations.is_unsettled
     await log.flush(3)
@@ -174,7 +191,7 @@ async def test_cut_that_a_close_interrupted_is_unsettled_after_open() -> None:
     again = await open_log(on, cut=True)
     assert again.truncations.is_unsettled
     await again.flush()
-    again.truncations.mark_checkpointed(again.truncations.made)
+    again.truncations.mark_checkpointed(again.truncations.made, again.recovery_point)
     assert not again.truncations.is_unsettled
 
 

@@ -13,9 +13,9 @@ from tiered.config.kafka_aliases import HOUR_MS
 from tiered.config.settings import LONG_MAX
 from tiered.errors import Code, Refused
 from tiered.hot import validation
-from tiered.hot.validation import open_batches, validate_batches
+from tiered.hot.validation import open_batches, validate_batches, walk_follower_batches
 from tiered.records import compression, pieces
-from tiered.records.batch import decode_header, decode_records, encode_batch
+from tiered.records.batch import decode_header, decode_records, encode_batch, stamp
 from tiered.records.model import Codec
 from tiered.records.native import crc32c, fit
 
@@ -170,3 +170,49 @@ def test_batch_that_a_thread_opens_is_decompressed_once(codec: Codec) -> None:
         (facts,) = open_batches(data)
     assert facts == ((NOW, NOW + 5, -1), 3, "")
     assert opened.call_count == 1
+
+
+def follower_batches(*offsets: int) -> bytes:
+    """Returns batches of one record each, at these offsets, as a leader has them."""
+    made = b""
+    for offset in offsets:
+        one = batch(offset)
+        stamp(one, 0, offset, 3)
+        made += bytes(one)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("offsets", "may_have_gaps", "taken", "has_gaps"),
+    [
+        ((5, 6, 7), False, True, False),
+        ((5, 6, 7), True, True, False),
+        ((6, 7), False, False, False),
+        ((6, 7), True, True, True),
+        ((5, 7), False, False, False),
+        ((5, 7), True, True, True),
+        ((4, 5), True, False, False),
+        ((5, 5), True, False, False),
+    ],
+)
+def test_follower_takes_batches_that_follow_its_log_end(
+    offsets: tuple[int, ...], may_have_gaps: bool, taken: bool, has_gaps: bool
+) -> None:
+    data = follower_batches(*offsets)
+    if not taken:
+        with pytest.raises(Refused) as refused:
+            walk_follower_batches(data, 5, may_have_gaps)
+        assert refused.value.code is Code.CORRUPT_MESSAGE
+        return
+    batches, found = walk_follower_batches(data, 5, may_have_gaps)
+    assert [each.base_offset for each in batches] == list(offsets) and found is has_gaps
+
+
+@pytest.mark.parametrize("damage", ["none", "cut", "bit"])
+def test_follower_takes_whole_valid_batches_only(damage: str) -> None:
+    data = bytearray(follower_batches(5, 6))
+    if damage == "bit":
+        data[-1] ^= 1
+    with pytest.raises(Refused) as refused:
+        walk_follower_batches(b"" if damage == "none" else data[:-1] if damage == "cut" else data, 5, True)
+    assert refused.value.code is Code.CORRUPT_MESSAGE

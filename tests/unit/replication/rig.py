@@ -133,8 +133,8 @@ class BrokerRig:
     async def save_offsets(self) -> None:
         """Saves offsets as the data directory does."""
         for hot in self.logs.values():
-            hot.truncations.mark_checkpointed(hot.truncations.made)
-            hot.checkpointed_recovery_point, hot.checkpointed_start_offset = hot.recovery_point, hot.start_offset
+            hot.truncations.mark_checkpointed(hot.truncations.made, hot.recovery_point)
+            hot.checkpointed_start_offset = hot.start_offset
 
     async def lead(
         self, epoch: int, isr: list[int], replicas: list[int] | None = None, *, tp: TopicPartition = TP,

@@ -147,7 +147,7 @@ async def test_recovery_point_is_lowered_before_a_truncation(rig: ReplicationRig
 
     def look(op: Op) -> None:
         if op.verb == "truncate" and op.path.endswith(".log"):
-            cuts.append(first.log.checkpointed_recovery_point)
+            cuts.append(first.log.truncations.checkpointed_point)
 
     two.disk.on_op = look
     copy = await RunningFetchers(rig, two, peers).follow(1, 1)
