@@ -15,6 +15,7 @@ import pytest
 from tests.metric_samples import samples
 from tests.scenario import run_by
 from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, run
+from tiered.broker.partition_report import explain
 from tiered.cold import cold_cleaning
 from tiered.cold.layout import parse_key
 from tiered.controller.requests import AlterBrokerConfigs, AlterTopicConfigs
@@ -24,7 +25,6 @@ from tiered.ports import FileSlice
 from tiered.records.batch import decode_records, encode_batch
 from tiered.records.native import walk
 from tiered.replication.leader_replica import LeaderReplica
-from tiered.replication.partition_report import explain
 from tiered.system import turns
 from tiered.upkeep import log_cleaner
 

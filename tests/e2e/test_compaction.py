@@ -11,12 +11,12 @@ from typing import Any
 from tests.e2e.http_site import wait_until
 from tests.e2e.kafka_site import KafkaBroker, RawClient, fetch, produce, run
 from tests.e2e.serving import INTERNAL_CONFIGS, ServeProcess
+from tiered.broker.partition_report import explain
 from tiered.controller.requests import AlterTopicConfigs
 from tiered.errors import Code
 from tiered.records.batch import decode_header, decode_records, encode_batch
 from tiered.records.model import Codec
 from tiered.replication.leader_replica import LeaderReplica
-from tiered.replication.partition_report import explain
 from tiered_api.kafka.protocol.messages.fetch import FetchResponse
 from tiered_api.kafka.protocol.messages.produce import ProduceResponse
 

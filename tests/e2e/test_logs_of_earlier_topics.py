@@ -15,13 +15,13 @@ from tests.sim.harness.disk import SimDisk
 from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, fill, numbers, read_values, run
 from tests.sim.rig.old_proof import write_old_proof
 from tests.sim.scenarios.three import ThreeBrokers, run_scenario
+from tiered.broker.partition_report import explain
 from tiered.controller.requests import AlterTopicConfigs, CreateTopic, DeleteTopic
 from tiered.errors import Unavailable
 from tiered.hot import checkpoints
 from tiered.ids import TopicPartition
 from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.replication.leader_replica import LeaderReplica
-from tiered.replication.partition_report import explain
 
 AT = TopicPartition("t", 0)
 LOG = "log/t-0"

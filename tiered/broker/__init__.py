@@ -11,6 +11,7 @@ May import: coordination, upkeep
 ~ replica_event_handlers  the parts that act on events of leader replicas
   figures                 the figures of this broker for an overview
 ~ health                  the health report of this broker
+~ partition_report        the state of one partition in plain words
 ~ cluster_metrics         cluster gauges under the names of Kafka's JMX exporter
 ~ topic_metrics           metrics by topic, under the names of Kafka's JMX exporter
 ~ process_metrics         process metrics under the names of Prometheus clients

@@ -6,8 +6,8 @@ from typing import Any
 
 from aiohttp import web
 
+from tiered.broker.partition_report import explain
 from tiered.ids import incarnation_digest
-from tiered.replication.partition_report import explain
 from tiered.security.acls import CLUSTER_NAME, Operation, ResourceType
 from tiered_api.http.exchange import media_types
 from tiered_api.http.exchange.request import HttpRequest

@@ -12,6 +12,7 @@ from tests.sim.harness.machine import SimMachine
 from tests.sim.harness.store import SimBucket
 from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, fill, numbers, read_values, run
 from tiered.broker.broker import Broker
+from tiered.broker.partition_report import explain
 from tiered.config.settings import Settings
 from tiered.controller.requests import AlterTopicConfigs, CreateTopic
 from tiered.errors import Code, Refused
@@ -20,7 +21,6 @@ from tiered.metadata.log_reader import load_image
 from tiered.metrics import Metrics
 from tiered.ports import FileSlice, Stream
 from tiered.records.batch import encode_batch
-from tiered.replication.partition_report import explain
 
 # -- the main path ----------------------------------------------------------------------------------------------------
 

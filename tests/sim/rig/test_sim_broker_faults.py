@@ -11,6 +11,7 @@ from tests.scenario import run_by
 from tests.sim.harness.clock import SimRng
 from tests.sim.harness.disk import DiskFault
 from tests.sim.rig.broker_rig import SimBrokerRig, batch, fill, numbers, read_values, run
+from tiered.broker.partition_report import explain
 from tiered.config.settings import Settings
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Code, Corrupt, Refused, Unavailable
@@ -20,7 +21,6 @@ from tiered.metadata.log_writer import MetadataLog
 from tiered.metrics import Metrics
 from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.object_store.metered import READS, Outage
-from tiered.replication.partition_report import explain
 
 # -- bad days ---------------------------------------------------------------------------------------------------------
 

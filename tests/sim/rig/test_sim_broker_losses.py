@@ -11,13 +11,13 @@ import pytest
 
 from tests.scenario import run_by
 from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, fill, run
+from tiered.broker.partition_report import explain
 from tiered.controller.requests import AcknowledgeLosses
 from tiered.durability.stored_ends import REST_SECONDS
 from tiered.groups.requests import CommitOffsets, PartitionOffset
 from tiered.ids import UNKNOWN_END
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.object_store.faulty import FaultKind, FaultRule
-from tiered.replication.partition_report import explain
 
 LAGGING = replace(QUICK, tiered_upload_max_lag_ms=10_000)
 ON_DISK = {"remote_storage_enable": "false", "retention_ms": "-1"}

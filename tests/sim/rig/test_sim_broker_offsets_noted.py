@@ -7,9 +7,9 @@ import pytest
 from tests.scenario import run_by
 from tests.sim.harness.disk import DiskFault
 from tests.sim.rig.broker_rig import SimBrokerRig, fill, numbers, read_values, run
+from tiered.broker.partition_report import explain
 from tiered.controller.requests import DeleteTopic
 from tiered.replication.leader_replica import LeaderReplica
-from tiered.replication.partition_report import explain
 
 
 async def create_local_topic(rig: SimBrokerRig) -> LeaderReplica:

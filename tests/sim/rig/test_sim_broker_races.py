@@ -13,11 +13,11 @@ from tests.sim.harness.disk import DiskFault
 from tests.sim.harness.machine import SimMachine
 from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, fill, numbers, read_values, run
 from tiered.broker.broker import Broker
+from tiered.broker.partition_report import explain
 from tiered.controller.requests import AlterTopicConfigs, CreateTopic, DeleteTopic
 from tiered.errors import Fenced
 from tiered.metrics import Metrics
 from tiered.object_store.faulty import FaultKind, FaultRule
-from tiered.replication.partition_report import explain
 
 
 @run_by(run)

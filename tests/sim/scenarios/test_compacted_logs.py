@@ -12,6 +12,7 @@ from tests.scenario import run_by
 from tests.sim.harness.machine import SimMachine
 from tests.sim.scenarios.test_what_an_ack_survives import SECONDS, crash, isr_brokers, leader_of, wait_leader
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
+from tiered.broker.partition_report import explain
 from tiered.controller.requests import AlterTopicConfigs, CreateTopic
 from tiered.hot.disk_log import DiskLog
 from tiered.ids import TopicPartition
@@ -20,7 +21,6 @@ from tiered.records.batch import decode_header, decode_records, encode_batch
 from tiered.records.marker import TransactionMarker
 from tiered.replication.follower_replica import FollowerPorts, FollowerReplica
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
-from tiered.replication.partition_report import explain
 
 KEYS = 5
 CONFIGS = {

@@ -16,6 +16,7 @@ from tests.sim.harness.disk import DiskFault
 from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, fill, numbers, read_values, run
 from tests.sim.scenarios.test_sim_rot import AT, RECORDS, create_filled_topic, log_file, partition_image, read_log_file
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
+from tiered.broker.partition_report import explain
 from tiered.controller.requests import CreateTopic, DeleteTopic, Move, Reassign
 from tiered.errors import Code, Refused, Unavailable
 from tiered.hot.checkpoints import EPOCHS_FILE, LOG_STARTS
@@ -24,7 +25,6 @@ from tiered.records.batch import encode_batch
 from tiered.records.marker import TransactionMarker, encode_marker
 from tiered.records.model import Codec
 from tiered.replication.leader_replica import LeaderReplica
-from tiered.replication.partition_report import explain
 
 FIRST_MS = 1_700_000_000_000
 BIG = {"segment_bytes": "1048576", "retention_ms": "-1"}

@@ -23,11 +23,11 @@ from tests.sim.rig.group_requests import (
     sync,
     wait_groups_loaded,
 )
+from tiered.broker.partition_report import explain
 from tiered.cold.layout import manifest_key
 from tiered.coordinator.routing import partition_of
 from tiered.errors import Code
 from tiered.object_store.faulty import FaultKind, FaultRule
-from tiered.replication.partition_report import explain
 
 G = "g"
 P = partition_of(G, 2)

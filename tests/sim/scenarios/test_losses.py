@@ -24,6 +24,7 @@ from tests.sim.scenarios.test_what_an_ack_survives import (
     write_records,
 )
 from tests.sim.scenarios.three import SESSION, SimBroker, ThreeBrokers, run_scenario
+from tiered.broker.partition_report import explain
 from tiered.controller.requests import CreateTopic, Move, Reassign
 from tiered.errors import Code, Refused
 from tiered.groups.requests import CommitOffsets, PartitionOffset
@@ -31,7 +32,6 @@ from tiered.ids import PartitionId, TopicPartition
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.parts.topics import PartitionImage
 from tiered.metadata.topic_names import OFFSETS_TOPIC
-from tiered.replication.partition_report import explain
 
 AT = TopicPartition("t", 0)
 StartStage = Callable[[SimBroker, SimBroker], bool]

@@ -21,11 +21,11 @@ from tests.sim.scenarios.test_what_an_ack_survives import (
     write_records,
 )
 from tests.sim.scenarios.three import ThreeBrokers, run_scenario
+from tiered.broker.partition_report import explain
 from tiered.controller.requests import AlterBrokerConfigs, AlterTopicConfigs, CreateTopic
 from tiered.errors import Code, Refused
 from tiered.metadata.changes import ALL_BROKERS, NO_LEADER
 from tiered.replication.leader_replica import ACKS_ALL
-from tiered.replication.partition_report import explain
 
 MIN_ISR = "min.insync.replicas"
 

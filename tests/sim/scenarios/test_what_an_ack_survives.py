@@ -16,10 +16,10 @@ from tests.scenario import run_by
 from tests.sim.harness.machine import SimMachine
 from tests.sim.rig.broker_rig import batch, numbers, read_values
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
+from tiered.broker.partition_report import explain
 from tiered.controller.requests import CreateTopic
 from tiered.metadata.changes import NO_LEADER
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
-from tiered.replication.partition_report import explain
 
 COUNT = 20
 SECONDS = 30.0

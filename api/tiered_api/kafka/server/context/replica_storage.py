@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from tiered.broker.broker import Broker
+from tiered.broker.partition_report import describe_segments, describe_times
 from tiered.errors import Corrupt, Unavailable
 from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.leader_replica import LeaderReplica
-from tiered.replication.partition_report import describe_segments, describe_times
 from tiered_api.kafka.protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     ReportedSegment,

@@ -6,12 +6,12 @@ A log that is not tiered is cleaned by each of its replicas, so the sender asks 
 
 from __future__ import annotations
 
+from tiered.broker.partition_report import describe_compaction
 from tiered.compaction.cleanable_range import is_compacted
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.leader_replica import LeaderReplica
-from tiered.replication.partition_report import describe_compaction
 from tiered_api.kafka.protocol.messages.tiered_compact import (
     CompactedTopic,
     CompactionFacts,
