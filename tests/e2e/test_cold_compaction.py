@@ -123,7 +123,7 @@ async def test_topic_cleaned_in_the_bucket_comes_back_after_a_lost_disk(rig: Sim
     await rig.broker.world.clock.sleep(300)
     assert replica.log_start_offset == 0, "retention deletes nothing of a topic without delete in its policy"
     with pytest.raises(Refused) as refused:
-        await replica.delete_records(10)
+        await replica.deletion.delete_records(10)
     assert refused.value.code is Code.POLICY_VIOLATION
     await check_bucket(rig, replica)
     await rig.crash(rig.machine.lose_disk)

@@ -46,7 +46,7 @@ def test_log_cut_below_a_waiting_read_costs_no_later_record(
         [(_, _, wake)] = replica.reads._parked._heap
         replica.reads._parked._heap.clear()  # the next records do not wake it before they are deleted
         await where.produce("t", "1", "2", "3")
-        await replica.delete_records(4)
+        await replica.deletion.delete_records(4)
         wake()
         assert values((await waiting).json) == [0]
         assert await committed(where) == ({} if by_hand else {("t", 0): 0}), "the client has to get record 0 first"

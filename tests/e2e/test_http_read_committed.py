@@ -46,15 +46,15 @@ class Producers:
             base_sequence=sequence,
             transactional=True,
         )
-        guard = self._replica.begin_verification(producer_id, 0, sequence)
+        guard = self._replica.transactions.begin_verification(producer_id, 0, sequence)
         try:
             info = await self._replica.append(bytearray(data), guard=guard)
         finally:
-            self._replica.end_verification(guard)
+            self._replica.transactions.end_verification(guard)
         return list(range(info.base_offset, info.last_offset + 1))
 
     async def end(self, producer_id: int, *, commit: bool) -> None:
-        await self._replica.append_marker(TransactionMarker(producer_id, 0, commit, 0))
+        await self._replica.transactions.append_marker(TransactionMarker(producer_id, 0, commit, 0))
 
 
 async def write_transactions(where: HttpBroker) -> list[int]:

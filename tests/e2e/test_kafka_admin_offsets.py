@@ -92,7 +92,7 @@ async def test_offsets_are_found_by_name_and_by_time_hot_and_cold(site: KafkaBro
     times = {0: (0, 1_000), 1_003: (3, 1_003), 1_005: (5, 5_000), 5_002: (7, 5_002), 5_005: (15, 7_000)}
     assert {time: (await list_offset(client, time))[1:3] for time in times} == times
     assert await list_offset(client, 7_005) == NOWHERE
-    await replica.delete_records(7)
+    await replica.deletion.delete_records(7)
     assert (await list_offset(client, EARLIEST))[1] == 7
     assert [(await list_offset(client, time))[1] for time in (0, 5_001, 5_003)] == [7, 7, 8], (
         "never below the log's start"

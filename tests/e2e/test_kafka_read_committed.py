@@ -35,13 +35,13 @@ LATEST = -1
 
 async def write(replica: LeaderReplica, producer_id: int, sequence: int, *values: bytes, epoch: int = 0) -> None:
     """Writes records to the open transaction of a producer, or begins one."""
-    guard = replica.begin_verification(producer_id, epoch, sequence)
+    guard = replica.transactions.begin_verification(producer_id, epoch, sequence)
     await replica.append(transactional_batch(producer_id, epoch, sequence, *values), guard=guard)
-    replica.end_verification(guard)
+    replica.transactions.end_verification(guard)
 
 
 async def end(replica: LeaderReplica, producer_id: int, *, commit: bool, epoch: int = 0) -> None:
-    await replica.append_marker(TransactionMarker(producer_id, epoch, commit, coordinator_epoch=3))
+    await replica.transactions.append_marker(TransactionMarker(producer_id, epoch, commit, coordinator_epoch=3))
 
 
 async def write_transactions(replica: LeaderReplica) -> None:

@@ -66,7 +66,7 @@ class MarkerWriter:
         if due.tp.topic == OFFSETS_TOPIC:
             return False
         replica = self._find_leader(*due.tp)
-        return replica.is_committed(replica.append_marker_now(due.marker))
+        return replica.is_committed(replica.transactions.append_marker_now(due.marker))
 
     async def write(self, due: MarkerDue) -> None:
         """Writes a marker if it is not there yet, and returns once it is committed. A decided marker may wait for other
@@ -77,12 +77,12 @@ class MarkerWriter:
         opened = replica.log.producers.get(marker.producer_id) if not may_wait else None
         first_offset = opened.txn_first_offset if opened is not None else -1
         if reason is MarkerReason.OPERATOR and not self._is_abort_due(replica, due):
-            await replica.confirm_committed(replica.find_marker_end(marker.producer_id), COMMIT_MS)
+            await replica.confirm_committed(replica.transactions.find_marker_end(marker.producer_id), COMMIT_MS)
             return
         if tp.topic == OFFSETS_TOPIC:
             await self._offsets.write_marker(tp.partition, marker, may_wait=may_wait)
         else:
-            await replica.append_marker(marker, timeout_ms=COMMIT_MS, may_wait=may_wait)
+            await replica.transactions.append_marker(marker, timeout_ms=COMMIT_MS, may_wait=may_wait)
         if not may_wait:
             log.log(
                 logging.WARNING if reason is MarkerReason.OPERATOR else logging.ERROR,

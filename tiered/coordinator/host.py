@@ -171,7 +171,7 @@ class CoordinatorHost(Generic[ShardT, RequestT, ReplyT]):
         replica, (producer_id, epoch) = coordinator.replica, producer
         try:
             if not replica.log.producers.has_ongoing_txn(producer_id, epoch):
-                guard = replica.begin_verification(producer_id, epoch, moves_epoch=moves_epoch)
+                guard = replica.transactions.begin_verification(producer_id, epoch, moves_epoch=moves_epoch)
                 code = await verify(replica.tp)
                 if code is not Code.NONE:
                     raise Refused(code, f"{replica.tp} does not belong to the transaction of producer {producer_id}")
@@ -181,7 +181,7 @@ class CoordinatorHost(Generic[ShardT, RequestT, ReplyT]):
             submitted = coordinator.submit_in_transaction(request, producer, guard)
         finally:
             if guard is not None:
-                replica.end_verification(guard)
+                replica.transactions.end_verification(guard)
         return await self._wait_reply(coordinator, submitted, request, NEVER_MS)
 
     async def _wait_reply(
@@ -353,7 +353,7 @@ class CoordinatorHost(Generic[ShardT, RequestT, ReplyT]):
         started, replica, noun = self._clock.mono_ns(), partition.replica, self._kind.noun
         while True:
             await self._clock.sleep(pause)
-            await replica.wait_loss_reported()  # its log takes nothing before that
+            await replica.admission.wait_loss_reported()  # its log takes nothing before that
             if not self._is_led(partition):
                 return
             try:

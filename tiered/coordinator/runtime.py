@@ -161,7 +161,7 @@ class CoordinatorRuntime(Generic[ShardT, RequestT, ReplyT]):
         cannot begin under `guard`: nothing is decided then.
         """
         self.flush()
-        self.replica.check_transaction(producer.producer_id, producer.epoch, guard)
+        self.replica.transactions.check_transaction(producer.producer_id, producer.epoch, guard)
         return self.submit(request, at_once=True)  # a marker that came first would leave these records without an end
 
     async def write_marker(self, marker: TransactionMarker) -> None:
@@ -171,7 +171,7 @@ class CoordinatorRuntime(Generic[ShardT, RequestT, ReplyT]):
         not committed in time.
         """
         self.flush()
-        end = self.replica.append_marker_now(marker)
+        end = self.replica.transactions.append_marker_now(marker)
         self.shard.end_transaction(ProducerIdAndEpoch(*marker[:2]), marker.commit)
         self._note_change()
         if not self._is_committed(end):
@@ -255,11 +255,11 @@ class CoordinatorRuntime(Generic[ShardT, RequestT, ReplyT]):
         producers = self.replica.log.producers
         if not head.is_transactional or producers.has_ongoing_txn(head.producer_id, head.producer_epoch):
             return self.replica.append_now(data, ACKS_ALL, from_coordinator=True).last_offset + 1
-        guard = self.replica.begin_verification(head.producer_id, head.producer_epoch)
+        guard = self.replica.transactions.begin_verification(head.producer_id, head.producer_epoch)
         try:
             return self.replica.append_now(data, ACKS_ALL, guard=guard, from_coordinator=True).last_offset + 1
         finally:
-            self.replica.end_verification(guard)
+            self.replica.transactions.end_verification(guard)
 
     def _note_change(self) -> None:
         if self.unsaved_since_ms < 0:

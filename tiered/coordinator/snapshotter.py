@@ -57,7 +57,7 @@ class CoordinatorSnapshotter:
         partition.snapshot_names = (*partition.snapshot_names, name)
         if replica.is_stopped:
             return
-        replica.advance_start(offset)  # no harm if this is undone: the snapshot covers the records below
+        replica.deletion.advance_start(offset)  # no harm if this is undone: the snapshot covers the records below
         try:
             partition.snapshot_names = await self._store.delete_older(partition.snapshot_names, name)
         except Unavailable as error:  # the next snapshot deletes them

@@ -80,7 +80,7 @@ class LossReporter:
             losses.drop_recorded(lost)
         for each in lost:
             try:
-                await each.write_lost_markers()
+                await each.transactions.write_lost_markers()
             except (Unavailable, Refused) as error:
                 log.error("lost markers are written later partition=%s why=%s", each.tp, error)
         losses.clear_suspect_partitions({each.tp for each in lost} - {each.tp for each in losses.unreported})

@@ -64,7 +64,7 @@ class PossibleLosses:
         self.overstated = {each: ms for each, ms in overstated if self._is_overstated(each)}
         for replica in reported:
             if replica not in self.unreported:
-                replica.on_loss_reported()
+                replica.admission.on_loss_reported()
 
     def get_partition_image(self, tp: TopicPartition) -> PartitionImage | None:
         """Returns the partition that now has this name; None if there is none."""

@@ -360,7 +360,7 @@ class HostedReplicas:
             return
         self._events.on_lead(replica)
         try:
-            await replica.write_lost_markers()
+            await replica.transactions.write_lost_markers()
         except (Unavailable, Refused) as error:
             log.error("lost markers are written later partition=%s why=%s", lead.tp, error)
 
@@ -371,7 +371,7 @@ class HostedReplicas:
         if replica.restarted_at_cold_end or (lead.tp in self.losses.suspect_partitions and not lead.is_new):
             self.losses.add_unreported(replica)
             if is_unreported(known.loss, replica.leader_epoch, replica.epoch_start):
-                replica.block_appends()
+                replica.admission.block_appends()
             if known.stored_end == UNKNOWN_END:
                 now_ms, newest_ms = self._world.clock.wall_ms(), self.losses.unreported[replica]
                 replica.possible_loss = Loss(lead.leader_epoch, replica.epoch_start, now_ms, newest_ms)._asdict()

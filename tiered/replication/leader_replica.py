@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
 from tiered.cold.manifest import Manifest
-from tiered.compaction.cleanable_range import DELETE, CleanableRange, is_compacted
+from tiered.compaction.cleanable_range import CleanableRange
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.hot.batch_opening import open_in_thread
@@ -20,23 +19,24 @@ from tiered.hot.disk_log import DiskLog, LogAppendInfo
 from tiered.hot.validation import OpenedBatch, RecordsUnopened
 from tiered.ids import UNKNOWN_END, TopicId, TopicPartition
 from tiered.peers import DivergingEpoch, PartitionFetch
-from tiered.ports import Buffer, Clock
-from tiered.producers.verification import UnverifiedProducer, VerificationGuard
-from tiered.records.batch import decode_header
-from tiered.records.marker import TransactionMarker, encode_marker
-from tiered.records.model import ATTRIBUTES_END, HEADER_BYTES, PRODUCER, PRODUCER_AT, TRANSACTIONAL
+from tiered.ports import Clock
+from tiered.producers.verification import VerificationGuard
+from tiered.replication.append_admission import AppendAdmission
 from tiered.replication.become_leader import LeaderStart
 from tiered.replication.cold_tier import ColdTier
 from tiered.replication.disk_state import DiskState
 from tiered.replication.divergence import LeaderLog, validate_offset_and_epoch
 from tiered.replication.leader_reads import LeaderReads
 from tiered.replication.leader_state import LeaderState, ProposedIsr
+from tiered.replication.leader_transactions import LeaderTransactions
 from tiered.replication.read_result import FollowerReadResult, RecordBytes
+from tiered.replication.record_deletion import RecordDeletion
 from tiered.replication.replication_quota import ThrottledReplicas
 from tiered.replication.unified_log import UnifiedLog
 
 ACKS_ALL = -1
 """Producer acks: wait for every in-sync replica."""
+_ACKS = (ACKS_ALL, 0, 1)
 
 
 class LeaderEvents(Protocol):
@@ -72,18 +72,15 @@ class LeaderReplica:
 
     __slots__ = (
         "_clock",
-        "_deletion_event",
         "_disk",
         "_events",
-        "_has_controller_contact",
-        "_loss_reported",
-        "_lost_markers",
-        "_save_offsets",
         "_segments_seen",
         "_takeover_pending",
         "_throttled_replicas",
+        "admission",
         "cleanable_in_bucket",
         "cold",
+        "deletion",
         "epoch_start",
         "initial_cold_end_offset",
         "led_since_slot",
@@ -91,7 +88,6 @@ class LeaderReplica:
         "on_next_append",
         "partition",
         "partition_id",
-        "pending_deletions",
         "possible_loss",
         "reads",
         "restarted_at_cold_end",
@@ -100,6 +96,7 @@ class LeaderReplica:
         "topic_id",
         "tp",
         "traffic",
+        "transactions",
         "unified_log",
         "upload_problem",
     )
@@ -122,8 +119,13 @@ class LeaderReplica:
         self.unified_log = UnifiedLog(tp, topic_id, log, ports.cold, start.manifest)
         self.partition_id = self.unified_log.partition_id
         self.reads = LeaderReads(self.unified_log, state)
+        self.admission = AppendAdmission(self.unified_log, state, self.reads, ports.clock, ports.has_controller_contact)
+        self.deletion = RecordDeletion(self.unified_log, state, self.reads, self.admission, ports.save_offsets)
         self.traffic = log.traffic
         self.epoch_start = log.end_offset
+        self.transactions = LeaderTransactions(
+            log, self.epoch_start, self, self.admission, ports.clock, start.lost_markers
+        )
         self.led_since_slot = 0
         """Slot of the image by which this broker leads. It wrote no record of this leader epoch before."""
         self.upload_problem = ""
@@ -137,22 +139,10 @@ class LeaderReplica:
         """Called once, with the next append: the metadata log says that the whole log is in the bucket, which is no
         longer true then."""
         self._takeover_pending = start.takeover_pending
-        self._lost_markers = list(start.lost_markers)
-        """Markers that have to be written before any other record."""
         self._clock = ports.clock
         self._disk = ports.disk
         self._events = ports.events
-        self._has_controller_contact = ports.has_controller_contact
-        self._save_offsets = ports.save_offsets
         self._throttled_replicas = ThrottledReplicas()
-        self.pending_deletions = 0
-        """Number of `delete_records` callers that wait for followers: followers must then learn a new log start at
-        once."""
-        self._deletion_event: asyncio.Event | None = None
-        """Set, and replaced by a new event, whenever the condition of these callers may have become true. None while
-        nobody waits: an event takes as much memory as a tenth of a partition."""
-        self._loss_reported: asyncio.Event | None = None
-        """Set once the controller has recorded a loss; None if it has already, or if there is none to report."""
         self._segments_seen = log.segments.count
         if state.high_watermark:
             log.producers.txns.on_high_watermark(state.high_watermark)
@@ -220,38 +210,11 @@ class LeaderReplica:
     def commits_on_append(self) -> bool:
         """True if `append_now` commits what it writes: no other replica, fsync or report of a loss has to come
         first."""
-        return self.state.is_sole_member and not self.log.synced_entry.fsynced_only and self._loss_reported is None
-
-    # -- a loss that is not reported yet ------------------------------------------------------------------------------
-
-    @property
-    def has_unreported_loss(self) -> bool:
-        """True if records may be gone and the metadata log does not have the loss yet. No records are appended before
-        that: after a restart, the loss would be reported from an offset above the new records."""
-        return self._loss_reported is not None
-
-    def block_appends(self) -> None:
-        """Blocks appends until `on_loss_reported`."""
-        self._loss_reported = asyncio.Event()
-
-    def on_loss_reported(self) -> None:
-        """Ends the wait: the metadata log has the loss, or this broker stopped leading the partition."""
-        loss_reported, self._loss_reported = self._loss_reported, None
-        if loss_reported is not None:
-            loss_reported.set()
-
-    async def wait_loss_reported(self) -> None:
-        """Returns once no loss waits to be reported, or this broker stopped leading the partition."""
-        if self._loss_reported is not None:
-            await self._loss_reported.wait()
-
-    async def _wait_loss_reported_within(self, timeout_ms: int) -> int:
-        """Waits up to `timeout_ms` for the report of the loss; returns how many milliseconds of it are left."""
-        until_ns = self._clock.mono_ns() + timeout_ms * 1_000_000
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_ms / 1000):
-                await self.wait_loss_reported()
-        return max(0, (until_ns - self._clock.mono_ns()) // 1_000_000)
+        return (
+            self.state.is_sole_member
+            and not self.log.synced_entry.fsynced_only
+            and not self.admission.has_unreported_loss
+        )
 
     # -- produce ------------------------------------------------------------------------------------------------------
 
@@ -276,8 +239,8 @@ class LeaderReplica:
         NOT_ENOUGH_REPLICAS, NOT_ENOUGH_REPLICAS_AFTER_APPEND, KAFKA_STORAGE_ERROR (full or failed disk),
         REQUEST_TIMED_OUT (the records are in the log and may still be committed).
         """
-        if self._loss_reported is not None:
-            timeout_ms = await self._wait_loss_reported_within(timeout_ms)
+        if self.admission.has_unreported_loss:
+            timeout_ms = await self.admission.wait_loss_reported_within(timeout_ms)
         try:
             appended = self.append_now(data, acks, deep, guard, holder=holder)
         except RecordsUnopened:
@@ -304,47 +267,29 @@ class LeaderReplica:
         of this broker writes on behalf of a producer, without sequences. Raises `Refused` like `append`, but never
         REQUEST_TIMED_OUT; NOT_LEADER_OR_FOLLOWER while a loss waits to be reported; `RecordsUnopened` for a batch
         that a thread has to open first, whose result is `opened` then. New producers count for `holder`."""
-        self._check_takes_appends(acks)
-        self._append_lost_markers()
-        return self._append_checked(data, deep, guard, from_coordinator, opened, holder)
+        self.admission.check(acks_all=acks == ACKS_ALL)
+        if acks not in _ACKS:
+            raise Refused(Code.INVALID_REQUIRED_ACKS, f"acks={acks} is not -1, 0 or 1")
+        if self.transactions.lost_markers:
+            self.transactions.append_lost_markers()
+        return self.append_admitted(data, deep, guard, from_coordinator, opened, holder)
 
-    def _append_checked(
+    def append_admitted(
         self,
         data: bytearray | memoryview,
-        deep: bool,
-        guard: VerificationGuard | None,
-        from_coordinator: bool,
+        deep: bool = False,
+        guard: VerificationGuard | None = None,
+        from_coordinator: bool = False,
         opened: Sequence[OpenedBatch] = (),
         holder: str = "",
     ) -> LogAppendInfo:
+        """Writes batches that `append_now` has admitted, or a marker that comes before them."""
         appended = self._write(data, deep, guard, from_coordinator, opened, holder)
         if not self.log.synced_entry.fsynced_only:
             self._advance(appended.last_offset + 1)
         if self.reads.end_listeners:
             self.reads.end_listeners.notify()
         return appended
-
-    def _check_takes_appends(self, acks: int) -> None:
-        """Raises `Refused` if no append with these acks may be made now."""
-        if self.reads.stop_error is not None:
-            raise self.reads.stop_error
-        if self._loss_reported is not None:
-            why = f"records of {self.tp} may be lost, and the loss is not in the metadata log yet: retry"
-            raise Refused(Code.NOT_LEADER_OR_FOLLOWER, why)
-        if acks == ACKS_ALL:
-            self._require_controller_contact()
-            minimum = self.log.config.min_insync_replicas
-            if not self.state.has_min_isr(minimum):
-                why = f"{self.tp} has fewer than {minimum} in-sync replicas: {len(self.state.isr)}"
-                raise Refused(Code.NOT_ENOUGH_REPLICAS, why)
-        elif acks not in (0, 1):
-            raise Refused(Code.INVALID_REQUIRED_ACKS, f"acks={acks} is not -1, 0 or 1")
-
-    def _require_controller_contact(self) -> None:
-        """Raises `Refused` if another broker may lead the partition by now (R6)."""
-        if len(self.state.replicas) > 1 and not self._has_controller_contact():
-            why = f"no contact with the controller: another broker may lead {self.tp} by now"
-            raise Refused(Code.NOT_LEADER_OR_FOLLOWER, why)
 
     def is_committed(self, end: int) -> bool:
         """True if all records below `end` are committed."""
@@ -355,7 +300,7 @@ class LeaderReplica:
         the controller. A leader that was replaced uncleanly may learn that replicas left the ISR, before it learns of
         the next leader (R6). Raises `Refused` like `wait_committed`, and NOT_LEADER_OR_FOLLOWER."""
         await self.wait_committed(end, timeout_ms)
-        self._require_controller_contact()
+        self.admission.require_controller_contact()
 
     async def wait_committed(self, end: int, timeout_ms: int) -> None:
         """Returns once all records below `end` are committed. With `flush=ack` this method makes the fsync that this
@@ -379,98 +324,6 @@ class LeaderReplica:
             ) from None
         except Unavailable as error:
             raise Refused(Code.KAFKA_STORAGE_ERROR, f"the fsync of {self.tp} failed: {error}") from None
-
-    # -- transactions -------------------------------------------------------------------------------------------------
-
-    def needs_verification(self, records: Buffer) -> UnverifiedProducer | None:
-        """Returns the producer of produced records if they would begin a transaction here: its coordinator has to
-        confirm first that the partition belongs to the transaction. Looks at the first batch only, as a produce request
-        has one for each partition. Records that are no batch need no verification: `append_now` refuses them."""
-        if len(records) < HEADER_BYTES or not records[ATTRIBUTES_END - 1] & TRANSACTIONAL:
-            return None
-        producers = self.log.producers
-        if producers.has_ongoing_txn(*PRODUCER.unpack_from(records, PRODUCER_AT)):
-            return None
-        try:
-            head = decode_header(records)
-        except Corrupt:
-            return None
-        return producers.find_unverified(head)
-
-    def begin_verification(
-        self, producer_id: int, producer_epoch: int, base_sequence: int = 0, *, moves_epoch: bool = False
-    ) -> VerificationGuard:
-        """Returns a guard with which the producer may begin a transaction once its coordinator has confirmed it.
-        `end_verification` has to follow in any case. `moves_epoch`: the producer gets a new epoch with each
-        transaction."""
-        producer = UnverifiedProducer(producer_id, producer_epoch, base_sequence)
-        return self.log.producers.guards.begin(producer, moves_epoch)
-
-    def check_transaction(self, producer_id: int, epoch: int, guard: VerificationGuard | None) -> None:
-        """Raises `Refused` if `append_now` would refuse records of this transaction from a coordinator of this
-        broker."""
-        self._check_takes_appends(ACKS_ALL)
-        self.log.producers.check_transaction(producer_id, epoch, guard, self._clock.mono_ns() // 1_000_000)
-
-    def end_verification(self, guard: VerificationGuard) -> None:
-        """Gives back a guard, used or not."""
-        self.log.producers.guards.end(guard)
-
-    async def append_marker(
-        self, marker: TransactionMarker, *, timeout_ms: int = 30_000, may_wait: bool = True
-    ) -> None:
-        """Ends the transaction of a producer here: writes the marker unless it is in the log already. Returns once the
-        marker is committed. A repeated call changes nothing. `may_wait`: waits first until a loss is reported.
-
-        Raises `Refused` like `append` with acks=all, and INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED for a
-        marker that is too late.
-        """
-        if may_wait and self._loss_reported is not None:
-            timeout_ms = await self._wait_loss_reported_within(timeout_ms)
-        end = self.append_marker_now(marker)
-        if not self.is_committed(end):
-            await self.confirm_committed(end, timeout_ms)
-
-    def append_marker_now(self, marker: TransactionMarker) -> int:
-        """Writes the marker unless it is in the log already, without waiting. Returns the offset below which all
-        records have to be committed before the marker is. Raises `Refused` like `append_marker`, but never
-        REQUEST_TIMED_OUT."""
-        self._check_takes_appends(ACKS_ALL)
-        self._append_lost_markers()
-        is_due = self.log.producers.is_marker_due(marker)
-        return self._write_marker(marker) if is_due else self.find_marker_end(marker.producer_id)
-
-    def _write_marker(self, marker: TransactionMarker) -> int:
-        """Every marker comes to the log this way. Returns the offset behind it."""
-        data = encode_marker(marker, self._clock.wall_ms())
-        return self._append_checked(data, deep=False, guard=None, from_coordinator=True).last_offset + 1
-
-    async def write_lost_markers(self) -> None:
-        """Writes the markers of cold transactions that all disks have lost. Call this at the start of the leadership,
-        and once a loss is reported.
-
-        Raises `Refused` or `Unavailable` if the disk is full or failed. The next append then writes the markers, or the
-        rule for orphaned transactions does.
-        """
-        if self._lost_markers and self._loss_reported is None and self.reads.stop_error is None:
-            self._append_lost_markers()
-            if self.log.synced_entry.fsynced_only:
-                await self.flush()
-
-    def _append_lost_markers(self) -> None:
-        """Writes them without waiting. A transaction that its producer begins before would be taken for theirs."""
-        while self._lost_markers:
-            self._write_marker(self._lost_markers[0])
-            del self._lost_markers[0]
-
-    def find_marker_end(self, producer_id: int) -> int:
-        """Returns the offset below which all records have to be committed before the last marker of a producer is. The
-        log end would move on with each append, and a caller that tries again would wait for later records each time.
-
-        A marker of which only a producer snapshot knows is older than this leader epoch.
-        """
-        producer = self.log.producers.get(producer_id)
-        return producer.marker_end if producer is not None and producer.marker_end >= 0 else self.epoch_start
 
     # -- the log ------------------------------------------------------------------------------------------------------
 
@@ -523,9 +376,8 @@ class LeaderReplica:
     def _advance(self, position: int) -> None:
         if not self.state.advance(position, self.log.config.min_insync_replicas):
             return
-        high_watermark = self.state.high_watermark
-        self.log.producers.txns.on_high_watermark(high_watermark)
-        self.reads.on_high_watermark(high_watermark)
+        self.log.producers.txns.on_high_watermark(self.state.high_watermark)
+        self.reads.on_high_watermark(self.state.high_watermark)
 
     def _on_high_watermark(self) -> None:
         """Handles a new high watermark that followers brought about."""
@@ -609,7 +461,7 @@ class LeaderReplica:
             raise Refused(Code.STALE_BROKER_EPOCH, f"{self.tp}: {error}") from None
         if moved:
             self._on_high_watermark()
-        self._wake_deletions()
+        self.deletion.wake()
         if broker not in state.isr and state.can_join_isr(broker):
             self._events.on_follower_caught_up(self)
 
@@ -619,108 +471,27 @@ class LeaderReplica:
         """Takes over an ISR from the metadata log, of the same leader epoch."""
         if self.state.apply_isr(isr, replicas, partition_epoch, self.log.config.min_insync_replicas):
             self._on_high_watermark()
-        self._wake_deletions()
+        self.deletion.wake()
         self._wake_if_below_min_isr()
 
     def reject_isr_change(self, proposed: ProposedIsr) -> None:
         """Notes that the controller refused an ISR change."""
         if self.state.reject_isr_change(proposed, self.log.config.min_insync_replicas):
             self._on_high_watermark()
-        self._wake_deletions()
+        self.deletion.wake()
 
     def on_config_changed(self) -> None:
         """Applies new topic settings: fewer in-sync replicas may be enough or more may be needed, and records that are
         not fsynced may count from now on."""
         self._advance(self.state.end if self.log.synced_entry.fsynced_only else self.log.end_offset)
-        self._wake_deletions()
+        self.deletion.wake()
         self._wake_if_below_min_isr()
 
     def _wake_if_below_min_isr(self) -> None:
         if not self.state.has_min_isr(self.log.config.min_insync_replicas):
             self.reads.wake_all()
 
-    # -- deletion, takeover, resignation ------------------------------------------------------------------------------
-
-    async def delete_records(self, before: int) -> int:
-        """Moves the log start offset to `before` (-1: the high watermark). Returns the log start offset once no later
-        leader can serve records below `before`. A caller that gives up earlier leaves the deletion in progress.
-
-        Raises `Refused`: OFFSET_OUT_OF_RANGE beyond the high watermark, or the reason why this broker stopped leading
-        the partition. Raises `Fenced` and `Unavailable` (the bucket or the disk).
-        """
-        return await self.finish_deletion(await self.start_deletion(before))
-
-    async def start_deletion(self, before: int) -> int:
-        """The part of `delete_records` that may change the manifest. Returns the offset for `finish_deletion`."""
-        before = self.high_watermark if before == -1 else before
-        if not 0 <= before <= self.high_watermark:
-            raise Refused(
-                Code.OFFSET_OUT_OF_RANGE,
-                f"offset {before} of {self.tp} is beyond the high watermark {self.high_watermark}",
-            )
-        if is_compacted(self.config) and DELETE not in self.config.cleanup_policy:
-            raise Refused(
-                Code.POLICY_VIOLATION,
-                f"records of {self.tp} are not deleted: its cleanup.policy is compact without delete",
-            )
-        self._require_controller_contact()
-        manifest = self.manifest
-        tiered = self.config.remote_storage_enable or manifest is not None
-        if tiered and before > (manifest.log_start_offset if manifest is not None else 0):
-            manifest = manifest or await self.cold.manifests.take_over(self.partition_id, self.topic, self.leader_epoch)
-            moved = await self.cold.collector.advance_start(manifest, self.leader_epoch, before)
-            self.unified_log.update_manifest(moved)
-        self.advance_start(before)
-        self.state.record_deletion(before)  # not earlier: a failed put must keep no follower out of the ISR
-        return before
-
-    async def finish_deletion(self, before: int) -> int:
-        """The part of `delete_records` that waits for the disk and for followers. Partitions that wait together share
-        one write of the offsets. Returns the offset below which no later leader serves a record: retention may have
-        moved the log start of this leader further meanwhile."""
-        if self.manifest is None and self.log.checkpointed_start_offset < before:
-            await self._save_offsets()
-        await self._wait_deleted(before)
-        return self.state.low_watermark(self.log_start_offset)
-
-    def advance_start(self, before: int) -> None:
-        """Stops serving records below `before`. Later leaders need not know of it. Raises `Refused` if another broker
-        leads the partition, or may."""
-        if self.reads.stop_error is not None:
-            raise self.reads.stop_error
-        self._require_controller_contact()
-        if before > self.log.start_offset:
-            self.log.advance_start(before)
-
-    async def _wait_deleted(self, before: int) -> None:
-        """Returns once every member of the ISR, from which the next leader comes, knows under this leader epoch that
-        the log starts at `before`. A member that follows another leader does not say so to this one, and may have read
-        the manifest before the deletion."""
-        if not self._is_deleted(before):
-            self.pending_deletions += 1
-            try:
-                self.reads.end_listeners.notify()
-                while not self._is_deleted(before):
-                    if self._deletion_event is None:
-                        self._deletion_event = asyncio.Event()
-                    await self._deletion_event.wait()
-            finally:
-                self.pending_deletions -= 1
-        if self.reads.stop_error is not None:
-            raise self.reads.stop_error
-        self._require_controller_contact()
-
-    def _is_deleted(self, before: int) -> bool:
-        """True if no caller has to wait for the deletion any longer. A member that left the ISR while it was below
-        `min.insync.replicas` may lead too, and may have read the manifest before the deletion."""
-        if self.reads.stop_error is not None:
-            return True
-        return self.state.has_min_isr(self.log.config.min_insync_replicas) and self.state.is_deleted_on_isr(before)
-
-    def _wake_deletions(self) -> None:
-        event, self._deletion_event = self._deletion_event, None
-        if event is not None:
-            event.set()
+    # -- takeover, resignation ----------------------------------------------------------------------------------------
 
     async def take_over_manifest(self) -> Manifest:
         """Returns the manifest under the epoch of this leader. Under another epoch nothing is uploaded, deleted, swept
@@ -745,8 +516,8 @@ class LeaderReplica:
 
     def resign(self, why: Refused) -> None:
         """Stops serving: every caller gets `why`, those that already wait included."""
-        self.on_loss_reported()
-        self._wake_deletions()
+        self.admission.on_loss_reported()
+        self.deletion.wake()
         self.log.producers.guards.clear()
         self.reads.stop(why)
 

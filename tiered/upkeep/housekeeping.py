@@ -171,7 +171,7 @@ class Housekeeping:
         if isinstance(replica, FollowerReplica):
             await replica.apply_local_retention()
         else:
-            await replica.write_lost_markers()
+            await replica.transactions.write_lost_markers()
 
     async def delete_dropped_logs(self) -> None:
         """Deletes the files of deleted topics soon after their delay is over.

@@ -23,7 +23,7 @@ async def test_checkpoints_of_a_deleted_topic_do_not_apply_to_the_next_one(rig: 
     await rig.start()
     replica = await create_local_topic(rig)
     await fill(replica, 30)
-    await replica.delete_records(20)
+    await replica.deletion.delete_records(20)
     await replica.flush()
     await rig.broker.hosted_replicas.save_offsets()
     if between == "a clean stop":
@@ -44,7 +44,7 @@ def test_log_that_lost_all_records_continues_at_its_start(seed: int) -> None:
         await rig.start()
         replica = await create_local_topic(rig)
         await fill(replica, 30)
-        await replica.delete_records(20)
+        await replica.deletion.delete_records(20)
         await rig.broker.hosted_replicas.save_offsets()
         await rig.crash(rig.machine.power_cut)
         again = (await rig.start()).leader_replica("t", 0)
@@ -66,7 +66,7 @@ async def test_notes_of_a_log_that_a_start_could_not_open_stay(rig: SimBrokerRig
     await rig.start()
     replica = await create_local_topic(rig)
     await fill(replica, 30)
-    await replica.delete_records(20)
+    await replica.deletion.delete_records(20)
     await rig.crash(rig.machine.kill)
     rig.machine.disk.faults.append(DiskFault("open", "log/t-0/0", "EMFILE", times=-1))
     await rig.start()
@@ -91,7 +91,7 @@ async def test_log_that_is_opened_again_starts_where_it_did(rig: SimBrokerRig, *
     await rig.start()
     replica = await create_local_topic(rig)
     await fill(replica, 30)
-    await replica.delete_records(20)
+    await replica.deletion.delete_records(20)
     store, topic = rig.broker.hosted_replicas.log_store, rig.broker.image.topics["t"]
     store.close_broken(replica.tp)
     if is_saved:

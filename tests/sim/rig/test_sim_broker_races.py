@@ -284,7 +284,7 @@ async def test_new_log_ignores_checkpoints_of_an_earlier_topic_of_its_name(rig: 
     await rig.start()
     replica = await rig.create(remote_storage_enable="false")
     await fill(replica, 6)
-    await replica.delete_records(5)
+    await replica.deletion.delete_records(5)
     await rig.broker.hosted_replicas.save_offsets()
     await rig.crash(rig.machine.kill)
     disk = rig.machine.disk

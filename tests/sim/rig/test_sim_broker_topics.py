@@ -316,11 +316,11 @@ async def test_deleted_records_stay_deleted(rig: SimBrokerRig) -> None:
     await fill(replica, 10)
     await rig.wait_until(lambda: replica.cold_end_offset == 9)
     before = replica.manifest
-    assert await replica.delete_records(4) == 4
+    assert await replica.deletion.delete_records(4) == 4
     with pytest.raises(Refused):
         await replica.reads.read(3, 1000)
     with pytest.raises(Refused):
-        await replica.delete_records(11)
+        await replica.deletion.delete_records(11)
     assert await read_values(replica, 4) == numbers(4, 10)
     assert before is not None
     replica.unified_log.update_manifest(before)  # as an upload does whose answer comes late
@@ -328,7 +328,7 @@ async def test_deleted_records_stay_deleted(rig: SimBrokerRig) -> None:
     await rig.crash(rig.machine.lose_disk)
     again = (await rig.start()).leader_replica("t", 0)
     assert again.log_start_offset == 4
-    assert await again.delete_records(-1) == again.high_watermark
+    assert await again.deletion.delete_records(-1) == again.high_watermark
     await rig.stop()
 
 

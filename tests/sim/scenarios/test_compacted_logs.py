@@ -272,10 +272,10 @@ async def test_follower_copies_a_transaction_again_whose_marker_is_gone(
     await three.wait_until(lambda: log_of(hit).end_offset == leader.log.end_offset, SECONDS)
     await hit.kill()
     await three.wait_until(lambda: len(leader.state.isr) == 2, SECONDS)
-    await leader.append_marker(TransactionMarker(7, 0, commit=False, coordinator_epoch=1))
+    await leader.transactions.append_marker(TransactionMarker(7, 0, commit=False, coordinator_epoch=1))
     marker = leader.log.end_offset - 1
     await write_in_transaction(leader, b"other", b"1")
-    await leader.append_marker(TransactionMarker(7, 0, commit=True, coordinator_epoch=1))
+    await leader.transactions.append_marker(TransactionMarker(7, 0, commit=True, coordinator_epoch=1))
     cleaner = leader_of(three).node.log_cleaner
     for _ in range(4):
         written += await write(leader, 10 * KEYS, 1)  # of k0 only

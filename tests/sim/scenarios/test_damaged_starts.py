@@ -340,7 +340,7 @@ async def test_retry_is_known_after_a_kill_behind_a_marker(rig: SimBrokerRig) ->
     replica = rig.broker.leader_replica("t", 0)
     await producers.retry_all(replica)
     for marker in markers:
-        await replica.append_marker(marker)
+        await replica.transactions.append_marker(marker)
     assert replica.log.end_offset == end == 9 + len(markers)
     await rig.stop()
 
@@ -387,7 +387,7 @@ async def test_damage_below_the_log_start_is_no_loss(rig: SimBrokerRig) -> None:
     replica = await rig.create("t", 1, flush="ack", index_interval_bytes="1", remote_storage_enable="false", **BIG)
     await fill(replica, 6)
     await replica.flush()
-    assert await replica.delete_records(-1) == 6
+    assert await replica.deletion.delete_records(-1) == 6
     await rig.broker.hosted_replicas.save_offsets()
     await asyncio.sleep(5)
     await rig.crash(rig.machine.power_cut)
@@ -468,7 +468,7 @@ async def test_records_below_a_lost_log_start_have_their_epochs(rig: SimBrokerRi
     await fill(replica, 5)
     rig.machine.disk.faults.append(DiskFault("rename", LOG_STARTS, "EMFILE", times=-1))
     with suppress(Refused, Unavailable, TimeoutError):
-        await asyncio.wait_for(replica.delete_records(-1), 5)
+        await asyncio.wait_for(replica.deletion.delete_records(-1), 5)
     await rig.stop()
     rig.machine.kill()
     rig.machine.disk.faults.clear()

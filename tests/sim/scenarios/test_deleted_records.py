@@ -46,7 +46,7 @@ async def wait_next_leader(three: ThreeBrokers, former: SimBroker) -> LeaderRepl
 async def test_deletion_outlives_the_leaders_process(three: ThreeBrokers, *, tiered: str) -> None:
     await write_records(three, 3, min_insync_replicas="2", remote_storage_enable=tiered)
     leader, hit = await wait_leader(three), leader_of(three)
-    assert await leader.delete_records(DELETED) == DELETED
+    assert await leader.deletion.delete_records(DELETED) == DELETED
     assert {copy.log.start_offset for copy in follower_replicas(three)} == {DELETED}
     await crash([hit], SimMachine.kill)
     again = await wait_next_leader(three, hit)
@@ -59,7 +59,7 @@ async def test_deletion_outlives_the_leaders_process(three: ThreeBrokers, *, tie
 async def test_followers_save_a_log_start_unless_a_manifest_has_it(three: ThreeBrokers, *, tiered: str) -> None:
     await write_records(three, 3, min_insync_replicas="2", remote_storage_enable=tiered)
     leader = await wait_leader(three)
-    assert await leader.delete_records(DELETED) == DELETED
+    assert await leader.deletion.delete_records(DELETED) == DELETED
     assert (leader.manifest is not None) == (tiered == "true")
     saved = 0 if leader.manifest is not None else DELETED
     assert {copy.log.checkpointed_start_offset for copy in follower_replicas(three)} == {saved}
@@ -69,7 +69,7 @@ async def test_followers_save_a_log_start_unless_a_manifest_has_it(three: ThreeB
 @run_by(run_scenario)
 async def test_deletion_outlives_all_processes(three: ThreeBrokers, *, tiered: str) -> None:
     await write_records(three, 3, min_insync_replicas="2", remote_storage_enable=tiered)
-    assert await (await wait_leader(three)).delete_records(DELETED) == DELETED
+    assert await (await wait_leader(three)).deletion.delete_records(DELETED) == DELETED
     await crash(list(three.brokers.values()), SimMachine.kill)
     await asyncio.gather(*(each.start() for each in three.brokers.values()))
     again = await wait_leader(three)
@@ -96,7 +96,7 @@ async def test_deletion_right_after_tiering_is_turned_off_outlives_all_processes
     if not late:
         await change
         await three.wait_until(lambda: not any(map(is_tiered, follower_replicas(three))), SECONDS)
-    assert await leader.delete_records(DELETED) == DELETED
+    assert await leader.deletion.delete_records(DELETED) == DELETED
     assert leader.manifest is None and [is_tiered(copy) for copy in follower_replicas(three)] == [late] * 2
     await crash(list(three.brokers.values()), SimMachine.kill)
     change.cancel()
@@ -113,7 +113,7 @@ def is_tiered(copy: FollowerReplica) -> bool:
 @run_by(run_scenario)
 async def test_deletion_with_flush_ack_outlives_the_power_of_all(three: ThreeBrokers) -> None:
     await write_records(three, 3, min_insync_replicas="2", remote_storage_enable="false", flush="ack")
-    assert await (await wait_leader(three)).delete_records(DELETED) == DELETED
+    assert await (await wait_leader(three)).deletion.delete_records(DELETED) == DELETED
     await crash(list(three.brokers.values()), SimMachine.power_cut)
     await asyncio.gather(*(each.start() for each in three.brokers.values()))
     again = await wait_leader(three)
@@ -125,7 +125,7 @@ async def test_deletion_with_flush_ack_outlives_the_power_of_all(three: ThreeBro
 async def test_deletion_of_the_only_replica_outlives_its_process(three: ThreeBrokers) -> None:
     await write_records(three, 1, remote_storage_enable="false")
     hit = leader_of(three)
-    assert await (await wait_leader(three)).delete_records(DELETED) == DELETED
+    assert await (await wait_leader(three)).deletion.delete_records(DELETED) == DELETED
     await crash([hit], SimMachine.kill)
     await hit.start()
     assert (await wait_leader(three)).log_start_offset == DELETED
@@ -138,7 +138,7 @@ async def test_deletion_ends_a_followers_waiting_fetch_at_once(three: ThreeBroke
     leader = await wait_leader(three)
     await asyncio.sleep(2)  # all fetches wait at the leader
     began = three.now
-    await leader.delete_records(DELETED)
+    await leader.deletion.delete_records(DELETED)
     wait = leader_of(three).node.settings.replica_fetch_wait_max_ms / 1000
     assert three.now - began < wait / 4
 
@@ -153,9 +153,9 @@ async def test_deletion_waits_until_a_cut_off_follower_left_the_isr(three: Three
     cut.machine.kill()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.001):
-            await leader.delete_records(DELETED)
+            await leader.deletion.delete_records(DELETED)
     assert copy is not None and copy.log.start_offset == 0
-    await leader.delete_records(DELETED)
+    await leader.deletion.delete_records(DELETED)
     assert cut not in isr_brokers(three)
     await cut.clear()
     await cut.start()
@@ -172,7 +172,7 @@ async def test_follower_that_joins_later_cannot_bring_deleted_records_back(three
     away, other = [each for each in three.brokers.values() if each is not leads]
     await crash([away], SimMachine.kill)
     await three.wait_until(lambda: away not in isr_brokers(three), SECONDS)
-    assert await (await wait_leader(three)).delete_records(DELETED) == DELETED
+    assert await (await wait_leader(three)).deletion.delete_records(DELETED) == DELETED
     await away.start()
     await three.wait_until(lambda: away in isr_brokers(three), SECONDS)
     await crash([other], SimMachine.kill)
@@ -195,7 +195,7 @@ def test_deletion_below_min_insync_replicas_is_not_acknowledged(tiered: str) -> 
         await three.wait_until(lambda: isr_brokers(three) == [leads], SECONDS)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(60):
-                await leader.delete_records(DELETED)
+                await leader.deletion.delete_records(DELETED)
         await crash([leads], SimMachine.kill)
         await other.start()
         await three.wait_until(lambda: bool(three.controller_ids()) and leader_of(three) is other, SECONDS)
@@ -213,7 +213,7 @@ async def test_deletion_of_a_leader_without_the_controller_is_not_answered(three
     await create_filled_topic(three, [a, b], 1, tiered=False)
     for source, target in ((a, b), (b, a), (c, a)):
         three.network.cut(source.name, target.name)
-    deleting = asyncio.ensure_future(a.node.leader_replica(*AT).delete_records(3))
+    deleting = asyncio.ensure_future(a.node.leader_replica(*AT).deletion.delete_records(3))
     await three.wait_until(lambda: not a.node.cluster.has_controller_contact, 2 * SESSION)
     assert not deleting.done()
     for source, target in ((a, b), (b, a)):
@@ -229,7 +229,7 @@ async def test_deletion_refused_by_the_bucket_blocks_no_isr_join(three: ThreeBro
     leader, hit = await wait_leader(three), leader_of(three)
     hit.machine.faults.outage = True
     with pytest.raises(Unavailable):
-        await leader.delete_records(DELETED)
+        await leader.deletion.delete_records(DELETED)
     assert leader.log_start_offset == 0
     hit.machine.faults.outage = False
     back = next(each for each in three.others() if each is not hit)
@@ -237,4 +237,4 @@ async def test_deletion_refused_by_the_bucket_blocks_no_isr_join(three: ThreeBro
     await three.wait_until(lambda: back not in isr_brokers(three), SECONDS)
     await back.start()
     await three.wait_until(lambda: back in isr_brokers(three), SECONDS)
-    assert await leader.delete_records(DELETED) == DELETED == leader.log_start_offset
+    assert await leader.deletion.delete_records(DELETED) == DELETED == leader.log_start_offset

@@ -245,12 +245,12 @@ async def test_deletion_is_complete_once_every_member_knows_of_it(of: Followers)
         of.fetch(node, end)
     of.write(1)
     with pytest.raises(Refused) as refused:
-        await of.leader.delete_records(end + 1)
+        await of.leader.deletion.delete_records(end + 1)
     assert refused.value.code is Code.OFFSET_OUT_OF_RANGE, "it is not committed"
     end = of.leader.log.end_offset
     for node in (TWO, THREE):
         of.fetch(node, end)
-    deleting = asyncio.ensure_future(of.leader.delete_records(4))
+    deleting = asyncio.ensure_future(of.leader.deletion.delete_records(4))
     await asyncio.sleep(1)
     of.fetch(TWO, end, log_start=4)
     await asyncio.sleep(1)
@@ -275,7 +275,7 @@ async def test_deletion_that_waits_is_refused_once_another_broker_leads(of: Foll
     end = of.write(6)
     for node in (TWO, THREE):
         of.fetch(node, end)
-    deleting = asyncio.ensure_future(of.leader.delete_records(4))
+    deleting = asyncio.ensure_future(of.leader.deletion.delete_records(4))
     await asyncio.sleep(1)
     assert not deleting.done()
     await of.lead_next(TWO)

@@ -119,14 +119,14 @@ async def test_requests_wait_while_a_loss_is_reported(three: ThreeBrokers) -> No
     await controller.node.submit(CreateTopic("t", assignments=[[broker.node_id]]))
     await three.wait_until(lambda: is_leading(broker, controller), 5)
     replica = broker.node.leader_replica("t", 0)
-    replica.block_appends()
-    assert replica.has_unreported_loss and not replica.commits_on_append
+    replica.admission.block_appends()
+    assert replica.admission.has_unreported_loss and not replica.commits_on_append
     waiting = [asyncio.create_task(replica.append(batch([value]))) for value in (b"v", b"w")]
     await asyncio.sleep(1)
     assert not any(each.done() for each in waiting) and replica.log.end_offset == 0
-    replica.on_loss_reported()
+    replica.admission.on_loss_reported()
     assert [(await each).base_offset for each in waiting] == [0, 1] and replica.commits_on_append
-    replica.block_appends()
+    replica.admission.block_appends()
     late = asyncio.create_task(replica.append(batch([b"x"])))
     await asyncio.sleep(0)
     broker.node.hosted_replicas.resign(AT, Refused(Code.NOT_LEADER_OR_FOLLOWER, "another one leads it"))
@@ -161,7 +161,7 @@ async def test_groups_are_loaded_once_their_log_takes_records(three: ThreeBroker
 
     def is_loaded() -> bool:
         led = [each for each in broker.node.hosted_replicas.list_leaders() if each.topic == OFFSETS_TOPIC]
-        return bool(led) and not led[0].has_unreported_loss
+        return bool(led) and not led[0].admission.has_unreported_loss
 
     await three.wait_until(is_loaded, 20)
     await asyncio.sleep(1)
@@ -259,7 +259,7 @@ async def test_leader_elected_long_after_its_start_reports_its_loss_at_once(thre
     assert now.leader == NO_LEADER and now.last_known == (hit.node_id,)
     again = await wait_leader(three)
     assert again.state.node_id == hit.node_id
-    await three.wait_until(lambda: not again.has_unreported_loss, 0.1)
+    await three.wait_until(lambda: not again.admission.has_unreported_loss, 0.1)
     assert explain(again)["possible_loss"]["from_offset"] == again.epoch_start > COUNT
 
 

@@ -90,7 +90,7 @@ async def test_deleted_records_stay_deleted_under_the_next_leader(of: Judged) ->
     await of.wait_isr(a, b)
     await upload_all(of, a)
     of.model.requested_start = lambda tp: 4
-    assert await of.leader(a).delete_records(4) == 4
+    assert await of.leader(a).deletion.delete_records(4) == 4
     await of.kill(b)
     await of.wait_isr(a)
     await of.kill(a)

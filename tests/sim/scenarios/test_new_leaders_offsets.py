@@ -128,7 +128,7 @@ async def test_end_of_a_deleted_epoch_is_where_the_next_one_began(rig: SimBroker
     await fill(replica, 4, 6)
     replica.roll()
     await rig.wait_until(lambda: replica.cold_end_offset == 10)
-    assert await replica.delete_records(8) == 8
+    assert await replica.deletion.delete_records(8) == 8
     await fill(replica, 1, 10)
     assert replica.log.epochs.lineage[0][0] > 0
     assert await end_offset_for_epoch(replica, 0) == (0, 6)

@@ -274,7 +274,7 @@ class Lost:
         await self.away.start()
         await self.three.wait_until(self.is_led(self.away, AT), SECONDS)
         replica = self.away.node.leader_replica("t", 0)
-        await replica.wait_loss_reported()
+        await replica.admission.wait_loss_reported()
         while replica.log.end_offset < WRITTEN + 5:
             await replica.append(batch([b"new"]))
         assert self.away.node.image.losses[PartitionId(replica.topic_id, 0)][-1].from_offset == SYNCED

@@ -165,7 +165,7 @@ def test_marker_of_an_earlier_coordinator_ends_no_later_transaction(version: int
         assert replica is not None
         marker = TransactionMarker(due.producer_id, due.producer_epoch, due.commit, coordinator_epoch, due.version)
         with pytest.raises(Refused) as refused:
-            await replica.append_marker(marker)
+            await replica.transactions.append_marker(marker)
         expected = Code.INVALID_PRODUCER_EPOCH if version else Code.TRANSACTION_COORDINATOR_FENCED
         assert refused.value.code is expected
         assert replica.log.first_unstable_offset < replica.log.end_offset, "the next transaction is open"

@@ -131,10 +131,10 @@ class SimProducer:
                 base_sequence=sequence, transactional=True,
             )
         )  # fmt: skip
-        unverified = replica.needs_verification(data)
+        unverified = replica.transactions.needs_verification(data)
         guard: VerificationGuard | None = None
         if unverified is not None:
-            guard = replica.begin_verification(*unverified, moves_epoch=self.version >= 2)
+            guard = replica.transactions.begin_verification(*unverified, moves_epoch=self.version >= 2)
             node = self.three.brokers[replica.state.node_id].node
             asked = TransactionPartitions(self.name, self.producer_id, self.epoch, self.version < 2, [replica.tp])
             code = (await node.transaction_verification.query(asked))[replica.tp]

@@ -36,9 +36,9 @@ class PendingOffsets:
 
 
 def begin_transaction(leader: LeaderReplica) -> None:
-    guard = leader.begin_verification(PRODUCER, 0)
+    guard = leader.transactions.begin_verification(PRODUCER, 0)
     leader.append_now(transactional_batch(PRODUCER, 0, epoch=0), ACKS_ALL, guard=guard)
-    leader.end_verification(guard)
+    leader.transactions.end_verification(guard)
 
 
 async def lead(rig: ReplicationRig, tp: TopicPartition = TP, epoch: int = 0) -> tuple[LeaderReplica, MarkerWriter]:
@@ -74,14 +74,14 @@ async def test_only_a_decided_marker_waits_for_the_report_of_a_loss(
     """After a wait, records of a later transaction may be there: the others end what their caller has looked at."""
     leader, writer = await lead(rig)
     begin_transaction(leader)
-    leader.block_appends()
+    leader.admission.block_appends()
     decided = asyncio.create_task(writer.try_write(MarkerDue(TP, ABORT)))
     await asyncio.sleep(0.1)
     with pytest.raises(Refused) as refused:
         await writer.write(MarkerDue(TP, ABORT, reason))
     assert refused.value.code is Code.NOT_LEADER_OR_FOLLOWER and not decided.done()
     assert await writer.try_write(MarkerDue(TP, ABORT, reason)) is Code.NOT_LEADER_OR_FOLLOWER
-    leader.on_loss_reported()
+    leader.admission.on_loss_reported()
     assert await decided is Code.NONE and leader.log.end_offset == 2
 
 

@@ -125,7 +125,7 @@ async def test_gap_between_snapshot_and_log_is_reported(rig: ReplicationRig) -> 
     own = snapshot_store(rig)
     name = SnapshotName(GROUP_SNAPSHOTS, replica.partition_id, 0, 2)
     await own.write(name, [record(1)])
-    await replica.delete_records(5)
+    await replica.deletion.delete_records(5)
     shard = GroupShard(GroupSettings(), lambda: "id")
     base = PreviousSnapshot(name, None, (name,))
     loaded = await load_shard(replica, shard, own, lambda: base, rig.clock)

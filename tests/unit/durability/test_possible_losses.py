@@ -46,9 +46,9 @@ async def test_loss_is_due_until_the_metadata_log_has_it(rig: ReplicationRig, *,
     losses = PossibleLosses(make_view(image))
     losses.add_unreported(replica)
     assert losses.report_due.is_set() and losses.has_any_to_report
-    replica.block_appends()
+    replica.admission.block_appends()
     losses.drop_recorded([replica])
-    assert ([*losses.unreported] == [replica]) is is_due is replica.has_unreported_loss
+    assert ([*losses.unreported] == [replica]) is is_due is replica.admission.has_unreported_loss
 
 
 @in_rig(ReplicationRig)

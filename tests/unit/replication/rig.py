@@ -156,8 +156,8 @@ class BrokerRig:
             LeaderPorts(self.cold, self.clock, self.state, self.events, lambda: True, self.save_offsets),
         )  # fmt: skip
         if is_loss_unreported:
-            leader.block_appends()
-        await leader.write_lost_markers()
+            leader.admission.block_appends()
+        await leader.transactions.write_lost_markers()
         return leader
 
 

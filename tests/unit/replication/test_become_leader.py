@@ -69,7 +69,7 @@ async def test_deleted_records_stay_deleted_under_the_next_leader(rig: Replicati
         append_batch(first, number)
         append_batch(second, number)
     await upload(first)
-    await first.delete_records(7)
+    await first.deletion.delete_records(7)
     new_leader = await rig.brokers[2].lead(1, [2], previous_leader=past)
     assert new_leader.log.start_offset == new_leader.log_start_offset == 7
 

@@ -58,7 +58,7 @@ async def test_in_sync_leader_knows_late_manifest_changes_after_one_pass(cluster
     assert (second.manifest is not None) == known
     await wait_until(lambda: first.is_stopped)
     with pytest.raises(Refused):
-        await first.delete_records(30)  # it is done all the same, and nobody may rely on that
+        await first.deletion.delete_records(30)  # it is done all the same, and nobody may rely on that
     broker = cluster.members[second.state.node_id].broker
     tiering = Tiering(
         Settings(),
@@ -92,9 +92,9 @@ async def test_deposed_leader_with_controller_contact_completes_no_deletion(
     second = await wait_for_leader(cluster)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(60):
-            await first.delete_records(30)
+            await first.deletion.delete_records(30)
     assert second.log_start_offset == 0, "so nobody may have been told of the deletion"
-    assert first.pending_deletions == 0
+    assert first.deletion.waiting == 0
 
 
 @in_rig(ThreeBrokers)
@@ -107,10 +107,10 @@ async def test_leader_without_controller_contact_deletes_no_records(
     for number in range(40):
         await first.append(batch(number), acks=ACKS_ALL)
     monkeypatch.setattr(cluster.members[cluster.partition.leader], "receive_image", lambda image: None)
-    monkeypatch.setattr(first, "_has_controller_contact", lambda: False)
+    monkeypatch.setattr(first.admission, "_has_controller_contact", lambda: False)
     await cluster.fence(first.state.node_id)
     with pytest.raises(Refused, match="no contact with the controller"):
-        await first.delete_records(30)
+        await first.deletion.delete_records(30)
     assert (await wait_for_leader(cluster)).log_start_offset == 0
 
 

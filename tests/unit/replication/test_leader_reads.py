@@ -108,7 +108,7 @@ async def test_cold_records_are_read_from_the_bucket_and_deleted_ones_nowhere(ri
     await replica.log.drop_local_below(manifest.cold_end_offset)
     assert replica.reads.read_now(0, 1 << 20) is None, "only the bucket can answer"
     assert read_bytes((await replica.reads.read(0, 1)).data)[:8] == bytes(8)
-    await replica.delete_records(10)
+    await replica.deletion.delete_records(10)
     with pytest.raises(Refused) as refused:
         replica.reads.read_now(9, 1)
     assert refused.value.code is Code.OFFSET_OUT_OF_RANGE

@@ -225,12 +225,12 @@ async def test_leader_without_controller_contact_acknowledges_nothing(rig: Repli
     """Another broker may lead by now (R6). A sole replica needs no contact, because no other broker could lead."""
     for replicas, code in (([1, 2], Code.NOT_LEADER_OR_FOLLOWER), ([1, 2, 3], Code.NOT_LEADER_OR_FOLLOWER)):
         replica = await rig.brokers[1].lead(0, [1], replicas)
-        replica._has_controller_contact = lambda: False
+        replica.admission._has_controller_contact = lambda: False
         with pytest.raises(Refused) as refused:
             append_batch(replica, 0, acks=ACKS_ALL)
         assert refused.value.code is code and replica.log.end_offset == 0
     alone = await rig.brokers[1].lead(0, [1], [1])
-    alone._has_controller_contact = lambda: False
+    alone.admission._has_controller_contact = lambda: False
     assert append_batch(alone, 0, acks=ACKS_ALL) == 1
 
 
@@ -242,7 +242,7 @@ async def test_waiting_records_are_refused_once_contact_is_lost(rig: Replication
     appending = asyncio.create_task(replica.append(batch(0, 3), timeout_ms=1000))
     await asyncio.sleep(0)
     assert replica.log.end_offset == 3 and not appending.done()
-    replica._has_controller_contact = lambda: False
+    replica.admission._has_controller_contact = lambda: False
     replica.apply_isr([1], [1, 2], 1)
     with pytest.raises(Refused) as refused:
         await appending

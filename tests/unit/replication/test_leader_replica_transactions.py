@@ -109,15 +109,15 @@ async def test_marker_is_written_once_and_returns_when_it_is_committed(rig: Repl
     leader = await rig.brokers[1].lead(0, [1, 2])
     begin_transaction(leader)
     marker = TransactionMarker(PRODUCER, 1, True, 3, version=2)
-    waiting = asyncio.create_task(leader.append_marker(marker))
+    waiting = asyncio.create_task(leader.transactions.append_marker(marker))
     await asyncio.sleep(0.1)
     assert not waiting.done() and leader.log.end_offset == 2
-    again = asyncio.create_task(leader.append_marker(marker))
+    again = asyncio.create_task(leader.transactions.append_marker(marker))
     await asyncio.sleep(0.1)
     assert not again.done(), "the marker is in the log, and not committed"
     leader.handle_follower_fetch(2, INCARNATIONS[2], PartitionFetch(TOPIC_ID, 0, 0, 2, 0, 0, 0), 0)
     await asyncio.gather(waiting, again)
-    await leader.append_marker(marker)
+    await leader.transactions.append_marker(marker)
     assert leader.log.end_offset == 2
 
 
@@ -129,13 +129,13 @@ async def test_marker_that_is_sent_again_waits_for_no_later_records(rig: Replica
     marker = TransactionMarker(PRODUCER, 1, True, 3, version=2)
     for number in range(2):
         with pytest.raises(Refused) as refused:
-            await leader.append_marker(marker, timeout_ms=1000)
+            await leader.transactions.append_marker(marker, timeout_ms=1000)
         assert refused.value.code is Code.REQUEST_TIMED_OUT
         leader.append_now(batch(number), 1)
     leader.handle_follower_fetch(2, INCARNATIONS[2], PartitionFetch(TOPIC_ID, 0, 0, 2, 0, 0, 0), 0)
     assert (leader.high_watermark, leader.log.end_offset) == (2, 4)
-    await leader.append_marker(marker, timeout_ms=1000)
-    assert leader.find_marker_end(PRODUCER) == 2
+    await leader.transactions.append_marker(marker, timeout_ms=1000)
+    assert leader.transactions.find_marker_end(PRODUCER) == 2
 
 
 @in_rig(ReplicationRig, config=TopicConfig(flush="ack"))
@@ -146,7 +146,7 @@ async def test_marker_is_confirmed_where_an_fsync_takes_longer_than_a_try(rig: R
     marker = TransactionMarker(PRODUCER, 1, True, 3, version=2)
     for _ in range(10):
         with suppress(Refused):
-            await leader.append_marker(marker, timeout_ms=1000)
+            await leader.transactions.append_marker(marker, timeout_ms=1000)
             break
     assert leader.is_committed(2) and leader.log.end_offset == 2
 
@@ -157,7 +157,7 @@ async def test_marker_that_only_a_snapshot_knows_is_committed_with_its_epoch(rig
     first = await broker.lead(0, [1])
     begin_transaction(first)
     marker = TransactionMarker(PRODUCER, 1, True, 3, version=2)
-    await first.append_marker(marker)
+    await first.transactions.append_marker(marker)
     first.append_now(batch(0), 1)
     first.roll()
     first.log.close()
@@ -166,14 +166,14 @@ async def test_marker_that_only_a_snapshot_knows_is_committed_with_its_epoch(rig
     again.append_now(batch(1), 1)
     for end in (2, 3):
         again.handle_follower_fetch(2, INCARNATIONS[2], PartitionFetch(TOPIC_ID, 0, 1, end, 0, 0, 0), 0)
-        assert (again.high_watermark, again.append_marker_now(marker)) == (end, 3)
+        assert (again.high_watermark, again.transactions.append_marker_now(marker)) == (end, 3)
     assert again.log.end_offset == 4
 
 
 def begin_transaction(leader: LeaderReplica, sequence: int = 0, epoch: int = 0) -> None:
-    guard = leader.begin_verification(PRODUCER, epoch, sequence)
+    guard = leader.transactions.begin_verification(PRODUCER, epoch, sequence)
     leader.append_now(transactional_batch(PRODUCER, sequence, epoch=epoch), 1, guard=guard)
-    leader.end_verification(guard)
+    leader.transactions.end_verification(guard)
 
 
 @in_rig(ReplicationRig, config=TopicConfig(min_insync_replicas=2))
@@ -181,11 +181,11 @@ async def test_marker_needs_what_acks_all_needs(rig: ReplicationRig) -> None:
     leader = await rig.brokers[1].lead(0, [1], [1, 2])
     begin_transaction(leader)
     with pytest.raises(Refused) as refused:
-        await leader.append_marker(TransactionMarker(PRODUCER, 0, True, 3))
+        await leader.transactions.append_marker(TransactionMarker(PRODUCER, 0, True, 3))
     assert refused.value.code is Code.NOT_ENOUGH_REPLICAS
     leader.resign(Refused(Code.NOT_LEADER_OR_FOLLOWER, "over"))
     with pytest.raises(Refused) as refused:
-        await leader.append_marker(TransactionMarker(PRODUCER, 0, True, 3))
+        await leader.transactions.append_marker(TransactionMarker(PRODUCER, 0, True, 3))
     assert refused.value.code is Code.NOT_LEADER_OR_FOLLOWER
     assert leader.log.end_offset == 1
 
@@ -193,14 +193,17 @@ async def test_marker_needs_what_acks_all_needs(rig: ReplicationRig) -> None:
 @in_rig(ReplicationRig)
 async def test_only_first_records_of_a_transaction_need_verification(rig: ReplicationRig) -> None:
     leader = await rig.brokers[1].lead(0, [1])
-    assert leader.needs_verification(batch(0)) is None
-    assert leader.needs_verification(batch(0, producer=PRODUCER, sequence=0)) is None
-    assert leader.needs_verification(bytes(100)) is None and leader.needs_verification(b"") is None
-    assert leader.needs_verification(transactional_batch(PRODUCER, 0, epoch=4)) == (PRODUCER, 4, 0)
+    assert leader.transactions.needs_verification(batch(0)) is None
+    assert leader.transactions.needs_verification(batch(0, producer=PRODUCER, sequence=0)) is None
+    assert (
+        leader.transactions.needs_verification(bytes(100)) is None
+        and leader.transactions.needs_verification(b"") is None
+    )
+    assert leader.transactions.needs_verification(transactional_batch(PRODUCER, 0, epoch=4)) == (PRODUCER, 4, 0)
     begin_transaction(leader, epoch=4)
-    assert leader.needs_verification(transactional_batch(PRODUCER, 1, epoch=4)) is None
-    await leader.append_marker(TransactionMarker(PRODUCER, 5, True, 0, version=2))
-    assert leader.needs_verification(transactional_batch(PRODUCER, 0, epoch=5)) == (PRODUCER, 5, 0)
+    assert leader.transactions.needs_verification(transactional_batch(PRODUCER, 1, epoch=4)) is None
+    await leader.transactions.append_marker(TransactionMarker(PRODUCER, 5, True, 0, version=2))
+    assert leader.transactions.needs_verification(transactional_batch(PRODUCER, 0, epoch=5)) == (PRODUCER, 5, 0)
 
 
 @in_rig(ReplicationRig)
@@ -268,7 +271,7 @@ async def test_long_read_wakes_when_the_last_stable_offset_moves(rig: Replicatio
     waiting = asyncio.create_task(leader.reads.read(0, 1000, max_wait_ms=60_000, read_committed=True))
     await asyncio.sleep(1)
     assert not waiting.done()
-    await leader.append_marker(TransactionMarker(PRODUCER, 0, True, 0))
+    await leader.transactions.append_marker(TransactionMarker(PRODUCER, 0, True, 0))
     found = await asyncio.wait_for(waiting, 1)
     assert found.last_stable_offset == 2 and found.size
 
@@ -277,7 +280,7 @@ async def test_long_read_wakes_when_the_last_stable_offset_moves(rig: Replicatio
 async def test_uncommitted_reader_gets_no_list_of_aborted_transactions(rig: ReplicationRig) -> None:
     leader = await rig.brokers[1].lead(0, [1])
     begin_transaction(leader)
-    await leader.append_marker(TransactionMarker(PRODUCER, 0, False, 0))
+    await leader.transactions.append_marker(TransactionMarker(PRODUCER, 0, False, 0))
     found = leader.reads.read_now(0, 1000)
     assert found is not None and found.aborted_txns == ()
     assert read_now(leader, 0).aborted_txns == ((PRODUCER, 0),)
@@ -290,7 +293,7 @@ async def test_last_stable_offset_is_never_below_the_log_start(rig: ReplicationR
     for number in range(5):
         leader.append_now(batch(number), 1)
     assert leader.last_stable_offset == 0
-    await leader.delete_records(4)
+    await leader.deletion.delete_records(4)
     assert leader.last_stable_offset == leader.reads.offset_snapshot()[1] == leader.log_start_offset == 4
     assert read_now(leader, 4).size == 0, "the transaction may have records there"
 
@@ -301,7 +304,7 @@ async def test_last_stable_offset_is_never_below_the_log_start(rig: ReplicationR
 @in_rig(ReplicationRig)
 async def test_guard_of_an_earlier_leadership_begins_no_transaction(rig: ReplicationRig) -> None:
     first = await rig.brokers[1].lead(0, [1])
-    guard = first.begin_verification(PRODUCER, 0)
+    guard = first.transactions.begin_verification(PRODUCER, 0)
     first.resign(Refused(Code.NOT_LEADER_OR_FOLLOWER, "another broker leads, and writes the marker"))
     second = await rig.brokers[1].lead(1, [1], previous_leader=PreviousLeader.STOPPED_CLEANLY)
     assert second.log is first.log
@@ -326,7 +329,7 @@ async def test_next_leader_keeps_the_transaction_open(rig: ReplicationRig) -> No
     second = await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.STOPPED_CLEANLY)
     assert (second.high_watermark, second.last_stable_offset) == (3, 1)
     second.append_now(transactional_batch(PRODUCER, 1), 1)
-    await second.append_marker(TransactionMarker(PRODUCER, 1, False, 2, version=2))
+    await second.transactions.append_marker(TransactionMarker(PRODUCER, 1, False, 2, version=2))
     assert second.last_stable_offset == 5
     assert read_now(second, 1).aborted_txns == ((PRODUCER, 1),)
 
@@ -337,7 +340,7 @@ async def test_restart_keeps_the_transaction_open(rig: ReplicationRig, *, rolled
     broker = rig.brokers[1]
     leader = await broker.lead(0, [1])
     begin_transaction(leader)
-    await leader.append_marker(TransactionMarker(PRODUCER, 0, False, 2))
+    await leader.transactions.append_marker(TransactionMarker(PRODUCER, 0, False, 2))
     begin_transaction(leader, 1)
     leader.append_now(batch(1), 1)
     if rolled:
@@ -348,9 +351,9 @@ async def test_restart_keeps_the_transaction_open(rig: ReplicationRig, *, rolled
     assert (again.high_watermark, again.last_stable_offset) == (4, 2)
     assert read_now(again, 0).aborted_txns == ((PRODUCER, 0),)
     with pytest.raises(Refused) as refused:
-        await again.append_marker(TransactionMarker(PRODUCER, 0, True, 1))
+        await again.transactions.append_marker(TransactionMarker(PRODUCER, 0, True, 1))
     assert refused.value.code is Code.TRANSACTION_COORDINATOR_FENCED
-    await again.append_marker(TransactionMarker(PRODUCER, 0, True, 2))
+    await again.transactions.append_marker(TransactionMarker(PRODUCER, 0, True, 2))
     assert again.last_stable_offset == 5
 
 
@@ -361,7 +364,7 @@ async def test_log_restarted_at_the_cold_end_ends_the_transactions_below_it(rig:
     first.roll()
     begin_offset = first.log.end_offset
     first.append_now(transactional_batch(PRODUCER, 1), 1)
-    await first.append_marker(TransactionMarker(PRODUCER, 1, False, 0, version=2))
+    await first.transactions.append_marker(TransactionMarker(PRODUCER, 1, False, 0, version=2))
     first.append_now(batch(0), 1)
     assert await upload_stable(first) == begin_offset == 1
     # The disk is lost: the records from offset 1 on, the marker included, are gone.
@@ -370,7 +373,7 @@ async def test_log_restarted_at_the_cold_end_ends_the_transactions_below_it(rig:
     assert second.epoch_start == 1
     assert second.last_stable_offset == second.high_watermark == 2, "every cold transaction is decided"
     assert await read_all_committed(second) == [], "and this one was aborted"
-    await second.append_marker(TransactionMarker(PRODUCER, 1, False, 1, version=2))
+    await second.transactions.append_marker(TransactionMarker(PRODUCER, 1, False, 1, version=2))
     assert second.last_stable_offset == 3
 
 
@@ -387,7 +390,7 @@ async def test_cold_transaction_without_its_marker_is_decided(rig: ReplicationRi
     for number in range(further_records):
         first.append_now(batch(number), 1)
     kept = first.log.end_offset
-    await first.append_marker(TransactionMarker(PRODUCER, 0, False, 0))
+    await first.transactions.append_marker(TransactionMarker(PRODUCER, 0, False, 0))
     assert await upload_stable(first) == 2
     first.log.truncate_to(kept)
     await first.log.flush()
@@ -397,7 +400,7 @@ async def test_cold_transaction_without_its_marker_is_decided(rig: ReplicationRi
     found = await again.reads.read(0, 700, read_committed=True)
     assert take_committed(found, 0) == ([0], 2), "the bucket knows that it was aborted"
     assert await read_all_committed(again) == [0, *range(2, kept)]
-    await again.append_marker(TransactionMarker(PRODUCER, 0, False, 0))
+    await again.transactions.append_marker(TransactionMarker(PRODUCER, 0, False, 0))
     assert again.log.end_offset == kept + 1, "the marker is not written twice"
 
 
@@ -413,7 +416,7 @@ async def lose_cold_marker(rig: ReplicationRig, *, commits: bool = False, has_fo
         await copied.flush()
     for number in range(8):
         first.append_now(batch(number), 1)
-    await first.append_marker(TransactionMarker(PRODUCER, 1, commits, 0, version=2))
+    await first.transactions.append_marker(TransactionMarker(PRODUCER, 1, commits, 0, version=2))
     assert await upload_stable(first) == 2
     first.log.truncate_to(2)
     await first.log.flush()
@@ -473,7 +476,9 @@ async def test_later_transaction_does_not_decide_a_cold_one_anew(rig: Replicatio
     following = RunningFetchers(rig, rig.brokers[2], peers)
     copy = await following.follow(1, 1)
     begin_transaction(again, 0, 1)
-    marker = asyncio.create_task(again.append_marker(TransactionMarker(PRODUCER, 2, not commits, 0, version=2)))
+    marker = asyncio.create_task(
+        again.transactions.append_marker(TransactionMarker(PRODUCER, 2, not commits, 0, version=2))
+    )
     await wait_until(lambda: copy.log.end_offset == 5)
     await marker
     again.append_now(batch(9), 1)
@@ -493,7 +498,7 @@ async def test_kill_does_not_bring_back_a_cold_transaction(rig: ReplicationRig, 
     await lose_cold_marker(rig, commits=commits)
     again = await lead_after_loss(rig)
     begin_transaction(again, 0, 1)
-    await again.append_marker(TransactionMarker(PRODUCER, 2, not commits, 0, version=2))
+    await again.transactions.append_marker(TransactionMarker(PRODUCER, 2, not commits, 0, version=2))
     broker.logs.clear()
     broker.restart(broker.disk.after_kill())
     third = await broker.lead(2, [1], high_watermark=5, previous_leader=PreviousLeader.STOPPED_CLEANLY)
@@ -513,7 +518,7 @@ async def test_cold_abort_without_its_marker_takes_no_later_commit_with_it(
     node = 2 if is_disk_lost else 1
     again = await lead_after_loss(rig, node, [node])
     begin_transaction(again, 0, 1)
-    await again.append_marker(TransactionMarker(PRODUCER, 2, True, 0, version=2))
+    await again.transactions.append_marker(TransactionMarker(PRODUCER, 2, True, 0, version=2))
     again.roll()
     assert await read_all_committed(again) == [0, 3]
     assert await upload_stable(again) == 5
@@ -558,11 +563,11 @@ async def test_lost_marker_is_the_first_record_once_the_loss_is_reported(rig: Re
     await lose_cold_marker(rig)
     again = await lead_after_loss(rig, is_loss_unreported=True)
     assert (again.log.end_offset, again.last_stable_offset) == (2, 1)
-    again.on_loss_reported()
+    again.admission.on_loss_reported()
     disk = rig.brokers[1].disk
     disk.capacity = disk.space().total - disk.space().free
     with pytest.raises(Refused) as refused:
-        await again.write_lost_markers()
+        await again.transactions.write_lost_markers()
     assert refused.value.code is Code.KAFKA_STORAGE_ERROR
     with pytest.raises(Refused):
         again.append_now(batch(0), 1)
@@ -577,7 +582,7 @@ async def test_leader_that_resigns_before_the_report_writes_no_lost_marker(rig: 
     await lose_cold_marker(rig)
     again = await lead_after_loss(rig, is_loss_unreported=True)
     again.resign(Refused(Code.NOT_LEADER_OR_FOLLOWER, "another broker leads"))
-    await again.write_lost_markers()
+    await again.transactions.write_lost_markers()
     assert again.log.end_offset == 2
 
 
@@ -596,7 +601,7 @@ async def test_transaction_beyond_the_cold_end_stays_open_without_marker(rig: Re
     begin_transaction(first)
     first.roll()
     first.append_now(transactional_batch(PRODUCER, 1), 1)
-    await first.append_marker(TransactionMarker(PRODUCER, 0, False, 0))
+    await first.transactions.append_marker(TransactionMarker(PRODUCER, 0, False, 0))
     assert await upload_stable(first) == 2
     first.log.truncate_to(3)
     await first.log.flush()
@@ -616,13 +621,13 @@ async def test_transaction_whose_records_are_deleted_may_live_and_stays_open(
     first.roll()
     for number in range(further_records):
         first.append_now(batch(number), 1)
-    assert await first.delete_records(2) == first.last_stable_offset == 2
+    assert await first.deletion.delete_records(2) == first.last_stable_offset == 2
     assert await upload_stable(first) == 2
     end = first.log.end_offset
     again = await rig.brokers[1].lead(1, [1], high_watermark=end, previous_leader=PreviousLeader.MAY_STILL_WRITE)
     assert again.log.end_offset == end and again.log.producers.has_ongoing_txn(PRODUCER, 0)
     again.append_now(transactional_batch(PRODUCER, 1), 1)
-    await again.append_marker(TransactionMarker(PRODUCER, 0, False, 0))
+    await again.transactions.append_marker(TransactionMarker(PRODUCER, 0, False, 0))
     assert again.last_stable_offset == end + 2
     assert end not in await read_all_committed(again, 2)
 
@@ -634,7 +639,7 @@ async def test_cold_read_is_stable_to_its_end_before_the_marker_commits_again(ri
     first.append_now(batch(0), 1)
     begin_transaction(first)
     first.roll()
-    await first.append_marker(TransactionMarker(PRODUCER, 0, False, 0))
+    await first.transactions.append_marker(TransactionMarker(PRODUCER, 0, False, 0))
     assert await upload_stable(first) == 2
     await first.log.drop_local_below(2)
     broker.logs.clear()
@@ -665,7 +670,7 @@ async def test_rebuilt_log_does_not_pass_a_transaction_that_is_open(rig: Replica
     await wait_until(lambda: copy.high_watermark == 3)
     assert FollowerReads(copy, lambda: True).offset_snapshot()[1] == 1
     first.append_now(transactional_batch(PRODUCER, 1), 1)
-    marker = asyncio.create_task(first.append_marker(TransactionMarker(PRODUCER, 0, False, 0)))
+    marker = asyncio.create_task(first.transactions.append_marker(TransactionMarker(PRODUCER, 0, False, 0)))
     await wait_until(lambda: copy.log.end_offset == 5)
     await marker
     first.append_now(batch(2), 1)

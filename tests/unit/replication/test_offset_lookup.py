@@ -75,7 +75,7 @@ async def test_segments_behind_a_deleted_late_record_are_found_in_deep_manifests
     replica = await rig.brokers[1].lead(0, [1])
     append(replica, [base + n + (50_000 if n == 0 else 0) for n in range(40)])
     await tier(replica)
-    await replica.delete_records(1)
+    await replica.deletion.delete_records(1)
     for target in range(1, 39):
         assert await replica.reads.offset_for_timestamp(base + target) == (target, base + target, 0)
     assert await replica.reads.offset_for_timestamp(base + 40) is None
@@ -87,11 +87,11 @@ async def test_newest_timestamp_is_that_of_a_record_that_is_not_deleted(rig: Rep
     base = rig.clock.wall_ms() - PAST_MS
     replica = await rig.brokers[1].lead(0, [1])
     append(replica, [base + each for each in (90, 50, 1, 2, 3, 4, 5, 6, 7)])
-    await replica.delete_records(1)
+    await replica.deletion.delete_records(1)
     assert await find_newest(replica) == (1, base + 50, 0)
     await tier(replica)
     assert await find_newest(replica) == (1, base + 50, 0)
-    await replica.delete_records(2)
+    await replica.deletion.delete_records(2)
     assert await find_newest(replica) == (8, base + 7, 0)
 
 

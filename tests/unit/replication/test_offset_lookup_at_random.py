@@ -52,7 +52,7 @@ class RandomLog:
             case "delete":
                 start = replica.log_start_offset
                 if rng.random() < 0.4:
-                    await replica.delete_records(min(start + rng.randint(1, 8), len(self.timestamps)))
+                    await replica.deletion.delete_records(min(start + rng.randint(1, 8), len(self.timestamps)))
 
     def _append(self) -> None:
         rng = self.rng

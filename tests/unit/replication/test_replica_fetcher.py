@@ -267,14 +267,14 @@ async def test_nothing_is_copied_below_the_log_start(rig: ReplicationRig) -> Non
     replica = await rig.brokers[1].lead(0, [1], [1, 2])
     for first in range(0, 100, 5):
         append_batch(replica, first, 5)
-    await replica.delete_records(52)  # in the middle of a batch
+    await replica.deletion.delete_records(52)  # in the middle of a batch
     await replica.log.drop_local_below(52)
     peers.add_leader(replica)
     copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 0)
     await wait_until(lambda: copy.log.end_offset == 100)
     assert copy.log.start_offset == 52
     assert read_log(copy.log, 52) == read_log(replica.log, 52)
-    await replica.delete_records(71)
+    await replica.deletion.delete_records(71)
     await wait_until(lambda: copy.log.start_offset == 71)
 
 

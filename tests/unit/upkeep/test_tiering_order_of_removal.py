@@ -78,10 +78,10 @@ async def test_deleted_records_stay_until_the_manifest_is_changed(rig: Replicati
     fill(replica)
     broker.faults.outage = True
     with pytest.raises(Unavailable):
-        await replica.delete_records(30)
+        await replica.deletion.delete_records(30)
     check_all_is_there(replica)
     broker.faults.outage = False
-    assert await replica.delete_records(30) == replica.log.start_offset == 30
+    assert await replica.deletion.delete_records(30) == replica.log.start_offset == 30
 
 
 @in_rig(ReplicationRig)
@@ -89,8 +89,8 @@ async def test_replaced_leader_does_not_acknowledge_a_waiting_deletion(rig: Repl
     replica = await rig.brokers[1].lead(0, [1, 2])
     fill(replica)
     replica.handle_follower_fetch(2, INCARNATIONS[2], PartitionFetch(TOPIC_ID, 0, 0, RECORDS, 0, 0, 0), 0)
-    deleting = asyncio.create_task(replica.delete_records(30))
-    while not replica.pending_deletions:
+    deleting = asyncio.create_task(replica.deletion.delete_records(30))
+    while not replica.deletion.waiting:
         await asyncio.sleep(0.01)
     replica.resign(Refused(Code.NOT_LEADER_OR_FOLLOWER, "another one leads it"))
     with pytest.raises(Refused, match="another one leads it"):
@@ -110,10 +110,10 @@ async def test_leader_without_controller_contact_confirms_no_waiting_deletion(
         replica.handle_follower_fetch(2, INCARNATIONS[2], request, 0)
 
     fetch_as_follower(0)
-    deleting = asyncio.create_task(replica.delete_records(30))
-    while not replica.pending_deletions:
+    deleting = asyncio.create_task(replica.deletion.delete_records(30))
+    while not replica.deletion.waiting:
         await asyncio.sleep(0.01)
-    monkeypatch.setattr(replica, "_has_controller_contact", lambda: False)
+    monkeypatch.setattr(replica.admission, "_has_controller_contact", lambda: False)
     fetch_as_follower(30)
     with pytest.raises(Refused, match="no contact with the controller"):
         await deleting
@@ -130,15 +130,15 @@ async def test_reply_to_a_deletion_names_the_start_that_the_isr_knows(rig: Repli
         replica.handle_follower_fetch(2, INCARNATIONS[2], request, 0)
 
     fetch_as_follower(0)
-    deleting = asyncio.create_task(replica.delete_records(30))
-    while not replica.pending_deletions:
+    deleting = asyncio.create_task(replica.deletion.delete_records(30))
+    while not replica.deletion.waiting:
         await asyncio.sleep(0.01)
-    replica.advance_start(35)
+    replica.deletion.advance_start(35)
     fetch_as_follower(30)
     assert await deleting == 30 and replica.log_start_offset == 35
-    assert await replica.delete_records(20) == 30
+    assert await replica.deletion.delete_records(20) == 30
     fetch_as_follower(35)
-    assert await replica.delete_records(20) == 35
+    assert await replica.deletion.delete_records(20) == 35
 
 
 @in_rig(ReplicationRig)
@@ -146,9 +146,9 @@ async def test_records_that_are_not_committed_are_not_deleted(rig: ReplicationRi
     replica = await rig.brokers[1].lead(0, [1, 2])
     fill(replica)
     with pytest.raises(Refused) as refused:
-        await replica.delete_records(1)
+        await replica.deletion.delete_records(1)
     assert refused.value.code is Code.OFFSET_OUT_OF_RANGE and replica.log_start_offset == 0
-    assert await replica.delete_records(-1) == 0, "the high watermark"
+    assert await replica.deletion.delete_records(-1) == 0, "the high watermark"
 
 
 @in_rig(ReplicationRig, config=TopicConfig(segment_bytes=2000, index_interval_bytes=200, retention_bytes=1))
@@ -200,9 +200,9 @@ def test_records_are_deleted_unless_the_policy_is_compact_alone(policy: tuple[st
         fill(replica)
         if policy == ("compact",):
             with pytest.raises(Refused) as refused:
-                await replica.delete_records(30)
+                await replica.deletion.delete_records(30)
             assert refused.value.code is Code.POLICY_VIOLATION and "compact without delete" in refused.value.why
         else:
-            assert await replica.delete_records(30) == replica.log_start_offset == 30
+            assert await replica.deletion.delete_records(30) == replica.log_start_offset == 30
 
     rig.run(scenario)

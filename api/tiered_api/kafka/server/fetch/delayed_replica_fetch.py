@@ -147,7 +147,7 @@ class DelayedReplicaFetch:
                 and replica.handle_repeated_fetch(request.node_id, request.incarnation, asked.offset, self._now_ns)
             ):
                 self._results[place] = None
-                if replica.reads.follower_reads_enabled or replica.pending_deletions:
+                if replica.reads.follower_reads_enabled or replica.deletion.waiting:
                     self._check_news(replica)
                 return
             room = min(self._request.partition_max_bytes[place], self._bytes_left)
@@ -169,7 +169,7 @@ class DelayedReplicaFetch:
         elif at_end:
             self._last_replies[replica] = LastReply(asked, None, 0.0)
             self._results[place] = None
-            if replica.reads.follower_reads_enabled or replica.pending_deletions:
+            if replica.reads.follower_reads_enabled or replica.deletion.waiting:
                 self._check_news(replica)
             return
         elif pause_ns:

@@ -72,8 +72,8 @@ async def _delete(
         check_changeable(topic)
         async with manifests:
             replica = find_leader_replica(context, topic, requested.partition_index)
-            before = await replica.start_deletion(requested.offset)
-        start = await replica.finish_deletion(before)
+            before = await replica.deletion.start(requested.offset)
+        start = await replica.deletion.finish(before)
         outcome = DONE
     except ENGINE_ERRORS as fault:
         outcome = REFUSED

@@ -404,7 +404,7 @@ class ProduceHandler:
         if records is None or not (acks == 1 or replica.commits_on_append):
             return None
         guard: VerificationGuard | None = None
-        if transactional_id is not None and (producer := replica.needs_verification(records)) is not None:
+        if transactional_id is not None and (producer := replica.transactions.needs_verification(records)) is not None:
             guards = self._verify_now(transactional_id, [Unverified(_ONLY, replica, producer)], version)
             if guards is None:
                 return None
@@ -416,7 +416,7 @@ class ProduceHandler:
             return None  # the full path makes the error
         finally:
             if guard is not None:
-                replica.end_verification(guard)
+                replica.transactions.end_verification(guard)
         self._context.produced_bytes += len(records)
         return (template.fill(correlation_id, base_offset, append_time_ms, replica.log_start_offset),)
 

@@ -59,7 +59,7 @@ def find_unverified(
                 continue
             try:
                 replica = find_replica(topic, index)
-                producer = replica.needs_verification(records)
+                producer = replica.transactions.needs_verification(records)
             except Refused:  # the append refuses the records, and says why
                 continue
             if producer is not None:
@@ -119,7 +119,10 @@ def _is_of_one_producer(unverified: Sequence[Unverified]) -> bool:
 
 def _begin_guards(unverified: Sequence[Unverified], version: int) -> dict[Place, VerificationGuard]:
     moves_epoch = version >= ADDS_FROM
-    return {each.place: each.replica.begin_verification(*each.producer, moves_epoch=moves_epoch) for each in unverified}
+    return {
+        each.place: each.replica.transactions.begin_verification(*each.producer, moves_epoch=moves_epoch)
+        for each in unverified
+    }
 
 
 def _to_partitions(transactional_id: str, unverified: Sequence[Unverified], version: int) -> TransactionPartitions:
@@ -133,7 +136,7 @@ def end_guards(unverified: Iterable[Unverified], guards: Mapping[Place, Verifica
     for each in unverified:
         guard = guards.get(each.place)
         if guard is not None and not isinstance(guard, Refused):
-            each.replica.end_verification(guard)
+            each.replica.transactions.end_verification(guard)
 
 
 def _code_for_producer(code: Code, version: int) -> Code:
