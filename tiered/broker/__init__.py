@@ -12,6 +12,7 @@ May import: coordination, upkeep
   figures                 the figures of this broker for an overview
 ~ health                  the health report of this broker
 ~ partition_report        the state of one partition in plain words
+  stored_segments         the segments of both tiers, and why the disk still has each
 ~ cluster_metrics         cluster gauges under the names of Kafka's JMX exporter
 ~ topic_metrics           metrics by topic, under the names of Kafka's JMX exporter
 ~ process_metrics         process metrics under the names of Prometheus clients

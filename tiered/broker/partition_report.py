@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from tiered.broker.stored_segments import LeaderFacts, StoredSegment, TimeMark, list_stored_segments, mark_times
 from tiered.cold.manifest import SegmentEntry
 from tiered.compaction.cleanable_range import CleanableRange
 from tiered.hot.checkpoints import CompactionState
 from tiered.replication.leader_replica import LeaderReplica
-from tiered.replication.stored_segments import LeaderFacts, StoredSegment, TimeMark, list_stored_segments, mark_times
 
 
 def explain(replica: LeaderReplica) -> dict[str, Any]:

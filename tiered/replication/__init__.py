@@ -24,7 +24,6 @@ May import: cold
   purgatory            parked callers, by the offset that they wait for
   read_result          results of reads by consumers and by followers
 ~ offset_lookup        offsets by name, by timestamp or by leader epoch
-  stored_segments      the segments of both tiers, and why the disk still has each
 ~ disk_state           the data directory: in use, full or dead
 ~ cold_tier            the parts of the cold tier that all partitions share
 """

@@ -8,8 +8,8 @@ import pytest
 
 from tests.unit.cold.rig import entry
 from tests.unit.hot.fixtures import NOW, config
+from tiered.broker.stored_segments import LeaderFacts, StoredSegment, TimeMark, list_stored_segments, mark_times
 from tiered.hot.segments import Segment
-from tiered.replication.stored_segments import LeaderFacts, StoredSegment, TimeMark, list_stored_segments, mark_times
 
 HOUR = 3_600_000
 
