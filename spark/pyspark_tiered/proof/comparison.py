@@ -22,7 +22,7 @@ from pyspark_tiered.delta.table_form import Range
 from pyspark_tiered.log.bucket import cold_topic
 from pyspark_tiered.log.plan import ColdTopic, Split, cleaned_ranges, group_parts, splits
 from pyspark_tiered.proof.erasures import overlaps
-from pyspark_tiered.proof.row_form import RAW_ROWS, RowForm, UnfitRow
+from pyspark_tiered.proof.row_form import BLANKS, EXACT, LEAVES, RAW_ROWS, RowForm, UnfitRow
 from pyspark_tiered.proof.summing import ListedRows, PartsFound, SumRules, read_parts
 from pyspark_tiered.proof.sums import (
     OffsetRange,
@@ -34,7 +34,6 @@ from pyspark_tiered.proof.sums import (
     join_runs,
     range_bits,
 )
-from pyspark_tiered.typed.row_hash import BLANKS, EXACT, LEAVES
 from tiered.offline.bucket import open_bucket
 
 if TYPE_CHECKING:

@@ -10,17 +10,21 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pyspark_tiered.delta.table_form import Range
-from pyspark_tiered.proof.row_hash import hash_columns
+from pyspark_tiered.proof.row_hash import hash_records
 from pyspark_tiered.typed.changes import FieldRule
 from pyspark_tiered.typed.garbage import collection_paused
 from pyspark_tiered.typed.kinds import StructOf
 from pyspark_tiered.typed.reparse import ReparsedValues, reparse
-from pyspark_tiered.typed.row_hash import hash_letters, hash_twice, hash_typed_rows
+from pyspark_tiered.typed.row_hash import count_blanks, digest_cells
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow
     from numpy.typing import NDArray
+
+EXACT, LEAVES, BLANKS = slice(0, 2), slice(2, 4), slice(4, 5)
+"""Columns of a hash in full: the hash of all cells, the hash that takes blank fields for NULL, and how many are blank.
+"""
 
 Cells = Sequence["pyarrow.Array | None"]
 """The columns of values; None for a column that a file lacks."""
@@ -83,7 +87,7 @@ class RawRows:
 
     def hash(self, records: pyarrow.RecordBatch, cells: Cells, secret: bytes, *, in_full: bool) -> NDArray[np.uint64]:
         """Returns two numbers of 64 bits for each row."""
-        return hash_columns(records.columns, records.num_rows, secret)
+        return hash_records(records, records["value"], secret, has_timestamp_type=True)
 
 
 class TypedRows(NamedTuple):
@@ -121,10 +125,17 @@ class TypedRows(NamedTuple):
             return reparse(records["value"].to_pylist(), self.schema, self.changes, keys)
 
     def hash(self, records: pyarrow.RecordBatch, cells: Cells, secret: bytes, *, in_full: bool) -> NDArray[np.uint64]:
-        """Returns two numbers of 64 bits for each row; those of `hash_twice` if `in_full`."""
-        record = [records[name] for name in ("partition", "offset", "timestamp", "key", "headers")]
-        make = hash_twice if in_full else hash_typed_rows
-        return make(record, cells, self.schema, records.num_rows, secret)
+        """Returns two numbers of 64 bits for each row. In full: both hashes and the number of blank fields."""
+        import numpy as np
+
+        rows = records.num_rows
+        exact, *leaves = (
+            hash_records(records, digest_cells(cells, self.schema, rows, secret, by_leaves=each), secret)
+            for each in ((False, True) if in_full else (False,))
+        )
+        if not in_full:
+            return exact
+        return np.hstack([exact, *leaves, count_blanks(cells, self.schema, rows).view(np.uint64)[:, None]])
 
 
 class LetterRows(NamedTuple):
@@ -154,8 +165,7 @@ class LetterRows(NamedTuple):
 
     def hash(self, records: pyarrow.RecordBatch, cells: Cells, secret: bytes, *, in_full: bool) -> NDArray[np.uint64]:
         """Returns two numbers of 64 bits for each letter."""
-        letter = [records[name] for name in ("partition", "offset", "timestamp", "key", "value", "headers")]
-        return hash_letters(letter, records.num_rows, secret)
+        return hash_records(records, records["value"], secret)
 
 
 RAW_ROWS = RawRows()

@@ -1,8 +1,11 @@
-"""The hash of each row of a table as verify compares it, from Arrow columns. No Python per record."""
+"""The hash of each row of a table as verify compares it, from Arrow columns. No Python per record.
+
+All tables have one hash: that of the record's columns. Only a raw table has the type of a timestamp. In a typed row the
+digest of its cells stands in the place of the value (`typed/row_hash.py`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tiered.records.model import ArrowColumn
@@ -15,12 +18,20 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def hash_columns(arrays: Sequence[pyarrow.Array], rows: int, secret: bytes) -> NDArray[np.uint64]:
-    """Returns two numbers of 64 bits for each row. The arrays are those of `table_schema`, in its order."""
+def hash_records(
+    records: pyarrow.RecordBatch, value: pyarrow.Array, secret: bytes, *, has_timestamp_type: bool = False
+) -> NDArray[np.uint64]:
+    """Returns two numbers of 64 bits for each record, with these values in the place of its own."""
     import numpy as np
+    import pyarrow as pa
 
-    *plain, headers = arrays
+    rows = records.num_rows
+    partition, offset, timestamp, key, headers = (
+        records[name] for name in ("partition", "offset", "timestamp", "key", "headers")
+    )
+    kind = records["timestamp_type"] if has_timestamp_type else pa.nulls(rows, pa.int8())
     items = headers.values
+    plain = [partition, offset, timestamp, kind, key, value]
     columns = tuple(map(_column, [*plain, headers, items, items.field(0), items.field(1)]))
     return np.frombuffer(hash_rows(secret, rows, columns), dtype="<u8").reshape(rows, HASH_BYTES // 8)
 

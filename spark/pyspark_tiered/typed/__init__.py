@@ -21,5 +21,5 @@ May import: as pyspark_tiered
 ~ erase       takes erased rows out of both tables
 ~ replay      dead letters that fit by now become rows
   reparse     values as columns by another parser
-  row_hash    the hash of each typed row
+  row_hash    the digest of the cells of a typed row
 """

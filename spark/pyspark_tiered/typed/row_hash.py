@@ -1,12 +1,12 @@
-"""The hash of each row of a typed table, from Arrow columns: what verify compares. No Python per record. Pure.
+"""A digest of the cells of each row of a typed table, from Arrow columns. No Python per record. Pure.
 
 Each cell has two words of 64 bits: a number and a word that says that it is there, or else a hash. The words of an
 array's items, one behind the other, are the bytes of the array; those of an object's fields, in the order of the
 schema, are the bytes of the object. So each hash covers what is NULL, each length, and which field a value stands in.
-The hash of the whole value then takes the place of a value in the hash of a row.
+The digest is the hash of the whole value.
 
 A leaf is a value that is no array and no object, and not NULL. A variant and an entry of a map count as leaves. A field
-that holds an array or an object without a leaf is blank. A second hash takes blank fields for NULL: a row that came
+that holds an array or an object without a leaf is blank. A second digest takes blank fields for NULL: a row that came
 before the column of such a field has NULL there.
 """
 
@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark_tiered.proof.row_hash import hash_columns
 from pyspark_tiered.typed.kinds import STRING, ColumnType, Field, ListOf, MapOf, Scalar, StructOf, Variant
 from pyspark_tiered.typed.reparse import canonical_json
 from pyspark_tiered.typed.variant import decode_variant
@@ -28,53 +27,30 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-EXACT, LEAVES, BLANKS = slice(0, 2), slice(2, 4), slice(4, 5)
-"""Columns of `hash_twice`: the hash of all cells, the hash that takes blank fields for NULL, and how many are blank."""
+def digest_cells(
+    cells: Sequence[pyarrow.Array | None], schema: StructOf, rows: int, secret: bytes, *, by_leaves: bool = False
+) -> pyarrow.Array:
+    """Returns 16 bytes for each row. `by_leaves`: blank fields count as NULL.
 
-
-def hash_typed_rows(
-    record: Sequence[pyarrow.Array],
-    values: Sequence[pyarrow.Array | None],
-    schema: StructOf,
-    rows: int,
-    secret: bytes,
-    *,
-    by_leaves: bool = False,
-) -> NDArray[np.uint64]:
-    """Returns two numbers of 64 bits for each row. `by_leaves`: blank fields count as NULL.
-
-    `record` are partition, offset, timestamp, key and headers; `values` the columns of the schema's fields, None for a
-    column that a file lacks. Raises `pyarrow.ArrowInvalid` for a column that is not of its field's type.
+    `cells` are the columns of the schema's fields, None for a column that a file lacks. Raises `pyarrow.ArrowInvalid`
+    for a column that is not of its field's type.
     """
     import pyarrow as pa
 
     how = _How(secret, by_leaves)
-    fields = [_hash_field(array, field.kind, rows, how) for array, field in zip(values, schema.fields, strict=True)]
-    whole = _hash_parts(fields, None, rows, secret)
-    ends = pa.py_buffer(_even_ends(rows, HASH_BYTES))
-    value = pa.Array.from_buffers(pa.binary(), rows, [None, ends, pa.py_buffer(whole)])
-    return hash_letters([*record[:4], value, record[4]], rows, secret)
+    fields = [_hash_field(array, field.kind, rows, how) for array, field in zip(cells, schema.fields, strict=True)]
+    ends, whole = _even_ends(rows, HASH_BYTES), _hash_parts(fields, None, rows, secret)
+    return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(ends), pa.py_buffer(whole)])
 
 
-def hash_twice(
-    record: Sequence[pyarrow.Array], values: Sequence[pyarrow.Array | None], schema: StructOf, rows: int, secret: bytes
-) -> NDArray[np.uint64]:
-    """Returns both hashes of each row, and the number of its blank fields. Arguments are those of `hash_typed_rows`."""
+def count_blanks(cells: Sequence[pyarrow.Array | None], schema: StructOf, rows: int) -> NDArray[np.int64]:
+    """Returns the number of blank fields of each row."""
     import numpy as np
 
-    exact, leaves = (hash_typed_rows(record, values, schema, rows, secret, by_leaves=each) for each in (False, True))
     blanks = np.zeros(rows, dtype=np.int64)
-    for array, field in zip(values, schema.fields, strict=True):
+    for array, field in zip(cells, schema.fields, strict=True):
         blanks += _count_field_blanks(array, field.kind, rows)
-    return np.hstack([exact, leaves, blanks.view(np.uint64)[:, None]])
-
-
-def hash_letters(columns: Sequence[pyarrow.Array], rows: int, secret: bytes) -> NDArray[np.uint64]:
-    """Returns two numbers of 64 bits for each dead letter: partition, offset, timestamp, key, value and headers."""
-    import pyarrow as pa
-
-    partition, offset, timestamp, key, value, headers = columns
-    return hash_columns([partition, offset, timestamp, pa.nulls(rows, pa.int8()), key, value, headers], rows, secret)
+    return blanks
 
 
 class _How(NamedTuple):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pyspark_tiered.proof.row_form import BLANKS, LEAVES
 from pyspark_tiered.typed.batches import sort_values
 from pyspark_tiered.typed.changes import drop_field
 from pyspark_tiered.typed.ddl import parse_ddl
@@ -17,9 +18,7 @@ from pyspark_tiered.typed.evolve import is_stored_as, merge
 from pyspark_tiered.typed.fast import column_type
 from pyspark_tiered.typed.kinds import describe_columns, select_columns
 from pyspark_tiered.typed.reparse import reparse
-from pyspark_tiered.typed.row_hash import BLANKS, LEAVES, hash_twice, hash_typed_rows
-from tests.unit.typed.test_reparse import HEADERS, SECRET
-from tests.unit.typed.values import BROKEN, SCALARS
+from tests.unit.typed.values import BROKEN, SCALARS, hash_rows
 
 SCHEMA = parse_ddl("m MAP<STRING, BIGINT>, o ARRAY<MAP<STRING, STRUCT<d: STRING>>>, i STRING")
 NAMES = st.sampled_from(["a", "b", "A", "", "a:b", "é", "\ud800", "x" * 300])
@@ -88,9 +87,8 @@ def test_dropped_map_is_left_out() -> None:
 
 def hash_maps(rows: list[Any], at: int = 0) -> list[bytes]:
     schema, count = parse_ddl("m MAP<STRING, STRING>"), len(rows) - at
-    kinds = (pa.int32(), pa.int64(), pa.timestamp("us", tz="UTC"), pa.binary(), HEADERS)
     values = pa.array(rows, column_type(schema).field("m").type).slice(at)
-    found = hash_typed_rows([pa.nulls(count, kind) for kind in kinds], [values], schema, count, SECRET).tobytes()
+    found = hash_rows([values], schema, count).tobytes()
     return [found[16 * i : 16 * i + 16] for i in range(count)]
 
 
@@ -103,10 +101,8 @@ def test_hash_covers_names_values_and_order_of_a_map() -> None:
 
 def test_map_is_blank_only_without_a_name() -> None:
     rows: list[Any] = [None, [], [("a", None)], [("b", None)]]
-    schema, kinds = parse_ddl("m MAP<STRING, STRING>"), (pa.int32(), pa.int64(), pa.timestamp("us", tz="UTC"))
-    values = pa.array(rows, column_type(schema).field("m").type)
-    record = [pa.nulls(4, kind) for kind in (*kinds, pa.binary(), HEADERS)]
-    found = hash_twice(record, [values], schema, 4, SECRET)
+    schema = parse_ddl("m MAP<STRING, STRING>")
+    found = hash_rows([pa.array(rows, column_type(schema).field("m").type)], schema, 4, in_full=True)
     assert found[:, BLANKS].tolist() == [[0], [1], [0], [0]]
     leaves = found[:, LEAVES].tolist()
     assert leaves[0] == leaves[1]

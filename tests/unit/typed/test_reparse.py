@@ -23,10 +23,7 @@ from pyspark_tiered.typed.fast import column_type
 from pyspark_tiered.typed.json_text import parse
 from pyspark_tiered.typed.kinds import StructOf, key_field, select_columns
 from pyspark_tiered.typed.reparse import reparse
-from pyspark_tiered.typed.row_hash import hash_twice, hash_typed_rows
-from tests.unit.typed.values import BROKEN, OBJECTS, SCHEMA
-
-SECRET = bytes(range(16))
+from tests.unit.typed.values import BROKEN, OBJECTS, SCHEMA, hash_rows
 
 
 def expect(value: bytes | None, schema: StructOf) -> dict[str, Any] | None:
@@ -165,30 +162,22 @@ def change(rng: Random, row: dict[str, Any]) -> dict[str, Any]:
             return changed
 
 
-def hash_rows(rows: list[dict[str, Any]], cuts: list[int] | None = None, make: Any = hash_typed_rows) -> list[bytes]:
-    kind = column_type(HASHED)
-    whole = pa.array(rows, kind)
-    ends = [0, *(cuts or []), len(rows)]
+def hash_each(rows: list[dict[str, Any]], cuts: list[int] | None = None, *, in_full: bool = False) -> list[bytes]:
+    whole = pa.array(rows, column_type(HASHED))
     found = b""
-    for start, end in pairwise(ends):
-        part, count = whole.slice(start, end - start), end - start
-        numbers = pa.array(range(start, end))
-        record = [numbers.cast(pa.int32()), numbers, pa.nulls(count, pa.timestamp("us", tz="UTC")),
-                  pa.nulls(count, pa.binary()), pa.nulls(count, HEADERS)]  # fmt: skip
+    for start, end in pairwise([0, *(cuts or []), len(rows)]):
+        part = whole.slice(start, end - start)
         values = [part.field(at) for at in range(len(HASHED.fields))]
-        found += make(record, values, HASHED, count, SECRET).tobytes()
+        found += hash_rows(values, HASHED, end - start, first=start, in_full=in_full).tobytes()
     size = len(found) // len(rows)
     return [found[size * at : size * (at + 1)] for at in range(len(rows))]
-
-
-HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
 
 def test_ten_thousand_changes_of_single_cells_change_the_hash_of_their_row() -> None:
     rng = Random(3)
     rows = [random_row(rng) for _ in range(10_000)]
     changed = [change(rng, row) for row in rows]
-    before, after = hash_rows(rows), hash_rows(changed)
+    before, after = hash_each(rows), hash_each(changed)
     unseen = [(row, other) for row, other, one, two in zip(rows, changed, before, after, strict=True) if one == two]
     assert unseen == []
 
@@ -217,7 +206,7 @@ def test_only_null_in_the_place_of_a_value_without_a_leaf_is_whole() -> None:
     rng = Random(6)
     rows = [random_row(rng) for _ in range(10_000)]
     changed = [change(rng, row) for row in rows]
-    before, after = hash_rows(rows, make=hash_twice), hash_rows(changed, make=hash_twice)
+    before, after = hash_each(rows, in_full=True), hash_each(changed, in_full=True)
     wanted = [stands_for(row, other) for row, other in zip(rows, changed, strict=True)]
     faults, whole = compare_rows(0, [list_rows(before)], [list_rows(after)])
     found = set(whole.tolist())
@@ -225,13 +214,13 @@ def test_only_null_in_the_place_of_a_value_without_a_leaf_is_whole() -> None:
     assert {each.kind for each in faults} == {"changed"}
     assert sum(each.end - each.start for each in faults) == len(rows) - len(found)
     assert 100 < sum(wanted) < 5000
-    assert hash_rows(rows[:300], [1, 7, 100, 299], hash_twice) == before[:300]
+    assert hash_each(rows[:300], [1, 7, 100, 299], in_full=True) == before[:300]
 
 
 def test_hash_of_a_row_does_not_depend_on_the_batch_that_it_stands_in() -> None:
     rng = Random(4)
     rows = [random_row(rng) for _ in range(300)]
-    assert hash_rows(rows) == hash_rows(rows, [1, 7, 100, 101, 299])
+    assert hash_each(rows) == hash_each(rows, [1, 7, 100, 101, 299])
 
 
 def test_column_that_a_file_lacks_counts_as_null() -> None:
@@ -241,8 +230,5 @@ def test_column_that_a_file_lacks_counts_as_null() -> None:
     values = [json.dumps({"a": at, "d": {"e": 1}}).encode() for at in range(5)]
     full = reparse(values, schema).columns
     short = [full[0], None, None, pa.StructArray.from_arrays([full[3].field("e")], names=["e"]), None, None]
-    record = [
-        pa.nulls(5, kind) for kind in (pa.int32(), pa.int64(), pa.timestamp("us", tz="UTC"), pa.binary(), HEADERS)
-    ]
-    one, two = (hash_typed_rows(record, columns, schema, 5, SECRET).tobytes() for columns in (full, short))
+    one, two = (hash_rows(columns, schema, 5).tobytes() for columns in (full, short))
     assert one == two

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from hypothesis import strategies as st
 
+from pyspark_tiered.delta.table_form import table_schema
+from pyspark_tiered.proof.row_form import TypedRows
 from pyspark_tiered.typed.ddl import parse_ddl
+from pyspark_tiered.typed.kinds import StructOf
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+SECRET = bytes(range(16))
 
 SCHEMA = parse_ddl(
     "a BIGINT, b DOUBLE, c ARRAY<STRUCT<d: STRING>>, e TIMESTAMP, f DATE, g BOOLEAN, h INT, i STRING, j DECIMAL(6,2)"
@@ -35,3 +47,17 @@ BROKEN = st.sampled_from(
         b"{'a':1}", b'{"a":1,}', b'{"a":1}//', b"{}\x00", b'{"c":[[]]}', b'{"c":{}}', b'{"z":null}', b'{"c":[{"z":1}]}',
     ]
 )  # fmt: skip
+
+
+def hash_rows(
+    cells: Sequence[pa.Array | None], schema: StructOf, count: int, *, first: int | None = None, in_full: bool = False
+) -> NDArray[np.uint64]:
+    """Returns the hash of typed rows with these cells, at offsets from `first` on, or at none."""
+    wanted, at = table_schema(), pa.nulls(count, pa.int64())
+    if first is not None:
+        at = pa.array(range(first, first + count), pa.int64())
+    arrays = [
+        at.cast(each.type) if each.name in ("partition", "offset") else pa.nulls(count, each.type) for each in wanted
+    ]
+    records = pa.RecordBatch.from_arrays(arrays, schema=wanted)
+    return TypedRows(schema, (), False, {}).hash(records, cells, SECRET, in_full=in_full)
