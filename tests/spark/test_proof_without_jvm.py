@@ -178,3 +178,23 @@ def test_erased_rows_stay_away_without_a_jvm(lake: Lake) -> None:
     assert verify(lake.store, "t", lake.warehouse).faults == (RowFault("erased", 0, 9),)
     assert repair(lake.store, "t", lake.warehouse).taken_out == 1
     assert verify(lake.store, "t", lake.warehouse).ok
+
+
+class Killed(BaseException):
+    """Ends a command at once, as a kill does: no handler catches it."""
+
+
+def test_repair_that_an_erasure_overtakes_brings_no_erased_row_back(lake: Lake) -> None:
+    """The repair has planned before the record of the erasure, which finds no row and commits all the same."""
+    lake.change(lambda rows: rows.filter(pc.not_equal(rows["offset"], 5)))
+    steps: list[str] = []
+
+    def report(progress: RepairProgress) -> None:
+        steps.append(progress.step)
+        if len(steps) == 1:
+            assert erase(lake.store, "t", lake.warehouse, "offset = 5", "asked for").rows == 2
+        if progress.step == "mended":
+            raise Killed
+
+    assert repair(lake.store, "t", lake.warehouse, report).rows == 0
+    assert (steps, lake.faults()) == (["compared", "compared", "done"], [])

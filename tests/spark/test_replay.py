@@ -71,9 +71,9 @@ def test_replay_that_ends_between_its_commits_is_completed_by_the_next(
         owner = DeadLetters if step == "replace_files" else TypedTable
         real = getattr(owner, step)
 
-        def kill(*arguments: Any) -> bool:
+        def kill(*arguments: Any, **more: Any) -> bool:
             if landed:
-                real(*arguments)
+                real(*arguments, **more)
             raise Killed
 
         patch.setattr(owner, step, kill)

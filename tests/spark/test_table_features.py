@@ -16,12 +16,11 @@ from pyspark_tiered.delta.table_features import check_append, check_removal, fea
 from pyspark_tiered.load.load import load
 from pyspark_tiered.load.native_engine import NativeEngine
 from pyspark_tiered.load.native_table import NativeTable
-from pyspark_tiered.proof.erase import erase
+from pyspark_tiered.proof.erase import erase, remove_erased_values
 from pyspark_tiered.proof.erasures import Erasure, read_erasures, write_erasure
 from pyspark_tiered.proof.repair import repair
 from pyspark_tiered.proof.verify import verify
 from pyspark_tiered.typed.change import FieldChanger
-from pyspark_tiered.typed.erase import remove_erased_values
 from pyspark_tiered.typed.replay import replay_dead
 from pyspark_tiered.typed.tables import RecordTable
 from tests.spark import filling

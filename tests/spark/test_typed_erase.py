@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from pyspark_tiered.delta.table_form import Range
+from pyspark_tiered.proof.erase import read_value_bounds, remove_erased_values
 from pyspark_tiered.proof.erasures import Erasure, join_ranges, read_erasures, write_erasure
 from pyspark_tiered.typed import load as typed_load
-from pyspark_tiered.typed.erase import read_value_bounds, remove_erased_values
 from pyspark_tiered.typed.replay import Replay, replay_dead
 from pyspark_tiered.typed.tables import DeadLetters, TypedTable
 from tests.spark.typed_site import TOPIC, Site, encode, rows_of
@@ -145,17 +145,17 @@ def test_rows_of_a_load_that_commits_while_files_are_read_are_erased(
     site.write(encode({"x": 1}))
     site.load()
     site.write(encode({"x": 2}, {"x": "text"}))
-    real_commit, real_take_out = owner.commit, owner.take_out
+    real_commit, real_replace_files = owner.commit, owner.replace_files
 
-    def commit(table: Any, *arguments: Any, **more: Any) -> bool:
-        def take_out(other: Any, *taken: Any) -> bool:
+    def commit(table: Any, *arguments: Any, **given: Any) -> bool:
+        def replace_files(other: Any, *taken: Any, **more: Any) -> bool:
             if type(other) is owner:
-                monkeypatch.setattr(owner, "take_out", real_take_out)
-                assert real_commit(table, *arguments, **more)
-            return bool(real_take_out(other, *taken))
+                monkeypatch.setattr(owner, "replace_files", real_replace_files)
+                assert real_commit(table, *arguments, **given)
+            return bool(real_replace_files(other, *taken, **more))
 
         monkeypatch.setattr(owner, "commit", real_commit)
-        monkeypatch.setattr(owner, "take_out", take_out)
+        monkeypatch.setattr(owner, "replace_files", replace_files)
         record(site, (1, 3))
         remove(site)
         return False
@@ -181,14 +181,18 @@ def test_replay_that_an_erasure_overtakes_makes_no_row_of_it(
 
 def test_erasure_that_other_writers_overtake_tries_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     record(site, (2, 3))
-    real = TypedTable.take_out
+    real = TypedTable.replace_files
     lost = iter([False])
     with monkeypatch.context() as patch:
-        patch.setattr(TypedTable, "take_out", lambda *arguments: next(lost, None) is None and real(*arguments))
+        patch.setattr(
+            TypedTable,
+            "replace_files",
+            lambda *arguments, **more: next(lost, None) is None and real(*arguments, **more),
+        )
         assert remove(site) == 1
     record(site, (3, 4))
     with monkeypatch.context() as patch:
-        patch.setattr(TypedTable, "take_out", lambda *_: False)
+        patch.setattr(TypedTable, "replace_files", lambda *_, **more: False)
         with pytest.raises(Unavailable, match="the erasure is recorded, run the same command again"):
             remove(site)
     assert remove(site) == 1 and is_proved(site)

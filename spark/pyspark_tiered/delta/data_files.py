@@ -7,7 +7,7 @@ lack columns that are partition columns. A file that cannot be read as the table
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -131,7 +131,7 @@ def load_batch(
 
 def read_stored_rows(
     folder: TableFolder, add: Json, names: Sequence[str] | None = None
-) -> Iterator[tuple[pyarrow.RecordBatch, pyarrow.parquet.ParquetFile]]:
+) -> Generator[tuple[pyarrow.RecordBatch, pyarrow.parquet.ParquetFile]]:
     """Yields the rows of a file that are rows of the table, as they are stored. `names` are the columns, None: all."""
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -8,6 +8,7 @@ May import: as pyspark_tiered
   rounds        the plan of one commit of a load, and its files
 ~ convert       splits as finished Parquet files: one task of a load
 ~ file_writer   rows as finished Parquet files in a table's folder
+~ file_rewrite  a file written again, with fewer rows or other columns
   recent_rows   the rows of the small files that this process wrote last
   joining       the small files of a table that are worth joining
 ~ native_engine a load without a JVM

@@ -11,7 +11,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -22,7 +22,7 @@ from pyspark_tiered.delta.data_files import FileForm, local_file
 from pyspark_tiered.delta.delta_state import TableState
 from pyspark_tiered.delta.log_folder import LOG, BucketConnection, UnclearOutcome, open_folder
 from pyspark_tiered.delta.snapshot import Snapshot, check_columns, check_table_topic
-from pyspark_tiered.delta.table_form import Advance, LoadedFile
+from pyspark_tiered.delta.table_form import Advance, LoadedFile, ReplacedFile
 from pyspark_tiered.delta.table_log import LAST_CHECKPOINT, TableLog
 from pyspark_tiered.load import joining
 from pyspark_tiered.load.recent_rows import RecentRows
@@ -242,7 +242,7 @@ class NativeTable:
         from pyspark_tiered.load.convert import join_rows
 
         removed = [self._state.files[key] for key in keys]
-        joined = join_rows(parts, self.url, self._upload, self._recent)
+        joined = join_rows(parts, self.url, self.upload, self._recent)
         self._read_on()
         identifiers = len(table_form.loaded_offsets(self._state.versions(), self.topic_id))
         checked, seen = self.checked_version, self.newest_mark.get("seen")
@@ -310,8 +310,70 @@ class NativeTable:
             self.folder.delete(found)
         return len(found)
 
-    def _upload(self, table_url: str, scratch: str, name: str) -> None:
+    def upload(self, table_url: str, scratch: str, name: str) -> None:
+        """Uploads a file of the folder `scratch` into the table's folder."""
         self.folder.upload(scratch, name)
+
+    def note_erasures(self, at: TableState, count: int) -> dict[str, Any] | None:
+        """Returns Delta's metadata that say that the table heeds so many erasures; None if nothing has to say so."""
+        return None
+
+    def replace_files(
+        self,
+        at: TableState,
+        replaced: Sequence[ReplacedFile],
+        operation: Mapping[str, Any],
+        *,
+        files: Sequence[LoadedFile] = (),
+        advances: Sequence[Advance] = (),
+        renewed: Collection[int] = (),
+        metadata: Mapping[str, Any] | None = None,
+        may_come: Callable[[Mapping[str, Any]], bool] = lambda _: True,
+        changes_data: bool = True,
+        **mark_fields: Any,
+    ) -> bool:
+        """Commits files in the place of old ones, and `files` beside them. Returns false if another writer came first.
+
+        The table has to have the columns and properties of the plan, `at`, and all old files. A file that came since
+        has to be one that `may_come`. A partition that advances is where it was, and nobody has renewed its identifier.
+        `renewed` are the partitions whose identifiers this commit writes again as they are: no other plan that began
+        before it holds. `metadata` are those from now on; None: they stay.
+        """
+        old = [each.old for each in replaced]
+        new = [*(each.new for each in replaced if each.new is not None), *files]
+        wanted = at.metadata if metadata is None else metadata
+        identifiers = [table_form.app_id(self.topic_id, step.partition) for step in advances]
+
+        def is_valid(state: TableState) -> bool:
+            came = (add for key, add in state.files.items() if key not in at.files)
+            return (
+                not orphans.is_too_old((file.modified_ms for file in new), time.time_ns() // 1_000_000)
+                and (state.metadata, state.protocol) == (at.metadata, at.protocol)
+                and state.has_files(old)
+                and state.is_at_start(self.topic_id, advances)
+                and all(state.transactions.get(each) == at.transactions.get(each) for each in identifiers)
+                and all(map(may_come, came))
+            )
+
+        def actions(now_ms: int) -> list[str]:
+            held = table_form.loaded_offsets(self._state.versions(), self.topic_id)
+            steps = [*advances, *(Advance(number, held[number], held[number]) for number in renewed if number in held)]
+            return [
+                *([] if metadata is None else [json.dumps({"metaData": metadata})]),
+                *(table_form.remove_action(each, now_ms, changes_data) for each in old),
+                *(each.action for each in replaced if each.new is not None),
+                *table_form.commit_actions(self.topic_id, files, steps, now_ms, self.prefix),
+            ]
+
+        mark = self.encode_mark(files, advances, checked=self.checked_version, **mark_fields)
+        try:
+            return self.create(actions, is_valid, mark, {**operation, "isBlindAppend": False})
+        except UnclearOutcome as failure:
+            log.warning("commit has an unknown outcome, table read again table=%s why=%s", self.url, failure)
+            now = self.snapshot().state
+            is_there = now.metadata == wanted and now.has_files([{"path": each.path} for each in new])
+            changes = bool(old or new) or wanted != at.metadata
+            return changes and is_there and not any(now.has_files([each]) for each in old)
 
     def create(
         self,

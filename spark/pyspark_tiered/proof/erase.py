@@ -1,52 +1,54 @@
 """Erases rows from a table lawfully: the rows that a condition chooses, below the loaded bounds, with a reason.
 
 The condition is evaluated on the rows of the table and on those of the log, so that no repair brings back a row that
-the table lacked at that time. The record of the erasure (`erasures.py`) is written first. Then each partition gets one
-transaction that removes the rows, and the dead letters and the typed table get one each. A kill leaves rows that are
-recorded and not yet removed. The same command, any other erasure and a repair remove them; `verify` lists them until
-then.
+the table lacked at that time. The record of the erasure (`erasures.py`) is written first. Then the raw table, the dead
+letters and the typed table get one commit each that removes the rows. A kill leaves rows that are recorded and not yet
+removed. The same command, any other erasure and a repair remove them; `verify` lists them until then.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import groupby, islice
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from pyspark_tiered.delta import table_features
 from pyspark_tiered.delta.data_files import open_table_folder, read_rows
 from pyspark_tiered.delta.folder_url import spark_url
 from pyspark_tiered.delta.snapshot import Snapshot
-from pyspark_tiered.delta.table_form import Advance, Range
+from pyspark_tiered.delta.table_form import Range
 from pyspark_tiered.load.native_table import NativeTable
 from pyspark_tiered.log.bucket import BatchReader, check_table, check_topic, never_loaded
 from pyspark_tiered.log.plan import ColdTopic, splits
-from pyspark_tiered.proof.comparison import find_erased, read_cold_topic
+from pyspark_tiered.proof.comparison import may_hold_any, read_cold_topic
 from pyspark_tiered.proof.condition import Condition
 from pyspark_tiered.proof.erasures import RANGES_MAX, Erasure, join_ranges, read_erasures, write_erasure
-from pyspark_tiered.proof.rewrite import rewrite_table, snapshot_after
+from pyspark_tiered.proof.rewrite import RowChooser, remove_rows
 from pyspark_tiered.proof.summing import read_log
 from pyspark_tiered.proof.sums import OffsetRange, find_runs, is_inside, join_runs
-from pyspark_tiered.typed.erase import read_value_bounds, remove_erased_values
+from pyspark_tiered.typed import form
+from pyspark_tiered.typed.tables import DeadLetters, RecordTable, TypedTable
 from tiered.errors import Code, Refused, Unavailable
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import SparkSession
 
+ERASED = {"operation": "ERASE", "operationParameters": {}}
 ATTEMPTS = 10
-"""Attempts in a row of which none could commit, because other writers committed first."""
+"""Commits of other writers in a row that may come first."""
 CHOSEN_BYTES = 64 << 20
 """Rows of the log that are judged at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class EraseProgress:
-    """Progress of an erasure. `step` is chosen, recorded, removed (a partition) or done.
+    """Progress of an erasure. `step` is chosen, recorded, removed (from the raw table) or done.
 
     `rows` were chosen and not erased before; `removed` were in the table, `values` in the typed table and the dead
     letters.
@@ -102,6 +104,7 @@ class _Erasing:
 
     def run(self, cold: ColdTopic, condition: Condition, where: str, reason: str) -> EraseProgress:
         typed_bounds = read_value_bounds(self._url, cold.name, cold.topic_id)
+        self._table.snapshot()  # nothing is recorded for a table that cannot be written
         at = self._table.pin()
         if at.version < 0:
             raise never_loaded(cold.name, self._url)
@@ -115,8 +118,11 @@ class _Erasing:
             erasure = Erasure(cold.topic_id, now_ms, where, reason, chosen)
             write_erasure(self._url, erasure, f"{now_ms:013d}-{uuid.uuid4()}.json")
             self._report_step("recorded")
-        self._remove(cold, {"rows": self._rows, "where": where, "reason": reason}, set(chosen))
         known = read_erasures(self._url, cold.topic_id)
+        mark = {"rows": self._rows, "where": where, "reason": reason}
+        self._removed = remove_erased(self._table, known, chosen, mark)
+        if self._removed:
+            self._report_step("removed")
         self._values = remove_erased_values(self._url, cold.name, cold.topic_id, known)
         return self._report_step("done")
 
@@ -157,39 +163,6 @@ class _Erasing:
                 for batch in read_rows(folder, file.add, file.form):
                     yield pa.Table.from_batches([batch])
 
-    def _remove(self, cold: ColdTopic, mark: Mapping[str, object], to_mark: set[int]) -> None:
-        """Removes all recorded rows that the table has. The partitions of this erasure get a commit in any case.
-
-        That commit makes a repair fail that compared the table before the record was there.
-        """
-        failures = 0
-        while failures < ATTEMPTS:
-            at = self._table.pin()
-            known = at.loaded_offsets()
-            erased = join_ranges(read_erasures(self._url, cold.topic_id))
-            found = list(islice(find_erased(at, erased), RANGES_MAX))
-            if not found and not to_mark:
-                return
-            by_partition = {number: list(runs) for number, runs in groupby(found, lambda run: run.partition)}
-            committed = False
-            newest: Snapshot | None = at
-            for number in sorted(by_partition.keys() | to_mark):
-                step = [Advance(number, known[number], known[number])] if number in known else []
-                if newest is None:
-                    break
-                to_remove = by_partition.get(number, [])
-                if rewrite_table(self._table, newest, to_remove, [], step, erased=mark):
-                    committed = True
-                    newest = snapshot_after(self._table, newest)
-                    to_mark.discard(number)
-                    self._removed += sum(run.end - run.start for run in to_remove)
-                    self._report_step("removed")
-            failures = 0 if committed else failures + 1
-        raise Unavailable(
-            f"{ATTEMPTS} attempts in a row removed nothing from {self._url}, other writers committed first: the "
-            "erasure is recorded, run the same command again"
-        )
-
     def _report_step(self, step: str) -> EraseProgress:
         progress = EraseProgress(step, self._url, self._rows, self._removed, self._values)
         self._report(progress)
@@ -205,3 +178,77 @@ def _check_typed_bounds(bounds: Mapping[int, int], at: Snapshot) -> None:
                 f"the typed table of partition {number} is loaded up to {end}, beyond {at.url}: nothing was erased; "
                 "run `tiered load`, and then this command again"
             )
+
+
+def remove_erased(
+    table: NativeTable,
+    erasures: Sequence[Erasure],
+    renewed: Collection[int] = (),
+    mark: Mapping[str, Any] | None = None,
+) -> int:
+    """Takes erased rows out of a table, raw or typed, by one commit. Returns how many.
+
+    There is a commit if the table does not say yet that it heeds so many erasures, and if there are partitions to be
+    `renewed`. Then each load, replay and repair that was planned before the record of the erasure fails. Raises
+    `Unavailable` if other writers always come first.
+    """
+    erased = join_ranges(erasures)
+    for _ in range(ATTEMPTS):
+        now = table.pin()
+        at = now.state
+        table_features.check_removal(at.properties(), table.url)
+        found = remove_rows(table, now.files(), RowChooser(erased))
+        noted = table.note_erasures(at, len(erasures))
+        if not found and noted is None and not renewed:
+            return 0
+        rows = sum(each.rows for each in found)
+        if table.replace_files(
+            at,
+            found,
+            ERASED,
+            renewed=renewed,
+            metadata=noted,
+            may_come=lambda add: not may_hold_any(add, erased),
+            erased=mark or rows,
+        ):
+            return rows
+    raise Unavailable(
+        f"{ATTEMPTS} other commits to {table.url} came first: the erasure is recorded, run the same command again"
+    )
+
+
+def read_value_bounds(url: str, topic: str, topic_id: str) -> dict[int, int]:
+    """Returns up to which offset both tables beside the raw one at `url` are loaded; empty without a typed table.
+
+    Raises `Refused` if no row of one of them may be removed.
+    """
+    bounds: dict[int, int] = {}
+    for table in _open_value_tables(url, topic, topic_id):
+        with closing(table):
+            if table.is_there():
+                table.check_removal()
+                for number, end in table.loaded_offsets().items():
+                    bounds[number] = max(end, bounds.get(number, end))
+    return bounds
+
+
+def remove_erased_values(url: str, topic: str, topic_id: str, erasures: Sequence[Erasure]) -> int:
+    """Takes erased rows out of both tables beside the raw one at `url`. Returns how many.
+
+    Raises `Unavailable` if other writers always come first.
+    """
+    removed = 0
+    for table in _open_value_tables(url, topic, topic_id) if erasures else ():
+        with closing(table):
+            if table.is_there():
+                removed += remove_erased(table, erasures)
+    return removed
+
+
+def _open_value_tables(url: str, topic: str, topic_id: str) -> list[RecordTable]:
+    if urlsplit(url).scheme not in form.TABLE_SCHEMES:
+        return []
+    return [
+        DeadLetters(f"{url}{form.DEAD_SUFFIX}", topic, topic_id),
+        TypedTable(f"{url}{form.TYPED_SUFFIX}", topic, topic_id),
+    ]

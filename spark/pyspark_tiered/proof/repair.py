@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
+from pyspark_tiered.delta import delta_state, table_features
 from pyspark_tiered.delta.folder_url import spark_url
 from pyspark_tiered.delta.snapshot import Snapshot
 from pyspark_tiered.delta.table_form import Advance, LoadedFile, Range
@@ -43,11 +44,11 @@ from pyspark_tiered.proof.comparison import (
     read_cold_topic,
     read_ends,
 )
+from pyspark_tiered.proof.erase import remove_erased_values
 from pyspark_tiered.proof.erasures import explain_erased, join_ranges, read_erasures
 from pyspark_tiered.proof.gaps import Gap
-from pyspark_tiered.proof.rewrite import rewrite_table, snapshot_after
+from pyspark_tiered.proof.rewrite import RowChooser, join_faults, remove_rows, snapshot_after
 from pyspark_tiered.proof.verify import GAPS_MAX, explain_holes
-from pyspark_tiered.typed.erase import remove_erased_values
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 
 if TYPE_CHECKING:
@@ -182,13 +183,35 @@ class _Repair:
             kept_once = [run for run in to_remove if is_kept_once(run, low)]
             if newest is None:
                 break
-            if rewrite_table(self._table, newest, to_remove, files, step, kept_once=kept_once, repair=True):
+            if self._commit(newest, to_remove, files, step, kept_once):
                 committed = True
                 newest = snapshot_after(self._table, newest)
                 self._rows += sum(file.rows for file in files)
                 self._taken_out += sum(run.end - run.start for run in to_remove)
                 self._report_step("mended", ())
         return committed
+
+    def _commit(
+        self,
+        at: Snapshot,
+        to_remove: Sequence[FaultyRange],
+        files: Sequence[LoadedFile],
+        advances: Sequence[Advance],
+        kept_once: Sequence[FaultyRange],
+    ) -> bool:
+        """Removes the rows of ranges of one partition and adds `files`. Returns false if another writer came first.
+
+        Keeps one row of each offset in the `kept_once` ranges: the log has no other copy.
+        """
+        if to_remove:
+            table_features.check_removal(at.properties(), self._url)
+        if files:
+            self._table.check_writable(at.state)
+        nowhere = any(each.partition < 0 or each.start < 0 for each in to_remove)
+        chooser = RowChooser(join_faults(to_remove), join_faults(kept_once), removes_nowhere=nowhere)
+        replaced = remove_rows(self._table, at.files() if to_remove else (), chooser)
+        operation = delta_state.append_operation(files)
+        return self._table.replace_files(at.state, replaced, operation, files=files, advances=advances, repair=True)
 
     def _convert(self, cold: ColdTopic, partition: ColdPartition, faulty: Sequence[FaultyRange]) -> list[LoadedFile]:
         """Writes files with the rows that are missing or wrong, and no others.

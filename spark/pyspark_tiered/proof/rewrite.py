@@ -1,25 +1,15 @@
-"""The commit of a repair or an erasure: removes wrong rows and adds right ones, all of a partition or nothing.
-
-A file that holds a wrong row is written again without it, with all its other columns. The commit holds only while the
-table has these files, the same columns and properties, and each partition is where it was. Keeps I27.
-"""
+"""The rows of a table that a repair or an erasure removes: their files are written again without them. Keeps I27."""
 
 from __future__ import annotations
 
 import json
-import logging
-import time
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pyspark_tiered.delta import delta_state, orphans, table_features, table_form
 from pyspark_tiered.delta.data_files import TableFile, load_column, read_stored_rows, utc_times
-from pyspark_tiered.delta.delta_state import TableState
-from pyspark_tiered.delta.log_folder import UnclearOutcome
 from pyspark_tiered.delta.snapshot import Snapshot
-from pyspark_tiered.delta.table_form import MEASURED, Advance, FileRun, LoadedFile, Range, ReplacedFile, table_schema
-from pyspark_tiered.load.file_writer import new_file
+from pyspark_tiered.delta.table_form import Range, ReplacedFile, table_schema
+from pyspark_tiered.load.file_rewrite import rewrite_file
 from pyspark_tiered.load.native_table import NativeTable
 from pyspark_tiered.proof.comparison import FaultyRange, may_hold_any
 from pyspark_tiered.proof.sums import OffsetRange, is_inside, join_runs
@@ -31,59 +21,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet
     from numpy.typing import NDArray
 
-log = logging.getLogger(__name__)
-
 NOTHING: Mapping[int, Sequence[Range]] = {}
-RUNS_MAX = 256
-"""Partitions of a file whose ranges its tag names."""
-
-
-def rewrite_table(
-    table: NativeTable,
-    at: Snapshot,
-    to_remove: Sequence[FaultyRange],
-    files: Sequence[LoadedFile],
-    advances: Sequence[Advance],
-    *,
-    kept_once: Sequence[FaultyRange] = (),
-    **mark_fields: Any,
-) -> bool:
-    """Removes the rows of ranges of one partition and adds `files`. Returns false if another writer committed first.
-
-    Keeps one row of each offset in the `kept_once` ranges: the log has no other copy. `mark_fields` go into the mark.
-    """
-    if orphans.is_too_old((file.modified_ms for file in files), time.time_ns() // 1_000_000):
-        return False
-    if to_remove:
-        table_features.check_removal(at.properties(), table.url)
-    if files:
-        table.check_writable(at.state)
-    if not at.state.is_at_start(table.topic_id, advances):
-        return False
-    nowhere = any(each.partition < 0 or each.start < 0 for each in to_remove)
-    chooser = RowChooser(join_faults(to_remove), join_faults(kept_once), removes_nowhere=nowhere)
-    replaced = replace_files(table, at.files() if to_remove else (), chooser)
-
-    def actions(now_ms: int) -> list[str]:
-        removed = [table_form.remove_action(each.old, now_ms, changes_data=True) for each in replaced]
-        added = [each.action for each in replaced if each.new is not None]
-        return [*removed, *added, *table_form.commit_actions(table.topic_id, files, advances, now_ms)]
-
-    def is_valid(state: TableState) -> bool:
-        return (
-            (state.metadata, state.protocol) == (at.state.metadata, at.state.protocol)
-            and state.has_files([each.old for each in replaced])
-            and state.is_at_start(table.topic_id, advances)
-        )
-
-    operation = {**delta_state.append_operation(files), "isBlindAppend": False}
-    mark = table.encode_mark(files, advances, checked=None, **mark_fields)
-    try:
-        return table.create(actions, is_valid, mark, operation)
-    except UnclearOutcome as failure:
-        # The commit may have landed: the next comparison shows it.
-        log.warning("commit has an unknown outcome, comparing again table=%s why=%s", table.url, failure)
-        return False
 
 
 def snapshot_after(table: NativeTable, at: Snapshot) -> Snapshot | None:
@@ -95,16 +33,27 @@ def snapshot_after(table: NativeTable, at: Snapshot) -> Snapshot | None:
     return now if now.version == at.version + 1 else None
 
 
-def replace_files(table: NativeTable, files: Iterable[TableFile], chooser: RowChooser) -> list[ReplacedFile]:
-    """Writes those files again that hold a row that goes, without it."""
+def remove_rows(table: NativeTable, files: Iterable[TableFile], chooser: RowChooser) -> list[ReplacedFile]:
+    """Writes those files again that hold a row that goes, without it, and with all their other columns."""
     replaced = []
     for file in files:
         if not chooser.may_choose(file):
             continue
         names = [file.form.names[name] for name in ("partition", "offset")]
         found = read_stored_rows(table.folder, file.add, names)
-        if rows := sum(int((~chooser.stays(*_places(batch, file, held))).sum()) for batch, held in found):
-            replaced.append(_write_rest(table, file, chooser, rows))
+        if not any((~chooser.stays(*_places(batch, file, held))).any() for batch, held in found):
+            continue
+
+        def leave_out(
+            stored: pyarrow.RecordBatch, held: pyarrow.parquet.ParquetFile, file: TableFile = file
+        ) -> pyarrow.RecordBatch:
+            import pyarrow as pa
+
+            stays = chooser.stays(*_places(stored, file, held), keeps=True)
+            return _with_zones(stored.filter(pa.array(stays)), file, held)
+
+        if (each := rewrite_file(table, file, leave_out)) is not None:
+            replaced.append(each)
     return replaced
 
 
@@ -169,32 +118,6 @@ def _places(
     return found[0], found[1]
 
 
-def _write_rest(table: NativeTable, file: TableFile, chooser: RowChooser, rows: int) -> ReplacedFile:
-    """Writes the rows of a file that stay. There is no file if there are none."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    name = f"part-rewritten-{uuid.uuid4()}.zstd.parquet"
-    bounds = _Bounds()
-    with new_file(table.url, name, lambda _, scratch, each: table.folder.upload(scratch, each)) as path:
-        writer: pq.ParquetWriter | None = None
-        for stored, held in read_stored_rows(table.folder, file.add):
-            batch = stored.filter(pa.array(chooser.stays(*_places(stored, file, held), keeps=True)))
-            if not batch.num_rows:
-                continue
-            batch = _with_zones(batch, file, held)
-            bounds.add([load_column(batch, table_schema().field(each), file.add, file.form, held) for each in MEASURED])
-            if writer is None:
-                writer = pq.ParquetWriter(path, batch.schema, compression="zstd", compression_level=1)
-            writer.write_batch(batch)
-        if writer is None:
-            return ReplacedFile(file.add, rows, None, "")
-        writer.close()
-        size = path.stat().st_size
-    new = LoadedFile(name, size, time.time_ns() // 1_000_000, bounds.runs())
-    return ReplacedFile(file.add, rows, new, bounds.add_action(file, new))
-
-
 def _with_zones(batch: pyarrow.RecordBatch, file: TableFile, held: pyarrow.parquet.ParquetFile) -> pyarrow.RecordBatch:
     """Returns the rows with the times that Spark wrote as INT96 in UTC, as Delta means them."""
     import pyarrow as pa
@@ -213,62 +136,3 @@ def _with_zones(batch: pyarrow.RecordBatch, file: TableFile, held: pyarrow.parqu
         field = batch.schema.field(place).with_type(pa.timestamp("us", "UTC"))
         batch = batch.set_column(place, field, utc_times(batch.column(place), file.add, held))
     return batch
-
-
-class _Bounds:
-    """The statistics of rows: a run for each partition, and the number of NULLs."""
-
-    def __init__(self) -> None:
-        self._runs: dict[int, FileRun] = {}
-        self._rows = 0
-        self._nulls = dict.fromkeys(MEASURED, 0)
-
-    def add(self, columns: Sequence[pyarrow.Array]) -> None:
-        """Adds rows: their partitions, offsets and timestamps."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        for name, column in zip(MEASURED, columns, strict=True):
-            self._nulls[name] += column.null_count
-        partitions, offsets, times = columns
-        self._rows += len(partitions)
-        rows = pa.table([partitions, offsets, times.cast(pa.int64())], list(MEASURED))
-        rows = rows.filter(pc.and_(partitions.is_valid(), offsets.is_valid()))
-        found = rows.group_by("partition").aggregate(
-            [("offset", "count"), ("offset", "min"), ("offset", "max"), ("timestamp", "min"), ("timestamp", "max"),
-             ("timestamp", "count")]
-        )  # fmt: skip
-        for each in found.to_pylist():
-            run = FileRun(
-                each["partition"], each["offset_count"], each["offset_min"], each["offset_max"],
-                each["timestamp_min"], each["timestamp_max"], each["offset_count"] - each["timestamp_count"],
-            )  # fmt: skip
-            known = self._runs.get(run.partition)
-            self._runs[run.partition] = run if known is None else _joined(known, run)
-
-    def runs(self) -> tuple[FileRun, ...]:
-        """Returns the runs, in order of partitions."""
-        return tuple(run for _, run in sorted(self._runs.items()))
-
-    def add_action(self, file: TableFile, written: LoadedFile) -> str:
-        """Returns the action that adds the rows of `file` that stay."""
-        if not written.runs:
-            stats: dict[str, Any] = {"numRecords": self._rows}
-            add = {"path": written.path, "size": written.size, "modificationTime": written.modified_ms}
-            add |= {"dataChange": True}
-        else:
-            add = json.loads(table_form.add_action(written))["add"]
-            stats = json.loads(add["stats"]) | {"numRecords": self._rows, "nullCount": self._nulls}
-            for each in ("minValues", "maxValues", "nullCount"):
-                stats[each] = {file.form.names[name]: value for name, value in stats[each].items()}
-            if len(written.runs) > RUNS_MAX or self._nulls["partition"] or self._nulls["offset"]:
-                add.pop("tags", None)
-        add |= {"partitionValues": file.add.get("partitionValues") or {}, "stats": json.dumps(stats)}
-        return json.dumps({"add": add})
-
-
-def _joined(one: FileRun, other: FileRun) -> FileRun:
-    """Returns two runs of a partition, in any order, as one."""
-    return one.merge(other)._replace(
-        first_offset=min(one.first_offset, other.first_offset), last_offset=max(one.last_offset, other.last_offset)
-    )

@@ -14,11 +14,10 @@ May import: as pyspark_tiered
 ~ tables      both tables: state, columns and commits
 ~ garbage     the pause of the cycle collector while values are parsed
 ~ convert     records as rows of both tables
-~ rewrite     files of a table with other columns
+  rewrite     files of a table with other columns
 ~ load        both tables as the target of a load: columns, dead letters, rows
   changes     rules for the values of fields, and what they do to the columns
 ~ change      renames, retypes or drops a field, or moves its values of other types
-~ erase       takes erased rows out of both tables
 ~ replay      dead letters that fit by now become rows
   reparse     values as columns by another parser
   row_hash    the digest of the cells of a typed row

@@ -158,7 +158,12 @@ def schema_of(fields: Sequence[Json]) -> Json:
 
 def metadata_action(metadata: Json, fields: Sequence[Json]) -> str:
     """Returns the action that gives a table other columns."""
-    return json.dumps({"metaData": {**metadata, "schemaString": json.dumps(schema_of(fields))}})
+    return json.dumps({"metaData": with_fields(metadata, fields)})
+
+
+def with_fields(metadata: Json, fields: Sequence[Json]) -> Json:
+    """Returns Delta's metadata with other columns."""
+    return {**metadata, "schemaString": json.dumps(schema_of(fields))}
 
 
 def property_action(metadata: Json, name: str, value: str) -> str:
@@ -192,8 +197,3 @@ def replay_id(topic_id: str) -> str:
 def replay_action(topic_id: str, count: int, now_ms: int) -> str:
     """Returns the action that counts a replay."""
     return json.dumps({"txn": {"appId": replay_id(topic_id), "version": count, "lastUpdated": now_ms}})
-
-
-def rewritten_action(add: Mapping[str, Any], path: str, size: int, now_ms: int) -> str:
-    """Returns the action that adds a file with the rows of `add` in other types of columns."""
-    return json.dumps({"add": {**add, "path": path, "size": size, "modificationTime": now_ms, "dataChange": False}})

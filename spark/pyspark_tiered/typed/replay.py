@@ -14,8 +14,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pyspark_tiered.delta.delta_state import TableState
 from pyspark_tiered.delta.folder_url import spark_url
-from pyspark_tiered.delta.table_form import LoadedFile, Range
+from pyspark_tiered.delta.table_form import LoadedFile, Range, ReplacedFile
 from pyspark_tiered.log.bucket import ColdTopicReader, never_loaded
 from pyspark_tiered.proof.erasures import ErasureReader, join_ranges
 from pyspark_tiered.proof.sums import is_inside
@@ -30,6 +31,7 @@ from tiered.errors import Unavailable
 
 STEP_BYTES = 64 << 20
 """Bytes of files of dead letters in one step."""
+REPLAYED = {"operation": "REPLAY", "operationParameters": {}}
 ATTEMPTS = 10
 """Steps in a row that may lose to other writers."""
 
@@ -94,14 +96,15 @@ class Replay:
     def _run_step(self, files: Sequence[Json]) -> bool:
         """Replays the letters of some files. Returns false if another writer committed first."""
         for _ in range(ATTEMPTS):
-            if not self._letters.has_files(files):
+            at = self._letters.pin().state
+            if not at.has_files(files):
                 return False
-            if self._replay_files(files):
+            if self._replay_files(at, files):
                 self._report(ReplayProgress("replayed", self._typed.url, self._rows, self._left))
                 return True
         return False
 
-    def _replay_files(self, files: Sequence[Json]) -> bool:
+    def _replay_files(self, at: TableState, files: Sequence[Json]) -> bool:
         # The loaded offsets are read first: no load commits rows below them later.
         loaded = self._typed.loaded_offsets()
         before, metadata, schema = self._typed.replays(), self._typed.metadata, self._typed.schema()
@@ -124,7 +127,8 @@ class Replay:
                 metadata = self._typed.metadata
             if not self._typed.append_replayed(done.files, before, metadata):
                 return False
-        if done.gone and not self._letters.replace_files(files, done.rest):
+        replaced = [ReplacedFile(add, 0, None, "") for add in files]
+        if done.gone and not self._letters.replace_files(at, replaced, REPLAYED, files=done.rest):
             return False
         self._rows += done.gone
         self._left += done.left

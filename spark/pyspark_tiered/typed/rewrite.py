@@ -6,64 +6,37 @@ that only lack columns need no change. Each file is read and written row group b
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from pyspark_tiered.delta import delta_state
-from pyspark_tiered.delta.log_folder import TableFolder
-from pyspark_tiered.load.file_writer import VALUE_FILES, OpenFile, upload
+from pyspark_tiered.delta.data_files import TableFile
+from pyspark_tiered.delta.table_form import ReplacedFile
+from pyspark_tiered.load.file_rewrite import rewrite_file
+from pyspark_tiered.load.native_table import NativeTable
 from pyspark_tiered.typed.convert import cast_rows, typed_arrow_schema, widen_batch
 from pyspark_tiered.typed.evolve import is_stored_as
 from pyspark_tiered.typed.kinds import Field, ListOf, MapOf, StructOf
 from pyspark_tiered.typed.names import RECORD_COLUMNS
-from tiered.errors import Code, Refused
+
+if TYPE_CHECKING:
+    import pyarrow
+    import pyarrow.parquet
 
 
-class RewrittenFile(NamedTuple):
-    """A file that takes the place of another one."""
-
-    add: Mapping[str, Any]
-    path: str
-    size: int
-
-
-def rewrite_file(
-    folder: TableFolder, add: Mapping[str, Any], before: StructOf, after: StructOf
-) -> RewrittenFile | None:
+def change_columns(table: NativeTable, file: TableFile, before: StructOf, after: StructOf) -> ReplacedFile | None:
     """Writes the rows of a file with other columns. Returns None if the file has none of the changed columns.
 
-    Raises `Refused` for a file with deletion vectors, `Unfit` for a cell that its new type cannot hold.
+    Raises `Unfit` for a cell that its new type cannot hold.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    if add.get("deletionVector"):
-        raise Refused(
-            Code.INVALID_REQUEST,
-            f"the table at {folder.url} has deletion vectors: run REORG TABLE ... APPLY (PURGE) on it",
-        )
-    with (
-        folder.local(delta_state.file_path(add, folder.url)) as path,
-        pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as held,
-    ):
+    def change(stored: pyarrow.RecordBatch, held: pyarrow.parquet.ParquetFile) -> pyarrow.RecordBatch | None:
         columns = held_columns(held.schema_arrow, before)
         target = StructOf(tuple(field for field in after.fields if columns.find(field.json_name)))
         if all(_is_same(field, target) for field in columns.fields):
             return None
-        name, schema = f"part-changed-{uuid.uuid4()}.zstd.parquet", typed_arrow_schema(target)
-        file = OpenFile(folder.url, name, schema, VALUE_FILES, upload)
-        names, schema = [*RECORD_COLUMNS, *(field.column for field in columns.fields)], typed_arrow_schema(columns)
-        try:
-            for group in range(held.num_row_groups):
-                table = held.read_row_group(group, columns=names).select(names)
-                for batch in table.combine_chunks().to_batches():
-                    file.write(pa.Table.from_batches([widen_batch(cast_rows(batch, schema), columns, target)]))
-        except BaseException:
-            file.abandon()
-            raise
-        name, size = file.close()
-    return RewrittenFile(add, name, size)
+        rows = stored.select([*RECORD_COLUMNS, *(field.column for field in columns.fields)])
+        return widen_batch(cast_rows(rows, typed_arrow_schema(columns)), columns, target)
+
+    return rewrite_file(table, file, change, changes_data=False)
 
 
 def held_columns(schema: Any, before: StructOf) -> StructOf:

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark_tiered.delta import delta_state, table_features
-from pyspark_tiered.delta.data_files import FileForm, read_places, read_stored_rows
+from pyspark_tiered.delta.data_files import FileForm, TableFile, read_places, read_stored_rows
 from pyspark_tiered.delta.delta_state import TableState
 from pyspark_tiered.delta.log_folder import BucketConnection, UnclearOutcome
 from pyspark_tiered.delta.snapshot import Snapshot
-from pyspark_tiered.delta.table_form import LoadedFile, Range, ReplacedFile, commit_actions, remove_action
+from pyspark_tiered.delta.table_form import LoadedFile, Range, commit_actions
 from pyspark_tiered.load.native_table import NativeTable
 from pyspark_tiered.proof.comparison import may_hold_any
 from pyspark_tiered.typed import form
@@ -24,7 +24,7 @@ from pyspark_tiered.typed.evolve import is_stored_as
 from pyspark_tiered.typed.form import DEAD_COLUMNS, ValueRules
 from pyspark_tiered.typed.kinds import StructOf, select_columns
 from pyspark_tiered.typed.names import RECORD_COLUMNS
-from pyspark_tiered.typed.rewrite import rewrite_file
+from pyspark_tiered.typed.rewrite import change_columns
 from tiered.errors import Code, Refused, Unavailable
 
 if TYPE_CHECKING:
@@ -133,35 +133,11 @@ class RecordTable(NativeTable):
         if self.exists:
             table_features.check_removal(self.properties(), self.url)
 
-    def heeded_erasures(self) -> int:
-        """Returns how many erasures the table heeds."""
-        return form.heeded_erasures(self.properties()) if self.exists else 0
-
-    def take_out(
-        self,
-        replaced: Sequence[ReplacedFile],
-        erasures: int,
-        may_hold_erased: Callable[[Json], bool],
-    ) -> bool:
-        """Commits files without the erased rows in the place of old ones, and how many erasures there are.
-
-        Returns false if another writer came first, also one that has brought a file with erased rows since the table
-        was read. A commit that was planned before this one fails after it.
-        """
-        before, held = self._state.metadata, set(self._state.files)
-        old, new = [each.old for each in replaced], [each.new for each in replaced if each.new is not None]
-
-        def actions(now_ms: int) -> list[str]:
-            removed = [remove_action(add, now_ms, changes_data=True) for add in old]
-            counted = form.property_action(before, form.ERASURES, str(erasures))
-            return [counted, *removed, *(each.action for each in replaced if each.new is not None)]
-
-        def is_valid(state: TableState) -> bool:
-            self.check_removal()
-            brought = (add for key, add in state.files.items() if key not in held)
-            return state.metadata == before and state.has_files(old) and not any(map(may_hold_erased, brought))
-
-        return self.change(actions, is_valid, "ERASE", new, erased=sum(each.rows for each in replaced))
+    def note_erasures(self, at: TableState, count: int) -> Json | None:
+        """A commit that was planned before this one fails after it, because the metadata changed."""
+        if form.heeded_erasures(at.properties()) >= count:
+            return None
+        return form.with_property(at.metadata, form.ERASURES, str(count))
 
     def places(self, files: Sequence[Json] | None = None) -> Places:
         """Returns the offsets of all rows, or of those in some files, in any order."""
@@ -251,23 +227,20 @@ class TypedTable(RecordTable):
 
         Returns false if another writer came first. Raises `Unfit` for a cell that its new type cannot hold.
         """
-        before, held = self._state.metadata, set(self._state.files)
-        metadata = before if changes is None else form.with_property(before, form.CHANGES, encode_changes(changes))
-        known, wanted = self.schema(), select_columns(schema)
-        found = [rewrite_file(self.folder, add, known, wanted) for add in self.files()]
-        written = [each for each in found if each is not None]
-
-        def actions(now_ms: int) -> list[str]:
-            lines = [form.metadata_action(metadata, form.typed_fields(wanted))]
-            for each in written:
-                lines.append(remove_action(each.add, now_ms, changes_data=False))
-                lines.append(form.rewritten_action(each.add, each.path, each.size, now_ms))
-            return lines
-
-        def is_valid(state: TableState) -> bool:
-            return state.metadata == before and set(state.files) == held
-
-        return self.change(actions, is_valid, "CHANGE COLUMNS")
+        at, known, wanted = self._state.copy(), self.schema(), select_columns(schema)
+        before = (
+            at.metadata if changes is None else form.with_property(at.metadata, form.CHANGES, encode_changes(changes))
+        )
+        assert self.file_form is not None
+        found = [change_columns(self, TableFile(add, self.file_form), known, wanted) for add in at.files.values()]
+        return self.replace_files(
+            at,
+            [each for each in found if each is not None],
+            {"operation": "CHANGE COLUMNS", "operationParameters": {}},
+            metadata=form.with_fields(before, form.typed_fields(wanted)),
+            may_come=lambda _: False,
+            changes_data=False,
+        )
 
     def grow(self, schema: StructOf) -> bool:
         """Gives the table the columns that values need. Returns false if another writer came first."""
@@ -334,11 +307,6 @@ class DeadLetters(RecordTable):
             chosen[number] = tuple(offset for offset in offsets if low <= offset < high)
         return chosen
 
-    def has_files(self, files: Sequence[Json]) -> bool:
-        """True if the table still has these files, after another look."""
-        self.snapshot()
-        return self._state.has_files(files)
-
     def read(self, files: Sequence[Json]) -> Iterator[tuple[int, pyarrow.RecordBatch]]:
         """Yields the letters in files, some of one partition at a time."""
         import pyarrow.compute as pc
@@ -348,16 +316,3 @@ class DeadLetters(RecordTable):
                 partitions = batch.column("_partition")
                 for number in pc.unique(partitions).to_pylist():
                     yield number, batch.filter(pc.equal(partitions, number)).select(list(DEAD_COLUMNS))
-
-    def replace_files(self, old: Sequence[Json], new: Sequence[LoadedFile]) -> bool:
-        """Commits new files in the place of old ones. Returns false if another writer has removed one of these."""
-
-        def actions(now_ms: int) -> list[str]:
-            removed = [remove_action(add, now_ms, changes_data=True) for add in old]
-            return [*removed, *commit_actions(self.topic_id, new, [], now_ms, self.prefix)]
-
-        def is_valid(state: TableState) -> bool:
-            self.check_removal()
-            return state.has_files(old)
-
-        return self.change(actions, is_valid, "REPLAY", new)
