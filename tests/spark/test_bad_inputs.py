@@ -67,6 +67,12 @@ BAD_PLACES = {
     "no scheme": "://",
     "brackets": "s3://[bucket/x",
 }
+NO_ADDRESSES = (
+    "", "/", "//", ":", "://", ":///wh", "://bucket/wh", ":wh", "s3 ://bucket/wh", "3s://bucket/wh", "s3:", "s3:/", "s3://",
+    "s3:///", "s3:///wh", "s3:bucket/wh", "s3a://", "s3//bucket/wh", "file:", "file:wh", "file://", "file:///", "file://host/wh",
+    "file://localhost", "file//wh", "gs://", "gs:///",
+)  # fmt: skip
+"""Addresses without the name of a scheme, a bucket or a path."""
 BAD_LOGS = {
     "binary commit": {"00000000000000000000.json": b"\0\xff\xfe{"},
     "no metadata": {"00000000000000000000.json": b'{"commitInfo":{}}\n'},
@@ -151,6 +157,22 @@ def test_bad_warehouse_is_told_in_a_sentence(
         where = str(tmp_path / place)
     for command in WAREHOUSE_COMMANDS.values():
         check(fill(command, f"file://{served}/store", where), capsys)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("command", sorted({*WAREHOUSE_COMMANDS.values(), *SPARK_COMMANDS.values()}))
+def test_address_without_a_place_is_refused_and_makes_nothing(
+    served: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for store, warehouse in [(f"file://{served}/store", each) for each in NO_ADDRESSES] + [
+        (each, str(tmp_path / "wh")) for each in NO_ADDRESSES[::5] if "STORE" in command
+    ]:
+        capsys.readouterr()
+        code = main(fill(command, store, warehouse))
+        (told,) = capsys.readouterr().err.splitlines()
+        assert (code, told.startswith("tiered: ")) == (Exit.USAGE, True), (store, warehouse, code, told)
+        assert list(tmp_path.iterdir()) == [], (store, warehouse)
 
 
 @pytest.mark.timeout(300)

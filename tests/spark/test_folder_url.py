@@ -39,6 +39,7 @@ TOPIC = filling.topic_id(1)
         ("file:///w/my%20h", "file:/w/my h"),
         ("file:/w//h", "file:/w/h"),
         ("hdfs://host/w/", "hdfs://host/w"),
+        ("/w/a:b://c", "file:/w/a:b:/c"),
     ],
 )
 def test_forms_of_a_folder_have_one_url(place: str, url: str) -> None:
@@ -58,6 +59,21 @@ def test_forms_of_a_folder_have_one_url(place: str, url: str) -> None:
         ("s3:///wh", "names no bucket"),
         ("file://host/wh", "names no absolute directory"),
         ("file:wh", "names no absolute directory"),
+        ("://", "names no scheme"),
+        ("://lake/wh", "names no scheme"),
+        (":", "names no scheme"),
+        (":wh", "names no scheme"),
+        ("3s://lake/wh", "names no scheme"),
+        ("s3 ://lake/wh", "names no scheme"),
+        ("s3//lake/wh", "names no scheme"),
+        ("s3://", "names no bucket"),
+        ("s3:lake/wh", "names no bucket"),
+        ("", "names no directory"),
+        ("//", "names no directory"),
+        ("file:///", "names no directory"),
+        ("file:", "names no absolute directory"),
+        ("hdfs://", "names no place"),
+        ("gs:", "names no place"),
     ],
 )
 def test_form_that_could_mean_another_folder_is_refused(place: str, why: str) -> None:

@@ -7,12 +7,15 @@ differently is refused.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from tiered.errors import Code, Refused
 
 FORMS = "a warehouse is a directory, file:///dir or s3://bucket/prefix"
+_LIKE_URL = re.compile(r"[^/]*://|:|(?:s3a?|file|gs|hdfs|https?)//")
+"""Beginnings of what was meant as a URL, and would be a directory below the working directory."""
 
 
 def spark_url(place: str) -> str:
@@ -32,8 +35,15 @@ def spark_url(place: str) -> str:
         if {".", ".."} & set(names):
             raise Refused(Code.INVALID_REQUEST, f"{place!r} has a . or .. in its path, which S3 takes for a name")
         return "/".join([f"s3a://{bucket}", *names])
+    if not scheme and _LIKE_URL.match(place):
+        raise Refused(Code.INVALID_REQUEST, f"{place!r} names no scheme of a URL: {FORMS}")
     if scheme in ("", "file"):
-        return f"file:{_absolute(_file_path(place) if scheme else place)}"
+        path = _file_path(place) if scheme else place
+        if not path.replace("/", ""):
+            raise Refused(Code.INVALID_REQUEST, f"{place!r} names no directory: {FORMS}")
+        return f"file:{_absolute(path)}"
+    if not _after_scheme(place).strip("/"):
+        raise Refused(Code.INVALID_REQUEST, f"{place!r} names no place: {FORMS}")
     return place.rstrip("/")
 
 
