@@ -3,6 +3,7 @@ import { useEffect, useState } from "./vendor/htm-preact-3.1.1.js";
 
 export const POLL_SECONDS = 2;
 const REPLY_SECONDS = 20;
+const SLACK_MS = 100;
 
 // An error as the interface states it. `status` is 0 when no reply came.
 export class ApiError extends Error {
@@ -48,32 +49,46 @@ export async function request(path, { method = "GET", body, accept = "applicatio
   return value;
 }
 
-// Fetches `path` at once and then every `seconds` while the page is visible; 0: once. Keeps the last value beside an
-// error, and forgets it when the path changes.
+// What the page shows and asks for again: { due, load }. All of it shares one request in POLL_SECONDS, so that an open
+// page costs the broker the same whatever it shows. A hidden page asks for nothing.
+const watched = new Set();
+
+setInterval(() => {
+  const now = Date.now();
+  if (document.hidden) return;
+  let next = null;
+  for (const each of watched) if (each.due <= now && (!next || each.due < next.due)) next = each;
+  next?.load();
+}, POLL_SECONDS * 1000);
+
+// Fetches `path` at once and then about every `seconds` while the page is visible; 0: once. Keeps the last value beside
+// an error, and forgets it when the path changes.
 export function usePoll(path, seconds = POLL_SECONDS) {
   const [state, setState] = useState({ path, value: null, error: null });
   useEffect(() => {
     if (!path) return undefined;
     const stop = new AbortController();
-    let timer = 0;
-    const again = () => {
-      timer = seconds ? setTimeout(load, seconds * 1000) : 0;
-    };
-    const load = async () => {
-      if (document.hidden) return again();
+    const watch = { due: Infinity };
+    watch.load = async () => {
+      const began = Date.now();
+      watch.due = Infinity;
+      let failed = false;
       try {
         const value = await request(path, { signal: stop.signal });
         setState({ path, value, error: null });
       } catch (error) {
-        if (error.name === "AbortError") return undefined;
+        if (error.name === "AbortError") return;
+        failed = !error.status;
         setState((was) => ({ path, value: was.path === path ? was.value : null, error }));
       }
-      return again();
+      if (seconds || failed) watch.due = began + (failed ? POLL_SECONDS : seconds) * 1000 - SLACK_MS;
     };
-    load();
+    watched.add(watch);
+    if (document.hidden) watch.due = 0;
+    else watch.load();
     return () => {
+      watched.delete(watch);
       stop.abort();
-      clearTimeout(timer);
     };
   }, [path, seconds]);
   return state.path === path ? state : { path, value: null, error: null };

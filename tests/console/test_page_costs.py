@@ -1,0 +1,30 @@
+"""Tests of what an open page costs a broker, by the clock of the page."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.console.site import Site
+from tests.console.test_pages import PAGES
+
+ROUNDS = 10
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_open_page_makes_one_request_in_two_seconds_at_most(site: Site, path: str) -> None:
+    with site.page(path) as page:
+        page.clock.install()
+        page.reload()
+        page.get_by_text(PAGES[path]).first.wait_for()
+        page.wait_for_load_state("networkidle")
+        asked: list[str] = []
+        page.on("request", lambda each: asked.append(each.url))
+        for _ in range(ROUNDS):
+            page.clock.run_for(2_000)
+            page.wait_for_load_state("networkidle")
+        assert len(asked) <= ROUNDS, asked
+        assert bool(asked) == ("messages" not in path), "a page without records is not kept up to date"
+        page.evaluate("Object.defineProperty(document, 'hidden', { get: () => true })")
+        del asked[:]
+        page.clock.run_for(60_000)
+        assert not asked, "a hidden page asks"
