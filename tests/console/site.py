@@ -86,7 +86,10 @@ class Site:
 @contextmanager
 def open_site(directory: Path) -> Iterator[Site]:
     """Yields a cluster with a topic `orders` in both tiers, and a group that has read a part of it."""
-    with open_browser() as browser, start_up(directory / "data", 3, "-c", "tiered.internal.configs.enable=true") as up:
+    often = ("remote.log.manager.task.interval.ms=500", "log.retention.check.interval.ms=500")
+    settings = ("tiered.internal.configs.enable=true", *often)
+    given = [word for each in settings for word in ("-c", each)]
+    with open_browser() as browser, start_up(directory / "data", 3, *given) as up:
         site = Site(up, browser)
         small = ("-c", "internal.segment.bytes=16384", "-c", "local.retention.bytes=30000")
         site.tiered("topic", "create", "orders", "-p", "3", "-r", "3", *small)

@@ -75,7 +75,7 @@ def _describe_broker(node: int, place: DescribeLogDirsPartition | str) -> dict[s
 def _row(segment: ReportedSegment, places: dict[int, DescribeLogDirsPartition | str]) -> dict[str, Any]:
     has_disk = [
         node
-        for node, place in places.items()
+        for node, place in sorted(places.items())
         if not isinstance(place, str) and place.local_start < segment.end_offset and place.log_end > segment.base_offset
     ]
     return {

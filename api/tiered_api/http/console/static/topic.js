@@ -1,8 +1,9 @@
 // One topic: the tiers of its partitions, its settings, its groups.
 import { html, useState } from "./vendor/htm-preact-3.1.1.js";
-import { usePoll } from "./api.js";
+import { useAbout, usePoll } from "./api.js";
 import { bytes, number } from "./format.js";
 import { Loading, Table, Title, useAddress } from "./parts.js";
+import { SegmentPanel } from "./segments.js";
 import { Legend, TierBar } from "./tiers.js";
 
 const SHOWN_MAX = 64;
@@ -11,20 +12,31 @@ function sum(rows, name) {
   return rows.reduce((total, each) => total + Math.max(0, each[name] ?? 0), 0);
 }
 
-function Tiers({ topic, storage, groups }) {
+// `view.pick` is "PARTITION:OFFSET": the segment that is shown.
+function Tiers({ topic, storage, groups, view, change, messages }) {
   const [all, setAll] = useState(false);
+  const [picked, setPicked] = useState(null);
   const rows = storage.partitions;
   const positions = (partition) => groups.map((each) => [each.group, each.offsets[partition]]).filter(([, offset]) => offset !== undefined);
+  const [partition, offset] = view.pick ? view.pick.split(":").map(Number) : [-1, 0];
+  const pick = (number) => (at) => {
+    setPicked(null);
+    change({ pick: at === null ? "" : `${number}:${at}` });
+  };
   return html`<dl class="figures">
       <div><dt>Partitions</dt><dd>${number(rows.length)}</dd></div>
       <div><dt>On disk</dt><dd>${bytes(sum(rows, "local_bytes"))}</dd></div>
       <div><dt>In the bucket</dt><dd>${bytes(sum(rows, "cold_bytes"))}</dd></div>
     </dl>
-    <${Legend} />
-    ${(all ? rows : rows.slice(0, SHOWN_MAX)).map((each) => html`<section class="partition">
+    <div class="tools"><label>Bars over <select value=${view.axis} onChange=${(event) => change({ axis: event.target.value })}>
+      <option value="" selected=${!view.axis}>offsets</option><option value="time" selected=${view.axis === "time"}>time (UTC)</option></select></label>
+      <${Legend} /></div>
+    ${(all ? rows : rows.filter((each, at) => at < SHOWN_MAX || each.partition === partition)).map((each) => html`<section class="partition" key=${each.partition}>
       <h3><a href=${`/console/topics/${encodeURIComponent(topic)}/messages?partition=${each.partition}`}>Partition ${each.partition}</a>
-        <span class="dim"> leader ${each.leader < 0 ? "none" : each.leader}, in sync ${each.isr.join(", ")}${each.isr.length < each.replicas.length ? html` of <span class="state fenced">${each.replicas.join(", ")}</span>` : ""}</span></h3>
-      <${TierBar} partition=${each} positions=${positions(each.partition)} /></section>`)}
+        <span class="dim"> leader ${each.leader < 0 ? "none" : each.leader}, in sync ${each.isr.join(", ")}${each.isr.length < each.replicas.length ? html` of <span class="state fenced">${each.replicas.join(", ")}</span>` : ""}</span>
+        <button class="sort" aria-expanded=${each.partition === partition} onClick=${() => pick(each.partition)(each.partition === partition ? null : each.log_start_offset ?? 0)}>Segments</button></h3>
+      <${TierBar} partition=${each} positions=${positions(each.partition)} byTime=${view.axis === "time"} onPick=${pick(each.partition)} picked=${each.partition === partition ? picked : null} />
+      ${each.partition === partition && html`<${SegmentPanel} topic=${topic} partition=${partition} offset=${offset} messages=${messages} onPick=${pick(partition)} onFound=${setPicked} />`}</section>`)}
     ${!all && rows.length > SHOWN_MAX && html`<button onClick=${() => setAll(true)}>Show all ${number(rows.length)} partitions</button>`}`;
 }
 
@@ -55,9 +67,10 @@ const TABS = [
 ];
 
 export function TopicPage({ topic, cluster }) {
-  const [view, change] = useAddress({ tab: "" });
+  const [view, change] = useAddress({ tab: "", axis: "", pick: "" });
+  const about = useAbout();
   const path = `/tiered/v1/topics/${encodeURIComponent(topic)}`;
-  const storage = usePoll(`${path}/storage`);
+  const storage = usePoll(`${path}/storage${view.axis === "time" ? "?marks=32" : ""}`);
   const groups = usePoll(`${path}/groups`, 4);
   const found = groups.value?.groups ?? [];
   return html`<${Title} words=${topic}>
@@ -65,7 +78,7 @@ export function TopicPage({ topic, cluster }) {
     <div class="tabs" role="tablist">${TABS.map(([name, words]) => html`
       <button role="tab" aria-selected=${view.tab === name} onClick=${() => change({ tab: name })}>${words}</button>`)}</div>
     <${Loading} state=${storage} />
-    ${view.tab === "" && storage.value && html`<${Tiers} topic=${topic} storage=${storage.value} groups=${found} />`}
+    ${view.tab === "" && storage.value && html`<${Tiers} topic=${topic} storage=${storage.value} groups=${found} view=${view} change=${change} messages=${about?.messages ?? true} />`}
     ${view.tab === "groups" && (groups.value ? html`<${Groups} groups=${found} />` : html`<${Loading} state=${groups} />`)}
     ${view.tab === "settings" && html`<${Settings} cluster=${cluster} topic=${topic} />`}`;
 }

@@ -1,0 +1,89 @@
+// One segment of a partition in words, with its first records, and the list of all segments.
+import { html, useEffect, useState } from "./vendor/htm-preact-3.1.1.js";
+import { request, usePoll } from "./api.js";
+import { bytes, number, plural, time } from "./format.js";
+import { ErrorBox, Loading, Table } from "./parts.js";
+
+const FIRST_RECORDS = 5;
+const READ_BYTES = 16384;
+const LISTED = 200;
+
+const pathOf = (topic, partition) => `/topics/${encodeURIComponent(topic)}/partitions/${partition}`;
+
+function whereIs(segment) {
+  const disks = segment.on_brokers.length && `on the ${segment.on_brokers.length > 1 ? "disks of brokers" : "disk of broker"} ${segment.on_brokers.join(", ")}`;
+  return [segment.object && "in the bucket", disks].filter(Boolean).join(" and ") || "nowhere that is known";
+}
+
+function FirstRecords({ topic, partition, segment, messages }) {
+  const from = segment.base_offset;
+  const read = usePoll(messages ? `${pathOf(topic, partition)}/records?offset=${from}&max_bytes=${READ_BYTES}` : null, 0);
+  if (!messages) return html`<p class="dim">The console shows no records (tiered.console.messages).</p>`;
+  const rows = (read.value?.records ?? []).filter((each) => each.offset < segment.end_offset).slice(0, FIRST_RECORDS);
+  const text = (name) => (each) => html`<span class="short">${each[`${name}_base64`] ?? each[name] ?? html`<span class="dim">null</span>`}</span>`;
+  const columns = [
+    ["offset", "Offset", (each) => number(each.offset), true],
+    ["timestamp", "Time (UTC)", (each) => time(each.timestamp)],
+    ["key", "Key", text("key")],
+    ["value", "Value", text("value")],
+  ];
+  const more = `/console${pathOf(topic, partition).replace(/\/partitions\/.*/, "")}/messages?partition=${partition}&from=offset&at=${from}`;
+  return html`<h4>First records</h4>
+    <${Loading} state=${read} />
+    ${read.value && html`<${Table} name="First records" rows=${rows} columns=${columns} empty="The segment has no committed record." />`}
+    <p><a class="button" href=${more}>Read on from ${number(from)}</a></p>`;
+}
+
+// Shows the segment that holds `offset`. `onPick` gets an offset of another one, or null to close.
+export function SegmentPanel({ topic, partition, offset, messages, onPick, onFound }) {
+  const found = usePoll(`/tiered/v1${pathOf(topic, partition)}/segments?from=${offset}&limit=1`, 30);
+  const segment = found.value?.segments[0];
+  useEffect(() => {
+    if (segment) onFound?.([segment.base_offset, segment.end_offset]);
+  }, [segment?.base_offset, segment?.end_offset]);
+  return html`<div class="panel" role="region" aria-label=${`Segment of partition ${partition}`}>
+    <${Loading} state=${found} />
+    ${found.value?.error && html`<${ErrorBox} error=${{ message: found.value.error }} />`}
+    ${found.value && !segment && !found.value.error && html`<p>Offset ${number(offset)} is in no segment now.</p>`}
+    ${segment && html`
+      <p><strong>Offsets ${number(segment.base_offset)} to ${number(segment.end_offset - 1)}</strong> of partition ${partition}, ${bytes(segment.bytes)}: ${whereIs(segment)}.</p>
+      <dl class="facts">
+        ${segment.why_local && html`<div><dt>Why it is still on the leader's disk</dt><dd>${segment.why_local}</dd></div>`}
+        ${segment.object && html`<div><dt>Object</dt><dd><code>${segment.object.key}</code></dd></div>
+          <div><dt>In the bucket since</dt><dd>${time(segment.object.uploaded_ms)} UTC</dd></div>`}
+        ${segment.newest_timestamp !== null && html`<div><dt>Newest record</dt><dd>${time(segment.newest_timestamp)} UTC</dd></div>`}
+        ${segment.created_ms !== null && html`<div><dt>On the leader's disk since</dt><dd>${time(segment.created_ms)} UTC</dd></div>`}
+        ${segment.cleaned && html`<div><dt>Compaction</dt><dd>has cleaned it</dd></div>`}
+      </dl>
+      <${FirstRecords} key=${segment.base_offset} topic=${topic} partition=${partition} segment=${segment} messages=${messages} />`}
+    <p class="tools">
+      <button disabled=${!segment?.base_offset} onClick=${() => onPick(segment.base_offset - 1)}>Segment before</button>
+      <button disabled=${!found.value?.next_from} onClick=${() => onPick(found.value.next_from)}>Next segment</button>
+      <button onClick=${() => onPick(null)}>Close</button></p>
+    <${AllSegments} topic=${topic} partition=${partition} onPick=${onPick} />
+  </div>`;
+}
+
+function AllSegments({ topic, partition, onPick }) {
+  const [state, setState] = useState({ rows: null, next: 0, error: null });
+  const load = async () => {
+    try {
+      const got = await request(`/tiered/v1${pathOf(topic, partition)}/segments?from=${state.next}&limit=${LISTED}`);
+      setState({ rows: [...(state.rows ?? []), ...got.segments], next: got.next_from, error: got.error && { message: got.error } });
+    } catch (error) {
+      setState({ ...state, error });
+    }
+  };
+  const columns = [
+    ["base_offset", "First offset", (each) => html`<button class="sort" onClick=${() => onPick(each.base_offset)}>${number(each.base_offset)}</button>`, true],
+    ["end_offset", "Offsets", (each) => number(each.end_offset - each.base_offset), true],
+    ["bytes", "Bytes", (each) => bytes(each.bytes), true],
+    ["newest_timestamp", "Newest record (UTC)", (each) => time(each.newest_timestamp ?? -1)],
+    ["on_brokers", "Where", whereIs],
+    ["why_local", "Why still on the disk", (each) => each.why_local ?? "–"],
+  ];
+  return html`<details onToggle=${(event) => event.target.open && state.rows === null && load()}><summary>All segments of partition ${partition}</summary>
+    <${ErrorBox} error=${state.error} />
+    ${state.rows && html`<p class="dim">${plural(state.rows.length, "segment")}${state.next !== null ? " so far" : ""}</p><${Table} name="Segments" rows=${state.rows} columns=${columns} />`}
+    ${state.rows && state.next !== null && html`<button onClick=${load}>Show ${number(LISTED)} more</button>`}</details>`;
+}

@@ -1,0 +1,114 @@
+"""Tests of a topic's page in a browser: segments in words, bars over time, and names with markup."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
+
+from tests.console.site import MARKUP, Site
+from tests.e2e.serving import SECONDS
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+
+def find_segments(site: Site, partition: int) -> list[dict[str, Any]]:
+    """Returns the segments of a partition, once some are in the bucket alone."""
+    url = f"{site.urls[0]}/tiered/v1/topics/orders/partitions/{partition}/segments"
+    while True:
+        with urlopen(url, timeout=SECONDS) as reply:
+            rows: list[dict[str, Any]] = json.load(reply)["segments"]
+        if rows[0]["object"] and not rows[0]["on_brokers"]:
+            return rows
+
+
+def show_segment(page: Page, partition: int) -> str:
+    """Returns the words of the segment that is shown."""
+    region = page.get_by_role("region", name=f"Segment of partition {partition}")
+    region.get_by_text("First records").wait_for()
+    return region.text_content() or ""
+
+
+def test_click_on_a_bar_shows_the_segment_and_its_first_records(site: Site) -> None:
+    first = find_segments(site, 0)[0]
+    with site.page("topics/orders") as page:
+        page.locator("svg.tiers rect.bucket").first.wait_for()
+        page.locator("svg.tiers").first.click(position={"x": 3, "y": 15})
+        words = show_segment(page, 0)
+        assert f"Offsets 0 to {first['end_offset'] - 1} of partition 0" in words and ": in the bucket." in words
+        assert first["object"]["key"] in words and "Why it is still" not in words
+        records = page.get_by_role("table", name="First records")
+        records.get_by_role("cell", name="0", exact=True).wait_for()
+        assert page.locator("svg.tiers rect.picked").count() == 1
+        assert "?pick=0%3A" in page.url
+        page.get_by_role("link", name="Read on from 0").click()
+        page.get_by_text("records of").wait_for()
+
+
+def test_last_segment_says_why_it_is_on_the_disk(site: Site) -> None:
+    last = find_segments(site, 1)[-1]
+    with site.page(f"topics/orders?pick=1:{last['base_offset']}") as page:
+        words = show_segment(page, 1)
+        assert last["why_local"] in words and last["why_local"].startswith("it is open")
+        assert "on the disks of brokers 1, 2, 3" in words
+        assert page.get_by_role("button", name="Next segment").is_disabled()
+
+
+def test_keyboard_goes_from_segment_to_segment(site: Site) -> None:
+    rows = find_segments(site, 2)
+    with site.page("topics/orders") as page:
+        page.get_by_role("button", name="Segments").last.press("Enter")
+        assert f"Offsets 0 to {rows[0]['end_offset'] - 1} " in show_segment(page, 2).replace(",", "")
+        page.get_by_role("button", name="Next segment").press("Enter")
+        page.get_by_text(f"Offsets {rows[1]['base_offset']} to {rows[1]['end_offset'] - 1}").wait_for()
+        page.get_by_role("button", name="Segment before").press("Enter")
+        page.get_by_text(f"Offsets 0 to {rows[0]['end_offset'] - 1}").wait_for()
+        page.locator("summary", has_text="All segments").press("Enter")
+        listed = page.get_by_role("table", name="Segments")
+        listed.get_by_role("row").nth(len(rows)).wait_for()
+        page.get_by_role("button", name="Close").press("Enter")
+        page.get_by_role("region").wait_for(state="detached")
+
+
+def test_bars_over_time_name_the_times_of_their_ends(site: Site) -> None:
+    find_segments(site, 0)
+    with site.page("topics/orders") as page:
+        page.get_by_label("Bars over").select_option("time")
+        page.locator("svg.tiers rect.bucket").first.wait_for()
+        ends = page.locator(".ends").first.locator("span").all_text_contents()
+        assert all(text.startswith("20") and text.count(":") == 2 for text in (ends[0], ends[2])) and ends[0] < ends[2]
+        widths = [float(each.get_attribute("width") or 0) for each in page.locator("svg.tiers rect").all()]
+        assert all(0 <= each <= 1000 for each in widths)
+        page.locator("svg.tiers").first.click(position={"x": 3, "y": 15})
+        assert ": in the bucket." in show_segment(page, 0)
+
+
+def test_markup_in_names_and_records_of_a_topic_is_text(site: Site) -> None:
+    site.tiered("topic", "consume", "orders", "-g", MARKUP, "-n", "30")
+    marked = next(
+        (partition, each["base_offset"])
+        for partition in range(3)
+        for each in find_segments(site, partition)
+        if MARKUP in read_text(site, partition, each["base_offset"])
+    )
+    with site.page("topics/orders?pick={}:{}".format(*marked)) as page:
+        show_segment(page, marked[0])
+        page.get_by_role("table", name="First records").get_by_text("<script>").first.wait_for()
+        page.locator("svg.tiers rect.position title").first.wait_for(state="attached")
+        titles = page.locator("svg.tiers rect.position title").all_text_contents()
+        assert any(text.startswith(MARKUP) for text in titles)
+    with site.page("topics/orders?tab=groups") as page:
+        page.get_by_role("link", name=MARKUP).click()
+        page.get_by_role("heading", name=MARKUP).wait_for()
+        page.get_by_text("Lag").first.wait_for()
+    with site.page("topics/orders?pick=0:0&axis=%3Cscript%3E") as page:
+        show_segment(page, 0)
+
+
+def read_text(site: Site, partition: int, offset: int) -> str:
+    """Returns the first records from an offset on, as the page shows them."""
+    url = f"{site.urls[0]}/topics/orders/partitions/{partition}/records?offset={offset}&max_bytes=16384"
+    with urlopen(url, timeout=SECONDS) as reply:
+        records = json.load(reply)["records"][:5]
+    return "".join(f"{each['key']}{each['value']}".replace('\\"', '"') for each in records)
