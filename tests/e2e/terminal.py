@@ -29,7 +29,7 @@ class Terminal:
         whole = {**os.environ, "TERM": "xterm-256color", "LANG": "C.UTF-8", "PYTHONUTF8": "1", **(env or {})}
         self.process = subprocess.Popen(
             [*COMMAND, *arguments], stdin=slave, stdout=slave if output is None else output, stderr=slave, env=whole,
-            start_new_session=True,
+            start_new_session=True, preexec_fn=_take_terminal,
         )  # fmt: skip
         os.close(slave)
 
@@ -72,6 +72,11 @@ class Terminal:
         self.process.kill()
         self.process.wait()
         os.close(self._master)
+
+
+def _take_terminal() -> None:
+    """Makes the terminal that of the new session, so that Ctrl-C is a signal."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def run_on_terminal(*arguments: str, env: dict[str, str] | None = None, output: int | None = None) -> tuple[int, str]:

@@ -28,6 +28,7 @@ May import: clients, system, controller, replication, health, cli.text
   group/           `tiered group`
   transaction/     `tiered transaction`
   cluster/         `tiered cluster`
+  live/            `tiered top`, and groups that are watched
   security/        `tiered acl`, `tiered user`, `tiered quota` and `tiered audit`
   profile/         `tiered profile`
   broker/          `tiered serve` and `tiered up`

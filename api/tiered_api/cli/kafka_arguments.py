@@ -27,7 +27,7 @@ RECORD_FORMAT = (
 
 
 def add_kafka_commands(commands: Commands) -> None:
-    """Adds `tiered topic`, `tiered group`, `tiered transaction` and `tiered cluster`."""
+    """Adds `tiered topic`, `tiered group`, `tiered transaction`, `tiered cluster` and `tiered top`."""
     topic = commands.add_parser(
         "topic", help="create, change, read, write and delete topics of a Kafka cluster", epilog=EXIT_CODES_HELP
     ).add_subparsers(metavar="VERB", required=True)
@@ -47,6 +47,7 @@ def add_kafka_commands(commands: Commands) -> None:
         "cluster", help="brokers, health and settings of a Kafka cluster", epilog=EXIT_CODES_HELP
     ).add_subparsers(metavar="VERB", required=True)
     _cluster(cluster)
+    add_verb(commands, "top", "show brokers, topics and groups on a terminal, live", "live.top", "top", form=False)
 
 
 def _add_connection_options(command: argparse.ArgumentParser) -> None:
@@ -287,10 +288,11 @@ def _group(verbs: Commands) -> None:
     listed.add_argument(
         "-s", "--states", action="append", default=[], metavar="STATE,...", help="only those: Stable, Empty, ..."
     )
-    describe = add_verb(verbs, "describe", "show members, offsets and lag of groups", "group.groups", "describe")
+    describe = add_verb(verbs, "describe", "show members, offsets and lag of groups", "live.watch", "describe")
     describe.add_argument("groups", metavar="GROUP", nargs="+")
     describe.add_argument("-s", "--print-summary", dest="summary", action="store_true", help="only the summary")
     describe.add_argument("-c", "--print-commits", dest="commits", action="store_true", help="only the offsets")
+    describe.add_argument("-w", "--watch", action="store_true", help="repeat, with the course of the lag on a terminal")
     _add_regex_option(describe, "groups")
     seek = add_verb(verbs, "seek", "change the committed offsets of a group", "group.seek", "seek")
     seek.add_argument("group", metavar="GROUP")

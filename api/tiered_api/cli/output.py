@@ -25,20 +25,27 @@ def print_rows(rows: Sequence[Row], form: str, names: Sequence[str] = ()) -> Non
         for row in rows:
             print_json(row)
         return
+    for line in format_rows(rows, names):
+        print(line, flush=not rows)
+
+
+def format_rows(rows: Sequence[Row], names: Sequence[str] = ()) -> list[str]:
+    """Returns the lines of a table."""
     heading = [name.upper().replace("_", "-") for name in (rows[0] if rows else names)]
     if not rows:
-        print_lines(["  ".join(heading)] if heading else [])
-        return
+        return ["  ".join(heading)] if heading else []
     cells = [[_cell(value) for value in row.values()] for row in rows]
     widths = [_width([len(cell) for cell in column]) for column in zip(heading, *cells, strict=True)]
     columns = zip(*(row.values() for row in rows), strict=True)
     numeric = [all(value is None or isinstance(value, int) for value in column) for column in columns]
+    lines = []
     for line in (heading, *cells):
         padded = (
             cell.rjust(width) if right else cell.ljust(width)
             for cell, width, right in zip(line, widths, numeric, strict=True)
         )
-        print("  ".join(padded).rstrip())
+        lines.append("  ".join(padded).rstrip())
+    return lines
 
 
 def print_json(value: Any) -> None:

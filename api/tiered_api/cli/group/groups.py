@@ -11,7 +11,7 @@ from typing import Any
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.output import Row, print_json, print_lines, print_rows
+from tiered_api.cli.output import Row, format_rows, print_json, print_lines, print_rows
 from tiered_api.cli.reach import open_client, parse_numbers
 from tiered_api.cli.status import OK, format_status
 from tiered_api.cli.topic.describe import partitions_of, print_errors, topics_by_name
@@ -85,7 +85,7 @@ def describe(args: Namespace) -> int:
             continue
         if number:
             print_lines([""])
-        _print(group, args)
+        print_lines(format_group(group, args))
     print_errors(refusals)
     return Exit.FAILED if refusals else Exit.OK
 
@@ -152,13 +152,18 @@ async def select_groups(client: KafkaClient, args: Namespace) -> list[str]:
 
 async def _describe(args: Namespace) -> list[GroupReport | Refused]:
     async with open_client(args) as client:
-        out: list[GroupReport | Refused] = []
-        for name in await select_groups(client, args):
-            try:
-                out.append(await describe_group(client, name))
-            except Refused as no:
-                out.append(no)
-        return out
+        return await describe_groups(client, args)
+
+
+async def describe_groups(client: KafkaClient, args: Namespace) -> list[GroupReport | Refused]:
+    """Describes the groups that a command is for, each with its own outcome."""
+    out: list[GroupReport | Refused] = []
+    for name in await select_groups(client, args):
+        try:
+            out.append(await describe_group(client, name))
+        except Refused as no:
+            out.append(no)
+    return out
 
 
 async def describe_group(client: KafkaClient, name: str) -> GroupReport:
@@ -218,24 +223,23 @@ def _row(
     return {**row, "error": fault} if fault else row
 
 
-def _print(group: GroupReport, args: Namespace) -> None:
+def format_group(group: GroupReport, args: Namespace) -> list[str]:
+    """Returns the lines of a group for people."""
+    lines = []
     if not args.commits:
         head = group.head()
         width = max(len(name) for name in head) + 2
-        print_lines(f"{name.upper().replace('_', '-'):<{width}}{value}" for name, value in head.items())
+        lines += [f"{name.upper().replace('_', '-'):<{width}}{value}" for name, value in head.items()]
     if args.summary:
-        return
+        return lines
     if group.rows and not args.commits:
-        print_lines([""])
+        lines.append("")
     # Columns that only some groups have.
     rare = {name for name in ("instance_id", "error") if not any(row.get(name) for row in group.rows)}
-    print_rows(
-        [{name: row.get(name) for name in (*group.rows[0], "error") if name not in rare} for row in group.rows],
-        "text",
+    lines += format_rows(
+        [{name: row.get(name) for name in (*group.rows[0], "error") if name not in rare} for row in group.rows]
     )
-    for row in group.rows:
-        if (row["lag"] or 0) < 0:
-            print_lines([_explain_negative_lag(group.name, row)])
+    return lines + [_explain_negative_lag(group.name, row) for row in group.rows if (row["lag"] or 0) < 0]
 
 
 def _explain_negative_lag(group: str, row: dict[str, Any]) -> str:
