@@ -4,14 +4,18 @@ Versions 0 to 2 are advertised but end the connection, as in Kafka 4: some clien
 (KAFKA-18659). Version 7 added zstd, 8 errors of single records (KIP-467), 9 flexible frames, 10 the current leader
 (KIP-951), 12 transactions whose partitions join with their first record (KIP-890), 13 topic ids (KIP-516).
 
-A request is handled in the turn that brings it, unless it is long. Records for very many partitions are appended in
-pieces, and the next request of the connection is handled after the last piece. So is a request that begins a
-transaction in a partition, if its coordinator does not reply at once. Only acks=all waits, on a partition with
-other replicas or with `flush=ack`. It holds up only the replies behind it on the same connection. With acks=0 there is
-no reply, so an error ends the connection. Record batches are checked and stamped in place and written from there.
-Uncompressed records are checked one by one in C. Compressed ones are opened for compacted topics, whose records need
-keys, and if a header does not have their timestamps. A thread opens large batches, and the request goes on behind them
-as if it were long.
+A request takes these steps: parse, check the transactional id, verify the partitions where it begins a transaction,
+append, wait until the records are committed, reply. Bytes before the records that the caller has sent before skip the
+first two. The steps up to the append are taken in the turn that brings the request, unless it is long. A task takes
+them for records of very many partitions, in pieces; for a transaction whose coordinator does not reply at once; and for
+a large batch that a thread has to open. The next request of the connection comes after the last piece.
+
+Only acks=all waits, on a partition with other replicas or with `flush=ack`. It holds up only the replies behind it on
+the same connection. With acks=0 there is no reply, so an error ends the connection.
+
+Record batches are checked and stamped in place and written from there. Uncompressed records are checked one by one in
+C. Compressed ones are opened for compacted topics, whose records need keys, and if a header does not have their
+timestamps.
 """
 
 from __future__ import annotations
@@ -124,13 +128,19 @@ class PendingProduce:
         self.correlation_id = correlation_id
         self.acks = request.acks
         self.timeout_ms = request.timeout_ms
-        self.has_transactional_id = request.transactional_id is not None
+        self.transactional_id = request.transactional_id
+        self.records_length_at = request.records_length_at
         self.requested_topics = request.topics
         """Empty once all records are appended: they are views of the request, whose memory is given back."""
         self.results: TopicResults = []
+        self.answered: set[Place] = set()
+        """Partitions that have a result."""
         self.uncommitted: list[tuple[LeaderReplica, int, list[ProduceResult], int]] = []
         """Partitions that are not committed yet: the offset up to which they must be, and the place of the result."""
+        self.unverified: Sequence[Unverified] = ()
+        """Partitions in which the request would begin a transaction."""
         self.guards: Guards = {}
+        """Their guards, or the refusals of the coordinator."""
         self.has_failed = False
         self.refused: Refused | None = None
         """The reason if no records of the request are appended."""
@@ -139,6 +149,15 @@ class PendingProduce:
         """The partition before which appending stopped: a thread has to open its batch."""
         self.opened: dict[Place, Sequence[OpenedBatch] | Refused] = {}
         """Facts of batches that a thread has opened, or the reason why it could not."""
+
+    def iterate_unanswered(self) -> Iterator[tuple[Place, memoryview | None, ProduceTopic, list[ProduceResult]]]:
+        """Yields the partitions that have no result yet, each with the results of its topic, to which its own goes."""
+        for number, topic in enumerate(self.requested_topics):
+            if number == len(self.results):
+                self.results.append((topic.echo, []))
+            results = self.results[number][1]
+            for index, records in topic.partitions[len(results) :]:
+                yield (topic.echo, index), records, topic, results
 
 
 class ProduceHandler:
@@ -154,62 +173,57 @@ class ProduceHandler:
         self, connection: ProduceConnection, frame: memoryview, version: int, correlation_id: int, at: int
     ) -> Sequence[Part] | None:
         """Appends the records. Returns the reply, or None if it comes later or never."""
-        site = self._context
-        site.requests[API_KEY] += 1
-        begin = connection.produce_prefix_end
-        head = connection.produce_cache.requests.get((version, bytes(frame[CORRELATION_ID_END:begin])))
-        if head is not None:
-            done = self._append_cached(connection, head, frame, version, correlation_id, begin)
-            if done is not None:
-                return done
-        ask = frames.parse_request(frame, version, at)
-        weight = sum(len(topic.partitions) for topic in ask.topics) + len(frame) // PART_BYTES
-        is_large = weight > LARGE_REQUEST_PARTITIONS or (weight > PIECE_PARTITIONS and not site.turns.has_time())
-        refused = self._check_transactional_id(connection.produce_cache, ask.transactional_id)
-        unverified = (
-            self._find_unverified(connection.produce_cache, ask, version)
-            if ask.transactional_id is not None and refused is None
-            else []
+        self._context.requests[API_KEY] += 1
+        reply = self._append_cached(connection, frame, version, correlation_id)
+        if reply is not None:
+            return reply
+        pending = PendingProduce(connection, version, correlation_id, frames.parse_request(frame, version, at))
+        pending.refused = self._check_transactional_id(connection.produce_cache, pending.transactional_id)
+        if pending.transactional_id is not None and pending.refused is None:
+            pending.unverified = self._find_unverified(pending)
+        if not self._is_long(pending, len(frame)) and self._verify_now(pending):
+            self._append_now(pending)
+            if pending.unopened is None:
+                self._remember_request(pending, frame)
+                return self._reply_now(pending)
+        self._append_in_task(pending, frame, at)
+        return None
+
+    def _is_long(self, pending: PendingProduce, size: int) -> bool:
+        """True if the appends of a request take more than is left of the turn."""
+        weight = sum(len(topic.partitions) for topic in pending.requested_topics) + size // PART_BYTES
+        return (
+            weight > LARGE_REQUEST_PARTITIONS
+            or len(pending.unverified) > PIECE_PARTITIONS
+            or (weight > PIECE_PARTITIONS and not self._context.turns.has_time())
         )
-        guards: GuardsNow | None = {}
-        if unverified:
-            is_small = not is_large and len(unverified) <= PIECE_PARTITIONS
-            guards = None if not is_small else self._verify_now(ask.transactional_id or "", unverified, version)
-        if is_large or guards is None:
-            held = connection.retain_request(frame)
-            if held is not frame:
-                ask = frames.parse_request(held, version, at)
-            appending = PendingProduce(connection, version, correlation_id, ask)
-            appending.refused = refused
-            self._spawn(connection, partial(self._append_later, appending, ask.transactional_id, unverified), "Produce")
-            return None
-        appending = PendingProduce(connection, version, correlation_id, ask)
-        appending.refused = refused
-        appending.guards.update(guards)
+
+    def _append_now(self, pending: PendingProduce) -> None:
+        """Appends in this turn. Stops before a batch that a thread has to open."""
         try:
-            for _ in self._append(appending):
+            for _ in self._append(pending):
                 pass
         finally:
-            end_guards(unverified, guards)
-        if appending.unopened is not None:
-            held = connection.retain_request(frame)
-            if held is not frame:
-                appending.requested_topics = frames.parse_request(held, version, at).topics
-            appending.guards = {}
-            appending.unopened = None
-            self._spawn(connection, partial(self._append_later, appending, ask.transactional_id, unverified), "Produce")
+            end_guards(pending.unverified, pending.guards)
+
+    def _reply_now(self, pending: PendingProduce) -> Sequence[Part] | None:
+        """Returns the reply of a request whose records are in the log, or None if it comes later or never."""
+        if pending.acks == 0:
+            self._end_without_reply(pending)
             return None
-        topics = appending.results
-        if len(topics) == 1 and len(topics[0][1]) == 1 and not appending.has_failed and ask.acks:
-            self._remember_request(connection, frame, version, ask, topics[0][1][0])
-        if ask.acks == 0:
-            if appending.has_failed:
-                connection.refuse("acks_0", _first_failure(topics))
+        if pending.uncommitted:
+            self._spawn(pending.connection, partial(self._wait_committed, pending), "Produce")
             return None
-        if appending.uncommitted:
-            self._spawn(connection, partial(self._wait_committed, appending), "Produce")
-            return None
-        return self._encode_response(appending)
+        return self._encode_response(pending)
+
+    def _append_in_task(self, pending: PendingProduce, frame: memoryview, at: int) -> None:
+        """Lets a task take the steps that this turn has no time for, or that wait."""
+        kept = pending.connection.retain_request(frame)
+        if kept is not frame:
+            pending.requested_topics = frames.parse_request(kept, pending.version, at).topics
+        pending.guards = {}
+        pending.unopened = None
+        self._spawn(pending.connection, partial(self._append_later, pending), "Produce")
 
     def _check_transactional_id(self, cache: ProduceCache, transactional_id: str | None) -> Refused | None:
         authorization = self._context.broker.authorization
@@ -247,37 +261,48 @@ class ProduceHandler:
         if version < ZSTD_FROM and attributes & CODEC_MASK == Codec.ZSTD:
             raise Refused(Code.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce {ZSTD_FROM}, not {version}")
 
-    def _find_unverified(self, cache: ProduceCache, request: ParsedProduce, version: int) -> list[Unverified]:
-        known = cache.by_id if version >= TOPIC_IDS_FROM else cache.by_name
+    def _find_unverified(self, pending: PendingProduce) -> list[Unverified]:
+        """Returns the partitions in which the request would begin a transaction."""
+        known = _known_replicas(pending.connection.produce_cache, pending.version)
 
         def find_replica(topic: ProduceTopic, index: int) -> LeaderReplica:
             replica = known.get((topic.echo, index))
-            if replica is None or replica.is_stopped:
-                replica = self._find_replica(cache, version, topic, index)
-            return replica
+            return self._find_replica(pending, topic, index) if replica is None or replica.is_stopped else replica
 
-        return find_unverified(request, find_replica)
+        return find_unverified(pending.requested_topics, find_replica)
 
-    def _verify_now(self, transactional_id: str, unverified: Sequence[Unverified], version: int) -> GuardsNow | None:
+    def _verify_now(self, pending: PendingProduce) -> bool:
+        """Verifies the partitions in this turn. Returns False if their coordinator has to be waited for."""
+        if pending.unverified:
+            guards = self._begin_guards_now(pending.transactional_id or "", pending.unverified, pending.version)
+            if guards is None:
+                return False
+            pending.guards.update(guards)
+        return True
+
+    def _begin_guards_now(
+        self, transactional_id: str, unverified: Sequence[Unverified], version: int
+    ) -> GuardsNow | None:
         """Returns the guards of partitions if their coordinator confirms them in this turn, else None."""
-        broker = self._context.broker
-        is_asked = version >= ADDS_FROM or broker.settings.transaction_partition_verification_enable
-        confirm_now = broker.transaction_verification.confirm_now if is_asked else None
+        confirm_now = self._context.broker.transaction_verification.confirm_now if self._must_query(version) else None
         return verify_partitions_now(confirm_now, transactional_id, unverified, version)
 
-    async def _append_later(
-        self, pending: PendingProduce, transactional_id: str | None, unverified: Sequence[Unverified]
-    ) -> Sequence[Part] | None:
+    def _must_query(self, version: int) -> bool:
+        """True if partitions of a transaction need a query to its coordinator: always if the query adds them to it."""
+        return version >= ADDS_FROM or self._context.broker.settings.transaction_partition_verification_enable
+
+    async def _append_later(self, pending: PendingProduce) -> Sequence[Part] | None:
         """Appends once the coordinator knows the partitions, in pieces with turns of other clients in between. The next
         request of the connection comes after the last piece. Each wait may end a right: the caches are empty then."""
-        connection, turns = pending.connection, self._context.turns
+        connection, turns, transactional_id = pending.connection, self._context.turns, pending.transactional_id
         try:
             await turns.wait_turn()
-            if unverified:
-                broker = self._context.broker
-                is_verified = pending.version >= ADDS_FROM or broker.settings.transaction_partition_verification_enable
-                query = broker.transaction_verification.query if is_verified else None
-                pending.guards = await verify_partitions(query, transactional_id or "", unverified, pending.version)
+            if pending.unverified:
+                verification = self._context.broker.transaction_verification
+                query = verification.query if self._must_query(pending.version) else None
+                pending.guards = await verify_partitions(
+                    query, transactional_id or "", pending.unverified, pending.version
+                )
             pending.refused = self._check_transactional_id(connection.produce_cache, transactional_id)
             while pending.requested_topics:
                 for _ in self._append(pending):
@@ -287,14 +312,19 @@ class ProduceHandler:
                     await self._open_batch(pending)
                     pending.refused = self._check_transactional_id(connection.produce_cache, transactional_id)
         finally:
-            end_guards(unverified, pending.guards)
+            end_guards(pending.unverified, pending.guards)
             if not connection.closed:
                 connection.release_request()
         if pending.acks == 0:
-            if pending.has_failed:
-                connection.refuse("acks_0", _first_failure(pending.results))
+            self._end_without_reply(pending)
             return ()
         return await self._wait_committed(pending)
+
+    @staticmethod
+    def _end_without_reply(pending: PendingProduce) -> None:
+        """Ends a request with acks=0: the client learns of an error by the end of its connection."""
+        if pending.has_failed:
+            pending.connection.refuse("acks_0", _first_failure(pending.results))
 
     async def _open_batch(self, pending: PendingProduce) -> None:
         """Lets a thread open the batch before which appending stopped."""
@@ -308,104 +338,109 @@ class ProduceHandler:
     def _append(self, pending: PendingProduce) -> Iterator[None]:
         """Appends to all partitions that have no result yet, and pauses after each piece. Ends early before a batch
         that a thread has to open."""
-        site, connection, version, acks = self._context, pending.connection, pending.version, pending.acks
-        cache = connection.produce_cache
-        asked = pending.requested_topics
-        several = len(asked) != 1 or len(asked[0].partitions) != 1
-        seen: set[Place] = set()
         room = PIECE_PARTITIONS
-        for number, topic in enumerate(asked):
-            if number == len(pending.results):
-                pending.results.append((topic.echo, []))
-            outcomes = pending.results[number][1]
-            for place, (index, records) in enumerate(topic.partitions):
-                if place < len(outcomes):
-                    seen.add((topic.echo, index))
-                    continue
-                if room <= 0:
-                    yield
-                    room = PIECE_PARTITIONS
-                room -= 1 + (len(records) // PART_BYTES if records is not None else 0)
-                replica = (cache.by_id if version >= TOPIC_IDS_FROM else cache.by_name).get((topic.echo, index))
-                if several:
-                    if (topic.echo, index) in seen:
-                        pending.has_failed = True
-                        outcomes.append(ProduceResult(index, Code.INVALID_REQUEST.number, why=DUPLICATE_PARTITION))
-                        continue
-                    seen.add((topic.echo, index))
-                try:
-                    if pending.refused is not None:
-                        raise pending.refused
-                    if replica is None or replica.is_stopped:
-                        replica = self._find_replica(cache, version, topic, index)
-                    self._check_shape(connection, records, version, pending.has_transactional_id)
-                    assert records is not None
-                    if pending.guards:
-                        guard = pending.guards.get((topic.echo, index))
-                        if isinstance(guard, Refused):
-                            raise guard
-                        appended = self._append_one(pending, (topic.echo, index), replica, records, guard)
-                    elif pending.opened:
-                        appended = self._append_one(pending, (topic.echo, index), replica, records, None)
-                    else:
-                        appended = replica.append_now(records, acks, holder=connection.holder)
-                except RecordsUnopened:
-                    assert records is not None
-                    pending.unopened = (topic.echo, index), records
-                    return
-                except Refused as fault:
-                    pending.has_failed = True
-                    refused = _repeat_refusal(connection, (topic.echo, index), records, replica, fault)
-                    refused = Refused(_client_code(connection, refused.code, Code.NOT_ENOUGH_REPLICAS), refused.why)
-                    outcomes.append(
-                        self._make_failure(index, refused, records, replica, version, pending.record_errors)
-                    )
-                    continue
-                site.produced_bytes += len(records)
-                end = appended.last_offset + 1
-                if acks == ACKS_ALL and not replica.is_committed(end):
-                    pending.uncommitted.append((replica, end, outcomes, len(outcomes)))
-                outcomes.append(
-                    ProduceResult(index, 0, appended.base_offset, appended.append_time_ms, replica.log_start_offset)
-                )
+        for place, records, topic, results in pending.iterate_unanswered():
+            if room <= 0:
+                yield
+                room = PIECE_PARTITIONS
+            room -= 1 + (len(records) // PART_BYTES if records is not None else 0)
+            if place in pending.answered:
+                pending.has_failed = True
+                results.append(ProduceResult(place[1], Code.INVALID_REQUEST.number, why=DUPLICATE_PARTITION))
+                continue
+            try:
+                result = self._append_partition(pending, place, records, topic, results)
+            except RecordsUnopened:
+                assert records is not None
+                pending.unopened = place, records
+                return
+            results.append(result)
+            pending.answered.add(place)
         pending.requested_topics = []
 
-    @staticmethod
-    def _append_one(
+    def _append_partition(
+        self,
         pending: PendingProduce,
         place: Place,
-        replica: LeaderReplica,
-        records: memoryview,
-        guard: VerificationGuard | None,
+        records: memoryview | None,
+        topic: ProduceTopic,
+        results: list[ProduceResult],
+    ) -> ProduceResult:
+        """Appends the batch of one partition. Returns its result; one that is not committed yet is noted as such.
+        Raises `RecordsUnopened` if a thread has to open the batch first."""
+        known = _known_replicas(pending.connection.produce_cache, pending.version)
+        replica = known.get(place)
+        try:
+            if pending.refused is not None:
+                raise pending.refused
+            if replica is None or replica.is_stopped:
+                replica = self._find_replica(pending, topic, place[1])
+            self._check_shape(pending.connection, records, pending.version, pending.transactional_id is not None)
+            assert records is not None
+            appended = self._append_records(pending, place, records, replica)
+        except RecordsUnopened:
+            raise
+        except Refused as refused:
+            return self._fail(pending, place, records, replica, refused)
+        self._context.produced_bytes += len(records)
+        end = appended.last_offset + 1
+        if pending.acks == ACKS_ALL and not replica.is_committed(end):
+            pending.uncommitted.append((replica, end, results, len(results)))
+        return ProduceResult(place[1], 0, appended.base_offset, appended.append_time_ms, replica.log_start_offset)
+
+    @staticmethod
+    def _append_records(
+        pending: PendingProduce, place: Place, records: memoryview, replica: LeaderReplica
     ) -> LogAppendInfo:
-        """Appends to a partition whose batch a thread may have opened."""
-        opened = pending.opened.get(place, ())
+        """Appends under the guard of the partition, with what a thread has found in the batch."""
+        holder = pending.connection.holder
+        if not pending.guards and not pending.opened:
+            return replica.append_now(records, pending.acks, holder=holder)
+        guard, opened = pending.guards.get(place), pending.opened.get(place, ())
+        if isinstance(guard, Refused):
+            raise guard
         if isinstance(opened, Refused):
             raise opened
-        holder = pending.connection.holder
         return replica.append_now(records, pending.acks, guard=guard, opened=opened, holder=holder)
+
+    def _fail(
+        self,
+        pending: PendingProduce,
+        place: Place,
+        records: memoryview | None,
+        replica: LeaderReplica | None,
+        refused: Refused,
+    ) -> ProduceResult:
+        """Returns the result of a partition whose batch is refused, as the client understands it."""
+        pending.has_failed = True
+        refused = _repeat_refusal(pending.connection, place, records, replica, refused)
+        code = _client_code(pending.connection, refused.code, Code.NOT_ENOUGH_REPLICAS)
+        errors: Sequence[tuple[int, str]] = ()
+        if pending.version >= RECORD_ERRORS_FROM and records is not None and replica is not None:
+            shown = Refused(code, refused.why)
+            errors = pending.record_errors.find_errors(shown, records, replica.config, self._context.clock.wall_ms())
+        return ProduceResult(place[1], code.number, why=refused.why, record_errors=errors)
 
     def evict_stale(self) -> None:
         """Forgets replicas that have stopped."""
         self.caches.evict_stale()
 
     def _append_cached(
-        self,
-        connection: ProduceConnection,
-        cached: CachedProduce,
-        frame: memoryview,
-        version: int,
-        correlation_id: int,
-        begin: int,
+        self, connection: ProduceConnection, frame: memoryview, version: int, correlation_id: int
     ) -> Sequence[Part] | None:
-        """Appends the records of a cached request. Returns None, without effect, if the full path is needed."""
+        """Appends the records of a request whose other bytes are cached. Returns None, without effect, if the steps of
+        `handle_request` are needed."""
+        begin = connection.produce_prefix_end
+        cached = connection.produce_cache.requests.get((version, bytes(frame[CORRELATION_ID_END:begin])))
+        if cached is None:
+            return None
         acks, replica, template, transactional_id = cached
         records = frames.parse_records_only(frame, version, begin)
         if records is None or not (acks == 1 or replica.commits_on_append):
             return None
         guard: VerificationGuard | None = None
         if transactional_id is not None and (producer := replica.transactions.needs_verification(records)) is not None:
-            guards = self._verify_now(transactional_id, [Unverified(_ONLY, replica, producer)], version)
+            guards = self._begin_guards_now(transactional_id, [Unverified(_ONLY, replica, producer)], version)
             if guards is None:
                 return None
             guard = guards[_ONLY]
@@ -413,31 +448,29 @@ class ProduceHandler:
             self._check_shape(connection, records, version, transactional_id is not None)
             base_offset, _, append_time_ms, _ = replica.append_now(records, acks, guard=guard, holder=connection.holder)
         except Refused:
-            return None  # the full path makes the error
+            return None  # the other steps make the error
         finally:
             if guard is not None:
                 replica.transactions.end_verification(guard)
         self._context.produced_bytes += len(records)
         return (template.fill(correlation_id, base_offset, append_time_ms, replica.log_start_offset),)
 
-    def _remember_request(
-        self,
-        connection: ProduceConnection,
-        frame: memoryview,
-        version: int,
-        request: ParsedProduce,
-        outcome: ProduceResult,
-    ) -> None:
-        cache, echo = connection.produce_cache, request.topics[0].echo
-        replica = (cache.by_id if version >= TOPIC_IDS_FROM else cache.by_name)[echo, outcome.partition]
-        if request.records_length_at <= HEAD_BYTES_MAX:
-            head = CachedProduce(
-                request.acks, replica, ResponseTemplate(version, echo, outcome.partition),
-                request.transactional_id,
-            )  # fmt: skip
-            self.caches.admit()
-            cache.requests[version, bytes(frame[CORRELATION_ID_END : request.records_length_at])] = head
-            connection.produce_prefix_end = request.records_length_at
+    def _remember_request(self, pending: PendingProduce, frame: memoryview) -> None:
+        """Caches the bytes before the records of a request that has one partition and did not fail."""
+        end, results = pending.records_length_at, pending.results
+        if pending.has_failed or not pending.acks or end > HEAD_BYTES_MAX:
+            return
+        if len(results) != 1 or len(results[0][1]) != 1:
+            return
+        connection, version = pending.connection, pending.version
+        cache, echo, partition = connection.produce_cache, results[0][0], results[0][1][0].partition
+        replica = _known_replicas(cache, version)[echo, partition]
+        template = ResponseTemplate(version, echo, partition)
+        self.caches.admit()
+        cache.requests[version, bytes(frame[CORRELATION_ID_END:end])] = CachedProduce(
+            pending.acks, replica, template, pending.transactional_id
+        )
+        connection.produce_prefix_end = end
 
     async def _wait_committed(self, pending: PendingProduce) -> Sequence[Part]:
         timeout_ms = max(0, min(pending.timeout_ms, WAIT_MAX_MS))
@@ -489,34 +522,26 @@ class ProduceHandler:
                 outcomes[place] = each._replace(tags=tags)
         return leaders.endpoint_tags()
 
-    def _find_replica(self, cache: ProduceCache, version: int, topic: ProduceTopic, index: int) -> LeaderReplica:
-        name, known, topic_id, authorization = topic.name, cache.by_name, "", self._context.broker.authorization
-        if version >= TOPIC_IDS_FROM:
+    def _find_replica(self, pending: PendingProduce, topic: ProduceTopic, index: int) -> LeaderReplica:
+        """Returns the leader replica of a partition that the caller may write to, and remembers it."""
+        broker, cache, name, topic_id = self._context.broker, pending.connection.produce_cache, topic.name, ""
+        if pending.version >= TOPIC_IDS_FROM:
             topic_id = id_text(topic.echo)
-            name, known = self._context.broker.topic(TopicId(topic_id)).name, cache.by_id
-        if not authorization.authorize(cache.caller, Operation.WRITE, ResourceType.TOPIC, name):
-            if topic_id and not authorization.may_describe(cache.caller, name):
+            name = broker.topic(TopicId(topic_id)).name
+        if not broker.authorization.authorize(cache.caller, Operation.WRITE, ResourceType.TOPIC, name):
+            if topic_id and not broker.authorization.may_describe(cache.caller, name):
                 raise unknown_topic_id(topic_id)
             raise Refused(Code.TOPIC_AUTHORIZATION_FAILED, f"{cache.caller.principal} may not write to the topic")
         check_writable(name)
-        replica = self._context.broker.leader_replica(name, index)
+        replica = broker.leader_replica(name, index)
         self.caches.admit()
-        known[topic.echo, index] = replica
+        _known_replicas(cache, pending.version)[topic.echo, index] = replica
         return replica
 
-    def _make_failure(
-        self,
-        index: int,
-        refused: Refused,
-        records: memoryview | None,
-        replica: LeaderReplica | None,
-        version: int,
-        record_errors: RecordErrors,
-    ) -> ProduceResult:
-        errors: Sequence[tuple[int, str]] = ()
-        if version >= RECORD_ERRORS_FROM and records is not None and replica is not None:
-            errors = record_errors.find_errors(refused, records, replica.config, self._context.clock.wall_ms())
-        return ProduceResult(index, refused.code.number, why=refused.why, record_errors=errors)
+
+def _known_replicas(cache: ProduceCache, version: int) -> dict[Place, LeaderReplica]:
+    """Returns the replicas that the caller has produced to, by the bytes that requests of this version name them by."""
+    return cache.by_id if version >= TOPIC_IDS_FROM else cache.by_name
 
 
 def _repeat_refusal(

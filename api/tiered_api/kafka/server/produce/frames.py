@@ -62,12 +62,12 @@ class ProduceResult(NamedTuple):
 def parse_request(frame: memoryview, version: int, at: int) -> ParsedProduce:
     """Returns the request whose body begins at `at`. `Malformed` if it is not valid."""
     try:
-        ask, at = _parse_flexible(frame, version, at) if version >= FLEXIBLE_FROM else _parse_classic(frame, at)
+        request, at = _parse_flexible(frame, version, at) if version >= FLEXIBLE_FROM else _parse_classic(frame, at)
     except (error, IndexError, UnicodeDecodeError) as problem:
         raise Malformed(str(problem)) from None
     if at > len(frame):
         raise Malformed(f"{at - len(frame)} bytes are missing")
-    return ask
+    return request
 
 
 def _parse_classic(frame: memoryview, at: int) -> tuple[ParsedProduce, int]:

@@ -17,7 +17,7 @@ from tiered.peers import TransactionPartitions
 from tiered.producers.verification import UnverifiedProducer, VerificationGuard
 from tiered.records.model import ATTRIBUTES_END, HEADER_BYTES, TRANSACTIONAL
 from tiered.replication.leader_replica import LeaderReplica
-from tiered_api.kafka.server.produce.frames import ParsedProduce, ProduceTopic
+from tiered_api.kafka.server.produce.frames import ProduceTopic
 
 ABORTABLE_FROM, ADDS_FROM = 11, 12
 _WITHOUT_COORDINATOR = frozenset(
@@ -49,11 +49,11 @@ class Unverified(NamedTuple):
 
 
 def find_unverified(
-    request: ParsedProduce, find_replica: Callable[[ProduceTopic, int], LeaderReplica]
+    topics: Sequence[ProduceTopic], find_replica: Callable[[ProduceTopic, int], LeaderReplica]
 ) -> list[Unverified]:
     """Returns the partitions of a transactional request that have to be verified before the append."""
     found = []
-    for topic in request.topics:
+    for topic in topics:
         for index, records in topic.partitions:
             if records is None or len(records) < HEADER_BYTES or not records[ATTRIBUTES_END - 1] & TRANSACTIONAL:
                 continue
