@@ -18,7 +18,8 @@ from typing import Protocol
 class Spender(Protocol):
     """The owner of the time that is spent."""
 
-    spent_ns: int
+    def spend(self, spent_ns: int) -> None:
+        """Counts time that work took, of the event loop or of a thread."""
 
 
 SPENDER: ContextVar[Spender | None] = ContextVar("spender", default=None)

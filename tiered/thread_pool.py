@@ -128,7 +128,7 @@ def _end_job(
     future: asyncio.Future[Any], result: object, error: BaseException | None, spender: Spender | None, spent_ns: int
 ) -> None:
     if spender is not None:
-        spender.spent_ns += spent_ns
+        spender.spend(spent_ns)
     if future.done():
         return
     if error is not None:

@@ -15,11 +15,15 @@ MEAN_NS_MAX = 10_000_000
 
 
 class ChangeTime:
-    """The mean time of a change. The parts that do the work add its time to `spent_ns`."""
+    """The mean time of a change. The parts that do the work count its time by `spend`."""
 
     def __init__(self) -> None:
         self.spent_ns = 0
         self._changes = 0
+
+    def spend(self, spent_ns: int) -> None:
+        """Counts time that changes took."""
+        self.spent_ns += spent_ns
 
     def count(self, changes: int) -> None:
         """Counts changes that are committed."""

@@ -179,7 +179,7 @@ class StandbyController:
             if not reply.too_old:
                 begun_ns = self._clock.mono_ns()
                 self._view.loader.append_entries(reply.entries)
-                self._view.change_time.spent_ns += self._clock.mono_ns() - begun_ns
+                self._view.change_time.spend(self._clock.mono_ns() - begun_ns)
         except (Unavailable, Refused, Corrupt) as error:
             seconds = self._fetch_failure_log.admit(is_start=self._fetch_works)
             self._fetch_works = False

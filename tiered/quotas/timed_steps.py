@@ -57,5 +57,5 @@ class TimedSteps:
         try:
             return step(*values)
         finally:
-            self._spender.spent_ns += self._mono_ns() - begun_ns
+            self._spender.spend(self._mono_ns() - begun_ns)
             del values

@@ -118,6 +118,9 @@ class Spending:
     def __init__(self) -> None:
         self.spent_ns = 0
 
+    def spend(self, spent_ns: int) -> None:
+        self.spent_ns += spent_ns
+
 
 def test_spender_of_a_request_pays_for_the_time_of_its_tasks() -> None:
     async def work() -> str:

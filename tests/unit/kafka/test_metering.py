@@ -82,6 +82,9 @@ class SpentTime:
 
     spent_ns = 0
 
+    def spend(self, spent_ns: int) -> None:
+        self.spent_ns += spent_ns
+
     def settle(self, parts: Any) -> Any:
         """Charges nothing."""
         return parts
@@ -151,7 +154,7 @@ def test_time_of_sending_a_reply_counts_for_the_next_request() -> None:
     quotas = ClientQuotas(Settings(), clock, Metrics())
     limit = Limit(10.0, "alice", "")
     connection: Any = SimpleNamespace(is_broker=False, is_acting=False)
-    charge = Charge(quotas, connection, NO_LIMITS._replace(requests=limit), 44, 1, 100, 0)
+    charge = Charge(quotas, connection, NO_LIMITS._replace(requests=limit), 44, 1, 100)
 
     def send() -> None:
         clock.now_ns += 3 * 10**9

@@ -15,6 +15,9 @@ class Account:
 
     spent_ns = 0
 
+    def spend(self, spent_ns: int) -> None:
+        self.spent_ns += spent_ns
+
 
 def test_work_that_fails_keeps_nothing_in_memory() -> None:
     """The collector may look at it much later."""

@@ -190,6 +190,9 @@ class Spending:
     def __init__(self) -> None:
         self.spent_ns = 0
 
+    def spend(self, spent_ns: int) -> None:
+        self.spent_ns += spent_ns
+
 
 def burn(seconds: float) -> None:
     """Uses CPU time of this thread."""

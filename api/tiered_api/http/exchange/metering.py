@@ -60,7 +60,7 @@ class HttpMeter:
         self._client_id = client_id
         self._table: QuotaTable | None = None
         self._known_limits = NO_LIMITS
-        self.spent_ns = 0
+        self._spent_ns = 0
         """Time of the event loop and of threads that was not charged yet."""
         self._charged = 0
         """Bytes of a stream that were charged as they came."""
@@ -78,6 +78,10 @@ class HttpMeter:
         """True if the client id of the request decides which time or which requests to the bucket count together."""
         requests, stored = self._limits.requests, self._limits.stored
         return bool((requests is not None and requests.client_id) or (stored is not None and stored.client_id))
+
+    def spend(self, spent_ns: int) -> None:
+        """Counts time of the event loop or of threads. The next charge has it."""
+        self._spent_ns += spent_ns
 
     def check(self, operation: str) -> None:
         """Raises `HttpError` 429 if the client is over a quota that the operation counts against."""
@@ -153,7 +157,7 @@ class HttpMeter:
             self._quotas.record_store_request(self._limits.stored)
 
     def _record_time(self) -> None:
-        spent_ns, self.spent_ns = self.spent_ns, 0
+        spent_ns, self._spent_ns = self._spent_ns, 0
         if spent_ns and self._limits.requests is not None:
             self._quotas.record_request_time(self._limits.requests, spent_ns)
 
@@ -175,13 +179,8 @@ class BackgroundMeter:
         self._user = user
         self._client_id = client_id
 
-    @property
-    def spent_ns(self) -> int:
-        """Time that was not charged yet."""
-        return 0
-
-    @spent_ns.setter
-    def spent_ns(self, spent_ns: int) -> None:
+    def spend(self, spent_ns: int) -> None:
+        """Charges time of the event loop or of threads."""
         limits = self._find_limits()
         if limits.requests is not None:
             self._quotas.record_request_time(limits.requests, spent_ns)
@@ -212,7 +211,7 @@ class HttpSubmitter(NamedTuple):
     def charge_time(self, spent_ns: int) -> None:
         """Charges time of the event loop."""
         if self.meter is not None:
-            self.meter.spent_ns += spent_ns
+            self.meter.spend(spent_ns)
 
 
 def find_meter(quotas: ClientQuotas, operation: str, user: str, client_id: str) -> HttpMeter | None:

@@ -152,7 +152,7 @@ class HttpConnection(web.RequestHandler):
         else:
             begun_ns = request.context.clock.mono_ns()
             super().data_received(data)
-            request.meter.spent_ns += request.context.clock.mono_ns() - begun_ns
+            request.meter.spend(request.context.clock.mono_ns() - begun_ns)
         message = self._messages[-1][0] if self._messages else None
         if message is None or isinstance(message, RawRequestMessage):
             return

@@ -138,7 +138,7 @@ class HeadCache:
         begun_ns = mono_ns()
         answer = self._produce(known, key_text, body)
         if answer is not None:
-            meter.spent_ns += mono_ns() - begun_ns
+            meter.spend(mono_ns() - begun_ns)
             meter.charge(OPERATION, known.length, 0)
         return answer
 

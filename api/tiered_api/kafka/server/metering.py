@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from functools import lru_cache, partial
 from struct import Struct, calcsize
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tiered.access.client_quotas import ClientLimits, ClientQuotas
 from tiered.errors import Code
@@ -134,7 +134,7 @@ class Charge:
 
     def __init__(
         self, quotas: ClientQuotas, connection: MeteredConnection, limits: ClientLimits, api_key: int, version: int,
-        size: int, spent_ns: int, lines: QuotaLines | None = None,
+        size: int, lines: QuotaLines | None = None,
     ) -> None:  # fmt: skip
         self._quotas = quotas
         self._table = quotas.table
@@ -146,15 +146,9 @@ class Charge:
         self.size = size
         self._produce_pause_ms = 0
         self._charged_ns = 0
-        self.spent_ns = spent_ns
 
-    @property
-    def spent_ns(self) -> int:
-        """Time that was not charged yet. Each step of the request is charged at once, so that others find it."""
-        return 0
-
-    @spent_ns.setter
-    def spent_ns(self, spent_ns: int) -> None:
+    def spend(self, spent_ns: int) -> None:
+        """Charges the time of a step of the request at once, so that other requests of the client find it."""
         limit = self.limits.requests
         if spent_ns and limit is not None and (self.connection.is_acting or not self.connection.is_broker):
             self._charged_ns += spent_ns
@@ -214,7 +208,20 @@ class Charge:
             return
         begun_ns = self._quotas.mono_ns()
         send()
-        self.spent_ns = self._quotas.mono_ns() - begun_ns
+        self.spend(self._quotas.mono_ns() - begun_ns)
+
+
+class MeteredRequest(NamedTuple):
+    """One request of a client that has quotas, as it came."""
+
+    connection: MeteredConnection
+    limits: ClientLimits
+    frame: memoryview
+    api_key: int
+    version: int
+    correlation_id: int
+    body: int
+    """Position of the end of the header."""
 
 
 class Metering:
@@ -238,23 +245,24 @@ class Metering:
         body: int,
     ) -> Sequence[Part] | None:
         """Handles a request, as `Dispatch.handle_request` does."""
-        meter = connection.meter
-        if (
-            meter is None
-            or meter.table is not self._quotas.table
-            or meter.client_id != frame[HEADER_BYTES:body]
-            or meter.caller is not connection.caller
-        ):
-            meter = self._make_meter(connection, bytes(frame[HEADER_BYTES:body]))
-        limits = meter.limits
-        is_acting = connection.is_acting
-        if limits is None or (connection.is_broker and not is_acting):
+        limits = self._find_limits(connection, frame[HEADER_BYTES:body])
+        if limits is None or (connection.is_broker and not connection.is_acting):
             return self._dispatch(connection, frame, api_key, version, correlation_id, body)
-        if is_acting:
+        if connection.is_acting:  # HTTP charges the bytes of records
             limits = limits._replace(produced=None, fetched=None)
-            if api_key in (FETCH, LIST_OFFSETS) and (pause_ms := self._find_acting_pause(limits)) > 0:
-                return _refuse_read(api_key, version, correlation_id, pause_ms)
-        elif (
+        request = MeteredRequest(connection, limits, frame, api_key, version, correlation_id, body)
+        if self._hold_over_quota(request):
+            return None
+        refusal = self._refuse_read(request)
+        return self._serve(request) if refusal is None else refusal
+
+    def _hold_over_quota(self, request: MeteredRequest) -> bool:
+        """Holds a request whose client is over a quota that another connection of it would evade. True if it is held,
+        or the connection ended. Requests of HTTP are not held: HTTP held its client."""
+        connection, limits, frame, api_key, version, _, _ = request
+        if connection.is_acting:
+            return False
+        if (
             limits.requests is not None
             and self._lines.must_wait(connection, limits.requests)
             and not _may_be_broker(frame, api_key, version)
@@ -262,38 +270,46 @@ class Metering:
             connection.hold_request(frame, HELD_SECONDS, partial(self._lines.remove, connection, limits.requests))
             if not connection.closed:
                 self._lines.append(connection, limits.requests)
-            return None
+            return True
+        pause_ms = 0
         if api_key == PRODUCE and limits.produced is not None:
             pause_ms = self._quotas.find_produce_pause(limits.produced)
-            if pause_ms > 0:
-                connection.hold_request(frame, pause_ms / 1000)
-                return None
+        elif api_key in INTERNAL_WRITES and limits.written is not None:
+            pause_ms = self._quotas.find_written_pause(limits.written)
+        if pause_ms > 0:
+            connection.hold_request(frame, pause_ms / 1000)
+        return pause_ms > 0
+
+    def _refuse_read(self, request: MeteredRequest) -> Sequence[Part] | None:
+        """Returns the reply to a read whose client is over a quota; None if the request may go on. Then a Fetch asks
+        for no more than the quota of a window."""
+        connection, limits, frame, api_key, version, correlation_id, body = request
+        fetched, stored = limits.fetched, limits.stored
+        if connection.is_acting:
+            pause_ms = self._find_acting_pause(limits) if api_key in (FETCH, LIST_OFFSETS) else 0
+            return _refuse_acting_read(api_key, version, correlation_id, pause_ms) if pause_ms > 0 else None
+        if api_key != FETCH or (fetched is None and stored is None):
+            return None
+        if not 4 <= version <= 18 or _may_be_follower(frame, version):
+            return None
+        pause_ms = 0 if stored is None else self._quotas.find_store_pause(stored)
+        if fetched is not None:
+            pause_ms = max(pause_ms, self._quotas.find_fetch_pause(fetched))
+        if pause_ms > 0:
+            empty = fetch_frames.encode_response(version, correlation_id, (), 0)
+            return _pause(connection, FETCH, version, empty, pause_ms)
+        if fetched is not None:
+            limit_fetch(frame, version, body, self._quotas.window_bytes(fetched))
+        return None
+
+    def _serve(self, request: MeteredRequest) -> Sequence[Part] | None:
+        """Dispatches a request, and charges what it uses: now, or with the reply that comes later."""
+        connection, limits, frame, api_key, version, correlation_id, body = request
+        payer = None if limits.stored is None else partial(self._quotas.record_store_request, limits.stored)
         written = None
         if limits.written is not None and api_key in INTERNAL_WRITES:
-            pause_ms = 0 if is_acting else self._quotas.find_written_pause(limits.written)
-            if pause_ms > 0:
-                connection.hold_request(frame, pause_ms / 1000)
-                return None
             written = partial(self._quotas.record_written, limits.written)
-        stored, payer = limits.stored, None
-        if stored is not None:
-            payer = partial(self._quotas.record_store_request, stored)
-        if (
-            api_key == FETCH
-            and (limits.fetched is not None or stored is not None)
-            and 4 <= version <= 18
-            and not is_acting
-            and not _may_be_follower(frame, version)
-        ):
-            pause_ms = 0 if stored is None else self._quotas.find_store_pause(stored)
-            if limits.fetched is not None:
-                pause_ms = max(pause_ms, self._quotas.find_fetch_pause(limits.fetched))
-            if pause_ms > 0:
-                empty = fetch_frames.encode_response(version, correlation_id, (), 0)
-                return _pause(connection, FETCH, version, empty, pause_ms)
-            if limits.fetched is not None:
-                limit_fetch(frame, version, body, self._quotas.window_bytes(limits.fetched))
-        is_timed = limits.requests is not None
+        is_timed, is_acting = limits.requests is not None, connection.is_acting
         before, since_ns = connection.pending, self._mono_ns() if is_timed else 0
         with paid_by(payer), nullcontext() if written is None else written_by(written):
             reply = self._dispatch(connection, frame, api_key, version, correlation_id, body)
@@ -304,8 +320,9 @@ class Metering:
             limit = limits.produced
             pause_ms = 0 if limit is None else self._quotas.record_produced(limit, len(frame) + 4)
             return _pause(connection, PRODUCE, version, reply, pause_ms) if pause_ms else reply
-        spent_ns = self._mono_ns() - since_ns if is_timed else 0
-        charge = Charge(self._quotas, connection, limits, api_key, version, len(frame) + 4, spent_ns, self._lines)
+        charge = Charge(self._quotas, connection, limits, api_key, version, len(frame) + 4, self._lines)
+        if is_timed:
+            charge.spend(self._mono_ns() - since_ns)
         if reply is not None:
             return charge.settle(reply)
         if connection.pending > before:
@@ -320,6 +337,18 @@ class Metering:
         stored = 0 if limits.stored is None else self._quotas.find_store_pause(limits.stored)
         return stored if limits.requests is None else max(stored, self._quotas.find_request_pause(limits.requests))
 
+    def _find_limits(self, connection: MeteredConnection, client_id: memoryview) -> ClientLimits | None:
+        """Returns the limits of the client that a request names; None if it has none."""
+        meter = connection.meter
+        if (
+            meter is None
+            or meter.table is not self._quotas.table
+            or meter.client_id != client_id
+            or meter.caller is not connection.caller
+        ):
+            meter = self._make_meter(connection, bytes(client_id))
+        return meter.limits
+
     def _make_meter(self, connection: MeteredConnection, client_id: bytes) -> Meter:
         caller, limits = connection.caller, None
         if caller.principal.kind != BROKER:
@@ -331,7 +360,7 @@ class Metering:
         return meter
 
 
-def _refuse_read(api_key: int, version: int, correlation_id: int, pause_ms: int) -> Sequence[Part]:
+def _refuse_acting_read(api_key: int, version: int, correlation_id: int, pause_ms: int) -> Sequence[Part]:
     """Returns the reply to a read of a client that is over a quota."""
     response: FetchResponse | ListOffsetsResponse
     if api_key == FETCH:

@@ -17,8 +17,8 @@ from tiered_api.kafka.server.slots.socket_writer import Part
 class SlotCharge(Protocol):
     """The charge of a request whose reply comes later."""
 
-    spent_ns: int
-    """Time of the event loop that the request has used so far."""
+    def spend(self, spent_ns: int) -> None:
+        """Charges time of the event loop that a step of the request took."""
 
     def find_wait(self) -> Awaitable[None] | None:
         """Returns the wait before the next step of the request, for the quota of its client; None if there is none."""
