@@ -59,7 +59,7 @@ def open_table(site: Site, which: str) -> NativeTable:
 
 def places(table: NativeTable) -> list[tuple[int, int]]:
     """Returns partition and offset of each row, in order."""
-    found = []
+    found = list[tuple[int, int]]()
     for file in table.pin().files():
         for batch in read_places(table.folder, *file):
             found += zip(batch["partition"].to_pylist(), batch["offset"].to_pylist(), strict=True)

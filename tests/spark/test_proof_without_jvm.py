@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pyspark_tiered.delta import delta_state, table_form
+from pyspark_tiered.delta.folder_url import spark_url
 from pyspark_tiered.delta.log_folder import LOG
 from pyspark_tiered.load.load import load
 from pyspark_tiered.load.native_engine import NativeEngine
@@ -27,6 +28,7 @@ from pyspark_tiered.proof.gaps import Gap
 from pyspark_tiered.proof.repair import RepairProgress, repair
 from pyspark_tiered.proof.verify import RowFault, verify
 from tests.spark import filling
+from tiered.errors import Corrupt, Refused
 from tiered.ids import PartitionId
 from tiered_api.cli.exits import Exit
 
@@ -198,3 +200,74 @@ def test_repair_that_an_erasure_overtakes_brings_no_erased_row_back(lake: Lake) 
 
     assert repair(lake.store, "t", lake.warehouse, report).rows == 0
     assert (steps, lake.faults()) == (["compared", "compared", "done"], [])
+
+
+def lose_file(lake: Lake) -> str:
+    """Deletes the oldest data file of the table behind its back."""
+    with closing(lake.table()) as table:
+        path = str(table.pin().files()[0].add["path"])
+    (lake.folder / path).unlink()
+    return path
+
+
+def test_rows_of_a_file_that_is_gone_come_back_from_the_log(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
+    before = lake.rows()
+    path = lose_file(lake)
+    with pytest.raises(Corrupt, match="the table names this file, and it is not there"):
+        lake.faults()
+    done = repair(lake.store, "t", lake.warehouse)
+    assert (done.rows, done.gaps) == (2 * COUNT, ())
+    assert f"a data file is gone, its rows come from the log again table=file:{lake.folder} file={path}" in caplog.text
+    assert lake.rows() == before
+    assert (lake.faults(), load(lake.store, "t", lake.warehouse, engine=NativeEngine()).rows) == ([], 0)
+
+
+def test_rows_of_an_object_that_is_gone_come_back_from_the_log(bucket: str, tmp_path: Path) -> None:
+    root = f"s3://{bucket}/{tmp_path.name}"
+    filling.create_topic(f"{root}/store", "t", TOPIC, 1)
+    rows = [(filling.BASE_MS + i, b"k", b"value %d" % i, ()) for i in range(COUNT)]
+    filling.upload(f"{root}/store", "t", PartitionId(TOPIC, 0), list(filling.segments(rows)))
+    load(f"{root}/store", "t", f"{root}/tables", engine=NativeEngine())
+    with closing(NativeTable(spark_url(f"{root}/tables/t"), "t", TOPIC)) as table:
+        table.folder.delete([str(file.add["path"]) for file in table.pin().files()])
+    assert repair(f"{root}/store", "t", f"{root}/tables").rows == COUNT
+    assert verify(f"{root}/store", "t", f"{root}/tables").ok
+
+
+def test_repair_of_a_file_that_is_gone_leaves_all_or_nothing_behind(lake: Lake) -> None:
+    """The table cannot be read, or is whole: it never lacks rows without a word."""
+    lose_file(lake)
+
+    def report(progress: RepairProgress) -> None:
+        if progress.step == "mended":
+            raise Killed
+
+    with pytest.raises(Killed):
+        repair(lake.store, "t", lake.warehouse, report)
+    assert lake.faults() == []
+
+
+def test_rows_of_a_file_that_is_gone_and_that_expired_are_named(lake: Lake) -> None:
+    lose_file(lake)
+    filling.expire(lake.store, "t", PartitionId(TOPIC, 0), 100)
+    done = repair(lake.store, "t", lake.warehouse)
+    start = done.gaps[0].end
+    assert (done.rows, done.gaps) == (2 * COUNT - start, (Gap(0, 0, start, "expired before it was loaded"),))
+    assert 0 < start <= 100 and lake.faults() == []
+
+
+def test_erased_rows_of_a_file_that_is_gone_stay_away(lake: Lake) -> None:
+    erase(lake.store, "t", lake.warehouse, '"offset" < 5', "asked for")
+    lose_file(lake)
+    assert repair(lake.store, "t", lake.warehouse).rows == 2 * (COUNT - 5)
+    assert lake.faults() == []
+
+
+def test_file_that_is_gone_stays_named_in_an_append_only_table(lake: Lake) -> None:
+    with closing(lake.table()) as table:
+        held = table.snapshot().state
+        properties = {**held.properties(), "delta.appendOnly": "true"}
+        lake.commit(held.version, {"metaData": {**held.metadata, "configuration": properties}})
+    lose_file(lake)
+    with pytest.raises(Refused, match="append-only"):
+        repair(lake.store, "t", lake.warehouse)

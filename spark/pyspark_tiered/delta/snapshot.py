@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from pyspark_tiered.delta import delta_state, history, table_form
 from pyspark_tiered.delta.data_files import FileForm, TableFile, place_schema, read_form, read_places
@@ -62,6 +63,23 @@ class Snapshot:
         """Returns the table's files."""
         form = self._form or read_form(self.state.metadata)
         return [TableFile(add, form) for add in self.state.files.values()]
+
+    def find_gone(self) -> list[TableFile]:
+        """Returns the files of the table that are not in its folder any more."""
+        found = self.files()
+        stored = {each.name for each in self._folder.list_data_files()} if found else set()
+        return [each for each in found if self._is_gone(unquote(str(each.add["path"])), stored)]
+
+    def _is_gone(self, path: str, stored: Collection[str]) -> bool:
+        """A list has no files of other writers' names or folders. A file of another table is never gone."""
+        is_elsewhere = path.startswith("/") or bool(urlsplit(path).scheme)
+        return path not in stored and not is_elsewhere and self._folder.modified_ms(path) is None
+
+    def without(self, files: Sequence[TableFile]) -> Snapshot:
+        """Returns this version as if it did not name some of its files."""
+        state, paths = self.state.copy(), {str(each.add["path"]) for each in files}
+        state.files = {key: add for key, add in state.files.items() if add["path"] not in paths}
+        return Snapshot(self._folder, state, self._recent, self.topic_id, self._form)
 
     def has_file(self, path: str) -> bool:
         """True if the table has this file."""

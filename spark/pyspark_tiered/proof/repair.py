@@ -9,6 +9,9 @@ Therefore a kill leaves each partition either repaired or not, and two repairs a
 commit records up to which version the table is equal to the log. That commit comes only after a comparison without
 faults.
 
+A data file that is gone counts as a file without rows: the log gives again those that it still holds, all of them by
+the transaction that takes the file out of the table. The others are named as gaps.
+
 Compaction may have taken the record of a row after the load: such a row stays, and so does one of equal rows with one
 offset. The log is looked at again before a row is removed because no record of it is there.
 
@@ -27,9 +30,10 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
 from pyspark_tiered.delta import delta_state, table_features
+from pyspark_tiered.delta.data_files import TableFile
 from pyspark_tiered.delta.folder_url import spark_url
 from pyspark_tiered.delta.snapshot import Snapshot
-from pyspark_tiered.delta.table_form import Advance, LoadedFile, Range
+from pyspark_tiered.delta.table_form import Advance, LoadedFile, Range, ReplacedFile
 from pyspark_tiered.load.convert import ConversionTask, RawForm, convert
 from pyspark_tiered.load.native_engine import open_engine
 from pyspark_tiered.load.native_table import NativeTable
@@ -134,15 +138,23 @@ class _Repair:
             at = table.pin()
             if at.version < 0:
                 raise never_loaded(self._topic, self._url)
+            gone = at.find_gone()
+            for file in gone:
+                log.warning(
+                    "a data file is gone, its rows come from the log again table=%s file=%s",
+                    self._url,
+                    file.add["path"],
+                )
+            at = at.without(gone) if gone else at
             ends = _expected_ends(cold, at)
             comparison = self._compare(cold, at, ends)
             found = first_faults(comparison, cold)
             self._report_step("compared", ())
-            if found:
+            if found or gone:
                 # A clean since the first look may have taken records: their rows look as if they were in no log.
                 newest = read_cold_topic(self._store, self._topic)
                 certain = leave_lost_records(found, newest)
-                committed = self._repair_partitions(cold, at, ends, certain)
+                committed = self._repair_partitions(cold, at, ends, certain, gone)
                 failures = 0 if committed and found != before else failures + 1
                 before = found
             elif comparison.is_sound and table.mark_sound(at, {**at.loaded_offsets(), **ends}, repaired=self._rows):
@@ -166,24 +178,32 @@ class _Repair:
         at: Snapshot,
         ends: Mapping[int, int],
         found: Sequence[FaultyRange],
+        gone: Sequence[TableFile],
     ) -> bool:
         """Commits one transaction for each partition at fault. Returns true if any was committed.
 
-        Ends early if another writer committed too: then the comparison is out of date.
+        The rows of files that are gone come back by one transaction, which takes the files out of the table: a table
+        that cannot be read never becomes one that lacks rows. Ends early if another writer committed too: then the
+        comparison is out of date.
         """
         known, committed = at.loaded_offsets(), False
+        partitions = {each.partition: each for each in cold.partitions}
         newest: Snapshot | None = at
-        for number, runs in groupby(found, lambda run: run.partition):
-            faulty = list(runs)
-            partition = cold.partitions[number] if 0 <= number < len(cold.partitions) else None
-            files = [] if partition is None else self._convert(cold, partition, faulty)
+        for faulty in [found] if gone else [list(runs) for _, runs in groupby(found, lambda run: run.partition)]:
+            numbers = sorted({run.partition for run in faulty})
+            files = [
+                file
+                for number in numbers
+                if number in partitions
+                for file in self._convert(cold, partitions[number], [run for run in faulty if run.partition == number])
+            ]
             to_remove = [run for run in faulty if run.kind in REMOVED_KINDS]
-            step = [Advance(number, known.get(number, -1), ends[number])] if number in ends else []
-            low = 0 if partition is None else partition.log_start_offset
-            kept_once = [run for run in to_remove if is_kept_once(run, low)]
+            steps = [Advance(number, known.get(number, -1), ends[number]) for number in numbers if number in ends]
+            lows = {number: each.log_start_offset for number, each in partitions.items()}
+            kept_once = [run for run in to_remove if is_kept_once(run, lows.get(run.partition, 0))]
             if newest is None:
                 break
-            if self._commit(newest, to_remove, files, step, kept_once):
+            if self._commit(newest, to_remove, files, steps, kept_once, gone):
                 committed = True
                 newest = snapshot_after(self._table, newest)
                 self._rows += sum(file.rows for file in files)
@@ -198,18 +218,20 @@ class _Repair:
         files: Sequence[LoadedFile],
         advances: Sequence[Advance],
         kept_once: Sequence[FaultyRange],
+        gone: Sequence[TableFile],
     ) -> bool:
-        """Removes the rows of ranges of one partition and adds `files`. Returns false if another writer came first.
+        """Removes rows in ranges and the `gone` files, and adds `files`. Returns false if another writer came first.
 
         Keeps one row of each offset in the `kept_once` ranges: the log has no other copy.
         """
-        if to_remove:
+        if to_remove or gone:
             table_features.check_removal(at.properties(), self._url)
         if files:
             self._table.check_writable(at.state)
         nowhere = any(each.partition < 0 or each.start < 0 for each in to_remove)
         chooser = RowChooser(join_faults(to_remove), join_faults(kept_once), removes_nowhere=nowhere)
         replaced = remove_rows(self._table, at.files() if to_remove else (), chooser)
+        replaced += [ReplacedFile(file.add, 0, None, "") for file in gone]
         operation = delta_state.append_operation(files)
         return self._table.replace_files(at.state, replaced, operation, files=files, advances=advances, repair=True)
 
