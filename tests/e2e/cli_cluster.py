@@ -83,6 +83,12 @@ class CliCluster:
         return self.run("topic", "consume", topic, "-f", form, *where, *arguments).splitlines()
 
 
+def error_lines(printed: bytes) -> list[bytes]:
+    """Returns the lines that a command prints because it fails. Leaves out that it goes on trying, which it prints if
+    others are slow to start."""
+    return [line for line in printed.splitlines() if b" now, and tries again: " not in line]
+
+
 @contextmanager
 def start_cluster(kind: str, directory: Path) -> Iterator[CliCluster]:
     """Starts a cluster of this kind."""

@@ -20,9 +20,6 @@ from tiered_api.http.exchange.context import INLINE_BYTES, WORKERS, HttpContext
 
 V2_JSON = "application/vnd.kafka.json.v2+json"
 KIB = 1 << 10
-HELD_SECONDS = 0.06
-"""CPU time that the event loop may take more for a compressed batch than for a plain one. A thread takes at least twice
-as much for each of these."""
 SLOW = {"gzip": (9, 60 * KIB, "ab"), "lz4": (17, 60 * KIB, "ab"), "zstd": (12, 4096 * KIB, "0123456789abcdef")}
 """Level, size and letters of a value. A thread compresses at high levels of gzip and lz4 below INLINE_BYTES too."""
 TRANSACTIONS = "/tiered/v1/transactions"
@@ -59,15 +56,16 @@ async def write(site: HttpBroker, sent: tuple[str, dict[str, Any], dict[str, str
     return await site.ask("POST", path, body, **more)
 
 
-async def loop_seconds(site: HttpBroker, sent: tuple[str, dict[str, Any], dict[str, str]]) -> float:
-    """Returns the CPU time of the event loop for a request, the less of two."""
-    taken = []
+async def seconds_taken(site: HttpBroker, sent: tuple[str, dict[str, Any], dict[str, str]]) -> tuple[float, float]:
+    """Returns the CPU time of the event loop and that of other threads for a request, of each the less of two."""
+    loop, threads = [], []
     for _ in range(2):
-        began = time.thread_time()
+        began, all_began = time.thread_time(), time.process_time()
         reply = await write(site, sent)
-        taken.append(time.thread_time() - began)
+        loop.append(time.thread_time() - began)
+        threads.append(time.process_time() - all_began - loop[-1])
         assert reply.status == 200, reply
-    return min(taken)
+    return min(loop), min(threads)
 
 
 @pytest.mark.parametrize("codec", SLOW)
@@ -76,8 +74,8 @@ async def loop_seconds(site: HttpBroker, sent: tuple[str, dict[str, Any], dict[s
 async def test_slow_compression_does_not_hold_the_event_loop(site: HttpBroker, *, codec: str, form: Any) -> None:
     value = await create_slow(site, codec)
     forms = (v3(site.cluster, each, value) if form is v3 else v2(each, value) for each in ("plain", "slow"))
-    plain, slow = [await loop_seconds(site, each) for each in forms]
-    assert slow < plain + HELD_SECONDS
+    (plain, _), (slow, compressed) = [await seconds_taken(site, each) for each in forms]
+    assert slow < plain + compressed / 2
     assert site.broker.leader_replica("slow", 0).high_watermark == 2
 
 
@@ -92,8 +90,9 @@ async def test_transaction_that_is_slow_to_compress_does_not_hold_the_loop(three
     taken = []
     for name in ("plain", "slow"):
         record = {"topic_name": name, "partition_id": 0, "value": {"type": "STRING", "data": value}}
-        taken.append(await loop_seconds(three[1], (TRANSACTIONS, {"records": [record]}, {})))
-    assert taken[1] < taken[0] + HELD_SECONDS
+        taken.append(await seconds_taken(three[1], (TRANSACTIONS, {"records": [record]}, {})))
+    (plain, _), (slow, compressed) = taken
+    assert slow < plain + compressed / 2
 
 
 @pytest.mark.parametrize("key", ["", "once"])
@@ -139,19 +138,19 @@ async def test_key_of_a_batch_that_is_slow_to_compress_writes_it_once(site: Http
 
 @run_by(run, "tmp_path")
 async def test_many_batches_of_one_request_leave_turns_to_others(site: HttpBroker) -> None:
-    """Each batch is small enough for the event loop, and all together take 100 times as long."""
+    """Each batch is small enough for the event loop, and all together take 40 times as long."""
     await site.create("slow", 1, compression_type="gzip", max_message_bytes="70000")
     records = [{"value": random_text(50 * KIB, "ab") + str(n)} for n in range(40)]
     written = asyncio.create_task(site.ask("POST", "/topics/slow", {"records": records}, kind=V2_JSON))
-    worst, ended = 0.0, asyncio.Event()
+    turns, ended = list[float](), asyncio.Event()
     written.add_done_callback(lambda _: ended.set())
     while not ended.is_set():
         began = time.thread_time()
         await asyncio.sleep(0)
-        worst = max(worst, time.thread_time() - began)
+        turns.append(time.thread_time() - began)
     assert (await written).status == 200
     assert site.broker.leader_replica("slow", 0).high_watermark == 40
-    assert worst < 0.05
+    assert max(turns) < sum(turns) / 4
 
 
 @run_by(run, "tmp_path")

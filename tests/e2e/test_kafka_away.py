@@ -23,7 +23,7 @@ from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, Metadat
 from tiered_api.kafka.server.handlers import metadata
 
 CALLERS = 60
-SECONDS = 0.3
+SECONDS = 1.0
 
 OutageScenario = Callable[[KafkaBroker, Faults], Awaitable[None]]
 

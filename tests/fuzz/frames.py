@@ -14,13 +14,10 @@ from pathlib import Path
 from random import Random
 
 from tests.fuzz.mutations import mutate
-from tests.fuzz.rounds import CORPUS
+from tests.fuzz.rounds import CORPUS, SECONDS_MOST
 from tests.unit.kafka.values import TABLES, Drawn, versions
 from tiered_api.kafka.protocol import apis, codec, headers
 from tiered_api.kafka.protocol.schema import Message
-
-SECONDS_MOST = 0.05
-"""CPU time for one frame of some hundred bytes: far above the usual time, far below that of an endless loop."""
 
 
 def check(table: type[Message], version: int, frame: bytes) -> float:

@@ -63,7 +63,7 @@ def test_requests_of_several_threads_run_at_once(tmp_path: Path) -> None:
 
     barrier = connection.run(open_barrier())
     with ThreadPoolExecutor(3) as pool:
-        places = list(pool.map(lambda _: connection.run(barrier.wait()), range(3), timeout=30))
+        places = list(pool.map(lambda _: connection.run(barrier.wait()), range(3), timeout=240))
     assert sorted(places) == [0, 1, 2]
     connection.close()
 

@@ -86,7 +86,7 @@ def test_load_of_a_new_day_removes_the_files_of_a_killed_one(tmp_path: Path, buc
     load(store, "t", warehouse, engine=NativeEngine())
     fill(store, 10, 10)
     command = [sys.executable, "-c", KILLED, store, warehouse]
-    assert subprocess.run(command, timeout=60, check=False).returncode < 0
+    assert subprocess.run(command, timeout=240, check=False).returncode < 0
     assert load(store, "t", warehouse, engine=NativeEngine()).rows == 10
     table = NativeTable(f"{spark_url(warehouse)}/t", "t", TOPIC)
     table.check_sound()

@@ -52,7 +52,7 @@ def test_session_takes_a_key_that_was_replaced(spark: SparkSession, tmp_path: Pa
             assert program.stdout.readline() == "rows 2\n"
             write_key(keys, "NEW")
             fake.rules.access_keys = frozenset(["NEW"])
-            rest, _ = program.communicate("\n\n", timeout=100)
+            rest, _ = program.communicate("\n\n", timeout=240)
         assert (rest, program.returncode) == ("rows 2\n", 0)
 
 

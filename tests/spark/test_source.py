@@ -153,5 +153,5 @@ def test_users_own_session_finds_the_format() -> None:
     """PySpark looks for `pyspark_*` packages in the folders of the path, and `make` puts ours there."""
     code = "import pkgutil; print('pyspark_tiered' in {found.name for found in pkgutil.iter_modules()})"
     env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, cwd="/", timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, cwd="/", timeout=240)
     assert done.stdout == "True\n", done.stderr

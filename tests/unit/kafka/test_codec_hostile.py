@@ -8,8 +8,9 @@ from random import Random
 
 import pytest
 
-from tests.fuzz.frames import SECONDS_MOST, check, check_header, mutated_frames
+from tests.fuzz.frames import check, check_header, mutated_frames
 from tests.fuzz.mutations import LENGTHS, mutate
+from tests.fuzz.rounds import SECONDS_MOST
 from tests.unit.kafka.golden_frames import FRAMES
 from tests.unit.kafka.values import TABLES, Drawn, versions
 from tiered_api.kafka.protocol import codec

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.fuzz.frames import SECONDS_MOST
 from tests.fuzz.mutations import mutate
+from tests.fuzz.rounds import SECONDS_MOST
 from tests.unit.kafka.values import Drawn
 from tiered_api.kafka.protocol import headers
 from tiered_api.kafka.protocol.codec import Malformed, decode, encode

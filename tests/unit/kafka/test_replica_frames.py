@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from tests.fuzz.frames import SECONDS_MOST
 from tests.fuzz.mutations import mutate
+from tests.fuzz.rounds import SECONDS_MOST
 from tests.unit.kafka.test_frames import response_frame
 from tests.unit.kafka.values import Drawn
 from tiered.ids import TopicId
