@@ -25,7 +25,8 @@ for path in reversed(PATHS):
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # A shell starts what runs in its background so, and whatever tests start and interrupt would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-# Processes that tests start by the hundred keep their compiled modules, whatever the shell says.
+# This process and those that tests start by the hundred keep their compiled modules, whatever the shell says.
+sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Processes that tests start (brokers, Spark's Python workers) see the same sources.
 os.environ["PYTHONPATH"] = os.pathsep.join([*PATHS, *filter(None, [os.environ.get("PYTHONPATH")])])
