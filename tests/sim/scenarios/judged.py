@@ -55,6 +55,21 @@ class Judged:
         await self.c.node.submit(CreateTopic(AT.topic, assignments=[nodes], configs=dotted))
         await self.wait(lambda: all(self.has_role(each) for each in replicas))
 
+    async def begin(self, *, replicas: int, records: int, **configs: str) -> tuple[SimBroker, SimBroker, SimBroker]:
+        """Creates the topic on the first brokers, and writes records to the leader. Returns all three brokers."""
+        brokers = self.a, self.b, self.c
+        await self.create(*brokers[:replicas], **configs)
+        await self.write(self.a, records)
+        return brokers
+
+    async def begin_alike(
+        self, *, replicas: int, records: int, **configs: str
+    ) -> tuple[SimBroker, SimBroker, SimBroker]:
+        """Begins, and waits until all replicas are alike."""
+        brokers = await self.begin(replicas=replicas, records=records, **configs)
+        await self.wait_alike(*brokers[:replicas])
+        return brokers
+
     def has_role(self, broker: SimBroker) -> bool:
         hosted = broker.node.hosted_replicas
         return hosted.find_leader(AT) is not None or hosted.find_follower(AT) is not None

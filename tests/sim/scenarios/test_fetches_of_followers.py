@@ -58,6 +58,13 @@ class Followers(Members):
             self.leader.append_now(batch([b"v"]), 1)
         return self.leader.log.end_offset
 
+    def replicate(self, count: int) -> int:
+        """Appends records, which both followers fetch; returns the log end."""
+        end = self.write(count)
+        for node in (TWO, THREE):
+            self.fetch(node, end)
+        return end
+
     async def lead_next(self, node: int) -> None:
         """Makes a broker the preferred leader, and has it elected."""
         others = [each for each in (ONE, TWO, THREE) if each != node]
@@ -115,9 +122,7 @@ async def test_record_is_committed_once_every_member_fetched_behind_it(of: Follo
 
 @run_by(run_followers)
 async def test_follower_joins_once_it_has_all_that_is_committed(of: Followers) -> None:
-    of.write(5)
-    for node in (TWO, THREE):
-        of.fetch(node, 5)
+    of.replicate(5)
     await of.leave(THREE, TWO)
     end = of.write(3)
     of.fetch(TWO, end)
@@ -139,9 +144,7 @@ async def test_follower_joins_once_it_has_all_that_is_committed(of: Followers) -
 @run_by(run_followers)
 async def test_follower_joins_a_new_leader_with_all_that_it_began_with(of: Followers) -> None:
     """The leader does not know yet what of its log is committed (R2)."""
-    of.write(5)
-    for node in (TWO, THREE):
-        of.fetch(node, 5)
+    of.replicate(5)
     await of.leave(THREE, TWO)
     end = of.write(3)
     await of.lead_next(TWO)
@@ -158,9 +161,7 @@ async def test_follower_joins_a_new_leader_with_all_that_it_began_with(of: Follo
 
 @run_by(run_followers)
 async def test_fetches_of_another_process_prove_nothing(of: Followers) -> None:
-    end = of.write(5)
-    for node in (TWO, THREE):
-        of.fetch(node, end)
+    of.replicate(5)
     of.write(1)
     for life in (0, 2):
         with pytest.raises(Refused) as refused:
@@ -184,9 +185,7 @@ async def test_fetches_of_another_process_prove_nothing(of: Followers) -> None:
 
 @run_by(run_followers)
 async def test_fetches_of_brokers_without_a_replica_are_refused(of: Followers) -> None:
-    end = of.write(5)
-    for node in (TWO, THREE):
-        of.fetch(node, end)
+    end = of.replicate(5)
     await of.rig.broker.submit(Reassign((Move(of.topic_id, 0, (ONE, TWO)),)))
     await of.rig.wait_until(lambda: of.leader.state.replicas == (ONE, TWO), 5)
     for node in (THREE, ONE):
@@ -201,9 +200,7 @@ async def test_fetches_of_brokers_without_a_replica_are_refused(of: Followers) -
 @run_by(run_followers)
 async def test_logs_of_other_histories_are_sent_to_where_they_part(of: Followers) -> None:
     """The leader wrote under the epochs 0 and 2. Positions of followers that differ do not count."""
-    of.write(5)
-    for node in (TWO, THREE):
-        of.fetch(node, 5)
+    of.replicate(5)
     await of.lead_next(TWO)
     await of.lead_next(ONE)
     await of.rig.wait_until(lambda: of.leader.leader_epoch == of.now.leader_epoch, 5)
@@ -240,9 +237,7 @@ async def test_follower_is_not_sent_to_a_bucket_that_lacks_the_damaged_records(o
 
 @run_by(run_followers)
 async def test_deletion_is_complete_once_every_member_knows_of_it(of: Followers) -> None:
-    end = of.write(6)
-    for node in (TWO, THREE):
-        of.fetch(node, end)
+    end = of.replicate(6)
     of.write(1)
     with pytest.raises(Refused) as refused:
         await of.leader.deletion.delete_records(end + 1)
@@ -272,9 +267,7 @@ async def test_deletion_is_complete_once_every_member_knows_of_it(of: Followers)
 
 @run_by(run_followers)
 async def test_deletion_that_waits_is_refused_once_another_broker_leads(of: Followers) -> None:
-    end = of.write(6)
-    for node in (TWO, THREE):
-        of.fetch(node, end)
+    of.replicate(6)
     deleting = asyncio.ensure_future(of.leader.deletion.delete_records(4))
     await asyncio.sleep(1)
     assert not deleting.done()
@@ -287,9 +280,7 @@ async def test_deletion_that_waits_is_refused_once_another_broker_leads(of: Foll
 @run_by(run_followers)
 async def test_isr_changes_that_nobody_decides_count_on_both_sides(of: Followers) -> None:
     """The bucket is away. A request of the leader may be granted later, and it requests more meanwhile."""
-    end = of.write(5)
-    for node in (TWO, THREE):
-        of.fetch(node, end)
+    end = of.replicate(5)
     await of.leave(THREE, TWO)
     end = of.leader.log.end_offset
     of.fetch(TWO, end)
@@ -317,9 +308,7 @@ async def test_isr_changes_that_nobody_decides_count_on_both_sides(of: Followers
 
 @run_by(run_followers)
 async def test_member_that_is_to_leave_counts_until_it_has_left(of: Followers) -> None:
-    end = of.write(5)
-    for node in (TWO, THREE):
-        of.fetch(node, end)
+    end = of.replicate(5)
     of.rig.machine.faults.outage = True
     end = of.write(3)
     for _ in range(8):

@@ -47,9 +47,7 @@ def test_deposed_leaders_are_cut_to_their_successors() -> None:
 @run_by(run_judged)
 async def test_copies_that_parted_over_several_epochs_become_alike(of: Judged) -> None:
     """Any replica may lead. Each leads alone for a while, and writes what the others never see (KIP-279)."""
-    a, b, c = of.a, of.b, of.c
-    await of.create(a, b, min_insync_replicas="1", unclean_leader_election_enable="true")
-    await of.write(a, 4)
+    a, b, c = await of.begin(replicas=2, records=4, min_insync_replicas="1", unclean_leader_election_enable="true")
     for count in (3, 2, 4):
         await of.kill(b)
         await of.wait_isr(a)
@@ -72,9 +70,7 @@ async def test_copies_that_parted_over_several_epochs_become_alike(of: Judged) -
 @run_by(run_judged, replica_fetch_max_bytes=1)
 async def test_slow_follower_joins_with_everything_only(of: Judged) -> None:
     """It gets one batch in a fetch. The leader has just begun, and does not know yet what is committed (R2)."""
-    a, b, c = of.a, of.b, of.c
-    await of.create(a, b, c, min_insync_replicas="2")
-    await of.write(a, 5)
+    a, b, c = await of.begin(replicas=3, records=5, min_insync_replicas="2")
     await of.kill(c)
     await of.wait_isr(a, b)
     await of.write(a, 40)
@@ -103,10 +99,7 @@ async def test_follower_that_is_behind_what_is_committed_does_not_join(of: Judge
 @run_by(run_judged)
 async def test_high_watermark_waits_for_a_member_that_does_not_fetch(of: Judged) -> None:
     """It does not move below `min.insync.replicas` either, and producers learn of that at once."""
-    a, b, c = of.a, of.b, of.c
-    await of.create(a, b, c, min_insync_replicas="3")
-    await of.write(a, 3)
-    await of.wait_alike(a, b, c)
+    a, b, c = await of.begin_alike(replicas=3, records=3, min_insync_replicas="3")
     of.isolate(b, a)
     await of.write(a, 1, acks=1)
     waiting = asyncio.ensure_future(of.write(a, timeout_ms=60_000))
@@ -128,10 +121,7 @@ async def test_high_watermark_waits_for_a_member_that_does_not_fetch(of: Judged)
 
 @run_by(run_judged)
 async def test_member_that_has_everything_stays_in_sync_in_silence(of: Judged) -> None:
-    a, b, c = of.a, of.b, of.c
-    await of.create(a, b, c, min_insync_replicas="2")
-    await of.write(a, 3)
-    await of.wait_alike(a, b, c)
+    a, b, c = await of.begin_alike(replicas=3, records=3, min_insync_replicas="2")
     of.isolate(b, a)
     await of.sleep(4 * LAG)
     assert b.node_id in of.now.isr
@@ -172,9 +162,7 @@ async def test_follower_that_reads_less_than_there_was_leaves_the_isr(of: Judged
 @run_by(run_judged)
 async def test_isr_change_without_a_reply_counts(of: Judged, *, direction: str) -> None:
     """The leader asks for a member more, or for one less, and nobody answers. Both ISRs count until it knows."""
-    a, b, c = of.a, of.b, of.c
-    await of.create(a, b, min_insync_replicas="1")
-    await of.write(a, 3)
+    a, b, c = await of.begin(replicas=2, records=3, min_insync_replicas="1")
     await of.kill(b)
     await of.wait_isr(a)
     await of.write(a, 2)
@@ -197,10 +185,7 @@ async def test_isr_change_without_a_reply_counts(of: Judged, *, direction: str) 
 @pytest.mark.parametrize("direction", ["request", "reply"])
 @run_by(run_judged)
 async def test_member_counts_until_it_has_left_the_isr(of: Judged, *, direction: str) -> None:
-    a, b, c = of.a, of.b, of.c
-    await of.create(a, b, c, min_insync_replicas="1")
-    await of.write(a, 3)
-    await of.wait_alike(a, b, c)
+    a, b, c = await of.begin_alike(replicas=3, records=3, min_insync_replicas="1")
     of.isolate(a, b)
     await of.write(a, 2, acks=1)
     await of.sleep(LAG * 0.7)
@@ -212,9 +197,7 @@ async def test_member_counts_until_it_has_left_the_isr(of: Judged, *, direction:
 
 @run_by(run_judged)
 async def test_replica_that_was_removed_and_is_back_begins_anew(of: Judged) -> None:
-    a, b, c = of.a, of.b, of.c
-    await of.create(a, b, c, min_insync_replicas="1")
-    await of.write(a, 6)
+    a, b, c = await of.begin(replicas=3, records=6, min_insync_replicas="1")
     topic_id = of.model.image.topics["t"].topic_id
     for replicas in ((a, b), (a, b, c), (b, a), (a, b, c)):
         nodes = tuple(each.node_id for each in replicas)
@@ -229,10 +212,7 @@ async def test_replica_that_was_removed_and_is_back_begins_anew(of: Judged) -> N
 @run_by(run_judged)
 async def test_broker_that_stops_joins_no_isr(of: Judged) -> None:
     """Producers would wait for it again. Its last replica stays until it has stopped."""
-    a, b, c = of.a, of.b, of.c
-    await of.create(a, b, c, min_insync_replicas="2")
-    await of.write(a, 3)
-    await of.wait_alike(a, b, c)
+    a, b, c = await of.begin_alike(replicas=3, records=3, min_insync_replicas="2")
     await b.node.hand_over()
     await of.wait_isr(a, c)
     await of.write(a, 3)
@@ -245,9 +225,7 @@ async def test_broker_that_stops_joins_no_isr(of: Judged) -> None:
 
 @run_by(run_judged)
 async def test_leader_that_learns_of_its_successor_takes_nothing(of: Judged) -> None:
-    a, b, c = of.a, of.b, of.c
-    await of.create(a, b, c, min_insync_replicas="2")
-    await of.write(a, 3)
+    a, _, _ = await of.begin(replicas=3, records=3, min_insync_replicas="2")
     old = of.leader(a)
     await a.node.hand_over()
     await of.wait(lambda: of.now.leader != a.node_id and old.is_stopped)
@@ -261,9 +239,7 @@ async def test_leader_that_learns_of_its_successor_takes_nothing(of: Judged) -> 
 @run_by(run_judged)
 async def test_topic_that_begins_to_count_fsyncs_keeps_what_is_committed(of: Judged) -> None:
     """The leader's fsynced offset is below the high watermark for a while: records come during an fsync."""
-    a, b, c = of.a, of.b, of.c
-    await of.create(a, b, c, min_insync_replicas="1")
-    await of.write(a, 6)
+    a, b, c = await of.begin(replicas=3, records=6, min_insync_replicas="1")
     a.machine.disk.sync_seconds = lambda: 0.5
     flushing = asyncio.ensure_future(of.leader(a).flush())
     await asyncio.sleep(0.1)
@@ -299,9 +275,7 @@ async def test_broker_that_restarted_unseen_is_fenced_when_it_dies(of: Judged) -
 async def test_records_expire_in_the_manifest_first(of: Judged) -> None:
     """The bucket is away while records expire that are not uploaded yet. They stay before the manifest has the new log
     start: a later leader may serve them (I21)."""
-    a, b = of.a, of.b
-    await of.create(a, b, internal_segment_bytes="1024", retention_bytes="3000")
-    await of.write(a, 12)
+    a, b, _ = await of.begin(replicas=2, records=12, internal_segment_bytes="1024", retention_bytes="3000")
     await of.wait(lambda: of.leader(a).cold_end_offset > 0)
     start = of.leader(a).log_start_offset
     for each in (a, b):
@@ -322,9 +296,7 @@ async def test_records_expire_in_the_manifest_first(of: Judged) -> None:
 @run_by(run_judged)
 async def test_leader_without_the_controller_acknowledges_nothing_to_all(of: Judged) -> None:
     """It has one follower, which still reaches it."""
-    a, b, c = of.a, of.b, of.c
-    await of.create(a, b, min_insync_replicas="1")
-    await of.write(a, 2)
+    a, b, c = await of.begin(replicas=2, records=2, min_insync_replicas="1")
     of.isolate(a, c)
     await of.wait(lambda: not a.node.cluster.has_controller_contact, 2 * SESSION)
     with pytest.raises(Refused) as refused:
@@ -337,10 +309,7 @@ async def test_leader_without_the_controller_acknowledges_nothing_to_all(of: Jud
 @run_by(run_judged)
 async def test_new_leader_begins_with_the_high_watermark_that_it_knows(of: Judged) -> None:
     """Too few replicas are in sync to move it."""
-    a, b = of.a, of.b
-    await of.create(a, b, min_insync_replicas="2")
-    await of.write(a, 5)
-    await of.wait_alike(a, b)
+    a, b, _ = await of.begin_alike(replicas=2, records=5, min_insync_replicas="2")
     await of.kill(a)
     await of.wait(lambda: of.leads(b))
     assert of.leader(b).high_watermark == 5
@@ -350,9 +319,7 @@ async def test_new_leader_begins_with_the_high_watermark_that_it_knows(of: Judge
 
 @run_by(run_judged)
 async def test_topic_that_counts_fsyncs_commits_what_is_fsynced(of: Judged) -> None:
-    a, b = of.a, of.b
-    await of.create(a, b, min_insync_replicas="1", flush="ack")
-    await of.write(a, 2)
+    a, b, _ = await of.begin(replicas=2, records=2, min_insync_replicas="1", flush="ack")
     a.machine.disk.sync_seconds = lambda: 0.5
     for acks in (1, ACKS_ALL):
         writing = asyncio.ensure_future(of.write(a, 2, acks=acks, timeout_ms=20_000))
@@ -367,9 +334,7 @@ async def test_topic_that_counts_fsyncs_commits_what_is_fsynced(of: Judged) -> N
 @run_by(run_judged)
 async def test_isr_change_that_the_controller_lost_holds_nothing_up(of: Judged) -> None:
     """It dies before it has written the change, and the follower that was to join dies too."""
-    a, b, c = of.a, of.b, of.c
-    await of.create(a, b, min_insync_replicas="1")
-    await of.write(a, 3)
+    a, b, c = await of.begin(replicas=2, records=3, min_insync_replicas="1")
     of.isolate(a, b)
     await of.write(a, acks=1)
     await of.wait_isr(a)
@@ -387,10 +352,7 @@ async def test_isr_change_that_the_controller_lost_holds_nothing_up(of: Judged) 
 
 @run_by(run_judged)
 async def test_late_reply_of_a_leader_changes_no_log_that_leads_by_now(of: Judged) -> None:
-    a, b, c = of.a, of.b, of.c
-    await of.create(a, b, min_insync_replicas="1")
-    await of.write(a, 3)
-    await of.wait_alike(a, b)
+    a, b, c = await of.begin_alike(replicas=2, records=3, min_insync_replicas="1")
     of.cut((a, b))
     of.isolate(a, c)
     await of.write(a, acks=1)

@@ -30,9 +30,7 @@ async def upload_all(of: Judged, broker: SimBroker) -> int:
 async def part(of: Judged, *, before: int, apart: int, after: int) -> tuple[int, list[bytes]]:
     """`a` uploads `before` records, is cut off and writes `apart` more. `b` leads and uploads `after` others, and dies.
     Then `a` leads again. Returns the cold end and the values of the records in the bucket."""
-    a, b = of.a, of.b
-    await of.create(a, b, **TIERED)
-    await of.write(a, before)
+    a, b, _ = await of.begin(replicas=2, records=before, **TIERED)
     await of.wait_isr(a, b)
     start = await upload_all(of, a)
     await of.wait(lambda: of.leader(a).local_start_offset == start, 60)
@@ -65,9 +63,7 @@ async def test_leader_of_another_history_begins_at_the_cold_end(of: Judged, *, a
 @run_by(run_judged)
 async def test_leader_that_was_in_sync_takes_the_manifest_over_soon(of: Judged) -> None:
     """Nobody writes. The leader before is frozen, and changes nothing when it goes on."""
-    a, b = of.a, of.b
-    await of.create(a, b, **TIERED)
-    await of.write(a, 6)
+    a, b, _ = await of.begin(replicas=2, records=6, **TIERED)
     await of.wait_isr(a, b)
     end = await upload_all(of, a)
     old = of.leader(a)
@@ -84,9 +80,7 @@ async def test_leader_that_was_in_sync_takes_the_manifest_over_soon(of: Judged) 
 @run_by(run_judged)
 async def test_deleted_records_stay_deleted_under_the_next_leader(of: Judged) -> None:
     """The next leader was in sync, and reads the log start from the manifest."""
-    a, b = of.a, of.b
-    await of.create(a, b, **TIERED)
-    await of.write(a, 9)
+    a, b, _ = await of.begin(replicas=2, records=9, **TIERED)
     await of.wait_isr(a, b)
     await upload_all(of, a)
     of.model.requested_start = lambda tp: 4
@@ -104,10 +98,7 @@ async def test_deleted_records_stay_deleted_under_the_next_leader(of: Judged) ->
 @run_by(run_judged)
 async def test_leader_with_fewer_records_begins_at_the_cold_end(of: Judged) -> None:
     """It lacks records of the same leader, which are in the bucket only."""
-    a, b = of.a, of.b
-    await of.create(a, b, **TIERED)
-    await of.write(a, 3)
-    await of.wait_alike(a, b)
+    a, b, _ = await of.begin_alike(replicas=2, records=3, **TIERED)
     of.isolate(a, b)
     await of.write(a, 3, acks=1)
     await of.wait_isr(a)

@@ -347,3 +347,14 @@ class RunningFetchers:
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
+
+
+async def follow_leader(
+    rig: ReplicationRig, replica: LeaderReplica, **settings: int
+) -> tuple[DirectPeers, FollowerReplica]:
+    """Lets broker 2 follow a replica that another broker leads. Returns the peers that take its requests, and its
+    copy."""
+    peers = DirectPeers(rig)
+    peers.add_leader(replica)
+    fetchers = RunningFetchers(rig, rig.brokers[2], peers, **settings)
+    return peers, await fetchers.follow(replica.state.node_id, replica.leader_epoch)

@@ -17,10 +17,9 @@ from tests.unit.replication.rig import (
     INCARNATIONS,
     TOPIC_ID,
     TP,
-    DirectPeers,
     ReplicationRig,
-    RunningFetchers,
     append_batch,
+    follow_leader,
     read_bytes,
     read_log,
 )
@@ -43,13 +42,11 @@ def fetch_as_follower(replica: LeaderReplica, offset: int) -> None:
 
 async def leader_and_lagging_follower(rig: ReplicationRig) -> tuple[LeaderReplica, FollowerReplica]:
     """Returns a leader, and a follower that has ten records and knows five of them as committed."""
-    peers = DirectPeers(rig)
     replica = await rig.brokers[1].lead(0, [1, 2, 3])
     for number in range(5):
         append_batch(replica, number)
     replica.handle_follower_fetch(3, INCARNATIONS[3], PartitionFetch(TOPIC_ID, 0, 0, 5, 0, 0, 0), 0)
-    peers.add_leader(replica)
-    copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 0)
+    _, copy = await follow_leader(rig, replica)
     await wait_until(lambda: copy.high_watermark == 5)
     for number in range(5, 10):
         append_batch(replica, number)

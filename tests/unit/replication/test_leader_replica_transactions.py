@@ -22,6 +22,7 @@ from tests.unit.replication.rig import (
     DirectPeers,
     ReplicationRig,
     RunningFetchers,
+    follow_leader,
     read_bytes,
     read_log,
 )
@@ -243,9 +244,7 @@ async def test_committed_records_are_the_same_on_disk_in_the_bucket_and_in_both(
 @in_rig(ReplicationRig, config=SMALL_SEGMENTS)
 async def test_follower_serves_the_same_committed_records(rig: ReplicationRig, *, seed: int) -> None:
     leader = await rig.brokers[1].lead(0, [1, 2])
-    peers = DirectPeers(rig)
-    peers.add_leader(leader)
-    copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 0)
+    _, copy = await follow_leader(rig, leader)
     writer = write_to_leader(leader, seed)
     leader.append_now(batch(0), 1)
     await wait_until(lambda: copy.high_watermark == leader.log.end_offset)
@@ -687,9 +686,7 @@ async def test_truncated_follower_has_the_transaction_open_again(rig: Replicatio
     leader = await rig.brokers[1].lead(1, [1, 2])
     begin_transaction(leader)
     leader.append_now(batch(0), 1)
-    peers = DirectPeers(rig)
-    peers.add_leader(leader)
-    copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 1)
+    _, copy = await follow_leader(rig, leader)
     await wait_until(lambda: copy.high_watermark == 2)
     assert FollowerReads(copy, lambda: True).offset_snapshot() == (2, 0, 0)
 

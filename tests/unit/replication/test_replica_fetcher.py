@@ -11,7 +11,14 @@ import pytest
 from tests.scenario import in_rig
 from tests.sim.harness.disk import DiskFault, Op
 from tests.unit.hot.fixtures import batch
-from tests.unit.replication.rig import TP, DirectPeers, ReplicationRig, RunningFetchers, append_batch, read_log
+from tests.unit.replication.rig import (
+    DirectPeers,
+    ReplicationRig,
+    RunningFetchers,
+    append_batch,
+    follow_leader,
+    read_log,
+)
 from tiered.config.settings import TopicConfig
 from tiered.errors import Refused
 from tiered.hot.disk_log import DiskLog
@@ -71,10 +78,8 @@ async def test_produced_records_are_copied_and_committed(rig: ReplicationRig) ->
 
 @in_rig(ReplicationRig)
 async def test_fetch_waits_at_the_leader(rig: ReplicationRig) -> None:
-    peers = DirectPeers(rig)
     replica = await rig.brokers[1].lead(0, [1, 2])
-    peers.add_leader(replica)
-    await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 0)
+    peers, _ = await follow_leader(rig, replica)
     await asyncio.sleep(10)
     assert 15 < len(peers.requests) < 25
     started = rig.clock.mono_ns()
@@ -104,7 +109,7 @@ async def test_idle_partition_is_not_fetched_with_each_batch_of_a_busy_one(rig: 
 
 @in_rig(ReplicationRig)
 async def test_follower_flushes_after_a_truncation_before_it_continues(rig: ReplicationRig) -> None:
-    peers, two = DirectPeers(rig), rig.brokers[2]
+    two = rig.brokers[2]
     first = await two.lead(0, [1, 2])
     await fill(first, 3)
     log = await rig.brokers[1].open_log()
@@ -112,8 +117,7 @@ async def test_follower_flushes_after_a_truncation_before_it_continues(rig: Repl
     await fill(first, 4)
     replica = await rig.brokers[1].lead(1, [1, 2])
     await fill(replica, 9)
-    peers.add_leader(replica)
-    copy = await RunningFetchers(rig, two, peers).follow(1, 1)
+    _, copy = await follow_leader(rig, replica)
     await wait_until(lambda: is_equal(copy, replica))
     assert copy.log.epochs.lineage == ((0, 0), (1, 3))
     two.disk = two.disk.after_power_cut()  # parts of what was cut may not come back
@@ -176,14 +180,13 @@ async def test_stopped_follower_plans_no_truncation(rig: ReplicationRig) -> None
 
 @in_rig(ReplicationRig)
 async def test_nothing_is_fetched_until_a_truncation_is_durable(rig: ReplicationRig) -> None:
-    peers, two = DirectPeers(rig), rig.brokers[2]
+    two = rig.brokers[2]
     first = await two.lead(0, [1, 2])
     await fill(first, 3)
     replica = await rig.brokers[1].lead(1, [1, 2])
     await fill(replica, 1)
-    peers.add_leader(replica)
     two.disk.sync_seconds = lambda: 0.5
-    copy = await RunningFetchers(rig, two, peers).follow(1, 1)
+    peers, copy = await follow_leader(rig, replica)
     await asyncio.sleep(1.0)
     assert copy.log.end_offset == 0
     assert [ask.partitions[0].offset for ask in peers.requests] == [3]
@@ -196,10 +199,8 @@ async def test_nothing_is_fetched_until_a_truncation_is_durable(rig: Replication
 
 @in_rig(ReplicationRig, config=TopicConfig(flush="ack"))
 async def test_follower_with_flush_ack_fetches_from_its_fsynced_end(rig: ReplicationRig) -> None:
-    peers = DirectPeers(rig)
     replica = await rig.brokers[1].lead(0, [1, 2])
-    peers.add_leader(replica)
-    copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 0)
+    _, copy = await follow_leader(rig, replica)
     rig.brokers[2].disk.sync_seconds = lambda: 1.0
     task = asyncio.create_task(replica.append(batch(0), acks=ACKS_ALL))
     await asyncio.sleep(0.5)
@@ -211,13 +212,11 @@ async def test_follower_with_flush_ack_fetches_from_its_fsynced_end(rig: Replica
 
 @in_rig(ReplicationRig)
 async def test_new_follower_starts_at_the_cold_end(rig: ReplicationRig) -> None:
-    peers = DirectPeers(rig)
     replica = await rig.brokers[1].lead(0, [1], [1, 2])
     for number in range(100):
         replica.append_now(batch(number, producer=7, sequence=number), ACKS_ALL)
     cold_end = await upload(replica)
-    peers.add_leader(replica)
-    copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 0)
+    _, copy = await follow_leader(rig, replica)
     await wait_until(lambda: copy.log.end_offset == 100)
     assert copy.log.local_start_offset == cold_end > 50
     assert read_log(copy.log) == read_log(replica.log, cold_end)
@@ -247,13 +246,11 @@ async def test_follower_too_far_behind_restarts_at_the_cold_end(rig: Replication
 
 @in_rig(ReplicationRig)
 async def test_restore_is_retried_until_the_bucket_replies(rig: ReplicationRig) -> None:
-    peers = DirectPeers(rig)
     replica = await rig.brokers[1].lead(0, [1], [1, 2])
     await fill(replica, 100)
     await upload(replica)
-    peers.add_leader(replica)
     rig.brokers[2].faults.outage = True
-    copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 0)
+    _, copy = await follow_leader(rig, replica)
     await wait_until(lambda: copy.fetch_error)
     assert copy.log.end_offset == 0
     rig.brokers[2].faults.outage = False
@@ -263,14 +260,12 @@ async def test_restore_is_retried_until_the_bucket_replies(rig: ReplicationRig) 
 
 @in_rig(ReplicationRig, config=TopicConfig(remote_storage_enable=False, segment_bytes=2000))
 async def test_nothing_is_copied_below_the_log_start(rig: ReplicationRig) -> None:
-    peers = DirectPeers(rig)
     replica = await rig.brokers[1].lead(0, [1], [1, 2])
     for first in range(0, 100, 5):
         append_batch(replica, first, 5)
     await replica.deletion.delete_records(52)  # in the middle of a batch
     await replica.log.drop_local_below(52)
-    peers.add_leader(replica)
-    copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 0)
+    _, copy = await follow_leader(rig, replica)
     await wait_until(lambda: copy.log.end_offset == 100)
     assert copy.log.start_offset == 52
     assert read_log(copy.log, 52) == read_log(replica.log, 52)
@@ -284,7 +279,6 @@ def test_log_start_above_the_leaders_end_moves_to_the_copied_records(dropped: bo
     rig = ReplicationRig()
 
     async def scenario() -> None:
-        peers = DirectPeers(rig)
         old = await rig.brokers[2].lead(0, [2])
         await fill(old, 30)
         if dropped:
@@ -292,8 +286,7 @@ def test_log_start_above_the_leaders_end_moves_to_the_copied_records(dropped: bo
         old.log.advance_start(30)
         replica = await rig.brokers[1].lead(1, [1, 2])
         await fill(replica, 10)
-        peers.add_leader(replica)
-        copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 1)
+        _, copy = await follow_leader(rig, replica)
         await wait_until(lambda: is_equal(copy, replica) and copy.high_watermark == 10)
         assert copy.log.start_offset == copy.log.checkpointed_start_offset == 0
         begun = await rig.brokers[2].lead(2, [2])
@@ -304,10 +297,8 @@ def test_log_start_above_the_leaders_end_moves_to_the_copied_records(dropped: bo
 
 @in_rig(ReplicationRig)
 async def test_stopped_replica_changes_nothing(rig: ReplicationRig) -> None:
-    peers = DirectPeers(rig)
     replica = await rig.brokers[1].lead(0, [1], [1, 2])
-    peers.add_leader(replica)
-    copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 0)
+    _, copy = await follow_leader(rig, replica)
     await asyncio.sleep(0.1)
     copy.is_stopped = True  # with a question under way
     await fill(replica, 5)
@@ -358,10 +349,9 @@ async def test_fetches_to_a_silent_leader_are_retried_after_pauses(rig: Replicat
 
 @in_rig(ReplicationRig)
 async def test_full_disk_stops_copying_until_it_has_room(rig: ReplicationRig) -> None:
-    peers, two = DirectPeers(rig), rig.brokers[2]
+    two = rig.brokers[2]
     replica = await rig.brokers[1].lead(0, [1], [1, 2])
-    peers.add_leader(replica)
-    copy = await RunningFetchers(rig, two, peers).follow(1, 0)
+    _, copy = await follow_leader(rig, replica)
     await asyncio.sleep(1)
     two.disk.capacity = 1
     await fill(replica, 3)
@@ -379,10 +369,9 @@ async def test_full_disk_stops_copying_until_it_has_room(rig: ReplicationRig) ->
 
 @in_rig(ReplicationRig)
 async def test_disk_error_of_a_follower_ends_the_use_of_the_directory(rig: ReplicationRig) -> None:
-    peers, two = DirectPeers(rig), rig.brokers[2]
+    two = rig.brokers[2]
     replica = await rig.brokers[1].lead(0, [1], [1, 2])
-    peers.add_leader(replica)
-    await RunningFetchers(rig, two, peers).follow(1, 0)
+    await follow_leader(rig, replica)
     await asyncio.sleep(1)
     two.disk.faults.append(DiskFault("append", ".log", "EIO"))
     await fill(replica, 3)
@@ -391,10 +380,9 @@ async def test_disk_error_of_a_follower_ends_the_use_of_the_directory(rig: Repli
 
 @in_rig(ReplicationRig)
 async def test_failed_roll_of_follower_ends_the_use_of_the_directory(rig: ReplicationRig) -> None:
-    peers, two = DirectPeers(rig), rig.brokers[2]
+    two = rig.brokers[2]
     replica = await rig.brokers[1].lead(0, [1], [1, 2])
-    peers.add_leader(replica)
-    copy = await RunningFetchers(rig, two, peers).follow(1, 0)
+    _, copy = await follow_leader(rig, replica)
     await fill(replica, 3)
     await wait_until(lambda: is_equal(copy, replica))
     two.disk.faults.append(DiskFault("append", ".snapshot", "EIO"))
@@ -405,10 +393,8 @@ async def test_failed_roll_of_follower_ends_the_use_of_the_directory(rig: Replic
 
 @in_rig(ReplicationRig, config=TopicConfig(segment_bytes=2000, local_retention_bytes=1))
 async def test_follower_deletes_only_cold_segments(rig: ReplicationRig) -> None:
-    peers = DirectPeers(rig)
     replica = await rig.brokers[1].lead(0, [1], [1, 2])
-    peers.add_leader(replica)
-    copy = await RunningFetchers(rig, rig.brokers[2], peers).follow(1, 0)
+    _, copy = await follow_leader(rig, replica)
     await fill(replica, 100)
     await wait_until(lambda: is_equal(copy, replica))
     await copy.apply_local_retention()
@@ -425,11 +411,9 @@ def test_large_log_is_copied_in_pieces(seed: int) -> None:
     rig = ReplicationRig(seed)
 
     async def scenario() -> None:
-        peers = DirectPeers(rig)
         replica = await rig.brokers[1].lead(0, [1], [1, 2])
         await fill(replica, 300)
-        peers.add_leader(replica)
-        copy = await RunningFetchers(rig, rig.brokers[2], peers, partition_max_bytes=5000).follow(1, 0, TP)
+        peers, copy = await follow_leader(rig, replica, partition_max_bytes=5000)
         await wait_until(lambda: is_equal(copy, replica))
         assert len(peers.requests) > 5
 
