@@ -71,7 +71,26 @@ async def test_caller_without_rights_gets_the_page_and_sees_what_is_hidden(site:
 @run_by(run, "tmp_path", authorizer_class_name=STANDARD_AUTHORIZER, tiered_audit_topic="audit")
 async def test_page_learns_its_caller_and_the_audit_topic_that_it_may_describe(site: HttpBroker) -> None:
     found = (await site.get("/tiered/v1/console")).json
-    own = {"principal": "User:ANONYMOUS", "node_id": 1, "read_only": False, "has_authorizer": True}
+    own = {"principal": "User:ANONYMOUS", "node_id": 1, "read_only": False, "messages": True, "has_authorizer": True}
     assert found == own | {"audit_topic": None}
     await grant(site, ("TOPIC", "audit", "DESCRIBE"))
     assert (await site.get("/tiered/v1/console")).json == own | {"audit_topic": "audit"}
+
+
+@run_by(run, "tmp_path", tiered_console_messages=False)
+async def test_console_without_messages_leaves_records_to_other_clients(site: HttpBroker) -> None:
+    await site.create("t")
+    await site.produce("t", "secret")
+    records, host = "/topics/t/partitions/0/records", site.url.removeprefix("http://")
+    made = (await site.ask("POST", "/consumers/g", {"format": "json"}, kind="application/vnd.kafka.v2+json")).json
+    consumer = made["base_uri"].removeprefix(site.url)
+    for page in (("Sec-Fetch-Site: same-origin",), (f"Origin: http://{host}",)):
+        for path in (records, f"{records}?offset=0&max_bytes=1", f"{consumer}/records"):
+            refused = await site.raw(request_bytes("GET", path, *page, host=host))
+            assert status_of(refused) == 403 and b"tiered.console.messages" in refused and b"secret" not in refused
+        shown = await site.raw(request_bytes("GET", "/tiered/v1/topics/t/storage", *page, host=host))
+        assert status_of(shown) == 200
+    typed = await site.raw(request_bytes("GET", records, "Sec-Fetch-Site: none", host=host))
+    assert status_of(typed) == 200 and b"secret" in typed
+    assert [each["value"] for each in (await site.get(records)).json["records"]] == ["secret"]
+    assert (await site.get("/tiered/v1/console")).json["messages"] is False

@@ -680,6 +680,9 @@ class Settings:
         "Host names, beside its own, by which HTTP clients may reach the broker, and whose pages may; `*` is any name.",
     )
     tiered_console_enable: bool = setting(True, "Serve the console at `/console/` of the HTTP listener.")
+    tiered_console_messages: bool = setting(
+        True, "Show records in the console. Without it, commands and scripts read what their ACLs allow, as before."
+    )
     tiered_console_read_only: bool = setting(
         False, "Refuse changes that pages ask for, those of the console too. Commands and scripts may change things."
     )

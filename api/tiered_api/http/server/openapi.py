@@ -198,6 +198,7 @@ SCHEMAS: dict[str, Schema] = {
         principal=STRING,
         node_id=INTEGER,
         read_only=BOOLEAN,
+        messages=BOOLEAN,
         has_authorizer=BOOLEAN,
         audit_topic=TEXT_OR_NULL,
     ),

@@ -30,6 +30,7 @@ from tiered.security.principal_mapping import map_subject
 from tiered.spending import spent_by, written_by
 from tiered.system.descriptors import limit_accept_failures
 from tiered_api.http.audit_topic import AuditTopic
+from tiered_api.http.console.messages import check_messages
 from tiered_api.http.console.pages import ROOT as CONSOLE
 from tiered_api.http.console.read_only import check_read_only
 from tiered_api.http.consumers.instances import ConsumerInstances
@@ -365,6 +366,8 @@ class HttpListener(web.Server):
                 check_read_only(request.method, request.headers)
             route, request.args = self.table.match(request.method, request.target)
             request.operation = route.operation
+            if not self.context.broker.settings.tiered_console_messages:
+                check_messages(route.operation, request.headers)
             if connection.is_spare and route.operation not in ANSWERED_OVER_LIMIT:
                 raise HttpError(503, TOO_MANY, (("Retry-After", "10"),), close=True)
             await self.authenticator.authenticate(request)

@@ -1,9 +1,9 @@
 // Records of one partition: from an offset, a time or the end; filtered here, within a bound; or live.
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
-import { request, usePoll } from "./api.js";
+import { request, useAbout, usePoll } from "./api.js";
 import { CopyAs } from "./copy.js";
 import { number, plural, time } from "./format.js";
-import { ErrorBox, Title, useAddress } from "./parts.js";
+import { ErrorBox, NoMessages, Title, useAddress } from "./parts.js";
 import { Produce } from "./produce.js";
 
 const SHOWN_MAX = 200;
@@ -133,6 +133,13 @@ function useTail(topic, view, live) {
 }
 
 export function MessagesPage({ topic, cluster }) {
+  const about = useAbout();
+  if (about?.messages) return html`<${Messages} topic=${topic} cluster=${cluster} />`;
+  return html`<${Title} words=${topic}><a class="button" href=${`/console/topics/${encodeURIComponent(topic)}`}>Tiers</a><//>
+    ${about && html`<${NoMessages} />`}`;
+}
+
+function Messages({ topic, cluster }) {
   const [view, change] = useAddress({ partition: "0", from: "end", at: "", filter: "", open: "" });
   const [run, setRun] = useState(1);
   const [live, setLive] = useState(false);

@@ -9,6 +9,10 @@ export function ErrorBox({ error }) {
     ${error.elsewhere?.length > 0 && html`<p>Go on with ${error.elsewhere.map(([node, address], at) => html`${at ? ", " : ""}<a href=${address}>broker ${node}</a>`)}.</p>`}</div>`;
 }
 
+export function NoMessages() {
+  return html`<p>The console shows no records here (<code>tiered.console.messages</code>). A command or a script reads what your rights allow.</p>`;
+}
+
 export function Title({ words, children }) {
   useEffect(() => {
     document.title = `${words} · tiered`;

@@ -2,7 +2,7 @@
 import { html, useEffect, useState } from "./vendor/htm-preact-3.1.1.js";
 import { request, usePoll } from "./api.js";
 import { bytes, number, plural, time } from "./format.js";
-import { ErrorBox, Loading, Table } from "./parts.js";
+import { ErrorBox, Loading, NoMessages, Table } from "./parts.js";
 
 const FIRST_RECORDS = 5;
 const READ_BYTES = 16384;
@@ -18,7 +18,8 @@ function whereIs(segment) {
 function FirstRecords({ topic, partition, segment, messages }) {
   const from = segment.base_offset;
   const read = usePoll(messages ? `${pathOf(topic, partition)}/records?offset=${from}&max_bytes=${READ_BYTES}` : null, 0);
-  if (!messages) return html`<p class="dim">The console shows no records (tiered.console.messages).</p>`;
+  if (messages === undefined) return null;
+  if (!messages) return html`<${NoMessages} />`;
   const rows = (read.value?.records ?? []).filter((each) => each.offset < segment.end_offset).slice(0, FIRST_RECORDS);
   const text = (name) => (each) => html`<span class="short">${each[`${name}_base64`] ?? each[name] ?? html`<span class="dim">null</span>`}</span>`;
   const columns = [

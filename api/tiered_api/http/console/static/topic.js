@@ -74,11 +74,11 @@ export function TopicPage({ topic, cluster }) {
   const groups = usePoll(`${path}/groups`, 4);
   const found = groups.value?.groups ?? [];
   return html`<${Title} words=${topic}>
-      <a class="button" href=${`/console/topics/${encodeURIComponent(topic)}/messages`}>Messages</a><//>
+      ${about?.messages && html`<a class="button" href=${`/console/topics/${encodeURIComponent(topic)}/messages`}>Messages</a>`}<//>
     <div class="tabs" role="tablist">${TABS.map(([name, words]) => html`
       <button role="tab" aria-selected=${view.tab === name} onClick=${() => change({ tab: name })}>${words}</button>`)}</div>
     <${Loading} state=${storage} />
-    ${view.tab === "" && storage.value && html`<${Tiers} topic=${topic} storage=${storage.value} groups=${found} view=${view} change=${change} messages=${about?.messages ?? true} />`}
+    ${view.tab === "" && storage.value && html`<${Tiers} topic=${topic} storage=${storage.value} groups=${found} view=${view} change=${change} messages=${about?.messages} />`}
     ${view.tab === "groups" && (groups.value ? html`<${Groups} groups=${found} />` : html`<${Loading} state=${groups} />`)}
     ${view.tab === "settings" && html`<${Settings} cluster=${cluster} topic=${topic} />`}`;
 }

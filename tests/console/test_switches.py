@@ -1,0 +1,23 @@
+"""Tests of the console in a browser with settings that take something from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.console.site import Site, open_browser
+from tests.e2e.test_up import start_up
+
+
+def test_console_without_messages_shows_no_record_and_says_so(tmp_path: Path) -> None:
+    with open_browser() as browser, start_up(tmp_path, 1, "-c", "tiered.console.messages=false") as up:
+        site = Site(up, browser)
+        site.tiered("topic", "create", "t")
+        site.produce("t", [{"key": "hidden-key", "value": "hidden-value"}])
+        with site.page("topics/t?pick=0:0") as page:
+            page.get_by_text("it is open, and closes").wait_for()
+            page.get_by_text("The console shows no records here").wait_for()
+            assert page.get_by_role("link", name="Messages").count() == 0
+            assert "hidden-" not in page.content()
+        with site.page("topics/t/messages?from=start") as page:
+            page.get_by_text("The console shows no records here").wait_for()
+            assert page.get_by_role("button").count() == 0 and "hidden-" not in page.content()
