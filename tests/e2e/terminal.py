@@ -9,9 +9,10 @@ import pty
 import select
 import struct
 import subprocess
+import sys
 import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from tests.e2e.serving import COMMAND, SECONDS
@@ -22,13 +23,19 @@ COLUMNS, LINES = 100, 40
 class Terminal:
     """A command that runs on a pseudo-terminal. `written` has all that it wrote, with the controls of the terminal."""
 
-    def __init__(self, *arguments: str, env: dict[str, str] | None = None, output: int | None = None) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        env: dict[str, str] | None = None,
+        output: int | None = None,
+        command: Sequence[str] = COMMAND,
+    ) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
         self.written = ""
         whole = {**os.environ, "TERM": "xterm-256color", "LANG": "C.UTF-8", "PYTHONUTF8": "1", **(env or {})}
         self.process = subprocess.Popen(
-            [*COMMAND, *arguments], stdin=slave, stdout=slave if output is None else output, stderr=slave, env=whole,
+            [*command, *arguments], stdin=slave, stdout=slave if output is None else output, stderr=slave, env=whole,
             start_new_session=True, preexec_fn=_take_terminal,
         )  # fmt: skip
         os.close(slave)
@@ -82,5 +89,12 @@ def _take_terminal() -> None:
 def run_on_terminal(*arguments: str, env: dict[str, str] | None = None, output: int | None = None) -> tuple[int, str]:
     """Runs a command to its end. Returns its exit code and all that it wrote to the terminal."""
     with Terminal(*arguments, env=env, output=output) as command:
+        code = command.end()
+        return code, command.written
+
+
+def run_script_on_terminal(script: str) -> tuple[int, str]:
+    """Runs a text of Python to its end. Returns its exit code and all that it wrote to the terminal."""
+    with Terminal(script, command=[sys.executable, "-c"]) as command:
         code = command.end()
         return code, command.written

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import NamedTuple
 
 from tiered.errors import Corrupt, Unavailable
@@ -33,8 +34,9 @@ class KeysInUse(NamedTuple):
     faults: tuple[str, ...]
 
 
-async def count_keys_in_use(url: str) -> KeysInUse:
-    """Returns the keys of all objects. Needs no key; makes one small request for each object.
+async def count_keys_in_use(url: str, on_looked: Callable[[int], None] = lambda _: None) -> KeysInUse:
+    """Returns the keys of all objects. Needs no key; makes one small request for each object. `on_looked` takes how
+    many objects were looked at so far.
 
     Objects that are deleted meanwhile are left out, and those of the check at a broker's start. Raises `Unavailable` if
     the store fails.
@@ -42,6 +44,7 @@ async def count_keys_in_use(url: str) -> KeysInUse:
     store = open_store(url, SystemClock(), SystemRng(), create=False)
     counted: dict[str, KeyUse] = {}
     faults: list[str] = []
+    looked = 0
     try:
         last = ""
         while page := await store.list("", last, PAGE_KEYS):
@@ -54,6 +57,8 @@ async def count_keys_in_use(url: str) -> KeysInUse:
                     if key_id is not None:
                         before = counted.get(key_id, KeyUse(key_id, 0, 0))
                         counted[key_id] = KeyUse(key_id, before.object_count + 1, before.stored_bytes + each.size)
+                looked += len(some)
+                on_looked(looked)
     finally:
         await store.close()
     return KeysInUse(tuple(counted[key_id] for key_id in sorted(counted)), tuple(faults))

@@ -68,7 +68,7 @@ class BucketRewriter:
         self._store = store
         self._bucket = Bucket(store, READ_AHEAD_BYTES)
 
-    async def rewrite(self, report: Report) -> RewriteCounts:
+    async def rewrite(self, report: Report, on_looked: Callable[[int], None] = lambda _: None) -> RewriteCounts:
         """Encrypts all objects that the active key does not encrypt. Objects that cannot be read are left: damaged
         ones, those of a newer program, and those whose key the file does not have. Raises `Refused` without an active
         key, and `Unavailable` if the store fails."""
@@ -76,6 +76,7 @@ class BucketRewriter:
             why = "no key encrypts new objects: name a key file by ?keys=FILE, and activate a key in it"
             raise Refused(Code.INVALID_REQUEST, why)
         done = RewriteCounts()
+        looked = 0
         last = ""
         while page := await self._store.list("", last, PAGE_KEYS):
             last = page[-1].key
@@ -84,8 +85,10 @@ class BucketRewriter:
             for at in range(0, len(small), AT_ONCE):
                 some = small[at : at + AT_ONCE]
                 done = _add(done, some, await asyncio.gather(*(self._try(each) for each in some)))
+                on_looked(looked := looked + len(some))
             for each in filter(_is_large, wanted):
                 done = _add(done, [each], [await self._try(each)])
+                on_looked(looked := looked + 1)
             report(done)
         return done
 
@@ -167,11 +170,12 @@ class BucketRewriter:
         return found is not None and found.key == key
 
 
-async def rewrite_objects(url: str, report: Report) -> RewriteCounts:
-    """Encrypts the objects of a bucket anew. `report` is called now and then."""
+async def rewrite_objects(url: str, report: Report, on_looked: Callable[[int], None] = lambda _: None) -> RewriteCounts:
+    """Encrypts the objects of a bucket anew. `report` is called now and then, `on_looked` with the number of objects
+    that were looked at so far."""
     store = open_store(url, SystemClock(), SystemRng(), create=False)
     try:
-        return await BucketRewriter(store).rewrite(report)
+        return await BucketRewriter(store).rewrite(report, on_looked)
     finally:
         await store.close()
 

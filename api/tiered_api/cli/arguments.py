@@ -16,6 +16,7 @@ from tiered_api.cli.parsing import (
     add_format_option,
     add_isolation_option,
     add_profile_options,
+    add_progress_option,
     count,
     number_of,
     number_within,
@@ -128,6 +129,7 @@ def _demo(commands: Commands) -> None:
     demo.add_argument(
         "--dir", metavar="DIR", help="directory of data and warehouse (default: a new temporary directory)"
     )
+    add_progress_option(demo)
     demo.add_argument("--records", metavar="N", type=count, help="only the first N flights")
 
 
@@ -152,6 +154,8 @@ def _cold(commands: Commands) -> None:
     check.add_argument(
         "--read", action="store_true", help="read every byte and compare its CRC, not only sizes and footers"
     )
+    for verb in (cat, check):
+        add_progress_option(verb)
     for verb in (ls, cat, check):
         verb.add_argument("--store", metavar="URL", required=True, help=STORE_HELP)
         verb.add_argument("--partition", metavar="P", type=number_of, help="only this partition")
@@ -198,6 +202,8 @@ def _encryption(commands: Commands) -> None:
         Command(module, "rewrite"),
     )
     rewrite.add_argument("--store", metavar="URL", required=True, help=STORE_HELP)
+    for verb in (removed, listed, rewrite):
+        add_progress_option(verb)
 
 
 def _lake(commands: Commands) -> None:
@@ -292,6 +298,7 @@ def _lake(commands: Commands) -> None:
         add_format_option(command)
     add_format_option(sql, "csv")
     for command in (load, verify, sql):
+        add_progress_option(command)
         command.add_argument("--warehouse", metavar="DIR", default=WAREHOUSE, help=WAREHOUSE_HELP)
 
 
@@ -371,6 +378,7 @@ def _table(commands: Commands) -> None:
     rule.add_argument("--retype", metavar="TYPE", help="the column of the field gets another type, rows included")
     rule.add_argument("--drop-column", action="store_true", help="the field has no column any more, nor values in rows")
     for verb in (erase, replay, change):
+        add_progress_option(verb)
         verb.add_argument("--store", metavar="URL", required=True, help=STORE_HELP)
         verb.add_argument("--warehouse", metavar="DIR", default=WAREHOUSE, help=WAREHOUSE_HELP)
         add_format_option(verb)

@@ -14,6 +14,7 @@ from tiered_api.cli.parsing import (
     add_format_option,
     add_isolation_option,
     add_profile_options,
+    add_progress_option,
     count,
     number_of,
     number_within,
@@ -413,6 +414,8 @@ def _cluster(verbs: Commands) -> None:
         "--wait", type=_duration, default=60.0, metavar="60s",
         help="longest wait until all brokers know the new secret (default 60s)",
     )  # fmt: skip
+    for verb in (move, even, leave, rotate):
+        add_progress_option(verb)
     add_verb(verbs, "unthrottle", "remove all rates that moves have set", "cluster.moves", "remove_throttles")
     config = verbs.add_parser("config", help="settings of brokers", epilog=EXIT_CODES_HELP)
     keys = config.add_subparsers(metavar="VERB", required=True)

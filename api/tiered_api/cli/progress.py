@@ -39,6 +39,11 @@ class Progress:
         self._bars = bars
         self._task = task
 
+    @property
+    def is_drawn(self) -> bool:
+        """True if reports are seen."""
+        return self._bars is not None
+
     def describe(self, words: str) -> None:
         """Says what the command does now, of which nothing is known to be left."""
         if self._bars is not None and self._task is not None:

@@ -22,13 +22,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
+OnTask = Callable[[int, int], None]
+"""Takes how many tasks are done, of how many."""
+
 
 class NativeEngine:
     """An engine of loads in this process, one file after the other. Its connections are open until it is closed."""
 
     tasks = 1
 
-    def __init__(self) -> None:
+    def __init__(self, on_task: OnTask = lambda *_: None) -> None:
+        self._on_task = on_task
         self._connections: dict[str, BucketConnection] = {}
         self._readers: dict[str, BatchReader] = {}
         self._recent = RecentRows()
@@ -72,13 +76,19 @@ class NativeEngine:
 
     def run_tasks(self, what: str, work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
         """Runs tasks one after the other, and returns their results."""
-        return [work(task) for task in tasks]
+        results = []
+        for done, task in enumerate(tasks):
+            self._on_task(done, len(tasks))
+            results.append(work(task))
+        self._on_task(len(tasks), len(tasks))
+        return results
 
 
-def open_engine(spark: SparkSession | None) -> NativeEngine | SparkEngine:
-    """Returns the engine that runs tasks in a session; without one they run in this process."""
+def open_engine(spark: SparkSession | None, on_task: OnTask = lambda *_: None) -> NativeEngine | SparkEngine:
+    """Returns the engine that runs tasks in a session; without one they run in this process, which calls `on_task`
+    after each."""
     if spark is None:
-        return NativeEngine()
+        return NativeEngine(on_task)
     from pyspark_tiered.spark_engine import SparkEngine
 
     return SparkEngine(spark)

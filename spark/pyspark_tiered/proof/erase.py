@@ -73,6 +73,7 @@ def erase(
     progress: Report = lambda _: None,
     *,
     spark: SparkSession | None = None,
+    on_bytes: Callable[[int, int], None] = lambda *_: None,
 ) -> EraseProgress:
     """Erases the rows of `<warehouse>/<topic>` for which `where` is true. Another call after a kill completes it.
 
@@ -87,13 +88,14 @@ def erase(
     check_table(topic, url)
     cold = read_cold_topic(store, topic)
     with closing(NativeTable(url, topic, cold.topic_id)) as table, closing(Condition(where)) as condition:
-        return _Erasing(store, table, progress).run(cold, condition, where, reason)
+        return _Erasing(store, table, progress, on_bytes).run(cold, condition, where, reason)
 
 
 class _Erasing:
     """One erasure in progress."""
 
-    def __init__(self, store: str, table: NativeTable, report: Report) -> None:
+    def __init__(self, store: str, table: NativeTable, report: Report, on_bytes: Callable[[int, int], None]) -> None:
+        self._on_bytes = on_bytes
         self._store = store
         self._table = table
         self._url = table.url
@@ -150,18 +152,23 @@ class _Erasing:
         }
 
     def _read_rows(self, cold: ColdTopic, at: Snapshot, bounds: Mapping[int, Range]) -> Iterator[pyarrow.Table]:
-        """Yields the rows of log and table, some at a time."""
+        """Yields the rows of log and table, some at a time. Reports the bytes of the parts that were read."""
         import pyarrow as pa
 
         in_log = {number: (low, high) for number, (low, high) in bounds.items() if low < high}
+        parts, files, done = splits(cold, in_log, 1), at.files(), 0
+        total = sum(each.log_bytes for each in parts) + sum(each.size for each in files)
+        self._on_bytes(done, total)
         with BatchReader(self._store) as reader:
-            for split in splits(cold, in_log, 1):
+            for split in parts:
                 for records in read_log(reader, split, CHOSEN_BYTES):
                     yield pa.Table.from_batches([records])
+                self._on_bytes(done := done + split.log_bytes, total)
         with open_table_folder(at.url) as folder:
-            for file in at.files():
+            for file in files:
                 for batch in read_rows(folder, file.add, file.form):
                     yield pa.Table.from_batches([batch])
+                self._on_bytes(done := done + file.size, total)
 
     def _report_step(self, step: str) -> EraseProgress:
         progress = EraseProgress(step, self._url, self._rows, self._removed, self._values)

@@ -35,7 +35,7 @@ from pyspark_tiered.delta.folder_url import spark_url
 from pyspark_tiered.delta.snapshot import Snapshot
 from pyspark_tiered.delta.table_form import Advance, LoadedFile, Range, ReplacedFile
 from pyspark_tiered.load.convert import ConversionTask, RawForm, convert
-from pyspark_tiered.load.native_engine import open_engine
+from pyspark_tiered.load.native_engine import OnTask, open_engine
 from pyspark_tiered.load.native_table import NativeTable
 from pyspark_tiered.log.bucket import check_table, check_topic, never_loaded
 from pyspark_tiered.log.plan import ColdPartition, ColdTopic, Split, cleaned_ranges, splits
@@ -92,6 +92,7 @@ def repair(
     null_timestamps: bool = False,
     spark: SparkSession | None = None,
     split_bytes: int | None = None,
+    on_task: OnTask = lambda *_: None,
 ) -> RepairProgress:
     """Repairs the table `<warehouse>/<topic>`. Another call, also after a kill, goes on from the state of the table.
 
@@ -102,7 +103,7 @@ def repair(
     url = f"{spark_url(warehouse)}/{topic}"
     check_table(topic, url)
     cold = read_cold_topic(store, topic)
-    with closing(NativeTable(url, topic, cold.topic_id)) as table, closing(open_engine(spark)) as runner:
+    with closing(NativeTable(url, topic, cold.topic_id)) as table, closing(open_engine(spark, on_task)) as runner:
         return _Repair(runner, store, table, progress, null_timestamps, split_bytes).run()
 
 

@@ -25,7 +25,7 @@ from pyspark_tiered.delta import history
 from pyspark_tiered.delta.folder_url import spark_url
 from pyspark_tiered.delta.snapshot import Snapshot
 from pyspark_tiered.delta.table_form import Range
-from pyspark_tiered.load.native_engine import open_engine
+from pyspark_tiered.load.native_engine import OnTask, open_engine
 from pyspark_tiered.load.native_table import NativeTable
 from pyspark_tiered.log.bucket import check_table, check_topic, never_loaded
 from pyspark_tiered.log.plan import ColdTopic, cleaned_ranges
@@ -95,7 +95,14 @@ class VerifyResult:
         return not self.faults and (self.values is None or self.values.ok)
 
 
-def verify(store: str, topic: str, warehouse: str, *, spark: SparkSession | None = None) -> VerifyResult:
+def verify(
+    store: str,
+    topic: str,
+    warehouse: str,
+    *,
+    spark: SparkSession | None = None,
+    on_task: OnTask = lambda *_: None,
+) -> VerifyResult:
     """Compares the table `<warehouse>/<topic>` and the typed table beside it with the bucket, and keeps the result.
 
     The tasks run in this process, or in a session of Spark. Raises `Refused` if there is no such table or topic,
@@ -112,7 +119,7 @@ def verify(store: str, topic: str, warehouse: str, *, spark: SparkSession | None
             raise Unavailable(f"topic {topic} was deleted and created again while it was verified", final=True)
         return cold, read_erasures(url, topic_id)
 
-    with closing(NativeTable(url, topic, topic_id)) as table, closing(open_engine(spark)) as runner:
+    with closing(NativeTable(url, topic, topic_id)) as table, closing(open_engine(spark, on_task)) as runner:
         found = verify_raw(runner, store, read_log, table)
         found = replace(found, values=_verify_values_beside(runner, store, read_log, table))
     faults = len(found.faults) + (len(found.values.faults) if found.values is not None else 0)

@@ -124,6 +124,8 @@ class SqlSession:
                 tail.close()
             raise
         self._tail = tail
+        self.on_percent: Callable[[float], None] = lambda _: None
+        """Called now and then while a query runs, with the part of it that is done."""
         self._filled: dict[str, _FilledTail] = {}
         self._accounted: dict[str, tuple[int, Mapping[str, Any]]] = {}
         """Version and metadata of the tables whose rows are all below their bounds."""
@@ -202,6 +204,7 @@ class SqlSession:
             while not running.done():
                 try:
                     wait([running], LOOK_SECONDS)  # a signal that another thread took is seen then
+                    self.on_percent(max(self._connection.query_progress(), 0.0))
                 except KeyboardInterrupt:  # by the handler of another program
                     noted.append(signal.SIGINT)
                 if noted:
@@ -232,7 +235,9 @@ class SqlSession:
         for setting in (
             "TimeZone = 'UTC'",
             "python_enable_replacements = false",
-            "enable_progress_bar = false",
+            "enable_progress_bar_print = false",
+            "enable_progress_bar = true",
+            "progress_bar_time = 0",
             "parquet_metadata_cache = true",
             f"memory_limit = '{MEMORY}'",
             f"temp_directory = {quote_text(self._folder)}",

@@ -24,7 +24,7 @@ from pyspark_tiered.typed.changes import (
 )
 from pyspark_tiered.typed.ddl import parse_scalar
 from pyspark_tiered.typed.evolve import Unfit
-from pyspark_tiered.typed.tables import TypedTable
+from pyspark_tiered.typed.tables import OnFile, TypedTable
 from tiered.errors import Code, Refused, Unavailable
 
 ATTEMPTS = 10
@@ -37,7 +37,9 @@ class FieldChanger:
     Each raises `Refused` if there is no such table or field, or if the field cannot be changed so.
     """
 
-    def __init__(self, store: str, topic: str, warehouse: str, field: str) -> None:
+    def __init__(self, store: str, topic: str, warehouse: str, field: str, on_file: OnFile = lambda *_: None) -> None:
+        """`on_file` is called after each file that was looked at, with the number of all."""
+        self._on_file = on_file
         self._store = store
         self._topic = topic
         self._url = f"{spark_url(warehouse)}/{topic}{form.TYPED_SUFFIX}"
@@ -61,7 +63,9 @@ class FieldChanger:
 
     def rename(self, name: str) -> None:
         """Gives the column of the field another name."""
-        self._commit(lambda typed: typed.rewrite(rename_field(typed.schema(), self._path, name), typed.changes()))
+        self._commit(
+            lambda typed: typed.rewrite(rename_field(typed.schema(), self._path, name), typed.changes(), self._on_file)
+        )
 
     def retype(self, ddl: str) -> None:
         """Gives the column of the field another type. Raises `Refused` for a row whose cell is no such value."""
@@ -71,7 +75,7 @@ class FieldChanger:
             typed.check_removal()
             changes, schema = retype_field(typed.changes(), typed.schema(), self._path, to)
             try:
-                return typed.rewrite(schema, changes)
+                return typed.rewrite(schema, changes, self._on_file)
             except Unfit as fault:
                 raise Refused(
                     Code.INVALID_REQUEST,
@@ -86,7 +90,7 @@ class FieldChanger:
         def change(typed: TypedTable) -> bool:
             typed.check_removal()
             changes, schema = drop_field(typed.changes(), typed.schema(), self._path)
-            return typed.rewrite(schema, changes)
+            return typed.rewrite(schema, changes, self._on_file)
 
         self._commit(change)
 

@@ -26,7 +26,7 @@ from pyspark_tiered.typed.changes import FieldRule
 from pyspark_tiered.typed.convert import keep_letters, open_letters, open_rows, typed_batch
 from pyspark_tiered.typed.evolve import is_stored_as
 from pyspark_tiered.typed.kinds import StructOf, select_columns
-from pyspark_tiered.typed.tables import DeadLetters, Json, Places, TypedTable
+from pyspark_tiered.typed.tables import DeadLetters, Json, OnFile, Places, TypedTable
 from tiered.errors import Unavailable
 
 STEP_BYTES = 64 << 20
@@ -49,8 +49,11 @@ class ReplayProgress:
 Report = Callable[[ReplayProgress], None]
 
 
-def replay_dead(store: str, topic: str, warehouse: str, progress: Report = lambda _: None) -> ReplayProgress:
-    """Makes rows of the dead letters of `<warehouse>/<topic>` that fit by now.
+def replay_dead(
+    store: str, topic: str, warehouse: str, progress: Report = lambda _: None, on_file: OnFile = lambda *_: None
+) -> ReplayProgress:
+    """Makes rows of the dead letters of `<warehouse>/<topic>` that fit by now. `on_file` takes how many files of dead
+    letters are done, of how many.
 
     Raises `Refused` if the topic has no typed table, `Unavailable` if other writers always come first.
     """
@@ -65,15 +68,21 @@ def replay_dead(store: str, topic: str, warehouse: str, progress: Report = lambd
         typed.snapshot()
         if typed.rules() is None:
             raise never_loaded(topic, typed.url)
-        return Replay(typed, letters, erasures, progress).run()
+        return Replay(typed, letters, erasures, progress, on_file).run()
 
 
 class Replay:
     """A replay in progress."""
 
     def __init__(
-        self, typed: TypedTable, letters: DeadLetters, erasures: ErasureReader, report: Report = lambda _: None
+        self,
+        typed: TypedTable,
+        letters: DeadLetters,
+        erasures: ErasureReader,
+        report: Report = lambda _: None,
+        on_file: OnFile = lambda *_: None,
     ) -> None:
+        self._on_file = on_file
         self._typed = typed
         self._letters = letters
         self._erasures = erasures
@@ -87,11 +96,22 @@ class Replay:
             self._left = 0
             self._letters.snapshot()
             self._letters.check_removal()
-            if all(map(self._run_step, _steps(self._letters.files()))):
+            if self._run_steps(self._letters.files()):
                 done = ReplayProgress("done", self._typed.url, self._rows, self._left)
                 self._report(done)
                 return done
         raise Unavailable(f"{ATTEMPTS} other commits to {self._typed.url} came first: try again")
+
+    def _run_steps(self, files: Sequence[Json]) -> bool:
+        """Replays the letters of all files. Returns false if another writer committed first."""
+        done = 0
+        for step in _steps(files):
+            self._on_file(done, len(files))
+            if not self._run_step(step):
+                return False
+            done += len(step)
+        self._on_file(done, len(files))
+        return True
 
     def _run_step(self, files: Sequence[Json]) -> bool:
         """Replays the letters of some files. Returns false if another writer committed first."""

@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 Json = dict[str, Any]
 Places = dict[int, "NDArray[np.int64]"]
 """Offsets by partition."""
+OnFile = Callable[[int, int], None]
+"""Takes how many files are done, of how many."""
 
 
 MADE_AGAIN = (
@@ -222,8 +224,11 @@ class TypedTable(RecordTable):
 
         return self.change(actions, lambda state: state.metadata == before, "CHANGE COLUMNS")
 
-    def rewrite(self, schema: StructOf, changes: Sequence[FieldRule] | None = None) -> bool:
+    def rewrite(
+        self, schema: StructOf, changes: Sequence[FieldRule] | None = None, on_file: OnFile = lambda *_: None
+    ) -> bool:
         """Gives the table other columns, and writes its files again; `changes` are new rules, if there are any.
+        `on_file` takes how many files are done, of how many.
 
         Returns false if another writer came first. Raises `Unfit` for a cell that its new type cannot hold.
         """
@@ -232,7 +237,10 @@ class TypedTable(RecordTable):
             at.metadata if changes is None else form.with_property(at.metadata, form.CHANGES, encode_changes(changes))
         )
         assert self.file_form is not None
-        found = [change_columns(self, TableFile(add, self.file_form), known, wanted) for add in at.files.values()]
+        found = []
+        for number, add in enumerate(at.files.values()):
+            on_file(number, len(at.files))
+            found.append(change_columns(self, TableFile(add, self.file_form), known, wanted))
         return self.replace_files(
             at,
             [each for each in found if each is not None],

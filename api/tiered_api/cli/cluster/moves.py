@@ -20,6 +20,7 @@ from tiered_api.cli.exits import Exit
 from tiered_api.cli.internal_rows import is_internal, print_folded
 from tiered_api.cli.output import Row, print_lines, print_rows
 from tiered_api.cli.parsing import is_number
+from tiered_api.cli.progress import show_progress
 from tiered_api.cli.reach import open_client
 from tiered_api.cli.status import format_status
 from tiered_api.health.view import LIVE, ClusterView
@@ -139,12 +140,19 @@ async def _decommission(args: Namespace) -> Exit:
         done = await _print_or_execute(client, args, placement, moves, not args.plan)
         if done is not Exit.OK or args.plan or args.no_wait:
             return done
-        while any(leaving in each.replica_nodes for topic in seen.topics for each in topic.partitions):
-            await asyncio.sleep(POLL_SECONDS)
-            seen = await fetch_cluster_view(client)
+        with show_progress(args, f"empty broker {leaving}") as shown:
+            total = _count_replicas(seen, leaving)
+            while left := _count_replicas(seen, leaving):
+                shown.report(total - left, total, "replicas")
+                await asyncio.sleep(POLL_SECONDS)
+                seen = await fetch_cluster_view(client)
     if args.format == "text":
         print_lines([f"broker {leaving} has no replicas any more, gets no new ones, and may be stopped"])
     return Exit.OK
+
+
+def _count_replicas(seen: ClusterView, node: int) -> int:
+    return sum(node in each.replica_nodes for topic in seen.topics for each in topic.partitions)
 
 
 async def _plan_drain(client: KafkaClient, leaving: int, plan: bool) -> tuple[ReplicaPlacement, Reassignments]:
@@ -189,8 +197,10 @@ async def _execute_moves(
     try:
         await throttle(client, throttled, args.throttle)
         done = await _send_moves(client, args, placement, wanted)
-        while throttled.keys() & (await fetch_reassignments(client)).keys():
-            await asyncio.sleep(POLL_SECONDS)
+        with show_progress(args, "move partitions") as shown:
+            while left := throttled.keys() & (await fetch_reassignments(client)).keys():
+                shown.report(len(throttled) - len(left), len(throttled), "partitions")
+                await asyncio.sleep(POLL_SECONDS)
     except asyncio.CancelledError:
         why = "partitions go on moving at that rate; `tiered cluster unthrottle` takes it away"
         print(f"tiered: {why}", file=sys.stderr)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from argparse import Namespace
+from collections.abc import Callable
 
 from tiered.errors import Code, Refused, Unavailable
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_rows
+from tiered_api.cli.progress import show_progress
 from tiered_api.cli.reach import open_client
 from tiered_api.cli.status import OK
 from tiered_api.kafka.client.client import KafkaClient, to_refused
@@ -33,14 +35,18 @@ def rotate_secret(args: Namespace) -> int:
 
 async def _rotate(args: Namespace) -> list[Row]:
     async with open_client(args) as client:
-        return await rotate(client, args.wait)
+        with show_progress(args, "rotate the secret") as shown:
+            return await rotate(client, args.wait, lambda done: shown.report(done, STEPS, "steps"))
 
 
-async def rotate(client: KafkaClient, wait_seconds: float) -> list[Row]:
+async def rotate(
+    client: KafkaClient, wait_seconds: float, on_step: Callable[[int], None] = lambda _: None
+) -> list[Row]:
     """Rotates the secret. Raises `Unavailable` if a live broker does not learn of it in time."""
     nodes = await _find_brokers(client)
     version = await _ask(client, nodes[0], -1)
-    for _ in range(STEPS):
+    for number in range(STEPS):
+        on_step(number)
         version = await _ask(client, nodes[0], version)
         await _wait_until_known(client, nodes, version, wait_seconds)
     return [{"broker": node, "version": version, "status": OK} for node in nodes]

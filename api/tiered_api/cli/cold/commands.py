@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from argparse import Namespace
 from collections.abc import AsyncIterator
 
@@ -17,6 +18,10 @@ from tiered.records.pieces import iterate_records
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.internal_rows import is_internal, print_folded
 from tiered_api.cli.output import Row, print_json, text_or_base64
+from tiered_api.cli.progress import Progress, draw_progress
+
+REPORTED_RECORDS = 1_000
+"""Records between two reports of the progress."""
 
 
 def ls(args: Namespace) -> int:
@@ -28,7 +33,9 @@ def ls(args: Namespace) -> int:
 
 def cat(args: Namespace) -> int:
     """Prints records: partition, offset, timestamp, key and value with tabs between, or JSON."""
-    asyncio.run(_cat(args))
+    # Records on the terminal show by themselves how far the command is.
+    with draw_progress(f"read {args.topic}", is_wanted=not args.no_progress and not sys.stdout.isatty()) as shown:
+        asyncio.run(_cat(args, shown))
     return Exit.OK
 
 
@@ -90,9 +97,13 @@ async def _segments(bucket: Bucket, partition_id: PartitionId) -> list[Row]:
     ]
 
 
-async def _cat(args: Namespace) -> None:
+async def _cat(args: Namespace, shown: Progress) -> None:
     async with open_bucket(args.store) as bucket:
-        for partition_id in _chosen_partitions(await bucket.find_topic(args.topic), args.partition):
+        chosen = _chosen_partitions(await bucket.find_topic(args.topic), args.partition)
+        counts = [await _count_offsets(bucket, partition_id, args) if shown.is_drawn else 0 for partition_id in chosen]
+        done = 0
+        for number, partition_id in enumerate(chosen):
+            done = sum(counts[:number])
             left = args.max
             async for record in _records(bucket, args.topic, partition_id, args.offset, args.read_committed):
                 if left is not None:
@@ -100,6 +111,18 @@ async def _cat(args: Namespace) -> None:
                         break
                     left -= 1
                 _print(partition_id.partition, record, args.format)
+                done += 1
+                if done % REPORTED_RECORDS == 1:
+                    shown.report(done, sum(counts), "offsets")
+
+
+async def _count_offsets(bucket: Bucket, partition_id: PartitionId, args: Namespace) -> int:
+    """Returns how many offsets of a partition are read at most."""
+    manifest = await bucket.manifests.load(partition_id)
+    if manifest is None:
+        return 0
+    count = manifest.cold_end_offset - max(args.offset or 0, manifest.log_start_offset)
+    return max(count if args.max is None else min(count, args.max), 0)
 
 
 async def _records(

@@ -10,10 +10,11 @@ from datetime import UTC, datetime
 from tiered.errors import Code, Refused
 from tiered.object_store.key_file import edit_key_file, read_key_lines
 from tiered.object_store.key_ring import KEY_BYTES, KeyRing, activate_key, format_key_line, parse_key_ring, remove_key
-from tiered.offline.keys_in_use import UNKNOWN, count_keys_in_use
+from tiered.offline.keys_in_use import UNKNOWN, KeysInUse, count_keys_in_use
 from tiered.offline.rewrite import RewriteCounts, rewrite_objects
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import print_error, print_lines, print_rows
+from tiered_api.cli.progress import show_progress
 
 PLAIN = "-"
 """The key of objects that are not encrypted, as it is printed."""
@@ -48,7 +49,7 @@ def activate(args: Namespace) -> int:
 def remove(args: Namespace) -> int:
     """Removes a key from a key file, once no object in the bucket needs it."""
     _check_removable(read_key_lines(args.file), args)
-    found = asyncio.run(count_keys_in_use(args.store))
+    found = _count_keys(args)
     counts = {each.key_id: each.object_count for each in found.keys}
     needed = counts.get(args.id, 0)
     if needed:
@@ -77,7 +78,7 @@ def _check_removable(lines: list[str], args: Namespace) -> None:
 
 def list_keys(args: Namespace) -> int:
     """Prints the keys of the objects in a bucket, and the first objects whose key is not known."""
-    found = asyncio.run(count_keys_in_use(args.store))
+    found = _count_keys(args)
     rows = [
         {"key": each.key_id or PLAIN, "objects": each.object_count, "bytes": each.stored_bytes} for each in found.keys
     ]
@@ -87,9 +88,19 @@ def list_keys(args: Namespace) -> int:
     return Exit.OK
 
 
+def _count_keys(args: Namespace) -> KeysInUse:
+    with show_progress(args, "look at all objects") as shown:
+        return asyncio.run(count_keys_in_use(args.store, lambda looked: shown.count(looked, "objects")))
+
+
 def rewrite(args: Namespace) -> int:
     """Encrypts all objects under the active key that are plain, or under another one."""
-    done = asyncio.run(rewrite_objects(args.store, lambda done: print_lines([_progress(done)])))
+    with show_progress(args, "encrypt anew") as shown:
+
+        def report(done: RewriteCounts) -> None:
+            print_lines([_progress(done)])
+
+        done = asyncio.run(rewrite_objects(args.store, report, lambda looked: shown.count(looked, "objects")))
     for fault in done.faults:
         print_error(fault)
     return Exit.FAILED if done.left else Exit.OK

@@ -12,6 +12,8 @@ from tiered.offline.object_check import CheckCounts, Finding, ObjectCheck
 from tiered.system.clock import SystemClock
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import format_size, print_json, print_lines
+from tiered_api.cli.progress import Progress, show_progress
+from tiered_api.cli.terminal import is_terminal
 
 PROGRESS_NS = 5_000_000_000
 """Time between two lines of progress."""
@@ -21,11 +23,12 @@ def verify(args: Namespace) -> int:
     """Prints each finding at once, and the counts at the end. Fails if an object is missing or damaged."""
     if args.partition is not None and args.topic is None:
         raise Refused(Code.INVALID_REQUEST, "--partition needs --topic")
-    counts = asyncio.run(_verify(args))
+    with show_progress(args, "verify the bucket") as shown:
+        counts = asyncio.run(_verify(args, shown))
     return Exit.OK if counts.is_whole else Exit.FAILED
 
 
-async def _verify(args: Namespace) -> CheckCounts:
+async def _verify(args: Namespace, shown: Progress) -> CheckCounts:
     def report(finding: Finding) -> None:
         if args.format == "json":
             print_json(finding._asdict())
@@ -33,12 +36,21 @@ async def _verify(args: Namespace) -> CheckCounts:
             print_lines([_describe(finding)])
 
     async with open_bucket(args.store) as bucket:
-        progress = _Progress()
-        check = ObjectCheck(bucket.store, bucket.manifests, report, progress.show, reads_all=args.read)
+        lines = _Lines()
+        total = 0
+
+        def on_counts(counts: CheckCounts) -> None:
+            lines.show(counts)
+            shown.report(counts.partitions, total, f"of {total:,} partitions")
+
+        check = ObjectCheck(bucket.store, bucket.manifests, report, on_counts, reads_all=args.read)
         if args.topic is None:
-            counts = await check.check_all(await bucket.read_image())
+            image = await bucket.read_image()
+            total = image.partition_count
+            counts = await check.check_all(image)
         else:
             topic = await bucket.find_topic(args.topic)
+            total = len(topic.partitions) if args.partition is None else 1
             if args.partition is not None and args.partition >= len(topic.partitions):
                 why = f"{topic.name} has partitions 0 to {len(topic.partitions) - 1}, not {args.partition}"
                 raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, why)
@@ -51,8 +63,8 @@ async def _verify(args: Namespace) -> CheckCounts:
     return counts
 
 
-class _Progress:
-    """Lines on the error stream now and then."""
+class _Lines:
+    """Lines on the error stream now and then, where no progress is drawn."""
 
     def __init__(self) -> None:
         self._clock = SystemClock()
@@ -61,7 +73,7 @@ class _Progress:
     def show(self, counts: CheckCounts) -> None:
         """Prints the counts so far if it is time."""
         now_ns = self._clock.mono_ns()
-        if now_ns - self._shown_ns >= PROGRESS_NS:
+        if now_ns - self._shown_ns >= PROGRESS_NS and not is_terminal(sys.stderr):
             self._shown_ns = now_ns
             done = f"{counts.segments} segments of {counts.partitions} partitions are checked"
             print(f"{done}: {counts.missing} missing, {counts.damaged} damaged", file=sys.stderr, flush=True)

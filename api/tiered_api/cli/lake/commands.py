@@ -16,6 +16,7 @@ from tiered.errors import Code, Refused
 from tiered_api.cli.broker.log_output import log_to_stderr
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import format_size, print_json, print_lines
+from tiered_api.cli.progress import BYTES, Progress, show_progress
 
 if TYPE_CHECKING:
     from pyspark_tiered.load.load import LoadOptions, LoadProgress
@@ -23,10 +24,13 @@ if TYPE_CHECKING:
     from pyspark_tiered.proof.erase import EraseProgress
     from pyspark_tiered.proof.repair import RepairProgress
     from pyspark_tiered.proof.verify import RowFault, VerifyResult
+    from pyspark_tiered.typed.change import FieldChanger
     from pyspark_tiered.typed.form import ValueRules
     from pyspark_tiered.typed.replay import ReplayProgress
 
 LISTED_MAX = 20
+TASKS = "tasks"
+"""The unit of a comparison of a table with the log: a part of both."""
 GC_THRESHOLD = 50_000
 """New objects between two looks for circles in a load without a JVM, which makes few. Looks took a tenth of its CPU."""
 
@@ -70,22 +74,24 @@ def load(args: Namespace) -> int:
         prepare_spark(args.warehouse)
     if args.metrics_port is not None and args.topics is None:
         raise Refused(Code.INVALID_REQUEST, "--metrics-port needs --topics")
-    if args.topics is not None:
-        return _load_topics(args, engine, options)
-    if args.repair:
-        _repair(args, null_timestamps)
-    run(
-        *place,
-        follow=args.follow,
-        interval=args.interval,
-        progress=lambda progress: _print_step(args, progress),
-        options=options,
-        engine=engine,
-    )
+    with show_progress(args, f"load {args.topic or args.topics}", has_children=engine is None) as shown:
+        if args.topics is not None:
+            return _load_topics(args, engine, options, shown)
+        if args.repair:
+            _repair(args, null_timestamps, shown)
+            shown.describe(f"load {args.topic}")
+        run(
+            *place,
+            follow=args.follow,
+            interval=args.interval,
+            progress=lambda progress: _print_step(args, progress, shown),
+            options=options,
+            engine=engine,
+        )
     return Exit.OK
 
 
-def _load_topics(args: Namespace, engine: NativeEngine | None, options: LoadOptions) -> int:
+def _load_topics(args: Namespace, engine: NativeEngine | None, options: LoadOptions, shown: Progress) -> int:
     if engine is None:
         raise Refused(Code.INVALID_REQUEST, "--topics needs --engine native: Spark loads one topic at a time")
     from pyspark_tiered.load.follow import load_topics
@@ -104,7 +110,7 @@ def _load_topics(args: Namespace, engine: NativeEngine | None, options: LoadOpti
             engine,
             follow=args.follow,
             interval=args.interval,
-            progress=lambda progress: _print_step(args, progress, with_topic=True),
+            progress=lambda progress: _print_step(args, progress, shown, with_topic=True),
             options=options,
             metrics=metrics,
         )
@@ -125,8 +131,10 @@ def _read_value_rules(args: Namespace) -> ValueRules | None:
     return rules
 
 
-def _repair(args: Namespace, null_timestamps: bool) -> None:
+def _repair(args: Namespace, null_timestamps: bool, shown: Progress) -> None:
     from pyspark_tiered.proof.repair import repair
+
+    shown.describe(f"repair {args.topic}")
 
     def print_progress(progress: RepairProgress) -> None:
         if args.format == "json":
@@ -135,10 +143,20 @@ def _repair(args: Namespace, null_timestamps: bool) -> None:
         else:
             print_lines(repaired_lines(progress))
 
-    repair(args.store, args.topic, args.warehouse, progress=print_progress, null_timestamps=null_timestamps)
+    repair(
+        args.store,
+        args.topic,
+        args.warehouse,
+        progress=print_progress,
+        null_timestamps=null_timestamps,
+        on_task=lambda done, total: shown.report(done, total, TASKS),
+    )
 
 
-def _print_step(args: Namespace, progress: LoadProgress, *, with_topic: bool = False) -> None:
+def _print_step(args: Namespace, progress: LoadProgress, shown: Progress, *, with_topic: bool = False) -> None:
+    if with_topic:
+        shown.describe(f"load {progress.topic}")
+    shown.report(progress.log_bytes, progress.log_bytes + progress.log_bytes_left, BYTES)
     if args.format == "json":
         print_json(asdict(progress))
         sys.stdout.flush()
@@ -155,7 +173,10 @@ def verify(args: Namespace) -> int:
     from pyspark_tiered.proof.verify import verify as run
 
     check_warehouse(args.warehouse)
-    found = run(args.store, args.topic, args.warehouse)
+    with show_progress(args, f"verify {args.topic}") as shown:
+        found = run(
+            args.store, args.topic, args.warehouse, on_task=lambda done, total: shown.report(done, total, TASKS)
+        )
     if args.format == "json":
         print_json(_to_json(found))
     else:
@@ -178,7 +199,16 @@ def erase(args: Namespace) -> int:
             print_lines([erased_line(progress)])
 
     check_warehouse(args.warehouse)
-    run(args.store, args.topic, args.warehouse, args.where, args.reason, print_progress)
+    with show_progress(args, f"erase from {args.topic}") as shown:
+        run(
+            args.store,
+            args.topic,
+            args.warehouse,
+            args.where,
+            args.reason,
+            print_progress,
+            on_bytes=lambda done, total: shown.report(done, total, BYTES),
+        )
     return Exit.OK
 
 
@@ -188,25 +218,33 @@ def change(args: Namespace) -> int:
         return report_missing(lack)
     from pyspark_tiered.typed.change import FieldChanger
 
-    changer = FieldChanger(args.store, args.topic, args.warehouse, args.field)
-    if args.rename_to is not None:
-        changer.rename(args.rename_to)
-        done = f"the column of {args.field} has the name {args.rename_to}"
-    elif args.retype is not None:
-        changer.retype(args.retype)
-        done = f"the column of {args.field} has the type {args.retype.strip().lower()}"
-    elif args.drop_column:
-        changer.drop()
-        done = f"{args.field} has no column, and its values are left out from the next load on"
-    else:
-        made = changer.move_values("" if args.drop else args.move_to)
-        what = f"move to {made.to}" if made.to else "are dropped"
-        done = f"values of {args.field} that are no {made.stays} {what} from the next load on"
+    with show_progress(args, f"change {args.topic}") as shown:
+
+        def on_file(done: int, total: int) -> None:
+            shown.report(done, total, "files")
+
+        done = _change(args, FieldChanger(args.store, args.topic, args.warehouse, args.field, on_file))
     if args.format == "json":
         print_json({"topic": args.topic, "field": args.field, "done": done})
     else:
         print_lines([done, "`tiered table replay-dead` makes rows of the dead letters that fit now"])
     return Exit.OK
+
+
+def _change(args: Namespace, changer: FieldChanger) -> str:
+    """Changes the field, and returns what was done in words."""
+    if args.rename_to is not None:
+        changer.rename(args.rename_to)
+        return f"the column of {args.field} has the name {args.rename_to}"
+    if args.retype is not None:
+        changer.retype(args.retype)
+        return f"the column of {args.field} has the type {args.retype.strip().lower()}"
+    if args.drop_column:
+        changer.drop()
+        return f"{args.field} has no column, and its values are left out from the next load on"
+    made = changer.move_values("" if args.drop else args.move_to)
+    what = f"move to {made.to}" if made.to else "are dropped"
+    return f"values of {args.field} that are no {made.stays} {what} from the next load on"
 
 
 def replay_dead(args: Namespace) -> int:
@@ -222,7 +260,14 @@ def replay_dead(args: Namespace) -> int:
         else:
             print_lines([replayed_line(progress)])
 
-    run(args.store, args.topic, args.warehouse, print_progress)
+    with show_progress(args, f"replay {args.topic}") as shown:
+        run(
+            args.store,
+            args.topic,
+            args.warehouse,
+            print_progress,
+            on_file=lambda done, total: shown.report(done, total, "files"),
+        )
     return Exit.OK
 
 

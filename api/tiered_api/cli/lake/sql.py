@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -13,9 +13,12 @@ from tiered_api.cli.exits import Exit
 from tiered_api.cli.lake.commands import describe_missing, prepare_spark, report_missing
 from tiered_api.cli.lake.http_place import HttpPlace, find_http_place
 from tiered_api.cli.output import print_error
+from tiered_api.cli.progress import show_progress
+from tiered_api.cli.terminal import is_terminal
 
 if TYPE_CHECKING:
     from pyspark_tiered.log.log_tail import LogTail
+    from pyspark_tiered.query.engine import SqlSession
 
 
 def describe_missing_sql() -> str:
@@ -36,7 +39,6 @@ def sql(args: Namespace) -> int:
     if lack := describe_missing_sql():
         return report_missing(lack)
     from pyspark_tiered.query.engine import SqlSession
-    from pyspark_tiered.query.output import render_lines
 
     place = find_http_place(args)
     with (
@@ -44,11 +46,7 @@ def sql(args: Namespace) -> int:
         SqlSession(args.warehouse, _open_tail(args.store, place)) as session,
     ):
         if args.query is not None:
-            running = session.run(args.query)
-            for note in running.notes:
-                print_error(note)
-            for line in render_lines(running.columns, running.rows, args.format):
-                print(line)
+            _run_query(args, session)
             return Exit.OK
         from pyspark_tiered.query.shell import Shell
 
@@ -58,6 +56,22 @@ def sql(args: Namespace) -> int:
         else:
             shell.run_script(sys.stdin)
     return Exit.OK
+
+
+def _run_query(args: Namespace, session: SqlSession) -> None:
+    """Runs one query. The progress ends with the first row, if the rows go to the terminal too."""
+    from pyspark_tiered.query.output import render_lines
+
+    with ExitStack() as opened:
+        shown = opened.enter_context(show_progress(args, "sql"))
+        session.on_percent = lambda done: shown.report(done, 100, "%")
+        running = session.run(args.query)
+        for note in running.notes:
+            print_error(note)
+        for line in render_lines(running.columns, running.rows, args.format):
+            if is_terminal(sys.stdout):
+                opened.close()
+            print(line)
 
 
 def _open_tail(store: str | None, place: HttpPlace | None) -> LogTail | None:
@@ -85,6 +99,8 @@ def _run_spark(args: Namespace) -> int:
     from pyspark_tiered.query.output import render
     from pyspark_tiered.sql import sql as run
 
-    prepare_spark(args.warehouse)
-    print(render(run(args.warehouse, args.query), args.format))
+    with show_progress(args, "sql", has_children=True):
+        prepare_spark(args.warehouse)
+        found = run(args.warehouse, args.query)
+    print(render(found, args.format))
     return Exit.OK
