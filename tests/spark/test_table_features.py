@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pyspark_tiered.proof.erase import erase, remove_erased_values
 from pyspark_tiered.proof.erasures import Erasure, read_erasures, write_erasure
 from pyspark_tiered.proof.repair import repair
 from pyspark_tiered.proof.verify import verify
+from pyspark_tiered.query.engine import SqlSession
 from pyspark_tiered.typed.change import FieldChanger
 from pyspark_tiered.typed.replay import replay_dead
 from pyspark_tiered.typed.tables import RecordTable
@@ -167,6 +169,106 @@ def test_erased_values_stay_in_an_append_only_table(tmp_path: Path, which: str) 
     write_erasure(url, erasure, "1.json")
     with pytest.raises(Refused, match="append-only"):
         remove_erased_values(url, "t", TOPIC, [erasure])
+
+
+def protocol(*features: str, reads: tuple[str, ...] = (), reader: int = 3, writer: int = 7) -> dict[str, Any]:
+    """Returns the protocol of a table with features; `reads` are those that bind a reader too."""
+    return {
+        "minReaderVersion": reader,
+        "minWriterVersion": writer,
+        "readerFeatures": list(reads),
+        "writerFeatures": [*features, *reads],
+    }
+
+
+ALL = ("load", "verify", "erase", "repair", "sql")
+WRITERS = ("load", "erase", "repair")
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any], str, tuple[str, ...]]] = {
+    "deletion vectors": (protocol(reads=("deletionVectors",)), metadata(), "", ()),
+    "clustering": (protocol("clustering", "domainMetadata"), metadata(), "", ()),
+    "type widening": (protocol(reads=("typeWidening",)), metadata(), "", ()),
+    "times without a zone": (protocol(reads=("timestampNtz",)), metadata(), "", ()),
+    "vacuum check": (protocol(reads=("vacuumProtocolCheck",)), metadata(), "", ()),
+    "old writer version": (protocol(reader=2, writer=6), metadata(), "", ()),
+    "change data feed": (protocol("changeDataFeed"), metadata({"delta.enableChangeDataFeed": "true"}),
+                         "change data feed", ("erase",)),
+    "append-only": (protocol("appendOnly"), metadata(APPEND_ONLY), "append-only", ("erase",)),
+    "column mapping by name": (protocol(reads=("columnMapping",)), metadata({"delta.columnMapping.mode": "name"}),
+                               "column mapping by name", ("sql",)),
+    "column mapping by id": (protocol(reads=("columnMapping",)), metadata({"delta.columnMapping.mode": "id"}),
+                             "column mapping by id", ("load", "sql")),
+    "CHECK": (protocol("checkConstraints"), metadata({"delta.constraints.few": "offset < 9"}),
+              r"the constraint few: CHECK \(offset < 9\)", ("load",)),
+    "invariant": (protocol("invariants"), metadata(value={"metadata": {"delta.invariants": "{}"}}),
+                  "an invariant on column value", ("load",)),
+    "NOT NULL": (protocol(), metadata(value={"nullable": False}), "the column value NOT NULL", ("load",)),
+    "generated column": (protocol("generatedColumns"), metadata(day={"metadata": {"delta.generationExpression": "1"}}),
+                         "the generated column day", ("load",)),
+    "identity column": (protocol("identityColumns"), metadata(id={"metadata": {"delta.identity.start": 1}}),
+                        "the identity column id", ("load",)),
+    "default": (protocol("allowColumnDefaults"), metadata(note={"metadata": {"CURRENT_DEFAULT": "'x'"}}),
+                "a default of column note", ("load",)),
+    "partitions": (protocol(), {**metadata(day={}), "partitionColumns": ["day"]}, "partition columns day",
+                   ("load", "sql")),
+    "row tracking": (protocol("rowTracking", "domainMetadata"), metadata(), "rowTracking", WRITERS),
+    "times in commits": (protocol("inCommitTimestamp"), metadata({"delta.enableInCommitTimestamps": "true"}),
+                         "times in its commits", WRITERS),
+    "Iceberg": (protocol("icebergCompatV2"), metadata(), "icebergCompatV2", WRITERS),
+    "partition columns in files": (protocol("materializePartitionColumns"), metadata(), "materializePartitionColumns",
+                                   WRITERS),
+    "protected checkpoints": (protocol("checkpointProtection"), metadata(), "checkpointProtection", WRITERS),
+    "unknown feature of writers": (protocol("fancyWrites"), metadata(), "fancyWrites", WRITERS),
+    "unknown feature of readers": (protocol(reads=("fancyRows",)), metadata(), "fancyRows", ALL),
+    "shredded variants": (protocol(reads=("variantShredding",)), metadata(), "variantShredding", ALL),
+    "v2 checkpoints": (protocol(reads=("v2Checkpoint",)), metadata(), "v2Checkpoint", ALL),
+    "catalog": (protocol(reads=("catalogManaged",)), metadata(), "catalogManaged", ALL),
+    "writer version": (protocol(writer=8), metadata(), "writer version 8", WRITERS),
+    "reader version": (protocol(reader=4), metadata(), "reader version 4", ALL),
+}  # fmt: skip
+"""Features with a table's protocol and metadata, the words of a refusal, and the commands that refuse the table."""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_feature_is_kept_or_refused_by_its_name_by_each_command(tmp_path: Path, case: str) -> None:
+    wanted, changed, words, refusing = CASES[case]
+    site = Site(tmp_path)
+    site.write(encode({"x": 0}, {"x": 1}, {"x": 2}))
+    engine = NativeEngine()
+    load(site.store, "t", site.warehouse, engine=engine)
+    with closing(NativeTable(f"file:{site.warehouse}/t", "t", TOPIC)) as table:
+        state = table.snapshot().state
+        held = {**state.metadata, **changed, "configuration": {**state.properties(), **changed["configuration"]}}
+        lines = [json.dumps({"protocol": wanted}), json.dumps({"metaData": held})]
+        assert table.folder.create(f"{LOG}/{delta_state.commit_name(state.version + 1)}", "\n".join(lines).encode())
+    site.write(encode({"x": 3}))
+    place = site.store, "t", site.warehouse
+
+    def ask(query: str) -> list[Any]:
+        with SqlSession(site.warehouse) as session:
+            return list(session.run(query).rows)
+
+    commands: dict[str, Callable[[], Any]] = {
+        "load": lambda: load(*place, engine=engine).rows,
+        "verify": lambda: verify(*place).ok,
+        "erase": lambda: erase(*place, '"offset" = 1', "asked for").removed,
+        "repair": lambda: repair(*place).rows,
+        "sql": lambda: ask("SELECT count(*) FROM t"),
+    }
+    answers = {
+        "load": 1,
+        "verify": True,
+        "erase": 1,
+        "repair": 0,
+        "sql": [(4 - ("load" in refusing) - ("erase" not in refusing),)],
+    }
+    for name, run in commands.items():
+        stored = sorted(each for each in tmp_path.rglob("*") if "_verified" not in str(each))
+        if name in refusing:
+            with pytest.raises(Refused, match=words):
+                run()
+            assert sorted(each for each in tmp_path.rglob("*") if "_verified" not in str(each)) == stored, name
+        else:
+            assert run() == answers[name], name
 
 
 class Lake:

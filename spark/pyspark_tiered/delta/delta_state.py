@@ -264,6 +264,18 @@ def file_path(add: Mapping[str, Any], url: str) -> str:
     return path
 
 
+def check_reader(state: TableState, url: str) -> None:
+    """Raises `Refused` if the protocol of this table asks more of a reader than this package knows."""
+    version = int(state.protocol.get("minReaderVersion", 0))
+    unknown = sorted(set(state.protocol.get("readerFeatures") or ()) - set(table_features.READABLE))
+    if version > READER_VERSION_MAX or unknown:
+        named = f" with {', '.join(unknown)}" if unknown else ""
+        raise Refused(
+            Code.INVALID_REQUEST,
+            f"the table at {url} has reader version {version}{named}, which this package does not read",
+        )
+
+
 def check_writer(state: TableState, url: str, known_features: Sequence[str], way_out: str) -> None:
     """Raises `Refused` if the protocol of this table asks more of a writer than these features."""
     protocol = state.protocol
@@ -272,7 +284,7 @@ def check_writer(state: TableState, url: str, known_features: Sequence[str], way
     lacking = ""
     if writer > WRITER_VERSION and (writer > FEATURES_VERSION or unknown):
         lacking = f"writer version {writer}" + (f" with {', '.join(unknown)}" if unknown else "")
-    elif not READER_VERSION <= reader <= READER_VERSION_MAX:
+    elif reader < READER_VERSION:
         lacking = f"reader version {reader}"
     elif table_features.is_true(state.properties(), IN_COMMIT_TIMES):
         lacking = f"times in its commits ({IN_COMMIT_TIMES})"

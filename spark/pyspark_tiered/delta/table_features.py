@@ -54,6 +54,17 @@ KNOWN = (
     "variantType-preview",
 )
 """Features that ask nothing of a writer of raw tables, or that `check_append` and `check_removal` find in use."""
+READABLE = (
+    "columnMapping",
+    "deletionVectors",
+    "timestampNtz",
+    "typeWidening",
+    "typeWidening-preview",
+    "vacuumProtocolCheck",
+    "variantType",
+    "variantType-preview",
+)
+"""Features of readers that are known, or that change nothing for the columns of a load."""
 FEATURES_OF_VERSION = {
     3: ("checkConstraints",),
     4: ("changeDataFeed", "generatedColumns"),

@@ -72,8 +72,8 @@ class NativeTable:
         self.folder = open_folder(url, shared)
         self._log = TableLog(self.folder)
         self._times_forgotten = 0
-        self._readable: Mapping[str, Any] | None = None
-        """Metadata of the table that was checked last, and those with the protocol that may be written."""
+        self._readable: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None
+        """Metadata and protocol that may be read, and those that may be written."""
         self._writable: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None
         self._left_alone: set[str] = set()
         """Keys of small files that are not joined: they have too many rows, or another form."""
@@ -466,11 +466,11 @@ class NativeTable:
         if state.version < 0:
             return
         try:
-            if self._readable is not state.metadata:
+            if not _is_same(self._readable, state):
                 check_table_topic(state.held_topic(), self.url, self.topic, self.topic_id)
                 self._check_columns(state)
-                self._readable = state.metadata
-            if to_write and not self._may_write(state):
+                self._readable = state.metadata, state.protocol
+            if to_write and not _is_same(self._writable, state):
                 self._check_form(state)
                 self._writable = state.metadata, state.protocol
         except Refused:
@@ -478,14 +478,15 @@ class NativeTable:
             self._log.forget()  # so that the next look checks again
             raise
 
-    def _may_write(self, state: TableState) -> bool:
-        known = self._writable
-        return known is not None and known[0] is state.metadata and known[1] is state.protocol
-
     def _check_columns(self, state: TableState) -> None:
-        """Raises `Refused` if the table lacks a column."""
+        """Raises `Refused` if this package cannot read the table, or the table lacks a column."""
+        delta_state.check_reader(state, self.url)
         check_columns(str(state.metadata["schemaString"]), self.url)
 
     def _check_form(self, state: TableState) -> None:
         """Raises `Refused` if this package cannot write the table."""
         delta_state.check_writer(state, self.url, table_features.KNOWN, WAY_OUT)
+
+
+def _is_same(known: tuple[Mapping[str, Any], Mapping[str, Any]] | None, state: TableState) -> bool:
+    return known is not None and known[0] is state.metadata and known[1] is state.protocol
