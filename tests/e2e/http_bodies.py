@@ -11,7 +11,10 @@ V2 = "application/vnd.kafka.v2+json"
 V2_JSON = "application/vnd.kafka.json.v2+json"
 TYPO = "vaule"
 DEEP: Any = json.loads("[" * 60 + "]" * 60)
-ARGUMENTS = {"topic": "t", "partition": "0", "broker": "1", "config": "retention.ms", "group": "g", "instance": "one"}
+ARGUMENTS = {
+    "topic": "t", "partition": "0", "broker": "1", "config": "retention.ms", "group": "g", "instance": "one",
+    "user": "carol", "transactional_id": "nobody",
+}  # fmt: skip
 SHAPES: dict[str, tuple[Any, ...]] = {
     "null": (None,),
     "boolean": (True, False),
@@ -47,6 +50,25 @@ class Body(NamedTuple):
 CLUSTER = "/v3/clusters/{cluster}"
 TOPIC = f"{CLUSTER}/topics/{{topic}}"
 INSTANCE = "/consumers/{group}/instances/{instance}"
+ACTS = "/tiered/v1/topics/{topic}"
+ELECTION = {"election_type": "PREFERRED", "partitions": [0], "validate_only": False}
+ABORT = {"start_offset": 0, "force": False}
+PASSWORD = {"mechanism": "SCRAM-SHA-512", "password": "not shown", "iterations": 4096}
+QUOTAS = {
+    "owner": {"user": "u", "client_id": None},
+    "set": {"producer_byte_rate": 1e6},
+    "remove": ["consumer_byte_rate"],
+    "validate_only": False,
+}
+ACL = {
+    "resource_type": "TOPIC",
+    "resource_name": "t",
+    "pattern_type": "LITERAL",
+    "principal": "User:alice",
+    "host": "*",
+    "operation": "READ",
+    "permission": "ALLOW",
+}
 LOG_RETENTION = {"config": "log.retention.ms"}
 RECORD = {
     "partition_id": 0,
@@ -102,6 +124,25 @@ BODIES = (
     Body("PUT", f"{TOPIC}/configs/{{config}}", {"value": "1"}, 40002),
     Body("PUT", f"{CLUSTER}/brokers/{{broker}}/configs/{{config}}", {"value": "1"}, 40002, arguments=LOG_RETENTION),
     Body("PUT", f"{CLUSTER}/broker-configs/{{config}}", {"value": "1"}, 40002, arguments=LOG_RETENTION),
+    Body("POST", f"{CLUSTER}/acls", ACL, 40002, own_refusal="SECURITY_DISABLED"),
+    Body("PUT", "/tiered/v1/users/{user}", PASSWORD, 40002),
+    Body("POST", "/tiered/v1/quotas", QUOTAS, 40002),
+    Body("POST", "/tiered/v1/quotas", {"owner": {"ip": "127.0.0.1"}, "set": {"connection_creation_rate": 9}}, 40002),
+    Body("POST", "/tiered/v1/transactions/{transactional_id}/abort", {}, 40002, own_refusal="not found"),
+    Body(
+        "POST", f"{ACTS}/partitions/{{partition}}/transactions:abort", ABORT, 40002, own_refusal="no open transaction"
+    ),
+    Body("POST", f"{ACTS}/records:delete", {"offsets": [{"partition": 0, "offset": 1}], "validate_only": False}, 40002),
+    Body("POST", f"{ACTS}/records:delete", {"before_timestamp": 1}, 40002),
+    Body("POST", f"{ACTS}/compaction", {"validate_only": False}, 40002),
+    Body("POST", f"{ACTS}/elections", ELECTION, 40002),
+    Body("POST", f"{ACTS}/reassignments", {"partitions": [{"partition": 0, "replicas": [1]}]}, 40002),
+    Body(
+        "POST",
+        f"{ACTS}/reassignments",
+        {"partitions": [{"partition": 0, "replicas": None}], "validate_only": True},
+        40002,
+    ),
     Body("POST", "/tiered/v1/groups/{group}/offsets", {"to": "latest", "topics": ["t"], "validate_only": False}, 40002),
     Body("POST", "/tiered/v1/groups/{group}/offsets", {"to": "timestamp", "timestamp": 1}, 40002),
     Body("POST", "/tiered/v1/groups/{group}/offsets", {"offsets": [{**ONE, "offset": 0}]}, 40002),

@@ -19,14 +19,20 @@ CONFLICTS = frozenset((Code.NON_EMPTY_GROUP, Code.UNKNOWN_MEMBER_ID, Code.INVALI
 
 
 async def send_as_caller(
-    request: HttpRequest, message: Message, response_type: type[A], version: int, node_id: int | None = None
+    request: HttpRequest,
+    message: Message,
+    response_type: type[A],
+    version: int,
+    node_id: int | None = None,
+    wait_seconds: float = 0,
 ) -> A:
-    """Sends a request to a broker, without a number to this one, which passes changes on to the controller. Raises
-    `HttpError` 503 if the broker does not reply: the act may have happened."""
+    """Sends a request to a broker, without a number to this one, which passes changes on to the controller.
+    `wait_seconds` is how long the broker may take. Raises `HttpError` 503 if it does not reply: the act may have
+    happened."""
     broker = request.context.broker.settings.node_id if node_id is None else node_id
     try:
         return await request.context.remote_brokers.send_request(
-            broker, message, response_type, version, caller=request.caller
+            broker, message, response_type, version, wait_seconds, request.caller
         )
     except Unavailable as fault:
         raise HttpError(KAFKA_RETRIABLE_ERROR, f"broker {broker} does not reply: {fault}") from None

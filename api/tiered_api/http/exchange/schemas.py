@@ -94,6 +94,61 @@ TRANSACTION_GROUP = body_schema(
 )
 TRANSACTION = body_schema("", records=array(TRANSACTION_RECORD), consumer_group=_or_null(TRANSACTION_GROUP))
 
+# -- users, quotas, ACLs, hanging transactions -------------------------------------------------------------------------
+
+NOTHING = body_schema("")
+TRANSACTION_ABORT = body_schema("start_offset", start_offset=INTEGER, force=BOOLEAN)
+USER_PASSWORD = body_schema(
+    "mechanism password",
+    mechanism={"type": "string", "enum": ["SCRAM-SHA-256", "SCRAM-SHA-512"]},
+    password={"type": "string", "format": "password"},
+    iterations=INTEGER,
+)
+QUOTA_OWNER = body_schema("", user=TEXT_OR_NULL, client_id=TEXT_OR_NULL, ip=TEXT_OR_NULL)
+QUOTA_CHANGE = body_schema(
+    "owner",
+    owner={**QUOTA_OWNER, "description": "null stands for all that have no quota of their own"},
+    set={"type": "object", "additionalProperties": NUMBER},
+    remove=array(STRING),
+    validate_only=BOOLEAN,
+)
+ACL = body_schema(
+    "resource_type resource_name pattern_type principal host operation permission",
+    resource_type={
+        "type": "string",
+        "enum": ["TOPIC", "GROUP", "CLUSTER", "TRANSACTIONAL_ID", "DELEGATION_TOKEN", "USER"],
+    },
+    resource_name=STRING,
+    pattern_type={"type": "string", "enum": ["LITERAL", "PREFIXED"]},
+    principal=STRING,
+    host=STRING,
+    operation=STRING,
+    permission={"type": "string", "enum": ["ALLOW", "DENY"]},
+)
+
+# -- acts on topics ---------------------------------------------------------------------------------------------------
+
+PARTITION_OFFSET = body_schema("partition offset", partition=INTEGER, offset=INTEGER)
+RECORDS_DELETION = body_schema(
+    "",
+    offsets={**array(PARTITION_OFFSET), "description": "For each partition, its new first offset"},
+    before_timestamp={**INTEGER, "description": "Instead of offsets: milliseconds since 1970, for all partitions"},
+    validate_only=BOOLEAN,
+)
+COMPACTION = body_schema("", validate_only=BOOLEAN)
+ELECTION = body_schema(
+    "election_type",
+    election_type={"type": "string", "enum": ["PREFERRED", "UNCLEAN"]},
+    partitions={**array(INTEGER), "description": "Without it, all partitions"},
+    validate_only=BOOLEAN,
+)
+PARTITION_REPLICAS = body_schema(
+    "partition replicas",
+    partition=INTEGER,
+    replicas={**_or_null(array(INTEGER)), "description": "Broker ids, the preferred leader first; null cancels a move"},
+)
+REASSIGNMENT = body_schema("partitions", partitions=array(PARTITION_REPLICAS), validate_only=BOOLEAN)
+
 # -- groups -----------------------------------------------------------------------------------------------------------
 
 RESET_OFFSET = body_schema("topic partition offset", topic=STRING, partition=INTEGER, offset=INTEGER)
@@ -158,19 +213,28 @@ CONFIG_CHANGE = body_schema(
 CONFIG_CHANGES = body_schema("data", data=array(CONFIG_CHANGE), validate_only=BOOLEAN)
 
 BODIES: dict[str, Schema] = {
+    "Acl": ACL,
     "BatchV3": BATCH_V3,
+    "Compaction": COMPACTION,
     "ConfigChanges": CONFIG_CHANGES,
     "ConfigValue": CONFIG_VALUE,
     "ConsumerV2": CONSUMER_V2,
     "OffsetsToCommitV2": COMMIT_V2,
+    "Election": ELECTION,
+    "Nothing": NOTHING,
     "OffsetsReset": OFFSETS_RESET,
     "PartitionsV2": PARTITIONS_V2,
     "PositionsV2": POSITIONS_V2,
     "ProduceV2": PRODUCE_V2,
+    "Reassignment": REASSIGNMENT,
+    "QuotaChange": QUOTA_CHANGE,
     "RecordV3": RECORD_V3,
+    "RecordsDeletion": RECORDS_DELETION,
     "SubscriptionV2": SUBSCRIPTION_V2,
     "TopicCreation": TOPIC_CREATION,
     "TopicGrowth": TOPIC_GROWTH,
     "Transaction": TRANSACTION,
+    "TransactionAbort": TRANSACTION_ABORT,
+    "UserPassword": USER_PASSWORD,
 }
 """The bodies by their names in `/openapi.json`."""

@@ -171,6 +171,23 @@ SCHEMAS: dict[str, Schema] = {
         members=array({"type": "object"}),
         partitions=array({"type": "object"}),
     ),
+    "Transactions": object_schema(
+        "transactions left_out partial",
+        transactions=array({"type": "object"}),
+        left_out=INTEGER,
+        partial=BOOLEAN,
+    ),
+    "OpenTransactions": object_schema(
+        "topic transactions", topic=STRING, transactions=array({"type": "object"}), partitions_missing=INTEGER
+    ),
+    "Users": object_schema("users", users=array({"type": "object"})),
+    "Quotas": object_schema("quotas", quotas=array({"type": "object"})),
+    "TopicAct": object_schema(
+        "topic validate_only partitions",
+        topic=STRING,
+        validate_only=BOOLEAN,
+        partitions=array(object_schema("partition error", partition=INTEGER, error=TEXT_OR_NULL)),
+    ),
     "ResetOffsets": object_schema(
         "group again skipped partitions",
         group=STRING,

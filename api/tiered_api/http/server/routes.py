@@ -6,6 +6,15 @@ from aiohttp import web
 
 from tiered_api.http import operations
 from tiered_api.http.admin.groups import delete_group, reset_group_offsets
+from tiered_api.http.admin.quotas import alter_quotas, list_quotas
+from tiered_api.http.admin.topics import compact_topic, delete_records, elect_leaders, reassign_partitions
+from tiered_api.http.admin.transactions import (
+    abort_open_transaction,
+    abort_transactional_id,
+    list_open_transactions,
+    list_transactions,
+)
+from tiered_api.http.admin.users import delete_user, list_users, set_user_password
 from tiered_api.http.console.about import get_console
 from tiered_api.http.console.pages import FILE_TYPES, get_console_file, get_console_page, redirect_to_console
 from tiered_api.http.exchange import media_types
@@ -24,7 +33,7 @@ from tiered_api.http.transactions.commit import commit_transaction
 from tiered_api.http.v2 import consumers
 from tiered_api.http.v2 import produce as v2_produce
 from tiered_api.http.v2 import topics as v2
-from tiered_api.http.v3 import clusters, configs, groups, partitions, topics
+from tiered_api.http.v3 import acls, clusters, configs, groups, partitions, topics
 from tiered_api.http.v3 import produce as v3_produce
 
 CLUSTER = "/v3/clusters/{cluster}"
@@ -123,6 +132,13 @@ CONSOLE = (
     Route("GET", "/console/static/{file...}", get_console_file, response_types=FILE_TYPES),
 )
 
+TOPIC_ACTS = (
+    _send("POST", "/tiered/v1/topics/{topic}/records:delete", delete_records, "RecordsDeletion", "TopicAct"),
+    _send("POST", "/tiered/v1/topics/{topic}/compaction", compact_topic, "Compaction", "TopicAct"),
+    _send("POST", "/tiered/v1/topics/{topic}/elections", elect_leaders, "Election", "TopicAct"),
+    _send("POST", "/tiered/v1/topics/{topic}/reassignments", reassign_partitions, "Reassignment", "TopicAct"),
+)
+
 GROUP_OF_KAFKA = "/tiered/v1/groups/{group}"
 GROUPS = (
     _get(
@@ -136,7 +152,33 @@ GROUPS = (
     Route("DELETE", GROUP_OF_KAFKA, delete_group, status=204),
 )
 
-TRANSACTIONS = (_send("POST", "/tiered/v1/transactions", commit_transaction, "Transaction", "CommittedTransaction"),)
+TRANSACTIONS = (
+    _send("POST", "/tiered/v1/transactions", commit_transaction, "Transaction", "CommittedTransaction"),
+    _get("/tiered/v1/transactions", list_transactions, "Transactions"),
+    _send("POST", "/tiered/v1/transactions/{transactional_id}/abort", abort_transactional_id, "Nothing", status=204),
+    _get("/tiered/v1/topics/{topic}/transactions", list_open_transactions, "OpenTransactions"),
+    _send(
+        "POST",
+        "/tiered/v1/topics/{topic}/partitions/{partition}/transactions:abort",
+        abort_open_transaction,
+        "TransactionAbort",
+        status=204,
+    ),
+)
+
+ACCESS = (
+    _get("/tiered/v1/users", list_users, "Users"),
+    _send("PUT", "/tiered/v1/users/{user}", set_user_password, "UserPassword", status=204),
+    Route(
+        "DELETE",
+        "/tiered/v1/users/{user}",
+        delete_user,
+        status=204,
+        query=(Query("mechanism", "string", "Only the password of this mechanism"),),
+    ),
+    _get("/tiered/v1/quotas", list_quotas, "Quotas"),
+    _send("POST", "/tiered/v1/quotas", alter_quotas, "QuotaChange", status=204),
+)
 
 V2 = (
     _v2("GET", "/", v2.root, "Object"),
@@ -193,10 +235,22 @@ V2_CONSUMERS = (
     _consumer("POST", f"{CONSUMER}/positions/end", consumers.seek_to_end, "PartitionsV2"),
 )
 
+ACL_FILTER = (
+    Query("resource_type", "string", "TOPIC, GROUP, CLUSTER, ... or ANY"),
+    Query("resource_name", "string", "The name of the resource"),
+    Query("pattern_type", "string", "LITERAL, PREFIXED, MATCH or ANY"),
+    Query("principal", "string", "The principal, such as User:alice"),
+    Query("host", "string", "The address of the client, or *"),
+    Query("operation", "string", "READ, WRITE, ... or ANY"),
+    Query("permission", "string", "ALLOW, DENY or ANY"),
+)
+
 V3_CLUSTER = (
     _get("/v3/clusters", clusters.list_clusters, "List"),
     _get(CLUSTER, clusters.get_cluster, "Object"),
-    _get(f"{CLUSTER}/acls", clusters.list_acls, "List"),
+    _get(f"{CLUSTER}/acls", acls.list_acls, "List", ACL_FILTER),
+    _send("POST", f"{CLUSTER}/acls", acls.create_acl, "Acl", "Object", 201),
+    Route("DELETE", f"{CLUSTER}/acls", acls.delete_acls, query=ACL_FILTER, response_schema="List"),
     _get(f"{CLUSTER}/brokers", clusters.list_brokers, "List"),
     _get(f"{CLUSTER}/brokers/{{broker}}", clusters.get_broker, "Object"),
     _get(f"{CLUSTER}/brokers/{{broker}}/partition-replicas", clusters.list_broker_replicas, "List"),
@@ -270,8 +324,10 @@ ROUTES = (
     *OVERVIEW,
     *CONSOLE,
     *RECORDS,
+    *TOPIC_ACTS,
     *GROUPS,
     *TRANSACTIONS,
+    *ACCESS,
     *V2,
     *V2_CONSUMERS,
     *V3_CLUSTER,

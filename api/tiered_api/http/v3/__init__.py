@@ -3,6 +3,7 @@
 May import: as http
 
 ~ clusters         the cluster and its brokers
+~ acls             ACLs: list, add, remove
 ~ topics           topics: list, create, describe, add partitions, delete
 ~ partitions       partitions, their offsets and their replicas
 ~ configs          settings of topics and brokers

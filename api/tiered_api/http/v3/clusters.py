@@ -37,12 +37,6 @@ async def get_cluster(request: HttpRequest) -> web.StreamResponse:
     return json_response(cluster_shape(request))
 
 
-async def list_acls(request: HttpRequest) -> web.StreamResponse:
-    """Lists no ACLs: DescribeAcls of the Kafka protocol does."""
-    check_cluster(request)
-    return await short_list_response(request, "KafkaAcl", [])
-
-
 def broker_of_path(request: HttpRequest) -> BrokerImage:
     """Returns the broker that the path names. Raises `HttpError` 404 if there is none."""
     number = request.path_number("broker")
