@@ -67,7 +67,8 @@ export function Act({ label, title = label, fields = [], plan, command, confirm,
   };
   if (!about || about.read_only) return null;
   const text = found && command?.(values, found);
-  return html`<button type="button" disabled=${disabled} onClick=${open}>${label}</button>
+  // One element around both: two of them without it would end up elsewhere in a table that comes later.
+  return html`<span class="opens"><button type="button" disabled=${disabled} onClick=${open}>${label}</button>
     <dialog ref=${box} aria-label=${title} onClose=${closed}>
       <form class="act" onSubmit=${act}>
         <h2>${title}</h2>
@@ -87,5 +88,5 @@ export function Act({ label, title = label, fields = [], plan, command, confirm,
             : html`<button type="submit" disabled=${busy}>What will change?</button>`)}
           <button type="button" onClick=${() => box.current.close()}>${done ? "Close" : "Cancel"}</button>
         </div>
-      </form></dialog>`;
+      </form></dialog></span>`;
 }

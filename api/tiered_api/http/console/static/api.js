@@ -4,6 +4,7 @@ import { useEffect, useState } from "./vendor/htm-preact-3.1.1.js";
 export const POLL_SECONDS = 2;
 const REPLY_SECONDS = 20;
 const SLACK_MS = 100;
+const ACT_SECONDS = 40;
 
 // An error as the interface states it. `status` is 0 when no reply came.
 export class ApiError extends Error {
@@ -36,7 +37,7 @@ export async function request(path, { method = "GET", body, accept = "applicatio
   let reply;
   let text;
   try {
-    const limit = AbortSignal.timeout(REPLY_SECONDS * 1000);
+    const limit = AbortSignal.timeout((method === "GET" ? REPLY_SECONDS : ACT_SECONDS) * 1000);
     const either = signal ? AbortSignal.any([signal, limit]) : limit;
     reply = await fetch(path, { method, headers, signal: either, body: body === undefined ? undefined : JSON.stringify(body) });
     text = await reply.text();

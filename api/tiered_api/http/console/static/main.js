@@ -1,12 +1,15 @@
 // The console: addresses, the frame of all pages, and the page of an address.
 import { html, render, useEffect, useState } from "./vendor/htm-preact-3.1.1.js";
 import { rememberBrokers, useAbout, useCluster, usePoll } from "./api.js";
+import { AccessPage } from "./access.js";
 import { ClusterPage } from "./cluster.js";
 import { GroupPage, GroupsPage } from "./groups.js";
 import { MessagesPage } from "./messages.js";
+import { AuditPage, MovesPage, SettingsPage } from "./operations.js";
 import { ErrorBox } from "./parts.js";
 import { TopicPage } from "./topic.js";
 import { TopicsPage } from "./topics.js";
+import { TransactionsPage } from "./transactions.js";
 
 const ROOT = "/console/";
 const BROKERS_SECONDS = 30;
@@ -19,12 +22,22 @@ const PAGES = [
   ["topics/:topic/messages", MessagesPage],
   ["groups", GroupsPage],
   ["groups/:group", GroupPage],
+  ["transactions", TransactionsPage],
+  ["access", AccessPage],
+  ["settings", SettingsPage],
+  ["moves", MovesPage],
+  ["audit", AuditPage],
 ];
 
 const MENU = [
   ["", "Cluster"],
   ["topics", "Topics"],
   ["groups", "Groups"],
+  ["transactions", "Transactions"],
+  ["access", "Access"],
+  ["settings", "Settings"],
+  ["moves", "Moves"],
+  ["audit", "Audit"],
 ];
 
 export function findPage(path) {

@@ -74,6 +74,7 @@ export function Table({ rows, columns, name, empty }) {
     </tbody></table></div>`;
 }
 
+// One element in each state: where a component shrinks to nothing, Preact puts what comes next before its siblings.
 export function Loading({ state }) {
-  return state.error ? html`<${ErrorBox} error=${state.error} />` : state.value ? null : html`<p class="dim" role="status">Loading …</p>`;
+  return html`<div>${state.error ? html`<${ErrorBox} error=${state.error} />` : !state.value && html`<p class="dim" role="status">Loading …</p>`}</div>`;
 }

@@ -1,6 +1,7 @@
 // One topic: the tiers of its partitions, its settings, its groups.
 import { html, useState } from "./vendor/htm-preact-3.1.1.js";
 import { useAbout, usePoll } from "./api.js";
+import { SetTopicConfig, TopicActs } from "./topic_acts.js";
 import { bytes, number } from "./format.js";
 import { Loading, Table, Title, useAddress } from "./parts.js";
 import { SegmentPanel } from "./segments.js";
@@ -41,14 +42,18 @@ function Tiers({ topic, storage, groups, view, change, messages }) {
 }
 
 function Settings({ cluster, topic }) {
-  const configs = usePoll(cluster && `/v3/clusters/${cluster}/topics/${encodeURIComponent(topic)}/configs`, 0);
+  const configs = usePoll(cluster && `/v3/clusters/${cluster}/topics/${encodeURIComponent(topic)}/configs`, 5);
+  const [view, change] = useAddress({ setting: "" });
   const columns = [
     ["name", "Setting", (each) => html`<code>${each.name}</code>`],
     ["value", "Value", (each) => html`<code>${each.value ?? "hidden"}</code>`],
     ["source", "From", (each) => each.source.toLowerCase().replaceAll("_", " ")],
+    ["act", "", (each) => !each.is_read_only && html`<${SetTopicConfig} cluster=${cluster} topic=${topic} config=${each} />`],
   ];
+  const rows = (configs.value?.data ?? []).filter((each) => each.name.includes(view.setting));
   return html`<${Loading} state=${configs} />
-    ${configs.value && html`<${Table} name="Settings" rows=${configs.value.data} columns=${columns} />`}`;
+    <div class="tools"><label>Search <input type="search" value=${view.setting} onInput=${(event) => change({ setting: event.target.value })} /></label></div>
+    ${configs.value && html`<${Table} name="Settings" rows=${rows} columns=${columns} />`}`;
 }
 
 function Groups({ groups }) {
@@ -78,7 +83,12 @@ export function TopicPage({ topic, cluster }) {
     <div class="tabs" role="tablist">${TABS.map(([name, words]) => html`
       <button role="tab" aria-selected=${view.tab === name} onClick=${() => change({ tab: name })}>${words}</button>`)}</div>
     <${Loading} state=${storage} />
+<<<<<<< HEAD
     ${view.tab === "" && storage.value && html`<${Tiers} topic=${topic} storage=${storage.value} groups=${found} view=${view} change=${change} messages=${about?.messages} />`}
+=======
+    ${storage.value && html`<${TopicActs} topic=${topic} cluster=${cluster} storage=${storage.value} groups=${found} />`}
+    ${view.tab === "" && storage.value && html`<${Tiers} topic=${topic} storage=${storage.value} groups=${found} view=${view} change=${change} messages=${about?.messages ?? true} />`}
+>>>>>>> 5e06cac1 (console: add acts on topics, and pages of operators with their acts)
     ${view.tab === "groups" && (groups.value ? html`<${Groups} groups=${found} />` : html`<${Loading} state=${groups} />`)}
     ${view.tab === "settings" && html`<${Settings} cluster=${cluster} topic=${topic} />`}`;
 }

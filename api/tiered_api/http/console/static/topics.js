@@ -1,6 +1,7 @@
 // All topics that the caller may describe.
 import { html } from "./vendor/htm-preact-3.1.1.js";
 import { usePoll } from "./api.js";
+import { CreateTopic } from "./topic_acts.js";
 import { number, plural } from "./format.js";
 import { Loading, Table, Title, useAddress } from "./parts.js";
 
@@ -12,12 +13,12 @@ const COLUMNS = [
   ["leaderless", "Lack a leader", (each) => (each.leaderless ? html`<span class="state away">${each.leaderless}</span>` : 0), true],
 ];
 
-export function TopicsPage() {
+export function TopicsPage({ cluster }) {
   const topics = usePoll("/tiered/v1/topics", 10);
   const [view, change] = useAddress({ search: "", internal: "" });
   const wanted = view.search.toLowerCase();
   const rows = (topics.value?.topics ?? []).filter((each) => (view.internal || !each.is_internal) && each.name.toLowerCase().includes(wanted));
-  return html`<${Title} words="Topics"><span class="dim">${topics.value && plural(rows.length, "topic")}</span><//>
+  return html`<${Title} words="Topics"><span class="dim">${topics.value && plural(rows.length, "topic")}</span>${cluster && html`<${CreateTopic} cluster=${cluster} />`}<//>
     <div class="tools">
       <label>Search <input type="search" value=${view.search} onInput=${(event) => change({ search: event.target.value })} /></label>
       <label><input type="checkbox" checked=${!!view.internal} onChange=${(event) => change({ internal: event.target.checked ? "1" : "" })} /> internal topics</label>

@@ -1,0 +1,191 @@
+// Access: the ACLs, the users that log in with SCRAM, and the quotas. Secrets are never shown.
+import { html } from "./vendor/htm-preact-3.1.1.js";
+import { Act, tiered } from "./act.js";
+import { request, useAbout, usePoll } from "./api.js";
+import { number, plural } from "./format.js";
+import { Loading, Table, Title, useAddress } from "./parts.js";
+
+const OPERATIONS = {
+  TOPIC: ["READ", "WRITE", "CREATE", "DELETE", "ALTER", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS", "ALL"],
+  GROUP: ["READ", "DELETE", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS", "ALL"],
+  CLUSTER: ["CREATE", "ALTER", "DESCRIBE", "CLUSTER_ACTION", "IDEMPOTENT_WRITE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS", "ALL"],
+  TRANSACTIONAL_ID: ["WRITE", "DESCRIBE", "TWO_PHASE_COMMIT", "ALL"],
+};
+const OPTIONS = { TOPIC: "--topic", GROUP: "--group", TRANSACTIONAL_ID: "--transactional-id", DELEGATION_TOKEN: "--delegation-token", USER: "--user-principal" };
+const MECHANISMS = [["SCRAM-SHA-512", "SCRAM-SHA-512"], ["SCRAM-SHA-256", "SCRAM-SHA-256"]];
+const words = (text) => text.toLowerCase().replaceAll("_", " ");
+
+function aclCommand(verb, acl) {
+  const resource = acl.resource_type === "CLUSTER" ? ["--cluster"] : [OPTIONS[acl.resource_type], acl.resource_name];
+  const pattern = acl.pattern_type === "PREFIXED" || verb === "remove" ? ["--resource-pattern-type", acl.pattern_type.toLowerCase()] : [];
+  const host = acl.host === "*" && verb === "add" ? [] : ["--host", acl.host];
+  return tiered("acl", verb, ...resource, ...pattern, acl.permission === "ALLOW" ? "--allow-principal" : "--deny-principal", acl.principal, ...host, "--operation", acl.operation);
+}
+
+const sentence = (acl) => `${acl.principal} ${acl.permission === "ALLOW" ? "may" : "may not"} ${words(acl.operation)} ${acl.resource_type === "CLUSTER" ? "the cluster" : `${acl.pattern_type === "PREFIXED" ? `each ${words(acl.resource_type)} whose name begins with` : `the ${words(acl.resource_type)}`} ${acl.resource_name}`}, from ${acl.host === "*" ? "any address" : acl.host}.`;
+
+function AddAcl({ path }) {
+  const kinds = Object.keys(OPERATIONS);
+  const fields = [
+    { name: "principal", label: "Principal", required: true, placeholder: "User:alice" },
+    { name: "permission", label: "Effect", options: [["ALLOW", "allow"], ["DENY", "deny"]] },
+    { name: "resource_type", label: "Resource", options: kinds.map((each) => [each, words(each)]) },
+    { name: "resource_name", label: "Name (* for all)", required: true, shown: (values) => values.resource_type !== "CLUSTER" },
+    { name: "pattern_type", label: "The name is", options: [["LITERAL", "the whole name"], ["PREFIXED", "the beginning of names"]], shown: (values) => values.resource_type !== "CLUSTER" },
+    ...kinds.map((kind) => ({ name: "operation", label: "Operation", options: OPERATIONS[kind].map((each) => [each, words(each)]), shown: (values) => values.resource_type === kind })),
+    { name: "host", label: "Address of the client (* for all)", value: "*", required: true },
+  ];
+  const acl = (values) => ({
+    ...values,
+    resource_name: values.resource_type === "CLUSTER" ? "kafka-cluster" : values.resource_name,
+    pattern_type: values.resource_type === "CLUSTER" ? "LITERAL" : values.pattern_type,
+    operation: OPERATIONS[values.resource_type].includes(values.operation) ? values.operation : OPERATIONS[values.resource_type][0],
+  });
+  const plan = async (values) => ({ facts: [sentence(acl(values))] });
+  const perform = async (values) => {
+    await request(path, { method: "POST", body: acl(values) });
+    return "The ACL is in force.";
+  };
+  return html`<${Act} label="Add an ACL" fields=${fields} plan=${plan} command=${(values) => aclCommand("add", acl(values))} perform=${perform} />`;
+}
+
+function RemoveAcl({ path, acl }) {
+  const chosen = Object.fromEntries(["resource_type", "resource_name", "pattern_type", "principal", "host", "operation", "permission"].map((name) => [name, acl[name]]));
+  const plan = async () => ({ facts: [`This is no longer so: ${sentence(acl)}`, acl.permission === "ALLOW" ? "Requests that need it are refused at once." : "Requests that it refused may be served at once."] });
+  const perform = async () => {
+    const gone = await request(`${path}?${new URLSearchParams(chosen)}`, { method: "DELETE" });
+    return `${plural(gone.data.length, "ACL")} removed.`;
+  };
+  return html`<${Act} label="Remove" title="Remove an ACL" plan=${plan} confirm=${acl.principal} command=${() => aclCommand("remove", acl)} perform=${perform} />`;
+}
+
+function Acls({ cluster }) {
+  const [view, change] = useAddress({ tab: "", search: "" });
+  const path = `/v3/clusters/${cluster}/acls`;
+  const about = useAbout();
+  const acls = usePoll(cluster && about?.has_authorizer ? path : null, 5);
+  if (about && !about.has_authorizer) return html`<p class="verdict">The cluster has no ACLs: everybody may do everything. <code>authorizer.class.name</code> turns them on.</p>`;
+  const wanted = view.search.toLowerCase();
+  const rows = (acls.value?.data ?? []).filter((each) => `${each.principal} ${each.resource_name}`.toLowerCase().includes(wanted));
+  const columns = [
+    ["principal", "Principal"],
+    ["permission", "Effect", (each) => html`<span class=${`state ${each.permission === "ALLOW" ? "live" : "fenced"}`}>${words(each.permission)}</span>`],
+    ["operation", "Operation", (each) => words(each.operation)],
+    ["resource_type", "Resource", (each) => words(each.resource_type)],
+    ["resource_name", "Name", (each) => html`<code>${each.resource_name}${each.pattern_type === "PREFIXED" ? "…" : ""}</code>`],
+    ["host", "From"],
+    ["act", "", (each) => html`<${RemoveAcl} path=${path} acl=${each} />`],
+  ];
+  return html`<div class="tools"><label>Search <input type="search" value=${view.search} onInput=${(event) => change({ search: event.target.value })} /></label>
+      ${cluster && html`<${AddAcl} path=${path} />`}<span class="dim">${acls.value && plural(rows.length, "ACL")}</span></div>
+    <${Loading} state=${acls} />
+    ${acls.value && html`<${Table} name="ACLs" rows=${rows} columns=${columns} empty=${view.search ? "No ACL has this." : "There are no ACLs: only super users may do anything."} />`}`;
+}
+
+function SetPassword({ user }) {
+  const fields = [
+    ...(user ? [] : [{ name: "user", label: "User", required: true, maxlength: 249 }]),
+    { name: "mechanism", label: "Mechanism", options: MECHANISMS },
+    { name: "password", label: "Password", type: "password", required: true, maxlength: 1024 },
+    { name: "again", label: "Once more", type: "password", required: true, maxlength: 1024 },
+  ];
+  const plan = async (values) => {
+    const clear = location.protocol === "http:" && !["localhost", "127.0.0.1", "[::1]"].includes(location.hostname);
+    const blocked = values.password === values.again ? null : "The two passwords differ.";
+    const facts = [user ? `The old password of ${user} for ${values.mechanism} ends at once.` : `${values.user} can log in with ${values.mechanism}, and has no rights until an ACL gives them.`];
+    if (clear) facts.push("This page has no TLS: others on the network can read the password.");
+    return { facts, blocked };
+  };
+  const perform = async (values) => {
+    const name = user ?? values.user;
+    await request(`/tiered/v1/users/${encodeURIComponent(name)}`, { method: "PUT", body: { mechanism: values.mechanism, password: values.password } });
+    return `The password of ${name} is set.`;
+  };
+  const command = (values) => tiered("user", user ? "alter" : "add", user ?? values.user, "--mechanism", values.mechanism);
+  return html`<${Act} label=${user ? "Change password" : "Add a user"} title=${user ? `Change the password of ${user}` : "Add a user"} fields=${fields} plan=${plan} command=${command} perform=${perform} />`;
+}
+
+function RemoveUser({ user }) {
+  const plan = async () => ({ facts: [`${user} cannot log in any more. Connections that are open end at their next login.`, "The ACLs and quotas that name the user stay."] });
+  const perform = async () => {
+    await request(`/tiered/v1/users/${encodeURIComponent(user)}`, { method: "DELETE" });
+    return `User ${user} is removed.`;
+  };
+  return html`<${Act} label="Remove" title=${`Remove the user ${user}`} plan=${plan} confirm=${user} command=${() => tiered("user", "remove", user)} perform=${perform} />`;
+}
+
+function Users() {
+  const users = usePoll("/tiered/v1/users", 5);
+  const columns = [
+    ["user", "User"],
+    ["mechanisms", "Logs in with", (each) => each.mechanisms.map((way) => `${way.mechanism}, ${number(way.iterations)} iterations`).join("; ")],
+    ["act", "", (each) => html`<${SetPassword} user=${each.user} /> <${RemoveUser} user=${each.user} />`],
+  ];
+  return html`<div class="tools"><${SetPassword} /><span class="dim">${users.value && plural(users.value.users.length, "user")}</span></div>
+    <${Loading} state=${users} />
+    ${users.value && html`<${Table} name="Users" rows=${users.value.users} columns=${columns} empty="No user has a password for SCRAM." />`}`;
+}
+
+const QUOTAS = ["producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate", "connection_creation_rate"];
+const PARTS = { user: "--user", client_id: "--client-id", ip: "--ip" };
+const ownerWords = (owner) => Object.entries(owner).map(([kind, name]) => `${kind.replace("_", " ")} ${name ?? "(each without its own)"}`).join(", ");
+const ownerOptions = (owner) => Object.entries(owner).flatMap(([kind, name]) => (name === null ? [`--default-${PARTS[kind].slice(2)}`] : [PARTS[kind], name]));
+
+function SetQuota() {
+  const fields = [
+    { name: "kind", label: "For", options: [["user", "a user"], ["client_id", "a client id"], ["ip", "an address"]] },
+    { name: "name", label: "Name (empty: each without a quota of its own)" },
+    { name: "quota", label: "Quota", options: [...QUOTAS.map((each) => [each, each]), ["other", "another one"]] },
+    { name: "other", label: "Its name", required: true, shown: (values) => values.quota === "other" },
+    { name: "value", label: "Value", type: "number", step: "any", min: 0, required: true },
+  ];
+  const body = (values, only) => ({ owner: { [values.kind]: values.name || null }, set: { [values.quota === "other" ? values.other : values.quota]: Number(values.value) }, validate_only: only });
+  const plan = async (values) => {
+    const wanted = body(values, true);
+    await request("/tiered/v1/quotas", { method: "POST", body: wanted });
+    return { facts: [`${ownerWords(wanted.owner)}: ${Object.entries(wanted.set).map(([key, value]) => `${key} ${number(value)}`)} on each broker.`, "Clients above it are slowed down, not refused."] };
+  };
+  const perform = async (values) => {
+    await request("/tiered/v1/quotas", { method: "POST", body: body(values, false) });
+    return "The quota is in force.";
+  };
+  const command = (values) => {
+    const wanted = body(values, false);
+    return tiered("quota", "set", ...ownerOptions(wanted.owner), ...Object.entries(wanted.set).map(([key, value]) => `${key}=${value}`));
+  };
+  return html`<${Act} label="Set a quota" fields=${fields} plan=${plan} command=${command} perform=${perform} />`;
+}
+
+function RemoveQuota({ row }) {
+  const plan = async () => ({ facts: [`${ownerWords(row.owner)}: ${row.quota} of ${number(row.value)} ends at once.`] });
+  const perform = async () => {
+    await request("/tiered/v1/quotas", { method: "POST", body: { owner: row.owner, remove: [row.quota] } });
+    return "The quota is removed.";
+  };
+  return html`<${Act} label="Remove" title="Remove a quota" plan=${plan} command=${() => tiered("quota", "remove", ...ownerOptions(row.owner), row.quota)} perform=${perform} />`;
+}
+
+function Quotas() {
+  const quotas = usePoll("/tiered/v1/quotas", 5);
+  const rows = (quotas.value?.quotas ?? []).flatMap((each) => Object.entries(each.quotas).map(([quota, value]) => ({ owner: each.owner, quota, value })));
+  const columns = [
+    ["owner", "For", (each) => ownerWords(each.owner)],
+    ["quota", "Quota", (each) => html`<code>${each.quota}</code>`],
+    ["value", "Value", (each) => number(each.value), true],
+    ["act", "", (each) => html`<${RemoveQuota} row=${each} />`],
+  ];
+  return html`<div class="tools"><${SetQuota} /><span class="dim">${quotas.value && plural(rows.length, "quota")}</span></div>
+    <${Loading} state=${quotas} />
+    ${quotas.value && html`<${Table} name="Quotas" rows=${rows} columns=${columns} empty="There are no quotas." />`}`;
+}
+
+const TABS = [["", "ACLs", Acls], ["users", "Users", Users], ["quotas", "Quotas", Quotas]];
+
+export function AccessPage({ cluster }) {
+  const [view, change] = useAddress({ tab: "" });
+  const [, , Shown] = TABS.find(([name]) => name === view.tab) ?? TABS[0];
+  return html`<${Title} words="Access" />
+    <div class="tabs" role="tablist">${TABS.map(([name, label]) => html`
+      <button role="tab" aria-selected=${view.tab === name} onClick=${() => change({ tab: name, search: "" })}>${label}</button>`)}</div>
+    <${Shown} cluster=${cluster} />`;
+}

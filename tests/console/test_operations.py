@@ -1,0 +1,270 @@
+"""Tests of the pages for operators in a browser: transactions, access, settings, moves and audit, with an act on each,
+a login with few rights, a read-only console, and a page of another site."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from urllib.request import urlopen
+
+import confluent_kafka
+import pytest
+
+from tests.console.site import MARKUP, Site
+from tests.console.test_group_acts import open_act
+from tests.console.test_topic_acts import PREVIEW, confirm
+from tests.e2e.serving import SECONDS
+from tests.e2e.test_up import start_up
+from tiered.config.settings import STANDARD_AUTHORIZER
+
+ODD_USER = "User:<img src=x onerror=globalThis.owned=1>"
+SECURED = {
+    "authorizer.class.name": STANDARD_AUTHORIZER,
+    "super.users": "User:ANONYMOUS;User:admin",
+    "tiered.audit.topic": "audit",
+}
+
+
+@pytest.fixture(scope="module")
+def secured(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A broker with ACLs and an audit topic, beside the cluster whose browser it uses."""
+    options = [word for name, value in SECURED.items() for word in ("-c", f"{name}={value}")]
+    with start_up(tmp_path_factory.mktemp("secured") / "data", 1, *options) as up:
+        made = Site(up, site.browser)
+        made.tiered("topic", "create", "audit")
+        made.tiered("topic", "create", "orders")
+        yield made
+
+
+def test_acl_is_added_told_as_a_sentence_and_removed(secured: Site) -> None:
+    with secured.page("access") as page:
+        dialog = open_act(page, "Add an ACL")
+        dialog.get_by_label("Principal").fill(ODD_USER)
+        dialog.get_by_label("Name (* for all)").fill("orders")
+        dialog.get_by_label("Operation").select_option("WRITE")
+        dialog.get_by_role("button", name=PREVIEW).click()
+        dialog.get_by_text(f"{ODD_USER} may write the topic orders, from any address.").wait_for()
+        assert "tiered acl add --topic orders --allow-principal" in (dialog.locator("pre").text_content() or "")
+        dialog.get_by_role("button", name="Add an ACL").click()
+        dialog.get_by_text("The ACL is in force.").wait_for()
+        dialog.get_by_role("button", name="Close").click()
+        row = page.get_by_role("row").filter(has=page.get_by_text(ODD_USER))
+        row.wait_for()
+        assert ODD_USER in secured.tiered("acl", "list")
+        row.get_by_role("button", name="Remove").click()
+        dialog = page.get_by_role("dialog")
+        confirm(dialog, ODD_USER, "Remove")
+        dialog.get_by_text("1 ACL removed.").wait_for()
+        dialog.get_by_role("button", name="Close").click()
+        page.get_by_text("There are no ACLs").wait_for()
+
+
+def test_user_is_added_and_removed_and_its_password_never_shown(secured: Site) -> None:
+    with secured.page("access?tab=users") as page:
+        dialog = open_act(page, "Add a user")
+        dialog.get_by_label("User", exact=True).fill("carol")
+        dialog.get_by_label("Password").fill("not to be shown")
+        dialog.get_by_label("Once more").fill("another")
+        dialog.get_by_role("button", name=PREVIEW).click()
+        dialog.get_by_text("The two passwords differ.").wait_for()
+        dialog.get_by_label("Once more").fill("not to be shown")
+        dialog.get_by_role("button", name=PREVIEW).click()
+        dialog.get_by_role("button", name="Add a user").click()
+        dialog.get_by_text("The password of carol is set.").wait_for()
+        dialog.get_by_role("button", name="Close").click()
+        row = page.get_by_role("row").filter(has=page.get_by_text("carol"))
+        row.get_by_text("SCRAM-SHA-512, 4,096 iterations").wait_for()
+        assert "not to be shown" not in page.content()
+        row.get_by_role("button", name="Remove").click()
+        confirm(page.locator("dialog[open]"), "carol", "Remove")
+        page.get_by_text("User carol is removed.").wait_for()
+    assert "carol" not in secured.tiered("user", "list")
+
+
+def test_quota_is_set_and_removed(secured: Site) -> None:
+    with secured.page("access?tab=quotas") as page:
+        dialog = open_act(page, "Set a quota")
+        dialog.get_by_label("Name (empty").fill("alice")
+        dialog.get_by_label("Value").fill("1048576")
+        dialog.get_by_role("button", name=PREVIEW).click()
+        dialog.get_by_text("user alice: producer_byte_rate 1,048,576 on each broker.").wait_for()
+        dialog.get_by_role("button", name="Set a quota").click()
+        dialog.get_by_text("The quota is in force.").wait_for()
+        dialog.get_by_role("button", name="Close").click()
+        page.get_by_role("row").filter(has=page.get_by_text("user alice")).get_by_role("button").click()
+        dialog = page.locator("dialog[open]")
+        dialog.get_by_text("producer_byte_rate of 1,048,576 ends at once.").wait_for()
+        dialog.get_by_role("button", name="Remove").click()
+        dialog.get_by_text("The quota is removed.").wait_for()
+
+
+def test_setting_of_a_broker_is_changed(secured: Site) -> None:
+    with secured.page("settings?search=log.retention.ms") as page:
+        row = page.get_by_role("row").filter(has=page.get_by_text("log.retention.ms", exact=True))
+        row.get_by_role("button", name="Change").click()
+        dialog = page.locator("dialog[open]")
+        dialog.get_by_label("log.retention.ms:").fill("86400000")
+        dialog.get_by_role("button", name=PREVIEW).click()
+        dialog.get_by_text("Then it is 86400000.").wait_for()
+        dialog.get_by_role("button", name="Change").click()
+        dialog.get_by_text("log.retention.ms is changed.").wait_for()
+        dialog.get_by_role("button", name="Close").click()
+        row.get_by_text("86400000").wait_for()
+
+
+def test_audit_answers_who_deleted_a_topic(secured: Site) -> None:
+    secured.tiered("topic", "create", "doomed")
+    secured.tiered("topic", "delete", "doomed")
+    deadline = time.monotonic() + SECONDS
+    with secured.page("audit?resource=doomed") as page:
+        row = page.get_by_role("row").filter(has=page.get_by_text("DELETE"))
+        while not row.count() and time.monotonic() < deadline:  # the lines come within a second
+            page.get_by_role("button", name="Read again").click()
+            page.wait_for_timeout(500)
+        assert "User:ANONYMOUS" in (row.text_content() or "") and "doomed" in (row.text_content() or "")
+
+
+def test_open_transaction_is_shown_and_aborted(site: Site) -> None:
+    name = f"id {MARKUP}"
+    producer = confluent_kafka.Producer({"bootstrap.servers": ",".join(site.cluster.kafka), "transactional.id": name})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce("empty", "open")
+    producer.flush(60)
+    with site.page("transactions?topic=empty") as page:
+        page.get_by_role("table", name="Open transactions").get_by_text("open").wait_for()
+        row = page.get_by_role("table", name="Transactions").get_by_role("row").filter(has=page.get_by_text(name))
+        row.get_by_text("Ongoing").wait_for()
+        row.get_by_role("button", name="Abort").click()
+        dialog = page.locator("dialog[open]")
+        dialog.get_by_text("Its producer is fenced").wait_for()
+        confirm(dialog, name, "Abort")
+        dialog.get_by_text("The transaction is aborted.").wait_for()
+    with pytest.raises(confluent_kafka.KafkaException):
+        producer.commit_transaction(30)
+
+
+def test_moves_are_listed_and_none_is_said(site: Site) -> None:
+    with site.page("moves") as page:
+        page.get_by_text("No partition moves.").wait_for()
+
+
+@pytest.mark.parametrize("path", ["transactions", "access", "access?tab=users", "settings", "moves", "audit"])
+def test_heading_comes_first_on_each_page_of_operators(secured: Site, path: str) -> None:
+    """Preact once put a table above the heading."""
+    with secured.page(path) as page:
+        page.get_by_role("heading", level=1).wait_for()
+        page.locator("main table, main p").first.wait_for()
+        assert page.evaluate("document.querySelector('main').firstElementChild.className") == "title"
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than its window"
+
+
+@pytest.fixture(scope="module")
+def guarded(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A read-only broker with logins: `admin` may do everything, `guest` may describe one topic."""
+    options = [
+        *("-c", f"authorizer.class.name={STANDARD_AUTHORIZER}", "-c", "super.users=User:ANONYMOUS;User:admin"),
+        *("-c", "authentication.method=BASIC", "-c", "tiered.console.read.only=true"),
+    ]
+    with start_up(tmp_path_factory.mktemp("guarded") / "data", 1, *options) as up:
+        made = Site(up, site.browser)
+        for user in ("admin", "guest"):
+            password = tmp_path_factory.mktemp("password") / "file"
+            password.write_text("secret\n")
+            made.tiered("user", "add", user, "--password-file", str(password), "--force")
+        made.tiered("topic", "create", "orders", "secrets")
+        made.tiered("acl", "add", "--topic", "orders", "--allow-principal", "User:guest", "--operation", "Describe")
+        yield made
+
+
+def test_login_with_few_rights_sees_what_it_lacks_and_no_empty_list(guarded: Site) -> None:
+    context = guarded.browser.new_context(http_credentials={"username": "guest", "password": "secret"})
+    page = context.new_page()
+    for path, words in (
+        ("topics", "orders"),
+        ("access", "You lack a right"),
+        ("access?tab=users", "You lack a right"),
+        ("access?tab=quotas", "You lack a right"),
+        ("settings?all=1", "You lack a right"),
+        ("moves", "You lack a right"),
+        ("transactions", "You may not describe all transactional ids"),
+        ("audit", "There is no audit topic that you may see"),
+        ("topics/secrets", "You lack a right"),
+    ):
+        page.goto(f"{guarded.urls[0]}/console/{path}")
+        page.get_by_text(words).first.wait_for()
+        page.get_by_text("User:guest").first.wait_for()
+        assert path == "topics/secrets" or page.get_by_text("secrets").count() == 0
+    context.close()
+
+
+def test_read_only_console_shows_no_act_and_the_broker_refuses_one(guarded: Site) -> None:
+    context = guarded.browser.new_context(http_credentials={"username": "admin", "password": "secret"})
+    page = context.new_page()
+    page.goto(f"{guarded.urls[0]}/console/topics/orders")
+    page.get_by_text("read-only").wait_for()
+    page.get_by_text("Partition 0").wait_for()
+    for label in ("Delete topic", "Delete records", "Move", "Add partitions"):
+        assert page.get_by_role("button", name=label, exact=True).count() == 0
+    script = """async () => {
+        const clusters = await (await fetch("/v3/clusters")).json();
+        const path = `/v3/clusters/${clusters.data[0].cluster_id}/topics/orders`;
+        return (await fetch(path, { method: "DELETE" })).status;
+    }"""
+    assert page.evaluate(script) == 403
+    assert "orders" in guarded.tiered("topic", "list")
+    context.close()
+
+
+def test_page_of_another_site_deletes_nothing_with_a_login_that_is_kept(guarded: Site, tmp_path: Path) -> None:
+    cluster = _cluster_of(guarded)
+    target = f"{guarded.urls[0]}/v3/clusters/{cluster}/topics"
+    (tmp_path / "index.html").write_text(
+        f"""<form id=f method=post enctype=text/plain action="{target}">
+        <input name='{{"topic_name":"forged","x":"' value='"}}'></form>
+        <script>
+        const target = "{target}";
+        const forged = {{ method: "POST", credentials: "include", body: '{{"topic_name":"forged"}}' }};
+        Promise.allSettled([
+          fetch(target + "/orders", {{ method: "DELETE", credentials: "include" }}),
+          fetch(target, {{ ...forged, mode: "no-cors" }}),
+          fetch(target, {{ ...forged, headers: {{ "Content-Type": "application/json" }} }}),
+        ]).then((all) => {{ document.title = all.map((each) => each.value?.type ?? each.status).join(); }});
+        </script>"""
+    )
+    context = guarded.browser.new_context(http_credentials={"username": "admin", "password": "secret"})
+    page = context.new_page()
+    page.goto(f"{guarded.urls[0]}/console/topics")
+    page.get_by_text("orders").first.wait_for()  # the browser keeps the login from now on
+    with _serve(tmp_path) as address:
+        page.goto(f"http://{address}/index.html")
+        page.wait_for_function("document.title !== ''")
+        assert page.title() == "rejected,opaque,rejected"
+        page.evaluate("document.getElementById('f').submit()")
+        page.wait_for_load_state()
+    names = guarded.tiered("topic", "list")
+    assert "orders" in names and "forged" not in names
+    context.close()
+
+
+@contextmanager
+def _serve(directory: Path) -> Iterator[str]:
+    """Serves the files of a directory at an address of its own: another site."""
+    handler = partial(http.server.SimpleHTTPRequestHandler, directory=str(directory))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def _cluster_of(site: Site) -> str:
+    with urlopen(f"{site.urls[0]}/tiered/v1/node", timeout=SECONDS) as reply:
+        return str(json.load(reply)["cluster_id"])

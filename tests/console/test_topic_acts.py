@@ -1,0 +1,143 @@
+"""Tests of the acts on topics in a browser: create, change, grow, move, elect, compact, delete records, delete."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from tests.console.site import MARKUP, Site, make_record
+from tests.console.test_group_acts import open_act
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator
+
+PREVIEW = "What will change?"
+
+
+def describe(site: Site, topic: str) -> dict[int, dict[str, Any]]:
+    """Returns the partitions of a topic, by their numbers."""
+    [found] = [
+        json.loads(line) for line in site.tiered("topic", "describe", topic, "-p", "--format", "json").splitlines()
+    ]
+    return {row["partition"]: row for row in found["partitions"]}
+
+
+def confirm(dialog: Locator, name: str, label: str) -> None:
+    """Types the name that an act asks for, and does the act."""
+    button = dialog.get_by_role("button", name=label, exact=True)
+    button.wait_for()
+    assert button.is_disabled()
+    dialog.get_by_label("name to confirm").fill(name)
+    button.click()
+
+
+def test_topic_is_created_changed_grown_and_deleted(site: Site) -> None:
+    with site.page("topics") as page:
+        dialog = open_act(page, "Create a topic")
+        dialog.get_by_label("Name", exact=True).fill("made")
+        dialog.get_by_label("Partitions (empty").fill("2")
+        dialog.get_by_label("Settings").fill("retention.ms=1000000")
+        dialog.get_by_role("button", name=PREVIEW).click()
+        dialog.get_by_text("2 partitions with").wait_for()
+        told = "tiered topic create made -p 2 -c retention.ms=1000000 --brokers"
+        assert told in (dialog.locator("pre").text_content() or "")
+        dialog.get_by_role("button", name="Create a topic").click()
+        dialog.get_by_text("Topic made is there.").wait_for()
+    with site.page("topics/made?tab=settings&setting=retention.ms") as page:
+        row = page.get_by_role("row").filter(has=page.get_by_text("retention.ms", exact=True))
+        row.get_by_role("button", name="Change").click()
+        dialog = page.locator("dialog[open]")
+        dialog.get_by_label("Return to the default").check()
+        dialog.get_by_role("button", name=PREVIEW).click()
+        dialog.get_by_text("Now it is 1000000 (dynamic topic config).").wait_for()
+        dialog.get_by_text("Then it is 604800000 (default config).").wait_for()
+        dialog.get_by_role("button", name="Change").click()
+        dialog.get_by_text("retention.ms is changed.").wait_for()
+        dialog.get_by_role("button", name="Close").click()
+        row.get_by_text("604800000").wait_for()
+    with site.page("topics/made") as page:
+        dialog = open_act(page, "Add partitions")
+        dialog.get_by_role("button", name=PREVIEW).click()
+        dialog.get_by_text("1 partition more.").wait_for()
+        dialog.get_by_role("button", name="Add partitions").click()
+        dialog.get_by_text("made has 3 partitions.").wait_for()
+        dialog.get_by_role("button", name="Close").click()
+        page.get_by_text("Partition 2").wait_for()
+        dialog = open_act(page, "Delete topic")
+        dialog.get_by_text("0 records in 3 partitions will be gone for ever.").wait_for()
+        confirm(dialog, "made", "Delete topic")
+        dialog.get_by_text("Topic made is deleted.").wait_for()
+        dialog.get_by_role("button", name="Close").click()
+        page.wait_for_url("**/console/topics")
+    assert "made" not in site.tiered("topic", "list")
+
+
+def test_records_are_deleted_as_many_as_the_page_said(site: Site) -> None:
+    site.tiered("topic", "create", "cut", "-p", "1")
+    site.produce("cut", [make_record(number) for number in range(30)])
+    with site.page("topics/cut") as page:
+        dialog = open_act(page, "Delete records")
+        dialog.get_by_label("Delete the records before").select_option("offset")
+        dialog.get_by_label("New first offset").fill("12")
+        dialog.get_by_role("button", name=PREVIEW).click()
+        dialog.get_by_text("12 records will be gone for ever, on the disks and in the bucket, of 30.").wait_for()
+        assert "tiered topic trim cut -p 0 -o 12 " in (dialog.locator("pre").text_content() or "")
+        assert describe(site, "cut")[0]["log_start_offset"] == 0
+        confirm(dialog, "cut", "Delete records")
+        dialog.get_by_text("12 records deleted.").wait_for()
+    assert describe(site, "cut")[0]["log_start_offset"] == 12
+
+
+def test_partition_is_moved_and_its_preferred_leader_elected(site: Site) -> None:
+    site.tiered("topic", "create", "movable", "-p", "1", "-r", "1")
+    leader = describe(site, "movable")[0]["leader"]
+    other = leader % 3 + 1
+    with site.page("topics/movable") as page:
+        dialog = open_act(page, "Move")
+        dialog.get_by_label("Broker ids").fill(f"{other},{leader}")
+        dialog.get_by_role("button", name=PREVIEW).click()
+        dialog.get_by_text("1 replica will be copied").wait_for()
+        assert f"tiered cluster reassign movable/0={other},{leader} " in (dialog.locator("pre").text_content() or "")
+        confirm(dialog, "movable", "Move")
+        dialog.get_by_text("The move has begun.").wait_for()
+        dialog.get_by_role("button", name="Close").click()
+        page.get_by_text(f"leader {other}, in sync").or_(
+            page.get_by_text(f"in sync {other}, {leader}")
+        ).first.wait_for()
+        dialog = open_act(page, "Elect leaders")
+        dialog.get_by_role("button", name=PREVIEW).click()
+        changes = dialog.get_by_text("1 partition of 1 will have another leader.")
+        changes.or_(dialog.get_by_text("No leader would change.")).wait_for()
+        if changes.count():
+            dialog.get_by_role("button", name="Elect leaders").click()
+            dialog.get_by_text("1 leader elected.").wait_for()
+        dialog.get_by_role("button", name="Close").or_(dialog.get_by_role("button", name="Cancel")).click()
+        page.get_by_text(f"leader {other},").wait_for()
+
+
+def test_compaction_is_begun_or_its_hindrance_is_told(site: Site) -> None:
+    site.tiered("topic", "create", "keyed", "-p", "1", "-c", "cleanup.policy=compact")
+    with site.page("topics/keyed") as page:
+        dialog = open_act(page, "Compact now")
+        dialog.get_by_text("are not cleaned yet.").wait_for()
+        dialog.get_by_role("button", name="Compact now").click()
+        dialog.get_by_text("The cleaners begin").wait_for()
+    with site.page("topics/empty") as page:
+        dialog = open_act(page, "Compact now")
+        dialog.locator("p.error").wait_for()
+        assert dialog.get_by_role("button", name="Compact now").is_disabled()
+
+
+def test_refusal_of_an_act_is_shown_as_text(site: Site) -> None:
+    """The broker's sentence names what the caller typed."""
+    context = site.browser.new_context()
+    page = context.new_page()
+    page.goto(f"{site.urls[0]}/console/topics")
+    dialog = open_act(page, "Create a topic")
+    dialog.get_by_label("Name", exact=True).fill(MARKUP)
+    dialog.get_by_role("button", name=PREVIEW).click()
+    alert = dialog.get_by_role("alert")
+    alert.wait_for()
+    assert "<script>" in (alert.text_content() or "")
+    assert page.evaluate("globalThis.owned") is None
+    context.close()
