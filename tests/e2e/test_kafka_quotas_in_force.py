@@ -518,6 +518,7 @@ async def test_commits_over_the_quota_wait_on_every_connection(site: KafkaBroker
     assert (await client.ask(commit, 8, OffsetCommitResponse)).throttle_time_ms > 300_000
     await other.send(other.frame(commit, 8))
     await wait_until(lambda: not any(reading(site)))
+    assert site.server.context.requests[8] == 2, "the third commit is held, and not handled"
     written = (await site.client()).ask(produce(replica, b"x"), 9, ProduceResponse)
     assert (await written).responses[0].partition_responses[0].error_code == 0
     await put(site, CLIENT, producer_byte_rate=None)
