@@ -158,7 +158,7 @@ class Broker:
         self._subscribe_to_replicas()
         self._build_metrics()
 
-    # -- rooms: each builds its parts out of those of the rooms above it ----------------------------------------------
+    # -- parts, package by package: each function needs the parts of those above it -----------------------------------
 
     def _build_store(self, world: World) -> None:
         """The bucket, its requests counted, and the other ports of this broker."""
@@ -325,7 +325,7 @@ class Broker:
         self._store_watch = StoreWatch(self.store, self.cluster, world.clock)
 
     def _subscribe_to_replicas(self) -> None:
-        """Leads the events of leader replicas to the parts that act on them."""
+        """Passes the events of leader replicas to the parts that act on them."""
         self.hosted_replicas.subscribe(
             ReplicaEventHandlers(
                 self.tiering, self.isr_updater, self.stored_ends, self.group_coordinators, self.transaction_coordinators

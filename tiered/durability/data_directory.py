@@ -236,12 +236,13 @@ class DataDirectory:
     async def delete_stray_logs(
         self, topic_ids: Mapping[TopicPartition, str], state: DirectoryState
     ) -> tuple[DirectoryState, Collection[TopicPartition]]:
-        """Deletes directories that an earlier run had renamed for deletion, and logs of topics that are gone.
+        """Deletes directories that an earlier run had renamed for deletion, and logs of topics that are gone. Returns
+        what is left: the state, and the partitions of `topic_ids` whose logs are lost.
 
         A log whose file with the topic id is torn or lost by a power cut was never durable, and may belong to an
-        earlier topic of that name: it is deleted too. Returns the state without the checkpoints of logs that are not
-        there, which may belong to an earlier topic as well, and the partitions of `topic_ids` whose logs are lost: a
-        checkpoint notes what no power cut takes.
+        earlier topic of that name: it is deleted too. The state has no checkpoint of a log that is not there: it may
+        belong to an earlier topic as well. A log is lost if it is not there and a checkpoint notes it as durable: no
+        power cut takes such a log.
 
         Each directory gets its new name durably before any of its files is removed. Otherwise a process that ends in
         between could leave records without their topic id. The checkpoints forget the log before that too: without

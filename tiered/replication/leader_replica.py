@@ -67,8 +67,9 @@ class LeaderPorts:
 
 
 class LeaderReplica:
-    """The leader replica of one partition; `reads` serves its readers. No other broker changes its manifest, once it is
-    taken over (`takeover_pending`)."""
+    """The leader replica of one partition. `admission` says when it takes records, `reads` serves its readers,
+    `transactions` writes its markers, and `deletion` deletes its records. No other broker changes its manifest, once it
+    is taken over (`takeover_pending`)."""
 
     __slots__ = (
         "_clock",
