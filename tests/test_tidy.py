@@ -60,6 +60,17 @@ def short(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+FOLDERS_OF_TEXT = ("tiered", "api", "spark", "tests", "bench", "docs", "infra")
+CONFLICT = re.compile(r"^(?:<{7}|>{7}) ", re.MULTILINE)
+
+
+def test_no_file_has_the_marks_of_a_merge() -> None:
+    """Python and C with these marks fail at once. A page of the console with them is only shown so."""
+    kinds = {".js", ".css", ".html", ".md", ".py", ".toml", ".txt", ".yaml", ".c", ".h", ".java", ".properties"}
+    paths = [*ROOT.glob("*.*"), *(path for folder in FOLDERS_OF_TEXT for path in (ROOT / folder).rglob("*.*"))]
+    assert not [short(path) for path in paths if path.suffix in kinds and CONFLICT.search(path.read_text())]
+
+
 def test_names_name_things() -> None:
     for path in sources():
         names = [path.stem, *(node.name for node in nodes(path) if isinstance(node, ast.ClassDef))]

@@ -83,12 +83,8 @@ export function TopicPage({ topic, cluster }) {
     <div class="tabs" role="tablist">${TABS.map(([name, words]) => html`
       <button role="tab" aria-selected=${view.tab === name} onClick=${() => change({ tab: name })}>${words}</button>`)}</div>
     <${Loading} state=${storage} />
-<<<<<<< HEAD
-    ${view.tab === "" && storage.value && html`<${Tiers} topic=${topic} storage=${storage.value} groups=${found} view=${view} change=${change} messages=${about?.messages} />`}
-=======
     ${storage.value && html`<${TopicActs} topic=${topic} cluster=${cluster} storage=${storage.value} groups=${found} />`}
-    ${view.tab === "" && storage.value && html`<${Tiers} topic=${topic} storage=${storage.value} groups=${found} view=${view} change=${change} messages=${about?.messages ?? true} />`}
->>>>>>> 5e06cac1 (console: add acts on topics, and pages of operators with their acts)
+    ${view.tab === "" && storage.value && html`<${Tiers} topic=${topic} storage=${storage.value} groups=${found} view=${view} change=${change} messages=${about?.messages} />`}
     ${view.tab === "groups" && (groups.value ? html`<${Groups} groups=${found} />` : html`<${Loading} state=${groups} />`)}
     ${view.tab === "settings" && html`<${Settings} cluster=${cluster} topic=${topic} />`}`;
 }
