@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -46,7 +45,8 @@ from tiered_api.kafka.protocol.messages.incremental_alter_configs import (
 )
 from tiered_api.kafka.server.handlers.incremental_alter_configs import ConfigOperation
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.timeout(400)
+BESIDE_KAFKA = (pytest.mark.java, pytest.mark.also)
 
 TOPIC, BROKER = 2, 4
 SECONDS = 30.0
@@ -103,11 +103,24 @@ OF_BROKERS = {
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Wire]]:
-    """Yields a connection to Kafka and one to ours."""
-    directory: Path = tmp_path_factory.mktemp("ours") / "data"
-    with Peer() as peer, ServeProcess(directory) as ours, Wire(peer.address) as theirs, Wire(ours.kafka) as mine:
-        yield {"Kafka": theirs, "ours": mine}
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
+    """Yields a connection to a broker of ours."""
+    with ServeProcess(tmp_path_factory.mktemp("ours") / "data") as broker, Wire(broker.kafka) as wire:
+        yield wire
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[Wire]:
+    """Yields a connection to Kafka."""
+    with Peer() as peer, Wire(peer.address) as wire:
+        yield wire
+
+
+@pytest.fixture(params=[pytest.param("kafka", marks=BESIDE_KAFKA), "ours"])
+def wire(request: pytest.FixtureRequest) -> Wire:
+    """Returns a connection to each of the brokers: Kafka shows that the texts of this file are right."""
+    chosen: Wire = request.getfixturevalue(request.param)
+    return chosen
 
 
 def create(wire: Wire, settings: dict[str, dict[str, str]], *, only_check: bool = False) -> dict[str, int]:
@@ -153,34 +166,38 @@ def check_texts(wire: Wire, texts: list[SettingText], prefix: str) -> None:
     }
 
 
-@pytest.mark.parametrize("broker", ["Kafka", "ours"])
-def test_new_topic_shows_the_values_of_its_texts(broker: str, both: dict[str, Wire]) -> None:
-    check_texts(both[broker], TEXTS, "text")
+def test_new_topic_shows_the_values_of_its_texts(wire: Wire) -> None:
+    check_texts(wire, TEXTS, "text")
 
 
-def test_new_topic_of_ours_shows_values_that_kafka_shows_otherwise(both: dict[str, Wire]) -> None:
-    check_texts(both["ours"], OURS, "ours")
+def test_new_topic_of_ours_shows_values_that_kafka_shows_otherwise(ours: Wire) -> None:
+    check_texts(ours, OURS, "ours")
+
+
+@pytest.mark.java
+@pytest.mark.also
+def test_kafka_shows_no_text_as_the_value_that_is_ours_alone(kafka: Wire) -> None:
     named = {f"other-{number}": each for number, each in enumerate(OURS)}
-    codes = create(both["Kafka"], {topic: {each.name: each.text} for topic, each in named.items()})
+    codes = create(kafka, {topic: {each.name: each.text} for topic, each in named.items()})
     accepted = {topic: (named[topic].name, named[topic].text) for topic, code in codes.items() if not code}
-    found = shown_values(both["Kafka"], accepted)
+    found = shown_values(kafka, accepted)
     equal = [each for topic, each in named.items() if found.get(topic) == each.shown]
     assert not equal, "these belong into the common table"
 
 
-def test_numbers_of_topics_have_kafkas_bounds(both: dict[str, Wire]) -> None:
+@pytest.mark.java
+@pytest.mark.also
+def test_numbers_of_topics_have_kafkas_bounds(kafka: Wire, ours: Wire) -> None:
     texts = [str(each) for each in (-(2**63), -(2**31), -3, -2, -1, 0, 1, 2, 10, 63, 64, 2**31 - 1, 2**31, 2**63 - 1)]
     names = {name for name, row in listed_topic_rows().items() if row.type_name in ("integer", "number")}
     asked = {f"{name}-{text}": {name: text, "remote.storage.enable": "false"} for name in names for text in texts}
-    found = {broker: create(wire, asked, only_check=True) for broker, wire in both.items()}
-    other = {topic for topic, code in found["ours"].items() if code != found["Kafka"][topic]}
+    found = create(kafka, asked, only_check=True)
+    other = {topic for topic, code in create(ours, asked, only_check=True).items() if code != found[topic]}
     # The other value is above a limit of the broker.
     assert other == {"compression.gzip.level-0", "max.message.bytes-2147483647"}
 
 
-@pytest.mark.parametrize("broker", ["Kafka", "ours"])
-def test_edit_is_taken_and_shown_as_its_value(broker: str, both: dict[str, Wire]) -> None:
-    wire = both[broker]
+def test_edit_is_taken_and_shown_as_its_value(wire: Wire) -> None:
     named = {f"edit-{number}": each for number, each in enumerate(EDITS)}
     start = {topic: {} if each.before is None else {each.name: each.before} for topic, each in named.items()}
     assert set(create(wire, start).values()) == {0}
@@ -193,9 +210,7 @@ def test_edit_is_taken_and_shown_as_its_value(broker: str, both: dict[str, Wire]
     assert shown_values(wire, wanted) == {topic: value for topic, (_, value) in wanted.items()}
 
 
-@pytest.mark.parametrize("broker", ["Kafka", "ours"])
-def test_replaced_settings_are_shown_as_their_values(broker: str, both: dict[str, Wire]) -> None:
-    wire = both[broker]
+def test_replaced_settings_are_shown_as_their_values(wire: Wire) -> None:
     create(wire, {"replaced": {}})
     shown_values(wire, {"replaced": ("retention.ms", "604800000")})
     for text, code in (("1_0", Code.INVALID_CONFIG.number), (" +6 ", 0)):
@@ -205,28 +220,28 @@ def test_replaced_settings_are_shown_as_their_values(broker: str, both: dict[str
     assert shown_values(wire, {"replaced": ("retention.ms", "6")}) == {"replaced": "6"}
 
 
-@pytest.mark.parametrize("broker", ["Kafka", "ours"])
-def test_setting_of_all_brokers_is_taken_or_refused_alike(broker: str, both: dict[str, Wire]) -> None:
+def test_setting_of_all_brokers_is_taken_or_refused_alike(wire: Wire) -> None:
     found: dict[str, dict[str, bool]] = {}
     for name, texts in OF_BROKERS.items():
         for text in texts:
-            code = alter(both[broker], BROKER, "", (name, SET, text))
+            code = alter(wire, BROKER, "", (name, SET, text))
             assert code in (0, Code.INVALID_REQUEST.number)
             found.setdefault(name, {})[text] = not code
-            alter(both[broker], BROKER, "", (name, DELETE, None))
+            alter(wire, BROKER, "", (name, DELETE, None))
     assert found == OF_BROKERS
 
 
-@pytest.mark.parametrize("broker", ["Kafka", "ours"])
-def test_unknown_setting_of_a_topic_is_refused(broker: str, both: dict[str, Wire]) -> None:
-    wire, refused = both[broker], Code.INVALID_CONFIG.number
+def test_unknown_setting_of_a_topic_is_refused(wire: Wire) -> None:
+    refused = Code.INVALID_CONFIG.number
     assert create(wire, {"unknown": {"foo.bar": "1"}, "known": {}}) == {"unknown": refused, "known": 0}
     shown_values(wire, {"known": ("retention.ms", "604800000")})
     assert alter(wire, TOPIC, "known", ("foo.bar", SET, "1")) == refused
     assert alter(wire, TOPIC, "known", ("foo.bar", DELETE, None)) == 0
 
 
-def test_settings_that_kafka_refuses_are_known(both: dict[str, Wire]) -> None:
+@pytest.mark.java
+@pytest.mark.also
+def test_settings_that_kafka_refuses_are_known(kafka: Wire, ours: Wire) -> None:
     """MirrorMaker would copy a topic to Kafka without any of its settings, and say so once."""
     topics: dict[str, dict[str, str]] = {
         "flush": {"flush": "none"},
@@ -237,15 +252,13 @@ def test_settings_that_kafka_refuses_are_known(both: dict[str, Wire]) -> None:
         "local": {"local.retention.ms": "1000", "local.retention.bytes": "1000", "segment.bytes": "1048576"},
         "no-copies": {"remote.log.copy.disable": "true", "preallocate": "true", "segment.index.bytes": "4"},
     }
-    codes = create(both["Kafka"], {f"back-{name}": configs for name, configs in topics.items()})
+    codes = create(kafka, {f"back-{name}": configs for name, configs in topics.items()})
     known = {name: bool([*check_for_kafka(configs)]) for name, configs in topics.items()}
     assert {name.removeprefix("back-"): bool(code) for name, code in codes.items()} == known
-    assert set(create(both["ours"], {f"back-{name}": configs for name, configs in topics.items()}).values()) == {0}
+    assert set(create(ours, {f"back-{name}": configs for name, configs in topics.items()}).values()) == {0}
 
 
-@pytest.mark.parametrize("broker", ["Kafka", "ours"])
-def test_records_are_deleted_unless_the_policy_is_compact_alone(broker: str, both: dict[str, Wire]) -> None:
-    wire = both[broker]
+def test_records_are_deleted_unless_the_policy_is_compact_alone(wire: Wire) -> None:
     codes = {"": 0, "delete": 0, "compact,delete": 0, "compact": Code.POLICY_VIOLATION.number}
     names = {f"trim-{number}": policy for number, policy in enumerate(codes)}
     create(wire, {topic: {POLICY: policy} for topic, policy in names.items()})

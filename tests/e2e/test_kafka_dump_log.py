@@ -131,10 +131,8 @@ def test_kafkas_dump_tool_reads_our_transactions(disk: LocalDisk, tmp_path: Path
 
 @pytest.mark.java
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "options",
-    [pytest.param((), marks=pytest.mark.also, id="idempotent"), pytest.param(TRANSACTIONAL, id="transactional")],
-)
+@pytest.mark.also
+@pytest.mark.parametrize("options", [(), TRANSACTIONAL], ids=["idempotent", "transactional"])
 def test_same_batches_become_the_same_files(disk: LocalDisk, tmp_path: Path, options: tuple[str, ...]) -> None:
     with Peer() as peer:
         address = ("--bootstrap-server", peer.address)

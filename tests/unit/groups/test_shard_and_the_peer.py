@@ -31,7 +31,7 @@ from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, Cre
 from tiered_api.kafka.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tiered_api.kafka.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
-pytestmark = [pytest.mark.java, pytest.mark.slow]
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.also]
 
 OPTIONS = {
     "group.initial.rebalance.delay.ms": "300",
@@ -136,7 +136,6 @@ def test_our_coordinator_reads_kafkas_records_as_the_same_groups(peer: Peer) -> 
     assert _settled(InMemory(rig, over.names)) == theirs
 
 
-@pytest.mark.also
 def test_kafka_reads_our_records_as_the_same_groups() -> None:
     rig = Rig(SETTINGS)
     ours = InMemory(rig)
