@@ -310,17 +310,21 @@ async def test_consumer_waits_for_a_transaction_that_may_change_its_offset(where
 async def test_records_after_the_first_read_outlive_a_rebalance(where: HttpBroker) -> None:
     await where.create("t")
     await where.produce("t", '"old"')
-    one = await HttpConsumer.create(where, "g", "one", auto_offset_reset="latest")
+    soon = {"auto_offset_reset": "latest", "consumer_request_timeout_ms": "200"}
+    one = await HttpConsumer.create(where, "g", "one", **soon)
     await one.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
-    for _ in range(5):
+    while not await one.partitions():
         assert (await one.ask("GET", "/records", accept=JSON)).json == []
+    assert (await one.ask("GET", "/records", accept=JSON)).json == []
     await where.produce("t", '"new-1"', '"new-2"')
-    two = await HttpConsumer.create(where, "g", "two", auto_offset_reset="latest")
+    two = await HttpConsumer.create(where, "g", "two", **soon)
     await two.ask_without_reply("POST", "/subscription", {"topics": ["t"]})
     rows: list[Any] = []
-    for each in (two, two, two, two, one, two, one, two):
-        rows += (await each.ask("GET", "/records", accept=JSON)).json
+    while len(rows) < 2 or not await two.partitions() + await one.partitions():
+        for each in (two, one):
+            rows += (await each.ask("GET", "/records", accept=JSON)).json
     await where.produce("t", '"new-3"')
-    for each in (one, two, one, two):
-        rows += (await each.ask("GET", "/records", accept=JSON)).json
+    while len(rows) < 3:
+        for each in (one, two):
+            rows += (await each.ask("GET", "/records", accept=JSON)).json
     assert values(rows) == ["new-1", "new-2", "new-3"]

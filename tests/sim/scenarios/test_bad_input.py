@@ -138,7 +138,7 @@ async def test_clock_an_hour_off_is_reported_and_loses_nothing(
 def test_clock_an_hour_fast_keeps_records_for_their_whole_retention(flush: str) -> None:
     """While the leader's clock is so far ahead, retention uses the controller's time, and deletes the records that are
     due by it."""
-    minutes = 10
+    minutes = 5
     configs = {"retention.ms": str(minutes * 60_000), "internal.segment.bytes": "1024", "segment.ms": "5000"}
     if flush == "hot":
         configs["remote.storage.enable"] = "false"

@@ -135,22 +135,23 @@ def test_reply_ends_early_where_its_text_grows_above_the_bound(kind: str) -> Non
     assert kind == "v2" or reply.shown < len(values)
 
 
-SHAPES = {
-    "lists": b"[" + b"[]," * (ELEMENTS_MAX // 2 - 2) + b"[]]",
-    "names": b"{" + b",".join(b'"%d":1' % n for n in range(ELEMENTS_MAX // 2 - 1)) + b"}",
-    "long names": b"{" + b",".join(b'"%0100d":1' % n for n in range(38_000)) + b"}",
-    "deep": b"[" * 2_000_000,
-    "deep objects": b'{"a":' * 800_000,
-    "numbers": b"[" + b",".join([b"2.2250738585072011e-308"] * (ELEMENTS_MAX - 2)) + b"]",
-    "long number": b"1" * (SHOWN_BYTES_MAX - 1),
-    "text": b'"' + b"x" * (SHOWN_BYTES_MAX - 2) + b'"',
-    "wide text": b'"' + (b"a" * 1000 + "😀".encode()) * 4000 + b'"',
-    "escapes": b'"' + b"\\n" * (SHOWN_BYTES_MAX // 2 - 1) + b'"',
-    "escaped characters": b'"' + b"\\u0001" * (SHOWN_BYTES_MAX // 6 - 1) + b'"',
-    "spaces": b"[" + b" " * (SHOWN_BYTES_MAX - 2) + b"]",
-    "too many lists": b"[" + b"[]," * 16_000_000 + b"[]]",
-    "too long": b'"' + b"\x01" * 50_000_000 + b'"',
+SHAPES: dict[str, Callable[[], bytes]] = {
+    "lists": lambda: b"[" + b"[]," * (ELEMENTS_MAX // 2 - 2) + b"[]]",
+    "names": lambda: b"{" + b",".join(b'"%d":1' % n for n in range(ELEMENTS_MAX // 2 - 1)) + b"}",
+    "long names": lambda: b"{" + b",".join(b'"%0100d":1' % n for n in range(38_000)) + b"}",
+    "deep": lambda: b"[" * 2_000_000,
+    "deep objects": lambda: b'{"a":' * 800_000,
+    "numbers": lambda: b"[" + b",".join([b"2.2250738585072011e-308"] * (ELEMENTS_MAX - 2)) + b"]",
+    "long number": lambda: b"1" * (SHOWN_BYTES_MAX - 1),
+    "text": lambda: b'"' + b"x" * (SHOWN_BYTES_MAX - 2) + b'"',
+    "wide text": lambda: b'"' + (b"a" * 1000 + "😀".encode()) * 4000 + b'"',
+    "escapes": lambda: b'"' + b"\\n" * (SHOWN_BYTES_MAX // 2 - 1) + b'"',
+    "escaped characters": lambda: b'"' + b"\\u0001" * (SHOWN_BYTES_MAX // 6 - 1) + b'"',
+    "spaces": lambda: b"[" + b" " * (SHOWN_BYTES_MAX - 2) + b"]",
+    "too many lists": lambda: b"[" + b"[]," * 16_000_000 + b"[]]",
+    "too long": lambda: b'"' + b"\x01" * 50_000_000 + b'"',
 }
+"""Values that take long, made by the tests that need them: some have 50 MB."""
 
 
 def longest_call(call: Callable[[], object]) -> float:
@@ -175,7 +176,7 @@ def longest_call(call: Callable[[], object]) -> float:
 def measure_unavoidable() -> float:
     """Returns the CPU seconds of the slowest steps that no reply can do without: copies of a whole value, and the parse
     of the longest JSON that is shown."""
-    value, names = bytearray(SHAPES["too long"]), SHAPES["long names"]
+    value, names = bytearray(SHAPES["too long"]()), SHAPES["long names"]()
     return min(longest_call(lambda: (value.copy(), orjson.loads(names))) for _ in range(3))
 
 
@@ -183,6 +184,6 @@ def measure_unavoidable() -> float:
 @pytest.mark.parametrize("form", ["json", "string", "binary"])
 def test_no_step_of_a_reply_holds_the_lock_for_long(shape: str, form: str) -> None:
     """The bound is a ratio: a busy machine makes both slow. To parse all of 50 MB takes a hundred times as long."""
-    data = batch(SHAPES[shape])
+    data = batch(SHAPES[shape]())
     longest = min(longest_call(lambda: encode_json(data, 0, ROOM, form, {})) for _ in range(3))
     assert longest < 5 * measure_unavoidable()
