@@ -86,9 +86,9 @@ async def offset_of(three: ThreeBrokers, *, stable: bool = True) -> int | Code:
     return Code.UNSTABLE_OFFSET_COMMIT if reply.unstable else reply.offsets[0].offset
 
 
-async def begin_with_offset(three: ThreeBrokers) -> SimProducer:
+async def begin_with_offset(three: ThreeBrokers, timeout_ms: int = 300_000) -> SimProducer:
     """Returns a producer whose open transaction has an offset of 7, above a committed one of 3."""
-    producer = await begin(three, timeout_ms=300_000)
+    producer = await begin(three, timeout_ms=timeout_ms)
     commit = CommitOffsets(GROUP, (PartitionOffset("t", 0, 3),))
     await retry(three, lambda node: node.group_coordinators.submit(GROUP, commit))
     await commit_in_transaction(three, producer, 7)
@@ -168,16 +168,16 @@ async def test_pending_offset_without_its_marker_holds_no_consumer_for_ever(thre
     assert await offset_of(three) == 3
 
 
-@run_by(run_scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=300_000)
+@run_by(run_scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=60_000)
 async def test_pending_offset_stays_while_its_coordinator_may_send_the_marker(three: ThreeBrokers) -> None:
     """Its coordinator has the commit, and no marker goes out for longer than any timeout allows."""
-    producer = await begin_with_offset(three)
+    producer = await begin_with_offset(three, 60_000)
     leader, keeper = find_leader(three, OFFSETS), find_coordinator(three, producer.name)
     assert leader is not None and keeper is not None
     leader.log._writer.replace_producers(ProducerStates(leader.log.end_offset))  # as after a start from a snapshot
     waiting = stop_markers(keeper)
     assert await producer.end(True) is Code.NONE
-    await asyncio.sleep(300 + LATE_GRACE_MS / 1000 + 4 * CHECK_SECONDS)
+    await asyncio.sleep(60 + LATE_GRACE_MS / 1000 + 4 * CHECK_SECONDS)
     assert await offset_of(three) is Code.UNSTABLE_OFFSET_COMMIT
     del keeper.node.transaction_coordinators.markers.send
     keeper.node.transaction_coordinators.markers.send(*waiting[0])
