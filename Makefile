@@ -25,8 +25,9 @@
 #   make kill-tables  kills at random moments, each with a check: OF=repair, erase or stream, KILLS=20; needs Java
 #   make query-tables  queries of a whole topic while all else runs, each of which counts a prefix of the log: QUERIES=1000,
 #                ENGINE=native for those of tiered sql, MINUTES=60 at most
-#   make bench   the figures of docs/PERFORMANCE.md
-#   make bench-peer  ours beside Apache Kafka, hours: WORKLOADS="produce-1k start", PAIRS=5, OUT=figures.jsonl
+#   make bench   the figures of docs/PERFORMANCE.md, and bench.svg, their chart
+#   make bench-peer  ours beside Apache Kafka, hours: WORKLOADS="produce-1k start", PAIRS=5, OUT=figures.jsonl; also a
+#                chart, bench-peer.svg
 #   make up      a broker: Kafka on 127.0.0.1:9092, HTTP on 127.0.0.1:8082, data in ./tiered-data
 #   make clean   remove .venv and caches
 
@@ -131,10 +132,10 @@ query-tables: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	@$(JARS)
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench --chart bench.svg
 
 bench-peer: $(VENV)/.dev
-	$(BIN)/python -m bench.peer $(if $(PAIRS),--pairs $(PAIRS)) $(if $(OUT),--out $(OUT)) $(WORKLOADS)
+	$(BIN)/python -m bench.peer $(if $(PAIRS),--pairs $(PAIRS)) $(if $(OUT),--out $(OUT)) --chart bench-peer.svg $(WORKLOADS)
 
 up: $(VENV)/.core
 	$(BIN)/tiered serve

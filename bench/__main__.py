@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+from pathlib import Path
 
+from bench.charts import bars_of_figures, draw
 from bench.figures import Figure, table
 
 NAMES = (
@@ -17,7 +19,9 @@ NAMES = (
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)} (default: all)")
-    names = parser.parse_args().names or NAMES
+    parser.add_argument("--chart", type=Path, help="file for a chart of the figures, as SVG")
+    args = parser.parse_args()
+    names = args.names or NAMES
     unknown = [name for name in names if name not in NAMES]
     if unknown:
         parser.error(f"unknown bench {unknown[0]!r}: known are {', '.join(NAMES)}")
@@ -26,6 +30,8 @@ def main() -> int:
         print(f"bench {name} ...", file=sys.stderr, flush=True)
         figures += importlib.import_module(f"bench.{name}").main()
     print(table(figures))
+    if args.chart is not None:
+        args.chart.write_text(draw("Measured, beside the goals", bars_of_figures(figures)))
     return 0
 
 

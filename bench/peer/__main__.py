@@ -20,6 +20,7 @@ from typing import TextIO
 
 import confluent_kafka
 
+from bench.charts import bars_of_rows, draw
 from bench.figures import run_pairs
 from bench.peer import (
     cleaning,
@@ -100,6 +101,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--side", choices=sorted(SIDES), help="only this one: legs without ratios")
     parser.add_argument("--cores", default="", help="such as 2,3, or all (default: the last two)")
     parser.add_argument("--out", type=Path, help="file for one JSON line per leg and per figure; appended to")
+    parser.add_argument("--chart", type=Path, help="file for a chart of the figures, as SVG")
     parser.add_argument("--dir", type=Path, help="where brokers keep their data (default: the temporary directory)")
     args = parser.parse_args()
     unknown = [name for name in args.workloads if name not in names]
@@ -140,7 +142,10 @@ def main() -> int:
                 runner.write_note(kind="failure", workload=each.name, why=str(error))
                 print(f"{each.name} failed: {error}", file=sys.stderr, flush=True)
     if rows:
-        print(table({each.name: each.title for each in WORKLOADS}, rows))
+        titles = {each.name: each.title for each in WORKLOADS}
+        print(table(titles, rows))
+        if args.chart is not None:
+            args.chart.write_text(draw("tiered beside Apache Kafka", bars_of_rows(titles, rows)))
     return 1 if failed else 0
 
 
