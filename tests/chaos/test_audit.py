@@ -63,6 +63,12 @@ def test_record_resent_under_a_new_epoch_needs_a_reason() -> None:
     assert found.is_ok and "allowed: the client is known for it" in str(found)
 
 
+def test_record_acknowledged_at_the_offset_of_its_copy_is_not_lost() -> None:
+    acked = {"b": {PLACE: [(0, 4)]}}
+    found = check_records(acked, {PLACE: [*LOG, (4, b"b.0.0 x")]})
+    assert not found.lost and len(found.duplicates) == 1
+
+
 def test_record_repeated_without_a_later_epoch_is_a_duplicate() -> None:
     log = [*LOG, (4, b"a.0.1 x"), (5, b"b.0.1 x"), (6, b"b.0.0 x")]
     senders = {
