@@ -11,10 +11,11 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from tiered.errors import Code, Refused
+from tiered.hot.disk_log import DiskLog
+from tiered.ids import TopicPartition
 from tiered.ports import Clock
 from tiered.replication.leader_reads import LeaderReads
 from tiered.replication.leader_state import LeaderState
-from tiered.replication.unified_log import UnifiedLog
 
 
 class AppendAdmission:
@@ -23,43 +24,45 @@ class AppendAdmission:
     `has_controller_contact` returns True if the broker has contact with the controller (R6).
     """
 
-    __slots__ = ("_clock", "_has_controller_contact", "_loss_reported", "_reads", "_state", "_unified_log")
+    __slots__ = ("_clock", "_has_controller_contact", "_log", "_reads", "_state", "loss_reported", "tp")
 
     def __init__(
         self,
-        unified_log: UnifiedLog,
+        tp: TopicPartition,
+        log: DiskLog,
         state: LeaderState,
         reads: LeaderReads,
         clock: Clock,
         has_controller_contact: Callable[[], bool],
     ) -> None:
-        self._unified_log = unified_log
+        self.tp = tp
+        self._log = log
         self._state = state
         self._reads = reads
         self._clock = clock
         self._has_controller_contact = has_controller_contact
-        self._loss_reported: asyncio.Event | None = None
+        self.loss_reported: asyncio.Event | None = None
         """Set once the controller has recorded a loss; None if it has already, or if there is none to report."""
 
-    def check(self, *, acks_all: bool) -> None:
+    def check(self, acks_all: bool) -> None:
         """Raises `Refused` if no append may be made now. With acks=all it takes contact with the controller and enough
         in-sync replicas too."""
         if self._reads.stop_error is not None:
             raise self._reads.stop_error
-        if self._loss_reported is not None:
-            why = f"records of {self._unified_log.tp} may be lost, and the loss is not in the metadata log yet: retry"
+        if self.loss_reported is not None:
+            why = f"records of {self.tp} may be lost, and the loss is not in the metadata log yet: retry"
             raise Refused(Code.NOT_LEADER_OR_FOLLOWER, why)
         if acks_all:
             self.require_controller_contact()
-            minimum = self._unified_log.hot.config.min_insync_replicas
+            minimum = self._log.config.min_insync_replicas
             if not self._state.has_min_isr(minimum):
-                why = f"{self._unified_log.tp} has fewer than {minimum} in-sync replicas: {len(self._state.isr)}"
+                why = f"{self.tp} has fewer than {minimum} in-sync replicas: {len(self._state.isr)}"
                 raise Refused(Code.NOT_ENOUGH_REPLICAS, why)
 
     def require_controller_contact(self) -> None:
         """Raises `Refused` if another broker may lead the partition by now (R6)."""
         if len(self._state.replicas) > 1 and not self._has_controller_contact():
-            why = f"no contact with the controller: another broker may lead {self._unified_log.tp} by now"
+            why = f"no contact with the controller: another broker may lead {self.tp} by now"
             raise Refused(Code.NOT_LEADER_OR_FOLLOWER, why)
 
     @property
@@ -73,22 +76,22 @@ class AppendAdmission:
     def has_unreported_loss(self) -> bool:
         """True if records may be gone and the metadata log does not have the loss yet. No records are appended before
         that: after a restart, the loss would be reported from an offset above the new records."""
-        return self._loss_reported is not None
+        return self.loss_reported is not None
 
     def block_appends(self) -> None:
         """Blocks appends until `on_loss_reported`."""
-        self._loss_reported = asyncio.Event()
+        self.loss_reported = asyncio.Event()
 
     def on_loss_reported(self) -> None:
         """Ends the wait: the metadata log has the loss, or this broker stopped leading the partition."""
-        loss_reported, self._loss_reported = self._loss_reported, None
+        loss_reported, self.loss_reported = self.loss_reported, None
         if loss_reported is not None:
             loss_reported.set()
 
     async def wait_loss_reported(self) -> None:
         """Returns once no loss waits to be reported, or this broker stopped leading the partition."""
-        if self._loss_reported is not None:
-            await self._loss_reported.wait()
+        if self.loss_reported is not None:
+            await self.loss_reported.wait()
 
     async def wait_loss_reported_within(self, timeout_ms: int) -> int:
         """Waits up to `timeout_ms` for the report of a loss; returns how many milliseconds of it are left."""

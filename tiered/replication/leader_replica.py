@@ -36,7 +36,6 @@ from tiered.replication.unified_log import UnifiedLog
 
 ACKS_ALL = -1
 """Producer acks: wait for every in-sync replica."""
-_ACKS = (ACKS_ALL, 0, 1)
 
 
 class LeaderEvents(Protocol):
@@ -120,7 +119,7 @@ class LeaderReplica:
         self.unified_log = UnifiedLog(tp, topic_id, log, ports.cold, start.manifest)
         self.partition_id = self.unified_log.partition_id
         self.reads = LeaderReads(self.unified_log, state)
-        self.admission = AppendAdmission(self.unified_log, state, self.reads, ports.clock, ports.has_controller_contact)
+        self.admission = AppendAdmission(tp, log, state, self.reads, ports.clock, ports.has_controller_contact)
         self.deletion = RecordDeletion(self.unified_log, state, self.reads, self.admission, ports.save_offsets)
         self.traffic = log.traffic
         self.epoch_start = log.end_offset
@@ -214,7 +213,7 @@ class LeaderReplica:
         return (
             self.state.is_sole_member
             and not self.log.synced_entry.fsynced_only
-            and not self.admission.has_unreported_loss
+            and self.admission.loss_reported is None
         )
 
     # -- produce ------------------------------------------------------------------------------------------------------
@@ -268,8 +267,8 @@ class LeaderReplica:
         of this broker writes on behalf of a producer, without sequences. Raises `Refused` like `append`, but never
         REQUEST_TIMED_OUT; NOT_LEADER_OR_FOLLOWER while a loss waits to be reported; `RecordsUnopened` for a batch
         that a thread has to open first, whose result is `opened` then. New producers count for `holder`."""
-        self.admission.check(acks_all=acks == ACKS_ALL)
-        if acks not in _ACKS:
+        self.admission.check(acks == ACKS_ALL)
+        if acks != ACKS_ALL and acks not in (0, 1):
             raise Refused(Code.INVALID_REQUIRED_ACKS, f"acks={acks} is not -1, 0 or 1")
         if self.transactions.lost_markers:
             self.transactions.append_lost_markers()

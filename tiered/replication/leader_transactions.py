@@ -87,7 +87,7 @@ class LeaderTransactions:
 
     def check_transaction(self, producer_id: int, epoch: int, guard: VerificationGuard | None) -> None:
         """Raises `Refused` if records of this transaction from a coordinator of this broker would be refused now."""
-        self._admission.check(acks_all=True)
+        self._admission.check(True)
         self._log.producers.check_transaction(producer_id, epoch, guard, self._clock.mono_ns() // 1_000_000)
 
     # -- markers ------------------------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class LeaderTransactions:
         """Writes the marker unless it is in the log already, without waiting. Returns the offset below which all
         records have to be committed before the marker is. Raises `Refused` like `append_marker`, but never
         REQUEST_TIMED_OUT."""
-        self._admission.check(acks_all=True)
+        self._admission.check(True)
         self.append_lost_markers()
         is_due = self._log.producers.is_marker_due(marker)
         return self._write_marker(marker) if is_due else self.find_marker_end(marker.producer_id)

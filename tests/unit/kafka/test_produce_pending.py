@@ -17,7 +17,7 @@ def make_pending() -> PendingProduce:
 
 def answer(pending: PendingProduce, most: int) -> list[tuple[bytes, int]]:
     """Answers at most this many partitions, and returns them."""
-    found = []
+    found: list[tuple[bytes, int]] = []
     for place, _, _, results in pending.iterate_unanswered():
         if len(found) == most:
             break
