@@ -92,31 +92,40 @@ class SampledRate:
 
 
 class TokenBucket:
-    """Tokens that come at a rate, up to a burst of `samples` windows (KIP-599). A caller may go into debt once."""
+    """Tokens that come at a rate, up to a burst of `samples` windows (KIP-599). A caller may go into debt once.
+
+    The rate may differ from call to call: tokens, and a debt of them, keep their number. Without a sample there is no
+    burst, and the first caller goes into debt. Quotas of clients, of copied replicas and of cleans share this
+    arithmetic.
+    """
 
     __slots__ = ("_at_ms", "_burst_seconds", "_tokens")
 
-    def __init__(self, samples: int, window_ms: int, bound: float, now_ms: int) -> None:
+    def __init__(self, samples: int, window_ms: int, bound: float, now_ms: float) -> None:
         self._burst_seconds = samples * window_ms / 1000
         self._tokens = self._burst_seconds * bound
         self._at_ms = now_ms
 
-    def measure(self, bound: float, now_ms: int) -> float:
+    def measure(self, bound: float, now_ms: float) -> float:
         """Returns the number of tokens; below 0 is a debt."""
         passed_seconds = (now_ms - self._at_ms) / 1000
         self._tokens = min(self._burst_seconds * bound, self._tokens + bound * passed_seconds)
         self._at_ms = now_ms
         return self._tokens
 
-    def record(self, value: float, bound: float, now_ms: int) -> None:
+    def record(self, value: float, bound: float, now_ms: float) -> None:
         """Takes tokens, or gives them back if the value is below 0."""
         self._tokens = min(self._burst_seconds * bound, self.measure(bound, now_ms) - value)
 
-    def is_overdrawn(self, bound: float, now_ms: int) -> bool:
+    def is_overdrawn(self, bound: float, now_ms: float) -> bool:
         """True if the debt is as large as a full bucket, and as `DEBT_LEAST`."""
         return self.measure(bound, now_ms) <= -max(DEBT_LEAST, self._burst_seconds * bound)
 
-    def throttle_ms(self, bound: float, now_ms: int) -> int:
-        """Returns the pause after which there is no debt; 0 if there is none."""
+    def debt_ms(self, bound: float, now_ms: float) -> float:
+        """Returns the time after which there is no debt; 0 if there is none."""
         tokens = self.measure(bound, now_ms)
-        return round_half_up(min(-tokens / bound * 1000, PAUSE_MS_MAX)) if tokens < 0 else 0
+        return min(-tokens / bound * 1000, PAUSE_MS_MAX) if tokens < 0 else 0
+
+    def throttle_ms(self, bound: float, now_ms: int) -> int:
+        """Returns the pause for a caller with a debt, in whole milliseconds."""
+        return round_half_up(self.debt_ms(bound, now_ms))

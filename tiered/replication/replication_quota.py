@@ -6,6 +6,8 @@ debt pauses. Idle time is saved up to one second, so that copies in bursts still
 
 from __future__ import annotations
 
+from tiered.quotas.rate import TokenBucket
+
 UNLIMITED = 2**63 - 1
 BURST_NS = 1_000_000_000
 PAUSE_MAX_NS = 1_000_000_000
@@ -18,25 +20,23 @@ class ReplicationQuota:
 
     def __init__(self, rate: int = UNLIMITED) -> None:
         self._rate = rate
-        self._available_at_ns: int | None = None
-        """When all copied bytes are paid off; None before the first."""
+        self._bucket: TokenBucket | None = None
+        """The bytes that may be copied now; None before the first are, and for a rate without a debt."""
 
     def set_rate(self, rate: int, now_ns: int) -> ReplicationQuota:
         """Changes the rate and returns the quota. A debt keeps its size in bytes."""
         if rate != self._rate:
-            debt_ns = max(0, self._available_at_ns - now_ns) if self._available_at_ns is not None else 0
-            debt_bytes = debt_ns * self._rate // 1_000_000_000 if 0 < self._rate < UNLIMITED else 0
-            self._rate, self._available_at_ns = rate, None
-            if debt_bytes:
-                self._available_at_ns = now_ns + self._cost_ns(debt_bytes)
+            if rate <= 0 or rate >= UNLIMITED or not self._debt_ns(now_ns):
+                self._bucket = None
+            self._rate = rate
         return self
 
     def record(self, count: int, now_ns: int) -> None:
         """Records that `count` bytes were copied."""
-        if self._rate < UNLIMITED:
-            earliest_ns = now_ns - BURST_NS
-            paid_ns = earliest_ns if self._available_at_ns is None else max(self._available_at_ns, earliest_ns)
-            self._available_at_ns = paid_ns + self._cost_ns(count)
+        if 0 < self._rate < UNLIMITED:
+            if self._bucket is None:
+                self._bucket = TokenBucket(1, BURST_NS // 1_000_000, self._rate, now_ns / 1e6)
+            self._bucket.record(count, self._rate, now_ns / 1e6)
 
     def pause_ns(self, now_ns: int) -> int:
         """Returns how long to copy nothing; 0 if there is room."""
@@ -44,10 +44,10 @@ class ReplicationQuota:
             return 0
         if self._rate <= 0:
             return PAUSE_MAX_NS
-        return min(PAUSE_MAX_NS, max(0, self._available_at_ns - now_ns)) if self._available_at_ns is not None else 0
+        return min(PAUSE_MAX_NS, self._debt_ns(now_ns))
 
-    def _cost_ns(self, count: int) -> int:
-        return count * 1_000_000_000 // self._rate if self._rate > 0 else 0
+    def _debt_ns(self, now_ns: int) -> int:
+        return round(self._bucket.debt_ms(self._rate, now_ns / 1e6) * 1e6) if self._bucket is not None else 0
 
 
 class ThrottledReplicas:

@@ -8,12 +8,14 @@ share of a broker that has no core to spare.
 from __future__ import annotations
 
 from tiered.ports import Clock
+from tiered.quotas.rate import TokenBucket
 
 LATE_NS = 5_000_000
 """Delay of the event loop that is no sign of load."""
 PAUSE_FACTOR = 8
 PAUSE_MAX_NS = 1_000_000_000
 WAIT_MAX_SECONDS = 3600.0
+"""The longest wait for one step, however low its limit is."""
 
 
 class CleanThrottle:
@@ -21,26 +23,25 @@ class CleanThrottle:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._bytes_free_ns = 0
-        self._requests_free_ns = 0
+        self._bytes, self._requests = (TokenBucket(0, 0, 0, clock.mono_ns() / 1e6) for _ in range(2))
 
     async def admit_bytes(self, count: int, bytes_per_second: float) -> None:
         """Returns once so many more bytes may be read or written."""
-        now = self._clock.mono_ns()
-        start = max(now, self._bytes_free_ns)
-        self._bytes_free_ns = start + _duration_ns(count / bytes_per_second)
-        await self._clock.sleep((start - now) / 1e9)
-        late_ns = self._clock.mono_ns() - start
+        began_ns = self._clock.mono_ns()
+        seconds = _take(self._bytes, count, bytes_per_second, began_ns)
+        await self._clock.sleep(seconds)
+        late_ns = self._clock.mono_ns() - began_ns - round(seconds * 1e9)
         if late_ns > LATE_NS:
             await self._clock.sleep(min(PAUSE_FACTOR * late_ns, PAUSE_MAX_NS) / 1e9)
 
     async def admit_request(self, requests_per_second: float) -> None:
         """Returns once one more request may be made."""
-        now = self._clock.mono_ns()
-        start = max(now, self._requests_free_ns)
-        self._requests_free_ns = start + _duration_ns(1 / requests_per_second)
-        await self._clock.sleep((start - now) / 1e9)
+        await self._clock.sleep(_take(self._requests, 1, requests_per_second, self._clock.mono_ns()))
 
 
-def _duration_ns(seconds: float) -> int:
-    return int(min(seconds, WAIT_MAX_SECONDS) * 1e9)
+def _take(bucket: TokenBucket, count: int, rate: float, now_ns: int) -> float:
+    """Returns the seconds until the steps before are paid for, and takes the tokens of this one."""
+    now_ms = now_ns / 1e6
+    seconds = min(bucket.debt_ms(rate, now_ms) / 1000, WAIT_MAX_SECONDS)
+    bucket.record(count, rate, now_ms)
+    return seconds

@@ -151,3 +151,12 @@ def test_bucket_is_overdrawn_at_a_full_one_or_a_hundred(bound: float, most: int)
     bucket.record(1, bound, 0)
     assert bucket.is_overdrawn(bound, 0)
     assert not bucket.is_overdrawn(bound, 1_000), "time pays"
+
+
+def test_bucket_without_a_burst_saves_nothing_and_keeps_its_debt() -> None:
+    bucket = TokenBucket(0, 0, 0, 0)
+    assert bucket.debt_ms(10, 5_000) == 0 and bucket.measure(10, 5_000) == 0, "idle time is not saved up"
+    bucket.record(20, 10, 5_000)
+    assert bucket.debt_ms(10, 5_000) == 2_000
+    assert bucket.debt_ms(40, 5_000) == 500, "at another rate the debt has the same number of tokens"
+    assert bucket.debt_ms(10, 6_500) == 500 and bucket.debt_ms(10, 8_000) == 0
