@@ -168,6 +168,20 @@ def stale_names(path: Path) -> Iterator[str]:
                     yield f"{short(path)}:{node.lineno} {node.name}: `{name}`"
 
 
+def test_turn_that_is_given_to_other_tasks_has_a_reason_in_place() -> None:
+    """Long work runs in pieces of equal time (`each_of` of tiered/system/turns.py). Work that is in no loop over items,
+    or that has pieces of its own, says beside its `sleep(0)` why nothing else lets other tasks run."""
+    found = []
+    for path in modules().values():
+        lines = path.read_text().splitlines()
+        found += [
+            f"{short(path)}:{number} {line.strip()}"
+            for number, line in enumerate(lines, 1)
+            if "sleep(0)" in line and "  # " not in line and short(path) != "tiered/system/turns.py"
+        ]
+    assert not found, "use each_of, or say on the line why other tasks would not run"
+
+
 def test_docstrings_name_what_is_there() -> None:
     """A docstring that keeps the old name of a parameter misleads its reader."""
     assert not [each for path in modules().values() for each in stale_names(path)]

@@ -227,4 +227,4 @@ class Collector:
     async def _delete(self, keys: list[str]) -> None:
         for first in range(0, len(keys), DELETE_BATCH):
             await self._store.delete(keys[first : first + DELETE_BATCH])
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a store on this machine deletes without a wait

@@ -203,7 +203,7 @@ class GroupCoordinators:
             pending = self.host.find_coordinator_of(partition).shard.log_state.pending
             if pending.count_of(marker.producer_id) > SLICE_OFFSETS:
                 async with self._long_marker:
-                    await self._clock.sleep(0)
+                    await self._clock.sleep(0)  # the lock lets one long marker into each turn
         epoch = self.pending_epoch_of(partition, marker.producer_id)
         if epoch >= 0 and marker.producer_epoch < epoch + marker.moves_epoch:
             # The log says so too, but not one that was restored from a snapshot: it knows no producers.
@@ -352,7 +352,7 @@ class GroupCoordinators:
             if looked_at > SLICE_OFFSETS:
                 yield corrections.requests()
                 corrections, looked_at = OffsetCorrections(log_state, limits.find), 0
-                await self._clock.sleep(0)
+                await self._clock.sleep(0)  # the caller may decide them without a wait
         yield corrections.requests()
 
     def _find_topic_id(self, topic: str) -> TopicId:

@@ -379,7 +379,7 @@ class TransactionCoordinators:
                 await replica.append(bytearray(each))
             shard.apply(records)
             renewed += len(records)
-            await self._clock.sleep(0)
+            await self._clock.sleep(0)  # an append to the local log waits for nothing
         if renewed:
             log.warning("producers get new ids after a loss partition=%s transactional_ids=%d", replica.tp, renewed)
 

@@ -22,6 +22,7 @@ from tiered.records.model import CONTROL, TRANSACTIONAL
 from tiered.records.native import walk
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.shard import CoordinatorRecord, CoordinatorShard, ProducerIdAndEpoch
+from tiered.system.turns import each_of
 
 log = logging.getLogger(__name__)
 
@@ -60,9 +61,8 @@ async def load_shard(
     await replica.wait_committed(end, COMMIT_MS)
     start = replica.log_start_offset
     snapshot, batches = await _read_snapshot(replica, store, find_base())
-    for each in batches:
+    async for each in each_of(batches):
         shard.apply(decode_batch(each))
-        await clock.sleep(0)
     from_offset = start if snapshot is None else max(start, snapshot.offset)
     await _replay(replica, shard, from_offset, end, clock)
     below = 0 if snapshot is None else snapshot.offset
@@ -104,4 +104,4 @@ async def _replay(replica: LeaderReplica, shard: AnyShard, offset: int, end: int
             rows = (row for row in decode_records(data, each.position) if row.offset >= offset)
             shard.apply([CoordinatorRecord(row.key, row.value, producer) for row in rows if row.key is not None])
         offset = walked.batches[-1].last_offset + 1
-        await clock.sleep(0)
+        await clock.sleep(0)  # a read from the page cache waits for nothing

@@ -27,6 +27,7 @@ from tiered.ports import Clock, ConditionFailed, ListedObject, NotFound, ObjectS
 from tiered.replication.become_leader import LeaderStart
 from tiered.replication.leader_state import RestartAtColdEnd
 from tiered.shard import CoordinatorRecord
+from tiered.system.turns import each_of
 
 log = logging.getLogger(__name__)
 
@@ -150,9 +151,8 @@ class CoordinatorSnapshotStore:
         """
         now_ms = self._clock.wall_ms()
         batches: list[bytes] = []
-        for each in encode_batches(records, now_ms):
+        async for each in each_of(encode_batches(records, now_ms)):
             batches.append(each)
-            await self._clock.sleep(0)
         body = encode_snapshot(name, batches, len(records), now_ms)
         result = await self._store.put(name.key, body, if_absent=True)
         if not isinstance(result, Ok | ConditionFailed):

@@ -439,7 +439,7 @@ class HostedReplicas:
             return  # a newer image is about to be applied
         async with slots:
             if follow.is_new:
-                await asyncio.sleep(0)  # as for leader replicas
+                await asyncio.sleep(0)  # opening a new log waits for nothing, as for leader replicas
             try:
                 hot = await self.log_store.open_or_create(tp, topic, is_new=follow.is_new)
             except (Unavailable, Corrupt, Refused) as error:

@@ -136,17 +136,16 @@ class Housekeeping:
     async def maintain_logs(self) -> None:
         """Closes old segments, deletes files whose delay is over, and forgets idle producers.
 
-        A log that nobody appends to is maintained too. The loop yields between two logs.
+        A log that nobody appends to is maintained too. Other tasks run after each piece of the logs.
         """
         now_ms = self._clock.wall_ms()
-        for replica in self._hosted_replicas.list_replicas():
+        async for replica in each_of(self._hosted_replicas.list_replicas()):
             try:
                 await self._disk_state.guard(self._maintain_log(replica, now_ms))
             except (Unavailable, Refused) as error:
                 log.warning("log is maintained later partition=%s why=%s", replica.tp, error)
             if isinstance(replica, LeaderReplica):
                 self._tiering.wake(replica)
-            await self._clock.sleep(0)
 
     async def _maintain_log(self, replica: LeaderReplica | FollowerReplica, now_ms: int) -> None:
         """Deletes first: a full disk needs the space before it can take a new segment."""
@@ -190,7 +189,7 @@ class Housekeeping:
                     log.warning("checkpoints keep the lines of deleted logs for now why=%s", error)
             if not await self._disk_state.guard(self._data_directory.delete_one_due(now_ms)):
                 return
-            await self._clock.sleep(0)
+            await self._clock.sleep(0)  # the files of one log may be large, and unlink waits for nothing
 
     async def note_metadata(self) -> None:
         """Notes in the data directory what the metadata log has reached, if it has moved.

@@ -406,7 +406,7 @@ class ConsumerInstance:
         for first in range(0, len(partitions), FETCHED_ROWS):
             piece = partitions[first : first + FETCHED_ROWS]
             found += (await self._fetch_offsets(piece, require_stable=False)).offsets
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a coordinator in this process replies without a wait
         return found
 
     async def _fetch_offsets(self, partitions: list[TopicPartition], *, require_stable: bool) -> FetchOffsetsReply:

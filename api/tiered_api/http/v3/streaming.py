@@ -58,7 +58,7 @@ async def serve_stream(
                 await _send(request, response, await _append(request, topic, reports, texts))
                 has_texts = True
                 if len(texts) == RECORDS_AT_ONCE:
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)  # a piece may hold many more records, and none of them waits
             if not has_texts and splitter.pending_bytes > PIECE_BYTES and len(piece) < SMALL_PIECE_BYTES:
                 await asyncio.sleep(splitter.pending_bytes / RESCAN_BYTES_PER_SECOND)
             splitter.raise_fault()
@@ -247,7 +247,7 @@ async def _send(request: HttpRequest, response: web.StreamResponse, data: bytes)
 async def _split_body(body: bytes | bytearray) -> AsyncIterator[bytes]:
     for start in range(0, len(body), PIECE_BYTES):
         yield bytes(body[start : start + PIECE_BYTES])
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the whole body is in memory, so no read of it waits
 
 
 def _request_chunks(request: HttpRequest) -> AsyncIterator[bytes]:
