@@ -12,7 +12,7 @@ import pytest
 from tests.sim.harness.bucket_rules import WRITTEN_ONCE
 from tests.sources import ROOT
 from tiered.cold.manifest import SegmentEntry, SubmanifestRef
-from tiered.coordination.group_snapshots import GROUP_SNAPSHOTS
+from tiered.coordination.snapshot_stores import GROUP_SNAPSHOTS
 from tiered.coordinator import snapshot
 from tiered.ids import PartitionId, TopicId
 from tiered.metadata import layout

@@ -314,7 +314,7 @@ def test_broker_frees_consumers_that_moved_to_another_one(tmp_path: Path, monkey
 
 async def coordinate_at(three: HttpCluster, group: str, to: ClusterBroker) -> None:
     """Makes a broker the coordinator of a group, and waits until all brokers know that."""
-    number = await to.broker.group_coordinators.partition_for(group)
+    number = await to.broker.group_coordinators.host.partition_for(group)
     topic = to.broker.image.topics["__consumer_offsets"]
     order = sorted(topic.partitions[number].replicas, key=lambda node: node != to.number)
     assert await to.broker.submit(Reassign((Move(topic.topic_id, number, tuple(order)),))) == (None,)

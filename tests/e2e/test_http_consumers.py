@@ -302,7 +302,7 @@ async def test_consumer_waits_for_a_transaction_that_may_change_its_offset(where
     careful = await HttpConsumer.create(where, "g")
     await careful.ask_without_reply("POST", "/assignments", {"partitions": [{"topic": "t", "partition": 0}]})
     assert (await careful.ask("GET", "/records?timeout=300", accept=JSON)).json == []
-    await groups.write_marker(await groups.partition_for("g"), TransactionMarker(*producer, True, 0))
+    await groups.write_marker(await groups.host.partition_for("g"), TransactionMarker(*producer, True, 0))
     assert values(await careful.read(1)) == ["c"], "goes on at what the transaction committed"
 
 

@@ -195,7 +195,7 @@ async def test_position_found_after_its_partition_was_lost_is_not_kept(where: Ht
     await one.ask_without_reply("POST", "/assignments", parts(("t", 0)))
     instance, tp = find_instance(where, "one"), TopicPartition("t", 0)
     place = where.broker.group_coordinators.host.led_partitions[
-        await where.broker.group_coordinators.partition_for("g")
+        await where.broker.group_coordinators.host.partition_for("g")
     ]
     held, place.coordinator = place.coordinator, None  # the group is loading
     resolving = asyncio.create_task(instance.resolve_position(tp, instance.open_partition(tp)))

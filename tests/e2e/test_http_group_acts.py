@@ -25,7 +25,7 @@ async def commit(three: HttpCluster, *offsets: tuple[str, int, int], group: str 
     """Commits offsets (topic, partition, offset) without a member, at the coordinator."""
     for broker in three.brokers.values():
         coordinators = broker.broker.group_coordinators
-        partition = await coordinators.partition_for(group)
+        partition = await coordinators.host.partition_for(group)
         if broker.broker.image.topics["__consumer_offsets"].partitions[partition].leader == broker.number:
             rows = tuple(PartitionOffset(*each) for each in offsets)
             reply = await coordinators.submit(group, CommitOffsets(group, rows))

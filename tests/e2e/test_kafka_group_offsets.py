@@ -134,15 +134,15 @@ async def test_offsets_are_deleted_one_by_one(site: KafkaBroker) -> None:
 
 @run_by(run, "tmp_path", **QUICK)
 async def test_client_that_leaves_during_the_offsets_topic_creation_harms_none(site: KafkaBroker) -> None:
-    leaving = asyncio.ensure_future(site.broker.group_coordinators.partition_for("g"))
+    leaving = asyncio.ensure_future(site.broker.group_coordinators.host.partition_for("g"))
     await asyncio.sleep(0)  # one turn: it has asked for the topic now
     leaving.cancel()
     with pytest.raises(Refused) as refused:
-        await site.broker.group_coordinators.partition_for("g")
+        await site.broker.group_coordinators.host.partition_for("g")
     assert refused.value.code is Code.COORDINATOR_NOT_AVAILABLE
     await wait_until(lambda: OFFSETS_TOPIC in site.broker.image.topics)
     assert (
         0
-        <= await site.broker.group_coordinators.partition_for("g")
+        <= await site.broker.group_coordinators.host.partition_for("g")
         < len(site.broker.image.topics[OFFSETS_TOPIC].partitions)
     )

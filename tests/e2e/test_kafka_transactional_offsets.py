@@ -132,7 +132,7 @@ def test_transactions_of_many_offsets_end_in_turns_of_their_own(
             assert await producer.init() is Code.NONE
             assert await producer.commit_offsets(f"g{number}", 7) is Code.NONE
         groups = site.broker.group_coordinators
-        partitions = [await groups.partition_for(f"g{number}") for number in range(4)]
+        partitions = [await groups.host.partition_for(f"g{number}") for number in range(4)]
 
         def count_open() -> int:
             places = zip(partitions, producers, strict=True)
@@ -272,7 +272,7 @@ def test_kafkas_dump_tool_reads_transactional_offsets_and_markers(tmp_path: Path
             assert await producer.end(commit) is Code.NONE
         assert await producer.commit_offsets("g", 8) is Code.NONE
         assert await producer.end(True) is Code.NONE
-        partitions.append(await site.broker.group_coordinators.partition_for("g"))
+        partitions.append(await site.broker.group_coordinators.host.partition_for("g"))
         while await offset_of(producer.client, stable=True) != (8, 0):
             pass
 

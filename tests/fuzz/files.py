@@ -17,7 +17,7 @@ from tests.sim.harness.disk import SimDisk
 from tests.unit.hot.fixtures import DIRECTORY, append, batch, disk, open_log
 from tiered.cold import manifest_codec
 from tiered.cold.layout import FOOTER_MAGIC, parse_footer
-from tiered.coordination.group_snapshots import GROUP_SNAPSHOTS
+from tiered.coordination.snapshot_stores import GROUP_SNAPSHOTS
 from tiered.coordinator import log_records, snapshot
 from tiered.errors import Corrupt, Refused
 from tiered.groups import records as group_records

@@ -40,14 +40,13 @@ from tiered.controller.member import ClusterMember
 from tiered.controller.partition_limits import count_partitions, count_replicas
 from tiered.controller.requests import Request
 from tiered.coordination.group_coordinators import GroupCoordinators, GroupPorts
-from tiered.coordination.group_snapshots import make_group_snapshot_store
 from tiered.coordination.late_transactions import LateTransactions
 from tiered.coordination.marker_writer import MarkerWriter
 from tiered.coordination.offsets_beyond_end import OffsetsBeyondEnd
 from tiered.coordination.orphaned_transactions import OrphanedTransactions
 from tiered.coordination.producer_ids import ProducerIds
+from tiered.coordination.snapshot_stores import make_group_snapshot_store, make_transaction_snapshot_store
 from tiered.coordination.transaction_coordinators import TransactionCoordinators, TransactionPorts
-from tiered.coordination.transaction_snapshots import make_transaction_snapshot_store
 from tiered.coordination.transaction_verification import TransactionVerification
 from tiered.durability.awaited_ends import AwaitedEnds
 from tiered.durability.data_directory import DataDirectory
@@ -521,8 +520,8 @@ class Broker:
             clocks=self.cluster.describe_clocks(),
             clock_comparisons=self.cluster.clock_comparisons(),
             unserved=self.hosted_replicas.list_unserved()
-            | self.group_coordinators.list_unserved()
-            | self.transaction_coordinators.list_unserved(),
+            | self.group_coordinators.host.list_unserved()
+            | self.transaction_coordinators.host.list_unserved(),
             replicas=self.hosted_replicas.list_leaders(),
             replica_count=len(self.hosted_replicas.list_replicas()),
             image=self.image,
@@ -685,8 +684,8 @@ class Broker:
         self.ended.set()
 
     def _refuse_coordination(self, why: str) -> None:
-        self.group_coordinators.refuse(why)
-        self.transaction_coordinators.refuse(why)
+        self.group_coordinators.host.refuse(why)
+        self.transaction_coordinators.host.refuse(why)
 
     def _on_committed(self, changes: Sequence[Change], old: Image, new: Image) -> None:
         """Ends at once the replicas of deleted topics, the leaderships that another broker has now, and the logins of
@@ -779,7 +778,8 @@ class Broker:
         await asyncio.gather(*self._loops, return_exceptions=True)
         if clean:
             await asyncio.gather(
-                self.group_coordinators.save_final_snapshots(), self.transaction_coordinators.save_final_snapshots()
+                self.group_coordinators.host.save_final_snapshots(),
+                self.transaction_coordinators.host.save_final_snapshots(),
             )
         if self.losses.unreported:
             with contextlib.suppress(Unavailable):

@@ -24,8 +24,8 @@ class ReplicaEventHandlers:
 
     def on_lead(self, replica: LeaderReplica) -> None:
         self.stored_ends.on_lead(replica)
-        self.group_coordinators.on_lead(replica)
-        self.transaction_coordinators.on_lead(replica)
+        self.group_coordinators.host.on_lead(replica)
+        self.transaction_coordinators.host.on_lead(replica)
 
     def on_resign(self, replica: LeaderReplica) -> None:
         self.tiering.forget(replica)

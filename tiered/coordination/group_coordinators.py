@@ -220,10 +220,6 @@ class GroupCoordinators:
         epoch = self.host.find_coordinator_of(partition).shard.log_state.pending.epoch_of(producer_id)
         return epoch if epoch is not None else -1
 
-    async def partition_for(self, group: str) -> int:
-        """Returns the partition of `__consumer_offsets` whose leader coordinates a group."""
-        return await self.host.partition_for(group)
-
     async def ensure_topic(self) -> None:
         """Creates `__consumer_offsets` if it does not exist. Raises `Refused` with COORDINATOR_NOT_AVAILABLE."""
         await self._topic.ensure()
@@ -256,15 +252,7 @@ class GroupCoordinators:
                         continue
                     yield group, topic, {partition: each.offset for partition, each in offsets.items()}
 
-    def list_unserved(self) -> dict[str, str]:
-        """Returns the partitions whose groups cannot be served, with the reason."""
-        return self.host.list_unserved()
-
     # -- the cluster --------------------------------------------------------------------------------------------------
-
-    def on_lead(self, replica: LeaderReplica) -> None:
-        """Begins a coordinator if the partition is one of `__consumer_offsets`."""
-        self.host.on_lead(replica)
 
     def on_resign(self, replica: LeaderReplica) -> None:
         """Ends the coordinator of a partition."""
@@ -395,14 +383,6 @@ class GroupCoordinators:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._lower_offsets_of_losses())
             await self.host.run()
-
-    def refuse(self, why: str) -> None:
-        """Refuses all requests from now on."""
-        self.host.refuse(why)
-
-    async def save_final_snapshots(self) -> None:
-        """Writes the snapshots of a clean stop, if the bucket can be reached."""
-        await self.host.save_final_snapshots()
 
     def _count_by_state(self) -> Mapping[tuple[str, ...], float]:
         states = Counter(group.state.value for shard in self.host.shards() for group in shard.state.groups.values())

@@ -204,10 +204,6 @@ class TransactionCoordinators:
             return request
         return replace(request, new_producer_id=await self._producer_ids.next_id())
 
-    async def partition_for(self, transactional_id: str) -> int:
-        """Returns the partition of `__transaction_state` whose leader coordinates an id. Creates the topic."""
-        return await self.host.partition_for(transactional_id)
-
     async def ensure_topic(self) -> None:
         """Creates `__transaction_state` if it does not exist. Raises `Refused` with COORDINATOR_NOT_AVAILABLE."""
         await self._topic.ensure()
@@ -247,10 +243,6 @@ class TransactionCoordinators:
             self._calls_until_count, self._counted_bytes = COUNTED_EVERY, self.memory_bytes
         self._calls_until_count -= 1
         return self._counted_bytes
-
-    def list_unserved(self) -> dict[str, str]:
-        """Returns the partitions whose transactional ids cannot be served, with the reason."""
-        return self.host.list_unserved()
 
     # -- completion ---------------------------------------------------------------------------------------------------
 
@@ -292,10 +284,6 @@ class TransactionCoordinators:
                     completed.set_result(None)
 
     # -- the cluster --------------------------------------------------------------------------------------------------
-
-    def on_lead(self, replica: LeaderReplica) -> None:
-        """Begins a coordinator if the partition is one of `__transaction_state`."""
-        self.host.on_lead(replica)
 
     def on_resign(self, replica: LeaderReplica) -> None:
         """Ends the coordinator of a partition, and its markers."""
@@ -411,14 +399,6 @@ class TransactionCoordinators:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.host.run())
             group.create_task(self.markers.run())
-
-    def refuse(self, why: str) -> None:
-        """Refuses all requests from now on."""
-        self.host.refuse(why)
-
-    async def save_final_snapshots(self) -> None:
-        """Writes the snapshots of a clean stop, if the bucket can be reached."""
-        await self.host.save_final_snapshots()
 
     def _count_by_state(self) -> Mapping[tuple[str, ...], float]:
         states = Counter(

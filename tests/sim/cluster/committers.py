@@ -19,7 +19,7 @@ from tests.sim.cluster.model_of_copies import ReportFinding
 from tests.sim.cluster.observer import Finding, acting_node, patched
 from tests.sim.cluster.options import COMMITTED_TOPIC
 from tests.sim.harness.loop import SimLoop
-from tiered.coordination.group_snapshots import GROUP_SNAPSHOTS
+from tiered.coordination.snapshot_stores import GROUP_SNAPSHOTS
 from tiered.coordinator.partition import CoordinatorPartition
 from tiered.coordinator.routing import partition_of
 from tiered.coordinator.runtime import CoordinatorRuntime

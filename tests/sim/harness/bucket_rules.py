@@ -15,8 +15,7 @@ from tests.sim.harness.store import SimBucket
 from tiered.cold.layout import manifest_key
 from tiered.cold.manifest import Manifest, ManifestNode, SegmentEntry
 from tiered.cold.manifest_codec import decode, decode_submanifest
-from tiered.coordination.group_snapshots import GROUP_SNAPSHOTS
-from tiered.coordination.transaction_snapshots import TRANSACTION_SNAPSHOTS
+from tiered.coordination.snapshot_stores import GROUP_SNAPSHOTS, TRANSACTION_SNAPSHOTS
 from tiered.errors import Corrupt
 from tiered.ids import PartitionId, TopicId
 from tiered.metadata.changes import TopicDeleted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.sim.rig.broker_rig import QUICK, SimBrokerRig
 from tiered.config.settings import Settings
-from tiered.coordination.group_snapshots import GROUP_SNAPSHOTS
+from tiered.coordination.snapshot_stores import GROUP_SNAPSHOTS
 from tiered.coordinator.snapshot import SnapshotName
 from tiered.errors import Code
 from tiered.groups.requests import (

@@ -17,7 +17,7 @@ from tiered.metadata.topic_names import OFFSETS_TOPIC
 
 @run_by(run_scenario)
 async def test_coordinator_that_is_cut_off_is_silent_after_a_session(three: ThreeBrokers) -> None:
-    number = await three.controller.node.group_coordinators.partition_for("g")
+    number = await three.controller.node.group_coordinators.host.partition_for("g")
     known = three.controller.node.image.topics[OFFSETS_TOPIC].partitions[number]
     assert len(known.replicas) == 3
     keeper = three.brokers[known.leader]

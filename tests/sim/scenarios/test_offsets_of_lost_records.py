@@ -16,7 +16,7 @@ from tiered.broker.broker import Broker
 from tiered.cold.layout import manifest_key
 from tiered.controller.requests import CreateTopic, ElectLeaders
 from tiered.coordination.group_coordinators import SLICE_OFFSETS
-from tiered.coordination.group_snapshots import GROUP_SNAPSHOTS
+from tiered.coordination.snapshot_stores import GROUP_SNAPSHOTS
 from tiered.coordinator.routing import partition_of
 from tiered.errors import Code, Refused
 from tiered.groups.records import OffsetValue, offset_record

@@ -24,7 +24,7 @@ from tiered.config.settings import STANDARD_AUTHORIZER
 from tiered.controller.requests import CreateTopic, DeleteTopic, ElectLeaders, Move, Reassign, ReportLoss
 from tiered.coordination.late_transactions import LATE_GRACE_MS
 from tiered.coordination.orphaned_transactions import CHECK_SECONDS
-from tiered.coordination.transaction_snapshots import TRANSACTION_SNAPSHOTS
+from tiered.coordination.snapshot_stores import TRANSACTION_SNAPSHOTS
 from tiered.coordinator.host import SNAPSHOT_SECONDS
 from tiered.coordinator.routing import partition_of
 from tiered.coordinator.snapshot import SnapshotName

@@ -18,7 +18,7 @@ from tests.scenario import run_by
 from tests.unit.replication.rig import INCARNATIONS, TOPIC_ID, TP, ReplicationRig
 from tiered.config.settings import TopicConfig
 from tiered.coordination.group_coordinators import GroupObserver
-from tiered.coordination.group_snapshots import make_group_snapshot_store
+from tiered.coordination.snapshot_stores import make_group_snapshot_store
 from tiered.coordinator.loader import load_shard
 from tiered.coordinator.log_records import BATCH_RECORDS
 from tiered.coordinator.runtime import COMMIT_MS, CoordinatorRuntime

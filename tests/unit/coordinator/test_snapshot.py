@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tiered.coordination.group_snapshots import GROUP_SNAPSHOTS
+from tiered.coordination.snapshot_stores import GROUP_SNAPSHOTS
 from tiered.coordinator.log_records import BATCH_BYTES, decode_batch, encode_batches
 from tiered.coordinator.snapshot import (
     SnapshotChoice,

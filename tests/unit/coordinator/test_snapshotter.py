@@ -7,7 +7,7 @@ import pytest
 from tests.scenario import in_rig
 from tests.unit.replication.rig import ReplicationRig, append_batch
 from tiered.config.settings import TopicConfig
-from tiered.coordination.group_snapshots import GROUP_SNAPSHOTS, make_group_snapshot_store
+from tiered.coordination.snapshot_stores import GROUP_SNAPSHOTS, make_group_snapshot_store
 from tiered.coordinator.loader import load_shard
 from tiered.coordinator.snapshot import SnapshotName
 from tiered.coordinator.snapshot_store import READ_ATTEMPTS, CoordinatorSnapshotStore, PreviousSnapshot

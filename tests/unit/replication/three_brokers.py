@@ -18,7 +18,7 @@ from tests.unit.replication.rig import TP, BrokerRig, DirectPeers, RecordedEvent
 from tiered.config.settings import Settings, TopicConfig
 from tiered.controller import requests
 from tiered.controller.controller import Controller
-from tiered.coordination.group_snapshots import make_group_snapshot_store
+from tiered.coordination.snapshot_stores import make_group_snapshot_store
 from tiered.durability.data_directory import DataDirectory
 from tiered.durability.possible_losses import PossibleLosses
 from tiered.errors import Code, Refused, Unavailable

@@ -35,7 +35,7 @@ async def retry_while_loading(
 
 async def find_coordinator(context: HttpContext, group: str) -> int:
     """Returns the broker that coordinates a group. Raises `Refused` (COORDINATOR_NOT_AVAILABLE) while there is none."""
-    partition = await context.broker.group_coordinators.partition_for(group)
+    partition = await context.broker.group_coordinators.host.partition_for(group)
     leader = context.broker.image.topics[OFFSETS_TOPIC].partitions[partition].leader
     if leader < 0:
         raise Refused(Code.COORDINATOR_NOT_AVAILABLE, f"no broker coordinates group {group[:249]!r} now")

@@ -280,7 +280,7 @@ class TransactionalProducer:
 
     async def _find_coordinator(self) -> int:
         broker = self._context.broker
-        number = await broker.transaction_coordinators.partition_for(self.transactional_id)
+        number = await broker.transaction_coordinators.host.partition_for(self.transactional_id)
         leader = broker.image.topics[TRANSACTIONS_TOPIC].partitions[number].leader
         if leader < 0:
             raise Refused(Code.COORDINATOR_NOT_AVAILABLE, "no broker coordinates the transaction now")

@@ -22,7 +22,7 @@ async def handle(context: KafkaContext, call: Call[AddOffsetsToTxnRequest]) -> A
     """Returns one code."""
     request = call.request
     try:
-        partition = await context.broker.group_coordinators.partition_for(request.group_id)
+        partition = await context.broker.group_coordinators.host.partition_for(request.group_id)
     except Refused as refused:
         return AddOffsetsToTxnResponse(error_code=coordinator_code(refused).number)
     added = AddPartitions(
