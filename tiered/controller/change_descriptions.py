@@ -16,6 +16,7 @@ from tiered.ids import TopicId
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import AclAdded, AclRemoved, ListEdit
 from tiered.metadata.image import Image
+from tiered.metadata.shown_changes import SECRET_WORDS
 from tiered.security.acls import CLUSTER_NAME
 from tiered.security.secret import HIDDEN
 
@@ -25,8 +26,6 @@ USER, ACL, QUOTA, TOKEN = "USER", "ACL", "QUOTA", "DELEGATION_TOKEN"
 EVERY_BROKER = -1
 VALUE_MAX = 60
 """Most characters of the value of a setting: a long value hides no other setting of the request."""
-SECRET_WORDS = ("password", "secret", "jaas", "keystore.key", "credential")
-"""Parts of the names of settings whose values are secret. Settings that only Kafka has are among them."""
 
 OF_BROKERS = (
     requests.ForgetTopic, requests.RegisterBroker, requests.AnnounceBroker, requests.NameDirectory,

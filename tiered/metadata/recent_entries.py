@@ -32,6 +32,16 @@ class RecentEntries:
         self._bodies.clear()
         self._first_slot, self._bytes = slot, 0
 
+    @property
+    def first_slot(self) -> int:
+        """The oldest slot in memory; the next one of the log if there is none."""
+        return self._first_slot
+
+    def find(self, slot: int) -> bytes | None:
+        """Returns the body of a slot, None if it is not in memory."""
+        at = slot - self._first_slot
+        return self._bodies[at] if 0 <= at < len(self._bodies) else None
+
     def read(self, slot: int) -> list[bytes] | None:
         """Returns bodies from `slot` on, about 1 MiB of them; an empty list at the end; None if `slot` was dropped."""
         if slot < self._first_slot:

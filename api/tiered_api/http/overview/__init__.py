@@ -6,6 +6,7 @@ May import: as http
 ~ topics     all topics in short
 ~ storage    the tiers of a topic's partitions
 ~ segments   the segments of one partition in both tiers
+~ metadata  the metadata log, and who was controller
 ~ groups     the groups that read a topic
 ~ group_lag  how far groups are behind, in records and in seconds
 ~ unread     the times of the oldest unread records

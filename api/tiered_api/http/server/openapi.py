@@ -103,6 +103,38 @@ SCHEMAS: dict[str, Schema] = {
             )
         ),
     ),
+    "MetadataLog": object_schema(
+        "slot entries next_to",
+        slot=INTEGER,
+        controller=INTEGER,
+        controller_epoch=INTEGER,
+        entries=array(
+            object_schema(
+                "slot controller_epoch changes changes_left_out",
+                slot=INTEGER,
+                controller_epoch=INTEGER,
+                written_ms={**INTEGER, "nullable": True},
+                bytes={**INTEGER, "nullable": True},
+                changes=array({"type": "object"}),
+                changes_left_out=INTEGER,
+            )
+        ),
+        next_to={**INTEGER, "nullable": True},
+    ),
+    "Controllers": object_schema(
+        "controllers since_slot",
+        controllers=array(
+            object_schema(
+                "node_id controller_epoch slot",
+                node_id=INTEGER,
+                controller_epoch=INTEGER,
+                slot=INTEGER,
+                from_ms={**INTEGER, "nullable": True},
+                to_ms={**INTEGER, "nullable": True},
+            )
+        ),
+        since_slot=INTEGER,
+    ),
     "Segments": object_schema(
         "topic partition leader brokers segments next_from",
         topic=STRING,

@@ -23,6 +23,7 @@ from tiered_api.http.exchange.responses import json_response
 from tiered_api.http.overview.cluster import get_cluster_health
 from tiered_api.http.overview.group_lag import get_group_lag, list_group_lags
 from tiered_api.http.overview.groups import get_topic_groups
+from tiered_api.http.overview.metadata import get_metadata_log, list_controllers
 from tiered_api.http.overview.segments import get_partition_segments
 from tiered_api.http.overview.storage import get_topic_storage
 from tiered_api.http.overview.topics import list_topic_summaries
@@ -117,8 +118,15 @@ SEGMENTS = (
     Query("limit", "integer", "Segments at most: 200 (without it) to 1,000"),
 )
 
+METADATA = (
+    Query("to", "integer", "Newest slot of the reply; without it, the end of the log"),
+    Query("limit", "integer", "Entries at most: 20 (without it) to 100"),
+)
+
 OVERVIEW = (
     _get("/tiered/v1/cluster", get_cluster_health, "ClusterHealth"),
+    _get("/tiered/v1/metadata/log", get_metadata_log, "MetadataLog", METADATA),
+    _get("/tiered/v1/metadata/controllers", list_controllers, "Controllers"),
     _get("/tiered/v1/topics", list_topic_summaries, "TopicSummaries"),
     _get("/tiered/v1/topics/{topic}/storage", get_topic_storage, "TopicStorage", MARKS),
     _get("/tiered/v1/topics/{topic}/partitions/{partition}/segments", get_partition_segments, "Segments", SEGMENTS),
