@@ -65,6 +65,16 @@ class Site:
         with urlopen(asked, timeout=SECONDS) as reply:
             assert not any(each["error"] for each in json.load(reply)["offsets"])
 
+    def set_config(self, topic: str, name: str, value: str) -> None:
+        """Changes a setting of a topic over REST v3."""
+        with urlopen(f"{self.urls[0]}/v3/clusters", timeout=SECONDS) as reply:
+            cluster = json.load(reply)["data"][0]["cluster_id"]
+        url = f"{self.urls[0]}/v3/clusters/{cluster}/topics/{topic}/configs/{name}"
+        body = json.dumps({"value": value}).encode()
+        asked = Request(url, body, {"Content-Type": "application/json"}, method="PUT")
+        with urlopen(asked, timeout=SECONDS) as reply:
+            assert reply.status == 204
+
     @contextmanager
     def page(self, path: str, *, broker: int = 0, **options: Any) -> Iterator[Page]:
         """Yields a page of the console. Fails if the page reports an error or asks another host for anything."""

@@ -21,6 +21,7 @@ PAGES = {
     "topics/orders/messages": "200 records",
     "topics/empty/messages": "0 records",
     "groups": "billing",
+    "metadata": "topic created: empty",
     "groups/billing": "The lag does not change",
 }
 
@@ -153,3 +154,33 @@ def test_page_of_a_broker_that_goes_names_the_others_and_returns(site: Site) -> 
     for page in (own, other):
         page.get_by_text("Healthy.", exact=True).wait_for()
     context.close()
+
+
+def test_metadata_page_shows_controllers_and_goes_back_in_pages(site: Site) -> None:
+    for number in range(60):  # a page has fifty entries
+        site.set_config("empty", "retention.ms", str(86_400_000 + number))
+    with site.page("metadata") as page:
+        controllers = page.get_by_role("table", name="Controllers")
+        controllers.get_by_role("cell", name="now").wait_for()
+        log = page.get_by_role("table", name="Metadata log")
+        change = log.locator("summary", has_text="topic config changed: empty").first
+        change.press("Enter")
+        log.get_by_text('{"retention.ms":"86400059"}').first.wait_for()
+        newest = log.get_by_role("row").nth(1).get_by_role("cell").first.text_content() or ""
+        page.get_by_role("button", name="Older").click()
+        page.wait_for_function(
+            "slot => document.querySelector('table[aria-label=\"Metadata log\"] tbody td').textContent !== slot",
+            arg=newest,
+        )
+        assert "?to=" in page.url
+        page.get_by_role("button", name="Newest").click()
+        log.get_by_text("topic config changed: empty").first.wait_for()
+
+
+def test_markup_in_the_metadata_log_is_text(site: Site) -> None:
+    site.tiered("quota", "set", "--user", MARKUP, "producer_byte_rate=1000000000")
+    with site.page("metadata") as page:
+        entry = page.locator("summary", has_text="client quota set").first
+        assert MARKUP in (entry.text_content() or "")
+        entry.click()
+        page.locator("dd", has_text="<script>").first.wait_for()

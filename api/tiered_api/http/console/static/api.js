@@ -63,8 +63,8 @@ setInterval(() => {
 }, POLL_SECONDS * 1000);
 
 // Fetches `path` at once and then about every `seconds` while the page is visible; 0: once. Keeps the last value beside
-// an error, and forgets it when the path changes.
-export function usePoll(path, seconds = POLL_SECONDS) {
+// an error, and forgets it when the path changes. Another `round` asks anew at once.
+export function usePoll(path, seconds = POLL_SECONDS, round = 0) {
   const [state, setState] = useState({ path, value: null, error: null });
   useEffect(() => {
     if (!path) return undefined;
@@ -91,7 +91,7 @@ export function usePoll(path, seconds = POLL_SECONDS) {
       watched.delete(watch);
       stop.abort();
     };
-  }, [path, seconds]);
+  }, [path, seconds, round]);
   return state.path === path ? state : { path, value: null, error: null };
 }
 

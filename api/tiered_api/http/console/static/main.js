@@ -5,6 +5,7 @@ import { AccessPage } from "./access.js";
 import { ClusterPage } from "./cluster.js";
 import { GroupPage, GroupsPage } from "./groups.js";
 import { MessagesPage } from "./messages.js";
+import { MetadataPage } from "./metadata.js";
 import { AuditPage, MovesPage, SettingsPage } from "./operations.js";
 import { ErrorBox } from "./parts.js";
 import { TopicPage } from "./topic.js";
@@ -25,6 +26,7 @@ const PAGES = [
   ["transactions", TransactionsPage],
   ["access", AccessPage],
   ["settings", SettingsPage],
+  ["metadata", MetadataPage],
   ["moves", MovesPage],
   ["audit", AuditPage],
 ];
@@ -36,6 +38,7 @@ const MENU = [
   ["transactions", "Transactions"],
   ["access", "Access"],
   ["settings", "Settings"],
+  ["metadata", "Metadata"],
   ["moves", "Moves"],
   ["audit", "Audit"],
 ];
