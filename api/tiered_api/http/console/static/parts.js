@@ -64,7 +64,7 @@ export function Table({ rows, columns, name, empty }) {
   return html`<div class="wide"><table aria-label=${name} aria-rowcount=${rows.length}>
     <thead><tr>${columns.map(([column, words, , isNumber]) => html`
       <th scope="col" class=${isNumber ? "number" : ""} aria-sort=${key !== column ? "none" : way > 0 ? "ascending" : "descending"}>
-        <button class="sort" onClick=${() => setSort([column, key === column ? -way : 1])}>${words}${key === column ? (way > 0 ? " ▲" : " ▼") : ""}</button>
+        ${words && html`<button class="sort" onClick=${() => setSort([column, key === column ? -way : 1])}>${words}${key === column ? (way > 0 ? " ▲" : " ▼") : ""}</button>`}
       </th>`)}</tr></thead>
     <tbody ref=${body}>
       ${space(start)}
