@@ -73,7 +73,7 @@ def measures() -> list[Measure]:
         many_methods(product),
         long_functions(product),
         full_folders(product),
-        nameless_tests(unit, modules()),
+        nameless_tests(unit, [*modules(), *(f"bench.{path.stem}" for path in (ROOT / "bench").glob("*.py"))]),
     ]
 
 
