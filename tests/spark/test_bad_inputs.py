@@ -175,6 +175,16 @@ def test_address_without_a_place_is_refused_and_makes_nothing(
         assert list(tmp_path.iterdir()) == [], (store, warehouse)
 
 
+@pytest.mark.parametrize("name", ["load", "repair", "verify", "erase"])
+def test_place_that_only_hadoop_knows_is_refused_by_name(
+    served: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for place in ("hdfs://host/wh", "gs://bucket/wh"):
+        capsys.readouterr()
+        assert main(fill(SPARK_COMMANDS[name], f"file://{served}/store", place)) == Exit.USAGE
+        assert f"in directories and on S3 only, not at {place}" in capsys.readouterr().err
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("log", BAD_LOGS)
 def test_bad_log_of_a_table_is_told_in_a_sentence(

@@ -57,7 +57,9 @@ def locate_vector(vector: Mapping[str, Any], url: str) -> VectorFile | bytes:
     except (ValueError, KeyError, TypeError) as fault:
         raise Corrupt(f"the place of a deletion vector cannot be read: {fault}", where=url) from None
     raise Refused(
-        Code.INVALID_REQUEST, f"the table at {url} has a deletion vector elsewhere ({text}): use `--engine spark`"
+        Code.INVALID_REQUEST,
+        f"the table at {url} has a deletion vector elsewhere ({text}), which only Spark reads: REORG TABLE ... APPLY "
+        "(PURGE) takes it away, and queries may use `--engine spark`",
     )
 
 

@@ -7,16 +7,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from pyspark_tiered.delta.folder_url import FORMS, bucket_prefix, spark_url
+from pyspark_tiered.delta.log_folder import refuse_place
 from tiered.errors import Code, Refused
 from tiered.object_store.url import open_store
 from tiered.system.clock import SystemClock, SystemRng
 
 
 def check_warehouse(place: str) -> None:
-    """Raises `Refused` or `Unavailable` if no table can be in this folder.
-
-    The folder itself may be absent. A kind of place that only Hadoop knows is left to it.
-    """
+    """Raises `Refused` or `Unavailable` if no table can be written in this folder. The folder itself may be absent."""
     url = spark_url(place)
     scheme = urlsplit(url).scheme
     if scheme == "file":
@@ -25,6 +23,8 @@ def check_warehouse(place: str) -> None:
             raise Refused(Code.INVALID_REQUEST, f"{place!r} is no directory: {FORMS}")
     elif scheme == "s3a":
         asyncio.run(_list_once(*bucket_prefix(url)))
+    else:
+        raise refuse_place(url)
 
 
 async def _list_once(bucket: str, prefix: str) -> None:

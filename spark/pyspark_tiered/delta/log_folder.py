@@ -422,7 +422,16 @@ def open_folder(url: str, shared: BucketConnection | None = None) -> TableFolder
         return DirectoryFolder(url)
     if scheme in ("s3", "s3a"):
         return BucketFolder(url, shared)
-    raise Refused(Code.INVALID_REQUEST, f"the native engine knows file: and s3: only, not {url}: use `--engine spark`")
+    raise refuse_place(url)
+
+
+def refuse_place(url: str) -> Refused:
+    """Returns the error for a folder that only Hadoop knows."""
+    return Refused(
+        Code.INVALID_REQUEST,
+        f"tables are read and written in directories and on S3 only, not at {url}: `tiered sql --engine spark` and "
+        "programs with Spark may query tables elsewhere",
+    )
 
 
 def make_folder(folder: Path) -> None:

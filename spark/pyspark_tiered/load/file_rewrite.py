@@ -39,6 +39,10 @@ def rewrite_file(
 
     name = f"part-rewritten-{uuid.uuid4()}.zstd.parquet"
     bounds, rows, written = _Bounds(), 0, None
+
+    def upload(_: str, scratch: str, name: str) -> None:
+        table.folder.upload(scratch, name)
+
     try:
         with closing(read_stored_rows(table.folder, file.add)) as stored_rows:
             for stored, held in stored_rows:
@@ -51,7 +55,7 @@ def rewrite_file(
                 measured = (table_schema().field(each) for each in MEASURED)
                 bounds.add([load_column(batch, field, file.add, file.form, held) for field in measured])
                 if written is None:
-                    written = OpenFile(table.url, name, batch.schema, FileLayout(table.prefix), table.upload)
+                    written = OpenFile(table.url, name, batch.schema, FileLayout(table.prefix), upload)
                 written.write(pa.Table.from_batches([batch]))
     except BaseException:
         if written is not None:

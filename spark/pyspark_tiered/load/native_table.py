@@ -242,7 +242,7 @@ class NativeTable:
         from pyspark_tiered.load.convert import join_rows
 
         removed = [self._state.files[key] for key in keys]
-        joined = join_rows(parts, self.url, self.upload, self._recent)
+        joined = join_rows(parts, self.url, lambda _, *file: self.folder.upload(*file), self._recent)
         self._read_on()
         identifiers = len(table_form.loaded_offsets(self._state.versions(), self.topic_id))
         checked, seen = self.checked_version, self.newest_mark.get("seen")
@@ -309,10 +309,6 @@ class NativeTable:
         if found:
             self.folder.delete(found)
         return len(found)
-
-    def upload(self, table_url: str, scratch: str, name: str) -> None:
-        """Uploads a file of the folder `scratch` into the table's folder."""
-        self.folder.upload(scratch, name)
 
     def note_erasures(self, at: TableState, count: int) -> dict[str, Any] | None:
         """Returns Delta's metadata that say that the table heeds so many erasures; None if nothing has to say so."""
