@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pyspark_tiered.delta.table_form import Range
 from pyspark_tiered.proof.row_hash import hash_records
+from pyspark_tiered.typed.cell_digest import count_blanks, digest_cells
 from pyspark_tiered.typed.changes import FieldRule
 from pyspark_tiered.typed.garbage import collection_paused
 from pyspark_tiered.typed.kinds import StructOf
 from pyspark_tiered.typed.reparse import ReparsedValues, reparse
-from pyspark_tiered.typed.row_hash import count_blanks, digest_cells
 
 if TYPE_CHECKING:
     import numpy as np

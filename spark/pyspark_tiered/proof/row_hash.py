@@ -1,7 +1,7 @@
 """The hash of each row of a table as verify compares it, from Arrow columns. No Python per record.
 
 All tables have one hash: that of the record's columns. Only a raw table has the type of a timestamp. In a typed row the
-digest of its cells stands in the place of the value (`typed/row_hash.py`).
+digest of its cells stands in the place of the value (`typed/cell_digest.py`).
 """
 
 from __future__ import annotations

@@ -20,5 +20,5 @@ May import: as pyspark_tiered
 ~ change      renames, retypes or drops a field, or moves its values of other types
 ~ replay      dead letters that fit by now become rows
   reparse     values as columns by another parser
-  row_hash    the digest of the cells of a typed row
+  cell_digest the digest of the cells of a typed row
 """
