@@ -184,3 +184,16 @@ def test_markup_in_the_metadata_log_is_text(site: Site) -> None:
         assert MARKUP in (entry.text_content() or "")
         entry.click()
         page.locator("dd", has_text="<script>").first.wait_for()
+
+
+def test_record_is_found_in_all_partitions_and_its_place_told(site: Site) -> None:
+    with site.page("topics/orders/messages?partition=all&from=start&filter=%22id%22%3A7%2C") as page:
+        page.get_by_text(f"1 record of {RECORDS:,} scanned in 3 partitions").wait_for()
+        row = page.get_by_role("table", name="Records").get_by_role("row").nth(1)
+        place = row.get_by_role("cell")
+        partition, offset = place.nth(0).text_content(), place.nth(1).text_content()
+        row.get_by_role("button").click()
+        shown = page.locator("button[aria-expanded]").first
+        shown.wait_for()
+        assert shown.text_content() == offset
+        assert page.get_by_label("Partition").first.input_value() == partition

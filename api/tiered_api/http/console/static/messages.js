@@ -2,6 +2,7 @@
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
 import { request, useAbout, usePoll } from "./api.js";
 import { CopyAs } from "./copy.js";
+import { FindRecords } from "./find.js";
 import { number, plural, time } from "./format.js";
 import { ErrorBox, NoMessages, Title, useAddress } from "./parts.js";
 import { Produce } from "./produce.js";
@@ -144,7 +145,8 @@ function Messages({ topic, cluster }) {
   const [run, setRun] = useState(1);
   const [live, setLive] = useState(false);
   const partitions = usePoll(`/topics/${encodeURIComponent(topic)}/partitions`, 0);
-  const search = useSearch(topic, view, run);
+  const all = view.partition === "all";
+  const search = useSearch(topic, view, all ? 0 : run);
   const tail = useTail(topic, view, live);
   const shown = live ? tail.records : view.from === "end" ? [...search.records].reverse() : search.records;
   const submit = (event) => {
@@ -155,7 +157,8 @@ function Messages({ topic, cluster }) {
   return html`<${Title} words=${topic}><a class="button" href=${`/console/topics/${encodeURIComponent(topic)}`}>Tiers</a><//>
     <form class="tools" onSubmit=${submit}>
       <label>Partition <select ...${field("partition")} onChange=${(event) => { change({ partition: event.target.value }); setRun(run + 1); }}>
-        ${(partitions.value ?? [{ partition: Number(view.partition) }]).map((each) => html`<option value=${each.partition} selected=${String(each.partition) === view.partition}>${each.partition}</option>`)}</select></label>
+        <option value="all" selected=${all}>all</option>
+        ${(partitions.value ?? (all ? [] : [{ partition: Number(view.partition) }])).map((each) => html`<option value=${each.partition} selected=${String(each.partition) === view.partition}>${each.partition}</option>`)}</select></label>
       <label>From <select value=${view.from} onChange=${(event) => change({ from: event.target.value })}>
         <option value="end">the end</option><option value="start">the start</option><option value="offset">offset</option><option value="time">time (UTC)</option></select></label>
       ${view.from === "offset" && html`<label>Offset <input inputmode="numeric" pattern="[0-9]+" required ...${field("at")} /></label>`}
@@ -164,15 +167,20 @@ function Messages({ topic, cluster }) {
       <label><input type="checkbox" checked=${!!view.open} onChange=${(event) => change({ open: event.target.checked ? "1" : "" })} /> open transactions</label>
       <button type="submit" disabled=${live}>Read</button>
       ${search.busy && html`<button type="button" onClick=${() => setRun(0)}>Stop</button>`}
-      <button type="button" aria-pressed=${live} onClick=${() => setLive(!live)}>${live ? "Stop live" : "Live"}</button>
+      <button type="button" aria-pressed=${live} disabled=${all} onClick=${() => setLive(!live)}>${live ? "Stop live" : "Live"}</button>
     </form>
-    <${ErrorBox} error=${live ? tail.error : search.error} />
+    ${all && html`<${FindRecords} topic=${topic} partitions=${partitions.value} view=${view} run=${run} fits=${fits} stop=${() => setRun(0)} show=${(each) => { change({ partition: String(each.partition), from: "offset", at: String(each.offset) }); setRun(run + 1); }} />`}
+    ${!all && html`<${OnePartition} ...${{ topic, cluster, view, change, live, tail, search, shown, again: () => setRun(run + 1) }} />`}`;
+}
+
+function OnePartition({ topic, cluster, view, change, live, tail, search, shown, again }) {
+  return html`<div><${ErrorBox} error=${live ? tail.error : search.error} />
     <p class="dim" role="status">${live ? `Live: ${plural(shown.length, "record")} since you asked.`
       : `${plural(search.records.length, "record")} of ${number(search.scanned)} scanned${search.busy ? " …" : ""}${search.end === null ? "" : `; the partition ends at ${number(search.end)}`}`}</p>
     ${shown.length > 0 && html`<div class="wide"><table aria-label="Records"><thead><tr><th class="number" scope="col">Offset</th><th scope="col">Time (UTC)</th><th scope="col">Key</th><th scope="col">Value</th></tr></thead>
       <tbody>${shown.map((record) => html`<${Message} key=${record.offset} record=${record} topic=${topic} partition=${view.partition} />`)}</tbody></table></div>`}
     ${shown.length > 0 && html`<p><button onClick=${() => download(topic, view.partition, shown)}>Save ${plural(shown.length, "record")} as JSON lines</button></p>`}
     ${!live && !search.busy && search.next !== null && search.next < search.end && html`
-      <button onClick=${() => { change({ from: "offset", at: String(search.next) }); setRun(run + 1); }}>Read on from ${number(search.next)}</button>`}
-    <${Produce} cluster=${cluster} topic=${topic} partition=${view.partition} />`;
+      <button onClick=${() => { change({ from: "offset", at: String(search.next) }); again(); }}>Read on from ${number(search.next)}</button>`}
+    <${Produce} cluster=${cluster} topic=${topic} partition=${view.partition} /></div>`;
 }
