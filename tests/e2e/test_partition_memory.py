@@ -12,8 +12,8 @@ from tests.sim.rig.broker_rig import SimBrokerRig, run
 PARTITIONS = 150
 BYTES_MAX, BLOCKS_MAX = 5_440, 65
 """Measured: 5,414 bytes in 64 blocks. The state of producers has three parts (known producers, idempotency keys, open
-transactions), which take 136 bytes. The leader replica has three (admission, transactions, deletion), which take 230. Before slots and lazily made events it was 8,080 bytes in 82
-blocks."""
+transactions), which take 136 bytes. The leader replica has three (admission, transactions, deletion), which take 230.
+Before slots and lazily made events it was 8,080 bytes in 82 blocks."""
 ENGINE = str(Path(tiered.__file__).parent)
 TESTS = str(Path(__file__).parent.parent)
 
