@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ LONG = {
     "cold verify": ("--store file://{bucket}", "verify the bucket", "partitions left"),
     "encryption list": ("--store file://{bucket}", "look at all objects", "objects so far"),
     "encryption remove": ("{keys} second --store file://{bucket}", "look at all objects", "objects so far"),
-    "encryption rewrite": ("--store file://{bucket}?keys={keys}", "encrypt anew", "objects so far"),
+    "encryption rewrite": ("--store file://{copy}?keys={keys}", "encrypt anew", "objects so far"),
     "cluster reassign": ("t/0=1,2 --throttle {rate} --brokers {brokers}", "move partitions", ""),
     "cluster rebalance": ("--execute --throttle {rate} --brokers {brokers}", "move partitions", ""),
     "cluster decommission": ("3 --brokers {brokers}", "empty broker 3", ""),
@@ -48,14 +49,18 @@ FAILING = {"demo": 3}
 
 @dataclass(frozen=True)
 class Places:
-    """A bucket with a topic, a warehouse with its tables, and a key file."""
+    """A bucket with a topic, a copy of it, a warehouse with its tables, and a key file."""
 
     directory: Path
     brokers: str = ""
 
     def fill(self, words: str, run: int) -> list[str]:
         """Returns arguments for one run of a command."""
-        where = {"bucket": self.directory / "data" / "bucket", "warehouse": self.directory / "tables"}
+        where = {
+            "bucket": self.directory / "data" / "bucket",
+            "copy": self.directory / "copy",
+            "warehouse": self.directory / "tables",
+        }
         filled = words.format(
             **where,
             keys=self.directory / "keys",
@@ -75,6 +80,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Places:
         broker.create_topic("orders")
         broker.produce("orders", *({"x": number} for number in range(500)))
         broker.wait_for_offset("orders", "cold_end_offset", 500)
+    shutil.copytree(made.directory / "data" / "bucket", made.directory / "copy")
     for words in (
         f"load --values json --engine native --topic orders {LAKE}",
         "encryption add {keys} --active --id one",

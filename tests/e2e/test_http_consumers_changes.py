@@ -128,6 +128,7 @@ def test_consumer_is_found_after_a_restart_while_its_group_rebalances(tmp_path: 
     async def second(where: HttpBroker) -> None:
         protocols = (("range", encode_metadata(["t"], b"")),)
         join = JoinGroup("g", "", None, "x", "/x", 30_000, 60_000, "consumer", protocols, member_id_required=False)
+        await wait_until(lambda: where.broker.group_coordinators.host.find_shard("g") is not None)
         joining = asyncio.create_task(where.broker.group_coordinators.submit("g", join, 60.0))
         while len(await members_of(where)) < 2:
             await asyncio.sleep(0.002)

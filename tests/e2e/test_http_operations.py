@@ -2,6 +2,8 @@
 
 import re
 
+from tests.e2e import http_cluster
+from tests.e2e.http_cluster import HttpCluster
 from tests.e2e.http_site import HttpBroker, run
 from tests.scenario import run_by
 from tiered.ids import incarnation_digest
@@ -41,8 +43,9 @@ async def test_partition_shows_its_hot_and_cold_offsets(site: HttpBroker) -> Non
     assert (await site.get("/tiered/v1/topics/t/partitions/1")).json["error_code"] == 40402
 
 
-@run_by(run, "tmp_path")
-async def test_openapi_document_describes_the_served_routes(site: HttpBroker) -> None:
+@run_by(http_cluster.run, "tmp_path", numbers=(1,))
+async def test_openapi_document_describes_the_served_routes(three: HttpCluster) -> None:
+    site = three[1]
     await site.create("t")
     document = (await site.get("/openapi.json")).json
     assert document["openapi"].startswith("3.0")

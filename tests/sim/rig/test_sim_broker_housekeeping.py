@@ -15,6 +15,7 @@ from tiered.errors import Refused
 from tiered.producers.known_producers import IDLE_MS
 from tiered.records.batch import encode_batch
 from tiered.replication.leader_replica import LeaderReplica
+from tiered.system import turns
 from tiered.upkeep import housekeeping
 
 DAY_MS = 86_400_000
@@ -143,22 +144,23 @@ def make_producer_batch(producer: int, sequence: int) -> bytearray:
 
 
 @run_by(run)
-async def test_other_tasks_run_between_two_rolls(rig: SimBrokerRig) -> None:
+async def test_other_tasks_run_between_two_rolls(rig: SimBrokerRig, *, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "PIECE_SECONDS", 0.0)  # each item ends a piece
     await rig.start(replace(QUICK, log_retention_check_interval_ms=10**9))
     await create_hot_topic(rig, 30, segment_ms="5000")
     for replica in rig.broker.leader_replicas():
         await replica.append(batch([b"v"]))
     await asyncio.sleep(6)
-    turns, seen = 0, []
+    turn, seen = 0, []
 
     def note(op: Op) -> None:
         if op.verb == "create" and op.path.endswith("1.log"):
-            seen.append(turns)
+            seen.append(turn)
 
     rig.machine.disk.on_op = note
     looking = asyncio.ensure_future(rig.broker.housekeeping.maintain_logs())
     while not looking.done():
-        turns += 1
+        turn += 1
         await asyncio.sleep(0)
     assert len(set(seen)) == 30, "thousands of partitions that are due at once would stop the broker meanwhile"
     await rig.stop()

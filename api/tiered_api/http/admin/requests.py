@@ -6,10 +6,11 @@ from __future__ import annotations
 from typing import TypeVar
 
 from tiered.errors import Code, Unavailable
-from tiered_api.http.exchange.errors import ILLEGAL_STATE, KAFKA_RETRIABLE_ERROR, HttpError
+from tiered_api.http.exchange.errors import BAD_REQUEST, ILLEGAL_STATE, KAFKA_RETRIABLE_ERROR, HttpError
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.kafka.client.client import code_from_number, to_refused
 from tiered_api.kafka.client.error_sentences import explain_error
+from tiered_api.kafka.protocol.primitives import Malformed
 from tiered_api.kafka.protocol.schema import Message
 
 A = TypeVar("A", bound=Message)
@@ -27,13 +28,15 @@ async def send_as_caller(
     wait_seconds: float = 0,
 ) -> A:
     """Sends a request to a broker, without a number to this one, which passes changes on to the controller.
-    `wait_seconds` is how long the broker may take. Raises `HttpError` 503 if it does not reply: the act may have
-    happened."""
+    `wait_seconds` is how long the broker may take. Raises `HttpError` 400 for a text that the Kafka protocol cannot
+    carry, 503 if the broker does not reply: the act may have happened."""
     broker = request.context.broker.settings.node_id if node_id is None else node_id
     try:
         return await request.context.remote_brokers.send_request(
             broker, message, response_type, version, wait_seconds, request.caller
         )
+    except Malformed as fault:
+        raise HttpError(BAD_REQUEST, f"the Kafka protocol cannot carry this: {fault}") from None
     except Unavailable as fault:
         raise HttpError(KAFKA_RETRIABLE_ERROR, f"broker {broker} does not reply: {fault}") from None
 
