@@ -9,6 +9,7 @@ from tests.hostile.attacks import attack
 from tests.hostile.target import AttackedBroker, rounds, scale
 from tiered.records.batch import encode_batch
 from tiered_api.http.exchange import media_types
+from tiered_api.http.partitions.records import BATCHES_MAX
 from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic
 
 MIB = 1 << 20
@@ -53,7 +54,7 @@ async def test_bodies_of_many_small_batches_are_refused(to: AttackedBroker) -> N
     await to.create(CreatableTopic(to.name("t"), 1, 1))
     batch = encode_batch([(0, None, b"", ())])
     body = batch * (scale(8, 60) * MIB // len(batch))
-    most = batch * 10_000
+    most = batch * BATCHES_MAX
     async with to.attack("bodies of small batches", memory=300):
         for _ in rounds(3, 10):
             for data, status in ((body, 413), (most, 200)):

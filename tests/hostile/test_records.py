@@ -16,6 +16,7 @@ from tiered.errors import Code
 from tiered.records.batch import decode_header, encode_batch
 from tiered.records.model import CRC_AT, CRC_FROM, Codec
 from tiered.records.native import crc32c
+from tiered_api.http.partitions.records import BATCHES_MAX
 from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig
 from tiered_api.kafka.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tiered_api.kafka.protocol.messages.list_offsets import (
@@ -113,8 +114,8 @@ async def test_false_headers_make_time_lookups_open_few_batches(to: AttackedBrok
 async def test_huge_index_interval_does_not_make_fetches_slow(to: AttackedBroker) -> None:
     sparse = [CreatableTopicConfig("index.interval.bytes", "2147483647")]
     await to.create(CreatableTopic(to.name("t"), 1, 1, configs=sparse))
-    body = bytes(encode_batch([(now_ms(), None, b"", ())])) * 10_000
-    bodies = scale(5, 150)
+    body = bytes(encode_batch([(now_ms(), None, b"", ())])) * BATCHES_MAX
+    bodies = scale(25, 750)
     for _ in range(bodies):
         connection = to.http(60)
         headers = {"Content-Type": "application/octet-stream"}
@@ -124,7 +125,7 @@ async def test_huge_index_interval_does_not_make_fetches_slow(to: AttackedBroker
     async with to.attack("fetches without an index", memory=60):
         client = await to.client()
         for n in range(scale(20, 200)):
-            part = FetchPartition(partition=0, fetch_offset=bodies * 10_000 - 5 - n, partition_max_bytes=100)
+            part = FetchPartition(partition=0, fetch_offset=bodies * BATCHES_MAX - 5 - n, partition_max_bytes=100)
             wanted = [FetchTopic(topic=to.name("t"), partitions=[part])]
             request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=100, topics=wanted)
             reply = await client.ask(request, 11, FetchResponse)

@@ -42,8 +42,8 @@ NEXT_OFFSET = "Tiered-Next-Offset"
 PRODUCER, PRODUCER_AT = struct.Struct(">qhi"), 43
 """Producer id, epoch and base sequence in the header of a batch."""
 CRC = struct.Struct(">I")
-BATCHES_MAX = 10_000
-"""Limit on the record batches of one body."""
+BATCHES_MAX = 2_000
+"""Limit on the record batches of one body: the log takes them in one step of some 20 ms."""
 BATCH_MEMORY = 1_000
 """Bytes that a batch takes as objects while it is checked and written."""
 READ_TYPES = (
