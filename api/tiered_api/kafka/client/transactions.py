@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from tiered.config.setting import shorten
@@ -44,7 +44,7 @@ from tiered_api.kafka.protocol.schema import Message
 
 ADD_PARTITIONS_MAX, END_MAX, PRODUCE_MAX = 3, 4, 11
 """Highest versions of requests in a transaction whose producer names its partitions itself."""
-_ENDED = frozenset(("CompleteCommit", "CompleteAbort"))
+ENDED = frozenset(("CompleteCommit", "CompleteAbort"))
 """States of an id whose last transaction has ended. Brokers return its start time until the next one begins."""
 FENCE_TIMEOUT_MS = 1
 """Timeout for a producer id that nobody uses."""
@@ -208,7 +208,7 @@ async def describe_transaction(client: KafkaClient, transactional_id: str) -> De
         found.producer_epoch,
         found.transaction_state,
         found.transaction_timeout_ms,
-        -1 if found.transaction_state in _ENDED else found.transaction_start_time_ms,
+        -1 if found.transaction_state in ENDED else found.transaction_start_time_ms,
         tuple(sorted(TopicPartition(each.topic, number) for each in found.topics for number in each.partitions)),
     )
 
@@ -237,28 +237,50 @@ async def list_open_transactions(
     client: KafkaClient, partitions: Iterable[TopicPartition]
 ) -> PartitionOutcomes[list[PartitionTransaction]]:
     """Returns the open transactions of partitions, as their leaders see them."""
+    return await send_to_leaders(
+        client, dict.fromkeys(partitions), make_producers_request, DescribeProducersResponse, read_open_transactions
+    )
 
-    def make(share: Mapping[TopicPartition, None]) -> Message:
-        topics: dict[str, TopicRequest] = {}
-        for name, number in share:
-            topics.setdefault(name, TopicRequest(name)).partition_indexes.append(number)
-        return DescribeProducersRequest(list(topics.values()))
 
-    def read(reply: DescribeProducersResponse) -> Iterable[tuple[TopicPartition, int, list[PartitionTransaction]]]:
-        for topic in reply.topics:
-            for row in topic.partitions:
-                tp = TopicPartition(topic.name, row.partition_index)
-                found = [
-                    PartitionTransaction(
-                        tp, each.producer_id, each.producer_epoch, each.coordinator_epoch,
-                        each.current_txn_start_offset, each.last_timestamp,
-                    )
-                    for each in row.active_producers
-                    if each.current_txn_start_offset >= 0
-                ]  # fmt: skip
-                yield tp, row.error_code, found
+def make_producers_request(partitions: Iterable[TopicPartition]) -> DescribeProducersRequest:
+    """Returns the request for the producers of partitions that one broker leads."""
+    topics: dict[str, TopicRequest] = {}
+    for name, number in partitions:
+        topics.setdefault(name, TopicRequest(name)).partition_indexes.append(number)
+    return DescribeProducersRequest(list(topics.values()))
 
-    return await send_to_leaders(client, dict.fromkeys(partitions), make, DescribeProducersResponse, read)
+
+def read_open_transactions(
+    reply: DescribeProducersResponse,
+) -> Iterator[tuple[TopicPartition, int, list[PartitionTransaction]]]:
+    """Yields each partition of a reply with its error number and its open transactions."""
+    for topic in reply.topics:
+        for row in topic.partitions:
+            tp = TopicPartition(topic.name, row.partition_index)
+            found = [
+                PartitionTransaction(
+                    tp, each.producer_id, each.producer_epoch, each.coordinator_epoch,
+                    each.current_txn_start_offset, each.last_timestamp,
+                )
+                for each in row.active_producers
+                if each.current_txn_start_offset >= 0
+            ]  # fmt: skip
+            yield tp, row.error_code, found
+
+
+def read_held_partitions(reply: DescribeTransactionsResponse) -> set[tuple[int, TopicPartition]]:
+    """Returns producer id and partition of the transactions that a coordinator describes. An id that is gone holds
+    nothing. Raises `Refused` for any other error: then it is not known what the id holds."""
+    held: set[tuple[int, TopicPartition]] = set()
+    for each in reply.transaction_states:
+        if each.error_code not in (0, Code.TRANSACTIONAL_ID_NOT_FOUND.number):
+            raise to_refused(each.error_code, _describe_id(each.transactional_id))
+        held |= {
+            (each.producer_id, TopicPartition(topic.topic, number))
+            for topic in each.topics
+            for number in topic.partitions
+        }
+    return held
 
 
 async def find_hanging_transactions(
@@ -285,18 +307,24 @@ async def abort_transaction(client: KafkaClient, found: PartitionTransaction) ->
     """Writes an abort marker for a hanging transaction to its partition. Raises `Refused`."""
 
     def make(share: Mapping[TopicPartition, None]) -> Message:
-        topics = [WritableTxnMarkerTopic(tp.topic, [tp.partition]) for tp in share]
-        marker = WritableTxnMarker(
-            found.producer_id, found.producer_epoch, False, topics, max(found.coordinator_epoch, 0)
-        )
-        return WriteTxnMarkersRequest([marker])
+        return make_abort_request(found)
 
-    def read(reply: WriteTxnMarkersResponse) -> Iterable[tuple[TopicPartition, int, None]]:
-        for marker in reply.markers:
-            for topic in marker.topics:
-                for row in topic.partitions:
-                    yield TopicPartition(topic.name, row.partition_index), row.error_code, None
-
-    outcome = (await send_to_leaders(client, {found.tp: None}, make, WriteTxnMarkersResponse, read))[found.tp]
+    outcomes = await send_to_leaders(client, {found.tp: None}, make, WriteTxnMarkersResponse, read_markers)
+    outcome = outcomes[found.tp]
     if isinstance(outcome, Refused):
         raise outcome
+
+
+def make_abort_request(found: PartitionTransaction) -> WriteTxnMarkersRequest:
+    """Returns the request that writes an abort marker to the partition of a transaction."""
+    topics = [WritableTxnMarkerTopic(found.tp.topic, [found.tp.partition])]
+    epoch = max(found.coordinator_epoch, 0)
+    return WriteTxnMarkersRequest([WritableTxnMarker(found.producer_id, found.producer_epoch, False, topics, epoch)])
+
+
+def read_markers(reply: WriteTxnMarkersResponse) -> Iterator[tuple[TopicPartition, int, None]]:
+    """Yields each partition of a reply with its error number."""
+    for marker in reply.markers:
+        for topic in marker.topics:
+            for row in topic.partitions:
+                yield TopicPartition(topic.name, row.partition_index), row.error_code, None
