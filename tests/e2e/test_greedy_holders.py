@@ -335,7 +335,6 @@ OWN_WORK = {
     "tiered_api.cli.login",
     "tiered_api.http.admin.groups",
     "tiered_api.http.admin.topics",
-    "tiered_api.http.overview.group_lag",
     "tiered_api.http.overview.groups",
     "tiered_api.http.overview.unread",
     "tiered_api.kafka.client.connection",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Any
 
 from aiohttp import web
@@ -13,7 +15,7 @@ from tiered.security.acls import CLUSTER_NAME, Operation, ResourceType
 from tiered.system.turns import each_of
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import json_response
-from tiered_api.http.groups import fetch_committed_offsets, fetch_end_offsets, list_all_groups
+from tiered_api.http.groups import GroupDescription, fetch_committed_offsets, fetch_end_offsets, list_all_groups
 from tiered_api.http.partitions.produce import find_topic
 
 GROUPS_MAX = 200
@@ -22,39 +24,68 @@ AT_ONCE = 16
 """Groups whose offsets are looked up at the same time."""
 
 
+Offsets = dict[TopicPartition, int]
+"""Committed offsets, or log ends."""
+
+
+async def list_visible_groups(request: HttpRequest) -> list[GroupDescription]:
+    """Returns the groups that the caller may describe, by name."""
+    sees_all = request.may(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
+    return [
+        each
+        async for each in each_of(await list_all_groups(request.context))
+        if sees_all or request.may(Operation.DESCRIBE, ResourceType.GROUP, each.description.group)
+    ]
+
+
+async def fetch_committed(request: HttpRequest, group: str, is_wanted: Callable[[str], bool]) -> Offsets:
+    """Returns the offsets that a group has committed of the wanted topics."""
+    return {
+        TopicPartition(row.topic, row.partition): row.offset
+        async for row in each_of(await fetch_committed_offsets(request.context, group))
+        if is_wanted(row.topic)
+    }
+
+
+async def fetch_committed_of_groups(
+    request: HttpRequest, groups: Iterable[GroupDescription], is_wanted: Callable[[str], bool]
+) -> dict[str, Offsets]:
+    """Returns the same of the first `GROUPS_MAX` groups. One whose coordinator is moving has none: the next request
+    shows them."""
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def committed(group: str) -> Offsets:
+        async with slots:
+            try:
+                return await fetch_committed(request, group, is_wanted)
+            except Refused:
+                return {}
+
+    names = [each.description.group for each in islice(groups, GROUPS_MAX)]
+    return dict(zip(names, await asyncio.gather(*map(committed, names)), strict=True))
+
+
+def sum_lag(committed: Offsets, ends: Offsets) -> int:
+    """Returns how many records are behind the committed offsets."""
+    return sum(max(0, ends.get(tp, offset) - offset) for tp, offset in committed.items())
+
+
 async def get_topic_groups(request: HttpRequest) -> web.StreamResponse:
     """Lists the groups that have committed offsets of a topic, with the offsets and the lag."""
     topic = find_topic(request.context, request.args["topic"])
-    sees_all = request.may(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
-    names = {
-        each.description.group: each.description.state
-        for each in await list_all_groups(request.context)
-        if sees_all or request.may(Operation.DESCRIBE, ResourceType.GROUP, each.description.group)
-    }
-    looked_up, found, slots = sorted(names)[:GROUPS_MAX], list[dict[str, Any]](), asyncio.Semaphore(AT_ONCE)
-
-    async def committed(group: str) -> dict[int, int]:
-        async with slots:
-            try:
-                rows = await fetch_committed_offsets(request.context, group)
-            except Refused:
-                return {}  # its coordinator is moving: the next request shows it
-            return {row.partition: row.offset async for row in each_of(rows) if row.topic == topic.name}
-
-    offsets = dict(zip(looked_up, await asyncio.gather(*map(committed, looked_up)), strict=True))
-    partitions = {number for each in offsets.values() for number in each}
-    ends = await fetch_end_offsets(request.context, [(topic.name, number) for number in sorted(partitions)])
-    for group, positions in offsets.items():
+    groups = await list_visible_groups(request)
+    committed = await fetch_committed_of_groups(request, groups, lambda name: name == topic.name)
+    ends = await fetch_end_offsets(request.context, sorted({tp for each in committed.values() for tp in each}))
+    found = list[dict[str, Any]]()
+    for each in groups[: len(committed)]:
+        positions = committed[each.description.group]
         if positions:
-            lags = [
-                ends.get(TopicPartition(topic.name, number), offset) - offset for number, offset in positions.items()
-            ]
             found.append(
                 {
-                    "group": group,
-                    "state": names[group],
-                    "lag": sum(max(0, each) for each in lags),
-                    "offsets": {str(number): offset for number, offset in sorted(positions.items())},
+                    "group": each.description.group,
+                    "state": each.description.state,
+                    "lag": sum_lag(positions, ends),
+                    "offsets": {str(tp.partition): offset for tp, offset in sorted(positions.items())},
                 }
             )
-    return json_response({"topic": topic.name, "groups": found, "groups_left_out": len(names) - len(looked_up)})
+    return json_response({"topic": topic.name, "groups": found, "groups_left_out": len(groups) - len(committed)})
