@@ -14,6 +14,7 @@ from tests.scenario import run_by
 from tiered.config.settings import STANDARD_AUTHORIZER
 from tiered.groups.requests import CommitOffsets, PartitionOffset
 from tiered.ids import TopicPartition
+from tiered.records.batch import encode_batch
 from tiered_api.http.overview import unread
 
 PATH = f"/tiered/v1/groups/{GROUP}"
@@ -81,6 +82,19 @@ async def test_lag_in_seconds_is_the_age_of_the_oldest_unread_record(three: Http
         assert (rows["idle"]["lag"], rows["idle"]["seconds"]) == (0, None)
         found = (await broker.get("/tiered/v1/groups?contains=IDL")).json["groups"]
         assert [row["group"] for row in found] == ["idle"]
+
+
+@run_by(run, "tmp_path")
+async def test_large_batch_is_not_opened_for_its_times(three: HttpCluster, *, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unread, "BATCH_BYTES", 100)
+    await three.create("t", [1, 2])
+    records = [(OLD_MS + later, None, b"x" * 100, ()) for later in (0, 5_000, 9_000)]
+    await write_at(three, "t", 0, OLD_MS)  # once the leader is there
+    await three[1].broker.leader_replica("t", 0).append(bytearray(encode_batch(records)))
+    await commit(three, ("t", 0, 2))
+    for broker in three.brokers.values():
+        [row] = (await broker.get(PATH)).json["partitions"]
+        assert row["oldest_unread_ms"] == OLD_MS + 9_000
 
 
 @run_by(run, "tmp_path", numbers=ONE)

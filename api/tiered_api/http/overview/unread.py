@@ -13,10 +13,13 @@ from contextlib import suppress
 
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.ids import TopicId, TopicPartition
+from tiered.ports import FileSlice
 from tiered.records.batch import decode_header
+from tiered.records.model import HEADER_BYTES
+from tiered.replication.read_result import ReadResult
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.request import HttpRequest
-from tiered_api.http.partitions.reads import decode_batches, load
+from tiered_api.http.partitions.reads import decode_batches, decode_memory, load
 from tiered_api.http.partitions.remote_partition import RemotePartition, fetch_bounds, open_partition
 
 REMEMBERED_MAX = 20_000
@@ -24,7 +27,7 @@ READS_MAX = 500
 """Most records that one request reads."""
 AT_ONCE = 4
 BATCH_BYTES = 1 << 20
-"""Memory that is reserved for each read: a read gives one batch at least."""
+"""Memory that is reserved for each read. A larger batch is not opened: its newest time stands for the record."""
 READ_SECONDS = 3.0
 """Time for all reads of a request. A record of the bucket that took longer is in the cache at the next request."""
 
@@ -76,14 +79,28 @@ class UnreadTimes:
                 else:
                     fetched = await source.reads.read(start, 1)
                 if fetched.size:
-                    self._remember(
-                        place, await request.run_job(fetched.size, _first_time, await load(request, fetched), start)
-                    )
+                    self._remember(place, await _find_time(request, fetched, start))
 
     def _remember(self, place: Place, time_ms: int) -> None:
         if len(self._known) >= REMEMBERED_MAX:
             self._known.popitem(last=False)
         self._known[place] = time_ms
+
+
+async def _find_time(request: HttpRequest, fetched: ReadResult, offset: int) -> int:
+    """Returns the time of the first record at or behind an offset; of a large batch its newest time. The memory
+    of an opened batch counts for the caller without a wait: a request that holds memory must not wait for more."""
+    if fetched.size > BATCH_BYTES and isinstance(fetched.data, FileSlice):
+        return decode_header(fetched.data.file.pread(fetched.data.start, HEADER_BYTES)).max_timestamp
+    data = await load(request, fetched)
+    if len(data) > BATCH_BYTES:
+        return decode_header(data).max_timestamp
+    took = decode_memory(data)
+    request.set_held_memory(request.held_bytes + took)
+    try:
+        return await request.run_job(took, _first_time, data, offset)
+    finally:
+        request.set_held_memory(request.held_bytes - took)
 
 
 def _first_time(data: bytes, offset: int) -> int:
