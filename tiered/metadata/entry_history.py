@@ -16,6 +16,7 @@ from tiered.metadata.layout import Entry
 from tiered.metadata.log_reader import read_entry
 from tiered.metadata.recent_entries import RecentEntries
 from tiered.ports import ObjectStore
+from tiered.system.turns import each_of
 
 READS_AT_ONCE = 16
 LISTED_MAX = 1_000
@@ -59,7 +60,9 @@ async def find_elections(
     first = max(0, min(recent.first_slot, end_slot - least + 1))
     older = await _read_slots(store, recent, first, recent.first_slot - 1) if first < recent.first_slot else []
     bodies = ((slot, recent.find(slot)) for slot in known)
-    newer = [layout.decode_entry(body, slot) for slot, body in bodies if body is not None and ELECTED in body]
+    newer = [
+        layout.decode_entry(body, slot) async for slot, body in each_of(bodies) if body is not None and ELECTED in body
+    ]
     elected = [each for each in (*(entry for entry, _ in older), *newer) if has_election(each)]
     return (await _add_times(store, elected[0].slot, elected) if elected else [])[::-1], first
 
@@ -71,16 +74,17 @@ def has_election(entry: Entry) -> bool:
 
 async def _read_slots(store: ObjectStore, recent: RecentEntries, first: int, last: int) -> list[tuple[Entry, int]]:
     """Returns the entries of these slots with their bytes, oldest first, without those that are gone."""
-    turns = asyncio.Semaphore(READS_AT_ONCE)
+    slots = asyncio.Semaphore(READS_AT_ONCE)
+    bodies = {slot: body for slot in range(first, last + 1) if (body := recent.find(slot)) is not None}
 
     async def read(slot: int) -> tuple[Entry, int] | None:
-        body = recent.find(slot)
-        if body is not None:
-            return layout.decode_entry(body, slot), len(body)
-        async with turns:
+        async with slots:
             return await read_entry(store, slot)
 
-    return [each for each in await asyncio.gather(*map(read, range(first, last + 1))) if each is not None]
+    missing = [slot for slot in range(first, last + 1) if slot not in bodies]
+    found = [each for each in await asyncio.gather(*map(read, missing)) if each is not None]
+    found += [(layout.decode_entry(body, slot), len(body)) async for slot, body in each_of(bodies.items())]
+    return sorted(found, key=lambda each: each[0].slot)
 
 
 async def _add_times(store: ObjectStore, first: int, entries: Sequence[Entry]) -> list[LoggedEntry]:
