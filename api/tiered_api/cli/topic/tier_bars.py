@@ -14,7 +14,7 @@ from tiered_api.cli.output import Row, format_size
 
 
 class Tier(Enum):
-    """Where records are: the character and the colour of a cell, and the words of the legend."""
+    """A place of records: the character and the colour of its cell, and the words of the legend."""
 
     BUCKET = ("░", "yellow", "in the bucket")
     BOTH = ("▒", "green", "on disk and in the bucket")
