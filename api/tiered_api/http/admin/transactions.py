@@ -184,7 +184,7 @@ async def abort_open_transaction(request: HttpRequest) -> web.StreamResponse:
         raise HttpError(422, "start_offset has to be an integer")
     opened, silent = await _fetch_open(request, topic, number)
     if silent:
-        raise HttpError(KAFKA_RETRIABLE_ERROR, f"the leader of partition {number} does not list its transactions")
+        raise Refused(Code.LEADER_NOT_AVAILABLE, f"the leader of partition {number} does not list its transactions")
     found = next((each for each in opened if each.start_offset == start), None)
     if found is None:
         raise HttpError(BAD_REQUEST, f"no open transaction of partition {number} begins at offset {start}")
