@@ -189,7 +189,7 @@ def test_slow_heads_slow_bodies_and_idle_connections_are_closed(tmp_path: Path) 
 
 def test_client_that_never_reads_is_disconnected_and_its_memory_freed(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
-        await site.create("t", 1, max_message_bytes="20000000")
+        await site.create("t", 1, max_message_bytes="16000000")
         now = site.broker.world.clock.wall_ms()
         data = encode_batch([(now, None, b"x" * 5_000_000, ())])
         for _ in range(4):

@@ -35,7 +35,7 @@ from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, Cre
 VALUE_BYTES = scale(100_000, 8_000_000)
 """Bytes of a value that is compressed. Below and above INLINE_BYTES there is a value each."""
 SMALL_BYTES = 60_000
-SHOWN_BYTES = scale(1_500_000, 50_000_000)
+SHOWN_BYTES = scale(1_500_000, 16_000_000)
 """Bytes of a value that is read back."""
 CALLERS, READERS = scale(2, 6), scale(2, 3)
 READ_SECONDS = scale(300, 2_000) / 1000
@@ -119,7 +119,7 @@ def test_each_way_to_write_and_each_codec_has_an_attack() -> None:
 @pytest.mark.parametrize(("codec", "level"), chosen(LEVELS, [("snappy", ""), LEVELS[-1]]))
 @attack()
 async def test_compression_of_one_tenant_delays_no_other(to: AttackedBroker, codec: str, level: str) -> None:
-    configs = {"max.message.bytes": "20000000", "compression.type": codec}
+    configs = {"max.message.bytes": str(Settings().tiered_max_message_bytes_max), "compression.type": codec}
     if level:
         configs[f"compression.{codec}.level"] = level
     topic = CreatableTopic(to.name("t"), 1, 1, configs=[CreatableTopicConfig(*each) for each in configs.items()])
@@ -192,7 +192,7 @@ def read_by_consumer(to: AttackedBroker, name: str, topic: str, kind: str) -> tu
 @attack()
 async def test_record_of_any_shape_is_shown_in_little_memory_and_time(to: AttackedBroker, shape: str) -> None:
     value, headers, count = SHAPES[shape](SHOWN_BYTES)
-    sized = [CreatableTopicConfig("max.message.bytes", "60000000")]
+    sized = [CreatableTopicConfig("max.message.bytes", str(Settings().tiered_max_message_bytes_max))]
     await to.create(CreatableTopic(to.name("t"), 1, 1, configs=sized))
     batch = bytearray(encode_batch([(now_ms(), None, value, headers)] * count, codec=Codec.NONE))
     assert await produce(await to.client(), to.name("t"), (0, batch)) == [0]

@@ -12,6 +12,7 @@ import pytest
 from tests.e2e.kafka_site import RawClient
 from tests.hostile.attacks import attack, chosen
 from tests.hostile.target import AttackedBroker, rounds, scale
+from tiered.config.settings import Settings
 from tiered.errors import Code
 from tiered.records.batch import decode_header, encode_batch
 from tiered.records.model import CRC_AT, CRC_FROM, Codec
@@ -186,7 +187,7 @@ async def test_batch_that_compresses_well_is_read_in_little_memory(to: AttackedB
     count = 100_000
     made = make_lines(codec, count)
     last_ms = decode_header(made).max_timestamp
-    sized = [CreatableTopicConfig("max.message.bytes", "20000000")]
+    sized = [CreatableTopicConfig("max.message.bytes", str(Settings().tiered_max_message_bytes_max))]
     await to.create(CreatableTopic(to.name("t"), 1, 1, configs=sized if codec in (Codec.SNAPPY, Codec.LZ4) else []))
     async with to.attack(f"200 MiB of lines in {codec.name}", memory=250):
         client = await to.client()

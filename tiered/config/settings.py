@@ -400,8 +400,9 @@ class Settings:
         dynamic=True,
     )  # fmt: skip
     tiered_max_message_bytes_max: int = setting(
-        100 * MIB, "Highest `max.message.bytes` that a request may set for a topic.", 1, INT_MAX, dynamic=True
-    )
+        16 * MIB, "Highest `max.message.bytes` that a request may set for a topic: a batch is one write.", 1, INT_MAX,
+        dynamic=True,
+    )  # fmt: skip
     tiered_acls_max: int = setting(10_000, "Most ACLs of a cluster: above it none is added.", 1, 100_000, dynamic=True)
     default_replication_factor: int = setting(1, "Replicas of a topic that is created without a number.", 1, 32767)
     # Defaults of topic settings, under the names that Kafka's brokers give them.

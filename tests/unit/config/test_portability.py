@@ -54,7 +54,7 @@ def test_default_settings_are_noted_by_name_alone() -> None:
 
 
 def test_settings_above_the_default_limits_of_brokers_are_noted() -> None:
-    [size, level] = check_for_here({"max.message.bytes": "104857601", "compression.zstd.level": "13"})
+    [size, level] = check_for_here({"max.message.bytes": "16777217", "compression.zstd.level": "13"})
     assert {size.effect, level.effect} == {REFUSED}
     assert "tiered.compression.zstd.level.max" in level.why and "tiered.max.message.bytes.max" in size.why
-    assert not [*check_for_here({"max.message.bytes": "104857600", "compression.zstd.level": "12"})]
+    assert not [*check_for_here({"max.message.bytes": "16777216", "compression.zstd.level": "12"})]

@@ -70,5 +70,7 @@ def test_internal_topic_has_its_batches_whatever_the_limit() -> None:
     assert int(shard.image.topics[OFFSETS_TOPIC].configs["max.message.bytes"]) > 1000
 
 
-def test_defaults_refuse_no_size_that_a_request_can_have() -> None:
-    assert Settings().tiered_max_message_bytes_max == Settings().socket_request_max_bytes
+def test_batches_of_new_topics_are_at_most_16_mib_by_default() -> None:
+    shard = controller(1)
+    assert "is 16777216" in refusal(shard, CreateTopic("t", configs={"max.message.bytes": str((16 << 20) + 1)}))
+    decide(shard, CreateTopic("t", configs={"max.message.bytes": str(16 << 20)}))
