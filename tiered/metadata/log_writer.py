@@ -210,13 +210,14 @@ class MetadataLog:
             return
         listed = await self._store.list(layout.LOG_PREFIX, layout.slot_key(first - 1) if first else "")
         missing = set(range(first, last + 1)).difference(layout.slot_of(each.key) for each in listed)
-        if missing:
-            collected = (await read_boundary(self._store))[0].collected
-            missing = {slot for slot in missing if slot > collected}
+        missing = await self._uncollected(missing) if missing else missing
         if not missing:
             self._whole_to = last
         elif isinstance(await self._store.get(layout.slot_key(min(missing)), 0, 1), NotFound):  # lists may be old
             await self.verify_cluster()  # an empty bucket may be a directory that is not mounted
+            # Another controller may have collected the slot since the boundary was read, above all if this one froze.
+            if min(missing) not in await self._uncollected(missing):
+                return
             key = layout.slot_key(min(missing))
             if any(layout.slot_of(each.key) > min(missing) for each in listed):
                 # later ones may also be what this controller wrote since the bucket went back
@@ -232,6 +233,11 @@ class MetadataLog:
                 f"the bucket went back to an older state: slot {min(missing)} of its metadata log was committed, and"
                 f" {key} is gone: stop all brokers, and put the newer state of the bucket back",
             )
+
+    async def _uncollected(self, slots: set[int]) -> set[int]:
+        """Returns those of `slots` that no controller may have deleted, with one request."""
+        collected = (await read_boundary(self._store))[0].collected
+        return {slot for slot in slots if slot > collected}
 
     async def check_next_slot(self) -> None:
         """Checks the next slot only, otherwise like `check_superseded`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -21,7 +21,7 @@ from tiered.metadata.log_writer import MetadataLog
 from tiered.metrics import Metrics
 from tiered.object_store.faulty import FaultKind, FaultRule, Faults, FaultyStore
 from tiered.object_store.memory import MemoryStore
-from tiered.ports import GetResult, ObjectStore
+from tiered.ports import GetResult, NotFound, ObjectStore
 
 
 class InstantClock:
@@ -253,6 +253,41 @@ async def test_controller_takes_no_collected_slot_for_a_hole(*, stale_lists: boo
             await log.write_snapshot(image)
         await log.check_superseded()
     await log.take_over(image, 1, "i1")
+
+
+class StoreOfAFrozenBroker(MemoryStore):
+    """Calls `meanwhile` once before the first look at the object `key`: other brokers go on."""
+
+    key = ""
+    meanwhile: Callable[[], Awaitable[None]]
+
+    async def get(self, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
+        if key == self.key:
+            self.key = ""
+            await self.meanwhile()
+        return await super().get(key, start, length)
+
+
+@run_by(run_alone)
+async def test_slot_collected_while_the_controller_is_frozen_is_no_hole() -> None:
+    clock = InstantClock()
+    memory = StoreOfAFrozenBroker(clock)
+    log, image = await controller(FaultyStore(memory, faults := Faults([], random.Random(1)), clock), clock, 1)
+    slot = image.slot
+    faults.rules.append(FaultRule(FaultKind.STALE_LIST, seconds=1000))
+
+    async def others_go_on() -> None:
+        other, image = await controller(memory, clock, 2)
+        for number in range(2, 12):
+            image = image.apply(topic_created(number), await other.append(topic_created(number)))
+            await other.write_snapshot(image)
+        assert isinstance(await memory.get(layout.slot_key(slot)), NotFound)
+
+    memory.key, memory.meanwhile = layout.slot_key(slot), others_go_on
+    with pytest.raises(Fenced):
+        for _ in range(8):
+            await log.check_superseded()
+    assert not memory.key
 
 
 @run_by(run_alone)
