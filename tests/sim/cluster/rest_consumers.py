@@ -114,8 +114,9 @@ class RestConsumer:
         }
         await self._ask("POST", f"/consumers/{GROUP}", settings, wanted=(EXISTS,))
         turn_ns = self._draw_turn()
+        takes_all = self.stays  # it may be left, and so stay, while the request is under way
         await self._subscribe()
-        all_at = self._host if self.stays else ""
+        all_at = self._host if takes_all else ""
         while self.working:
             # The next coordinator knows the subscription of the last rebalance only (docs/HTTP.md).
             if self.stays and all_at != self._host:
