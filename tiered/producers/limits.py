@@ -12,7 +12,7 @@ class ProducerLimits:
     """Limits on the producer ids of all logs of a broker, together and each. `producer_count` is how many they have
     now."""
 
-    __slots__ = ("holdings", "keys_forgotten", "per_partition", "producer_count", "total")
+    __slots__ = ("_holdings", "keys_forgotten", "per_partition", "producer_count", "total")
 
     def __init__(self, per_partition: int = 10_000, total: int = 200_000) -> None:
         self.per_partition = per_partition
@@ -20,7 +20,14 @@ class ProducerLimits:
         self.producer_count = 0
         self.keys_forgotten = 0
         """Keyed ids that had to make room for others before their time was over."""
-        self.holdings = Holdings(PRODUCER_IDS, lambda: self.total, lambda: self.producer_count)
+        self._holdings: Holdings | None = None
+
+    @property
+    def holdings(self) -> Holdings:
+        """What each holder has of the total. Made when it is first asked for: recoveries of logs never ask."""
+        if self._holdings is None:
+            self._holdings = Holdings(PRODUCER_IDS, lambda: self.total, lambda: self.producer_count)
+        return self._holdings
 
     @property
     def keys_per_partition(self) -> int:

@@ -71,6 +71,7 @@ class LeaderReplica:
     is taken over (`takeover_pending`)."""
 
     __slots__ = (
+        "__weakref__",
         "_clock",
         "_disk",
         "_events",

@@ -3,6 +3,7 @@ markers, with those that all disks have lost. Does not decide how a transaction 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -49,7 +50,9 @@ class LeaderTransactions:
     ) -> None:
         self._log = log
         self._epoch_start = epoch_start
-        self._appends = appends
+        # The replica owns this object. Two that own each other stay in memory until the garbage collector comes by, and
+        # it comes seldom: topics of ten thousand partitions that come and go would add up.
+        self._appends: MarkerAppends = weakref.proxy(appends)
         self._admission = admission
         self._clock = clock
         self.lost_markers = list(lost_markers)
