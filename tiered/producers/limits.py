@@ -24,7 +24,7 @@ class ProducerLimits:
 
     @property
     def holdings(self) -> Holdings:
-        """What each holder has of the total. Made when it is first asked for: recoveries of logs never ask."""
+        """The share of each holder in the total. Made at the first look: recoveries of logs never look."""
         if self._holdings is None:
             self._holdings = Holdings(PRODUCER_IDS, lambda: self.total, lambda: self.producer_count)
         return self._holdings
