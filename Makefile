@@ -7,7 +7,7 @@
 #   make compat  Kafka's clients against ours, plainly and over SASL_SSL, and against Apache Kafka, the same assertions:
 #                make -j2 compat for two at once; Java, kcat (apt: kafkacat or kcat) and node with npm are used where
 #                they are there. It also replaces brokers of an earlier program, from the history of this clone, under load
-#   make check   format, lint, types, floors, tidy, docs, known holes of dependencies: what takes seconds
+#   make check   format, lint, types, floors, tidy, docs, counts of work, known holes of dependencies: what takes seconds
 #   make hooks   the hook of git that checks the message of each commit, for this clone; a hook that is there stays
 #   make look    a report on files, names, words and import circles; it fails nothing, and keeps sizes that fell in tests/shape.json
 #   make lock    requirements/ anew: the newest versions that pyproject.toml allows, with their hashes
@@ -77,6 +77,7 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_floors.py tests/test_tidy.py tests/test_docs.py tests/test_dependencies.py
 	$(BIN)/python -m tests.shape --check
+	$(BIN)/python -m tests.counts --check
 	$(BIN)/python -m tests.dependencies audit
 
 # pre-commit (CONTRIBUTING.md) has this hook too. It keeps one that is there, and calls it.

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import tracemalloc
-from pathlib import Path
 
-import tiered
+from tests.counts.memory import FRAMES, measure_product
 from tests.scenario import run_by
 from tests.sim.rig.broker_rig import SimBrokerRig, run
 from tiered.controller.requests import DeleteTopic
@@ -19,22 +18,6 @@ BYTES_MAX, BLOCKS_MAX = 5_530, 66
 """Measured: 5,502 bytes in 65 blocks. The state of producers has three parts (known producers, idempotency keys, open
 transactions), which take 136 bytes. The leader replica has three (admission, transactions, deletion), which take 230;
 a weak reference between them takes 88. Before slots and lazily made events it was 8,080 bytes in 82 blocks."""
-ENGINE = str(Path(tiered.__file__).parent)
-TESTS = str(Path(__file__).parent.parent)
-
-
-def measure_engine() -> tuple[int, int]:
-    """Returns the bytes and the blocks that the engine has allocated, also through the standard library. Bytes
-    of the simulated disk and bucket do not count."""
-    gc.collect()
-    size = blocks = 0
-    for trace in tracemalloc.take_snapshot().traces:
-        for frame in reversed(trace.traceback):
-            if frame.filename.startswith(ENGINE):
-                size, blocks = size + trace.size, blocks + 1
-            if frame.filename.startswith((ENGINE, TESTS)):
-                break
-    return size, blocks
 
 
 def test_an_idle_partition_takes_little_memory() -> None:
@@ -44,9 +27,9 @@ def test_an_idle_partition_takes_little_memory() -> None:
         await rig.start()
         for name in ("before", "after"):
             await rig.create(name, PARTITIONS)
-            found.append(measure_engine())
+            found.append(measure_product())
 
-    tracemalloc.start(6)
+    tracemalloc.start(FRAMES)
     try:
         run(scenario)
     finally:
