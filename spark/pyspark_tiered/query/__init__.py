@@ -8,6 +8,8 @@ May import: as pyspark_tiered
 ~ engine      a session: opens the tables that a query names, and runs it
 ~ bucket_files  files of a bucket for DuckDB
   table_report  summary, history and differences of tables
+~ table_facts  the facts of a table: summary, dead letters, last verify
+~ warehouse_report  a report on the tables of a warehouse, as a process of its own
   output      rows as aligned text, JSON lines or CSV, one after the other
 ~ shell       the shell of `tiered sql`
 ~ notebook    the magic `%%tiered` for IPython and Jupyter

@@ -163,6 +163,17 @@ def _operation(info: Json, mark: Mapping[str, Any] | None) -> str:
     return str(info.get("operation", "unnamed"))
 
 
+def rows_of_entry(entry: HistoryEntry) -> int | None:
+    """Returns the rows that a commit brought, less those that it deleted; None if nothing says so."""
+    if entry.mark is not None and "rows" in entry.mark:
+        return int(entry.mark["rows"])
+    metrics = entry.metrics
+    came, gone = metrics.get("numOutputRows"), metrics.get("numDeletedRows")
+    if entry.operation == "DELETE" and gone is not None:
+        return -int(gone)
+    return None if came is None else int(came)
+
+
 def compare_states(before: TableState, after: TableState) -> TableDifference:
     """Returns what changed between two versions of a table."""
     rows = count_rows(before), count_rows(after)

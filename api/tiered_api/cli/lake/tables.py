@@ -199,12 +199,10 @@ def _allowed_ends(read_ends: Ends) -> Ends:
 
 def _facts(warehouse: Warehouse, name: str, read_ends: Ends | None) -> dict[str, Any]:
     """Returns what is known of a table, as one JSON object."""
-    from pyspark_tiered.proof.last_verify import read_last_verify
-    from pyspark_tiered.query.table_report import summarize
+    from pyspark_tiered.query.table_facts import count_letters, read_facts
 
-    found = summarize(name, warehouse.read(name))
+    found, verified = read_facts(warehouse, name)
     ends = read_ends(found.topic, found.topic_id) if read_ends is not None and found.topic else None
-    verified = read_last_verify(warehouse.log(name).folder)
     return {
         "table": name,
         "kind": found.kind,
@@ -217,29 +215,10 @@ def _facts(warehouse: Warehouse, name: str, read_ends: Ends | None) -> dict[str,
         "loaded_ms": found.loaded_ms,
         "newest_ms": found.newest_ms,
         "lag": None if ends is None else sum(max(end - found.offsets.get(each, 0), 0) for each, end in ends.items()),
-        "dead_letters": _count_dead_letters(warehouse, found),
+        "dead_letters": count_letters(warehouse, found),
         "verified": _verify_facts(verified),
         "partitions": _partitions(found, ends),
     }
-
-
-def _count_dead_letters(warehouse: Warehouse, found: TableSummary) -> int | None:
-    """Returns the number of dead letters of a table's topic; None if it has none, or their table cannot be read.
-
-    A table of that name may be another topic's: its properties say whose letters it has.
-    """
-    from pyspark_tiered.query.table_report import count_rows
-    from pyspark_tiered.typed.form import DEAD_OF, DEAD_SUFFIX
-
-    if found.kind not in ("raw", "typed"):
-        return None
-    try:
-        letters = warehouse.find(f"{found.topic}{DEAD_SUFFIX}")
-    except (Refused, Corrupt):
-        return None  # the list has a row for it, with the reason
-    if letters is None or letters.properties().get(DEAD_OF) != found.topic or letters.held_topic()[0] != found.topic_id:
-        return None
-    return count_rows(letters)
 
 
 def _partitions(found: TableSummary, ends: Mapping[int, int] | None) -> list[dict[str, Any]]:
@@ -277,7 +256,9 @@ def _ls_row(facts: dict[str, Any], form: str) -> dict[str, Any]:
 
 
 def _history_row(entry: HistoryEntry, form: str) -> dict[str, Any]:
-    rows = _rows_of(entry)
+    from pyspark_tiered.query.table_report import rows_of_entry
+
+    rows = rows_of_entry(entry)
     if form == "json":
         return entry._asdict() | {"rows": rows, "offsets": _offset_ranges(entry.offsets)}
     parts = [f"{number}: {low}-{high}" for number, (low, high) in list(entry.offsets.items())[:LISTED_PARTITIONS]]
@@ -291,17 +272,6 @@ def _history_row(entry: HistoryEntry, form: str) -> dict[str, Any]:
         "files_removed": entry.files_removed,
         "offsets": "; ".join([*parts, *([f"{more} more"] if more > 0 else [])]) or "-",
     }
-
-
-def _rows_of(entry: HistoryEntry) -> int | None:
-    """Returns the rows that a commit brought, less those that it deleted; None if nothing says so."""
-    if entry.mark is not None and "rows" in entry.mark:
-        return int(entry.mark["rows"])
-    metrics = entry.metrics
-    came, gone = metrics.get("numOutputRows"), metrics.get("numDeletedRows")
-    if entry.operation == "DELETE" and gone is not None:
-        return -int(gone)
-    return None if came is None else int(came)
 
 
 def _offset_ranges(offsets: Mapping[int, tuple[int, int]]) -> dict[str, tuple[int, int]]:
