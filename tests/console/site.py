@@ -49,7 +49,9 @@ class Site:
 
     def __init__(self, cluster: UpProcess, browser: Browser) -> None:
         self.cluster = cluster
+        self.warehouse = cluster.log.with_name("tables")
         self.browser = browser
+        self.store = cluster.line.partition(" store=")[2].split()[0]
         self.urls = cluster.line.partition(" http=")[2].split()[0].split(",")
 
     def tiered(self, *arguments: str) -> str:
@@ -97,7 +99,10 @@ class Site:
 def open_site(directory: Path) -> Iterator[Site]:
     """Yields a cluster with a topic `orders` in both tiers, and a group that has read a part of it."""
     often = ("remote.log.manager.task.interval.ms=500", "log.retention.check.interval.ms=500")
-    settings = ("tiered.internal.configs.enable=true", *often)
+    warehouse = directory / "tables"
+    warehouse.mkdir()
+    console = (f"tiered.console.warehouse={warehouse}",)
+    settings = ("tiered.internal.configs.enable=true", *often, *console)
     given = [word for each in settings for word in ("-c", each)]
     with open_browser() as browser, start_up(directory / "data", 3, *given) as up:
         site = Site(up, browser)

@@ -13,7 +13,7 @@ from tests.console.site import Site
 from tests.console.test_pages import PAGES
 
 GRAVE = ("serious", "critical")
-OPERATORS = {name: name.capitalize() for name in ("transactions", "access", "settings", "moves", "audit")}
+OPERATORS = {name: name.capitalize() for name in ("tables", "transactions", "access", "settings", "moves", "audit")}
 """The pages of operators, and words of each."""
 
 

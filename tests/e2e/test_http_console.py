@@ -71,7 +71,10 @@ async def test_caller_without_rights_gets_the_page_and_sees_what_is_hidden(site:
 @run_by(run, "tmp_path", authorizer_class_name=STANDARD_AUTHORIZER, tiered_audit_topic="audit")
 async def test_page_learns_its_caller_and_the_audit_topic_that_it_may_describe(site: HttpBroker) -> None:
     found = (await site.get("/tiered/v1/console")).json
-    own = {"principal": "User:ANONYMOUS", "node_id": 1, "read_only": False, "messages": True, "has_authorizer": True}
+    own = {
+        "principal": "User:ANONYMOUS", "node_id": 1, "read_only": False, "messages": True, "has_warehouse": False,
+        "has_authorizer": True,
+    }  # fmt: skip
     assert found == own | {"audit_topic": None}
     await grant(site, ("TOPIC", "audit", "DESCRIBE"))
     assert (await site.get("/tiered/v1/console")).json == own | {"audit_topic": "audit"}

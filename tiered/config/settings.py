@@ -687,6 +687,11 @@ class Settings:
     tiered_console_read_only: bool = setting(
         False, "Refuse changes that pages ask for, those of the console too. Commands and scripts may change things."
     )
+    tiered_console_warehouse: str = setting(
+        "",
+        "Directory or s3:// URL of the Delta tables of topics that the console shows. It needs the extra `sql`; without"
+        " a place there is no page of tables.",
+    )
     authentication_method: tuple[str, ...] = setting(
         (NO_LOGIN,),
         "Logins of HTTP requests, as in the REST Proxy: BASIC with a password, BEARER with a token.",

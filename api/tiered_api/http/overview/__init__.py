@@ -8,6 +8,8 @@ May import: as http
 ~ segments   the segments of one partition in both tiers
 ~ metadata  the metadata log, and who was controller
 ~ groups     the groups that read a topic
+~ tables     the Delta tables of topics in the warehouse
+~ warehouse  reports on these tables, each by a process of its own
 ~ group_lag  how far groups are behind, in records and in seconds
 ~ unread     the times of the oldest unread records
 """

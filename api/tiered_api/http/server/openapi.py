@@ -46,6 +46,26 @@ INTEGER_OR_NULL: Schema = {**INTEGER, "nullable": True}
 NUMBER_OR_NULL: Schema = {"type": "number", "nullable": True}
 OFFSET_V3 = {"topic_name": STRING, "partition_id": INTEGER, "offset": INTEGER}
 
+WAREHOUSE: dict[str, Schema] = {
+    "is_set": BOOLEAN,
+    "warehouse": TEXT_OR_NULL,
+    "problem": TEXT_OR_NULL,
+    "read_ms": INTEGER_OR_NULL,
+}
+TABLE: dict[str, Schema] = {
+    "table": STRING,
+    "kind": STRING,
+    "topic": TEXT_OR_NULL,
+    "topic_id": TEXT_OR_NULL,
+    "is_topic_there": BOOLEAN,
+    **dict.fromkeys(
+        ("version", "rows", "files", "bytes", "committed_ms", "loaded_ms", "newest_ms", "lag", "dead_letters"),
+        INTEGER_OR_NULL,
+    ),
+    "verified": {"type": "object", "nullable": True},
+    "problem": TEXT_OR_NULL,
+}
+
 SCHEMAS: dict[str, Schema] = {
     **BODIES,
     "Error": object_schema("error_code message", error_code=INTEGER, message=STRING),
@@ -168,6 +188,33 @@ SCHEMAS: dict[str, Schema] = {
         next_from={**INTEGER, "nullable": True},
         error=TEXT_OR_NULL,
     ),
+    "TopicTable": object_schema(
+        "topic is_set table offsets",
+        topic=STRING,
+        topic_id=STRING,
+        table=TEXT_OR_NULL,
+        offsets={"type": "object"},
+        **WAREHOUSE,
+    ),
+    "Tables": object_schema("is_set tables", tables=array(object_schema("table kind", **TABLE)), **WAREHOUSE),
+    "Table": object_schema(
+        "table kind partitions",
+        partitions=array(
+            object_schema(
+                "partition next_offset",
+                partition=INTEGER,
+                next_offset=INTEGER,
+                log_end_offset=INTEGER_OR_NULL,
+                lag=INTEGER_OR_NULL,
+            )
+        ),
+        columns={**array({"type": "object"}), "nullable": True},
+        versions={**array({"type": "object"}), "nullable": True},
+        reasons={**array({"type": "object"}), "nullable": True},
+        reasons_of=INTEGER_OR_NULL,
+        reasons_problem=TEXT_OR_NULL,
+        **WAREHOUSE | TABLE,
+    ),
     "TopicGroups": object_schema(
         "topic groups",
         topic=STRING,
@@ -248,6 +295,7 @@ SCHEMAS: dict[str, Schema] = {
         node_id=INTEGER,
         read_only=BOOLEAN,
         messages=BOOLEAN,
+        has_warehouse=BOOLEAN,
         has_authorizer=BOOLEAN,
         audit_topic=TEXT_OR_NULL,
     ),

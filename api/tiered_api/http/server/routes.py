@@ -26,6 +26,7 @@ from tiered_api.http.overview.groups import get_topic_groups
 from tiered_api.http.overview.metadata import get_metadata_log, list_controllers
 from tiered_api.http.overview.segments import get_partition_segments
 from tiered_api.http.overview.storage import get_topic_storage
+from tiered_api.http.overview.tables import get_table, get_topic_table, list_tables
 from tiered_api.http.overview.topics import list_topic_summaries
 from tiered_api.http.partitions.records import READ_TYPES, read_records, write_batches
 from tiered_api.http.server.openapi import openapi_document
@@ -131,6 +132,14 @@ OVERVIEW = (
     _get("/tiered/v1/topics/{topic}/storage", get_topic_storage, "TopicStorage", MARKS),
     _get("/tiered/v1/topics/{topic}/partitions/{partition}/segments", get_partition_segments, "Segments", SEGMENTS),
     _get("/tiered/v1/topics/{topic}/groups", get_topic_groups, "TopicGroups"),
+    _get("/tiered/v1/topics/{topic}/table", get_topic_table, "TopicTable"),
+    _get("/tiered/v1/tables", list_tables, "Tables"),
+    _get(
+        "/tiered/v1/tables/{table}",
+        get_table,
+        "Table",
+        (Query("versions", "integer", "Newest versions at most: 20 (without it) to 100"),),
+    ),
 )
 
 CONSOLE = (

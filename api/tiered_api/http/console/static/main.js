@@ -8,6 +8,7 @@ import { MessagesPage } from "./messages.js";
 import { MetadataPage } from "./metadata.js";
 import { AuditPage, MovesPage, SettingsPage } from "./operations.js";
 import { ErrorBox } from "./parts.js";
+import { TablePage, TablesPage } from "./tables.js";
 import { TopicPage } from "./topic.js";
 import { TopicsPage } from "./topics.js";
 import { TransactionsPage } from "./transactions.js";
@@ -23,6 +24,8 @@ const PAGES = [
   ["topics/:topic/messages", MessagesPage],
   ["groups", GroupsPage],
   ["groups/:group", GroupPage],
+  ["tables", TablesPage],
+  ["tables/:table", TablePage],
   ["transactions", TransactionsPage],
   ["access", AccessPage],
   ["settings", SettingsPage],
@@ -35,6 +38,7 @@ const MENU = [
   ["", "Cluster"],
   ["topics", "Topics"],
   ["groups", "Groups"],
+  ["tables", "Tables"],
   ["transactions", "Transactions"],
   ["access", "Access"],
   ["settings", "Settings"],

@@ -19,10 +19,11 @@ export function stretches(partition) {
 
 const WORDS = { bucket: "in the bucket", both: "on disk and in the bucket", disk: "on disk alone" };
 
-export function Legend() {
+export function Legend({ table }) {
   return html`<ul class="legend" aria-label="Colours">
     ${Object.entries(WORDS).map(([kind, words]) => html`<li><i class=${kind}></i>${words}</li>`)}
     <li><i class="open"></i>beyond the last stable offset</li>
+    ${table && html`<li><i class="loaded"></i>loaded into the Delta table <a href=${`/console/tables/${encodeURIComponent(table)}`}>${table}</a></li>`}
     <li><i class="position"></i>position of a group</li></ul>`;
 }
 
@@ -55,8 +56,8 @@ function scaleOf(partition, byTime) {
   return { place: (at) => ((along(points, within(at), 0, 1) - first) / span) * WIDTH, offset: (share) => within(offset(share)), ends: [time(first), time(last)] };
 }
 
-// `onPick` gets the offset at which the bar was clicked; `picked` are the ends of the segment that is shown.
-export function TierBar({ partition, positions = [], byTime = false, onPick, picked }) {
+// `loaded` is the next offset that a load takes. `onPick` gets the offset at which the bar was clicked; `picked` are the ends of the segment that is shown.
+export function TierBar({ partition, positions = [], loaded, byTime = false, onPick, picked }) {
   const { log_start_offset: start, high_watermark: end, last_stable_offset: stable } = partition;
   if (start === null || start === undefined) return html`<p class="dim">${partition.error ?? "Its leader does not reply."}</p>`;
   const scale = scaleOf(partition, byTime);
@@ -65,16 +66,20 @@ export function TierBar({ partition, positions = [], byTime = false, onPick, pic
   const box = (from, to) => ({ x: x(from), width: Math.max(1, x(to) - x(from)) });
   const parts = stretches(partition);
   const words = parts.map(([kind, from, to]) => `${plural(to - from, "offset")} ${WORDS[kind]}`).join(", ") || "no records";
+  const loadedTo = Math.min(loaded ?? start, end);
+  const tableWords = loadedTo > start ? `, loaded into its table up to ${number(loadedTo)}` : "";
   const clicked = (event) => {
     const { left, width } = event.currentTarget.getBoundingClientRect();
     if (end > start) onPick?.(Math.min(end - 1, Math.max(start, scale.offset((event.clientX - left) / width))));
   };
-  return html`<svg class="tiers" viewBox=${`0 0 ${WIDTH} 30`} preserveAspectRatio="none" role="img" onClick=${clicked} aria-label=${`Partition ${partition.partition}: ${words}`}>
+  return html`<svg class="tiers" viewBox=${`0 0 ${WIDTH} 30`} preserveAspectRatio="none" role="img" onClick=${clicked} aria-label=${`Partition ${partition.partition}: ${words}${tableWords}`}>
     <rect class="empty" x="0" y="6" width=${WIDTH} height="18" />
     ${parts.map(([kind, from, to]) => html`<rect class=${kind} ...${box(from, to)} y="6" height="18">
       <title>${`${number(from)} to ${number(to - 1)}: ${WORDS[kind]}`}</title></rect>`)}
     ${stable !== null && stable < end && html`<rect class="open" ...${box(stable, end)} y="6" height="18">
       <title>${`from ${number(stable)} on: transactions are open`}</title></rect>`}
+    ${loadedTo > start && html`<line class="loaded" x1=${x(start)} x2=${x(loadedTo)} y1="27" y2="27">
+      <title>${`${number(start)} to ${number(loadedTo - 1)}: loaded into the Delta table`}</title></line>`}
     ${picked && html`<rect class="picked" ...${box(...picked)} y="3" height="24" />`}
     ${positions.map(([group, offset]) => html`<rect class="position" x=${Math.min(WIDTH - 3, x(offset))} y="0" width="3" height="30">
       <title>${`${group}: ${number(offset)}, ${plural(Math.max(0, end - offset), "offset")} behind`}</title></rect>`)}

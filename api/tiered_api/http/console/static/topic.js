@@ -8,13 +8,14 @@ import { SegmentPanel } from "./segments.js";
 import { Legend, TierBar } from "./tiers.js";
 
 const SHOWN_MAX = 64;
+const TABLE_SECONDS = 60;
 
 function sum(rows, name) {
   return rows.reduce((total, each) => total + Math.max(0, each[name] ?? 0), 0);
 }
 
 // `view.pick` is "PARTITION:OFFSET": the segment that is shown.
-function Tiers({ topic, storage, groups, view, change, messages }) {
+function Tiers({ topic, storage, groups, table, view, change, messages }) {
   const [all, setAll] = useState(false);
   const [picked, setPicked] = useState(null);
   const rows = storage.partitions;
@@ -31,12 +32,13 @@ function Tiers({ topic, storage, groups, view, change, messages }) {
     </dl>
     <div class="tools"><label>Bars over <select value=${view.axis} onChange=${(event) => change({ axis: event.target.value })}>
       <option value="" selected=${!view.axis}>offsets</option><option value="time" selected=${view.axis === "time"}>time (UTC)</option></select></label>
-      <${Legend} /></div>
+      <${Legend} table=${table?.table} /></div>
+    ${table?.problem && html`<p class="dim">What is loaded into its Delta table is not known: ${table.problem}.</p>`}
     ${(all ? rows : rows.filter((each, at) => at < SHOWN_MAX || each.partition === partition)).map((each) => html`<section class="partition" key=${each.partition}>
       <h3><a href=${`/console/topics/${encodeURIComponent(topic)}/messages?partition=${each.partition}`}>Partition ${each.partition}</a>
         <span class="dim"> leader ${each.leader < 0 ? "none" : each.leader}, in sync ${each.isr.join(", ")}${each.isr.length < each.replicas.length ? html` of <span class="state fenced">${each.replicas.join(", ")}</span>` : ""}</span>
         <button class="sort" aria-expanded=${each.partition === partition} onClick=${() => pick(each.partition)(each.partition === partition ? null : each.log_start_offset ?? 0)}>Segments</button></h3>
-      <${TierBar} partition=${each} positions=${positions(each.partition)} byTime=${view.axis === "time"} onPick=${pick(each.partition)} picked=${each.partition === partition ? picked : null} />
+      <${TierBar} partition=${each} positions=${positions(each.partition)} loaded=${table?.offsets[each.partition]} byTime=${view.axis === "time"} onPick=${pick(each.partition)} picked=${each.partition === partition ? picked : null} />
       ${each.partition === partition && html`<${SegmentPanel} topic=${topic} partition=${partition} offset=${offset} messages=${messages} onPick=${pick(partition)} onFound=${setPicked} />`}</section>`)}
     ${!all && rows.length > SHOWN_MAX && html`<button onClick=${() => setAll(true)}>Show all ${number(rows.length)} partitions</button>`}`;
 }
@@ -77,6 +79,7 @@ export function TopicPage({ topic, cluster }) {
   const path = `/tiered/v1/topics/${encodeURIComponent(topic)}`;
   const storage = usePoll(`${path}/storage${view.axis === "time" ? "?marks=32" : ""}`);
   const groups = usePoll(`${path}/groups`, 4);
+  const table = usePoll(about?.has_warehouse ? `${path}/table` : null, TABLE_SECONDS);
   const found = groups.value?.groups ?? [];
   return html`<${Title} words=${topic}>
       ${about?.messages && html`<a class="button" href=${`/console/topics/${encodeURIComponent(topic)}/messages`}>Messages</a>`}<//>
@@ -84,7 +87,7 @@ export function TopicPage({ topic, cluster }) {
       <button role="tab" aria-selected=${view.tab === name} onClick=${() => change({ tab: name })}>${words}</button>`)}</div>
     <${Loading} state=${storage} />
     ${storage.value && html`<${TopicActs} topic=${topic} cluster=${cluster} storage=${storage.value} groups=${found} />`}
-    ${view.tab === "" && storage.value && html`<${Tiers} topic=${topic} storage=${storage.value} groups=${found} view=${view} change=${change} messages=${about?.messages} />`}
+    ${view.tab === "" && storage.value && html`<${Tiers} topic=${topic} storage=${storage.value} groups=${found} table=${table.value} view=${view} change=${change} messages=${about?.messages} />`}
     ${view.tab === "groups" && (groups.value ? html`<${Groups} groups=${found} />` : html`<${Loading} state=${groups} />`)}
     ${view.tab === "settings" && html`<${Settings} cluster=${cluster} topic=${topic} />`}`;
 }

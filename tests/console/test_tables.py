@@ -1,0 +1,87 @@
+"""Tests of the pages of tables and costs in a browser, and of what is loaded on the bars of a topic."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.console.site import MARKUP, Site, open_site
+from tests.console.test_accessibility import GRAVE
+from tests.console.warehouse import STRANGE, fill_warehouse
+
+PAGES = {
+    "tables": "orders__dead",
+    "tables/orders": "The reasons of the newest 3 dead letters.",
+    "tables/orders__dead": "dead letters table",
+    "tables/damaged": "The table cannot be shown",
+    "topics/orders": "loaded into the Delta table",
+}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with open_site(tmp_path_factory.mktemp("tables")) as opened:
+        fill_warehouse(opened)
+        yield opened
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("path", PAGES)
+def test_page_shows_its_subject_and_axe_finds_nothing_grave(site: Site, path: str, theme: str, tmp_path: Path) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install axe-playwright-python")
+    with site.page(path, color_scheme=theme) as page:
+        page.get_by_text(PAGES[path]).first.wait_for(state="attached")
+        page.wait_for_load_state("networkidle")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than its window"
+        assert page.locator("h1").count() == 1 and "·" in page.title()
+        page.screenshot(path=tmp_path / "page.png", full_page=True)
+        found: dict[str, Any] = axe.Axe().run(page).response
+    assert not [(each["id"], each["help"]) for each in found["violations"] if each["impact"] in GRAVE]
+    assert found["passes"], "axe has looked at nothing"
+
+
+def test_lag_and_loaded_part_of_a_topic_are_those_of_the_interface(site: Site) -> None:
+    with site.page("topics/orders") as page:
+        page.locator("svg.tiers line.loaded").first.wait_for(state="attached")
+        words = page.locator("svg.tiers").first.get_attribute("aria-label") or ""
+        loaded = int(words.partition("loaded into its table up to ")[2].replace(",", ""))
+        page.get_by_role("link", name="orders", exact=True).click()
+        row = page.get_by_role("table", name="Partitions").get_by_role("row").nth(1).get_by_role("cell")
+        assert row.nth(1).text_content() == f"{loaded:,}" and loaded > 0
+        lag, end = (int((row.nth(at).text_content() or "").replace(",", "")) for at in (3, 2))
+        assert lag == end - loaded > 0
+    told = site.tiered("topic", "describe-storage", "orders", "--format", "json")
+    rows = [json.loads(line) for line in told.splitlines()]
+    assert rows[0]["loaded_offset"] == loaded and rows[0]["groups"].keys() == {"billing"}
+
+
+def test_list_leads_to_a_table_its_reasons_and_a_dead_record(site: Site) -> None:
+    with site.page("tables") as page:
+        page.get_by_role("searchbox").fill("orders")
+        page.get_by_role("link", name="orders", exact=True).first.click()
+        reasons = page.get_by_role("table", name="Reasons of dead letters")
+        row = reasons.get_by_role("row").nth(1).get_by_role("cell")
+        assert row.nth(0).text_content() == MARKUP and row.nth(1).text_content() == "2"
+        page.get_by_label("Newest").select_option("50")
+        page.wait_for_function("location.search === '?versions=50'")
+        page.get_by_role("table", name="Versions").get_by_role("cell", name="load").first.wait_for()
+        page.get_by_text("The same by a command").click()
+        assert "tiered verify --store STORE --topic 'orders'" in (page.locator("details pre").last.text_content() or "")
+        reasons.get_by_role("link", name="0@").click()
+        page.get_by_role("table", name="Records").wait_for()
+
+
+def test_names_of_strangers_are_text(site: Site) -> None:
+    with site.page("tables") as page:
+        page.get_by_role("link", name=STRANGE).click()
+        page.get_by_text("It holds no topic.").wait_for()
+        assert page.locator("h1").text_content() == STRANGE
+        assert page.get_by_role("table", name="Columns").get_by_role("cell").first.text_content() == STRANGE
+        assert page.get_by_role("cell", name=STRANGE).count() >= 2
+    with site.page("tables") as page:
+        page.get_by_text("damaged is not shown").wait_for()
+        page.locator(".state.away", has_text="unreadable").first.wait_for()
