@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def test_storage_in_pipes_is_the_columns_of_the_terminal(broker: ServeProcess) -
     head, *rows = piped.stdout.splitlines()
     assert head.split() == [
         *("TOPIC", "PARTITION", "LOG-START-OFFSET", "LOCAL-START-OFFSET", "LAST-TIERED-OFFSET", "HIGH-WATERMARK"),
-        *("LOCAL-BYTES", "REMOTE-BYTES"),
+        *("LOCAL-BYTES", "REMOTE-BYTES", "GROUPS"),
     ]
     assert [row.split()[:2] for row in rows] == [["orders", "0"], ["empty", "0"]]
     code, plain = run_on_terminal(*storage(broker), "--no-picture")
@@ -60,6 +61,29 @@ def test_storage_without_the_package_is_columns_and_its_install(broker: ServePro
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['rich'] = None\n")
     code, plain = run_on_terminal(*storage(broker), env={"PYTHONPATH": str(tmp_path)})
     assert code == 0 and plain.count("pip install '.[cli]'") == 1 and "TOPIC " in plain and "░" not in plain
+
+
+def test_positions_of_groups_and_what_is_loaded_are_shown(broker: ServeProcess, tmp_path: Path) -> None:
+    assert (
+        run_tiered("topic", "consume", "orders", "-g", "billing", "-n", "900", "--brokers", broker.kafka).returncode
+        == 0
+    )
+    store, tables = broker.line.partition(" store=")[2].split()[0], tmp_path / "tables"
+    load = ("load", "--store", store, "--topic", "orders", "--warehouse", str(tables), "--engine", "native")
+    assert run_tiered(*load).returncode == 0
+    [orders, empty] = [
+        json.loads(line)
+        for line in run_tiered(*storage(broker), "--warehouse", str(tables), "--format", "json").stdout.splitlines()
+    ]
+    assert orders["groups"] == {"billing": 900} and orders["loaded_offset"] >= 3_000
+    assert empty["groups"] == {} and empty["loaded_offset"] is None
+    code, drawn = run_on_terminal(*storage(broker), "--warehouse", str(tables), env={"NO_COLOR": "1"})
+    assert code == 0 and "═▲═" in drawn and "billing 900" in drawn
+    assert "══ loaded into the Delta table" in drawn.splitlines()[-1] and "▲▲ position" in drawn.splitlines()[-1]
+    piped = run_tiered(*storage(broker)).stdout.splitlines()
+    assert piped[1].endswith("billing:900") and piped[2].endswith("-")
+    wrong = run_tiered(*storage(broker), "--warehouse", str(tmp_path / "absent"))
+    assert wrong.returncode != 0 and "there is no warehouse" in wrong.stderr
 
 
 def test_bars_of_open_transactions_are_drawn(broker: ServeProcess) -> None:

@@ -144,9 +144,14 @@ def _topic(verbs: Commands) -> None:
     _add_regex_option(check, "topics")
     storage = add_verb(
         verbs, "describe-storage", "show which offsets are local and which are in the bucket",
-        "topic.storage", "describe_storage",
+        "lake.storage", "describe_storage",
     )  # fmt: skip
     storage.add_argument("topics", metavar="TOPIC", nargs="+")
+    storage.add_argument(
+        "--warehouse",
+        metavar="DIR",
+        help="folder of Delta tables: show what is loaded (default: tiered.console.warehouse of a broker)",
+    )
     storage.add_argument("--no-picture", action="store_true", help="print columns on a terminal too, and no bars")
     _add_regex_option(storage, "topics")
 

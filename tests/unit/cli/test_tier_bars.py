@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered_api.cli.topic.tier_bars import Tier, draw_bars, draw_cells, find_stretches
+from tiered_api.cli.topic.tier_bars import NAMED_GROUPS, Mark, Tier, draw_bars, draw_cells, draw_marks, find_stretches
 
 
 def row(
@@ -16,7 +16,15 @@ def row(
 ) -> dict[str, Any]:
     """Returns a row of describe-storage."""
     offsets = {"log_start_offset": start, "local_start_offset": local, "last_tiered_offset": tiered}
-    return {"partition": 0, **offsets, "high_watermark": end, "local_bytes": 5_000, "remote_bytes": None, **more}
+    return {
+        "partition": 0,
+        **offsets,
+        "high_watermark": end,
+        "local_bytes": 5_000,
+        "remote_bytes": None,
+        "groups": {},
+        **more,
+    }
 
 
 @pytest.mark.parametrize(
@@ -67,3 +75,28 @@ def test_partition_without_a_leader_has_no_offsets() -> None:
 def test_narrow_terminal_still_has_bars() -> None:
     (line,) = draw_bars([row(0, 40, 59, 100)], 12)
     assert sum(piece.cells for piece in line.pieces) == 10
+
+
+def marks(**more: Any) -> str:
+    return "".join(each.character for each in draw_marks(row(**more), 10))
+
+
+def test_marks_below_a_bar_are_what_is_loaded_and_where_groups_are() -> None:
+    assert marks() == marks(loaded_offset=0) == marks(loaded_offset=None) == ""
+    assert marks(loaded_offset=40) == "════      "
+    assert marks(loaded_offset=1) == "═         " and marks(loaded_offset=500) == "═" * 10
+    assert marks(groups={"a": 0, "b": 55, "c": 100}) == "▲    ▲   ▲"
+    assert marks(start=50, loaded_offset=75, groups={"behind": 3}) == "▲════     "
+    assert marks(end=0, groups={"a": 0}) == "" and marks(start=None, groups={"a": 0}) == ""
+
+
+@given(st.integers(0, 10**12), st.integers(0, 10**12), st.integers(1, 10**12), st.integers(1, 120))
+def test_marks_are_as_wide_as_the_bar(loaded: int, position: int, end: int, width: int) -> None:
+    drawn = draw_marks(row(end=end, loaded_offset=loaded, groups={"a": position}), width)
+    assert len(drawn) == width and drawn.count(Mark.GROUP) == 1
+
+
+def test_groups_are_named_below_a_bar_the_furthest_behind_first() -> None:
+    groups = {"new": 1_000, "old": 5, **{f"more-{number}": 2_000 for number in range(NAMED_GROUPS)}}
+    [line] = draw_bars([row(groups=groups)], 80)
+    assert line.positions == "old 5, new 1,000, more-0 2,000, 2 more"

@@ -5,6 +5,7 @@ May import: as cli
 ~ topics          create, list, delete, alter, add-partitions
 ~ describe        describe, trim
 ~ storage         describe-storage: where the records of partitions are
+~ positions       the positions of groups in topics
   tier_bars       the tiers of partitions as bars of characters
 ~ tier_picture    the bars on a terminal
 ~ portability     check-settings: settings that do not survive a move between Kafka and tiered

@@ -1,5 +1,7 @@
 """The tiers of partitions as bars of characters: what is in the bucket, on the disk of the leader, or in both. Pure.
 
+The line below a bar has what is loaded into the table of the topic, and the positions of groups.
+
 The console draws the same stretches. Each kind has a character of its own, so that a bar needs no colours.
 """
 
@@ -11,6 +13,9 @@ from itertools import groupby
 from typing import NamedTuple
 
 from tiered_api.cli.output import Row, format_size
+
+NAMED_GROUPS = 3
+"""Groups that are named below a bar."""
 
 
 class Tier(Enum):
@@ -35,6 +40,26 @@ class Tier(Enum):
         return self.value[2]
 
 
+class Mark(Enum):
+    """A cell of the line below a bar: its character, its colour, and the words of the legend."""
+
+    NOTHING = (" ", "", "")
+    LOADED = ("═", "cyan", "loaded into the Delta table")
+    GROUP = ("▲", "default", "position of a group")
+
+    @property
+    def character(self) -> str:
+        return self.value[0]
+
+    @property
+    def colour(self) -> str:
+        return self.value[1]
+
+    @property
+    def words(self) -> str:
+        return self.value[2]
+
+
 class Piece(NamedTuple):
     """Neighbouring cells of one kind."""
 
@@ -43,13 +68,18 @@ class Piece(NamedTuple):
 
 
 class BarLine(NamedTuple):
-    """The line of one partition: its number, the offsets at both ends, its bar, and its sizes in words."""
+    """The line of one partition: its number, the offsets at both ends, its bar, and its sizes in words.
+
+    `marks` are the cells of the line below the bar, empty without marks, and `positions` its words.
+    """
 
     partition: str
     start: str
     pieces: tuple[Piece, ...]
     end: str
     sizes: str
+    marks: tuple[Mark, ...] = ()
+    positions: str = ""
 
 
 class Stretch(NamedTuple):
@@ -95,6 +125,21 @@ def draw_cells(row: Row, width: int, stable: int | None = None) -> list[Tier]:
     return cells
 
 
+def draw_marks(row: Row, width: int) -> list[Mark]:
+    """Returns the cells below a bar: what is loaded into the table of the topic, and where groups are. Empty if there
+    is neither."""
+    start, end, loaded = row["log_start_offset"], row["high_watermark"], row.get("loaded_offset")
+    cells = [Mark.NOTHING] * width
+    if start is None or end is None or end <= start:
+        return []
+    if loaded is not None and loaded > start:
+        count = max(1, (min(loaded, end) - start) * width // (end - start))
+        cells[:count] = [Mark.LOADED] * count
+    for offset in row["groups"].values():
+        cells[min((min(max(offset, start), end) - start) * width // (end - start), width - 1)] = Mark.GROUP
+    return cells if set(cells) != {Mark.NOTHING} else []
+
+
 def draw_bars(rows: Sequence[Row], width: int, stable: Sequence[int | None] = ()) -> list[BarLine]:
     """Returns the lines of a topic's partitions, each `width` wide without its sizes. A bar has ten cells at least."""
     labels = [str(row["partition"]) for row in rows]
@@ -106,8 +151,18 @@ def draw_bars(rows: Sequence[Row], width: int, stable: Sequence[int | None] = ()
     for number, row in enumerate(rows):
         drawn = draw_cells(row, cells, stable[number] if number < len(stable) else None)
         pieces = tuple(Piece(tier, len(list(same))) for tier, same in groupby(drawn))
-        found.append(BarLine(labels[number], starts[number], pieces, ends[number], sizes[number]))
+        marks = tuple(draw_marks(row, cells))
+        found.append(
+            BarLine(labels[number], starts[number], pieces, ends[number], sizes[number], marks, _list_positions(row))
+        )
     return found
+
+
+def _list_positions(row: Row) -> str:
+    """Returns the groups and their offsets in words, those that are furthest behind first."""
+    groups = sorted(row["groups"].items(), key=lambda each: (each[1], each[0]))
+    words = [f"{group} {offset:,}" for group, offset in groups[:NAMED_GROUPS]]
+    return ", ".join(words + ([f"{len(groups) - NAMED_GROUPS} more"] if len(groups) > NAMED_GROUPS else []))
 
 
 def _number(value: int | None) -> str:
