@@ -551,13 +551,14 @@ def _repeat_refusal(
     replica: LeaderReplica | None,
     refused: Refused,
 ) -> Refused:
-    """Returns the error for a refused batch. If an earlier error on this connection caused its sequence gap, the batch
-    gets that error again."""
+    """Returns the error for a refused batch. A batch behind a sequence gap gets a retriable one, if the batches before
+    it may come."""
     if records is None or len(records) < HEADER_BYTES:
         return refused
     if refused.code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER:
-        if connection.refused_sequences is None or replica is None:
+        if replica is None:
             return refused
+        connection.refused_sequences = connection.refused_sequences or RefusedSequences()
         return connection.refused_sequences.find_refusal(partition, records, replica) or refused
     if refused.code.retriable:
         connection.refused_sequences = connection.refused_sequences or RefusedSequences()

@@ -6,5 +6,5 @@ May import: replication, kafka.protocol, security
   produce_cache  what one caller has produced to, by the bytes that name it
   record_errors  the faulty records of a rejected batch (KIP-467)
 ~ verification   the check of transactional records before they begin a transaction (KIP-890)
-~ sequence_gaps  batches that follow a refused batch of their producer
+~ sequence_gaps  batches behind a refused or missing batch of their producer
 """
