@@ -33,6 +33,7 @@ def add_kafka_commands(commands: Commands) -> None:
         "topic", help="create, change, read, write and delete topics of a Kafka cluster", epilog=EXIT_CODES_HELP
     ).add_subparsers(metavar="VERB", required=True)
     _topic(topic)
+    _topic_storage(topic)
     _topic_change(topic)
     _produce(topic)
     _consume(topic)
@@ -142,6 +143,9 @@ def _topic(verbs: Commands) -> None:
     check.add_argument("topics", metavar="TOPIC", nargs="*", help="(default: all topics)")
     check.add_argument("--to", choices=("tiered", "kafka"), required=True, help="where the topics are to be copied")
     _add_regex_option(check, "topics")
+
+
+def _topic_storage(verbs: Commands) -> None:
     storage = add_verb(
         verbs, "describe-storage", "show which offsets are local and which are in the bucket",
         "lake.storage", "describe_storage",

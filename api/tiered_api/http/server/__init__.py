@@ -9,5 +9,6 @@ May import: as http
 ~ authentication  the login of requests (I29)
 ~ rights         the table of the rights that each route needs
 ~ openapi        the OpenAPI document, from the table of routes
+  overview_schemas  schemas of replies on the state of the cluster
   allowed_hosts  refusal of cross-site browser requests
 """

@@ -19,6 +19,7 @@ from tiered_api.http.exchange.schemas import (
     array,
     object_schema,
 )
+from tiered_api.http.server.overview_schemas import INTEGER_OR_NULL, OVERVIEW, POSITIONS
 from tiered_api.http.server.router import Route
 
 API_VERSION = "1"
@@ -29,45 +30,11 @@ def _ref(name: str) -> Schema:
 
 
 HEADER = object_schema("name", name=STRING, value={"type": "string", "format": "byte", "nullable": True})
-POSITIONS = (
-    "leader_epoch",
-    "log_start_offset",
-    "local_start_offset",
-    "cold_end_offset",
-    "last_stable_offset",
-    "high_watermark",
-    "local_bytes",
-    "cold_bytes",
-    "local_segments",
-    "cold_segments",
-)
-
-INTEGER_OR_NULL: Schema = {**INTEGER, "nullable": True}
-NUMBER_OR_NULL: Schema = {"type": "number", "nullable": True}
 OFFSET_V3 = {"topic_name": STRING, "partition_id": INTEGER, "offset": INTEGER}
-
-WAREHOUSE: dict[str, Schema] = {
-    "is_set": BOOLEAN,
-    "warehouse": TEXT_OR_NULL,
-    "problem": TEXT_OR_NULL,
-    "read_ms": INTEGER_OR_NULL,
-}
-TABLE: dict[str, Schema] = {
-    "table": STRING,
-    "kind": STRING,
-    "topic": TEXT_OR_NULL,
-    "topic_id": TEXT_OR_NULL,
-    "is_topic_there": BOOLEAN,
-    **dict.fromkeys(
-        ("version", "rows", "files", "bytes", "committed_ms", "loaded_ms", "newest_ms", "lag", "dead_letters"),
-        INTEGER_OR_NULL,
-    ),
-    "verified": {"type": "object", "nullable": True},
-    "problem": TEXT_OR_NULL,
-}
 
 SCHEMAS: dict[str, Schema] = {
     **BODIES,
+    **OVERVIEW,
     "Error": object_schema("error_code message", error_code=INTEGER, message=STRING),
     "Object": {"type": "object"},
     "Array": array(ANY),
@@ -78,178 +45,6 @@ SCHEMAS: dict[str, Schema] = {
     "Health": object_schema("ok problems", ok=BOOLEAN, problems=array(STRING), details={"type": "object"}),
     "Node": object_schema("", cluster_id=STRING, node_id=INTEGER, incarnation_sha256=STRING),
     "PartitionState": object_schema("", leader=INTEGER, **dict.fromkeys(POSITIONS, INTEGER)),
-    "ClusterHealth": object_schema(
-        "healthy reasons brokers partitions",
-        healthy=BOOLEAN,
-        reasons=array(STRING),
-        partial=BOOLEAN,
-        hidden=array(STRING),
-        controller=INTEGER,
-        brokers=array({"type": "object"}),
-        partitions=array({"type": "object"}),
-        broker_problems=array(STRING),
-        topics=INTEGER,
-        partition_count=INTEGER,
-    ),
-    "TopicSummaries": object_schema(
-        "topics",
-        topics=array(
-            object_schema(
-                "name",
-                name=STRING,
-                topic_id=STRING,
-                is_internal=BOOLEAN,
-                partitions=INTEGER,
-                replication_factor=INTEGER,
-                leaderless=INTEGER,
-                under_replicated=INTEGER,
-            )
-        ),
-    ),
-    "TopicStorage": object_schema(
-        "topic partitions",
-        topic=STRING,
-        topic_id=STRING,
-        partitions=array(
-            object_schema(
-                "partition leader",
-                partition=INTEGER,
-                leader=INTEGER,
-                replicas=array(INTEGER),
-                isr=array(INTEGER),
-                error=STRING,
-                time_marks=array(array(INTEGER)),
-                **{name: {**INTEGER, "nullable": True} for name in POSITIONS[:-2]},
-            )
-        ),
-    ),
-    "MetadataLog": object_schema(
-        "slot entries next_to",
-        slot=INTEGER,
-        controller=INTEGER,
-        controller_epoch=INTEGER,
-        entries=array(
-            object_schema(
-                "slot controller_epoch changes changes_left_out",
-                slot=INTEGER,
-                controller_epoch=INTEGER,
-                written_ms={**INTEGER, "nullable": True},
-                bytes={**INTEGER, "nullable": True},
-                changes=array({"type": "object"}),
-                changes_left_out=INTEGER,
-            )
-        ),
-        next_to={**INTEGER, "nullable": True},
-    ),
-    "Controllers": object_schema(
-        "controllers since_slot",
-        controllers=array(
-            object_schema(
-                "node_id controller_epoch slot",
-                node_id=INTEGER,
-                controller_epoch=INTEGER,
-                slot=INTEGER,
-                from_ms={**INTEGER, "nullable": True},
-                to_ms={**INTEGER, "nullable": True},
-            )
-        ),
-        since_slot=INTEGER,
-    ),
-    "Segments": object_schema(
-        "topic partition leader brokers segments next_from",
-        topic=STRING,
-        topic_id=STRING,
-        partition=INTEGER,
-        leader=INTEGER,
-        brokers=array(
-            object_schema(
-                "node_id",
-                node_id=INTEGER,
-                local_start_offset=INTEGER,
-                log_end_offset=INTEGER,
-                local_bytes=INTEGER,
-                error=STRING,
-            )
-        ),
-        segments=array(
-            object_schema(
-                "base_offset end_offset bytes on_brokers cleaned",
-                base_offset=INTEGER,
-                end_offset=INTEGER,
-                bytes=INTEGER,
-                newest_timestamp={**INTEGER, "nullable": True},
-                created_ms={**INTEGER, "nullable": True},
-                on_brokers=array(INTEGER),
-                why_local=TEXT_OR_NULL,
-                object={"type": "object", "nullable": True},
-                cleaned=BOOLEAN,
-            )
-        ),
-        next_from={**INTEGER, "nullable": True},
-        error=TEXT_OR_NULL,
-    ),
-    "TopicTable": object_schema(
-        "topic is_set table offsets",
-        topic=STRING,
-        topic_id=STRING,
-        table=TEXT_OR_NULL,
-        offsets={"type": "object"},
-        **WAREHOUSE,
-    ),
-    "Tables": object_schema("is_set tables", tables=array(object_schema("table kind", **TABLE)), **WAREHOUSE),
-    "Table": object_schema(
-        "table kind partitions",
-        partitions=array(
-            object_schema(
-                "partition next_offset",
-                partition=INTEGER,
-                next_offset=INTEGER,
-                log_end_offset=INTEGER_OR_NULL,
-                lag=INTEGER_OR_NULL,
-            )
-        ),
-        columns={**array({"type": "object"}), "nullable": True},
-        versions={**array({"type": "object"}), "nullable": True},
-        reasons={**array({"type": "object"}), "nullable": True},
-        reasons_of=INTEGER_OR_NULL,
-        reasons_problem=TEXT_OR_NULL,
-        **WAREHOUSE | TABLE,
-    ),
-    "TopicGroups": object_schema(
-        "topic groups",
-        topic=STRING,
-        groups=array(
-            object_schema("group lag offsets", group=STRING, state=STRING, lag=INTEGER, offsets={"type": "object"})
-        ),
-        groups_left_out=INTEGER,
-    ),
-    "GroupLags": object_schema(
-        "groups groups_left_out",
-        groups=array(
-            object_schema(
-                "group state lag seconds",
-                group=STRING,
-                state=STRING,
-                coordinator=INTEGER,
-                topics=array(STRING),
-                lag=INTEGER_OR_NULL,
-                oldest_unread_ms=INTEGER_OR_NULL,
-                seconds=NUMBER_OR_NULL,
-            )
-        ),
-        groups_left_out=INTEGER,
-    ),
-    "GroupLag": object_schema(
-        "group state lag seconds members partitions",
-        group=STRING,
-        state=STRING,
-        lag=INTEGER,
-        oldest_unread_ms=INTEGER_OR_NULL,
-        seconds=NUMBER_OR_NULL,
-        times_missing=INTEGER,
-        members=array({"type": "object"}),
-        partitions=array({"type": "object"}),
-    ),
     "Transactions": object_schema(
         "transactions left_out partial",
         transactions=array({"type": "object"}),
