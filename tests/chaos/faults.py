@@ -316,6 +316,8 @@ ON_S3 = (
           stays_available=False, min_seconds=12, needs_s3=True),
 )  # fmt: skip
 ALL_FAULTS = (*ON_ANY_STORE, *ON_S3)
+FIRST = "bucket away, kill -9 of a leader"
+"""The fault of `make test`: the brokers lose a process and what they would ask, at once."""
 SHORT = {
     "file": (
         "SIGSTOP of the controller", "kill -9 of all", "the controller cut from brokers",
@@ -323,7 +325,7 @@ SHORT = {
         "rolling restart",
     ),
     "s3": (
-        "bucket away", "replies of the bucket lost, kill -9 of the controller", "bucket away, kill -9 of a leader",
+        "bucket away", "replies of the bucket lost, kill -9 of the controller", FIRST,
     ),
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.cluster import QUICK_SETTINGS
-from tests.chaos.faults import ALL_FAULTS, SHORT, faults_by_name
+from tests.chaos.faults import ALL_FAULTS, FIRST, SHORT, faults_by_name
 from tests.chaos.run import run
 
 pytestmark = [
@@ -27,12 +27,18 @@ DEADLINE_FACTOR = 3.0
 """Factor of deadlines for busy machines."""
 
 
-@pytest.mark.parametrize("store", [pytest.param("file", marks=pytest.mark.also), "s3"])
-def test_no_record_is_lost_while_brokers_fail(store: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("store", "names"),
+    [
+        pytest.param("s3", (FIRST,), id="first"),
+        *(pytest.param(store, names, id=store, marks=pytest.mark.also) for store, names in SHORT.items()),
+    ],
+)
+def test_no_record_is_lost_while_brokers_fail(store: str, names: tuple[str, ...], tmp_path: Path) -> None:
     report = run(
         tmp_path,
         store,
-        faults_by_name(SHORT[store]),
+        faults_by_name(names),
         QUICK_SETTINGS,
         has_java=False,
         rate=RATE,
