@@ -17,6 +17,7 @@ from tests.sim.cluster.run import run
 from tests.sim.cluster.world import EVENTS
 from tests.sim.mutants.mutants import FIRST_SEEDS, MUTANTS, failure_reason
 from tests.sim.mutants.scenarios import SCENARIOS
+from tests.sources import ROOT
 
 EVENT = re.compile(r" *\d+\.\d{3} ")
 TRIES = 30
@@ -31,10 +32,19 @@ HELD: set[Callable[[], None]] = set()
 """Scenarios that held without a mutant: those that share one share the run."""
 
 
+CHECKED_APART = {
+    "I5": "tests/sim/cluster/test_model_of_copies.py",
+    "I8": "tests/sim/cluster/test_model_of_copies.py",
+    "I18": "tests/sim/cluster/test_cluster_checkers.py",
+}
+"""By rule: the tests that show, without a run, that its checker finds what breaks it."""
+
+
 def seeds_by_rule() -> Iterator[ParameterSet]:
     """Yields all mutants with a seed. `make test` runs the first of those that break the same rule before all others:
-    the next ones show once more that such a run finds what breaks it."""
-    shown: set[str] = set()
+    the next ones show once more that such a run finds what breaks it. So do those of a rule that a mutant of a scenario
+    breaks, or that has tests of its checker."""
+    shown = {MUTANTS[name].rules[0] for name in SCENARIOS} | CHECKED_APART.keys()
     for name in FIRST_SEEDS:
         rule = MUTANTS[name].rules[0]
         yield pytest.param(name, marks=pytest.mark.also if rule in shown else ())
@@ -72,6 +82,10 @@ def test_scenario_breaks_with_its_mutant_and_holds_without(name: str) -> None:
         scenario()
     if isinstance(broken.value, BrokenRules):
         assert all(MUTANTS[name].explains(rule) for rule in broken.value.rules[:1]), broken.value
+
+
+def test_rule_whose_checker_is_tested_apart_is_named_there() -> None:
+    assert [rule for rule, file in CHECKED_APART.items() if f'"{rule}"' not in (ROOT / file).read_text()] == []
 
 
 def test_every_mutant_has_a_seed_or_a_scenario() -> None:
