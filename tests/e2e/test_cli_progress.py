@@ -151,6 +151,7 @@ def test_progress_without_the_package_names_its_install(places: Places, tmp_path
     assert shown.count("pip install '.[cli]'") == 1 and "--no-progress" in shown
 
 
+@pytest.mark.also
 @pytest.mark.java
 @pytest.mark.slow
 def test_words_of_spark_do_not_cut_through_the_line(places: Places) -> None:

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.java
 TOPIC = filling.topic_id(1)
 
 
-@pytest.fixture(params=[pytest.param("directory", marks=pytest.mark.also), "s3"])
+@pytest.fixture(params=["directory", pytest.param("s3", marks=pytest.mark.also)])
 def place(request: pytest.FixtureRequest, tmp_path: Path, bucket: str) -> Callable[[str], str]:
     """Returns URLs of a new place for store and warehouse."""
     root = f"file://{tmp_path}" if request.param == "directory" else f"s3://{bucket}/{tmp_path.name}"

@@ -69,6 +69,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> Lake:
     return Lake(spark, tmp_path)
 
 
+@pytest.mark.also
 def test_rows_are_not_duplicated_when_delta_drops_the_identifiers(lake: Lake) -> None:
     lake.sql(
         "ALTER TABLE {t} SET TBLPROPERTIES('delta.setTransactionRetentionDuration' = 'interval 0 seconds', "
@@ -105,6 +106,7 @@ def test_rows_without_an_identifier_are_refused(lake: Lake, rows: str, words: st
     assert lake.whole()
 
 
+@pytest.mark.also
 def test_load_after_a_restore_is_refused_and_a_repair_adds_its_rows(lake: Lake) -> None:
     lake.more(0, 100)
     lake.load()
