@@ -1,5 +1,6 @@
 """Commands of `tiered` as forks of one process that has imported them already: an import costs ten times what most
-commands do. Each has its own pipes, environment, signals and exit code, as a command of a shell has.
+commands do, and four times what the start of a broker does. Each has its own descriptors, environment, signals and exit
+code, as a command of a shell has.
 
 `python -m tests.e2e.forked_commands DESCRIPTOR` is that process. It reads a command from each message of this socket,
 and ends with the process of the tests."""
@@ -26,23 +27,22 @@ from tiered_api.cli.main import main as run_command
 
 PACKAGES = ("cluster", "group", "security", "topic", "transaction")
 """Folders of commands that are imported beforehand: those that talk to brokers."""
+BROKER = "tiered_api.cli.broker.serve"
+"""The module of `serve`, which is imported before the first broker."""
 MESSAGE_BYTES = 1 << 18
 
 
-class ForkedCommand:
-    """A running command with pipes, in the terms of `subprocess.Popen`."""
+class ForkedProcess:
+    """A running command with three given descriptors, in the terms of `subprocess.Popen`."""
 
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], *descriptors: int) -> None:
         self.args = list(arguments)
         self.returncode: int | None = None
         request = {"arguments": self.args, "environment": dict(environment), "directory": os.getcwd()}
-        theirs, own = os.pipe()
-        pairs = [(theirs, own), *(os.pipe()[::-1] for _ in range(3))]
-        socket.send_fds(_parent(), [json.dumps(request).encode()], [theirs for theirs, _ in pairs])
-        for theirs, _ in pairs:
-            os.close(theirs)
-        self.stdin = os.fdopen(own, "wb", 0)
-        self.stdout, self.stderr, self._status = (os.fdopen(own, "rb", 0) for _, own in pairs[1:])
+        own, theirs = os.pipe()
+        socket.send_fds(_parent(), [json.dumps(request).encode()], [*descriptors, theirs])
+        os.close(theirs)
+        self._status = os.fdopen(own, "rb", 0)
         self.pid = self._read_status()
 
     def _read_status(self) -> int:
@@ -56,18 +56,37 @@ class ForkedCommand:
             self.wait()
         return self.returncode
 
-    def wait(self) -> int:
+    def wait(self, timeout: float | None = None) -> int:
         """Returns the exit code once the command has ended."""
         if self.returncode is None:
+            if not select.select([self._status], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
             self.returncode = os.waitstatus_to_exitcode(self._read_status())
+            self._status.close()
         return self.returncode
 
     def send_signal(self, number: signal.Signals) -> None:
         if self.poll() is None:
             os.kill(self.pid, number)
 
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+
+class ForkedCommand(ForkedProcess):
+    """A running command with pipes."""
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        theirs, own = os.pipe()
+        pairs = [(theirs, own), *(os.pipe()[::-1] for _ in range(2))]
+        super().__init__(arguments, environment, *(theirs for theirs, _ in pairs))
+        for theirs, _ in pairs:
+            os.close(theirs)
+        self.stdin = os.fdopen(own, "wb", 0)
+        self.stdout, self.stderr = (os.fdopen(own, "rb", 0) for _, own in pairs[1:])
 
     def communicate(self, data: bytes, seconds: float) -> tuple[bytes, bytes]:
         """Writes all input, reads all output, and waits for the end. Kills a command that takes longer."""
@@ -99,7 +118,6 @@ class ForkedCommand:
         for pipe in (self.stdin, self.stdout, self.stderr):
             pipe.close()
         self.wait()
-        self._status.close()
 
 
 @cache
@@ -137,9 +155,13 @@ def serve(requests: socket.socket) -> None:
         message, pipes, _, _ = socket.recv_fds(requests, MESSAGE_BYTES, 4)
         if not message:
             return
+        request = json.loads(message)
+        if request["arguments"][:1] == ["serve"] and BROKER not in sys.modules:
+            import_module(BROKER)
+            gc.freeze()
         if os.fork() == 0:
             requests.close()
-            _run(json.loads(message), *pipes)
+            _run(request, *pipes)
         for pipe in pipes:
             os.close(pipe)
 

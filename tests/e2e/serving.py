@@ -1,4 +1,4 @@
-"""A broker as users start it: `tiered serve` in a process of its own on a free port."""
+"""A broker in a process of its own on a free port: a fork of one that has imported `tiered serve`, or a new Python."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.e2e.forked_commands import ForkedCommand
+from tests.e2e.forked_commands import ForkedCommand, ForkedProcess
 from tests.passwords import find_passwords
 
 COMMAND = [sys.executable, "-m", "tiered_api.cli.main"]
@@ -34,21 +34,33 @@ def run_tiered(*arguments: str, env: dict[str, str] | None = None) -> subprocess
     return subprocess.CompletedProcess(arguments, code, stdout, stderr)
 
 
+def _start(
+    arguments: list[str], environment: dict[str, str], stdin: int, stdout: int, stderr: int
+) -> subprocess.Popen[bytes]:
+    """Starts a command as users do."""
+    return subprocess.Popen([*COMMAND, *arguments], env=environment, stdin=stdin, stdout=stdout, stderr=stderr)
+
+
 class ServeProcess:
     """A broker on a directory, ready after construction. A context manager that stops it."""
 
     def __init__(
-        self, directory: Path, *arguments: str, env: dict[str, str] | None = None, http: str = "127.0.0.1:0"
+        self,
+        directory: Path,
+        *arguments: str,
+        env: dict[str, str] | None = None,
+        http: str = "127.0.0.1:0",
+        is_forked: bool = True,
     ) -> None:
         self.log = directory.with_name(directory.name + ".log")
         anywhere = ("--http", http, "--kafka", "127.0.0.1:0")
-        command = [*COMMAND, "serve", "--data-dir", str(directory), *anywhere, *arguments]
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, **(env or {})}
-            )
-        assert self.process.stdout is not None
-        self.line = self.process.stdout.readline()
+        command = ["serve", "--data-dir", str(directory), *anywhere, *arguments]
+        own, theirs = os.pipe()
+        with self.log.open("ab") as log, open(os.devnull, "rb") as nothing, open(theirs, "wb") as output:
+            streams, whole = (nothing.fileno(), output.fileno(), log.fileno()), {**os.environ, **(env or {})}
+            self.process = ForkedProcess(command, whole, *streams) if is_forked else _start(command, whole, *streams)
+        self._output = os.fdopen(own)
+        self.line = self._output.readline()
         assert self.line, self.log.read_text()
         self.url = self.line.split()[3]
         self.kafka = self.line.partition(" kafka=")[2].split()[0]
@@ -98,8 +110,7 @@ class ServeProcess:
         """Stops the process; returns its exit code."""
         self.process.send_signal(how)
         code = self.process.wait(SECONDS)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        self._output.close()
         return code
 
     def __enter__(self) -> ServeProcess:
@@ -110,7 +121,6 @@ class ServeProcess:
     ) -> None:
         if self.process.poll() is None:
             self.stop(signal.SIGKILL if kind else signal.SIGTERM)
-        elif self.process.stdout is not None:
-            self.process.stdout.close()
+        self._output.close()
         log = self.log.read_text(errors="replace")
         assert not find_passwords(log), log

@@ -19,7 +19,7 @@ HEAVY = ("boto3", "botocore", "pandas", "pyarrow", "pyspark", "delta", "numpy", 
 
 
 def test_serve_prints_its_addresses_serves_and_stops_cleanly(tmp_path: Path) -> None:
-    with ServeProcess(tmp_path / "data") as broker:
+    with ServeProcess(tmp_path / "data", is_forked=False) as broker:
         assert broker.line.startswith("tiered is ready: http://127.0.0.1:") and broker.line.endswith("/data/bucket\n")
         status, health = broker.ask("GET", "/healthz")
         assert (status, health["ok"], health["problems"]) == (200, True, [])
@@ -211,7 +211,7 @@ def test_listener_beyond_loopback_warns_about_missing_authentication(tmp_path: P
 
 def test_broker_on_a_directory_loads_no_heavy_package(tmp_path: Path) -> None:
     """boto3 alone would take half of the time to the ready line. Other commands need each of these packages."""
-    with ServeProcess(tmp_path / "data", env={"PYTHONPROFILEIMPORTTIME": "1"}) as broker:
+    with ServeProcess(tmp_path / "data", env={"PYTHONPROFILEIMPORTTIME": "1"}, is_forked=False) as broker:
         broker.create_topic("t")
         broker.produce("t", 1)
         broker.stop()
