@@ -21,6 +21,17 @@ TopicId = NewType("TopicId", str)
 """Kafka's text form of a topic's UUID: 22 characters of URL-safe base64 without padding."""
 
 
+PROCESS_STEP = 1000
+"""Distance of the node ids of two processes of one machine: those of machine 7 are 7, 1007, 2007, ..."""
+PROCESSES_MAX = 64
+"""Most processes of one machine."""
+
+
+def machine_of(node_id: int, process: int) -> int:
+    """Returns the machine of a broker, which is the node id of its first process."""
+    return node_id - PROCESS_STEP * process
+
+
 class TopicPartition(NamedTuple):
     """One partition of one topic, by the name of the topic."""
 

@@ -17,13 +17,14 @@ from tiered.controller import leaders, partition_transitions, requests
 from tiered.controller.decision import ControllerResult
 from tiered.controller.leaders import UNCLEAN, PartitionContexts
 from tiered.controller.partition_transitions import PartitionContext
+from tiered.controller.placement import describe_shared_machine, find_shared_machine
 from tiered.errors import Code, Refused
-from tiered.ids import NO_EPOCH
+from tiered.ids import NO_EPOCH, PROCESSES_MAX, machine_of
 from tiered.metadata import changes as kinds
 from tiered.metadata import delta
 from tiered.metadata.changes import ALL_BROKERS, Change
 from tiered.metadata.effective_config import MIN_ISR, apply_edits, broker_settings, check_dynamic, topic_config
-from tiered.metadata.features import FEATURES, METADATA_VERSION
+from tiered.metadata.features import FEATURES, METADATA_VERSION, PROCESSES, PROCESSES_REFUSED
 from tiered.metadata.image import CORDONED, Image
 from tiered.metadata.parts.brokers import BrokerImage
 from tiered.metadata.parts.topics import End, PartitionImage, TopicImage
@@ -38,6 +39,9 @@ def register(image: Image, settings: Settings, request: requests.RegisterBroker,
 
     Raises `Refused` (UNSUPPORTED_VERSION) if the broker does not support the level of `tiered.metadata.version` in
     force: it would stop at the first entry that it does not know.
+
+    Raises `Refused` (INVALID_REGISTRATION) for a process whose node id belongs to another machine, or would put two
+    replicas of a partition on one machine.
 
     The first broker of a cluster sets the highest level of `tiered.metadata.version`.
 
@@ -55,11 +59,13 @@ def register(image: Image, settings: Settings, request: requests.RegisterBroker,
             f" level {image.metadata_version}: start the broker with a newer program"
         )
         raise Refused(Code.UNSUPPORTED_VERSION, why)
+    _check_machine(image, request)
     changes: list[Change] = [
         kinds.BrokerRegistered(
-            node, request.incarnation, request.directory, request.http, request.rack, now_ms, dict(request.listeners)
+            node, request.incarnation, request.directory, request.http, request.rack, now_ms, dict(request.listeners),
+            process=request.process,
         )
-    ]
+    ]  # fmt: skip
     if not image.brokers and not image.topics and METADATA_VERSION not in image.features:
         changes.append(kinds.FeatureLevelSet(METADATA_VERSION, FEATURES[METADATA_VERSION].highest))
     own_min_isr = settings.min_insync_replicas
@@ -77,6 +83,23 @@ def register(image: Image, settings: Settings, request: requests.RegisterBroker,
     contexts = PartitionContexts(image.apply(changes), settings, image.live_ids() | {node}, now_ms)
     changes += leaders.change_partitions(image.topics.values(), contexts, register_replica)
     return ControllerResult(tuple(changes), None)
+
+
+def _check_machine(image: Image, request: requests.RegisterBroker) -> None:
+    """Checks the machine of a broker that registers. Raises `Refused`."""
+    node, process = request.node_id, request.process
+    known, is_new = image.brokers.get(node), not image.brokers
+    if process and not is_new and image.metadata_version < PROCESSES:
+        raise Refused(Code.UNSUPPORTED_VERSION, PROCESSES_REFUSED)
+    if not 0 <= process < PROCESSES_MAX or machine_of(node, process) < 0:
+        raise Refused(Code.INVALID_REGISTRATION, f"broker {node} cannot be process {process} of a machine")
+    if known is None or known.process == process:
+        return
+    machines = {**image.machines(), node: machine_of(node, process)}
+    for tp, topic in delta.hosted_partitions(image, node):
+        shared = find_shared_machine(topic.partitions[tp.partition].replicas, machines)
+        if shared is not None:
+            raise Refused(Code.INVALID_REGISTRATION, f"{tp}: {describe_shared_machine(*shared)}: move it away first")
 
 
 class _ReportedEnds:
@@ -123,7 +146,7 @@ def update_registration(image: Image, broker: BrokerImage, now_ms: int) -> Contr
         return ControllerResult((), None)
     change = kinds.BrokerRegistered(
         broker.node_id, broker.incarnation, broker.directory, broker.http, broker.rack, now_ms, broker.listeners,
-        broker.advertised_http,
+        broker.advertised_http, broker.process,
     )  # fmt: skip
     return ControllerResult((change,), None)
 

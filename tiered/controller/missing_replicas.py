@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from tiered.config.settings import Settings
 from tiered.controller.partition_limits import PartitionLimits
+from tiered.controller.placement import Machines, count_machines
 from tiered.controller.requests import Move, Reassign
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import Image
@@ -24,20 +25,20 @@ def plan_missing_replicas(image: Image, settings: Settings) -> tuple[Move, ...]:
     stay in their order, with the preferred leader first. Brokers at their replica limit get none, and brokers whose
     disk is full get none until they have room.
     """
-    racks, limits = _racks_with_room(image), PartitionLimits(image, settings)
+    racks, machines, limits = _racks_with_room(image), image.machines(), PartitionLimits(image, settings)
     replica_counts = Counter(
         node for topic in image.topics.values() for each in topic.partitions for node in each.target_replicas
     )
     moves: list[Move] = []
     for topic in image.topics.values():
-        target_count = min(_target_replication(topic, settings), len(racks))
+        target_count = min(_target_replication(topic, settings), count_machines(racks, machines))
         for p, partition in enumerate(topic.partitions):
             if (
                 len(partition.replicas) < target_count
                 and partition.leader != NO_LEADER
                 and not partition.is_reassigning
             ):
-                added = _choose_brokers(partition, target_count, racks, replica_counts, limits)
+                added = _choose_brokers(partition, target_count, racks, machines, replica_counts, limits)
                 if not added:
                     continue
                 limits.add_replicas(added)
@@ -65,15 +66,18 @@ def _choose_brokers(
     partition: PartitionImage,
     target_count: int,
     racks: Mapping[int, str],
+    machines: Machines,
     replica_counts: Counter[int],
     limits: PartitionLimits,
 ) -> tuple[int, ...]:
-    """Returns brokers for new replicas: on racks that the partition does not use yet, then with the fewest replicas."""
+    """Returns brokers for new replicas: on machines that the partition does not use, on racks that it does not use yet
+    if possible, then with the fewest replicas."""
     chosen: list[int] = []
     while len(partition.replicas) + len(chosen) < target_count:
         replicas = {*partition.replicas, *chosen}
         used = {racks[node] for node in replicas if racks.get(node)}
-        free = [node for node in racks if node not in replicas and limits.has_room(node)]
+        taken = {machines.get(node, node) for node in replicas}
+        free = [node for node in racks if machines.get(node, node) not in taken and limits.has_room(node)]
         if not free:
             break
         chosen.append(min(free, key=lambda node: (racks[node] in used, replica_counts[node], node)))

@@ -15,6 +15,7 @@ from tiered.controller.decision import ControllerResult
 from tiered.controller.leaders import PartitionContexts
 from tiered.controller.partition_limits import PartitionLimits
 from tiered.controller.partition_transitions import PartitionContext
+from tiered.controller.placement import describe_shared_machine, find_shared_machine
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId
 from tiered.metadata.changes import Change, LossReported, PartitionChanged
@@ -140,3 +141,7 @@ def _check_target(image: Image, old: PartitionImage, target: tuple[int, ...]) ->
             raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, f"{what} broker {node}, which is not live.")
         if node not in old.replicas and image.is_cordoned(node):
             raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, f"{what} broker {node}, which is cordoned.")
+    # Replicas that are to leave count too: they stay until the new ones are in sync.
+    added = [node for node in target if node not in old.replicas]
+    if added and (pair := find_shared_machine([*old.replicas, *added], image.machines())) is not None:
+        raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, f"{describe_shared_machine(*pair)}.")

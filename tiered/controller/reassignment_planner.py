@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 from typing import NamedTuple
 
+from tiered.controller.placement import NO_MACHINES, Machines
 from tiered.errors import Code, Refused
 
 
@@ -33,6 +34,7 @@ def plan_drain(
     leaving: int,
     leaderless: Iterable[PartitionName] = (),
     full: Set[int] = frozenset(),
+    machines: Machines = NO_MACHINES,
 ) -> Reassignments:
     """Returns new replicas for all partitions of broker `leaving`: another live broker replaces it in each.
 
@@ -46,7 +48,8 @@ def plan_drain(
     if stuck:
         why = f"{_format_names(stuck)} has no leader to copy from: broker {leaving} may have the last copy"
         raise Refused(Code.ELIGIBLE_LEADERS_NOT_AVAILABLE, why)
-    short = sorted(tp for tp, replicas in affected.items() if not others.keys() - set(replicas))
+    free = {tp: _on_other_machines(others, replicas, machines) for tp, replicas in affected.items()}
+    short = sorted(tp for tp, nodes in free.items() if not nodes)
     if short:
         why = f"{_format_names(short)} would have too few brokers: {len(others)} others are live and take new ones"
         raise Refused(Code.INVALID_REPLICATION_FACTOR, why)
@@ -56,7 +59,7 @@ def plan_drain(
         replicas = affected[tp]
         used = {others[node] for node in replicas if others.get(node)}
         candidates = sorted(
-            others.keys() - set(replicas),
+            free[tp],
             key=lambda node: (node in full, others[node] in used, replica_counts[node], leader_counts[node], node),
         )
         planned[tp] = _replace_replica(replicas, leaving, candidates[0])
@@ -65,8 +68,20 @@ def plan_drain(
     return planned
 
 
-def plan_balance(assignments: Assignments, racks: Mapping[int, str], full: Set[int] = frozenset()) -> Reassignments:
-    """Returns moves after which no live broker has two replicas more than another, as far as racks allow it.
+def _on_other_machines(nodes: Iterable[int], replicas: Iterable[int], machines: Machines) -> list[int]:
+    """Returns those of the brokers that are on no machine of the replicas."""
+    taken = {machines.get(node, node) for node in replicas}
+    return [node for node in nodes if machines.get(node, node) not in taken]
+
+
+def plan_balance(
+    assignments: Assignments,
+    racks: Mapping[int, str],
+    full: Set[int] = frozenset(),
+    machines: Machines = NO_MACHINES,
+) -> Reassignments:
+    """Returns moves after which no live broker has two replicas more than another, as far as racks and machines allow
+    it: a replica moves to no other process of a machine.
 
     Preferred leaders are spread too. No partition uses fewer racks than before. A partition with a replica on a broker
     that is not in `racks` stays as it is. A broker with a `full` disk gets no replica and no preferred leader.
@@ -77,7 +92,7 @@ def plan_balance(assignments: Assignments, racks: Mapping[int, str], full: Set[i
     for tp, replicas in planned.items():
         for node in replicas:
             hosted[node][tp] = None
-    while (move := _find_move(planned, hosted, replica_counts, racks, full)) is not None:
+    while (move := _find_move(assignments, planned, hosted, replica_counts, racks, full, machines)) is not None:
         tp, crowded, free = move
         leader_counts[crowded] -= planned[tp][0] == crowded
         leader_counts[free] += planned[tp][0] == crowded
@@ -91,20 +106,28 @@ def plan_balance(assignments: Assignments, racks: Mapping[int, str], full: Set[i
 
 
 def _find_move(
+    assignments: Assignments,
     planned: Assignments,
     hosted: Mapping[int, Iterable[PartitionName]],
     replica_counts: Counter[int],
     racks: Mapping[int, str],
     full: Set[int],
+    machines: Machines,
 ) -> tuple[PartitionName, int, int] | None:
     """Returns a partition, a broker with many replicas and one with few: the partition can move between them."""
+
+    def may_get(tp: PartitionName, free: int) -> bool:
+        """True if neither the planned replicas nor those before the moves are on the machine of `free`."""
+        before = () if free in assignments[tp] else assignments[tp]
+        return bool(_on_other_machines((free,), (*planned[tp], *before), machines))
+
     order = sorted(racks, key=lambda node: (replica_counts[node], node))
     for crowded in reversed(order):
         for free in (node for node in order if node not in full):
             if replica_counts[crowded] - replica_counts[free] < 2:
                 break
             for tp in hosted[crowded]:
-                if free not in planned[tp] and _count_racks(
+                if may_get(tp, free) and _count_racks(
                     _replace_replica(planned[tp], crowded, free), racks
                 ) >= _count_racks(planned[tp], racks):
                     return tp, crowded, free

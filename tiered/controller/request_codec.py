@@ -27,7 +27,7 @@ from tiered.metadata.changes import (
     ProducerIdsAllocated,
     ScramCredentialSet,
 )
-from tiered.metadata.features import FIELDS_SINCE, HIGHEST_METADATA_VERSION
+from tiered.metadata.features import FIELDS_SINCE, HIGHEST_METADATA_VERSION, PROCESSES
 from tiered.metadata.parts.topics import DeletedTopic, End, Loss, PartitionImage, TopicImage
 
 DEPTH_MAX = 16
@@ -68,7 +68,13 @@ KINDS: dict[str, type[Any]] = {
 
 
 def encode_request(request: Request, level: int = HIGHEST_METADATA_VERSION) -> bytes:
-    """Returns a request as bytes for `decode_request`, with the fields of a level."""
+    """Returns a request as bytes for `decode_request`, with the fields of a level.
+
+    The registration of a process names its machine at each level: a controller that does not know it must refuse it,
+    and a new cluster has no level yet.
+    """
+    if isinstance(request, requests.RegisterBroker) and request.process:
+        level = max(level, PROCESSES)
     return orjson.dumps(_to_plain(request, level))
 
 

@@ -112,7 +112,8 @@ class RegisterBroker:
     proved, or whose partition waits for them (R4). `proved` are partitions whose logs are whole up to their last fsync
     although the broker's are not. `replaces` is the incarnation that has the node id as far as the new one knows, "" if
     none has it. The request is refused if it is another one; None replaces any. The broker supports levels of
-    `tiered.metadata.version` up to `metadata_version`.
+    `tiered.metadata.version` up to `metadata_version`. It is the process number `process` of its machine, counted from
+    0.
     """
 
     node_id: int
@@ -126,6 +127,7 @@ class RegisterBroker:
     proved: tuple[tuple[TopicId, int], ...] = ()
     replaces: str | None = None
     metadata_version: int = HIGHEST_METADATA_VERSION
+    process: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from tiered.controller.decision import ControllerResult
 from tiered.controller.leaders import PartitionContexts
 from tiered.controller.partition_limits import PartitionLimits
 from tiered.controller.partition_transitions import PartitionContext
-from tiered.controller.placement import check_assignments, place_replicas, prefer_room, start_of
+from tiered.controller.placement import check_assignments, count_machines, place_replicas, prefer_room, start_of
 from tiered.errors import Code, Refused
 from tiered.ids import TopicId
 from tiered.metadata import changes as kinds
@@ -119,7 +119,8 @@ class Topics:
         if replication_factor == -1:
             # With too few brokers it starts with fewer replicas; the rest follow (`missing_replicas`).
             replication_factor = min(
-                self.settings.default_replication_factor, max(1, len(self.image.placement_racks()))
+                self.settings.default_replication_factor,
+                max(1, count_machines(self.image.placement_racks(), self.image.machines())),
             )
         if not 1 <= partitions <= PARTITIONS_MAX:
             raise Refused(Code.INVALID_PARTITIONS, f"{partitions} partitions are not in 1..{PARTITIONS_MAX}")
@@ -130,7 +131,9 @@ class Topics:
     ) -> tuple[tuple[int, ...], ...]:
         """Checks manual assignments, of new partitions behind one with the replicas `first` if that is given. Returns
         them with one object for equal replicas."""
-        check_assignments(assignments if first is None else [first, *assignments], list(self.image.brokers))
+        check_assignments(
+            assignments if first is None else [first, *assignments], list(self.image.brokers), self.image.machines()
+        )
         named = sorted({node for replicas in assignments for node in replicas})
         if cordoned := [node for node in named if self.image.is_cordoned(node)]:
             raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, f"cordoned brokers take no new replicas: {cordoned}")
@@ -143,7 +146,13 @@ class Topics:
         racks, full = self.image.placement_racks(), self.image.full_disk_ids()
         return tuple(
             place_replicas(
-                racks, partitions, replication_factor, start=start, first_partition=first_partition, full=full
+                racks,
+                partitions,
+                replication_factor,
+                start=start,
+                first_partition=first_partition,
+                full=full,
+                machines=self.image.machines(),
             )
         )
 
@@ -196,7 +205,9 @@ class Topics:
     def _added_assignments(self, request: requests.CreatePartitions, topic: TopicImage) -> tuple[tuple[int, ...], ...]:
         have, first = len(topic.partitions), topic.partitions[0].target_replicas
         if request.assignments is None:
-            racks = prefer_room(self.image.placement_racks(), self.image.full_disk_ids(), len(first))
+            racks = prefer_room(
+                self.image.placement_racks(), self.image.full_disk_ids(), len(first), self.image.machines()
+            )
             start = start_of(racks, first[0])
             return self._place_replicas(request.count - have, len(first), start=start, first_partition=have)
         if len(request.assignments) != request.count - have:

@@ -45,7 +45,7 @@ class BrokerRegistered:
 
     `http` is the address of its HTTP interface, `directory` names its data directory, and `listeners` are the addresses
     for clients: HOST:PORT by listener name. `advertised_http` is the address for HTTP clients (`http://HOST:PORT`), ""
-    if that is `http`.
+    if that is `http`. `process` is its number among the processes of its machine.
     """
 
     node_id: int
@@ -56,6 +56,7 @@ class BrokerRegistered:
     at_ms: int
     listeners: Mapping[str, str] = field(default_factory=dict)
     advertised_http: str = field(default_factory=str)
+    process: int = field(default_factory=int)
 
 
 @dataclass(frozen=True, slots=True)

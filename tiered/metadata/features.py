@@ -27,7 +27,7 @@ class FeatureLevels(NamedTuple):
 
 FEATURES: dict[str, FeatureLevels] = {
     TRANSACTION_VERSION: FeatureLevels(0, 2, 2),
-    METADATA_VERSION: FeatureLevels(0, 1, 0),
+    METADATA_VERSION: FeatureLevels(0, 2, 0),
 }
 
 HIGHEST_METADATA_VERSION = FEATURES[METADATA_VERSION].highest
@@ -37,12 +37,26 @@ DISK_REPORTS = CREATORS = LOSS_TIMES = SUPPORTED_LEVELS = 1
 """Levels of `tiered.metadata.version`: states of disks, creators of topics, times of losses, and the supported level in
 a registration."""
 
+PROCESSES = 2
+"""Level of `tiered.metadata.version` from which on brokers may be processes of one machine."""
+
+PROCESSES_REFUSED = (
+    f"brokers can be processes of one machine from {METADATA_VERSION}={PROCESSES} on: raise it once all brokers have"
+    " this program (docs/OPERATIONS.md), and start again"
+)
+
 FIELDS_SINCE: dict[str, dict[str, int]] = {
-    "BrokerImage": {"disk": DISK_REPORTS, "disk_since_ms": DISK_REPORTS, "moved_leaders": DISK_REPORTS},
+    "BrokerImage": {
+        "disk": DISK_REPORTS,
+        "disk_since_ms": DISK_REPORTS,
+        "moved_leaders": DISK_REPORTS,
+        "process": PROCESSES,
+    },
+    "BrokerRegistered": {"process": PROCESSES},
     "CreateTopic": {"creator": CREATORS},
     "TopicCreated": {"creator": CREATORS},
     "TopicImage": {"creator": CREATORS},
-    "RegisterBroker": {"metadata_version": SUPPORTED_LEVELS},
+    "RegisterBroker": {"metadata_version": SUPPORTED_LEVELS, "process": PROCESSES},
     "ReportLoss": {"newest_ms": LOSS_TIMES},
     "LossReported": {"newest_ms": LOSS_TIMES},
     "Loss": {"newest_ms": LOSS_TIMES},

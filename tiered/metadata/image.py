@@ -171,6 +171,10 @@ class Image:
         """Returns node id -> rack of the brokers that take new replicas: live and not cordoned."""
         return {each.node_id: each.rack for each in self.live_brokers() if not self.is_cordoned(each.node_id)}
 
+    def machines(self) -> dict[int, int]:
+        """Returns node id -> machine of the brokers that are processes of a machine with others."""
+        return {each.node_id: each.machine for each in self.brokers.values() if each.process}
+
     def is_cordoned(self, node_id: int) -> bool:
         """True if the broker takes no new replicas (KIP-1066)."""
         given = self.broker_configs.get(node_id, {}).get(CORDONED)

@@ -6,8 +6,9 @@ Pure. Metadata names the live brokers and every partition. DescribeCluster names
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from tiered.ids import machine_of
 from tiered_api.kafka.client.client import Address
 from tiered_api.kafka.protocol.messages.describe_cluster import (
     DescribeClusterResponse,
@@ -30,6 +31,13 @@ class BrokerSummary:
     address: str | None = None
     rack: str | None = None
     is_disk_full: bool = False
+    process: int = 0
+    """Its number among the processes of its machine."""
+
+    @property
+    def machine(self) -> int:
+        """The machine that it runs on: the node id of the first process there."""
+        return machine_of(self.node_id, self.process)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +76,10 @@ class ClusterView:
         known = self.brokers.get(node)
         return known is not None and known.is_disk_full
 
+    def machines(self) -> dict[int, int]:
+        """Returns broker -> machine of the brokers that are processes of a machine with others."""
+        return {node: broker.machine for node, broker in self.brokers.items() if broker.process}
+
     def state(self, node: int) -> str:
         """Returns one of the four states."""
         known = self.brokers.get(node)
@@ -84,13 +96,15 @@ def build_view(registered: DescribeClusterResponse | None, got: MetadataResponse
     for broker in registered.brokers if registered is not None else ():
         state = STOPPED if broker.is_stopped else FENCED if broker.is_fenced else AWAY
         where = str(Address(broker.host, broker.port))
-        known[broker.broker_id] = BrokerSummary(broker.broker_id, state, where, broker.rack, broker.is_disk_full)
-    full = {node for node, broker in known.items() if broker.is_disk_full}
+        known[broker.broker_id] = BrokerSummary(
+            broker.broker_id, state, where, broker.rack, broker.is_disk_full, broker.process
+        )
     gone = {broker.broker_id for broker in registered.brokers if broker.is_fenced} if registered is not None else set()
     for here in got.brokers:
         if here.node_id not in gone:
-            where, is_full = str(Address(here.host, here.port)), here.node_id in full
-            known[here.node_id] = BrokerSummary(here.node_id, LIVE, where, here.rack, is_full)
+            told = known.get(here.node_id, BrokerSummary(here.node_id, LIVE))
+            where = str(Address(here.host, here.port))
+            known[here.node_id] = replace(told, state=LIVE, address=where, rack=here.rack)
     return ClusterView(
         got.controller_id, dict(sorted(known.items())), sorted(got.topics, key=lambda each: each.name or "")
     )

@@ -82,6 +82,12 @@ def test_requests_at_level_0_are_those_of_the_earlier_program() -> None:
     assert decode_request(encode_request(creation, 0)) == requests.CreateTopic("t")
 
 
+def test_registration_of_a_process_names_its_machine_at_each_level() -> None:
+    request = requests.RegisterBroker(1001, incarnation(1), "d", "", process=1)
+    for level in range(HIGHEST_METADATA_VERSION + 1):
+        assert decode_request(encode_request(request, level)) == request
+
+
 def test_raised_level_has_all_fields_and_is_never_lowered() -> None:
     shard = older_cluster(1, 2)
     decide(shard, RAISE)
@@ -96,7 +102,7 @@ def test_raised_level_has_all_fields_and_is_never_lowered() -> None:
 
 
 def test_new_cluster_has_the_highest_level() -> None:
-    assert cluster(1).image.features == {METADATA_VERSION: 1}
+    assert cluster(1).image.features == {METADATA_VERSION: HIGHEST_METADATA_VERSION}
     assert older_cluster(1).image.metadata_version == 0
 
 
@@ -139,7 +145,7 @@ def test_broker_of_an_earlier_program_is_refused_at_a_higher_level() -> None:
     older = decode_request(encode_request(request, 0))
     assert isinstance(older, requests.RegisterBroker)
     assert (older.metadata_version, request.metadata_version) == (0, HIGHEST_METADATA_VERSION)
-    with pytest.raises(Refused, match=r"broker 2 .* level 0, .* level 1") as refused:
+    with pytest.raises(Refused, match=r"broker 2 .* level 0, .* level 2") as refused:
         cluster(1).decide(older, 0)
     assert refused.value.code is Code.UNSUPPORTED_VERSION
     for shard, sent in ((cluster(1), request), (older_cluster(1), older)):

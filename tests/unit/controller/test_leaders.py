@@ -513,3 +513,34 @@ def test_loss_says_what_is_left_only_where_its_leader_saw_it(from_offset: int, s
 )
 def test_missing_seconds_count_from_the_newest_record_left(newest_ms: int, seconds: int | None) -> None:
     assert Loss(1, 5, 100_000, newest_ms).seconds == seconds
+
+
+def process_of(machine: int, process: int, number: int = 0) -> RegisterBroker:
+    node = machine + 1000 * process
+    return RegisterBroker(node, incarnation(node, number), "d", "", whole=True, process=process)
+
+
+def test_broker_may_be_a_process_of_a_machine_from_its_level_on() -> None:
+    shard = cluster(1)
+    decide(shard, process_of(1, 1))
+    assert (shard.image.brokers[1001].machine, shard.image.machines()) == (1, {1001: 1})
+    decide(shard, requests.AnnounceBroker(1001, incarnation(1001), "h:1", {"PLAINTEXT": "h:2"}))
+    assert shard.image.brokers[1001].machine == 1, "other addresses change no machine"
+    for node, process in ((1001, 2), (64001, 64), (2, -1)):
+        request = RegisterBroker(node, incarnation(node, 1), "d", "", whole=True, process=process)
+        assert refusal(shard, request) is Code.INVALID_REGISTRATION
+    older = cluster(1)
+    older.apply([kinds.FeatureLevelSet("tiered.metadata.version", 1)])
+    assert refusal(older, process_of(1, 1)) is Code.UNSUPPORTED_VERSION
+
+
+def test_broker_becomes_no_process_of_a_machine_that_has_its_replicas() -> None:
+    shard = cluster(1, 1001)
+    decide(shard, requests.CreateTopic("t", 1, 2))
+    with pytest.raises(Refused, match="t-0: brokers 1 and 1001 are processes of one machine"):
+        shard.decide(process_of(1, 1, 1), 0)
+    decide(shard, requests.DeleteTopic("t"))
+    decide(shard, process_of(1, 1, 1))
+    with pytest.raises(Refused, match="number of machines"):
+        shard.decide(requests.CreateTopic("u", 1, 2), 0)
+    decide(shard, requests.CreateTopic("u"))

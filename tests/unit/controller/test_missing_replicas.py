@@ -84,3 +84,14 @@ def test_new_replicas_are_on_other_racks_if_possible() -> None:
     for node, rack in ((1, "a"), (2, "a"), (3, "b")):
         decide(shard, RegisterBroker(node, f"j{node}", f"d{node}", "", rack, whole=True))
     assert [each.replicas for each in plan_missing_replicas(shard.image, replace(SETTINGS))] == [(1, 3, 2)]
+
+
+def test_new_replicas_are_on_other_machines() -> None:
+    shard = controller(1)
+    decide(shard, CreateTopic("t", 2))
+    decide(shard, RegisterBroker(1001, "i1001", "d1001", "", whole=True, process=1))
+    assert plan_missing_replicas(shard.image, SETTINGS) == ()
+    join(shard, 2)
+    decide(shard, RegisterBroker(1002, "i1002", "d1002", "", whole=True, process=1))
+    found = plan_missing_replicas(shard.image, SETTINGS)
+    assert [each.replicas for each in found] == [(1, 2), (1, 1002)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from tiered.controller.placement import check_assignments, place_replicas
@@ -55,3 +57,41 @@ def test_manual_assignment_is_checked(assignments: list[list[int]]) -> None:
     with pytest.raises(Refused) as refused:
         check_assignments(assignments, [1, 2])
     assert refused.value.code is Code.INVALID_REPLICA_ASSIGNMENT
+
+
+TWO_EACH = {1001: 1, 1002: 2, 1003: 3}
+"""Three machines with two processes each: 1 and 1001, 2 and 1002, 3 and 1003."""
+
+
+def test_partition_has_at_most_one_replica_on_a_machine() -> None:
+    racks = dict.fromkeys((1, 1001, 2, 1002, 3, 1003), "")
+    placed = place_replicas(racks, 12, 3, machines=TWO_EACH)
+    assert {len({TWO_EACH.get(node, node) for node in replicas}) for replicas in placed} == {3}
+    assert Counter(node for replicas in placed for node in replicas) == dict.fromkeys(racks, 6)
+    assert Counter(replicas[0] for replicas in placed) == dict.fromkeys(racks, 2)
+
+
+def test_replicas_are_on_other_racks_before_other_machines_of_a_rack() -> None:
+    racks = {1: "a", 1001: "a", 2: "a", 1002: "a", 3: "b", 1003: "b"}
+    for replicas in place_replicas(racks, 6, 2, machines=TWO_EACH):
+        assert {racks[node] for node in replicas} == {"a", "b"}
+
+
+def test_more_replicas_than_machines_are_refused() -> None:
+    racks = dict.fromkeys((1, 1001, 2, 1002), "")
+    with pytest.raises(Refused, match=r"3 is not in 1\.\.2, the number of machines"):
+        place_replicas(racks, 1, 3, machines=TWO_EACH)
+
+
+def test_full_process_leaves_its_machine_to_the_other() -> None:
+    racks = dict.fromkeys((1, 1001, 2, 1002), "")
+    for replicas in place_replicas(racks, 4, 2, full={1}, machines=TWO_EACH):
+        assert 1 not in replicas and len({TWO_EACH.get(node, node) for node in replicas}) == 2
+    for replicas in place_replicas(racks, 4, 2, full={1, 1001}, machines=TWO_EACH):
+        assert {TWO_EACH.get(node, node) for node in replicas} == {1, 2}, "room on one machine is too little"
+
+
+def test_manual_assignment_to_two_processes_of_a_machine_is_refused() -> None:
+    check_assignments([[1, 2], [1001, 2]], [1, 1001, 2], TWO_EACH)
+    with pytest.raises(Refused, match="partition 1: brokers 2 and 1002 are processes of one machine"):
+        check_assignments([[1, 2], [2, 1002]], [1, 2, 1002], TWO_EACH)

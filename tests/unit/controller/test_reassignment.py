@@ -197,3 +197,19 @@ def test_replica_that_stays_need_not_be_live() -> None:
     shard = made()
     fence(shard, 2)
     assert moves(shard, (3, 2)) == [None]
+
+
+def test_replica_moves_to_no_other_process_of_a_machine() -> None:
+    """Both would count as in sync meanwhile, and one machine is lost at once."""
+    shard = cluster(1, 2, 3)
+    for process in (1, 2):
+        node = 1 + 1000 * process
+        decide(shard, requests.RegisterBroker(node, incarnation(node), "d", "", whole=True, process=process))
+    decide(shard, requests.CreateTopic("t", assignments=[[1, 2]]))
+    for target in ((1001, 2), (1, 2, 1001)):
+        [refused] = decide(shard, Reassign((Move(topic_id(shard), 0, target),)))
+        assert isinstance(refused, Refused) and "1 and 1001 are processes of one machine" in refused.why
+    assert decide(shard, Reassign((Move(topic_id(shard), 0, (2, 3)),))) == (None,)
+    [refused] = decide(shard, Reassign((Move(topic_id(shard), 0, (2001, 3)),)))
+    assert isinstance(refused, Refused)
+    assert partition(shard).replicas == (2, 3, 1)

@@ -118,3 +118,30 @@ def test_plans_keep_the_number_of_replicas_and_of_racks(replicas: list[tuple[int
     if len(set(names)) == 1:
         held = [loads(even)[node] for node in racks]
         assert max(held) - min(held) < 2
+
+
+PROCESSES = {1001: 1, 1002: 2, 1003: 3}
+
+
+def test_drain_moves_no_replica_to_another_process_of_a_machine() -> None:
+    racks = dict.fromkeys((1, 1001, 2, 1002, 3), "")
+    assert plan_drain(placed((1, 2)), racks, 1, machines=PROCESSES) == {PartitionName("t", 0): (3, 2)}
+    with pytest.raises(Refused, match="too few brokers"):
+        plan_drain(placed((1, 2), (2, 3)), dict.fromkeys((1, 1001, 2, 1002), ""), 1, machines=PROCESSES)
+
+
+@given(st.lists(st.permutations((1, 1001, 2, 1002, 3, 1003)), max_size=12))
+def test_balance_moves_no_replica_within_a_machine(orders: list[list[int]]) -> None:
+    racks = dict.fromkeys((1, 1001, 2, 1002, 3, 1003), "")
+    before = placed(*[place_on_two_machines(order) for order in orders])
+    for tp, after in plan_balance(before, racks, machines=PROCESSES).items():
+        machines = [PROCESSES.get(node, node) for node in {*before[tp], *after}]
+        assert len(set(machines)) == len(machines), (before[tp], after)
+
+
+def place_on_two_machines(order: list[int]) -> tuple[int, ...]:
+    """Returns the first brokers of two machines."""
+    first_of: dict[int, int] = {}
+    for node in order:
+        first_of.setdefault(PROCESSES.get(node, node), node)
+    return tuple(first_of.values())[:2]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tiered.ids import machine_of
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import DISK_FULL, DISK_USABLE
 from tiered.metadata.parts.json_fields import fields_of
@@ -54,6 +55,13 @@ class BrokerImage:
     """Time of the report of `disk`; 0 if there was none."""
     moved_leaders: int = 0
     """Leaderships that other brokers took because the disk became full."""
+    process: int = 0
+    """Number of the process on its machine; 0 for the first one, and for a broker that has its machine alone."""
+
+    @property
+    def machine(self) -> int:
+        """The machine that it runs on: the node id of the first process there."""
+        return machine_of(self.node_id, self.process)
 
     @property
     def is_disk_full(self) -> bool:
@@ -141,7 +149,7 @@ def _register(known: BrokerImage | None, change: kinds.BrokerRegistered) -> Brok
     """Returns a registered broker. The same incarnation may register again, with other addresses."""
     registered = BrokerImage(
         change.node_id, change.incarnation, change.directory, change.http, change.rack, True, change.at_ms,
-        change.listeners, advertised_http=change.advertised_http,
+        change.listeners, advertised_http=change.advertised_http, process=change.process,
     )  # fmt: skip
     if known is None or known.incarnation != change.incarnation:
         return registered

@@ -59,6 +59,8 @@ class ReplicaPlacement:
     """By moving partition: the replicas that stay if the reassignment is cancelled."""
     full: frozenset[int] = frozenset()
     """Live brokers whose disk is full."""
+    machines: Mapping[int, int] = field(default_factory=dict)
+    """Broker -> machine of the brokers that are processes of a machine with others."""
 
 
 def parse_target(text: str) -> tuple[PartitionName, tuple[int, ...]]:
@@ -121,7 +123,11 @@ async def _rebalance(args: Namespace) -> Exit:
             named = ", ".join(map(str, placement.cordoned))
             print_lines([f"cordoned.log.dirs keeps new replicas from broker {named}"])
         return await _print_or_execute(
-            client, args, placement, plan_balance(placement.replicas, placement.racks, placement.full), args.execute
+            client,
+            args,
+            placement,
+            plan_balance(placement.replicas, placement.racks, placement.full, placement.machines),
+            args.execute,
         )
 
 
@@ -163,7 +169,10 @@ async def _plan_drain(client: KafkaClient, leaving: int, plan: bool) -> tuple[Re
         await cordon(client, leaving)
     try:
         placement = await fetch_placement(client)
-        return placement, plan_drain(placement.replicas, placement.racks, leaving, placement.leaderless, placement.full)
+        moves = plan_drain(
+            placement.replicas, placement.racks, leaving, placement.leaderless, placement.full, placement.machines
+        )
+        return placement, moves
     except Refused:
         if not plan and not was:
             await cordon(client, leaving, lift=True)
@@ -280,7 +289,8 @@ async def fetch_placement(client: KafkaClient, seen: ClusterView | None = None) 
     cordoned_brokers = await fetch_cordoned(client, list(live))
     racks = {node: rack for node, rack in live.items() if node not in cordoned_brokers}
     full = frozenset(node for node in live if seen.is_disk_full(node))
-    return ReplicaPlacement(placed, racks, tuple(leaderless), tuple(sorted(cordoned_brokers)), back, full)
+    cordoned = tuple(sorted(cordoned_brokers))
+    return ReplicaPlacement(placed, racks, tuple(leaderless), cordoned, back, full, seen.machines())
 
 
 async def fetch_reassignments(client: KafkaClient) -> dict[PartitionName, OngoingPartitionReassignment]:

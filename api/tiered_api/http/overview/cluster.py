@@ -82,6 +82,7 @@ def _describe_broker(
         "address": broker.address,
         "http": _http_of(image.brokers[broker.node_id], scheme),
         "rack": broker.rack,
+        "machine": broker.machine,
         "disk_full": broker.is_disk_full,
         "leaders": leaders,
         "replicas": image.replica_counts.get(broker.node_id, 0),
@@ -101,7 +102,7 @@ def _summarize_brokers(image: Image) -> dict[int, BrokerSummary]:
 def _summarize_broker(broker: BrokerImage) -> BrokerSummary:
     state = LIVE if broker.live else FENCED if broker.alive else STOPPED
     address = next(iter(broker.listeners.values()), None)
-    return BrokerSummary(broker.node_id, state, address, broker.rack or None, broker.is_disk_full)
+    return BrokerSummary(broker.node_id, state, address, broker.rack or None, broker.is_disk_full, broker.process)
 
 
 def _group_figures(figures: Iterable[ReportedFigure]) -> dict[str, Any]:

@@ -35,6 +35,7 @@ class DescribeClusterBroker:
     is_fenced: bool = boolean("2+")
     is_stopped: bool = boolean("2+", tag=FIRST_PRIVATE_TAG, tagged="2+")
     is_disk_full: bool = boolean("2+", tag=FIRST_PRIVATE_TAG + 1, tagged="2+")
+    process: int = integer(FieldType.INT32, "2+", default=0, tag=FIRST_PRIVATE_TAG + 2, tagged="2+")
 
 
 @dataclass(slots=True)

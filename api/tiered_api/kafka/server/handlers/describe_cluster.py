@@ -43,7 +43,14 @@ async def handle(context: KafkaContext, call: Call[DescribeClusterRequest]) -> D
         controller_id=advertised_controller(image),
         brokers=[
             DescribeClusterBroker(
-                broker.node_id, host, port, broker.rack or None, not broker.live, not broker.alive, broker.is_disk_full
+                broker.node_id,
+                host,
+                port,
+                broker.rack or None,
+                not broker.live,
+                not broker.alive,
+                broker.is_disk_full,
+                broker.process,
             )
             for broker, host, port in advertised_brokers(image, call.listener, away)
         ],
