@@ -23,7 +23,7 @@ from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.delta import hosted_partitions
 from tiered.metadata.effective_config import overridden_settings
-from tiered.metadata.features import SUPPORTED_LEVELS
+from tiered.metadata.features import PROCESSES, PROCESSES_REFUSED, SUPPORTED_LEVELS
 from tiered.metadata.image import Image
 from tiered.metadata.parts.brokers import BrokerImage
 from tiered.metadata.parts.topics import PartitionImage
@@ -125,6 +125,8 @@ class Registration:
             if self._find_registered(image) not in (self._replaces, view.incarnation):
                 await self.check_duplicate(image)
                 self._check_still_believed(image, state)
+            if view.settings.process and image.brokers and image.metadata_version < PROCESSES:
+                raise Refused(Code.UNSUPPORTED_VERSION, PROCESSES_REFUSED)
             registration, tells_level = self._make_request(state), image.metadata_version >= SUPPORTED_LEVELS
             suspect_partitions = self._losses.suspect_partitions
             try:
@@ -170,6 +172,7 @@ class Registration:
         return requests.RegisterBroker(
             view.node_id, view.incarnation, state.directory_id if known else "", view.settings.http_address,
             view.settings.broker_rack, whole, {}, tuple(ends), tuple(proved), self._replaces,
+            process=view.settings.process,
         )  # fmt: skip
 
     async def announce(self, http: str, listeners: Mapping[str, str], advertised_http: str) -> None:

@@ -9,6 +9,7 @@ May import: security
   rules          rules between several settings, and forms of list values
   unserved       Kafka's settings of brokers that have no effect here
   kafka_aliases  Kafka's setting names, mapped to the names used here
+  processes      the processes of one machine, and the settings of each
   listener_overrides  settings of single listeners
   ip_overrides   addresses with a limit of connections of their own
   exposure       the refusal of addresses that are open to other machines

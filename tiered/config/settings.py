@@ -219,6 +219,14 @@ class Settings:
 
     # Identity, store and listeners.
     node_id: int = setting(1, "Number of this broker, unique in its cluster.", 0, INT_MAX)
+    tiered_processes: str = setting(
+        "1",
+        "Processes of this machine: each is a broker, and `auto` runs one for each core. Process k of broker N is the"
+        " broker N + 1000 k.",
+    )
+    tiered_processes_port_step: int = setting(
+        100, "Process k serves and advertises port P as P + this x (k + 1); all of them share port P.", 1, 10_000
+    )
     data_dir: str = setting("./tiered-data", "Directory of the hot log; one process owns it.")
     store: str = setting(
         "", "Bucket: `s3://bucket/prefix`, `file:///dir` or `memory://`; empty is `bucket` under the data directory."
@@ -720,6 +728,8 @@ class Settings:
         1_000, "Most new HTTP connections per second.", 1, INT_MAX, dynamic=True
     )
 
+    process: int = 0
+    """Number of this process on its machine. `tiered serve` sets it."""
     listener_overrides: tuple[ListenerOverride, ...] = ()
     """Settings of single listeners, which `for_listener` applies."""
     given: frozenset[str] = field(default=frozenset(), compare=False)

@@ -36,10 +36,28 @@ MSG_MORE = getattr(socket, "MSG_MORE", 0)
 PARTS_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)
 
 
-class SocketNet:
-    """TCP on raw non-blocking sockets."""
+def bind_listener(family: int, address: tuple[str, int]) -> socket.socket:
+    """Returns a socket that listens at an address. Raises `Unavailable`."""
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setblocking(False)
+        sock.bind(address)
+        sock.listen(BACKLOG)
+        return sock
+    except OSError as error:
+        sock.close()
+        in_use = error.errno == errno.EADDRINUSE  # the process that has the port may end
+        why = f"cannot listen on {address[0]}:{address[1]}: {error.strerror}"
+        raise Unavailable(why, final=not in_use) from None
 
-    def __init__(self) -> None:
+
+class SocketNet:
+    """TCP on raw non-blocking sockets. `listening` is a socket that listens already, which `listen` takes instead of a
+    new one: the processes of a machine share it."""
+
+    def __init__(self, listening: socket.socket | None = None) -> None:
+        self._listening = listening
         self._readiness: Readiness | None = None
         self._log_limiter = LogLimiter(SystemClock())
 
@@ -50,18 +68,11 @@ class SocketNet:
         return self._readiness
 
     async def listen(self, host: str, port: int, on_accept: Callable[[Stream], None]) -> SocketListener:
-        family, address = await _resolve(host, port, socket.AI_PASSIVE)
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.setblocking(False)
-            sock.bind(address)
-            sock.listen(BACKLOG)
-            return SocketListener(sock, on_accept, self._get_readiness(), self._log_limiter)
-        except OSError as error:
-            sock.close()
-            in_use = error.errno == errno.EADDRINUSE  # the process that has the port may end
-            raise Unavailable(f"cannot listen on {host}:{port}: {error.strerror}", final=not in_use) from None
+        sock = self._listening
+        if sock is None:
+            family, address = await _resolve(host, port, socket.AI_PASSIVE)
+            sock = bind_listener(family, address)
+        return SocketListener(sock, on_accept, self._get_readiness(), self._log_limiter)
 
     async def connect(self, host: str, port: int, timeout: float) -> SocketStream:
         try:

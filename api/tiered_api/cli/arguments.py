@@ -85,6 +85,9 @@ def _serve(commands: Commands) -> None:
     serve.add_argument(
         "-c", metavar="NAME=VALUE", action="append", default=[], dest="pairs", help="one setting, by Kafka's name"
     )
+    # `tiered serve` itself passes these to the processes that it starts.
+    serve.add_argument("--process", type=int, help=argparse.SUPPRESS)
+    serve.add_argument("--shared", metavar="NAME=DESCRIPTOR", action="append", default=[], help=argparse.SUPPRESS)
 
 
 def _up(commands: Commands) -> None:

@@ -3,6 +3,7 @@
 May import: cli, http
 
 ~ serve        one broker process until SIGTERM
+~ machine      one broker for each of several processes, under one configuration
 ~ up           a cluster of several brokers on one machine
 ~ supervise    child processes: start, restart, output, stop
 ~ child        a command that ends with its parent process

@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 from argparse import Namespace
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -23,6 +23,7 @@ from tiered.broker.process_metrics import add_process_metrics
 from tiered.broker.real_world import real_world
 from tiered.config.exposure import check_exposure, is_loopback
 from tiered.config.listeners import WILDCARDS, Endpoint
+from tiered.config.processes import count_processes, of_process
 from tiered.config.rules import check_addresses
 from tiered.config.settings import Settings, broker_rows, parse_address
 from tiered.errors import Code, Refused, Unavailable
@@ -30,9 +31,16 @@ from tiered.metadata.changes import ScramCredentialSet
 from tiered.metrics import Metrics
 from tiered.system.descriptors import describe_descriptors
 from tiered.system.local_disk import LockFile
+from tiered.system.network import SocketNet
 from tiered.system.pauses import Pauses
-from tiered_api.cli.broker.directories import LOCK, claim_data_directory, refuse_cluster_directory
+from tiered_api.cli.broker.directories import (
+    LOCK,
+    claim_data_directory,
+    refuse_cluster_directory,
+    refuse_lost_processes,
+)
 from tiered_api.cli.broker.log_output import log_to_stderr, open_audit_log, set_log_level
+from tiered_api.cli.broker.machine import HTTP, machine_store, parse_shared, run_machine
 from tiered_api.cli.broker.scram_users import add_users, read_credentials
 from tiered_api.cli.broker.sources import load_settings
 from tiered_api.cli.exits import Exit
@@ -43,6 +51,7 @@ from tiered_api.kafka.server.server import serve_kafka
 
 log = logging.getLogger(__name__)
 
+NO_SHARED: Mapping[str, socket.socket] = {}
 GC_YOUNG_OBJECTS = 10_000
 """New objects after which the collector looks at them. The loop stands still meanwhile."""
 GC_MIDDLE = 2
@@ -80,7 +89,15 @@ def serve(args: Namespace) -> NoReturn:
     check_addresses(chosen, broker_rows())
     if args.open is not None and not chosen.tiered_console_enable:
         raise Refused(Code.INVALID_CONFIG, "--open: tiered.console.enable=false ends the console")
-    asyncio.run(_run_until_stopped(chosen, read_credentials(args.add_scram), args.open))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if args.process is not None:
+        chosen = of_process(chosen, args.process, machine_store(chosen))
+    elif (count := count_processes(chosen, cores)) > 1:
+        sys.exit(run_machine(args, chosen, count, cores))
+    else:
+        refuse_lost_processes(chosen.data_dir, 1)
+    users, shared = read_credentials(args.add_scram), parse_shared(args.shared)
+    asyncio.run(_run_until_stopped(chosen, users, args.open, shared))
 
 
 def option_settings(args: Namespace) -> dict[str, str]:
@@ -96,9 +113,13 @@ def option_settings(args: Namespace) -> dict[str, str]:
 
 
 @contextlib.asynccontextmanager
-async def run_broker(chosen: Settings, new_users: Sequence[ScramCredentialSet] = ()) -> AsyncIterator[RunningBroker]:
-    """Yields a broker that is ready, and stops it cleanly at the end. Raises `Refused`, `Unavailable` or `Corrupt` if
-    it cannot start."""
+async def run_broker(
+    chosen: Settings,
+    new_users: Sequence[ScramCredentialSet] = (),
+    shared: Mapping[str, socket.socket] = NO_SHARED,
+) -> AsyncIterator[RunningBroker]:
+    """Yields a broker that is ready, and stops it cleanly at the end. It serves the sockets in `shared` too, by the
+    name of the listener. Raises `Refused`, `Unavailable` or `Corrupt` if it cannot start."""
     refuse_cluster_directory(chosen.data_dir)
     claim_data_directory(chosen.data_dir)
     with LockFile(os.path.join(chosen.data_dir, LOCK)):
@@ -118,7 +139,7 @@ async def run_broker(chosen: Settings, new_users: Sequence[ScramCredentialSet] =
                 await _check_addresses_free(broker, chosen)
                 await broker.start()
                 await add_users(broker, new_users)
-                async with _serve_kafka(broker, chosen, http) as running:
+                async with _serve_kafka(broker, chosen, http, shared) as running:
                     yield running
         finally:
             watch.cancel()
@@ -164,8 +185,11 @@ async def _serve_http(broker: Broker, chosen: Settings) -> AsyncIterator[HttpSer
 
 
 @contextlib.asynccontextmanager
-async def _serve_kafka(broker: Broker, chosen: Settings, http: HttpServer) -> AsyncIterator[RunningBroker]:
-    """Serves the Kafka protocol of a broker that serves, and registers both addresses with the cluster."""
+async def _serve_kafka(
+    broker: Broker, chosen: Settings, http: HttpServer, shared: Mapping[str, socket.socket]
+) -> AsyncIterator[RunningBroker]:
+    """Serves the Kafka protocol of a broker that serves, and registers both addresses with the cluster. Serves the
+    addresses that processes of this machine share once the cluster knows this one."""
     try:
         kafka = await serve_kafka(broker, paused=True)
     except Unavailable as error:
@@ -182,6 +206,11 @@ async def _serve_kafka(broker: Broker, chosen: Settings, http: HttpServer) -> As
         where = chosen.http_address if has_port else http.url.partition("://")[2]
         await broker.announce(where, advertised, _advertise_http(chosen, where))
         kafka.start_serving()
+        for endpoint in chosen.effective_listeners():
+            if endpoint.name in shared:
+                await kafka.listen(endpoint, SocketNet(shared[endpoint.name]))
+        if HTTP in shared:
+            await http.share(shared[HTTP])
         yield RunningBroker(broker, http.url, tuple(each.address for each in bound))
         await broker.hand_over()
     finally:
@@ -199,7 +228,9 @@ def _advertise_http(chosen: Settings, where: str) -> str:
     return f"https://{Endpoint('HTTPS', host, port).address}"
 
 
-async def _run_until_stopped(chosen: Settings, new_users: Sequence[ScramCredentialSet], page: str | None) -> NoReturn:
+async def _run_until_stopped(
+    chosen: Settings, new_users: Sequence[ScramCredentialSet], page: str | None, shared: Mapping[str, socket.socket]
+) -> NoReturn:
     stop_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
     starting = asyncio.current_task()
@@ -214,7 +245,7 @@ async def _run_until_stopped(chosen: Settings, new_users: Sequence[ScramCredenti
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, request_stop)
     try:
-        async with run_broker(chosen, new_users) as running, asyncio.TaskGroup() as group:
+        async with run_broker(chosen, new_users, shared) as running, asyncio.TaskGroup() as group:
             starting = None
             _freeze_gc()
             warn_about_store(running.broker.world.store.url)

@@ -13,7 +13,7 @@ import contextlib
 import signal
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 from tiered_api.cli.exits import Exit
 
@@ -33,11 +33,12 @@ PrintLine = Callable[[str, str], None]
 
 class Program(NamedTuple):
     """A named command. `command` is called before each start with the last ready line of the process ("" the first
-    time). A ready line begins with `ready_prefix`."""
+    time). A ready line begins with `ready_prefix`. The process inherits the descriptors in `descriptors`."""
 
     name: str
     command: Callable[[str], Sequence[str]]
     ready_prefix: str
+    descriptors: tuple[int, ...] = ()
 
 
 class ManagedProcess:
@@ -143,7 +144,7 @@ class Supervisor:
             # A session of its own: Ctrl-C reaches only this command, which stops the processes in order.
             process = await asyncio.create_subprocess_exec(
                 *member.program.command(member.ready_line),
-                stdin=DEVNULL, stdout=PIPE, stderr=PIPE, start_new_session=True,
+                stdin=DEVNULL, stdout=PIPE, stderr=PIPE, start_new_session=True, pass_fds=member.program.descriptors,
             )  # fmt: skip
         except OSError as error:
             self._report(f"{member.name} cannot be started: {error.strerror}")
@@ -215,6 +216,20 @@ class Supervisor:
 
     def _report(self, line: str) -> None:
         self._print_line(self._own_name, line)
+
+
+def stop_on_signals(supervisor: Supervisor) -> None:
+    """Stops all processes on SIGTERM, Ctrl-C and the end of the terminal, unless a caller ignores the last one."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN or number is not signal.SIGHUP:
+            loop.add_signal_handler(number, supervisor.request_stop)
+
+
+def print_line(line: str, where: TextIO) -> None:
+    """Prints a line. The processes go on if the reader of the output is gone."""
+    with contextlib.suppress(OSError):
+        print(line, file=where, flush=True)
 
 
 def next_pause(last: float, was_steady: bool, pauses: tuple[float, float]) -> float:

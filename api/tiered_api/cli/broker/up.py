@@ -4,22 +4,19 @@ store, and that makes them one cluster."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import re
-import signal
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TextIO
 
 from tiered.config.settings import Settings, parse_address
 from tiered.errors import Code, Refused
 from tiered.system.local_disk import LockFile
 from tiered_api.cli.broker.directories import LOCK, broker_directory, claim_data_directory, refuse_broker_directory
 from tiered_api.cli.broker.sources import load_settings
-from tiered_api.cli.broker.supervise import Program, Supervisor
+from tiered_api.cli.broker.supervise import Program, Supervisor, print_line, stop_on_signals
 from tiered_api.kafka.client.client import Address
 
 PER_BROKER_SETTINGS = ("node.id", "data.dir", "http", "kafka", "listeners", "advertised.listeners", "advertised.http")
@@ -150,19 +147,10 @@ def ready_line(cluster_plan: ClusterPlan, ready_lines: Sequence[str]) -> str:
 async def _run(cluster_plan: ClusterPlan) -> int:
     width = max(len(place.name) for place in cluster_plan.brokers)
 
-    def print_line(name: str, line: str) -> None:
-        _print(f"{name:<{width}} | {line}", sys.stderr)
+    def print_output(name: str, line: str) -> None:
+        print_line(f"{name:<{width}} | {line}", sys.stderr)
 
     programs = [Program(place.name, broker_command(cluster_plan, place), READY) for place in cluster_plan.brokers]
-    fleet = Supervisor(programs, print_line, OWN_NAME)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN or number is not signal.SIGHUP:
-            loop.add_signal_handler(number, fleet.request_stop)
-    return int(await fleet.run(lambda said: _print(ready_line(cluster_plan, said), sys.stdout)))
-
-
-def _print(line: str, where: TextIO) -> None:
-    """Prints a line. The brokers go on if the reader of the output is gone."""
-    with contextlib.suppress(OSError):
-        print(line, file=where, flush=True)
+    fleet = Supervisor(programs, print_output, OWN_NAME)
+    stop_on_signals(fleet)
+    return int(await fleet.run(lambda said: print_line(ready_line(cluster_plan, said), sys.stdout)))

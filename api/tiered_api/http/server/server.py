@@ -441,17 +441,26 @@ class HttpServer:
         self._handshakes = handshakes
         self.open_connections = listener.open_connections
         self._listener = listener
-        self._server = server
+        self._servers = [server]
+
+    async def share(self, sock: socket.socket) -> None:
+        """Serves the connections of an address too that processes of this machine share."""
+        server = await asyncio.get_running_loop().create_server(
+            self._handshakes or self._listener, sock=sock, backlog=BACKLOG
+        )
+        self._servers.append(server)
 
     async def close(self) -> None:
         """Stops listening, lets requests finish for a moment, and ends the others."""
-        self._server.close()
+        for server in self._servers:
+            server.close()
         if self._handshakes is not None:
             await self._handshakes.close()
         self._listener.context.drain()
         self._listener.pre_shutdown()
         await self._listener.shutdown(5.0)
-        await self._server.wait_closed()
+        for server in self._servers:
+            await server.wait_closed()
         await self._listener.context.service(ConsumerInstances).close()
         await self._listener.context.service(AuditTopic).close()
         await self._listener.context.service(WarehouseReports).close()

@@ -20,7 +20,7 @@ from tiered.config.ip_overrides import read_ip_overrides
 from tiered.config.listeners import Endpoint
 from tiered.config.settings import Settings
 from tiered.errors import Refused
-from tiered.ports import Listener, Stream
+from tiered.ports import Listener, Net, Stream
 from tiered.quotas.rate import TokenBucket
 from tiered.security import sasl_plain
 from tiered.security.distinguished_names import Subject
@@ -124,10 +124,14 @@ class KafkaServer:
             lambda: float(self.buffers.free_bytes)
         )
 
-    async def listen(self, endpoint: Endpoint) -> None:
-        """Opens one listener. `Unavailable` if the address cannot be bound, `Refused` without a certificate for TLS."""
+    async def listen(self, endpoint: Endpoint, shared: Net | None = None) -> None:
+        """Opens one listener. `Unavailable` if the address cannot be bound, `Refused` without a certificate for TLS.
+
+        With `shared`, which listens at an address that processes of this machine share, the listener gets the
+        connections of that address too.
+        """
         broker = self.context.broker
-        net = broker.world.net
+        net = shared or broker.world.net
         if endpoint.is_encrypted:
             tls = broker.tls.of_listener(endpoint.name)
             tls.check()
@@ -140,14 +144,16 @@ class KafkaServer:
         mechanisms = broker.settings.for_listener(endpoint.name).sasl_enabled_mechanisms
         if requires_login and not endpoint.is_encrypted and sasl_plain.MECHANISM in mechanisms:
             log.warning("PLAIN without TLS: passwords cross the network in clear listener=%s", endpoint.name)
-        rate = broker.settings.for_listener(endpoint.name).max_connection_creation_rate
-        self._listener_openings[endpoint.name] = _make_openings(rate, self._loop.time())
-        self._unopened[endpoint.name] = deque()
+        if shared is None:
+            rate = broker.settings.for_listener(endpoint.name).max_connection_creation_rate
+            self._listener_openings[endpoint.name] = _make_openings(rate, self._loop.time())
+            self._unopened[endpoint.name] = deque()
         listener = await net.listen(
             endpoint.host, endpoint.port, lambda stream: self._accept(stream, endpoint.name, requires_login)
         )
         self._listeners.append(listener)
-        self.addresses[endpoint.name] = endpoint._replace(host=listener.host, port=listener.port)
+        if shared is None:
+            self.addresses[endpoint.name] = endpoint._replace(host=listener.host, port=listener.port)
 
     @property
     def address(self) -> str:

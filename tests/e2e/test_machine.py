@@ -1,0 +1,109 @@
+"""Tests of `tiered serve` with several processes: one address for clients, one broker for each process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.serving import SECONDS, ServeProcess, run_tiered
+
+TWO = ("-c", "tiered.processes=2", "-c", "offsets.topic.num.partitions=4")
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks for children in /proc")
+
+
+def processes_of(machine: ServeProcess) -> dict[int, int]:
+    """Returns the operating system's ids of the processes by their numbers."""
+    children = Path(f"/proc/{machine.process.pid}/task/{machine.process.pid}/children").read_text().split()
+    found = {}
+    for pid in children:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+        if "--process" in words:
+            found[int(words[words.index("--process") + 1])] = int(pid)
+    return found
+
+
+def wait_for_log(machine: ServeProcess, text: str) -> None:
+    end = time.monotonic() + SECONDS
+    while text not in machine.log.read_text():
+        assert time.monotonic() < end, machine.log.read_text()
+        time.sleep(0.02)
+
+
+def brokers_of(machine: ServeProcess) -> list[tuple[int, str]]:
+    done = run_tiered("cluster", "brokers", "--brokers", machine.kafka, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    return [(each["id"], each["state"]) for each in map(json.loads, done.stdout.splitlines())]
+
+
+def test_processes_are_brokers_of_one_machine_behind_one_address(tmp_path: Path) -> None:
+    with ServeProcess(tmp_path / "data", *TWO) as machine:
+        assert machine.line.rstrip().endswith(f"store=file://{tmp_path}/data/bucket processes=2")
+        assert brokers_of(machine) == [(1, "live"), (1001, "live")]
+        at = ("--brokers", machine.kafka)
+        assert run_tiered("topic", "create", "t", "-p", "4", *at).returncode == 0
+        refused = run_tiered("topic", "create", "two", "-r", "2", *at)
+        assert refused.returncode != 0 and "is not in 1..1, the number of machines" in refused.stdout
+        leaders = {each["leader"] for each in machine.ask("GET", "/topics/t")[1]["partitions"]}
+        assert leaders == {1, 1001}
+        for key in range(20):
+            body = {"records": [{"key": f"{key}", "value": key}]}
+            status, answer = machine.ask("POST", "/topics/t", body, "application/vnd.kafka.json.v2+json")
+            assert status == 200 and answer["offsets"][0]["error_code"] is None
+        assert (tmp_path / "data" / "process-1").is_dir()
+        assert machine.stop() == 0
+    log = machine.log.read_text()
+    assert "process-0 | " in log and "broker stopped node_id=1001 clean=True" in log
+
+
+def test_killed_process_returns_and_the_other_serves_meanwhile(tmp_path: Path) -> None:
+    with ServeProcess(tmp_path / "data", *TWO) as machine:
+        pids = processes_of(machine)
+        os.kill(pids[1], signal.SIGKILL)
+        wait_for_log(machine, "process-1 was killed by SIGKILL, and is started again in 1 s")
+        assert machine.ask("GET", "/healthz")[0] in (200, 503)
+        wait_for_log(machine, "process-1 is ready again")
+        assert processes_of(machine)[0] == pids[0] and processes_of(machine)[1] != pids[1]
+        assert brokers_of(machine) == [(1, "live"), (1001, "live")]
+
+
+def test_directory_of_a_single_process_becomes_the_first_of_two(tmp_path: Path) -> None:
+    with ServeProcess(tmp_path / "data") as single:
+        single.create_topic("kept")
+        assert single.produce("kept", "a", "b") == [0, 1]
+    with ServeProcess(tmp_path / "data", *TWO) as machine:
+        assert machine.values("kept") == ["a", "b"]
+        assert brokers_of(machine) == [(1, "live"), (1001, "live")]
+    fewer = run_tiered("serve", "--data-dir", str(tmp_path / "data"), "--http", "127.0.0.1:0", "--kafka", "127.0.0.1:0")
+    assert fewer.returncode != 0 and "start 2 processes" in fewer.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("-c", "tiered.processes=65"), "a number from 1 to 64"),
+        (("-c", "tiered.processes=2", "--store", "memory://"), "processes cannot share memory"),
+        (("-c", "tiered.processes=2", "--kafka", "127.0.0.1:65500"), "would have the port 65600"),
+    ],
+)
+def test_impossible_machine_is_refused_before_it_writes(tmp_path: Path, words: tuple[str, ...], why: str) -> None:
+    done = run_tiered("serve", "--data-dir", str(tmp_path / "data"), "--http", "127.0.0.1:0", *words)
+    assert done.returncode != 0 and why in done.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_port_in_use_is_told_before_anything_is_written(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        step = 100 if port > 1200 else 1
+        words = ("--kafka", f"127.0.0.1:{port - step}", "-c", f"tiered.processes.port.step={step}")
+        done = run_tiered("serve", "--data-dir", str(tmp_path / "data"), "--http", "127.0.0.1:0", *TWO, *words)
+    assert done.returncode != 0 and f"cannot listen on 127.0.0.1:{port}: Address already in use" in done.stderr
+    assert not (tmp_path / "data").exists()

@@ -1,0 +1,63 @@
+"""Tests of the processes that `tiered serve` starts: the command of each, and what they share."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tiered.config.processes import of_process
+from tiered.config.settings import Settings
+from tiered.errors import Refused, Unavailable
+from tiered_api.cli.arguments import parser
+from tiered_api.cli.broker.directories import refuse_lost_processes
+from tiered_api.cli.broker.machine import HTTP, Machine, bind_shared, parse_shared, process_command, ready_line
+
+ANYWHERE = Settings(kafka="127.0.0.1:0", http="127.0.0.1:0", store="s3://b/p", data_dir="/d")
+
+
+def test_command_of_a_process_has_the_options_of_the_machine() -> None:
+    words = ["--config", "f", "--node-id", "7", "-c", "tiered.processes=2", "--add-scram", "SCRAM-SHA-256=[...]"]
+    args = parser().parse_args(["serve", *words])
+    with socket.create_server(("127.0.0.1", 0)) as shared:
+        machine = Machine(ANYWHERE, (ANYWHERE, ANYWHERE), {"PLAINTEXT": shared})
+        first, second = (list(process_command(args, machine, number)("")) for number in (0, 1))
+        told = parser().parse_args(second[4:])
+        assert (told.config, told.node_id, told.pairs) == ("f", "7", ["tiered.processes=2"])
+        assert (told.process, told.shared) == (1, [f"PLAINTEXT={shared.fileno()}"])
+        assert second[3] == str(os.getpid())
+    assert parser().parse_args(first[4:]).add_scram and not told.add_scram, "one process adds the first users"
+
+
+def test_shared_addresses_are_open_before_any_process_runs() -> None:
+    shared = bind_shared(ANYWHERE)
+    try:
+        machine = Machine(ANYWHERE, (of_process(ANYWHERE, 0, "s3://b/p"),), shared)
+        host, port = shared["PLAINTEXT"].getsockname()
+        assert machine.address("PLAINTEXT") == f"{host}:{port}"
+        assert ready_line(machine).endswith(f" kafka={host}:{port} store=s3://b/p processes=1")
+        socket.create_connection((host, port)).close()
+        again = Settings(kafka=f"{host}:{port}", http="127.0.0.1:0")
+        with pytest.raises(Unavailable, match=f"cannot listen on {host}:{port}"):
+            bind_shared(again)
+        taken = parse_shared([f"{HTTP}={os.dup(shared[HTTP].fileno())}"])
+        with closing(taken[HTTP]) as sock:
+            assert sock.getsockname() == shared[HTTP].getsockname() and not os.get_inheritable(sock.fileno())
+    finally:
+        for each in shared.values():
+            each.close()
+
+
+def test_fewer_processes_than_have_records_are_refused(tmp_path: Path) -> None:
+    refuse_lost_processes(str(tmp_path / "missing"), 1)
+    for number in (1, 3):
+        (tmp_path / f"process-{number}" / "log").mkdir(parents=True)
+    refuse_lost_processes(str(tmp_path), 1)
+    for number in (1, 3):
+        (tmp_path / f"process-{number}" / "log" / "meta.properties").write_text("version=1\n")
+    refuse_lost_processes(str(tmp_path), 4)
+    with pytest.raises(Refused, match=r"process-3 has the records of a process, .* is 2: start 4"):
+        refuse_lost_processes(str(tmp_path), 2)
