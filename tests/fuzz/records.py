@@ -144,6 +144,7 @@ def check(kind: str, data: bytes) -> None:
     rng = Random(data)
     compare_implementations("crc32c", data, rng.choice((0, 1, 2**32 - 1)))
     compare_implementations("murmur2", data)
+    compare_implementations("find_text", data, data[5:7].lower() or b"a", rng.choice((0, 1, 70)))
     if native.NATIVE:
         ways = import_module("tiered.records._native").crc32c_ways(copy_exactly(data))
         assert set(ways) == {pure.crc32c(data)}, ways

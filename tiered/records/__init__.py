@@ -12,7 +12,7 @@ May import: words
   pure_compact keys into a table and superseded records out of batches, in plain Python
 ~ key_offset_map  the last offset of each key, in a bounded table
   pure_hash    keyed hashes of rows in Arrow buffers, in plain Python, and their encoding
-  pure_text    plain Python murmur2 hash, and spans of concatenated JSON values
+  pure_text    plain Python murmur2 hash, a text in bytes, and spans of concatenated JSON values
 ~ compression  the five codecs, whole or in pieces, with decompression bounded before memory is allocated
   opened_size  decompressed size according to the codec's headers
   partitioner  Kafka's default partitioner for keys

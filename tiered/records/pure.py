@@ -44,13 +44,21 @@ from tiered.records.model import (
     WalkResult,
 )
 from tiered.records.pure_hash import hash_rows
-from tiered.records.pure_text import json_elements, json_entries, json_repeated_name, json_spans, murmur2
+from tiered.records.pure_text import (
+    find_text,
+    json_elements,
+    json_entries,
+    json_repeated_name,
+    json_spans,
+    murmur2,
+)
 
 __all__ = [
     "arrow",
     "check_records",
     "crc32c",
     "encode_records",
+    "find_text",
     "first_at_or_after",
     "fit",
     "hash_rows",

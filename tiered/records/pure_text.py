@@ -1,5 +1,5 @@
-"""Helpers of the HTTP API in plain Python: the hash that spreads keys, the spans and the number of JSON values, and
-names that repeat in them."""
+"""Helpers of the HTTP API in plain Python: the hash that spreads keys, a text in bytes, the spans and the number of
+JSON values, and names that repeat in them."""
 
 from __future__ import annotations
 
@@ -27,6 +27,14 @@ def murmur2(data: Buffer) -> int:
     hashed = (hashed ^ hashed >> 13) * m & mask
     hashed ^= hashed >> 15
     return hashed - (hashed >> 31 << 32)
+
+
+def find_text(buf: Buffer, text: bytes, start: int, /) -> int:
+    """Returns where `text` begins in `buf` at or after `start`, -1 if it is not there. `text` has no capital letters,
+    and the letters A to Z of `buf` count as a to z."""
+    if not text or start < 0:
+        raise ValueError("find_text takes a text, and a start that is not negative")
+    return bytes(buf).lower().find(text, start)
 
 
 _SPACE = re.compile(rb"[ \t\n\r]*")

@@ -34,6 +34,7 @@ static PyMethodDef methods[] = {
     {"put_keys", native_put_keys, METH_VARARGS, NULL},
     {"filter_batches", native_filter_batches, METH_VARARGS, NULL},
     {"find_keyless", native_find_keyless, METH_VARARGS, NULL},
+    {"find_text", native_find_text, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 

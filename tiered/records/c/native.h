@@ -47,5 +47,6 @@ PyObject *native_json_repeated_name(PyObject *, PyObject *const *, Py_ssize_t);
 PyObject *native_put_keys(PyObject *, PyObject *);
 PyObject *native_filter_batches(PyObject *, PyObject *);
 PyObject *native_find_keyless(PyObject *, PyObject *);
+PyObject *native_find_text(PyObject *, PyObject *);
 
 #endif
