@@ -51,6 +51,9 @@ async def test_any_broker_reads_what_the_leader_reads(three: HttpCluster) -> Non
         assert len((await three.get_from_all(f"{place}/records")).json["records"]) == 2
         assert (await three.get_from_all(f"{place}/records?offset=1", RAW)).body
         assert len((await three.get_from_all(f"{place}/records", V2_JSON)).json) == 2
+        assert [
+            each["offset"] for each in (await three.get_from_all(f"{place}/records?contains=X")).json["records"]
+        ] == [1]
         assert (await three.get_from_all(f"{place}/records?offset=latest")).json["next_offset"] == 2
         assert (await three.get_from_all(f"{place}/records?timestamp=1")).json["records"][0]["offset"] == 0
         assert (await three.get_from_all(f"{place}/records?timestamp=99999999999999")).json["next_offset"] == 2

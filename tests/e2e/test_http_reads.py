@@ -74,6 +74,46 @@ async def test_read_may_begin_at_a_timestamp(site: HttpBroker) -> None:
 
 
 @run_by(run, "tmp_path")
+async def test_search_returns_the_records_with_a_text_and_how_many_it_looked_at(site: HttpBroker) -> None:
+    await fill(site)
+    found = (await site.get(f"{PATH}?contains=%22N%22%3A2")).json
+    assert [each["offset"] for each in found["records"]] == [2, *range(20, 30)]
+    assert (found["next_offset"], found["scanned"]) == (100, 100)
+    assert found["records"][1] == (await site.get(f"{PATH}?offset=20")).json["records"][0]
+    first = (await site.get(f"{PATH}?contains=k2&limit=3&offset=5")).json
+    assert [each["offset"] for each in first["records"]] == [20, 21, 22] and first["next_offset"] == 23
+    none = (await site.get(f"{PATH}?contains=absent&max_bytes=1")).json
+    assert (none["records"], none["next_offset"], none["scanned"]) == ([], 100, 100), "it reads on by itself"
+    assert (await site.get(f"{PATH}?contains=k2&offset=latest")).json["next_offset"] == 100
+    assert "scanned" not in (await site.get(PATH)).json
+
+
+@run_by(run, "tmp_path")
+async def test_search_ends_after_its_time_and_goes_on_where_it_was(
+    site: HttpBroker, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(site)
+    monkeypatch.setattr("tiered_api.http.partitions.records.SEARCH_MS", -1)
+    offset, steps, found = 0, 0, list[int]()
+    while offset < 100:
+        page = (await site.get(f"{PATH}?contains=k77&max_bytes=1&offset={offset}")).json
+        found += [each["offset"] for each in page["records"]]
+        assert page["next_offset"] > offset
+        offset, steps = page["next_offset"], steps + 1
+    assert (found, steps) == ([77], 10)
+
+
+@run_by(run, "tmp_path")
+async def test_bad_searches_are_refused(site: HttpBroker) -> None:
+    await fill(site)
+    for query in ("contains=", f"contains={257 * 'x'}", "contains=k&limit=0", "contains=k&limit=x"):
+        assert (await site.get(f"{PATH}?{query}")).status == 400, query
+    for kind in (RAW, EVENTS, V2_JSON):
+        refused = await site.get(f"{PATH}?contains=k", kind)
+        assert refused.status == 400 and "application/json" in refused.json["message"], kind
+
+
+@run_by(run, "tmp_path")
 async def test_v2_shows_the_same_records_as_base64_and_as_json(site: HttpBroker) -> None:
     await fill(site)
     listed = await site.get(f"{PATH}?offset=98", V2_JSON)

@@ -33,6 +33,10 @@ MIN_TIMESTAMP, MAX_TIMESTAMP = -(1 << 63), (1 << 63) - 1
 MAX_OFFSET = (1 << 63) - 1
 ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
 DEFAULT_BYTES = 1 << 20
+TEXT_BYTES_MAX = 256
+"""Longest text that a search looks for."""
+FOUND_MAX = 1_000
+"""Most records that a search returns."""
 DECODED_PER_BYTE = 4
 """Memory that a JSON read takes, in bytes for each byte of batches."""
 LOADED_PER_WORK = 16
@@ -48,6 +52,13 @@ RATIOS = (1, 1_030, 22, 256, 32_768, 1, 1, 1)
 """Most bytes that a compressed byte becomes, by codec: none, gzip, snappy, lz4, zstd. No other codec is decoded."""
 
 
+class Wanted(NamedTuple):
+    """The records that a search returns: those that have the text, and so many at most."""
+
+    text: bytes
+    most: int
+
+
 @dataclass(frozen=True)
 class ReadSpec:
     """A read as the request specifies it: offset, bytes of batches, milliseconds to wait for the first."""
@@ -60,6 +71,8 @@ class ReadSpec:
     """Bytes of memory for each byte of batches."""
     read_committed: bool = True
     """Without records of open and aborted transactions."""
+    wanted: Wanted | None = None
+    """Only some of the records."""
 
 
 async def parse_read_spec(request: HttpRequest, max_bytes: int) -> ReadSpec:
@@ -82,7 +95,19 @@ async def parse_read_spec(request: HttpRequest, max_bytes: int) -> ReadSpec:
         request.query_integer("max_bytes", min(DEFAULT_BYTES, max_bytes), 1, max_bytes),
         request.query_integer("timeout", 0, 0, limits.poll_ms),
         read_committed=read_committed,
+        wanted=_parse_wanted(request),
     )
+
+
+def _parse_wanted(request: HttpRequest) -> Wanted | None:
+    """Returns the text of `contains` and the number of `limit`; None for a read of all records. Raises `HttpError` 400
+    for a text that is empty or too long."""
+    text = request.query_parameters().get("contains")
+    if text is None:
+        return None
+    if not 0 < len(text.encode()) <= TEXT_BYTES_MAX:
+        raise HttpError(400, f"contains has to be a text of 1 to {TEXT_BYTES_MAX} bytes")
+    return Wanted(text.encode().lower(), request.query_integer("limit", FOUND_MAX, 1, FOUND_MAX))
 
 
 def partition_of_path(request: HttpRequest) -> AnyPartition:
@@ -268,7 +293,7 @@ def decode_batches(
             at += head.size
             continue
         try:
-            rows, ended = _rows(data, at, head, offset, room, objects)
+            rows, ended = read_batch(data, at, head, offset, room, objects)
         except Corrupt:  # or too large for what is left of the bounds
             if at:  # the next read begins here and tells it
                 return
@@ -288,7 +313,10 @@ def decode_batches(
         at += head.size
 
 
-def _rows(data: bytes, at: int, head: BatchHeader, offset: int, room: int, objects: int) -> tuple[list[Record], bool]:
+def read_batch(
+    data: bytes, at: int, head: BatchHeader, offset: int, room: int, objects: int
+) -> tuple[list[Record], bool]:
+    """Returns the data records of one batch from `offset` on, within the bounds, and True if these are all."""
     if head.is_control:
         return [], True
     try:

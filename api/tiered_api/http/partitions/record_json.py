@@ -19,6 +19,7 @@ from tiered.records.pieces import RECORD_BYTES
 from tiered_api.http.exchange.errors import CONVERSION_FAILED, HttpError
 from tiered_api.http.exchange.fields import ELEMENTS_MAX
 from tiered_api.http.partitions.reads import OBJECTS_MAX, SHOWN_BYTES_MAX, DecodedBatch, decode_batches
+from tiered_api.http.partitions.text_search import TextSearch
 
 PIECE_BYTES = 1 << 17
 """Bytes of records that are rendered in one step, beside a single larger record."""
@@ -194,6 +195,28 @@ def encode_json(
     objects: int = OBJECTS_MAX,
 ) -> Rendered:
     """Returns a JSON read: `outer` with the next offset and the records."""
+    pieces, count, following = _gather_json(decode_batches(data, offset, room, objects, aborted), offset, room, form)
+    return _complete_json(outer | {"next_offset": following}, pieces, count, following)
+
+
+def encode_found(
+    search: TextSearch,
+    offset: int,
+    most: int,
+    room: int,
+    form: str,
+    outer: dict[str, Any],
+    aborted: Sequence[AbortedTransaction] = (),
+) -> Rendered:
+    """Returns a JSON read of the records that a search finds, `most` at most, with the number of records that were
+    looked at."""
+    batches = search.find_records(offset, most, room, aborted)
+    pieces, count, following = _gather_json(batches, offset, room, form)
+    return _complete_json(outer | {"next_offset": following, "scanned": search.scanned}, pieces, count, following)
+
+
+def _gather_json(batches: Iterator[DecodedBatch], offset: int, room: int, form: str) -> Rendered:
+    """Returns records as JSON, with commas between them."""
 
     def render(records: Sequence[Record], epoch: int) -> list[bytes]:
         try:
@@ -201,9 +224,11 @@ def encode_json(
         except ValueError:
             return _join([_row(record, epoch, form) for record in records])
 
-    pieces, count, following = _gather(decode_batches(data, offset, room, objects, aborted), offset, room, render, b",")
-    head = orjson.dumps({**outer, "next_offset": following})[:-1]
-    return Rendered([head + b',"records":[', *pieces, b"]}"], count, following)
+    return _gather(batches, offset, room, render, b",")
+
+
+def _complete_json(outer: dict[str, Any], pieces: list[bytes], count: int, following: int) -> Rendered:
+    return Rendered([orjson.dumps(outer)[:-1] + b',"records":[', *pieces, b"]}"], count, following)
 
 
 def encode_v2(

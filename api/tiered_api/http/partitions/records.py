@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
+from typing import Any
 
 from aiohttp import web
 
@@ -15,6 +16,7 @@ from tiered.ports import FileSlice
 from tiered.records.batch import check_batch
 from tiered.records.model import CONTROL, CRC_AT, CRC_FROM, TRANSACTIONAL
 from tiered.records.native import crc32c, walk
+from tiered.replication.read_result import ReadResult
 from tiered_api.http.exchange import media_types
 from tiered_api.http.exchange.errors import BAD_REQUEST, HttpError
 from tiered_api.http.exchange.request import HttpRequest
@@ -24,6 +26,7 @@ from tiered_api.http.partitions.event_stream import stream_events
 from tiered_api.http.partitions.idempotency import HEADER, IdempotencyKey, IdempotencyKeys, find_key
 from tiered_api.http.partitions.reads import (
     ReadSpec,
+    Wanted,
     decode_memory,
     drop_aborted,
     fetch,
@@ -35,13 +38,16 @@ from tiered_api.http.partitions.reads import (
     reserve_memory,
     tell_unshown_record,
 )
-from tiered_api.http.partitions.record_json import FORMS, encode_json, encode_v2
+from tiered_api.http.partitions.record_json import FORMS, encode_found, encode_json, encode_v2
+from tiered_api.http.partitions.text_search import TextSearch
 
 NEXT_OFFSET = "Tiered-Next-Offset"
 """Header with the offset of the next read. The batches or records of a reply alone do not always tell it."""
 PRODUCER, PRODUCER_AT = struct.Struct(">qhi"), 43
 """Producer id, epoch and base sequence in the header of a batch."""
 CRC = struct.Struct(">I")
+SEARCH_MS = 100
+"""Longest time that one request searches, but for the step that it is in."""
 BATCHES_MAX = 2_000
 """Limit on the record batches of one body: the log takes them in one step of some 20 ms."""
 BATCH_MEMORY = 1_000
@@ -60,6 +66,8 @@ V2_FORMS = {media_types.V2_BINARY: "binary", media_types.V2: "binary", media_typ
 async def read_records(request: HttpRequest) -> web.StreamResponse:
     """Returns records from `offset` or `timestamp` on, in the form that Accept names."""
     kind = media_types.negotiate_type(request.headers.get("Accept"), READ_TYPES)
+    if kind != media_types.JSON and "contains" in request.query_parameters():
+        raise HttpError(400, f"contains is for reads of {media_types.JSON}")
     limits = request.context.limits
     if kind == media_types.BINARY:
         # With TLS the bytes pass through this process, as those of JSON do.
@@ -70,6 +78,8 @@ async def read_records(request: HttpRequest) -> web.StreamResponse:
         return HttpResponse(media_type=kind)
     if kind == media_types.EVENTS:
         return await stream_events(request, spec, parse_format(request))
+    if spec.wanted is not None:
+        return await _search_json(request, spec, spec.wanted)
     return await _read_json(request, spec, kind)
 
 
@@ -104,13 +114,10 @@ async def _read_raw(request: HttpRequest, spec: ReadSpec) -> HttpResponse:
 async def _read_json(request: HttpRequest, spec: ReadSpec, kind: str) -> HttpResponse:
     v2 = V2_FORMS.get(kind)
     shown = v2 or parse_format(request)
-    fetched = await fetch(request, spec)
-    # Read twice: a request that waits for its turn holds no bytes of a hot segment.
-    await reserve_memory(request, spec.source, decode_memory(await load(request, fetched)))
-    data = await load(request, fetched)
+    fetched, data = await _fetch_to_decode(request, spec)
     context, source, room = request.context, spec.source, request.context.limits.json_bytes
-    if v2:
-        with tell_unshown_record(source.topic, source.partition):
+    with tell_unshown_record(source.topic, source.partition):
+        if v2:
             rendered = await request.run_job(
                 max_decoded_size(data),
                 encode_v2,
@@ -122,23 +129,62 @@ async def _read_json(request: HttpRequest, spec: ReadSpec, kind: str) -> HttpRes
                 source.partition,
                 fetched.aborted_txns,
             )
-        headers: tuple[tuple[str, str], ...] = ((NEXT_OFFSET, str(rendered.next_offset)),)
-    else:
-        outer = {
-            "topic": source.topic,
-            "partition": source.partition,
-            "log_start_offset": fetched.log_start_offset,
-            "high_watermark": fetched.high_watermark,
-            "last_stable_offset": fetched.last_stable_offset,
-        }
-        with tell_unshown_record(source.topic, source.partition):
+        else:
+            outer = _describe_read(spec, fetched)
             rendered = await request.run_job(
                 max_decoded_size(data), encode_json, data, spec.offset, room, shown, outer, fetched.aborted_txns
             )
-        headers = ()
     request.set_held_memory(rendered.size)
     context.records_read.inc(rendered.shown)
+    headers = ((NEXT_OFFSET, str(rendered.next_offset)),) if v2 else ()
     return HttpResponse(rendered.pieces, media_type=kind, headers=headers)
+
+
+async def _fetch_to_decode(request: HttpRequest, spec: ReadSpec) -> tuple[ReadResult, bytes]:
+    """Fetches batches, and reserves the memory that decoding them takes."""
+    fetched = await fetch(request, spec)
+    # Read twice: a request that waits for its turn holds no bytes of a hot segment.
+    await reserve_memory(request, spec.source, decode_memory(await load(request, fetched)))
+    return fetched, await load(request, fetched)
+
+
+def _describe_read(spec: ReadSpec, fetched: ReadResult) -> dict[str, Any]:
+    return {
+        "topic": spec.source.topic,
+        "partition": spec.source.partition,
+        "log_start_offset": fetched.log_start_offset,
+        "high_watermark": fetched.high_watermark,
+        "last_stable_offset": fetched.last_stable_offset,
+    }
+
+
+async def _search_json(request: HttpRequest, spec: ReadSpec, wanted: Wanted) -> HttpResponse:
+    """Reads on, `max_bytes` at a time, until records have the text, the log ends, or `SEARCH_MS` are over. The client
+    asks again for what follows, so a search that nobody waits for ends soon."""
+    shown, clock, room = parse_format(request), request.context.clock, request.context.limits.json_bytes
+    deadline, scanned, offset = clock.mono_ns() + SEARCH_MS * 1_000_000, 0, spec.offset
+    while True:
+        spec = replace(spec, offset=offset)
+        fetched, data = await _fetch_to_decode(request, spec)
+        search = TextSearch(data, wanted.text, scanned)
+        with tell_unshown_record(spec.source.topic, spec.source.partition):
+            rendered = await request.run_job(
+                max_decoded_size(data),
+                encode_found,
+                search,
+                offset,
+                wanted.most,
+                room,
+                shown,
+                _describe_read(spec, fetched),
+                fetched.aborted_txns,
+            )
+        request.set_held_memory(rendered.size)
+        scanned, before, offset = search.scanned, offset, rendered.next_offset
+        is_over = clock.mono_ns() > deadline or request.transport is None
+        if rendered.shown or offset == before or offset >= fetched.end_offset(spec.read_committed) or is_over:
+            request.context.records_read.inc(rendered.shown)
+            return HttpResponse(rendered.pieces, media_type=media_types.JSON)
 
 
 async def write_batches(request: HttpRequest) -> web.StreamResponse:

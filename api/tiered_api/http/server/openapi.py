@@ -113,6 +113,7 @@ SCHEMAS: dict[str, Schema] = {
         high_watermark=INTEGER,
         last_stable_offset=INTEGER,
         next_offset=INTEGER,
+        scanned=INTEGER,
         records=array(_ref("Record")),
     ),
     "Appended": object_schema(

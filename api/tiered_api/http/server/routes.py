@@ -57,6 +57,12 @@ READ = (
         "string",
         "read_committed (without it) or read_uncommitted: without or with records of open and aborted transactions",
     ),
+    Query(
+        "contains",
+        "string",
+        "Only records with this text in key, value or a header; a to z stand for A to Z too. For application/json",
+    ),
+    Query("limit", "integer", "With contains: records to return at most, 1,000 (without it)"),
     Query("topic_id", "string", "The topic id that the reader means: a topic created again under its name is refused"),
     Query(
         "format", "string", "string (without it), json or binary: how application/json and events show key and value"

@@ -5,6 +5,8 @@ export const POLL_SECONDS = 2;
 const REPLY_SECONDS = 20;
 const SLACK_MS = 100;
 const ACT_SECONDS = 40;
+const READ_BYTES = 1 << 20;
+const SEARCH_BYTES = 1 << 23;
 
 // An error as the interface states it. `status` is 0 when no reply came.
 export class ApiError extends Error {
@@ -27,6 +29,13 @@ export function rememberBrokers(brokers) {
 // Returns the brokers for Kafka clients, as one text.
 export function bootstrapBrokers() {
   return live.map((each) => each.address).filter(Boolean).join(",") || "HOST:PORT";
+}
+
+// Returns the query of a read of records from `where` on. The broker looks for the text of `filter`, and returns at most
+// `most` records that have it: a search reads more bytes in each step, and gets few of them.
+export function readQuery(where, view, most) {
+  const search = view.filter ? `&max_bytes=${SEARCH_BYTES}&contains=${encodeURIComponent(view.filter)}&limit=${most}` : `&max_bytes=${READ_BYTES}`;
+  return `records?${where}${search}&isolation_level=${view.open ? "read_uncommitted" : "read_committed"}`;
 }
 
 const SILENT = "The broker does not reply. The page tries again every two seconds.";

@@ -1,11 +1,10 @@
 // A search through all partitions of a topic, one after the other: where did a record go?
 import { html, useEffect, useState } from "./vendor/htm-preact-3.1.1.js";
-import { request } from "./api.js";
+import { readQuery, request } from "./api.js";
 import { number, plural, time } from "./format.js";
 import { ErrorBox, Table } from "./parts.js";
 
 const SHOWN_MAX = 200;
-const READ_BYTES = 1 << 20;
 
 // Returns the query of the first read of a partition.
 async function begin(root, view, signal) {
@@ -16,7 +15,7 @@ async function begin(root, view, signal) {
   return `offset=${Math.min(bounds.end_offset, Math.max(bounds.beginning_offset, from))}`;
 }
 
-function useFind(topic, partitions, view, run, fits) {
+function useFind(topic, partitions, view, run) {
   const [state, setState] = useState({ rows: [], scanned: 0, at: null, busy: false, error: null });
   useEffect(() => {
     if (!run || !partitions) return undefined;
@@ -29,9 +28,9 @@ function useFind(topic, partitions, view, run, fits) {
         for (const { partition } of partitions) {
           const root = `/topics/${encodeURIComponent(topic)}/partitions/${partition}`;
           for (let where = await begin(root, view, stop.signal); where && rows.length < SHOWN_MAX;) {
-            const got = await request(`${root}/records?${where}&max_bytes=${READ_BYTES}&isolation_level=${view.open ? "read_uncommitted" : "read_committed"}`, { signal: stop.signal });
-            scanned += got.records.length;
-            rows.push(...got.records.filter((each) => fits(each, view)).map((each) => ({ ...each, partition })));
+            const got = await request(`${root}/${readQuery(where, view, SHOWN_MAX - rows.length)}`, { signal: stop.signal });
+            scanned += got.scanned ?? got.records.length;
+            rows.push(...got.records.map((each) => ({ ...each, partition })));
             const end = view.open ? got.high_watermark : got.last_stable_offset;
             where = got.next_offset < end && `offset=${got.next_offset}` !== where ? `offset=${got.next_offset}` : "";
             setState({ rows: rows.slice(0, SHOWN_MAX), scanned, at: partition, busy: true, error });
@@ -48,8 +47,8 @@ function useFind(topic, partitions, view, run, fits) {
   return state;
 }
 
-export function FindRecords({ topic, partitions, view, run, fits, stop, show }) {
-  const found = useFind(topic, partitions, view, run, fits);
+export function FindRecords({ topic, partitions, view, run, stop, show }) {
+  const found = useFind(topic, partitions, view, run);
   const text = (record, name) => html`<span class="short">${record[`${name}_base64`] ?? record[name] ?? html`<span class="dim">null</span>`}</span>`;
   const columns = [
     ["partition", "Partition", null, true],

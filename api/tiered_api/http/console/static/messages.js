@@ -1,6 +1,6 @@
 // Records of one partition: from an offset, a time or the end; filtered here, within a bound; or live.
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
-import { request, useAbout, usePoll } from "./api.js";
+import { readQuery, request, useAbout, usePoll } from "./api.js";
 import { CopyAs } from "./copy.js";
 import { FindRecords } from "./find.js";
 import { number, plural, time } from "./format.js";
@@ -8,7 +8,6 @@ import { ErrorBox, NoMessages, Title, useAddress } from "./parts.js";
 import { Produce } from "./produce.js";
 
 const SHOWN_MAX = 200;
-const READ_BYTES = 1 << 20;
 
 // Returns the words of a record that a filter looks at: its key, value and headers as text.
 function text(record) {
@@ -75,18 +74,14 @@ function useSearch(topic, view, run) {
           where = `offset=${Math.max(bounds.beginning_offset, bounds.end_offset - SHOWN_MAX)}`;
         }
         for (;;) {
-          const got = await request(`/topics/${encodeURIComponent(topic)}/partitions/${view.partition}/records?${where}&max_bytes=${READ_BYTES}&isolation_level=${view.open ? "read_uncommitted" : "read_committed"}`, { signal: stop.signal });
+          const got = await request(`/topics/${encodeURIComponent(topic)}/partitions/${view.partition}/${readQuery(where, view, SHOWN_MAX - records.length)}`, { signal: stop.signal });
           end = got.high_watermark;
-          const before = records.length;
-          for (const record of got.records) {
-            next = record.offset + 1;
-            scanned += 1;
-            if (fits(record, view)) records.push(record);
-            if (records.length >= SHOWN_MAX) break;
-          }
-          if (records.length < SHOWN_MAX) next = got.next_offset;
+          const taken = got.records.slice(0, SHOWN_MAX - records.length);
+          records.push(...taken);
+          scanned += got.scanned ?? taken.length;
+          next = taken.length < got.records.length ? taken.at(-1).offset + 1 : got.next_offset;
           setState({ records: [...records], scanned, next, end, busy: true, error: null });
-          if (records.length >= SHOWN_MAX || (!got.records.length && before === records.length && where === `offset=${next}`) || next >= got.high_watermark) break;
+          if (records.length >= SHOWN_MAX || where === `offset=${next}` || next >= got.high_watermark) break;
           where = `offset=${next}`;
         }
       } catch (fault) {
@@ -169,7 +164,7 @@ function Messages({ topic, cluster }) {
       ${search.busy && html`<button type="button" onClick=${() => setRun(0)}>Stop</button>`}
       <button type="button" aria-pressed=${live} disabled=${all} onClick=${() => setLive(!live)}>${live ? "Stop live" : "Live"}</button>
     </form>
-    ${all && html`<${FindRecords} topic=${topic} partitions=${partitions.value} view=${view} run=${run} fits=${fits} stop=${() => setRun(0)} show=${(each) => { change({ partition: String(each.partition), from: "offset", at: String(each.offset) }); setRun(run + 1); }} />`}
+    ${all && html`<${FindRecords} topic=${topic} partitions=${partitions.value} view=${view} run=${run} stop=${() => setRun(0)} show=${(each) => { change({ partition: String(each.partition), from: "offset", at: String(each.offset) }); setRun(run + 1); }} />`}
     ${!all && html`<${OnePartition} ...${{ topic, cluster, view, change, live, tail, search, shown, again: () => setRun(run + 1) }} />`}`;
 }
 
