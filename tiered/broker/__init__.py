@@ -9,7 +9,7 @@ May import: coordination, upkeep
 ~ duplicate_check         the check for another live process of this broker (R6)
 ~ registration            registration of an incarnation, and of its addresses (R1, R6)
 ~ replica_event_handlers  the parts that act on events of leader replicas
-  figures                 the figures of this broker for an overview
+~ figures                 health and figures of this broker for an overview
 ~ health                  the health report of this broker
 ~ partition_report        the state of one partition in plain words
   stored_segments         the segments of both tiers, and why the disk still has each

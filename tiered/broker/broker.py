@@ -25,6 +25,7 @@ from tiered.access.token_validator import TokenValidator
 from tiered.broker.cluster_metrics import ClusterMetrics
 from tiered.broker.duplicate_check import refuse_duplicate_broker
 from tiered.broker.encryption import ListenerTls
+from tiered.broker.figures import SelfReports
 from tiered.broker.health import Health, assess_health
 from tiered.broker.registration import Registration
 from tiered.broker.replica_event_handlers import ReplicaEventHandlers
@@ -339,6 +340,9 @@ class Broker:
         )
         labels = TopicLabels(self.settings.tiered_metrics_max_topics, self.view)
         self.topic_metrics = TopicMetrics(metrics, labels, self.hosted_replicas, self.view)
+        self.self_reports = SelfReports(
+            self.world.clock, metrics, self.health, lambda: len(self.hosted_replicas.list_replicas())
+        )
         metrics.gauge("tiered_metadata_waiting_changes", "Changes of metadata that wait for the bucket.").set_function(
             lambda: float(self.cluster.pending)
         )

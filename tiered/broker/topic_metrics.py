@@ -13,6 +13,7 @@ from tiered.controller.member_view import MemberView
 from tiered.hosting.hosted_replicas import HostedReplicas
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.traffic import Traffic
+from tiered.metadata.image import Image
 from tiered.metrics import OTHERS, Labels, Metrics
 from tiered.replication.follower_replica import FollowerReplica
 from tiered.replication.leader_replica import LeaderReplica
@@ -27,13 +28,16 @@ class TopicLabels:
         self._topics_max = topics_max
         self._view = view
         self._labelled_topics: dict[str, None] = {}
+        self._pruned_for: Image | None = None
+        """The image for which the labels of deleted topics were given up: a scan for each topic would be quadratic."""
 
     def get_label(self, topic: str) -> str:
         """Returns the label of a topic: its name, or `OTHERS`."""
         if topic in self._labelled_topics:
             return topic
-        if len(self._labelled_topics) >= self._topics_max:
-            known = self._view.image.topics
+        if len(self._labelled_topics) >= self._topics_max and self._pruned_for is not self._view.image:
+            self._pruned_for = self._view.image
+            known = self._pruned_for.topics
             self._labelled_topics = {each: None for each in self._labelled_topics if each in known}
         if len(self._labelled_topics) >= self._topics_max:
             return OTHERS

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tiered.broker.figures import Figure, read_figures
+from tests.unit.hot.fixtures import FixedClock
+from tiered.broker.figures import Figure, SelfReports, read_figures
+from tiered.broker.health import Health
 from tiered.metrics import Metrics
 
 
@@ -29,3 +31,21 @@ def test_metric_without_values_has_no_figure() -> None:
     metrics = Metrics()
     metrics.gauge("tiered_remote_copy_lag_seconds", "", ("topic",))
     assert read_figures(metrics) == []
+
+
+def test_report_of_many_replicas_is_kept_for_a_while() -> None:
+    clock, asked, replicas = FixedClock(), list[int](), [499]
+
+    def assess() -> Health:
+        asked.append(clock.wall)
+        return Health(True, [], {}, [])
+
+    reports = SelfReports(clock, Metrics(), assess, lambda: replicas[0])
+    reports.read(), reports.read()
+    assert len(asked) == 2, "few replicas are looked at anew each time"
+    replicas[0] = 5_499
+    first = reports.read()
+    clock.wall += 9_999
+    assert reports.read() is first and len(asked) == 3
+    clock.wall += 1
+    assert reports.read() is not first and len(asked) == 4

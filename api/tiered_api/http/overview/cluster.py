@@ -9,7 +9,6 @@ from typing import Any
 
 from aiohttp import web
 
-from tiered.broker.figures import read_figures
 from tiered.config.settings import Settings
 from tiered.controller.partition_health import unacknowledged_losses
 from tiered.errors import Refused, Unavailable
@@ -137,9 +136,9 @@ def _report_self(request: HttpRequest, image: Image) -> BrokerReport:
     )
     if not request.may(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
         return BrokerReport(broker.settings.node_id, (), losses=losses, hides_health=True)
-    health = broker.health()
+    health, found = broker.self_reports.read()
     since_ms = health.details["store_unreachable_since_ms"]
-    figures = tuple(ReportedFigure(*each) for each in read_figures(broker.metrics))
+    figures = tuple(ReportedFigure(*each) for each in found)
     return BrokerReport(
         broker.settings.node_id,
         tuple(health.own_problems),

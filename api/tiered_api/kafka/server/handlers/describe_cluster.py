@@ -9,7 +9,6 @@ problems, figures and certificates of the replying broker, and the possible loss
 from __future__ import annotations
 
 from tiered.broker.encryption import ListenerTls
-from tiered.broker.figures import read_figures
 from tiered.controller.partition_health import unacknowledged_losses
 from tiered.errors import Code
 from tiered_api.kafka.protocol.messages.describe_cluster import (
@@ -58,12 +57,12 @@ async def handle(context: KafkaContext, call: Call[DescribeClusterRequest]) -> D
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = CLUSTER_OPERATIONS
     if request.include_health:
-        health = context.broker.health()
+        health, figures = context.broker.self_reports.read()
         since_ms = health.details["store_unreachable_since_ms"]
         response.problems = health.own_problems
         response.store_away_since_ms = -1 if since_ms is None else since_ms
         response.losses = encode_losses(unacknowledged_losses(image))
-        response.figures = [ReportedFigure(*each) for each in read_figures(context.broker.metrics)]
+        response.figures = [ReportedFigure(*each) for each in figures]
         response.certificates = _encode_certificates(context.broker.tls)
     return response
 
