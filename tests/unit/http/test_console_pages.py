@@ -31,7 +31,7 @@ def test_each_script_imports_files_that_are_there() -> None:
     page = FILES["index.html"].body.decode()
     loaded = set(re.findall(r'(?:src|href)="/console/static/([^"]+)"', page))
     for name, text in OWN_SCRIPTS.items():
-        loaded |= {normpath(join(dirname(name), each)) for each in re.findall(r'from "([^"]+)"', text)}
+        loaded |= {normpath(join(dirname(name), each)) for each in re.findall(r'(?:from |import\()"([^"]+)"', text)}
     assert loaded <= FILES.keys()
     assert OWN_SCRIPTS.keys() <= loaded, "a script that nothing loads"
 

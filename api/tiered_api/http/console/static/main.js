@@ -1,55 +1,34 @@
-// The console: addresses, the frame of all pages, and the page of an address.
+// The console: addresses, and the page of an address. index.html has the frame, which is there before any script runs.
 import { html, render, useEffect, useState } from "./vendor/htm-preact-3.1.1.js";
-import { rememberBrokers, useAbout, useCluster, usePoll } from "./api.js";
-import { AccessPage } from "./access.js";
-import { ClusterPage } from "./cluster.js";
-import { GroupPage, GroupsPage } from "./groups.js";
-import { MessagesPage } from "./messages.js";
-import { MetadataPage } from "./metadata.js";
-import { AuditPage, MovesPage, SettingsPage } from "./operations.js";
-import { ErrorBox } from "./parts.js";
-import { TablePage, TablesPage } from "./tables.js";
-import { TopicPage } from "./topic.js";
-import { TopicsPage } from "./topics.js";
-import { TransactionsPage } from "./transactions.js";
+import { ApiError, rememberBrokers, useAbout, useCluster, usePoll } from "./api.js";
+import { ErrorBox, Loading } from "./parts.js";
 
 const ROOT = "/console/";
 const BROKERS_SECONDS = 30;
 
-// Each pattern with the page that it shows. A segment ":name" becomes the argument `name`.
+// Each pattern with the script and the name of its page, which is loaded when it is opened. A segment ":name" becomes the
+// argument `name`.
 const PAGES = [
-  ["", ClusterPage],
-  ["topics", TopicsPage],
-  ["topics/:topic", TopicPage],
-  ["topics/:topic/messages", MessagesPage],
-  ["groups", GroupsPage],
-  ["groups/:group", GroupPage],
-  ["tables", TablesPage],
-  ["tables/:table", TablePage],
-  ["transactions", TransactionsPage],
-  ["access", AccessPage],
-  ["settings", SettingsPage],
-  ["metadata", MetadataPage],
-  ["moves", MovesPage],
-  ["audit", AuditPage],
+  ["", () => import("./cluster.js"), "ClusterPage"],
+  ["topics", () => import("./topics.js"), "TopicsPage"],
+  ["topics/:topic", () => import("./topic.js"), "TopicPage"],
+  ["topics/:topic/messages", () => import("./messages.js"), "MessagesPage"],
+  ["groups", () => import("./groups.js"), "GroupsPage"],
+  ["groups/:group", () => import("./groups.js"), "GroupPage"],
+  ["tables", () => import("./tables.js"), "TablesPage"],
+  ["tables/:table", () => import("./tables.js"), "TablePage"],
+  ["transactions", () => import("./transactions.js"), "TransactionsPage"],
+  ["access", () => import("./access.js"), "AccessPage"],
+  ["settings", () => import("./operations.js"), "SettingsPage"],
+  ["metadata", () => import("./metadata.js"), "MetadataPage"],
+  ["moves", () => import("./operations.js"), "MovesPage"],
+  ["audit", () => import("./operations.js"), "AuditPage"],
 ];
 
-const MENU = [
-  ["", "Cluster"],
-  ["topics", "Topics"],
-  ["groups", "Groups"],
-  ["tables", "Tables"],
-  ["transactions", "Transactions"],
-  ["access", "Access"],
-  ["settings", "Settings"],
-  ["metadata", "Metadata"],
-  ["moves", "Moves"],
-  ["audit", "Audit"],
-];
-
+// Returns the script and the name of the page at `path`, and its arguments; null if there is none.
 export function findPage(path) {
   const given = path.replace(/^\/console\/?/, "").split("/").filter(Boolean);
-  for (const [pattern, page] of PAGES) {
+  for (const [pattern, load, name] of PAGES) {
     const wanted = pattern.split("/").filter(Boolean);
     if (wanted.length !== given.length) continue;
     const found = {};
@@ -58,9 +37,31 @@ export function findPage(path) {
       found[segment.slice(1)] = decodeURIComponent(given[at]);
       return true;
     });
-    if (fits) return [page, found];
+    if (fits) return { load, name, found };
   }
-  return [null, {}];
+  return null;
+}
+
+// Loads the page at `path`. A script that did not come is not asked for again by the browser until the page is loaded anew.
+function usePage(path) {
+  const wanted = findPage(path);
+  const [state, setState] = useState({ path: null, Page: null, error: null });
+  useEffect(() => {
+    if (!wanted) return undefined;
+    let isGone = false;
+    const put = (Page, error) => isGone || setState({ path, Page, error });
+    wanted.load().then((script) => put(script[wanted.name], null), () => put(null, new ApiError("The broker does not send this page.")));
+    return () => {
+      isGone = true;
+    };
+  }, [path]);
+  return { ...(state.path === path ? state : { Page: null, error: null }), found: wanted?.found };
+}
+
+function Caller({ about, cluster }) {
+  return html`
+    ${about?.read_only && html`<span class="state" title="tiered.console.read.only">read-only</span> `}
+    ${about && html`<span title="your principal">${about.principal}</span> · `}<span title="id of the cluster">${cluster}</span>`;
 }
 
 function Frame() {
@@ -91,25 +92,23 @@ function Frame() {
     };
   }, []);
   const path = place.split("?")[0];
-  const [Page, found] = findPage(path);
   const section = path.split("/")[2] ?? "";
+  const { Page, found, error } = usePage(path);
+  useEffect(() => {
+    for (const link of document.querySelectorAll("nav a")) {
+      if (link.pathname === ROOT + section) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    }
+  }, [section]);
+  useEffect(() => {
+    render(html`<${Caller} about=${about} cluster=${cluster.id} />`, document.getElementById("caller"));
+  }, [about, cluster.id]);
   return html`
-    <a class="skip" href="#main">Skip to the page</a>
-    <header>
-      <a class="brand" href=${ROOT}><img src="/console/static/icon.svg" alt="" width="20" height="20" />tiered</a>
-      <nav aria-label="Pages">
-        ${MENU.map(([name, words]) => html`
-          <a href=${ROOT + name} aria-current=${section === name ? "page" : undefined}>${words}</a>`)}
-      </nav>
-      <span class="cluster-id">
-        ${about?.read_only && html`<span class="state" title="tiered.console.read.only">read-only</span> `}
-        ${about && html`<span title="your principal">${about.principal}</span> · `}<span title="id of the cluster">${cluster.id}</span></span>
-    </header>
-    <main id="main" tabindex="-1">
-      ${cluster.error && !cluster.id && html`<${ErrorBox} error=${cluster.error} />`}
-      ${Page ? html`<${Page} key=${path} ...${found} cluster=${cluster.id} />`
-        : html`<h1>No such page</h1><p>The console has no page at <code>${path}</code>.</p>`}
-    </main>`;
+    ${cluster.error && !cluster.id && html`<${ErrorBox} error=${cluster.error} />`}
+    ${Page ? html`<${Page} key=${path} ...${found} cluster=${cluster.id} />`
+      : error ? html`<div><${ErrorBox} error=${error} /><button onClick=${() => location.reload()}>Try again</button></div>`
+      : found ? html`<${Loading} state=${{ value: null }} />`
+      : html`<h1>No such page</h1><p>The console has no page at <code>${path}</code>.</p>`}`;
 }
 
-render(html`<${Frame} />`, document.getElementById("app"));
+render(html`<${Frame} />`, document.getElementById("main"));
