@@ -12,7 +12,7 @@ from bench.figures import Figure, table
 
 NAMES = (
     "append", "http_load", "start", "cold", "delta", "requests", "replaced", "compaction",
-    "transactions_load", "typed",
+    "transactions_load", "typed", "console",
 )  # fmt: skip
 
 
