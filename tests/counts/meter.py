@@ -97,8 +97,12 @@ class BytecodeMeter:
     """Executed bytecodes."""
 
     def __init__(self) -> None:
-        self.total = 0
+        self.functions: Counter[CodeType] = Counter()
         self._is_counted = Counted(("",))
+
+    @property
+    def total(self) -> int:
+        return self.functions.total()
 
     def begin(self) -> None:
         sys.settrace(self._on_call)
@@ -113,7 +117,8 @@ class BytecodeMeter:
         return self._on_bytecode
 
     def _on_bytecode(self, frame: FrameType, event: str, detail: Any) -> Any:
-        self.total += event == "opcode"
+        if event == "opcode":
+            self.functions[frame.f_code] += 1
         return self._on_bytecode
 
 

@@ -1,6 +1,6 @@
 """`python -m tests.counts.requests`: counts the work of each hot request, and prints it as JSON.
 
-With `--functions` it prints the functions that each request calls. With `--mark` it marks each piece of work in the
+With `--functions` it prints the calls and bytecodes of each function. With `--mark` it marks each piece of work in the
 list of its system calls (`tests/counts/system_calls.py`).
 """
 
@@ -331,16 +331,19 @@ def mark(counters: Sequence[RequestCounter]) -> None:
 
 
 def list_functions(counters: Sequence[RequestCounter]) -> None:
-    """Prints how often each request calls each function."""
-    meters: dict[str, CallMeter] = defaultdict(CallMeter)
+    """Prints the calls and the bytecodes of each function in each request."""
+    calls: dict[str, CallMeter] = defaultdict(CallMeter)
+    bytecodes: dict[str, BytecodeMeter] = defaultdict(BytecodeMeter)
     for counter in counters:
         for _ in range(WARMING):
             counter.play(lambda name: NoMeter())
-        counter.play(meters.__getitem__)
-    for name, meter in meters.items():
-        print(f"{name}: {meter.total} calls")
+        counter.play(calls.__getitem__)
+        counter.play(bytecodes.__getitem__)
+    for name, meter in bytecodes.items():
+        print(f"{name}: {calls[name].total} calls, {meter.total} bytecodes")
         for code, number in meter.functions.most_common():
-            print(f"{number:6} {code.co_qualname} {code.co_filename}:{code.co_firstlineno}")
+            times = calls[name].functions[code]
+            print(f"{times:6} {number:6} {code.co_qualname} {code.co_filename}:{code.co_firstlineno}")
 
 
 def main(task: Callable[[Sequence[RequestCounter]], None]) -> None:
