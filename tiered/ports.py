@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from tiered.value import value
+
 Buffer = bytes | bytearray | memoryview
 Subject = Sequence[Sequence[tuple[str, str]]]
 """Name in a certificate: its parts, each with one or more attributes and their values."""
@@ -122,30 +124,30 @@ class Disk(Protocol):
 # -- object store -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Ok:
     """The put succeeded; `version` is the ETag (or generation) of the object now."""
 
     version: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ConditionFailed:
     """412: the object exists (`if_absent`), or has another version or is gone (`if_match`). The object may be the
     caller's own put (M1)."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Conflict:
     """409: undecided; the caller reads the object back."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class NotFound:
     """404: no such object."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Unknown:
     """Timeout, reset, 5xx: the put may have landed, or may land later. The caller reads the object back (M1)."""
 
@@ -155,7 +157,7 @@ class Unknown:
 PutResult = Ok | ConditionFailed | Conflict | NotFound | Unknown
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class GetResult:
     """The bytes of an object (or of a range of it), the size of the whole object and its version."""
 
@@ -164,7 +166,7 @@ class GetResult:
     version: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ListedObject:
     """One object of a listing. `version` is the one that `get` and `put` return. `size` counts stored bytes: an
     encrypted object has some more than `get` returns."""
@@ -175,7 +177,7 @@ class ListedObject:
     version: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FileSlice:
     """Bytes `[start, start + length)` of an open file, which `sendfile` and uploads take without a copy."""
 

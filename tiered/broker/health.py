@@ -8,7 +8,6 @@ credentials come from the environment is not `ok` while the store refuses them: 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
@@ -31,6 +30,7 @@ from tiered.object_store.metered import Outage
 from tiered.peers import ClockComparison
 from tiered.replication.disk_state import DiskState
 from tiered.replication.leader_replica import LeaderReplica
+from tiered.value import value
 
 LISTED_MAX = 20
 """Most partitions that are listed for one kind of problem."""
@@ -38,7 +38,7 @@ UPLOAD_GRACE_MS = 60_000
 """Longest time that a due upload may take before it is a problem."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Health:
     """The report of one broker: `problems` are sentences for people, `details` are numbers for programs.
 

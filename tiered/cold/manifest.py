@@ -12,7 +12,7 @@ manifest that breaks one never reaches the bucket.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -21,12 +21,13 @@ from tiered.errors import check_invariant
 from tiered.hot.leader_epochs import LeaderEpochs, Lineage
 from tiered.ids import NO_EPOCH, PartitionId, TopicId, TopicPartition
 from tiered.records.model import NO_TIMESTAMP
+from tiered.value import value
 
 FAN = 64
 """Number of nodes in one sub-manifest. A manifest has fewer than 2 * FAN nodes of each level."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SegmentEntry:
     """One cold segment. Timestamps are milliseconds. `lineage` is the part of the lineage that wrote this segment's
     offsets. `cleaned_ms` is when a clean wrote the object; -1: it is as it was uploaded."""
@@ -78,7 +79,7 @@ class SegmentEntry:
         return self.record_count == self.next_offset - self.base_offset
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SubmanifestRef:
     """A reference to the sub-manifest `key` with a run of nodes. The figures count only its live part."""
 
@@ -120,7 +121,7 @@ class PackRange(NamedTuple):
     nodes: tuple[ManifestNode, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Manifest:
     """The cold part of one partition, `[log_start_offset, cold_end_offset)`.
 

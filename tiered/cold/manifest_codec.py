@@ -7,6 +7,7 @@ Decoding trusts nothing: any other document raises `Corrupt`, and one of a newer
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
@@ -23,6 +24,8 @@ Json = Mapping[str, Any]
 
 _CLEAN_FIELDS = ("clean_to", "cleaned_ms", "clean_bytes_before", "clean_bytes_after")
 """Fields of a manifest about its last clean: absent before the first one."""
+_REF_FIELDS = tuple(each.name for each in fields(SubmanifestRef))
+_ENTRY_FIELDS = tuple(each.name for each in fields(SegmentEntry))
 
 
 def _unseal_body(data: bytes, where: str) -> Json:
@@ -127,11 +130,11 @@ def _decode_nodes(body: Json) -> tuple[ManifestNode, ...]:
 
 
 def _encode_ref(ref: SubmanifestRef) -> Json:
-    return {name: getattr(ref, name) for name in SubmanifestRef.__slots__}
+    return {name: getattr(ref, name) for name in _REF_FIELDS}
 
 
 def _encode_entry(entry: SegmentEntry) -> Json:
-    row = {name: getattr(entry, name) for name in SegmentEntry.__slots__}
+    row = {name: getattr(entry, name) for name in _ENTRY_FIELDS}
     row["sections"] = [tuple(ref) for ref in entry.sections]
     if not entry.is_cleaned:
         del row["cleaned_ms"]

@@ -6,16 +6,16 @@ are committed, or that will be applied again from the log if their commit fails.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from tiered.metadata.changes import Change
 from tiered.metadata.image import Image
+from tiered.value import value
 
 Reply = TypeVar("Reply")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ControllerResult(Generic[Reply]):
     """The changes to append, in order, and the reply to send once they are committed.
 

@@ -9,13 +9,14 @@ records (ELR, KIP-966). Once the ISR is large enough again, only its members are
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tiered.controller.requests import IsrChange
 from tiered.errors import Code, check_invariant
 from tiered.ids import NO_EPOCH, TopicId
 from tiered.metadata.changes import NO_LEADER, LossReported, PartitionChanged
 from tiered.metadata.parts.topics import End, Loss, PartitionImage
+from tiered.value import value
 
 END_UNKNOWN = (NO_EPOCH, 1)
 """(epoch, end) that ranks a log without a reported end: above an empty log and below any log with a record."""
@@ -23,7 +24,7 @@ UNKNOWN_OFFSET = 0
 """First offset of a loss whose extent is unknown; the elected leader reports the true extent from its log."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PartitionContext:
     """Inputs of a transition: the live brokers, those that are stopping, those whose disk is full or recovers from
     that, the topic's settings and the time.

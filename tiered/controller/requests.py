@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tiered.ids import TopicId
 from tiered.metadata.changes import AclAdded, ListEdit, ScramCredentialSet
@@ -11,7 +11,7 @@ from tiered.metadata.features import HIGHEST_METADATA_VERSION
 from tiered.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CreateTopic:
     """-> TopicImage. `replication_factor` -1 and `partitions` -1 mean the defaults; `assignments` excludes both.
 
@@ -27,14 +27,14 @@ class CreateTopic:
     creator: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CreateTopics:
     """-> tuple[TopicImage | Refused, ...], one for each topic. Topics that are granted are created together."""
 
     topics: tuple[CreateTopic, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DeleteTopic:
     """-> DeletedTopic. With a `topic_id`, deletes only if the name still belongs to that topic."""
 
@@ -42,14 +42,14 @@ class DeleteTopic:
     topic_id: TopicId | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ForgetTopic:
     """-> None. Sent when the collector has deleted the topic's last object."""
 
     topic_id: TopicId
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CreatePartitions:
     """-> TopicImage. `count` is the new total; `assignments`, if given, are the replicas of the new partitions."""
 
@@ -59,7 +59,7 @@ class CreatePartitions:
     assignments: Sequence[Sequence[int]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AlterTopicConfigs:
     """-> TopicImage. A value sets, None returns to the default. Settings that are not named stay, unless `replace`."""
 
@@ -69,7 +69,7 @@ class AlterTopicConfigs:
     replace: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AlterBrokerConfigs:
     """-> dict[str, str], the settings after the change. `node_id` -1 stands for all brokers."""
 
@@ -79,7 +79,7 @@ class AlterBrokerConfigs:
     replace: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ReplicaEnd:
     """End of a log that could not be proved whole, and the leader epoch of its last record (-1: none)."""
 
@@ -89,7 +89,7 @@ class ReplicaEnd:
     end_offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AwaitedEnd:
     """Log end of a replica, and the leader epoch of its last record (-1: none).
 
@@ -104,7 +104,7 @@ class AwaitedEnd:
     end_offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RegisterBroker:
     """-> None. A new incarnation takes its node id and loses the leaderships of the old one.
 
@@ -130,7 +130,7 @@ class RegisterBroker:
     process: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AnnounceBroker:
     """-> None. The same incarnation has other addresses."""
 
@@ -141,7 +141,7 @@ class AnnounceBroker:
     advertised_http: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class NameDirectory:
     """-> None. Names the data directory that the next incarnation may trust.
 
@@ -153,7 +153,7 @@ class NameDirectory:
     directory: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StopBroker:
     """-> None. The broker has stopped cleanly: everything is on disk and nothing runs any more."""
 
@@ -161,14 +161,14 @@ class StopBroker:
     incarnation: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class UnregisterBroker:
     """-> None. Removes a broker for good. Refused while it is live or has replicas."""
 
     node_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FenceBroker:
     """-> None. The controller has lost contact with this incarnation: other brokers take over its leaderships."""
 
@@ -176,7 +176,7 @@ class FenceBroker:
     incarnation: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class UnfenceBroker:
     """-> None. This incarnation has contact again and has applied everything that was committed."""
 
@@ -184,7 +184,7 @@ class UnfenceBroker:
     incarnation: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class HandOver:
     """-> int, the number of leaderships that stay because no other replica is in sync. Sent before a clean stop."""
 
@@ -192,7 +192,7 @@ class HandOver:
     incarnation: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ReportDisk:
     """-> int, the number of leaderships that the broker lost. The state of its disk is one of `BrokerDiskReported`."""
 
@@ -201,7 +201,7 @@ class ReportDisk:
     disk: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LeavePartitions:
     """-> None. Does for these partitions the same as StopBroker.
 
@@ -213,7 +213,7 @@ class LeavePartitions:
     partitions: tuple[tuple[TopicId, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class InSync:
     """A member of a requested ISR; `incarnation` is the `incarnation_number` that its fetches name."""
 
@@ -221,7 +221,7 @@ class InSync:
     incarnation: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class IsrChange:
     """An ISR change: the ISR that the leader of `leader_epoch` requests, itself included (KIP-497, KIP-903).
 
@@ -235,7 +235,7 @@ class IsrChange:
     isr: tuple[InSync, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AlterPartitions:
     """-> tuple[Code, ...], one for each change: NONE, or the reason for the refusal. Sent by their leader.
 
@@ -247,7 +247,7 @@ class AlterPartitions:
     wishes: tuple[IsrChange, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ElectLeaders:
     """-> tuple[tuple[TopicId, int, Code], ...], one for each partition; `partitions` None means all partitions.
 
@@ -268,7 +268,7 @@ class Move:
     replicas: tuple[int, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Reassign:
     """-> tuple[Refused | None, ...], one for each move; None if it was granted or nothing had to change (KIP-455).
 
@@ -279,7 +279,7 @@ class Reassign:
     other_counts: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ReportLoss:
     """-> None. A leader could not prove its log whole: records from `from_offset` on may be gone.
 
@@ -295,14 +295,14 @@ class ReportLoss:
     newest_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AcknowledgeLosses:
     """-> None. An operator acknowledges losses, for each (topic id, partition, leader epoch) up to that epoch."""
 
     losses: tuple[tuple[TopicId, int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StoredEnd:
     """All records of a partition are below `offset` and in the bucket; -1 means that this no longer holds."""
 
@@ -312,7 +312,7 @@ class StoredEnd:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class NoteStoredEnds:
     """-> None. Sent by the leader of all these partitions. Skips partitions that have another leader by now."""
 
@@ -321,7 +321,7 @@ class NoteStoredEnds:
     ends: tuple[StoredEnd, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ReportEnds:
     """-> None.
 
@@ -333,14 +333,14 @@ class ReportEnds:
     ends: tuple[AwaitedEnd, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AllocateProducerIds:
     """-> ProducerIdsAllocated, a block of producer ids that no broker had before."""
 
     node_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FeatureUpdate:
     """A level for a feature. `downgrade` allows a lower level than the present one, and no higher one."""
 
@@ -349,7 +349,7 @@ class FeatureUpdate:
     downgrade: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class UpdateFeatures:
     """-> None. All updates are made, or none."""
 
@@ -357,14 +357,14 @@ class UpdateFeatures:
     validate_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CreateAcls:
     """-> tuple[Refused | None, ...], one for each ACL; None if it holds now. Those that are granted hold together."""
 
     acls: tuple[AclAdded, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AclChoice:
     """A choice of ACLs by Kafka's words, as `tiered.security.acls.AclFilter`."""
 
@@ -377,14 +377,14 @@ class AclChoice:
     permission: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DeleteAcls:
     """-> tuple[tuple[AclRemoved, ...] | Refused, ...], one for each filter: the ACLs that it chose."""
 
     filters: tuple[AclChoice, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ScramDeletion:
     """The removal of a user's credential for a mechanism."""
 
@@ -392,7 +392,7 @@ class ScramDeletion:
     mechanism: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AlterScramCredentials:
     """-> Mapping[str, Refused | None], the outcome by user. Each user is altered on its own, and at most once.
 
@@ -412,7 +412,7 @@ class QuotaAlteration:
     values: tuple[tuple[str, float | None], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AlterClientQuotas:
     """-> tuple[Refused | None, ...], one for each entity. Each entity is altered as a whole or not at all."""
 
@@ -420,7 +420,7 @@ class AlterClientQuotas:
     validate_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RotateBrokerSecret:
     """-> the version of the secret. Sets the next secret of brokers, if the newest one has the version `expected`."""
 
@@ -428,7 +428,7 @@ class RotateBrokerSecret:
     secret: str = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CreateDelegationToken:
     """-> DelegationTokenSet. `requester` gets a token of `owner` (KIP-48). `max_lifetime_ms` 0 or less: the default."""
 
@@ -438,7 +438,7 @@ class CreateDelegationToken:
     max_lifetime_ms: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RenewDelegationToken:
     """-> the new expiry. A principal renews a token, for the default time if `period_ms` is 0 or less."""
 
@@ -447,7 +447,7 @@ class RenewDelegationToken:
     period_ms: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ExpireDelegationToken:
     """-> the new expiry. A principal sets it to a time from now; a period below 0 removes the token."""
 
@@ -456,12 +456,12 @@ class ExpireDelegationToken:
     period_ms: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RemoveExpiredTokens:
     """-> the number of delegation tokens that expired and are removed. More may be left if there are many."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class QuorumObserver:
     """A broker that follows the metadata log. It has applied `slot`; -1 if nothing is known. The times are of the
     controller's wall clock, or -1: of the last fetch, and of the last one that had all entries of its time."""
@@ -472,7 +472,7 @@ class QuorumObserver:
     caught_up_ms: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Quorum:
     """The controller, the last slot of its metadata log, and the live brokers that follow it."""
 
@@ -483,7 +483,7 @@ class Quorum:
     observers: tuple[QuorumObserver, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DescribeQuorum:
     """-> Quorum. Changes nothing."""
 

@@ -6,7 +6,6 @@ New topics are checked for name, settings, limits and replica placement.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from tiered.config.settings import Settings, TopicConfig, topic_rows
 from tiered.config.topic_limits import check_topic_limits
@@ -26,12 +25,13 @@ from tiered.metadata.image import Image
 from tiered.metadata.internal_topics import check_changeable, check_configs, internal_topic_configs
 from tiered.metadata.parts.topics import DeletedTopic, TopicImage
 from tiered.metadata.topic_names import INTERNAL, TopicNames, check_name
+from tiered.value import value
 
 PARTITIONS_MAX = 10_000
 """Most partitions of one topic: bounds the size of the entry that creates them."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Topics:
     """The topics of an image, for one decision. `settings` are the defaults; `draw_id` returns new topic ids."""
 

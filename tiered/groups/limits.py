@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from tiered.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class GroupSettings:
     """Limits of one shard. The defaults are those of the broker's settings."""
 

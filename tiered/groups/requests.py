@@ -7,11 +7,11 @@ older client knows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from tiered.errors import Code
 from tiered.shard import ProducerIdAndEpoch
+from tiered.value import value
 
 NO_GENERATION = -1
 """Generation of a client that commits without being a member."""
@@ -26,7 +26,7 @@ NO_RETENTION = -1
 # -- membership -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class JoinGroup:
     """Parked until the rebalance completes; the reply is `JoinGroupReply`.
 
@@ -58,7 +58,7 @@ class JoinedMember(NamedTuple):
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class JoinGroupReply:
     """Reply to `JoinGroup`. Only the leader gets the `members`."""
 
@@ -72,7 +72,7 @@ class JoinGroupReply:
     members: tuple[JoinedMember, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SyncGroup:
     """Parked until the leader's assignments arrive; the reply is `SyncGroupReply`.
 
@@ -88,7 +88,7 @@ class SyncGroup:
     assignments: tuple[tuple[str, bytes], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SyncGroupReply:
     """Reply to `SyncGroup`: the bytes that the leader made for this member."""
 
@@ -98,7 +98,7 @@ class SyncGroupReply:
     assignment: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Heartbeat:
     """The reply is `HeartbeatReply`."""
 
@@ -108,7 +108,7 @@ class Heartbeat:
     instance_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class HeartbeatReply:
     """Reply to `Heartbeat`. REBALANCE_IN_PROGRESS makes the member join again."""
 
@@ -123,7 +123,7 @@ class LeavingMember(NamedTuple):
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LeaveGroup:
     """The reply is `LeaveGroupReply`. Below v3 there is one member, and its code is the code of the response."""
 
@@ -131,7 +131,7 @@ class LeaveGroup:
     members: tuple[LeavingMember, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LeaveGroupReply:
     """Reply to `LeaveGroup`: `codes` in the order of the request's members; empty when `code` is not NONE."""
 
@@ -154,7 +154,7 @@ class PartitionOffset(NamedTuple):
     topic_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CommitOffsets:
     """The reply is `CommitOffsetsReply`. The handler refuses topics that do not exist. `retention_ms`: v2-4 only.
 
@@ -173,7 +173,7 @@ class CommitOffsets:
     """The holder that a new group counts for (`quotas.shares`)."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CommitTransactionalOffsets:
     """Commits offsets as a part of the producer's transaction. The reply is `CommitOffsetsReply`.
 
@@ -191,14 +191,14 @@ class CommitTransactionalOffsets:
     """The holder that a new group counts for (`quotas.shares`)."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CommitOffsetsReply:
     """Reply to `CommitOffsets` and `CommitTransactionalOffsets`: one code for each row of the request, in its order."""
 
     codes: tuple[Code, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FetchOffsets:
     """The reply is `FetchOffsetsReply`. `partitions` None means all that are committed.
 
@@ -218,7 +218,7 @@ class FetchOffsets:
     """Refuses partitions for which a transaction has written an offset and is not over (KIP-447)."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FetchOffsetsReply:
     """Reply to `FetchOffsets`: rows in the order of the request, or by topic and partition if it requested all.
 
@@ -231,7 +231,7 @@ class FetchOffsetsReply:
     unstable: frozenset[tuple[str, int]] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DeleteOffsets:
     """The reply is `DeleteReply`, with one code for each partition."""
 
@@ -239,7 +239,7 @@ class DeleteOffsets:
     partitions: tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DeleteReply:
     """`codes` in the order of the request; empty when `code` is not NONE, and for a whole group."""
 
@@ -250,7 +250,7 @@ class DeleteReply:
 # -- what happens to the cluster --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TopicsDeleted:
     """Removes the offsets of these topics from every group of the shard. No caller waits, so there is no reply.
 
@@ -270,7 +270,7 @@ class LostOffset(NamedTuple):
     leader_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LowerOffsets:
     """Lowers committed offsets to the first record that was lost (R5). No caller waits, so there is no reply."""
 
@@ -280,7 +280,7 @@ class LowerOffsets:
 # -- administration ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DescribeGroup:
     """The reply is `DescribeGroupReply`. `any_state`: with metadata also while the group is not Stable, for the first
     protocol of each member."""
@@ -300,7 +300,7 @@ class DescribedMember(NamedTuple):
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DescribeGroupReply:
     """Reply to `DescribeGroup`. An unknown group is Dead with GROUP_ID_NOT_FOUND; below v6 the handler sends NONE."""
 
@@ -312,7 +312,7 @@ class DescribeGroupReply:
     members: tuple[DescribedMember, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ListGroups:
     """Requests the groups of this shard. Empty filters let all pass; case does not count.
 
@@ -332,14 +332,14 @@ class ListedGroup(NamedTuple):
     type: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ListGroupsReply:
     """Reply to `ListGroups`, in the order of the groups' names."""
 
     groups: tuple[ListedGroup, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DeleteGroup:
     """The reply is `DeleteReply`."""
 

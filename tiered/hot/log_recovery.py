@@ -6,13 +6,12 @@ fsynced. How the bytes are then judged is in recovery.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tiered.hot.clean_shutdown import CleanLogEntry
 from tiered.hot.recovery import WHOLE_LOG
+from tiered.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LogRecovery:
     """The facts about one log that the data directory has proved."""
 

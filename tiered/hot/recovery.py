@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from tiered.hot.index import OFFSET_ENTRY, IndexBuilder, time_bytes_below, valid_offset_bytes, valid_time_bytes
@@ -23,6 +22,7 @@ from tiered.hot.segments import IndexChecksums, Segment
 from tiered.ports import Buffer
 from tiered.records.model import CRC_AT, CRC_FROM, HEADER_BYTES, LENGTH_FROM, MAGIC, MAGIC_AT, MIN_LENGTH
 from tiered.records.native import crc32c, walk
+from tiered.value import value
 
 WHOLE_LOG = 2**63 - 1
 """Recovery point of a whole log."""
@@ -35,7 +35,7 @@ LEFTOVERS = (".deleted", ".tmp", ".cleaned", ".swap")
 _INDEXES = (".index", ".timeindex", ".txnindex")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DirectoryListing:
     """The files of a directory by kind. Offsets ascend. `leftovers` are files without a use. `txn_indexes` are the base
     offsets of segments that have a transaction index."""
@@ -46,7 +46,7 @@ class DirectoryListing:
     txn_indexes: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RecoveryStart:
     """The position where the check of a segment begins, with its indexes up to there."""
 
@@ -120,7 +120,7 @@ def start_from_checkpoint(
     return RecoveryStart(checkpointed.size, checkpointed.next_offset, builder)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TruncationPoint:
     """The place where the check of a segment had to stop: `offset` is the first one without a valid batch. `torn`: the
     bytes after it are a torn write."""

@@ -11,12 +11,12 @@ The active segment is never dropped. If all of it is too old, it is rolled first
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 from tiered.compaction.cleanable_range import DELETE
 from tiered.config.settings import TopicConfig
+from tiered.value import value
 
 SAME_AS_TOTAL = -2
 """Value of `local.retention.*` that means the same as `retention.*`. Every other negative limit means no limit."""
@@ -51,7 +51,7 @@ class RetentionSegment(Protocol):
     def created_ms(self) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RetentionPlan:
     """The result of a retention check.
 

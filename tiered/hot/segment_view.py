@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from tiered.errors import Corrupt
@@ -16,11 +15,12 @@ from tiered.hot.segments import Segment
 from tiered.ports import FileSlice
 from tiered.producers.aborted_txns import encode_aborted_txns
 from tiered.producers.states import ProducerStates
+from tiered.value import value
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SegmentView:
     """A segment: offsets `[base_offset, next_offset)`, `size` bytes. Times in ms."""
 

@@ -15,6 +15,7 @@ from tiered.config.settings import TopicConfig
 from tiered.hot.index import RELATIVE_MAX
 from tiered.ports import Buffer
 from tiered.records.native import crc32c
+from tiered.value import value
 
 _BASE = attrgetter("base_offset")
 UNKNOWN_BYTES = -1
@@ -22,7 +23,7 @@ _LINE_NUMBERS_BEFORE = 10
 """Numbers in a line of a version that served no transactions."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class IndexChecksums:
     """Length and CRC-32C of both indexes of a closed segment."""
 

@@ -7,7 +7,7 @@ format: a kind or a field may be added with a new format version, and none may c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, field, fields
 from typing import Any
 
 from tiered.errors import Corrupt
@@ -22,7 +22,7 @@ DISK_USABLE, DISK_FULL, DISK_RECOVERING = "usable", "full", "recovering"
 """States of a broker's disk. A recovering one has room again, but not for long enough to lead more than it must."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ListEdit:
     """Words to add to a list setting in force, and words to remove."""
 
@@ -30,7 +30,7 @@ class ListEdit:
     removed: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ControllerElected:
     """First change of a controller: from this slot on, entries of lower epochs are void (M2)."""
 
@@ -39,7 +39,7 @@ class ControllerElected:
     incarnation: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BrokerRegistered:
     """A process takes a node id, or the same incarnation changes its addresses.
 
@@ -59,7 +59,7 @@ class BrokerRegistered:
     process: int = field(default_factory=int)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BrokerStopped:
     """The incarnation has stopped: everything is on disk, and it will not come back."""
 
@@ -67,7 +67,7 @@ class BrokerStopped:
     incarnation: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BrokerFenced:
     """The controller has no contact with the incarnation, which leads nothing and is in no ISR until it is unfenced."""
 
@@ -75,7 +75,7 @@ class BrokerFenced:
     incarnation: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BrokerUnfenced:
     """The same incarnation has contact again and has applied the changes made meanwhile."""
 
@@ -83,7 +83,7 @@ class BrokerUnfenced:
     incarnation: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BrokerStopping:
     """The incarnation is about to stop: it joins no ISR and is not elected as preferred leader."""
 
@@ -91,7 +91,7 @@ class BrokerStopping:
     incarnation: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BrokerDiskReported:
     """The disk of the incarnation is `usable`, `full` or `recovering`. A broker with a full disk joins no ISR, and
     leads only where no other can. `moved` counts the leaderships that it lost with this change."""
@@ -103,7 +103,7 @@ class BrokerDiskReported:
     at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BrokerUnregistered:
     """The node id is free and its settings are removed. The broker was not live and had no replicas."""
 
@@ -111,7 +111,7 @@ class BrokerUnregistered:
     incarnation: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TopicCreated:
     """`assignments[p]` are the replicas of partition p, the preferred leader first.
 
@@ -128,7 +128,7 @@ class TopicCreated:
     creator: str = field(default_factory=str)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TopicDeleted:
     """The name is free from here on; the collector deletes the objects later."""
 
@@ -136,14 +136,14 @@ class TopicDeleted:
     at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TopicForgotten:
     """The collector has deleted the last object of the topic."""
 
     topic_id: TopicId
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PartitionsAdded:
     """New partitions at the end of a topic, with their replicas."""
 
@@ -151,7 +151,7 @@ class PartitionsAdded:
     assignments: tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TopicConfigChanged:
     """Settings of a topic: a value sets, None returns to the default."""
 
@@ -159,7 +159,7 @@ class TopicConfigChanged:
     configs: Mapping[str, str | None]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BrokerConfigChanged:
     """Settings of one broker, or of all brokers under `ALL_BROKERS`."""
 
@@ -189,7 +189,7 @@ class PartitionChanged:
     removing: tuple[int, ...] = field(default_factory=tuple)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LossReported:
     """Acknowledged records from `from_offset` on may be gone: the leader of that epoch cannot prove its log whole.
 
@@ -204,7 +204,7 @@ class LossReported:
     newest_ms: int = field(default_factory=int)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StoredEndsNoted:
     """(topic id, partition, offset) of each: all records ever acknowledged are below the offset and in the bucket.
 
@@ -214,7 +214,7 @@ class StoredEndsNoted:
     ends: tuple[tuple[TopicId, int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LossesAcknowledged:
     """An operator has acknowledged the losses of each (topic id, partition, leader epoch), up to that epoch."""
 
@@ -222,7 +222,7 @@ class LossesAcknowledged:
     at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ProducerIdsAllocated:
     """The ids [first, first + count) belong to one broker, for idempotent producers. No id is allocated twice."""
 
@@ -231,7 +231,7 @@ class ProducerIdsAllocated:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FeatureLevelSet:
     """An operator set the level of a feature; 0 means that clients do not use it."""
 
@@ -239,7 +239,7 @@ class FeatureLevelSet:
     level: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AclAdded:
     """An ACL holds: `permission` (ALLOW or DENY) for an operation on the resources named. The words are Kafka's."""
 
@@ -252,7 +252,7 @@ class AclAdded:
     permission: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AclRemoved:
     """An ACL with these fields does not hold any more."""
 
@@ -265,7 +265,7 @@ class AclRemoved:
     permission: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ScramCredentialSet:
     """A user has this SCRAM credential for a mechanism, such as `SCRAM-SHA-256`. Salt and keys are base64."""
 
@@ -277,7 +277,7 @@ class ScramCredentialSet:
     iterations: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ScramCredentialRemoved:
     """A user has no SCRAM credential for a mechanism any more."""
 
@@ -285,7 +285,7 @@ class ScramCredentialRemoved:
     mechanism: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ClientQuotaSet:
     """An entity has a quota. `entity` lists types with names, in order of the types; None is the default of a type."""
 
@@ -294,7 +294,7 @@ class ClientQuotaSet:
     value: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ClientQuotaRemoved:
     """An entity does not have a quota any more."""
 
@@ -302,7 +302,7 @@ class ClientQuotaRemoved:
     key: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DelegationTokenSet:
     """A delegation token exists (KIP-48), or its expiry is another one. `owner`, `requester` and `renewers` are
     principals, such as `User:alice`. The HMAC of the token is nowhere in the metadata."""
@@ -316,14 +316,14 @@ class DelegationTokenSet:
     expiry_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DelegationTokenRemoved:
     """A delegation token does not exist any more."""
 
     token_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BrokerSecretSet:
     """Brokers have this secret, with the next version, as hexadecimal digits."""
 

@@ -41,7 +41,7 @@ class Follow:
     is_new: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Delta:
     """Actions in the order in which to perform them: drop, resign, configure, ISR changes, follow, lead.
 

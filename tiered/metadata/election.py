@@ -7,8 +7,10 @@ loses its next slot.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
+
+from tiered.value import value
 
 
 class SlotOutcome(Enum):
@@ -18,7 +20,7 @@ class SlotOutcome(Enum):
     SUPERSEDED = "the slot has an equal or higher epoch: another broker is controller"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Candidate:
     """A broker that tries to become controller: it writes `epoch` into `slot`."""
 

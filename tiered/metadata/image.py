@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any
 
 from tiered.config.settings import Settings
@@ -32,11 +32,12 @@ from tiered.security.acls import Acl
 from tiered.security.broker_secrets import BrokerSecret
 from tiered.security.delegation_tokens import DelegationToken
 from tiered.security.scram import ScramCredential
+from tiered.value import value
 
 CORDONED = "cordoned.log.dirs"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Image:
     """Everything that the cluster has agreed on, up to and including `slot`.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from tiered.errors import Code, Corrupt, Refused
@@ -19,6 +18,7 @@ from tiered.metadata import image as images
 from tiered.metadata.changes import Change
 from tiered.metadata.image import Image
 from tiered.object_store.envelope import seal, unseal
+from tiered.value import value
 
 T = TypeVar("T")
 
@@ -85,7 +85,7 @@ class SnapshotRef(NamedTuple):
     key: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Boundary:
     """Slots up to `collected`, inclusive, may be deleted; `snapshots`, oldest first, replace them.
 

@@ -12,7 +12,6 @@ follower copies again from there, if it sees that the leader's log was cleaned a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from tiered.errors import Code, code_name
@@ -20,6 +19,7 @@ from tiered.hot.leader_epochs import LeaderEpochs
 from tiered.ids import NO_EPOCH
 from tiered.peers import DivergingEpoch, FetchedPartition, PartitionFetch
 from tiered.records.native import walk
+from tiered.value import value
 
 _OFFSET_BYTES = 8
 """A batch starts with its base offset."""
@@ -47,7 +47,7 @@ class FollowerLog(NamedTuple):
         return is_behind and self.is_empty and self.epochs.latest == NO_EPOCH
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Append:
     """Append the records at the log end. If the log is empty, they may start below its end: the leader's log start lies
     in the middle of their first batch. The log is then restarted at `base_offset` first."""
@@ -55,7 +55,7 @@ class Append:
     base_offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Truncate:
     """Truncate the log at `offset`, because it differs from the leader's from there or from further below; then fetch
     again."""
@@ -63,7 +63,7 @@ class Truncate:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CopyAgain:
     """Truncate the log at `offset`, where its oldest open transaction begins; then fetch again. The leader may have no
     marker of that transaction any more."""
@@ -71,7 +71,7 @@ class CopyAgain:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RestoreFromBucket:
     """Restart the log at the cold end, with the leader epochs and producer state from the bucket. The leader does not
     have the records below its `cold_end_offset`, or they need not be copied from it."""
@@ -79,14 +79,14 @@ class RestoreFromBucket:
     cold_end_offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RestartAtLogStart:
     """Restart the log empty at `offset`: everything in it lies below the leader's log start."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Retry:
     """Fetch again after a pause, perhaps from another leader by then: the reply is of no use."""
 
@@ -94,7 +94,7 @@ class Retry:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class NoAction:
     """Do nothing: the reply has no news, or belongs to an earlier request."""
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from tiered.errors import Fenced, check_invariant
 from tiered.ids import NO_EPOCH
+from tiered.value import value
 
 NEVER_NS = -(1 << 62)
 """The time of an event that has not happened yet."""
@@ -350,7 +351,7 @@ class LeaderState:
         return follower.offset if follower else 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ColdLog:
     """The cold part of a log, by its manifest: offsets [start, end) and the lineage of the last of them. The lineage
     lacks segments that only sub-manifests name."""
@@ -360,12 +361,12 @@ class ColdLog:
     lineage: Lineage
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class KeepLocalLog:
     """The local log agrees with the cold segments: continue at its end."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RestartAtColdEnd:
     """The cold lineage wins: drop the local log and continue at `offset`, the cold end (R5). `empty` if the local log
     ends there and holds nothing, so that no record is dropped."""

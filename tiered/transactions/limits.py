@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from tiered.value import value
 
 INT32_MAX = (1 << 31) - 1
 REPLY_BYTES_MAX = 64 << 10
@@ -13,7 +13,7 @@ NO_TIMEOUT_MS = INT32_MAX
 """Timeout of a transaction in two-phase commit (KIP-939): the coordinator never aborts it by itself."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TransactionSettings:
     """Limits of a shard, and the memory that it shares. The defaults are those of the broker's settings."""
 

@@ -6,17 +6,17 @@ differences between versions of one API: they turn PRODUCER_FENCED into the code
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from tiered.errors import Code
 from tiered.ids import TopicPartition
 from tiered.transactions.metadata import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIME
+from tiered.value import value
 
 # -- producers --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class InitProducerId:
     """The reply is `ProducerIdReply`.
 
@@ -38,7 +38,7 @@ class InitProducerId:
     """The holder that a new id counts for (`quotas.shares`)."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AddPartitions:
     """Adds partitions to the producer's transaction, which begins with the first one. The reply is `CodeReply`."""
 
@@ -49,7 +49,7 @@ class AddPartitions:
     client_version: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class VerifyPartitions:
     """Asks for each partition if it belongs to the producer's transaction. The reply is `VerifyReply`."""
 
@@ -59,7 +59,7 @@ class VerifyPartitions:
     partitions: frozenset[TopicPartition]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class EndTransaction:
     """EndTxn. The reply is `ProducerIdReply`, with the id and epoch for the next transaction in version 2.
 
@@ -75,7 +75,7 @@ class EndTransaction:
     reply: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class MarkersWritten:
     """The markers of one decided transaction are committed in these partitions. The reply is `CodeReply`."""
 
@@ -85,7 +85,7 @@ class MarkersWritten:
     partitions: frozenset[TopicPartition]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ProducerIdReply:
     """Reply to `InitProducerId` and `EndTransaction`. `reply` is that of an idempotency key whose transaction is
     committed."""
@@ -96,14 +96,14 @@ class ProducerIdReply:
     reply: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class CodeReply:
     """Reply of one code for the whole request."""
 
     code: Code
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class VerifyReply:
     """Reply to `VerifyPartitions`: a code for each partition."""
 
@@ -113,14 +113,14 @@ class VerifyReply:
 # -- administration ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DescribeTransaction:
     """The reply is `DescribeReply`."""
 
     transactional_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DescribeReply:
     """Reply to `DescribeTransaction` (KIP-664)."""
 
@@ -133,7 +133,7 @@ class DescribeReply:
     partitions: tuple[TopicPartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ListTransactions:
     """Lists ids by state names, producer ids and least duration; empty filters and -1 permit all.
 
@@ -155,7 +155,7 @@ class ListedTransaction(NamedTuple):
     committed_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ListReply:
     """Reply to `ListTransactions`."""
 

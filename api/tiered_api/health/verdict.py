@@ -8,10 +8,10 @@ brokers, so a partition below it is under-replicated too.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tiered.metadata.parts.topics import Loss
+from tiered.value import value
 from tiered_api.health.view import FENCED, BrokerReport, ClusterView
 from tiered_api.kafka.protocol.messages.metadata import MetadataResponsePartition
 
@@ -27,7 +27,7 @@ class EligibleReplicas(NamedTuple):
     last_known: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class UnhealthyPartition:
     """One partition that lacks something; `problems` has at least one word."""
 

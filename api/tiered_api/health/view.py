@@ -6,9 +6,10 @@ Pure. Metadata names the live brokers and every partition. DescribeCluster names
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tiered.ids import machine_of
+from tiered.value import value
 from tiered_api.kafka.client.client import Address
 from tiered_api.kafka.protocol.messages.describe_cluster import (
     DescribeClusterResponse,
@@ -21,7 +22,7 @@ from tiered_api.kafka.protocol.messages.metadata import MetadataResponse, Metada
 LIVE, FENCED, STOPPED, AWAY = "live", "fenced", "stopped", "away"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BrokerSummary:
     """One broker. `state`: live; fenced; stopped cleanly (only our brokers tell it from fenced); or away: it has
     replicas, but the cluster reports nothing of it."""
@@ -40,7 +41,7 @@ class BrokerSummary:
         return machine_of(self.node_id, self.process)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BrokerReport:
     """The report of one broker on itself: sentences, and since when (ms) its bucket is unreachable, -1 if it is not.
     `losses` are those of the cluster, by this broker's metadata. `certificates` are None if it does not report them."""
@@ -59,7 +60,7 @@ class BrokerReport:
     """Numbers of the broker, under the names of its metrics."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ClusterView:
     """A cluster at one moment: brokers by their ids, in order."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from tiered.config.settings import Settings
 from tiered.controller.acls import FILTERS_MAX
@@ -51,7 +51,7 @@ def test_number_of_filters_is_bounded() -> None:
 
 def test_filters_remove_the_rules_that_they_choose_and_name_them() -> None:
     controller = make_controller(READ, WRITE)
-    read, write = (AclRemoved(*(getattr(each, name) for name in AclRemoved.__slots__)) for each in (READ, WRITE))
+    read, write = (AclRemoved(**asdict(each)) for each in (READ, WRITE))
     filters = (
         replace(ALL, operation="READ"),
         ALL,

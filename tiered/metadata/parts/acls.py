@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from tiered.errors import Corrupt
 from tiered.metadata.changes import AclAdded, AclRemoved
 from tiered.security.acls import Acl, acl_from_texts
+from tiered.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AclsImage:
     """ACLs. Another object after each change of them."""
 

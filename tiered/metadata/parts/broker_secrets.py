@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from tiered.metadata.changes import BrokerSecretSet
 from tiered.security.broker_secrets import BrokerSecret, add_secret
 from tiered.security.secret import Secret
+from tiered.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BrokerSecretsImage:
     """The newest secrets of brokers after the first one of the cluster, the oldest first."""
 

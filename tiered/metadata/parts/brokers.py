@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from tiered.ids import machine_of
@@ -11,6 +11,7 @@ from tiered.metadata import changes as kinds
 from tiered.metadata.changes import DISK_FULL, DISK_USABLE
 from tiered.metadata.parts.json_fields import fields_of
 from tiered.metadata.stored_configs import merge_configs, normalize_broker_configs
+from tiered.value import value
 
 _RegistrationChange = (
     kinds.BrokerRegistered
@@ -28,7 +29,7 @@ def inter_broker_address(listeners: Mapping[str, str], name: str) -> str:
     return listeners.get(name) or next(iter(listeners.values()), "")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BrokerImage:
     """The last incarnation that took a node id.
 
@@ -78,7 +79,7 @@ class BrokerImage:
         return inter_broker_address(self.listeners, listener)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BrokersImage:
     """Brokers by id, in order of their first registration, and the settings that operators gave to brokers."""
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from tiered.errors import Corrupt
 from tiered.metadata.changes import NO_LEADER, ControllerElected
+from tiered.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ControllersImage:
     """The newest controller. It cannot be reached until its incarnation is registered."""
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tiered.metadata.changes import DelegationTokenRemoved, DelegationTokenSet, freeze
 from tiered.security.delegation_tokens import DelegationToken
+from tiered.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DelegationTokensImage:
     """Delegation tokens by id. Another object after each change."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tiered.metadata.changes import FeatureLevelSet
+from tiered.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FeaturesImage:
     """Levels of features that operators have set; the others are as in a new cluster. `epoch` counts the changes."""
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from tiered.errors import Corrupt
 from tiered.metadata.changes import ProducerIdsAllocated
+from tiered.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ProducerIdsImage:
     """All producer ids below `next_id` were given out."""
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tiered.metadata.changes import ClientQuotaRemoved, ClientQuotaSet, freeze
 from tiered.quotas.entity import QuotaEntity
+from tiered.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ClientQuotasImage:
     """Client quotas by entity and key. Another object after each change."""
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tiered.metadata.changes import ScramCredentialRemoved, ScramCredentialSet
 from tiered.security.scram import ScramCredential
+from tiered.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ScramImage:
     """SCRAM credentials by user and mechanism. Another object after each change."""
 

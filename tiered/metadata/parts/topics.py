@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -95,7 +95,7 @@ class PartitionImage:
         return tuple(node for node in self.replicas if node not in self.removing) if self.removing else self.replicas
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TopicImage:
     """One topic: `partitions[p]`, and the settings that differ from the defaults."""
 
@@ -110,7 +110,7 @@ class TopicImage:
     """The holder for which its partitions count; "" is nobody, and unknown for topics of earlier versions."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DeletedTopic:
     """A deleted topic whose objects the collector has not deleted yet."""
 
@@ -120,7 +120,7 @@ class DeletedTopic:
     deleted_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class TopicsImage:
     """Topics by name and by id, deleted topics by id, and the unacknowledged losses, the oldest first."""
 

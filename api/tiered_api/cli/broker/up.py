@@ -9,11 +9,11 @@ import re
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from tiered.config.settings import Settings, parse_address
 from tiered.errors import Code, Refused
 from tiered.system.local_disk import LockFile
+from tiered.value import value
 from tiered_api.cli.broker.directories import LOCK, broker_directory, claim_data_directory, refuse_broker_directory
 from tiered_api.cli.broker.sources import load_settings
 from tiered_api.cli.broker.supervise import Program, Supervisor, print_line, stop_on_signals
@@ -25,7 +25,7 @@ READY = "tiered is ready: "
 OWN_NAME = "up"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class BrokerSpec:
     """One broker: its number, its directory, and HOST:PORT for HTTP and Kafka (port 0: any free one)."""
 
@@ -39,7 +39,7 @@ class BrokerSpec:
         return f"broker-{self.node_id}"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ClusterPlan:
     """The brokers to run."""
 

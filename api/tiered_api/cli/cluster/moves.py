@@ -10,10 +10,11 @@ import asyncio
 import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tiered.controller.reassignment_planner import PartitionName, Reassignments, plan_balance, plan_drain
 from tiered.errors import Code, Refused
+from tiered.value import value
 from tiered_api.cli.cluster.throttle import cordon, fetch_cordoned, throttle, unthrottle, unthrottle_all
 from tiered_api.cli.cluster.view import fetch_cluster_view
 from tiered_api.cli.exits import Exit
@@ -45,7 +46,7 @@ TIMEOUT_MS = 60_000
 TargetReplicas = Mapping[PartitionName, tuple[int, ...] | None]
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ReplicaPlacement:
     """The replicas of all partitions, also those that reassignments are about to make; live brokers that accept new
     replicas, with their racks; and the leaders."""
