@@ -26,7 +26,7 @@ PAGES = {
 }
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.also)])
 @pytest.mark.parametrize("path", PAGES)
 def test_page_shows_its_subject(site: Site, path: str, theme: str) -> None:
     with site.page(path, color_scheme=theme) as page:

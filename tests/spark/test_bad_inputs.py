@@ -10,6 +10,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from pyspark.sql import SparkSession
@@ -20,6 +21,7 @@ from tiered.object_store.faulty import FaultKind
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.main import main
 
+T = TypeVar("T")
 SOON = ("-c", "tiered.upload.max.lag.ms=1", "-c", "log.retention.check.interval.ms=20")
 TOPIC = "letters"
 RAW = re.compile(r"Traceback|stacktrace|Caused by|\tat |^\s*at (org|java|scala)\.", re.MULTILINE)
@@ -52,6 +54,7 @@ SPARK_COMMANDS = {
     "erase": "table erase letters --where|key=1|--reason|x|--store|STORE|--warehouse|WAREHOUSE",
     "sql": "sql --engine spark --warehouse WAREHOUSE|SELECT value FROM letters",
 }
+WITH_WAREHOUSE = sorted({*WAREHOUSE_COMMANDS.values(), *SPARK_COMMANDS.values()})
 BAD_PLACES = {
     "missing": "{root}/absent",
     "file": "{root}/file",
@@ -117,6 +120,15 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeS3]:
         yield server
 
 
+every = pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.also)], ids=["some", "all"])
+"""`make test` runs every fourth pair: each command meets several bad inputs, and each input several commands."""
+
+
+def choose(rows: Iterable[T], inputs: Iterable[str], chosen: str, step: int) -> list[T]:
+    """Returns every `step`-th row, from a row on that the place of the chosen one among all inputs gives."""
+    return list(rows)[list(inputs).index(chosen) % step :: step]
+
+
 def fill(command: str, store: str, warehouse: str) -> list[str]:
     """Returns the words of a command; `|` stands before a word with spaces."""
     first, *rest = command.split("|")
@@ -136,38 +148,47 @@ def check(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         assert told, (words, output.err)
 
 
+@every
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("place", BAD_PLACES)
 def test_bad_store_is_told_in_a_sentence(
-    served: Path, fake: FakeS3, place: str, capsys: pytest.CaptureFixture[str]
+    served: Path, fake: FakeS3, place: str, step: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = BAD_PLACES[place].format(root=served)
-    for command, form in itertools.product(STORE_COMMANDS.values(), ("file://{}", "{}")):
-        store = form.format(where) if where.startswith("/") else where
+    stores = (f"file://{where}", where) if where.startswith("/") else (where,)
+    for command, store in itertools.product(choose(STORE_COMMANDS.values(), BAD_PLACES, place, step), stores):
         check(fill(command, store, str(served / "wh")), capsys)
 
 
+@every
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("place", BAD_PLACES)
 def test_bad_warehouse_is_told_in_a_sentence(
-    served: Path, fake: FakeS3, place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    served: Path, fake: FakeS3, place: str, step: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = BAD_PLACES[place].format(root=served)
     if place in ("missing", "empty"):  # a load makes a warehouse there
         where = str(tmp_path / place)
-    for command in WAREHOUSE_COMMANDS.values():
+    for command in choose(WAREHOUSE_COMMANDS.values(), BAD_PLACES, place, step):
         check(fill(command, f"file://{served}/store", where), capsys)
 
 
+@every
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("command", sorted({*WAREHOUSE_COMMANDS.values(), *SPARK_COMMANDS.values()}))
+@pytest.mark.parametrize("command", WITH_WAREHOUSE)
 def test_address_without_a_place_is_refused_and_makes_nothing(
-    served: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, capsys: pytest.CaptureFixture[str]
+    served: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    step: int,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for store, warehouse in [(f"file://{served}/store", each) for each in NO_ADDRESSES] + [
+    addresses = [(f"file://{served}/store", each) for each in NO_ADDRESSES] + [
         (each, str(tmp_path / "wh")) for each in NO_ADDRESSES[::5] if "STORE" in command
-    ]:
+    ]
+    for store, warehouse in choose(addresses, WITH_WAREHOUSE, command, step):
         capsys.readouterr()
         code = main(fill(command, store, warehouse))
         (told,) = capsys.readouterr().err.splitlines()
@@ -185,12 +206,13 @@ def test_place_that_only_hadoop_knows_is_refused_by_name(
         assert f"in directories and on S3 only, not at {place}" in capsys.readouterr().err
 
 
+@every
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("log", BAD_LOGS)
 def test_bad_log_of_a_table_is_told_in_a_sentence(
-    served: Path, log: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    served: Path, log: str, step: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for command in WAREHOUSE_COMMANDS.values():
+    for command in choose(WAREHOUSE_COMMANDS.values(), BAD_LOGS, log, step):
         folder = tmp_path / "wh" / TOPIC / "_delta_log"
         shutil.rmtree(tmp_path / "wh", ignore_errors=True)
         folder.mkdir(parents=True)
