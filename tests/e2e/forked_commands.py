@@ -8,6 +8,7 @@ and ends with the process of the tests."""
 from __future__ import annotations
 
 import atexit
+import fcntl
 import gc
 import json
 import os
@@ -17,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -25,20 +27,28 @@ from typing import Any, NoReturn
 
 from tiered_api.cli.main import main as run_command
 
-PACKAGES = ("cluster", "group", "security", "topic", "transaction")
-"""Folders of commands that are imported beforehand: those that talk to brokers."""
+PACKAGES = ("cluster", "group", "security", "topic", "transaction", "lake", "cold", "live")
+"""Folders of commands that are imported beforehand: those that talk to brokers, and those of tables and buckets."""
 BROKER = "tiered_api.cli.broker.serve"
 """The module of `serve`, which is imported before the first broker."""
 MESSAGE_BYTES = 1 << 18
 
 
 class ForkedProcess:
-    """A running command with three given descriptors, in the terms of `subprocess.Popen`."""
+    """A running command with three given descriptors, in the terms of `subprocess.Popen`. Its input may be a terminal,
+    which is then that of a new session."""
 
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], *descriptors: int) -> None:
+    def __init__(
+        self, arguments: Sequence[str], environment: Mapping[str, str], *descriptors: int, has_terminal: bool = False
+    ) -> None:
         self.args = list(arguments)
         self.returncode: int | None = None
-        request = {"arguments": self.args, "environment": dict(environment), "directory": os.getcwd()}
+        request = {
+            "arguments": self.args,
+            "environment": dict(environment),
+            "directory": os.getcwd(),
+            "terminal": has_terminal,
+        }
         own, theirs = os.pipe()
         socket.send_fds(_parent(), [json.dumps(request).encode()], [*descriptors, theirs])
         os.close(theirs)
@@ -180,6 +190,9 @@ def _run(request: dict[str, Any], stdin: int, stdout: int, stderr: int, status: 
     for number, pipe in enumerate((stdin, stdout, stderr)):
         os.dup2(pipe, number)
         os.close(pipe)
+    if request["terminal"]:
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.chdir(request["directory"])
     os.environ.clear()
     os.environ.update(request["environment"])

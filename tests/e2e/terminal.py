@@ -15,29 +15,33 @@ import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
-from tests.e2e.serving import COMMAND, SECONDS
+from tests.e2e.forked_commands import ForkedProcess
+from tests.e2e.serving import SECONDS
 
 COLUMNS, LINES = 100, 40
 
 
 class Terminal:
-    """A command that runs on a pseudo-terminal. `written` has all that it wrote, with the controls of the terminal."""
+    """A command that runs on a pseudo-terminal. `written` has all that it wrote, with the controls of the terminal.
+    `command` is what a new process runs, with the arguments; without it a fork runs the command `tiered`."""
 
     def __init__(
         self,
         *arguments: str,
         env: dict[str, str] | None = None,
         output: int | None = None,
-        command: Sequence[str] = COMMAND,
+        command: Sequence[str] = (),
     ) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
         self.written = ""
         whole = {**os.environ, "TERM": "xterm-256color", "LANG": "C.UTF-8", "PYTHONUTF8": "1", **(env or {})}
-        self.process = subprocess.Popen(
-            [*command, *arguments], stdin=slave, stdout=slave if output is None else output, stderr=slave, env=whole,
-            start_new_session=True, preexec_fn=_take_terminal,
-        )  # fmt: skip
+        streams = (slave, slave if output is None else output, slave)
+        self.process = (
+            _start([*command, *arguments], whole, *streams)
+            if command
+            else ForkedProcess(arguments, whole, *streams, has_terminal=True)
+        )
         os.close(slave)
 
     def wait_for(self, condition: Callable[[str], bool]) -> str:
@@ -81,16 +85,27 @@ class Terminal:
         os.close(self._master)
 
 
+def _start(
+    command: list[str], environment: dict[str, str], stdin: int, stdout: int, stderr: int
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command, env=environment, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True,
+        preexec_fn=_take_terminal,
+    )  # fmt: skip
+
+
 def _take_terminal() -> None:
     """Makes the terminal that of the new session, so that Ctrl-C is a signal."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
-def run_on_terminal(*arguments: str, env: dict[str, str] | None = None, output: int | None = None) -> tuple[int, str]:
+def run_on_terminal(
+    *arguments: str, env: dict[str, str] | None = None, output: int | None = None, command: Sequence[str] = ()
+) -> tuple[int, str]:
     """Runs a command to its end. Returns its exit code and all that it wrote to the terminal."""
-    with Terminal(*arguments, env=env, output=output) as command:
-        code = command.end()
-        return code, command.written
+    with Terminal(*arguments, env=env, output=output, command=command) as running:
+        code = running.end()
+        return code, running.written
 
 
 def run_script_on_terminal(script: str) -> tuple[int, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.forked_commands import ForkedCommand
-from tests.e2e.serving import ServeProcess, run_tiered
+from tests.e2e.serving import COMMAND, ServeProcess, run_tiered
 from tests.e2e.terminal import Terminal, run_on_terminal
 from tiered_api.cli.live.top import ROUND_SECONDS
 
@@ -75,7 +75,7 @@ def test_top_without_a_terminal_names_the_commands_for_scripts(broker: ServeProc
 
 def test_top_without_the_package_names_its_install(broker: ServeProcess, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['rich'] = None\n")
-    code, said = run_on_terminal("top", "--brokers", broker.kafka, env={"PYTHONPATH": str(tmp_path)})
+    code, said = run_on_terminal("top", "--brokers", broker.kafka, env={"PYTHONPATH": str(tmp_path)}, command=COMMAND)
     assert code == 3 and "pip install '.[cli]'" in said and "\x1b" not in said
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.serving import INTERNAL_CONFIGS, ServeProcess, run_tiered
+from tests.e2e.serving import COMMAND, INTERNAL_CONFIGS, ServeProcess, run_tiered
 from tests.e2e.terminal import run_on_terminal
 
 SETTINGS = ("tiered.upload.max.lag.ms=1000", "log.retention.check.interval.ms=300")
@@ -59,7 +59,7 @@ def test_storage_in_pipes_is_the_columns_of_the_terminal(broker: ServeProcess) -
 
 def test_storage_without_the_package_is_columns_and_its_install(broker: ServeProcess, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['rich'] = None\n")
-    code, plain = run_on_terminal(*storage(broker), env={"PYTHONPATH": str(tmp_path)})
+    code, plain = run_on_terminal(*storage(broker), env={"PYTHONPATH": str(tmp_path)}, command=COMMAND)
     assert code == 0 and plain.count("pip install '.[cli]'") == 1 and "TOPIC " in plain and "░" not in plain
 
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.serving import ServeProcess, run_tiered
+from tests.e2e.serving import COMMAND, ServeProcess, run_tiered
 from tests.e2e.terminal import run_on_terminal
 from tests.e2e.test_up import start_up
 from tests.unit.cli.test_profiles import has_option, list_parsers
@@ -145,7 +144,7 @@ def test_no_progress_leaves_the_terminal_without_a_line(places: Places) -> None:
 def test_progress_without_the_package_names_its_install(places: Places, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['rich'] = None\n")
     code, shown = run_on_terminal(
-        "verify", *places.fill(LONG["verify"][0], 1), env={"PYTHONPATH": os.pathsep.join([str(tmp_path)])}
+        "verify", *places.fill(LONG["verify"][0], 1), env={"PYTHONPATH": str(tmp_path)}, command=COMMAND
     )
     assert code == 0 and "\x1b" not in shown and "every record is there once" in shown
     assert shown.count("pip install '.[cli]'") == 1 and "--no-progress" in shown
