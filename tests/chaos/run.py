@@ -135,14 +135,14 @@ class ChaosRun:
         """Waits until everything is live; returns the leaders."""
         if balanced:
             self.trio.elect_preferred()
-        self.trio.wait_until(self.trio.is_in_sync, FINISH_SECONDS, self.trio.fetch_views)
+        self.trio.wait_until(self.trio.is_in_sync, FINISH_SECONDS * self.deadline_factor, self.trio.fetch_views)
         found: list[ClusterView | None] = []
 
         def is_agreed() -> bool:
             found.append(self.trio.agreed_view())
             return found[-1] is not None
 
-        self.trio.wait_until(is_agreed, FINISH_SECONDS, self.trio.fetch_views)
+        self.trio.wait_until(is_agreed, FINISH_SECONDS * self.deadline_factor, self.trio.fetch_views)
         assert found[-1] is not None
         return found[-1]
 
@@ -155,7 +155,9 @@ class ChaosRun:
         view = self.wait_live(fault.starts_balanced)
         # A coordinator that has just moved writes to the bucket before it serves: a fault begins after that.
         before = self.next_numbers()
-        self.trio.wait_until(lambda: self.acked_since(before), FINISH_SECONDS, lambda: self.missing_acks(before))
+        self.trio.wait_until(
+            lambda: self.acked_since(before), FINISH_SECONDS * self.deadline_factor, lambda: self.missing_acks(before)
+        )
         scene = FaultContext(self.trio, view, self.pause)
         began = time.monotonic()
         fault.begin(scene)
@@ -250,7 +252,7 @@ def run(
     say: Callable[[str], None] = print,
 ) -> ChaosReport:
     """Runs faults one after the other while clients write `rate` records a second and partition; then stops everything
-    and audits it. `deadline_factor` multiplies the deadlines of faults, and `topic` has settings of topics.
+    and audits it. `deadline_factor` multiplies all deadlines before the audit, and `topic` has settings of topics.
     `resent_allowed` is the reason for which a client may repeat records under a new producer epoch, if it may. The
     brokers begin with `program`."""
     began = time.monotonic()
