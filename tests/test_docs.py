@@ -48,6 +48,11 @@ Generated from `tiered/config/` by `python -m tests.test_docs`. How they are giv
 """
 
 
+OF_MACHINE = """\
+`Of` is for machines with several processes (`tiered.processes`): each process has an equal share of a number that is of
+the machine, and every other setting as it is."""
+
+
 def settings_page() -> str:
     """Returns the whole of docs/SETTINGS.md."""
     own = {name: row for name, row in broker_rows().items() if not row.topic_name}
@@ -57,9 +62,12 @@ def settings_page() -> str:
     parts += [
         _line(row, f"`{defaults[name]}`" if name in defaults else "") for name, row in listed_topic_rows().items()
     ]
-    parts += ["", "## Of a broker", "", "| Setting | Type | Default | Allowed | Environment | |"]
-    parts += ["| --- | --- | --- | --- | --- | --- |"]
-    parts += [_line(row, f"`{environment_variable(name)}`") for name, row in own.items()]
+    parts += ["", "## Of a broker", "", OF_MACHINE, "", "| Setting | Type | Default | Allowed | Environment | Of | |"]
+    parts += ["| --- | --- | --- | --- | --- | --- | --- |"]
+    parts += [
+        _line(row, f"`{environment_variable(name)}` | {'machine' if row.of_machine else 'process'}")
+        for name, row in own.items()
+    ]
     parts += ["", "## Kafka's other names", "", "| Name | |", "| --- | --- |"]
     parts += [f"| `{other}` | `{name}` in a larger unit |" for other, (name, _) in LARGER_UNITS.items()]
     parts += [f"| `{other}` | `{name}` |" for other, name in SAME_MEANING.items()]

@@ -26,7 +26,7 @@ def processes_of(machine: ServeProcess) -> dict[int, int]:
     for pid in children:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
         if "--process" in words:
-            found[int(words[words.index("--process") + 1])] = int(pid)
+            found[int(words[words.index("--process") + 1].partition("/")[0])] = int(pid)
     return found
 
 

@@ -37,14 +37,29 @@ def process_directory(data_dir: str, process: int) -> str:
     return f"{data_dir.rstrip('/')}/process-{process}" if process else data_dir
 
 
-def of_process(machine: Settings, process: int, store: str) -> Settings:
-    """Returns the settings of one process, given those of its machine and the URL of its bucket. Raises `Refused` for a
-    port or a node id that there is not."""
+def share_out(settings: Settings) -> Settings:
+    """Returns the settings with the share of one process in each number that is the machine's. 0 stands for no limit in
+    most of them, and stays."""
+    if settings.processes == 1:
+        return settings
+    shares: dict[str, float] = {}
+    for name, row in broker_rows().items():
+        if row.of_machine:
+            whole = getattr(settings, name.replace(".", "_"))
+            part = whole // settings.processes if isinstance(whole, int) else whole / settings.processes
+            shares[name.replace(".", "_")] = max(part, row.low or 0, min(whole, 1))
+    return replace(settings, **shares)  # type: ignore[arg-type]
+
+
+def of_process(machine: Settings, process: int, count: int, store: str) -> Settings:
+    """Returns the settings of one of `count` processes, given those of its machine and the URL of its bucket. Numbers
+    that are the machine's stay whole (`share_out`). Raises `Refused` for a port that there is not."""
     node_id = machine.node_id + PROCESS_STEP * process
     return replace(
         machine,
         node_id=node_id,
         process=process,
+        processes=count,
         data_dir=process_directory(machine.data_dir, process),
         store=store,
         kafka=_own_addresses((machine.kafka,), machine, process)[0] if machine.kafka else "",

@@ -58,6 +58,8 @@ class SettingRow:
     """True if a broker setting can change while the broker runs; defaults of topic settings always can."""
     internal: bool = False
     """True for a setting that is for tests: replies show it only where it is set."""
+    of_machine: bool = False
+    """True for a number that is the machine's: each of its processes has a share."""
 
     @property
     def secret(self) -> bool:
@@ -174,6 +176,7 @@ def setting(
     topic_name: str = "",
     dynamic: bool = False,
     internal: bool = False,
+    of_machine: bool = False,
 ) -> T:
     """Returns a field of a settings table.
 
@@ -181,7 +184,7 @@ def setting(
     """
     row = SettingRow(
         "", default, sentence, low, high, choices, unsupported or {}, without_effect or {}, skips_blank_words,
-        topic_name, dynamic or bool(topic_name), internal,
+        topic_name, dynamic or bool(topic_name), internal, of_machine,
     )  # fmt: skip
     field_: T = field(default=default, metadata={"row": row})
     return field_

@@ -447,15 +447,21 @@ class Settings:
         MIB,
         LONG_MAX,
         dynamic=True,
+        of_machine=True,
     )
     log_cleaner_io_buffer_size: int = setting(
-        512 << 10, "Bytes that all cleans read at once, beside single larger batches.", 1024, INT_MAX, dynamic=True
+        512 << 10,
+        "Bytes that all cleans read at once, beside single larger batches.",
+        1024,
+        INT_MAX,
+        dynamic=True,
+        of_machine=True,
     )
     log_cleaner_io_buffer_load_factor: float = setting(
         0.9, "Share of the memory for keys that is used: a fuller table is slower.", 0.1, 0.95, dynamic=True
     )
     log_cleaner_io_max_bytes_per_second: float = setting(
-        float(LONG_MAX), "Bytes per second that all cleans read.", 1, float(LONG_MAX), dynamic=True
+        float(LONG_MAX), "Bytes per second that all cleans read.", 1, float(LONG_MAX), dynamic=True, of_machine=True
     )
     log_cleaner_backoff_ms: int = setting(
         15_000, "Time between two looks for logs to clean.", 1, LONG_MAX, dynamic=True
@@ -480,6 +486,7 @@ class Settings:
         " (docs/SECURITY.md); above it, to all. Clients try again.",
         1 << 20,
         LONG_MAX,
+        of_machine=True,
     )
     offset_metadata_max_bytes: int = setting(
         4096, "Largest size of the metadata text of a committed offset.", 0, INT_MAX
@@ -529,6 +536,7 @@ class Settings:
         " are refused to clients that have more than their share (docs/SECURITY.md); above it, to all.",
         1 << 20,
         LONG_MAX,
+        of_machine=True,
     )
     transaction_partition_verification_enable: bool = setting(
         True,
@@ -538,24 +546,34 @@ class Settings:
     )
     # Connections of the Kafka protocol.
     socket_request_max_bytes: int = setting(100 * MIB, "Largest size of a request.", 1024, INT_MAX)
-    queued_max_requests: int = setting(500, "Most requests in progress, over all connections.", 1, INT_MAX)
+    queued_max_requests: int = setting(
+        500, "Most requests in progress, over all connections.", 1, INT_MAX, of_machine=True
+    )
     queued_max_request_bytes: int = setting(
-        128 * MIB, "Most bytes of requests in memory, over all connections.", 1024, LONG_MAX
+        128 * MIB, "Most bytes of requests in memory, over all connections.", 1024, LONG_MAX, of_machine=True
     )
     leader_replication_throttled_rate: int = setting(
-        LONG_MAX, "Bytes per second that a leader sends to throttled followers.", 0, LONG_MAX, dynamic=True
+        LONG_MAX,
+        "Bytes per second that a leader sends to throttled followers.",
+        0,
+        LONG_MAX,
+        dynamic=True,
+        of_machine=True,
     )
     follower_replication_throttled_rate: int = setting(
-        LONG_MAX, "Bytes per second that throttled followers copy.", 0, LONG_MAX, dynamic=True
+        LONG_MAX, "Bytes per second that throttled followers copy.", 0, LONG_MAX, dynamic=True, of_machine=True
     )
     replica_alter_log_dirs_io_max_bytes_per_second: int = setting(LONG_MAX, "No effect.", 0, LONG_MAX, dynamic=True)
-    max_connections: int = setting(2_000, "Most connections at the same time.", 1, INT_MAX, dynamic=True)
+    max_connections: int = setting(
+        2_000, "Most connections at the same time.", 1, INT_MAX, dynamic=True, of_machine=True
+    )
     max_connections_per_ip: int = setting(
         500,
         "Most connections from one address at the same time. 0 needs `max.connections.per.ip.overrides`.",
         0,
         INT_MAX,
         dynamic=True,
+        of_machine=True,
     )
     max_connections_per_ip_overrides: tuple[str, ...] = setting(
         (),
@@ -563,7 +581,9 @@ class Settings:
         skips_blank_words=True,
         dynamic=True,
     )
-    max_connection_creation_rate: int = setting(1_000, "Most new connections per second.", 1, INT_MAX, dynamic=True)
+    max_connection_creation_rate: int = setting(
+        1_000, "Most new connections per second.", 1, INT_MAX, dynamic=True, of_machine=True
+    )
     quota_window_num: int = setting(11, "Samples over which the rates of client quotas are measured.", 1, 100)
     quota_window_size_seconds: int = setting(1, "Length of a sample of client quotas.", 1, 3600)
     controller_quota_window_num: int = setting(
@@ -578,6 +598,7 @@ class Settings:
         " 0 for no limit. The quota `store_request_rate` of an entity takes its place.",
         0.0,
         float(LONG_MAX),
+        of_machine=True,
     )
     connections_max_idle_ms: int = setting(
         10 * MINUTE_MS, "Time after which a connection without requests is closed.", 1, LONG_MAX
@@ -614,6 +635,7 @@ class Settings:
         " than their share (docs/SECURITY.md); above it, all new ones are. Clients try again.",
         1,
         INT_MAX,
+        of_machine=True,
     )
     tiered_producer_ids_max_per_partition: int = setting(
         10_000,
@@ -633,7 +655,9 @@ class Settings:
         1,
         LONG_MAX,
     )
-    remote_log_manager_copier_thread_pool_size: int = setting(4, "Most segments copied at the same time.", 1, 64)
+    remote_log_manager_copier_thread_pool_size: int = setting(
+        4, "Most segments copied at the same time.", 1, 64, of_machine=True
+    )
     # Settings that Kafka does not have.
     tiered_internal_configs_enable: bool = setting(
         False,
@@ -661,7 +685,9 @@ class Settings:
         1,
         LONG_MAX,
     )
-    tiered_chunk_cache_bytes: int = setting(64 * MIB, "Memory for chunks read from the bucket.", MIB, LONG_MAX)
+    tiered_chunk_cache_bytes: int = setting(
+        64 * MIB, "Memory for chunks read from the bucket.", MIB, LONG_MAX, of_machine=True
+    )
     tiered_topic_delete_delay_ms: int = setting(
         10 * MINUTE_MS, "Time between deleting a topic and deleting its objects.", 0, LONG_MAX
     )
@@ -677,6 +703,7 @@ class Settings:
         0.1,
         float(LONG_MAX),
         dynamic=True,
+        of_machine=True,
     )
     tiered_cleaner_object_max_bytes: int = setting(
         64 * MIB, "Largest log part of an object that a clean puts. Each clean has one in memory.", 1024, INT_MAX
@@ -715,7 +742,7 @@ class Settings:
         100_000,
     )
     tiered_http_connections_max: int = setting(
-        1000, "Most HTTP connections at the same time.", 1, 1_000_000, dynamic=True
+        1000, "Most HTTP connections at the same time.", 1, 1_000_000, dynamic=True, of_machine=True
     )
     tiered_http_connections_max_per_ip: int = setting(
         500,
@@ -723,13 +750,16 @@ class Settings:
         1,
         1_000_000,
         dynamic=True,
+        of_machine=True,
     )
     tiered_http_max_connection_creation_rate: int = setting(
-        1_000, "Most new HTTP connections per second.", 1, INT_MAX, dynamic=True
+        1_000, "Most new HTTP connections per second.", 1, INT_MAX, dynamic=True, of_machine=True
     )
 
     process: int = 0
     """Number of this process on its machine. `tiered serve` sets it."""
+    processes: int = 1
+    """Number of processes on its machine."""
     listener_overrides: tuple[ListenerOverride, ...] = ()
     """Settings of single listeners, which `for_listener` applies."""
     given: frozenset[str] = field(default=frozenset(), compare=False)

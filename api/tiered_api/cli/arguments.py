@@ -86,7 +86,7 @@ def _serve(commands: Commands) -> None:
         "-c", metavar="NAME=VALUE", action="append", default=[], dest="pairs", help="one setting, by Kafka's name"
     )
     # `tiered serve` itself passes these to the processes that it starts.
-    serve.add_argument("--process", type=int, help=argparse.SUPPRESS)
+    serve.add_argument("--process", metavar="NUMBER/COUNT", help=argparse.SUPPRESS)
     serve.add_argument("--shared", metavar="NAME=DESCRIPTOR", action="append", default=[], help=argparse.SUPPRESS)
 
 

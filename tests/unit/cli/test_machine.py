@@ -27,7 +27,7 @@ def test_command_of_a_process_has_the_options_of_the_machine() -> None:
         first, second = (list(process_command(args, machine, number)("")) for number in (0, 1))
         told = parser().parse_args(second[4:])
         assert (told.config, told.node_id, told.pairs) == ("f", "7", ["tiered.processes=2"])
-        assert (told.process, told.shared) == (1, [f"PLAINTEXT={shared.fileno()}"])
+        assert (told.process, told.shared) == ("1/2", [f"PLAINTEXT={shared.fileno()}"])
         assert second[3] == str(os.getpid())
     assert parser().parse_args(first[4:]).add_scram and not told.add_scram, "one process adds the first users"
 
@@ -35,7 +35,7 @@ def test_command_of_a_process_has_the_options_of_the_machine() -> None:
 def test_shared_addresses_are_open_before_any_process_runs() -> None:
     shared = bind_shared(ANYWHERE)
     try:
-        machine = Machine(ANYWHERE, (of_process(ANYWHERE, 0, "s3://b/p"),), shared)
+        machine = Machine(ANYWHERE, (of_process(ANYWHERE, 0, 1, "s3://b/p"),), shared)
         host, port = shared["PLAINTEXT"].getsockname()
         assert machine.address("PLAINTEXT") == f"{host}:{port}"
         assert ready_line(machine).endswith(f" kafka={host}:{port} store=s3://b/p processes=1")

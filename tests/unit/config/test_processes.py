@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tiered.config.processes import count_processes, of_process
+from tiered.config.processes import count_processes, of_process, share_out
 from tiered.config.settings import Settings
 from tiered.errors import Refused
 
@@ -28,7 +28,7 @@ def test_each_process_has_a_node_id_a_directory_and_ports_of_its_own() -> None:
         "ssl.keystore.location": "/k",
     }  # fmt: skip
     machine = Settings.from_strings(given)
-    first, third = (of_process(machine, number, "s3://b") for number in (0, 2))
+    first, third = (of_process(machine, number, 3, "s3://b") for number in (0, 2))
     assert (first.node_id, first.data_dir, first.process) == (7, "/d", 0)
     assert (third.node_id, third.data_dir, third.process) == (2007, "/d/process-2", 2)
     assert first.listeners == ("IN://10.0.0.1:9192", "OUT://[::1]:9193")
@@ -41,7 +41,28 @@ def test_each_process_has_a_node_id_a_directory_and_ports_of_its_own() -> None:
 
 def test_free_ports_stay_free_and_too_high_ones_are_refused() -> None:
     machine = Settings.from_strings({"kafka": "127.0.0.1:0", "http": "127.0.0.1:0"})
-    assert (of_process(machine, 1, "").kafka, of_process(machine, 1, "").http) == ("127.0.0.1:0", "127.0.0.1:0")
-    assert of_process(Settings(kafka=""), 1, "").kafka == ""
+    assert (of_process(machine, 1, 2, "").kafka, of_process(machine, 1, 2, "").http) == ("127.0.0.1:0", "127.0.0.1:0")
+    assert of_process(Settings(kafka=""), 1, 2, "").kafka == ""
     with pytest.raises(Refused, match="would have the port 65600"):
-        of_process(Settings(kafka="127.0.0.1:65500"), 0, "")
+        of_process(Settings(kafka="127.0.0.1:65500"), 0, 1, "")
+
+
+def test_numbers_of_the_machine_are_shared_out_and_others_stay() -> None:
+    whole = Settings.from_strings({"max.connections": "1001", "max.connections.per.ip.overrides": "10.0.0.7:20"})
+    share = share_out(of_process(whole, 1, 4, ""))
+    assert (share.max_connections, share.queued_max_request_bytes) == (250, 32 << 20)
+    assert (share.log_retention_ms, share.socket_request_max_bytes) == (whole.log_retention_ms, 100 << 20)
+    assert (share.tiered_store_request_rate, share.tiered_cleaner_max_requests_per_second) == (0.0, 12.5)
+    assert share_out(whole) == whole
+
+
+def test_share_is_never_below_the_least_value_and_no_limit_stays() -> None:
+    given = {"remote.log.manager.copier.thread.pool.size": "2", "tiered.chunk.cache.bytes": str(2 << 20)}
+    given |= {"max.connections.per.ip": "0", "max.connections.per.ip.overrides": "10.0.0.7:20"}
+    share = share_out(of_process(Settings.from_strings(given), 0, 64, ""))
+    assert (share.remote_log_manager_copier_thread_pool_size, share.tiered_chunk_cache_bytes) == (1, 1 << 20)
+    assert share.max_connections_per_ip == 0
+    assert (
+        share_out(of_process(Settings(leader_replication_throttled_rate=3), 0, 4, "")).leader_replication_throttled_rate
+        == 1
+    )

@@ -67,7 +67,7 @@ def run_machine(args: Namespace, chosen: Settings, count: int, cores: int) -> Ex
         log.warning("more processes than cores: they will wait for each other processes=%d cores=%d", count, cores)
     refuse_cluster_directory(chosen.data_dir)
     refuse_lost_processes(chosen.data_dir, count)
-    processes = tuple(of_process(chosen, number, machine_store(chosen)) for number in range(count))
+    processes = tuple(of_process(chosen, number, count, machine_store(chosen)) for number in range(count))
     shared = bind_shared(chosen)
     try:
         for each in processes:
@@ -122,7 +122,13 @@ def process_command(args: Namespace, machine: Machine, number: int) -> Callable[
     for name, sock in machine.shared.items():
         words += ["--shared", f"{name}={sock.fileno()}"]
     started = [sys.executable, "-m", "tiered_api.cli.broker.child", str(os.getpid()), "serve", *words]
-    return lambda _: [*started, "--process", str(number)]
+    return lambda _: [*started, "--process", f"{number}/{len(machine.processes)}"]
+
+
+def parse_process(text: str) -> tuple[int, int]:
+    """Returns the number of a process and the number of all, from `process_command`."""
+    number, _, count = text.partition("/")
+    return int(number), int(count)
 
 
 def parse_shared(pairs: Sequence[str]) -> dict[str, socket.socket]:

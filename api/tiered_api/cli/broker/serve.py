@@ -40,7 +40,7 @@ from tiered_api.cli.broker.directories import (
     refuse_lost_processes,
 )
 from tiered_api.cli.broker.log_output import log_to_stderr, open_audit_log, set_log_level
-from tiered_api.cli.broker.machine import HTTP, machine_store, parse_shared, run_machine
+from tiered_api.cli.broker.machine import HTTP, machine_store, parse_process, parse_shared, run_machine
 from tiered_api.cli.broker.scram_users import add_users, read_credentials
 from tiered_api.cli.broker.sources import load_settings
 from tiered_api.cli.exits import Exit
@@ -91,7 +91,7 @@ def serve(args: Namespace) -> NoReturn:
         raise Refused(Code.INVALID_CONFIG, "--open: tiered.console.enable=false ends the console")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if args.process is not None:
-        chosen = of_process(chosen, args.process, machine_store(chosen))
+        chosen = of_process(chosen, *parse_process(args.process), machine_store(chosen))
     elif (count := count_processes(chosen, cores)) > 1:
         sys.exit(run_machine(args, chosen, count, cores))
     else:
