@@ -65,6 +65,32 @@ def test_acl_is_added_told_as_a_sentence_and_removed(secured: Site) -> None:
         page.get_by_text("There are no ACLs").wait_for()
 
 
+def test_acl_that_locks_everybody_out_is_added_only_by_force(site: Site, tmp_path: Path) -> None:
+    options = ("-c", f"authorizer.class.name={STANDARD_AUTHORIZER}", "-c", "allow.everyone.if.no.acl.found=true")
+    with start_up(tmp_path / "data", 1, *options) as up:
+        url = Site(up, site.browser).urls[0]
+        context = site.browser.new_context()
+        page = context.new_page()
+        page.set_default_timeout(60_000)
+        page.goto(f"{url}/console/access")
+        dialog = open_act(page, "Add an ACL")
+        dialog.get_by_label("Principal").fill("User:*")
+        dialog.get_by_label("Effect").select_option("DENY")
+        dialog.get_by_label("Resource").select_option("CLUSTER")
+        dialog.get_by_label("Operation").select_option("ALTER")
+        dialog.get_by_role("button", name=PREVIEW).click()
+        force = dialog.get_by_label("Do it even if nobody may change ACLs and users any more")
+        dialog.get_by_text("User:* may not alter the cluster").wait_for()
+        assert not force.count()
+        dialog.get_by_role("button", name="Add an ACL").click()
+        dialog.get_by_text("no principal may ALTER the cluster").wait_for()
+        force.check()
+        assert "--operation ALTER --force" in (dialog.locator("pre").text_content() or "")
+        dialog.get_by_role("button", name="Add an ACL").click()
+        dialog.get_by_text("The ACL is in force.").wait_for()
+        context.close()
+
+
 def test_user_is_added_and_removed_and_its_password_never_shown(secured: Site) -> None:
     with secured.page("access?tab=users") as page:
         dialog = open_act(page, "Add a user")

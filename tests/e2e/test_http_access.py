@@ -137,3 +137,57 @@ async def test_quotas_are_set_checked_and_removed(three: HttpCluster) -> None:
         {"owner": {"user": "u", "ip": "127.0.0.1"}, "set": {"producer_byte_rate": 1}},
     ):
         assert (await three[1].ask("POST", path, bad)).status in (400, 422), bad
+
+
+def cluster_acl(principal: str, permission: str = "ALLOW") -> dict[str, str]:
+    """Returns an ACL for changes of the cluster, or against them."""
+    return ACL | {
+        "resource_type": "CLUSTER",
+        "resource_name": "kafka-cluster",
+        "pattern_type": "LITERAL",
+        "operation": "ALTER",
+        "principal": principal,
+        "permission": permission,
+    }
+
+
+@run_by(run, "tmp_path", numbers=ONE, authorizer_class_name=STANDARD_AUTHORIZER)
+async def test_acls_that_lock_everybody_out_need_force(three: HttpCluster) -> None:
+    site, acls = three[1], f"{three.url}/acls"
+    await grant(site, ("CLUSTER", "kafka-cluster", "ALTER"), ("CLUSTER", "kafka-cluster", "DESCRIBE"))
+    chosen = urlencode(ANYTHING | {"resource_type": "CLUSTER", "operation": "ALTER"})
+    changes = (("POST", acls, cluster_acl("User:*", "DENY")), ("DELETE", f"{acls}?{chosen}", None))
+    for method, path, body in changes:
+        refused = await site.ask(method, path, body)
+        assert (refused.status, refused.json["error_code"]) == (409, 40903), refused
+        assert (
+            "no principal may ALTER the cluster" in refused.json["message"] and "force=true" in refused.json["message"]
+        )
+    assert len((await site.get(acls)).json["data"]) == 2
+    assert (await site.ask("DELETE", f"{acls}?{chosen}&force=perhaps")).status == 400
+    assert (await site.ask("POST", acls, cluster_acl("User:bob"))).status == 201
+    of_caller = f"{chosen}&principal=User%3AANONYMOUS"
+    assert len((await site.ask("DELETE", f"{acls}?{of_caller}")).json["data"]) == 1, "bob is left"
+    await grant(site, ("CLUSTER", "kafka-cluster", "ALTER"))
+    assert len((await site.ask("DELETE", f"{acls}?{chosen}&force=true")).json["data"]) == 2
+    assert (await site.ask("POST", acls, ACL)).json["error_code"] == 40301
+
+
+@run_by(
+    run, "tmp_path", numbers=ONE, authentication_method=BASIC, authorizer_class_name=STANDARD_AUTHORIZER,
+    super_users="User:admin",
+)  # fmt: skip
+async def test_last_administrator_removes_itself_only_with_force(three: HttpCluster) -> None:
+    site, path = three[1], "/tiered/v1/users"
+    for user in ("admin", "carol"):
+        await set_user(site, user, "secret")
+    login = basic("admin", "secret")
+    other = {**PASSWORD, "mechanism": "SCRAM-SHA-256"}
+    assert (await site.ask("PUT", f"{path}/admin", other, Authorization=login)).status == 204
+    refused = await site.ask("DELETE", f"{path}/admin", Authorization=login)
+    assert refused.json["error_code"] == 40903 and "no user would be left" in refused.json["message"]
+    assert (await site.ask("DELETE", f"{path}/carol", Authorization=login)).status == 204, "the caller is left"
+    assert (await site.ask("DELETE", f"{path}/admin?mechanism=SCRAM-SHA-256", Authorization=login)).status == 204
+    assert (await site.ask("DELETE", f"{path}/admin", Authorization=login)).status == 409
+    assert (await site.ask("DELETE", f"{path}/admin?force=true", Authorization=login)).status == 204
+    assert (await ask_as(site, login)).status == 401

@@ -21,4 +21,5 @@ May import: words
   acls        access control lists: their values, and filters over them
   authorizer  the operations that the ACLs of a cluster allow to a caller
   administrators  the principals that may change ACLs and users
+  lockout     the refusal of a change after which nobody may change ACLs and users
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,6 @@ from tiered_api.cli.encryption import open_net
 from tiered_api.cli.login import find_login
 from tiered_api.cli.main import main
 from tiered_api.cli.security.acls import read_filters, read_new_acls
-from tiered_api.cli.security.lockout import ClusterRights, check_rules, check_users
 from tiered_api.cli.security.login_mechanisms import read_mechanisms
 from tiered_api.cli.security.passwords import read_password
 from tiered_api.kafka.client.login import TokenLogin, UserLogin
@@ -74,50 +73,6 @@ def test_command_that_cannot_work_is_refused_before_any_request(
 ) -> None:
     assert main([*words.split(), "--brokers", "127.0.0.1:1"]) == 2
     assert why in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("rights", "after", "is_refused"),
-    [
-        (ClusterRights(frozenset({BOB})), frozenset(), True),
-        (ClusterRights(frozenset({BOB})), frozenset({BOB, DENY}), True),
-        (ClusterRights(frozenset({BOB}), frozenset({"User:root"})), frozenset(), False),
-        (ClusterRights(frozenset({BOB}), is_open=True), frozenset(), False),
-        (ClusterRights(frozenset(), is_open=True), frozenset({DENY}), True),
-        (ClusterRights(frozenset({DENY})), frozenset(), False),
-    ],
-)
-def test_rules_that_lock_out_the_last_administrator_are_refused(
-    rights: ClusterRights, after: frozenset[Acl], is_refused: bool
-) -> None:
-    _check(lambda: check_rules(rights, after), is_refused)
-
-
-@pytest.mark.parametrize(
-    ("rights", "gone", "left", "is_refused"),
-    [
-        (ClusterRights(frozenset({BOB})), ["bob"], ["alice"], True),
-        (ClusterRights(frozenset({BOB})), ["alice"], ["bob"], False),
-        (ClusterRights(frozenset({BOB}), frozenset({"User:root"})), ["bob"], [], False),
-        (ClusterRights(frozenset({BOB}), frozenset({"User:root"})), ["bob", "root"], ["alice"], True),
-        (ClusterRights(None), ["bob"], ["alice"], False),
-        (ClusterRights(None), ["bob"], [], True),
-        (ClusterRights(frozenset(), is_open=True), ["bob"], [], True),
-        (ClusterRights(frozenset({BOB})), [], [], False),
-    ],
-)
-def test_removal_of_the_last_administrator_is_refused(
-    rights: ClusterRights, gone: list[str], left: list[str], is_refused: bool
-) -> None:
-    _check(lambda: check_users(rights, gone, left), is_refused)
-
-
-def _check(check: Callable[[], None], is_refused: bool) -> None:
-    if not is_refused:
-        check()
-        return
-    with pytest.raises(Refused, match="--force does it"):
-        check()
 
 
 def test_password_comes_from_a_file_or_from_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

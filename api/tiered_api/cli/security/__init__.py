@@ -9,5 +9,5 @@ May import: as cli
 ~ audit      events of the audit log
 ~ passwords  a password from a file, from standard input, or typed
 ~ login_mechanisms  the refusal of a password that no login of the brokers takes
-~ lockout    the refusal of a change after which nobody may administrate the cluster
+~ lockout    the ACLs and settings that decide who may administrate the cluster
 """

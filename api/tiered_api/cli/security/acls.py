@@ -20,11 +20,12 @@ from tiered.security.acls import (
     ResourceType,
     find_acl_fault,
 )
+from tiered.security.lockout import ClusterRights, check_rules
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_rows
 from tiered_api.cli.reach import open_client
 from tiered_api.cli.security.acl_requests import AclOutcome, choose_acls, create_acls, delete_acls, fetch_acls
-from tiered_api.cli.security.lockout import ClusterRights, check_rules, fetch_rights
+from tiered_api.cli.security.lockout import FORCE, fetch_rights
 from tiered_api.cli.status import OK, format_status
 
 COLUMNS = ("principal", "host", "permission", "operation", "resource_type", "resource_name", "pattern")
@@ -116,7 +117,7 @@ async def _add(args: Namespace, acls: list[Acl]) -> list[tuple[Acl, str]]:
     async with open_client(args) as client:
         if not args.force:
             rights = await fetch_rights(client)
-            check_rules(rights, _in_force(rights) | frozenset(acls))
+            check_rules(rights, _in_force(rights) | frozenset(acls), FORCE)
         return await _carry_out(acls, args, partial(create_acls, client))
 
 
@@ -128,7 +129,7 @@ async def _remove(args: Namespace, filters: list[AclFilter]) -> list[tuple[Acl, 
         if not chosen:
             raise Refused(Code.RESOURCE_NOT_FOUND, "no rule fits the options")
         if not args.force:
-            check_rules(rights, known - frozenset(chosen))
+            check_rules(rights, known - frozenset(chosen), FORCE)
         return await _carry_out(chosen, args, partial(delete_acls, client))
 
 

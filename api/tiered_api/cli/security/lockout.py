@@ -1,39 +1,20 @@
-"""The refusal of a change after which nobody could administrate the cluster any more.
+"""The ACLs and the settings of a cluster that decide who may administrate it.
 
-The ACLs are those of the cluster, and the settings those of one broker. A broker that does not show `super.users`
-counts as one without.
+The settings are those of one broker. A broker that does not show `super.users` counts as one without.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import NamedTuple
-
 from tiered.errors import Code, Refused
-from tiered.security.acls import ANY_USER, Acl
-from tiered.security.administrators import find_administrators, parse_super_users
-from tiered.security.principal import USER, Principal
+from tiered.security.administrators import parse_super_users
+from tiered.security.lockout import SUPER_USERS, ClusterRights
 from tiered_api.cli.configs import BROKER, describe_configs
 from tiered_api.cli.security.acl_requests import fetch_acls
 from tiered_api.kafka.client.client import KafkaClient, only_result
 
-SUPER_USERS, IS_OPEN = "super.users", "allow.everyone.if.no.acl.found"
+IS_OPEN = "allow.everyone.if.no.acl.found"
 FORCE = "--force"
-
-
-class ClusterRights(NamedTuple):
-    """All that decides who may administrate a cluster. Without `acls` everybody may."""
-
-    acls: frozenset[Acl] | None
-    super_users: frozenset[str] = frozenset()
-    is_open: bool = False
-    has_shown_settings: bool = True
-
-    def administrators(self, acls: Collection[Acl] | None) -> frozenset[str]:
-        """Returns the administrators under these ACLs."""
-        if acls is None:
-            return frozenset((ANY_USER,))
-        return find_administrators(acls, self.super_users, is_open=self.is_open)
+"""The option of commands that may lock out the last administrator."""
 
 
 async def fetch_rights(client: KafkaClient) -> ClusterRights:
@@ -54,25 +35,3 @@ async def fetch_rights(client: KafkaClient) -> ClusterRights:
         values.get(IS_OPEN) == "true",
         values.get(SUPER_USERS) is not None,
     )
-
-
-def check_rules(rights: ClusterRights, acls: Collection[Acl]) -> None:
-    """Raises `Refused` if no principal may change the ACLs under other ones, and somebody may now."""
-    if rights.administrators(rights.acls) and not rights.administrators(acls):
-        raise _refuse(rights, "after this change no principal may ALTER the cluster, so nobody can change its rules")
-
-
-def check_users(rights: ClusterRights, users: Iterable[str], left: Iterable[str]) -> None:
-    """Raises `Refused` if all administrators are among the users who go, and none among those that are left."""
-    administrators = rights.administrators(rights.acls)
-    gone = {str(Principal(USER, user)) for user in users}
-    stay = administrators - gone
-    if ANY_USER in stay:
-        stay = (stay - {ANY_USER}) | {str(Principal(USER, user)) for user in left}
-    if administrators and gone and not stay:
-        raise _refuse(rights, "no user would be left that may ALTER the cluster")
-
-
-def _refuse(rights: ClusterRights, why: str) -> Refused:
-    unseen = "" if rights.has_shown_settings else f"; the broker does not show {SUPER_USERS}, which may name others"
-    return Refused(Code.POLICY_VIOLATION, f"{why}{unseen}. {FORCE} does it")

@@ -14,13 +14,14 @@ from tiered.errors import Code, Refused
 from tiered.quotas.entity import USER as QUOTA_USER
 from tiered.quotas.entity import entity_text
 from tiered.security.acls import Acl
+from tiered.security.lockout import check_users
 from tiered.security.principal import USER, Principal
 from tiered.security.scram import BY_NUMBER, MECHANISMS, make_salt, salt_password
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_error, print_rows
 from tiered_api.cli.reach import open_client
 from tiered_api.cli.security.acl_requests import delete_acls
-from tiered_api.cli.security.lockout import check_users, fetch_rights
+from tiered_api.cli.security.lockout import FORCE, fetch_rights
 from tiered_api.cli.security.login_mechanisms import check_mechanism
 from tiered_api.cli.security.passwords import read_password
 from tiered_api.cli.security.quotas import Quotas, fetch_quotas, remove_all_quotas
@@ -126,7 +127,7 @@ async def _remove(args: Namespace) -> list[Row]:
             raise Refused(Code.RESOURCE_NOT_FOUND, f"no user {', '.join(missing)}{of}")
         if not args.force:
             gone = [user for user, mechanisms in wanted.items() if len(mechanisms) == len(known[user])]
-            check_users(await fetch_rights(client), gone, known.keys() - set(gone))
+            check_users(await fetch_rights(client), gone, known.keys() - set(gone), FORCE)
         gone = [user for user, mechanisms in wanted.items() if len(mechanisms) == len(known[user])]
         # Before the removal: a user that removes itself has no login after it.
         rules = {user: await _fetch_rules(client, user) for user in gone}

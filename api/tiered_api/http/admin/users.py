@@ -9,6 +9,7 @@ from aiohttp import web
 
 from tiered.errors import Code
 from tiered.security.scram import BY_NUMBER, ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS, make_salt, salt_password
+from tiered_api.http.admin.lockout import check_users_removal
 from tiered_api.http.admin.requests import check_code, send_as_caller
 from tiered_api.http.exchange.context import INLINE_BYTES
 from tiered_api.http.exchange.errors import BAD_REQUEST, HttpError
@@ -77,7 +78,8 @@ async def set_user_password(request: HttpRequest) -> web.StreamResponse:
 
 
 async def delete_user(request: HttpRequest) -> web.StreamResponse:
-    """Removes a user, or the password of one mechanism. ACLs and quotas of the user stay."""
+    """Removes a user, or the password of one mechanism. ACLs and quotas of the user stay. 409 if the caller is
+    the last user who may change users, unless forced."""
     user, only = request.args["user"], request.query_parameters().get("mechanism")
     if only is not None and only not in MECHANISMS:
         raise HttpError(400, f"mechanism={only[:40]!r} is none of {', '.join(MECHANISMS)}")
@@ -85,6 +87,8 @@ async def delete_user(request: HttpRequest) -> web.StreamResponse:
     gone = [each for each in found if only in (None, each)]
     if not gone:
         raise HttpError(404, f"user {user[:249]!r} not found")
+    if gone == found:
+        check_users_removal(request, [user])
     deletions = [ScramCredentialDeletion(user, MECHANISMS[each].number) for each in gone]
     await _alter(request, AlterUserScramCredentialsRequest(deletions, []))
     return no_content()

@@ -189,6 +189,7 @@ TRANSACTIONS = (
     ),
 )
 
+FORCE = (Query("force", "boolean", "true: do it even if nobody may change ACLs and users any more"),)
 ACCESS = (
     _get("/tiered/v1/users", list_users, "Users"),
     _send("PUT", "/tiered/v1/users/{user}", set_user_password, "UserPassword", status=204),
@@ -197,7 +198,7 @@ ACCESS = (
         "/tiered/v1/users/{user}",
         delete_user,
         status=204,
-        query=(Query("mechanism", "string", "Only the password of this mechanism"),),
+        query=(Query("mechanism", "string", "Only the password of this mechanism"), *FORCE),
     ),
     _get("/tiered/v1/quotas", list_quotas, "Quotas"),
     _send("POST", "/tiered/v1/quotas", alter_quotas, "QuotaChange", status=204),
@@ -272,8 +273,8 @@ V3_CLUSTER = (
     _get("/v3/clusters", clusters.list_clusters, "List"),
     _get(CLUSTER, clusters.get_cluster, "Object"),
     _get(f"{CLUSTER}/acls", acls.list_acls, "List", ACL_FILTER),
-    _send("POST", f"{CLUSTER}/acls", acls.create_acl, "Acl", "Object", 201),
-    Route("DELETE", f"{CLUSTER}/acls", acls.delete_acls, query=ACL_FILTER, response_schema="List"),
+    Route("POST", f"{CLUSTER}/acls", acls.create_acl, 201, FORCE, JSON, "Acl", response_schema="Object"),
+    Route("DELETE", f"{CLUSTER}/acls", acls.delete_acls, query=(*ACL_FILTER, *FORCE), response_schema="List"),
     _get(f"{CLUSTER}/brokers", clusters.list_brokers, "List"),
     _get(f"{CLUSTER}/brokers/{{broker}}", clusters.get_broker, "Object"),
     _get(f"{CLUSTER}/brokers/{{broker}}/partition-replicas", clusters.list_broker_replicas, "List"),

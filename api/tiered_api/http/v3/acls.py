@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from tiered.security.acls import Acl, Operation, PatternType, Permission, ResourceType
+from tiered.security.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType, find_acl_fault
+from tiered_api.http.admin.lockout import check_acls_change
 from tiered_api.http.admin.requests import check_code, send_as_caller
 from tiered_api.http.exchange.errors import BAD_REQUEST, HttpError
 from tiered_api.http.exchange.fields import check_fields
@@ -50,13 +51,13 @@ def _word(kind: type[E], text: Any, name: str) -> E:
     return kind[text.upper()]
 
 
-def _parse_filter(request: HttpRequest) -> DeleteAclsFilter:
+def _parse_filter(request: HttpRequest) -> AclFilter:
     """Returns the filter of a query. A field that is missing stands for all."""
     given = request.query_parameters()
-    return DeleteAclsFilter(
+    return AclFilter(
         _word(ResourceType, given.get("resource_type", "ANY"), "resource_type"),
-        given.get("resource_name"),
         _word(PatternType, given.get("pattern_type", "ANY"), "pattern_type"),
+        given.get("resource_name"),
         given.get("principal"),
         given.get("host"),
         _word(Operation, given.get("operation", "ANY"), "operation"),
@@ -75,8 +76,8 @@ async def list_acls(request: HttpRequest) -> web.StreamResponse:
     if request.context.broker.authorization.authorizer is None:
         return await _list(request, ())
     message = DescribeAclsRequest(
-        wanted.resource_type_filter, wanted.resource_name_filter, wanted.pattern_type_filter, wanted.principal_filter,
-        wanted.host_filter, wanted.operation, wanted.permission_type,
+        wanted.resource_type, wanted.resource_name, wanted.pattern_type, wanted.principal, wanted.host,
+        wanted.operation, wanted.permission,
     )  # fmt: skip
     reply = await send_as_caller(request, message, DescribeAclsResponse, DESCRIBE)
     check_code(reply.error_code, "ACLs are not shown", reply.error_message)
@@ -100,21 +101,26 @@ def _to_acl(kind: int, pattern: int, name: str, principal: str, host: str, opera
 
 
 async def create_acl(request: HttpRequest) -> web.StreamResponse:
-    """Adds an ACL: 201."""
+    """Adds an ACL: 201; 409 if nobody could change the ACLs then, unless forced."""
     check_cluster(request)
     body = await request.read_json_object()
     check_fields(body, names(ACL), "the body")
     for name in TEXTS:
         if not isinstance(body.get(name), str):
             raise HttpError(422, f"{name} has to be a string")
-    creation = AclCreation(
+    acl = Acl(
         _word(ResourceType, body.get("resource_type"), "resource_type"),
-        body["resource_name"],
         _word(PatternType, body.get("pattern_type"), "pattern_type"),
+        body["resource_name"],
         body["principal"],
         body["host"],
         _word(Operation, body.get("operation"), "operation"),
         _word(Permission, body.get("permission"), "permission"),
+    )
+    if find_acl_fault(acl) is None:  # else the broker says what is wrong
+        check_acls_change(request, added=(acl,))
+    creation = AclCreation(
+        acl.resource_type, acl.resource_name, acl.pattern_type, acl.principal, acl.host, acl.operation, acl.permission
     )
     [result] = (await send_as_caller(request, CreateAclsRequest([creation]), CreateAclsResponse, CREATE)).results
     check_code(result.error_code, "the ACL is not added", result.error_message)
@@ -122,12 +128,20 @@ async def create_acl(request: HttpRequest) -> web.StreamResponse:
 
 
 async def delete_acls(request: HttpRequest) -> web.StreamResponse:
-    """Removes the ACLs that a filter chooses, and returns them. The filter names its four kinds, if only as ANY."""
+    """Removes the ACLs that a filter chooses, and returns them. The filter names its four kinds, if only as ANY. 409 if
+    nobody could change the ACLs then, unless forced."""
     check_cluster(request)
     missing = [name for name in CHOSEN if name not in request.query_parameters()]
     if missing:
         raise HttpError(BAD_REQUEST, f"the filter needs {', '.join(missing)}; ANY stands for all")
-    message = DeleteAclsRequest([_parse_filter(request)])
+    wanted = _parse_filter(request)
+    if wanted.find_fault() is None:
+        check_acls_change(request, removed=[each for each in request.context.broker.image.acls if wanted.matches(each)])
+    chosen = DeleteAclsFilter(
+        wanted.resource_type, wanted.resource_name, wanted.pattern_type, wanted.principal, wanted.host,
+        wanted.operation, wanted.permission,
+    )  # fmt: skip
+    message = DeleteAclsRequest([chosen])
     [result] = (await send_as_caller(request, message, DeleteAclsResponse, DELETE)).filter_results
     check_code(result.error_code, "the ACLs are not removed", result.error_message)
     return await _list(

@@ -12,14 +12,15 @@ const OPERATIONS = {
   TRANSACTIONAL_ID: ["WRITE", "DESCRIBE", "TWO_PHASE_COMMIT", "ALL"],
 };
 const OPTIONS = { TOPIC: "--topic", GROUP: "--group", TRANSACTIONAL_ID: "--transactional-id", DELEGATION_TOKEN: "--delegation-token", USER: "--user-principal" };
+const LOCK_OUT = "Do it even if nobody may change ACLs and users any more";
 const MECHANISMS = [["SCRAM-SHA-512", "SCRAM-SHA-512"], ["SCRAM-SHA-256", "SCRAM-SHA-256"]];
 const words = (text) => text.toLowerCase().replaceAll("_", " ");
 
-function aclCommand(verb, acl) {
+function aclCommand(verb, acl, force) {
   const resource = acl.resource_type === "CLUSTER" ? ["--cluster"] : [OPTIONS[acl.resource_type], acl.resource_name];
   const pattern = acl.pattern_type === "PREFIXED" || verb === "remove" ? ["--resource-pattern-type", acl.pattern_type.toLowerCase()] : [];
   const host = acl.host === "*" && verb === "add" ? [] : ["--host", acl.host];
-  return tiered("acl", verb, ...resource, ...pattern, acl.permission === "ALLOW" ? "--allow-principal" : "--deny-principal", acl.principal, ...host, "--operation", acl.operation);
+  return tiered("acl", verb, ...resource, ...pattern, acl.permission === "ALLOW" ? "--allow-principal" : "--deny-principal", acl.principal, ...host, "--operation", acl.operation, force ? "--force" : "");
 }
 
 const sentence = (acl) => `${acl.principal} ${acl.permission === "ALLOW" ? "may" : "may not"} ${words(acl.operation)} ${acl.resource_type === "CLUSTER" ? "the cluster" : `${acl.pattern_type === "PREFIXED" ? `each ${words(acl.resource_type)} whose name begins with` : `the ${words(acl.resource_type)}`} ${acl.resource_name}`}, from ${acl.host === "*" ? "any address" : acl.host}.`;
@@ -35,7 +36,7 @@ function AddAcl({ path }) {
     ...kinds.map((kind) => ({ name: "operation", label: "Operation", options: OPERATIONS[kind].map((each) => [each, words(each)]), shown: (values) => values.resource_type === kind })),
     { name: "host", label: "Address of the client (* for all)", value: "*", required: true },
   ];
-  const acl = (values) => ({
+  const acl = ({ force, ...values }) => ({
     ...values,
     resource_name: values.resource_type === "CLUSTER" ? "kafka-cluster" : values.resource_name,
     pattern_type: values.resource_type === "CLUSTER" ? "LITERAL" : values.pattern_type,
@@ -43,20 +44,20 @@ function AddAcl({ path }) {
   });
   const plan = async (values) => ({ facts: [sentence(acl(values))] });
   const perform = async (values) => {
-    await request(path, { method: "POST", body: acl(values) });
+    await request(values.force ? `${path}?force=true` : path, { method: "POST", body: acl(values) });
     return "The ACL is in force.";
   };
-  return html`<${Act} label="Add an ACL" fields=${fields} plan=${plan} command=${(values) => aclCommand("add", acl(values))} perform=${perform} />`;
+  return html`<${Act} label="Add an ACL" fields=${fields} plan=${plan} command=${(values) => aclCommand("add", acl(values), values.force)} perform=${perform} force=${LOCK_OUT} />`;
 }
 
 function RemoveAcl({ path, acl }) {
   const chosen = Object.fromEntries(["resource_type", "resource_name", "pattern_type", "principal", "host", "operation", "permission"].map((name) => [name, acl[name]]));
   const plan = async () => ({ facts: [`This is no longer so: ${sentence(acl)}`, acl.permission === "ALLOW" ? "Requests that need it are refused at once." : "Requests that it refused may be served at once."] });
-  const perform = async () => {
-    const gone = await request(`${path}?${new URLSearchParams(chosen)}`, { method: "DELETE" });
+  const perform = async (values) => {
+    const gone = await request(`${path}?${new URLSearchParams(values.force ? { ...chosen, force: "true" } : chosen)}`, { method: "DELETE" });
     return `${plural(gone.data.length, "ACL")} removed.`;
   };
-  return html`<${Act} label="Remove" title="Remove an ACL" plan=${plan} confirm=${acl.principal} command=${() => aclCommand("remove", acl)} perform=${perform} />`;
+  return html`<${Act} label="Remove" title="Remove an ACL" plan=${plan} confirm=${acl.principal} command=${(values) => aclCommand("remove", acl, values.force)} perform=${perform} force=${LOCK_OUT} />`;
 }
 
 function Acls({ cluster }) {
@@ -107,11 +108,11 @@ function SetPassword({ user }) {
 
 function RemoveUser({ user }) {
   const plan = async () => ({ facts: [`${user} cannot log in any more. Connections that are open end at their next login.`, "The ACLs and quotas that name the user stay."] });
-  const perform = async () => {
-    await request(`/tiered/v1/users/${encodeURIComponent(user)}`, { method: "DELETE" });
+  const perform = async (values) => {
+    await request(`/tiered/v1/users/${encodeURIComponent(user)}${values.force ? "?force=true" : ""}`, { method: "DELETE" });
     return `User ${user} is removed.`;
   };
-  return html`<${Act} label="Remove" title=${`Remove the user ${user}`} plan=${plan} confirm=${user} command=${() => tiered("user", "remove", user)} perform=${perform} />`;
+  return html`<${Act} label="Remove" title=${`Remove the user ${user}`} plan=${plan} confirm=${user} command=${(values) => tiered("user", "remove", user, values.force ? "--force" : "")} perform=${perform} force=${LOCK_OUT} />`;
 }
 
 function Users() {

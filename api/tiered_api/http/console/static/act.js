@@ -29,8 +29,9 @@ function Field({ field, values, change }) {
 // command: (values, plan) => the same act as a command
 // confirm: the name that has to be typed, for what deletes or moves data
 // perform: async (values, plan) => the sentence that tells what was done
+// force:   words of a box that does what the broker refused with 409, as `values.force`
 // after:   is called when the dialogue of a done act is closed
-export function Act({ label, title = label, fields = [], plan, command, confirm, perform, after, disabled }) {
+export function Act({ label, title = label, fields = [], plan, command, confirm, perform, force, after, disabled }) {
   const box = useRef(null);
   const start = () => Object.fromEntries(fields.map((each) => [each.name, each.value ?? (each.options ? each.options[0]?.[0] ?? "" : each.type === "checkbox" ? false : "")]));
   const [state, setState] = useState({ values: {}, found: null, typed: "", error: null, busy: false, done: null });
@@ -81,6 +82,7 @@ export function Act({ label, title = label, fields = [], plan, command, confirm,
           ${confirm && !found.blocked && html`<label>Type <code>${confirm}</code> to confirm
             <input value=${typed} onInput=${(event) => put({ typed: event.target.value })} autocomplete="off" aria-label="name to confirm" /></label>`}`}
         <${ErrorBox} error=${error} />
+        ${force && !done && (values.force || error?.status === 409) && html`<label class="check"><input type="checkbox" checked=${!!values.force} onChange=${(event) => put({ values: { ...values, force: event.target.checked } })} /> ${force}</label>`}
         ${done && html`<p role="status">${done}</p>`}
         <div class="buttons">
           ${!done && (found
