@@ -228,7 +228,7 @@ def test_each_broker_has_a_row_with_its_leaders_and_replicas() -> None:
     known = seen((1, [1, 2], [1, 2]), (2, [2, 4], [2]), (-1, [4], []))
     shown = broker_rows(known, {1: {("t", 0): 0}, 2: {("t", 0): 7, ("t", 1): 5}})
     assert shown[0] == {
-        "id": 1, "address": "h:9091", "rack": None, "state": LIVE, "controller": True,
+        "id": 1, "address": "h:9091", "rack": None, "machine": 1, "state": LIVE, "controller": True,
         "leaders": 1, "replicas": 1, "in_sync": 1, "lag": 0,
     }  # fmt: skip
     assert [(row["id"], row["leaders"], row["replicas"], row["in_sync"], row["lag"]) for row in shown[1:]] == [

@@ -74,6 +74,7 @@ def broker_rows(seen: ClusterView, lags: Lags) -> list[Row]:
             "id": broker.node_id,
             "address": broker.address,
             "rack": broker.rack,
+            "machine": broker.machine,
             "state": broker.state,
             "controller": broker.node_id == seen.controller,
             "leaders": leaders[broker.node_id],

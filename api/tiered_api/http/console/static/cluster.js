@@ -19,6 +19,7 @@ const COLUMNS = [
   ["state", "State", (each) => html`<span class=${`state ${each.state}`}>${each.state}</span>`],
   ["address", "Address", (each) => html`<code>${each.address ?? "–"}</code>`],
   ["rack", "Rack", (each) => each.rack ?? "–"],
+  ["machine", "Machine"],
   ["leaders", "Leads", (each) => number(each.leaders), true],
   ["replicas", "Replicas", (each) => number(each.replicas), true],
   ["in", "In", (each) => rate(each.in), true],
@@ -26,6 +27,10 @@ const COLUMNS = [
   ["free", "Disk free", (each) => bytes(each.figures[FREE]), true],
   ["lag", "Waits for the bucket", (each) => waits(each), true],
 ];
+
+// A machine is told apart from its broker only where one runs several processes.
+const columnsOf = (brokers) =>
+  COLUMNS.filter(([name]) => name !== "machine" || brokers.some((each) => each.machine !== each.node_id));
 
 const rate = (value) => (value === undefined ? "–" : `${bytes(value)}/s`);
 
@@ -119,7 +124,7 @@ export function ClusterPage() {
       ${hasFigures && html`<h2>Records</h2>
         <${Curve} format=${rate} lines=${[["in", points.map(([ms, value]) => [ms, value])], ["out", points.map(([ms, , value]) => [ms, value])]]} />`}
       <h2>Brokers</h2>
-      <${Table} name="Brokers" rows=${brokers} columns=${COLUMNS} />
+      <${Table} name="Brokers" rows=${brokers} columns=${columnsOf(brokers)} />
       <${Partitions} rows=${found.partitions} />
       ${hasFigures && html`<${Bucket} brokers=${brokers} />`}`}`;
 }
