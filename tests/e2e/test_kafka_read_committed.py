@@ -62,7 +62,7 @@ def committed_values(part: PartitionData) -> list[bytes | None]:
     data = part.records or b""
     assert part.aborted_transactions is not None
     aborted = AbortedTransactions((each.producer_id, each.first_offset) for each in part.aborted_transactions)
-    kept = [each for each in aborted.drop_from(walk(data).batches) if not each.attributes & CONTROL]
+    kept = [each for each in walk(data).batches if not aborted.has_batch(each) and not each.attributes & CONTROL]
     return [record.value for each in kept for record in decode_records(data, each.position)]
 
 

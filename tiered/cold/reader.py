@@ -53,8 +53,6 @@ SCAN_BYTES = 8 * MIB
 LOOKUPS_MAX = 8
 """Limit on the look-ups by time at once: each holds a chunk in memory."""
 LOOKUPS_WAITING_MAX = 2_000
-SMALL_SECTIONS_BYTES = 512 << 10
-"""Limit on sections that are read together: a clean needs the keys and others of one object, with one get."""
 GET_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 

@@ -170,12 +170,6 @@ class GroupShard:
         if parked is not None and parked.member.is_new and not parked.member.knows_id:
             self.state.deadlines.set((MEMBER, parked.group, parked.member.member_id), 0)
 
-    def cancel_all_requests(self) -> tuple[int, ...]:
-        """Drops all parked requests and returns their tokens. The shard is given up, and the caller refuses them."""
-        tokens = tuple(self.state.parked_requests)
-        self.state.parked_requests.clear()
-        return tokens
-
     def find_violations(self) -> tuple[str, ...]:
         """Returns a sentence for each broken rule of the shard's state."""
         return tuple(find_violations(self.state))

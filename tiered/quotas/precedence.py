@@ -47,11 +47,6 @@ class QuotaTable:
         """True if any user or client id has a quota."""
         return bool(self._by_key)
 
-    @property
-    def has_ip_quotas(self) -> bool:
-        """True if any address has a quota."""
-        return bool(self._by_ip) or self._default_ip is not None
-
     def find_limit(self, key: str, user: str, client_id: str) -> Limit | None:
         """Returns the limit of a user with a client id, or None if there is none."""
         quotas = self._by_key.get(key)

@@ -6,10 +6,10 @@ next control batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Protocol
 
-from tiered.records.model import CONTROL, TRANSACTIONAL, WalkedBatch
+from tiered.records.model import CONTROL, TRANSACTIONAL
 
 AbortedTransaction = tuple[int, int]
 """One aborted transaction: (producer id, first offset)."""
@@ -53,7 +53,3 @@ class AbortedTransactions:
             self._producer_ids.discard(batch.producer_id)
             return False
         return bool(batch.attributes & TRANSACTIONAL) and batch.producer_id in self._producer_ids
-
-    def drop_from(self, batches: Sequence[WalkedBatch]) -> list[WalkedBatch]:
-        """Returns the batches without those of aborted transactions."""
-        return [batch for batch in batches if not self.has_batch(batch)]

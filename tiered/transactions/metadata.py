@@ -44,32 +44,6 @@ class TransactionState(IntEnum):
 
 _LABELS = {state: "".join(map(str.capitalize, state.name.split("_"))) for state in TransactionState}
 
-PREVIOUS_STATES: dict[TransactionState, frozenset[TransactionState]] = {
-    TransactionState.EMPTY: frozenset(
-        (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
-    ),
-    TransactionState.ONGOING: frozenset(
-        (
-            TransactionState.EMPTY,
-            TransactionState.ONGOING,
-            TransactionState.COMPLETE_COMMIT,
-            TransactionState.COMPLETE_ABORT,
-        )
-    ),
-    TransactionState.PREPARE_COMMIT: frozenset((TransactionState.ONGOING,)),
-    TransactionState.PREPARE_ABORT: frozenset(
-        (
-            TransactionState.EMPTY,
-            TransactionState.ONGOING,
-            TransactionState.COMPLETE_COMMIT,
-            TransactionState.COMPLETE_ABORT,
-        )
-    ),
-    TransactionState.COMPLETE_COMMIT: frozenset((TransactionState.PREPARE_COMMIT,)),
-    TransactionState.COMPLETE_ABORT: frozenset((TransactionState.PREPARE_ABORT,)),
-}
-"""The states from which each state may be reached. An abort without any partition is a transaction of version 2."""
-
 
 class TransactionMetadata(NamedTuple):
     """One transactional id. Times are wall time in milliseconds.

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-ACTIONS = ("txn", "domainMetadata", "add", "remove", "metaData", "protocol")
 ROWS = 10_000
 """Actions that are decoded to Python at once."""
 MAPS = ("partitionValues", "tags", "configuration", "options")

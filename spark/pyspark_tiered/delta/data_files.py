@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 Json = Mapping[str, Any]
 
-OLD_CALENDAR_MARKS = frozenset([b"org.apache.spark.legacyINT96", b"org.apache.spark.legacyDateTime"])
 OLD_CALENDAR_US = -2_208_988_800_000_000
 """The year 1900. Times before it have another meaning in a file that Spark wrote in its old calendar."""
 

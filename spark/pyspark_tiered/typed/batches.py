@@ -207,18 +207,3 @@ def _join_key(key: bytes | None, value: Value, changes: Sequence[FieldRule]) -> 
     if KEY in value:
         raise Unfit(f"the name {KEY!a} stands for the key")
     return {**parsed, **value}
-
-
-def sort_singly(values: Sequence[bytes | None], schema: StructOf) -> list[Value | Unfit]:
-    """Returns, for each value, its columns as Python values, or why it does not fit. The schema does not grow."""
-    found: list[Value | Unfit] = []
-    for data in values:
-        try:
-            value = {} if data is None else parse(data)
-            if evolve(schema, value) is not schema:
-                raise Unfit("the schema does not take it")
-        except Unfit as why:
-            found.append(why)
-        else:
-            found.append(convert(schema, value))
-    return found

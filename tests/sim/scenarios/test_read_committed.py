@@ -45,8 +45,9 @@ def values_of(found: ReadResult, offset: int) -> tuple[list[bytes | None], int]:
         found.data.file.pread(found.data.start, found.data.length) if isinstance(found.data, FileSlice) else found.data
     )
     batches = walk(data).batches
-    kept = AbortedTransactions(found.aborted_txns).drop_from(batches)
-    records = [each for one in kept if not one.attributes & CONTROL for each in decode_records(data, one.position)]
+    aborted = AbortedTransactions(found.aborted_txns)
+    kept = [one for one in batches if not aborted.has_batch(one) and not one.attributes & CONTROL]
+    records = [each for one in kept for each in decode_records(data, one.position)]
     return [each.value for each in records if each.offset >= offset], batches[-1].last_offset + 1
 
 

@@ -129,7 +129,6 @@ class Rig:
 
     def reload(self, *, through_image: bool = False) -> None:
         """Moves the coordinator: a new shard loads the log. Parked callers get no reply from it."""
-        self.shard.cancel_all_requests()
         self.shard = self._fresh(self.snapshot()) if through_image else self._fresh()
         self.check()
 

@@ -61,13 +61,6 @@ def test_cancel_of_an_unknown_caller_changes_nothing(rig: Rig) -> None:
     rig.check()
 
 
-def test_closed_shard_names_all_parked_callers(rig: Rig) -> None:
-    ids, _ = rig.stable(2)
-    tokens = {rig.join(ids[0]), rig.join(rig.new_id())}
-    assert set(rig.shard.cancel_all_requests()) == tokens
-    assert rig.shard.cancel_all_requests() == ()
-
-
 def test_deadlines_are_due_at_their_time(rig: Rig) -> None:
     rig.stable()
     due = rig.shard.next_due_ms

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.unit.kafka.values import OURS, TABLES, Drawn, versions
 from tiered.ids import encode_uuid
-from tiered_api.kafka.protocol import decoder, encoder, primitives
+from tiered_api.kafka.protocol import primitives
 from tiered_api.kafka.protocol.codec import Malformed, decode, decode_in_pieces, encode, encode_in_pieces, has_pieces
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersionsResponse
 from tiered_api.kafka.protocol.messages.create_partitions import CreatePartitionsRequest
@@ -269,11 +269,6 @@ def test_varints_decode_to_what_was_encoded(value: int, behind: bytes) -> None:
 def test_ids_have_kafkas_text_form(raw: bytes) -> None:
     assert primitives.id_text(raw) == encode_uuid(UUID(bytes=raw))
     assert primitives.id_raw(primitives.id_text(raw)) == raw
-
-
-def test_source_of_compiled_codecs_is_available() -> None:
-    assert "m1.group_id = str(data[at:stop]" in decoder.decoder_source(HeartbeatRequest, 4)
-    assert "m.generation_id" in encoder.encoder_source(HeartbeatRequest, 4)
 
 
 def run_steps(steps: Generator[None, None, T]) -> tuple[T, int]:

@@ -50,12 +50,12 @@ def test_address_has_its_own_bound_or_the_default(host: str, bound: float) -> No
             ((IP, "0:0::1"),): {CONNECTION_CREATION_RATE: 9.0},
         }
     )
-    assert (table.find_ip_bound(host), table.has_ip_quotas, table.has_client_quotas) == (bound, True, False)
+    assert (table.find_ip_bound(host), table.has_client_quotas) == (bound, False)
 
 
 def test_cluster_without_quotas_says_so() -> None:
     table = QuotaTable({})
-    assert (table.has_ip_quotas, table.has_client_quotas, table.find_ip_bound("h")) == (False, False, None)
+    assert (table.has_client_quotas, table.find_ip_bound("h")) == (False, None)
 
 
 def test_default_holds_for_users_without_a_quota() -> None:

@@ -11,7 +11,8 @@ ONE, TWO = 11, 12
 
 
 def kept_offsets(batches: list[WalkedBatch], aborted: list[tuple[int, int]]) -> list[int]:
-    kept = AbortedTransactions(aborted).drop_from(batches)
+    found = AbortedTransactions(aborted)
+    kept = [batch for batch in batches if not found.has_batch(batch)]
     return [offset for batch in kept for offset in range(batch.base_offset, batch.last_offset + 1)]
 
 

@@ -71,8 +71,8 @@ def take_committed(found: ReadResult, offset: int) -> tuple[list[int], int]:
     batches = walk(read_bytes(found.data)).batches
     starts = [first for _, first in found.aborted_txns]
     assert starts == sorted(starts)
-    kept = AbortedTransactions(found.aborted_txns).drop_from(batches)
-    records = [each for each in kept if not each.attributes & CONTROL]
+    aborted = AbortedTransactions(found.aborted_txns)
+    records = [each for each in batches if not aborted.has_batch(each) and not each.attributes & CONTROL]
     offsets = [number for each in records for number in range(each.base_offset, each.last_offset + 1)]
     return [number for number in offsets if number >= offset], batches[-1].last_offset + 1
 

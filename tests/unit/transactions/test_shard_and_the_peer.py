@@ -14,7 +14,7 @@ from tests.unit.transactions.rig import P0, P1, WALL_MS, ShardRig
 from tiered.records.batch import decode_header, decode_records, encode_batch
 from tiered.shard import CoordinatorRecord
 from tiered.transactions.limits import TransactionSettings
-from tiered.transactions.metadata import PREVIOUS_STATES, TransactionMetadata, TransactionState
+from tiered.transactions.metadata import TransactionMetadata, TransactionState
 from tiered.transactions.records import read_key, read_value, transaction_key, transaction_record
 from tiered.transactions.shard import TransactionShard
 
@@ -25,6 +25,18 @@ OPTIONS = {
     "transaction.state.log.num.partitions": "1",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
 }
+EMPTY, ONGOING = TransactionState.EMPTY, TransactionState.ONGOING
+PREPARE_COMMIT, PREPARE_ABORT = TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT
+COMPLETED = {TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT}
+PREVIOUS_STATES = {
+    EMPTY: {EMPTY, *COMPLETED},
+    ONGOING: {EMPTY, ONGOING, *COMPLETED},
+    PREPARE_COMMIT: {ONGOING},
+    PREPARE_ABORT: {EMPTY, ONGOING, *COMPLETED},
+    TransactionState.COMPLETE_COMMIT: {PREPARE_COMMIT},
+    TransactionState.COMPLETE_ABORT: {PREPARE_ABORT},
+}
+"""The states from which each state may be reached. An abort without any partition is a transaction of version 2."""
 
 
 def test_kafkas_decoder_reads_all_states_of_a_shard(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from decimal import Decimal
 from itertools import product
 from typing import Any
@@ -14,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_tiered.typed import batches
-from pyspark_tiered.typed.batches import sort_singly, sort_values
+from pyspark_tiered.typed.batches import sort_values
 from pyspark_tiered.typed.ddl import parse_ddl
-from pyspark_tiered.typed.evolve import Unfit
+from pyspark_tiered.typed.evolve import Unfit, Value, convert, evolve
 from pyspark_tiered.typed.fast import parse_all
+from pyspark_tiered.typed.json_text import parse
 from pyspark_tiered.typed.kinds import StructOf, describe_columns, select_columns
 from pyspark_tiered.typed.reparse import reparse
 from tests.unit.typed.values import BROKEN, OBJECTS, SCHEMA
@@ -25,6 +27,21 @@ from tests.unit.typed.values import BROKEN, OBJECTS, SCHEMA
 
 def plain(rows: pa.StructArray) -> list[Any]:
     return rows.to_pylist() if len(rows.type) else [{} for _ in range(len(rows))]
+
+
+def sort_singly(values: Sequence[bytes | None], schema: StructOf) -> list[Value | Unfit]:
+    """Returns, for each value, its columns as Python values, or why it does not fit. The schema does not grow."""
+    found: list[Value | Unfit] = []
+    for data in values:
+        try:
+            value = {} if data is None else parse(data)
+            if evolve(schema, value) is not schema:
+                raise Unfit("the schema does not take it")
+        except Unfit as why:
+            found.append(why)
+        else:
+            found.append(convert(schema, value))
+    return found
 
 
 @given(st.lists(st.one_of(OBJECTS, BROKEN, st.none()), max_size=6))

@@ -46,11 +46,6 @@ def compile_piece_decoder(table: type[Message], version: int) -> PieceDecoder:
     return read.function(HEAD, f"<{table.__name__} v{version} decode in pieces>")
 
 
-def decoder_source(table: type[Message], version: int) -> str:
-    """Returns the source of the decoder, for inspection."""
-    return _generate_decoder(table, version).text(HEAD)
-
-
 def min_field_size(row: FieldSpec, version: int, flexible: bool) -> int:
     """Returns the fewest bytes that a field takes, or one element of it if it is an array."""
     if row.kind in STRUCT_CODES:

@@ -43,11 +43,6 @@ def compile_piece_encoder(table: type[Message], version: int) -> PieceEncoder:
     return written.function(HEAD, f"<{table.__name__} v{version} encode in pieces>")
 
 
-def encoder_source(table: type[Message], version: int) -> str:
-    """Returns the source of the encoder, for inspection."""
-    return _generate_encoder(table, version).text(HEAD)
-
-
 def _generate_encoder(table: type[Message], version: int, piece: int = 0) -> FunctionBuilder:
     out = FunctionBuilder(piece=piece, Malformed=Malformed, id_raw=id_raw, varint=varint)
     writer = _EncoderWriter(out, table.__name__, version, version in table.spec.flexible)
