@@ -164,7 +164,7 @@ async def test_time_of_a_request_that_a_broker_sends_for_a_client_counts(site: K
 async def test_stream_waits_for_the_quota_of_its_client_at_the_leader(pair: HttpCluster) -> None:
     asking, leader = pair[1], pair[2]
     await pair.create("t", [2])
-    [entity, limit] = ("user", "ANONYMOUS"), Limit(1e-3, "ANONYMOUS", "")
+    [entity, limit] = ("user", "ANONYMOUS"), Limit(1e-3, "ANONYMOUS", "", "store_request_rate")
 
     async def put(rate: float | None) -> None:
         alteration = QuotaAlteration((entity,), (("store_request_rate", rate),))
@@ -185,7 +185,7 @@ async def test_stream_waits_for_the_quota_of_its_client_at_the_leader(pair: Http
         await leader.produce("t", "first")
         await wait_until(lambda: b"first" in seen)
         await put(limit.bound)
-        leader.broker.client_quotas.record_store_request(limit)
+        leader.broker.client_quotas.record(limit, 1)
         await leader.produce("t", "second")
         await wait_until(lambda: seen.endswith(b": silence\n\n"))
         assert b"second" not in seen and b"event: error" not in seen

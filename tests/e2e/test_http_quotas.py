@@ -216,7 +216,7 @@ async def test_body_is_charged_while_it_comes_and_waits_for_the_quota(
     assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
     writer.write(b"1\r\n \r\n" * 1000)
     limit = limits.requests
-    await wait_until(lambda: site.broker.client_quotas.find_request_pause(limit) > 0)
+    await wait_until(lambda: site.broker.client_quotas.find_pause(limit) > 0)
     (transport,) = [
         each.transport
         for each in site.http._listener.connections

@@ -157,7 +157,7 @@ async def test_records_of_a_client_that_has_left_count(site: KafkaBroker) -> Non
     await client.send(client.frame(produce(replica, b"x" * 5000), 9))
     client.close()
     await wait_until(lambda: not site.server.connections and site.server.context.produced_bytes > 0)
-    assert site.broker.client_quotas.find_produce_pause(limits.produced) > 400_000
+    assert site.broker.client_quotas.find_pause(limits.produced) > 400_000
 
 
 @run_by(run, "tmp_path")

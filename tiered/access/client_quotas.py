@@ -129,76 +129,48 @@ class ClientQuotas:
             find(REQUEST_PERCENTAGE, user, client_id),
             find(CONTROLLER_MUTATION_RATE, user, client_id),
             find(STORE_REQUEST_RATE, user, client_id),
-            produced,
+            None if produced is None else produced._replace(key=INTERNAL_BYTES),
         )
         return None if limits == NO_LIMITS else limits
 
     # -- use of bytes and time: each returns the pause in ms ----------------------------------------------------------
 
-    def record_produced(self, limit: Limit, count: int) -> int:
-        """Counts bytes of a Produce request."""
-        return self._record(PRODUCER_BYTE_RATE, limit, count)
+    def record(self, limit: Limit | None, value: float) -> int:
+        """Counts the use of a quota: bytes, or requests to the bucket."""
+        if limit is None:
+            return 0
+        now_ms = self._now_ms()
+        rate = self._find_rate(limit, now_ms)
+        rate.record(value, now_ms)
+        pause_ms = rate.throttle_ms(limit.bound, now_ms)
+        if pause_ms:
+            self._count(limit)
+        return pause_ms
 
-    def record_written(self, limit: Limit, count: int) -> int:
-        """Counts bytes that a request writes to an internal topic."""
-        return self._record(INTERNAL_BYTES, limit, count)
+    def record_request_time(self, limit: Limit | None, spent_ns: int) -> int:
+        """Counts time of the event loop. The pause is one window at most, as in Kafka."""
+        return min(self.window_ms, self.record(limit, spent_ns * 100 / 1e9))
 
-    def find_written_pause(self, limit: Limit) -> int:
-        """Returns the pause of a client before its next write to an internal topic; 0 if it may write."""
-        return self._find_pause(INTERNAL_BYTES, limit)
+    def charge_request_time(self, limit: Limit, spent_ns: int) -> None:
+        """Counts time of a request that goes on. Its reply has the pause."""
+        now_ms = self._now_ms()
+        self._find_rate(limit, now_ms).record(spent_ns * 100 / 1e9, now_ms)
 
-    def record_fetched(self, limit: Limit, count: int) -> int:
-        """Counts bytes of a reply with records."""
-        return self._record(CONSUMER_BYTE_RATE, limit, count)
+    def find_pause(self, *limits: Limit | None) -> int:
+        """Returns the time after which a client is within all of these quotas; 0 if it is now."""
+        longest = 0
+        for limit in limits:
+            rate = None if limit is None else self._rates[limit.key].peek((limit.key, limit.user, limit.client_id))
+            if limit is not None and rate is not None:
+                longest = max(longest, rate.throttle_ms(limit.bound, self._now_ms()))
+        return longest
 
     def window_bytes(self, limit: Limit) -> int:
         """Returns the bytes that a client may have at once: its quota of all samples but the current one."""
         return max(1, int(min(2**31 - 1, limit.bound * self._full_windows * self.window_ms / 1000)))
 
-    def find_fetch_pause(self, limit: Limit) -> int:
-        """Returns the pause of a client before its next read; 0 if it may read."""
-        return self._find_pause(CONSUMER_BYTE_RATE, limit)
-
-    def find_produce_pause(self, limit: Limit) -> int:
-        """Returns the pause of a client before its next write; 0 if it may write."""
-        return self._find_pause(PRODUCER_BYTE_RATE, limit)
-
-    def find_request_pause(self, limit: Limit) -> int:
-        """Returns the pause of a client until its requests have taken no more than their share of the time."""
-        return self._find_pause(REQUEST_PERCENTAGE, limit)
-
-    def charge_request_time(self, limit: Limit, spent_ns: int) -> None:
-        """Counts time of a request that goes on. Its reply has the pause."""
-        now_ms = self._now_ms()
-        rate = self._rates[REQUEST_PERCENTAGE].find(
-            (REQUEST_PERCENTAGE, limit.user, limit.client_id), limit.bound, now_ms
-        )
-        rate.record(spent_ns * 100 / 1e9, now_ms)
-
-    def record_request_time(self, limit: Limit, spent_ns: int) -> int:
-        """Counts time of the event loop. The pause is one window at most, as in Kafka."""
-        return min(self.window_ms, self._record(REQUEST_PERCENTAGE, limit, spent_ns * 100 / 1e9))
-
-    def record_store_request(self, limit: Limit) -> None:
-        """Counts a request to the bucket that a client causes."""
-        self._record(STORE_REQUEST_RATE, limit, 1)
-
-    def find_store_pause(self, limit: Limit) -> int:
-        """Returns the pause of a client until it may cause requests to the bucket; 0 if it may."""
-        return self._find_pause(STORE_REQUEST_RATE, limit)
-
-    def _find_pause(self, key: str, limit: Limit) -> int:
-        rate = self._rates[key].peek((key, limit.user, limit.client_id))
-        return 0 if rate is None else rate.throttle_ms(limit.bound, self._now_ms())
-
-    def _record(self, key: str, limit: Limit, value: float) -> int:
-        now_ms = self._now_ms()
-        rate = self._rates[key].find((key, limit.user, limit.client_id), limit.bound, now_ms)
-        rate.record(value, now_ms)
-        pause_ms = rate.throttle_ms(limit.bound, now_ms)
-        if pause_ms:
-            self._count(key, limit)
-        return pause_ms
+    def _find_rate(self, limit: Limit, now_ms: int) -> SampledRate:
+        return self._rates[limit.key].find((limit.key, limit.user, limit.client_id), limit.bound, now_ms)
 
     # -- mutations and connections ------------------------------------------------------------------------------------
 
@@ -209,9 +181,9 @@ class ClientQuotas:
         opens a connection for each request would never wait.
         """
         now_ms = self._now_ms()
-        bucket = self._buckets.find((CONTROLLER_MUTATION_RATE, limit.user, limit.client_id), limit.bound, now_ms)
+        bucket = self._buckets.find((limit.key, limit.user, limit.client_id), limit.bound, now_ms)
         if bucket.measure(limit.bound, now_ms) < 0 if is_strict else bucket.is_overdrawn(limit.bound, now_ms):
-            self._count(CONTROLLER_MUTATION_RATE, limit)
+            self._count(limit)
             raise Refused(Code.THROTTLING_QUOTA_EXCEEDED, THROTTLED)
         bucket.record(count, limit.bound, now_ms)
         return 0 if is_strict else bucket.throttle_ms(limit.bound, now_ms)
@@ -219,7 +191,7 @@ class ClientQuotas:
     def find_mutation_pause(self, limit: Limit) -> int:
         """Returns the time after which a client has no debt."""
         now_ms = self._now_ms()
-        bucket = self._buckets.peek((CONTROLLER_MUTATION_RATE, limit.user, limit.client_id))
+        bucket = self._buckets.peek((limit.key, limit.user, limit.client_id))
         return 0 if bucket is None else bucket.throttle_ms(limit.bound, now_ms)
 
     def admit_connection(self, host: str) -> bool:
@@ -237,8 +209,8 @@ class ClientQuotas:
         self._count_entity(CONNECTION_CREATION_RATE, f"ip {counted}")
         return False
 
-    def _count(self, key: str, limit: Limit) -> None:
-        key = PRODUCER_BYTE_RATE if key == INTERNAL_BYTES else key
+    def _count(self, limit: Limit) -> None:
+        key = PRODUCER_BYTE_RATE if limit.key == INTERNAL_BYTES else limit.key
         parts = ((CLIENT_ID, limit.client_id), (USER, limit.user))
         self._count_entity(key, ", ".join(f"{kind} {name}"[:SHOWN_TEXT_MAX] for kind, name in parts if name))
 

@@ -19,6 +19,8 @@ class Limit(NamedTuple):
     bound: float
     user: str
     client_id: str
+    key: str
+    """Name of the quota."""
 
 
 class QuotaTable:
@@ -61,7 +63,7 @@ class QuotaTable:
                 entity = tuple(part for part in (client_part, user_part) if part is not None)
                 bound = quotas.get(entity)
                 if bound is not None:
-                    return Limit(bound, counted_user, counted_client)
+                    return Limit(bound, counted_user, counted_client, key)
         return None
 
     def has_ip(self, host: str) -> bool:

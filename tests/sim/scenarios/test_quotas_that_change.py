@@ -27,6 +27,7 @@ from tiered.metadata.image import Image
 from tiered.quotas.entity import QuotaEntity
 from tiered.quotas.precedence import Limit, QuotaTable
 from tiered.quotas.sensors import Sensors
+from tiered.quotas.validation import PRODUCER_BYTE_RATE
 from tiered.records.batch import encode_batch
 from tiered_api.kafka.client.client import Address, KafkaClient
 from tiered_api.kafka.protocol.messages.produce import (
@@ -179,7 +180,12 @@ def read_on(original: Any) -> Any:
 
 def hold_nothing(original: Any) -> Any:
     """A write that arrives during the pause of its client does not wait."""
-    return lambda quotas, limit: 0
+
+    def find_pause(quotas: ClientQuotas, *limits: Limit | None) -> int:
+        found: int = original(quotas, *(each for each in limits if each is None or each.key != PRODUCER_BYTE_RATE))
+        return found
+
+    return find_pause
 
 
 def forget_use(original: Any) -> Any:
@@ -204,7 +210,7 @@ def reverse_levels(original: Any) -> Any:
         quotas = table._by_key.get(key, {})
         for entity in ((("client-id", client_id),), (("client-id", None),)):
             if entity in quotas:
-                return Limit(quotas[entity], "", client_id)
+                return Limit(quotas[entity], "", client_id, key)
         found: Limit | None = original(table, key, user, client_id)
         return found
 
@@ -213,7 +219,7 @@ def reverse_levels(original: Any) -> Any:
 
 Patch = tuple[type[Any], str, Any]
 BUGS: list[tuple[list[Patch], int, float]] = [
-    ([(ClientConnection, "mute", read_on), (ClientQuotas, "find_produce_pause", hold_nothing)], 1, 6.0),
+    ([(ClientConnection, "mute", read_on), (ClientQuotas, "find_pause", hold_nothing)], 1, 6.0),
     ([(Sensors, "find", forget_use)], 1, 6.0),
     ([(ClientQuotas, "apply_image", keep_old_quotas)], 5, SECONDS),
     ([(QuotaTable, "find_limit", reverse_levels)], 2, SECONDS),

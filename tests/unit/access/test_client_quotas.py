@@ -38,9 +38,9 @@ def test_throttled_entities_have_counts_and_their_number_is_bounded() -> None:
     for number in range(SHOWN_MAX + 50):
         limits = site.quotas.find_limits("bob", f"app-{number}")
         assert limits is not None and limits.produced is not None
-        assert site.quotas.record_produced(limits.produced, 10_000) == 0
-        assert site.quotas.record_produced(limits.produced, 5_000) == 5_000
-        assert site.quotas.find_produce_pause(limits.produced) == 5_000
+        assert site.quotas.record(limits.produced, 10_000) == 0
+        assert site.quotas.record(limits.produced, 5_000) == 5_000
+        assert site.quotas.find_pause(limits.produced) == 5_000
     counts = [site.count("producer_byte_rate", f"client-id app-{number}") for number in range(SHOWN_MAX + 50)]
     assert counts == [0] * 50 + [1] * SHOWN_MAX, "those that were throttled last"
     assert site.count("producer_byte_rate", OTHERS) == 50, "the sum stays"
@@ -51,7 +51,7 @@ def test_entity_that_is_throttled_again_keeps_its_count() -> None:
     for number in (*range(SHOWN_MAX), 0, SHOWN_MAX):
         limits = site.quotas.find_limits("bob", f"app-{number}")
         assert limits is not None and limits.produced is not None
-        site.quotas.record_produced(limits.produced, 15_000)
+        site.quotas.record(limits.produced, 15_000)
     shown = [site.count("producer_byte_rate", f"client-id app-{number}") for number in (0, 1, SHOWN_MAX)]
     assert (shown, site.count("producer_byte_rate", OTHERS)) == ([2, 0, 1], 1)
 

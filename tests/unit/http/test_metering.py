@@ -17,6 +17,7 @@ from tiered.thread_pool import ThreadPool
 from tiered_api.http.exchange.metering import BackgroundMeter
 
 BOUND = 1e-3
+ALICE = Limit(BOUND, "alice", "", "request_percentage")
 
 
 def burn() -> None:
@@ -39,11 +40,11 @@ def test_thread_of_a_task_that_outlives_its_request_counts_for_the_client() -> N
 
         with spent_by(BackgroundMeter(quotas, "alice", "app")):
             task = asyncio.create_task(work())
-        assert quotas.find_request_pause(Limit(BOUND, "alice", "")) == 0
+        assert quotas.find_pause(ALICE) == 0
         begin.set()
         await task
-        assert quotas.find_request_pause(Limit(BOUND, "alice", "")) > 0
-        assert quotas.find_request_pause(Limit(BOUND, "bob", "")) == 0
+        assert quotas.find_pause(ALICE) > 0
+        assert quotas.find_pause(ALICE._replace(user="bob")) == 0
         pool.close()
 
     asyncio.run(scenario())

@@ -152,7 +152,7 @@ class HandClock(SystemClock):
 def test_time_of_sending_a_reply_counts_for_the_next_request() -> None:
     clock = HandClock()
     quotas = ClientQuotas(Settings(), clock, Metrics())
-    limit = Limit(10.0, "alice", "")
+    limit = Limit(10.0, "alice", "", "request_percentage")
     connection: Any = SimpleNamespace(is_broker=False, is_acting=False)
     charge = Charge(quotas, connection, NO_LIMITS._replace(requests=limit), 44, 1, 100)
 
@@ -160,5 +160,5 @@ def test_time_of_sending_a_reply_counts_for_the_next_request() -> None:
         clock.now_ns += 3 * 10**9
 
     charge.charge_sending(send)
-    assert quotas.find_request_pause(limit) > 0
-    assert quotas.find_request_pause(limit._replace(user="bob")) == 0
+    assert quotas.find_pause(limit) > 0
+    assert quotas.find_pause(limit._replace(user="bob")) == 0

@@ -118,7 +118,7 @@ class HttpMeter:
         is read meanwhile, so the client has to wait."""
         self._record_time()
         while (limit := self._limits.requests) is not None and stream.transport is not None:
-            pause_seconds = self._quotas.find_request_pause(limit) / 1000
+            pause_seconds = self._quotas.find_pause(limit) / 1000
             if pause_seconds <= 0:
                 return
             await asyncio.sleep(min(pause_seconds, NAP_SECONDS))
@@ -133,68 +133,40 @@ class HttpMeter:
 
     def find_pause_ms(self, operation: str) -> int:
         """Returns the pause of the client before an operation; 0 if it may go on."""
-        pauses = [0]
-        if self._limits.stored is not None and operation not in WRITES:
-            pauses.append(self._quotas.find_store_pause(self._limits.stored))
-        if self._limits.requests is not None:
-            pauses.append(self._quotas.find_request_pause(self._limits.requests))
-        if operation not in READS and self._limits.written is not None:
-            pauses.append(self._quotas.find_written_pause(self._limits.written))
-        if operation in WRITES and self._limits.produced is not None:
-            pauses.append(self._quotas.find_produce_pause(self._limits.produced))
-        elif operation in READS and self._limits.fetched is not None:
-            pauses.append(self._quotas.find_fetch_pause(self._limits.fetched))
-        return max(pauses)
+        limits = self._limits
+        if operation in WRITES:
+            return self._quotas.find_pause(limits.requests, limits.written, limits.produced)
+        other = limits.fetched if operation in READS else limits.written
+        return self._quotas.find_pause(limits.requests, limits.stored, other)
 
     def charge_written(self, count: int) -> None:
         """Charges bytes that the request writes to an internal topic."""
-        if self._limits.written is not None:
-            self._quotas.record_written(self._limits.written, count)
+        self._quotas.record(self._limits.written, count)
 
     def charge_store_request(self) -> None:
         """Charges a request to the bucket."""
-        if self._limits.stored is not None:
-            self._quotas.record_store_request(self._limits.stored)
+        self._quotas.record(self._limits.stored, 1)
 
     def _record_time(self) -> None:
         spent_ns, self._spent_ns = self._spent_ns, 0
-        if spent_ns and self._limits.requests is not None:
+        if spent_ns:
             self._quotas.record_request_time(self._limits.requests, spent_ns)
 
     def _record(self, operation: str, count: int) -> None:
         self._record_time()
-        if count <= 0:
-            return
-        if operation in WRITES and self._limits.produced is not None:
-            self._quotas.record_produced(self._limits.produced, count)
-        elif operation in READS and self._limits.fetched is not None:
-            self._quotas.record_fetched(self._limits.fetched, count)
+        if count > 0 and operation in WRITES:
+            self._quotas.record(self._limits.produced, count)
+        elif count > 0 and operation in READS:
+            self._quotas.record(self._limits.fetched, count)
 
 
-class BackgroundMeter:
+class BackgroundMeter(HttpMeter):
     """The spender of work that goes on between the requests of a client. It charges each time at once."""
-
-    def __init__(self, quotas: ClientQuotas, user: str, client_id: str) -> None:
-        self._quotas = quotas
-        self._user = user
-        self._client_id = client_id
 
     def spend(self, spent_ns: int) -> None:
         """Charges time of the event loop or of threads."""
-        limits = self._find_limits()
-        if limits.requests is not None:
-            self._quotas.record_request_time(limits.requests, spent_ns)
-
-    def charge_written(self, count: int) -> None:
-        """Charges bytes that the work writes to an internal topic."""
-        limits = self._find_limits()
-        if limits.written is not None:
-            self._quotas.record_written(limits.written, count)
-
-    def _find_limits(self) -> ClientLimits:
-        if not self._quotas.table.has_client_quotas:
-            return NO_LIMITS
-        return self._quotas.find_limits(self._user, self._client_id) or NO_LIMITS
+        super().spend(spent_ns)
+        self._record_time()
 
 
 class HttpSubmitter(NamedTuple):

@@ -169,7 +169,7 @@ class Charge:
         limit, size = self.limits.produced, self.size
         if self.api_key == PRODUCE and limit is not None and size:
             self.size = 0
-            self._produce_pause_ms = self._quotas.record_produced(limit, size)
+            self._produce_pause_ms = self._quotas.record(limit, size)
 
     def settle(self, parts: Sequence[Part]) -> Sequence[Part]:
         """Charges the client, and mutes its connection if it is over a quota. Returns the reply with the pause."""
@@ -184,20 +184,18 @@ class Charge:
         pause_ms = max(pause_ms, self._produce_pause_ms)
         first = parts[0] if parts else None
         if self.api_key == FETCH and limits.fetched is not None and first and not isinstance(first, FileSlice):
-            fetch_pause_ms = quotas.find_fetch_pause(limits.fetched)
+            fetch_pause_ms = quotas.find_pause(limits.fetched)
             if fetch_pause_ms > 0:  # others of the client waited with it for the same records
                 correlation_id = _INT.unpack_from(first, 4)[0]
                 parts = fetch_frames.encode_response(self.version, correlation_id, (), 0)
                 pause_ms = max(pause_ms, fetch_pause_ms)
         if self.api_key == FETCH and limits.fetched is not None:
             size = sum(each.length if isinstance(each, FileSlice) else len(each) for each in parts)
-            pause_ms = max(pause_ms, quotas.record_fetched(limits.fetched, size))
-        if limits.requests is not None:
-            pause_ms = max(pause_ms, quotas.record_request_time(limits.requests, 0))
-        if limits.written is not None and self.api_key in INTERNAL_WRITES:
-            pause_ms = max(pause_ms, quotas.find_written_pause(limits.written))
-        if limits.stored is not None and self.api_key != PRODUCE:
-            pause_ms = max(pause_ms, quotas.find_store_pause(limits.stored))
+            pause_ms = max(pause_ms, quotas.record(limits.fetched, size))
+        pause_ms = max(pause_ms, quotas.record_request_time(limits.requests, 0))
+        written = limits.written if self.api_key in INTERNAL_WRITES else None
+        stored = limits.stored if self.api_key != PRODUCE else None
+        pause_ms = max(pause_ms, quotas.find_pause(written, stored))
         return _pause(self.connection, self.api_key, self.version, parts, pause_ms)
 
     def charge_sending(self, send: Callable[[], object]) -> None:
@@ -271,11 +269,8 @@ class Metering:
             if not connection.closed:
                 self._lines.append(connection, limits.requests)
             return True
-        pause_ms = 0
-        if api_key == PRODUCE and limits.produced is not None:
-            pause_ms = self._quotas.find_produce_pause(limits.produced)
-        elif api_key in INTERNAL_WRITES and limits.written is not None:
-            pause_ms = self._quotas.find_written_pause(limits.written)
+        written = limits.written if api_key in INTERNAL_WRITES else None
+        pause_ms = self._quotas.find_pause(limits.produced if api_key == PRODUCE else written)
         if pause_ms > 0:
             connection.hold_request(frame, pause_ms / 1000)
         return pause_ms > 0
@@ -286,15 +281,14 @@ class Metering:
         connection, limits, frame, api_key, version, correlation_id, body = request
         fetched, stored = limits.fetched, limits.stored
         if connection.is_acting:
-            pause_ms = self._find_acting_pause(limits) if api_key in (FETCH, LIST_OFFSETS) else 0
+            is_read = api_key in (FETCH, LIST_OFFSETS)
+            pause_ms = self._quotas.find_pause(stored, limits.requests) if is_read else 0
             return _refuse_acting_read(api_key, version, correlation_id, pause_ms) if pause_ms > 0 else None
         if api_key != FETCH or (fetched is None and stored is None):
             return None
         if not 4 <= version <= 18 or _may_be_follower(frame, version):
             return None
-        pause_ms = 0 if stored is None else self._quotas.find_store_pause(stored)
-        if fetched is not None:
-            pause_ms = max(pause_ms, self._quotas.find_fetch_pause(fetched))
+        pause_ms = self._quotas.find_pause(stored, fetched)
         if pause_ms > 0:
             empty = fetch_frames.encode_response(version, correlation_id, (), 0)
             return _pause(connection, FETCH, version, empty, pause_ms)
@@ -305,10 +299,10 @@ class Metering:
     def _serve(self, request: MeteredRequest) -> Sequence[Part] | None:
         """Dispatches a request, and charges what it uses: now, or with the reply that comes later."""
         connection, limits, frame, api_key, version, correlation_id, body = request
-        payer = None if limits.stored is None else partial(self._quotas.record_store_request, limits.stored)
+        payer = None if limits.stored is None else partial(self._quotas.record, limits.stored, 1)
         written = None
         if limits.written is not None and api_key in INTERNAL_WRITES:
-            written = partial(self._quotas.record_written, limits.written)
+            written = partial(self._quotas.record, limits.written)
         is_timed, is_acting = limits.requests is not None, connection.is_acting
         before, since_ns = connection.pending, self._mono_ns() if is_timed else 0
         with paid_by(payer), nullcontext() if written is None else written_by(written):
@@ -318,7 +312,7 @@ class Metering:
         if api_key == PRODUCE and reply is not None and not is_timed:
             # The usual case, without an object for the charge: that costs as much as the rest of it.
             limit = limits.produced
-            pause_ms = 0 if limit is None else self._quotas.record_produced(limit, len(frame) + 4)
+            pause_ms = 0 if limit is None else self._quotas.record(limit, len(frame) + 4)
             return _pause(connection, PRODUCE, version, reply, pause_ms) if pause_ms else reply
         charge = Charge(self._quotas, connection, limits, api_key, version, len(frame) + 4, self._lines)
         if is_timed:
@@ -331,11 +325,6 @@ class Metering:
         else:
             charge.settle(())  # acks=0, or the connection has ended
         return None
-
-    def _find_acting_pause(self, limits: ClientLimits) -> int:
-        """Returns the pause of a client of HTTP before the next read at this broker."""
-        stored = 0 if limits.stored is None else self._quotas.find_store_pause(limits.stored)
-        return stored if limits.requests is None else max(stored, self._quotas.find_request_pause(limits.requests))
 
     def _find_limits(self, connection: MeteredConnection, client_id: memoryview) -> ClientLimits | None:
         """Returns the limits of the client that a request names; None if it has none."""

@@ -63,14 +63,14 @@ class QuotaLines:
         """True if a request has to wait: its client is over the quota, or other requests of it wait already."""
         if connection is self._served:
             return False
-        return limit in self._lines or self._quotas.find_request_pause(limit) > 0
+        return limit in self._lines or self._quotas.find_pause(limit) > 0
 
     def append(self, connection: WaitingConnection, limit: Limit) -> None:
         """Puts a connection at the end of its line. It calls `remove` once its request does not wait any more."""
         line = self._lines.get(limit)
         if line is None:
             line = self._lines[limit] = QuotaLine()
-            self._serve_later(limit, line, self._quotas.find_request_pause(limit) / 1000)
+            self._serve_later(limit, line, self._quotas.find_pause(limit) / 1000)
         line.waiting[connection] = None
 
     def remove(self, connection: WaitingConnection, limit: Limit) -> None:
@@ -94,7 +94,7 @@ class QuotaLines:
         """Returns the wait of a request before its next step, None if it may go on. `end` follows once it has ended."""
         begun = self._begun.get(limit)
         is_oldest = begun is None or next(iter(begun)) is request
-        return None if is_oldest and self._quotas.find_request_pause(limit) <= 0 else self._wait_step(request, limit)
+        return None if is_oldest and self._quotas.find_pause(limit) <= 0 else self._wait_step(request, limit)
 
     async def _wait_step(self, request: object, limit: Limit) -> None:
         begun = self._begun.setdefault(limit, {})
@@ -104,7 +104,7 @@ class QuotaLines:
             if next(iter(begun)) is not request:
                 await begun[request].wait()
                 continue
-            seconds = self._quotas.find_request_pause(limit) / 1000
+            seconds = self._quotas.find_pause(limit) / 1000
             if seconds <= 0:
                 return
             await self._clock.sleep(min(seconds, LOOK_SECONDS))
@@ -125,7 +125,7 @@ class QuotaLines:
     def _serve(self, limit: Limit, line: QuotaLine) -> None:
         seconds = 0.0
         for _ in range(SERVED_AT_ONCE):
-            seconds = self._quotas.find_request_pause(limit) / 1000
+            seconds = self._quotas.find_pause(limit) / 1000
             if seconds > 0 or not line.waiting:
                 break
             connection = next(iter(line.waiting))
