@@ -28,28 +28,30 @@ from tiered_api.kafka.server.rights.verdict import (
 )
 
 
-def check_cluster(operation: Operation, response_type: Callable[..., Any], *, has_text: bool = True) -> Guard:
-    """An operation on the cluster. `has_text` says that the response has words for its error."""
+def guard_cluster(operation: Operation, refuse: Callable[[Any], Any]) -> Guard:
+    """An operation on the cluster. `refuse` returns the response to a request that is refused."""
 
     async def check(rights: Rights, request: Any, version: int) -> Verdict:
-        if rights.on_cluster(operation):
-            return ALLOWED
-        return Verdict(response_type(error_code=CLUSTER_REFUSED, **({"error_message": WHY} if has_text else {})))
+        return ALLOWED if rights.on_cluster(operation) else Verdict(refuse(request))
 
     return check
 
 
-async def check_elect_leaders(rights: Rights, request: elect_leaders.ElectLeadersRequest, version: int) -> Verdict:
-    """ALTER on the cluster."""
-    if rights.on_cluster(Operation.ALTER):
-        return ALLOWED
+def check_cluster(operation: Operation, response_type: Callable[..., Any], *, has_text: bool = True) -> Guard:
+    """An operation on the cluster. `has_text` says that the response has words for its error."""
+    why = {"error_message": WHY} if has_text else {}
+    return guard_cluster(operation, lambda request: response_type(error_code=CLUSTER_REFUSED, **why))
+
+
+def refuse_elect_leaders(request: elect_leaders.ElectLeadersRequest) -> elect_leaders.ElectLeadersResponse:
+    """Returns the response to a caller that may not elect leaders."""
     results = [
         elect_leaders.ReplicaElectionResult(
             each.topic, [elect_leaders.PartitionResult(number, CLUSTER_REFUSED, WHY) for number in each.partitions]
         )
         for each in request.topic_partitions or ()
     ]
-    return Verdict(elect_leaders.ElectLeadersResponse(0, CLUSTER_REFUSED, results))
+    return elect_leaders.ElectLeadersResponse(0, CLUSTER_REFUSED, results)
 
 
 async def check_markers(rights: Rights, request: write_txn_markers.WriteTxnMarkersRequest, version: int) -> Verdict:
@@ -94,41 +96,41 @@ async def check_describe_cluster(
     return Verdict(None, finish)
 
 
-async def check_describe_configs(
-    rights: Rights, request: describe_configs.DescribeConfigsRequest, version: int
-) -> Verdict:
-    """DESCRIBE_CONFIGS on each topic or group, or on the cluster."""
-    return await split_items(
-        rights, request, "resources", describe_configs.DescribeConfigsResponse, "results",
-        lambda each: not _find_refusal(rights, Operation.DESCRIBE_CONFIGS, each),
-        lambda each: describe_configs.DescribeConfigsResult(
-            _find_refusal(rights, Operation.DESCRIBE_CONFIGS, each), WHY, each.resource_type, each.resource_name
-        ),
-    )  # fmt: skip
+def check_configs(
+    operation: Operation, response_type: Callable[[], Any], results: str, result_type: Callable[..., Any]
+) -> Guard:
+    """An operation on each topic or group, or on the cluster. `results` names the list in the response."""
+
+    async def check(rights: Rights, request: Any, version: int) -> Verdict:
+        return await split_items(
+            rights, request, "resources", response_type, results,
+            lambda each: not _find_refusal(rights, operation, each),
+            lambda each: result_type(
+                _find_refusal(rights, operation, each), WHY, each.resource_type, each.resource_name
+            ),
+        )  # fmt: skip
+
+    return check
 
 
-async def check_alter_configs(rights: Rights, request: alter_configs.AlterConfigsRequest, version: int) -> Verdict:
-    """ALTER_CONFIGS on each topic or group, or on the cluster."""
-    return await split_items(
-        rights, request, "resources", alter_configs.AlterConfigsResponse, "responses",
-        lambda each: not _find_refusal(rights, Operation.ALTER_CONFIGS, each),
-        lambda each: alter_configs.AlterConfigsResourceResponse(
-            _find_refusal(rights, Operation.ALTER_CONFIGS, each), WHY, each.resource_type, each.resource_name
-        ),
-    )  # fmt: skip
-
-
-async def check_incremental_alter_configs(
-    rights: Rights, request: incremental_alter_configs.IncrementalAlterConfigsRequest, version: int
-) -> Verdict:
-    """ALTER_CONFIGS on each topic or group, or on the cluster."""
-    return await split_items(
-        rights, request, "resources", incremental_alter_configs.IncrementalAlterConfigsResponse, "responses",
-        lambda each: not _find_refusal(rights, Operation.ALTER_CONFIGS, each),
-        lambda each: incremental_alter_configs.AlterConfigsResourceResponse(
-            _find_refusal(rights, Operation.ALTER_CONFIGS, each), WHY, each.resource_type, each.resource_name
-        ),
-    )  # fmt: skip
+check_describe_configs = check_configs(
+    Operation.DESCRIBE_CONFIGS,
+    describe_configs.DescribeConfigsResponse,
+    "results",
+    describe_configs.DescribeConfigsResult,
+)
+check_alter_configs = check_configs(
+    Operation.ALTER_CONFIGS,
+    alter_configs.AlterConfigsResponse,
+    "responses",
+    alter_configs.AlterConfigsResourceResponse,
+)
+check_incremental_alter_configs = check_configs(
+    Operation.ALTER_CONFIGS,
+    incremental_alter_configs.IncrementalAlterConfigsResponse,
+    "responses",
+    incremental_alter_configs.AlterConfigsResourceResponse,
+)
 
 
 def _find_refusal(rights: Rights, operation: Operation, resource: Any) -> int:

@@ -77,39 +77,31 @@ def _cluster(operation: Operation) -> Need:
     return Need(operation, ResourceType.CLUSTER)
 
 
-async def _check_create_acls(rights: Rights, request: create_acls.CreateAclsRequest, version: int) -> Verdict:
-    if rights.on_cluster(Operation.ALTER):
-        return ALLOWED
+def _refuse_create_acls(request: create_acls.CreateAclsRequest) -> create_acls.CreateAclsResponse:
     results = [create_acls.AclCreationResult(CLUSTER_REFUSED, WHY) for _ in request.creations]
-    return Verdict(create_acls.CreateAclsResponse(results=results))
+    return create_acls.CreateAclsResponse(results=results)
 
 
-async def _check_delete_acls(rights: Rights, request: delete_acls.DeleteAclsRequest, version: int) -> Verdict:
-    if rights.on_cluster(Operation.ALTER):
-        return ALLOWED
+def _refuse_delete_acls(request: delete_acls.DeleteAclsRequest) -> delete_acls.DeleteAclsResponse:
     results = [delete_acls.DeleteAclsFilterResult(CLUSTER_REFUSED, WHY) for _ in request.filters]
-    return Verdict(delete_acls.DeleteAclsResponse(filter_results=results))
+    return delete_acls.DeleteAclsResponse(filter_results=results)
 
 
-async def _check_alter_users(
-    rights: Rights, request: alter_user_scram_credentials.AlterUserScramCredentialsRequest, version: int
-) -> Verdict:
-    if rights.on_cluster(Operation.ALTER):
-        return ALLOWED
+def _refuse_alter_users(
+    request: alter_user_scram_credentials.AlterUserScramCredentialsRequest,
+) -> alter_user_scram_credentials.AlterUserScramCredentialsResponse:
     users = dict.fromkeys([*(each.name for each in request.deletions), *(each.name for each in request.upsertions)])
     refused = alter_user_scram_credentials.AlterUserScramCredentialsResult
     results = [refused(user, CLUSTER_REFUSED, WHY) for user in users]
-    return Verdict(alter_user_scram_credentials.AlterUserScramCredentialsResponse(results=results))
+    return alter_user_scram_credentials.AlterUserScramCredentialsResponse(results=results)
 
 
-async def _check_alter_quotas(
-    rights: Rights, request: alter_client_quotas.AlterClientQuotasRequest, version: int
-) -> Verdict:
-    if rights.on_cluster(Operation.ALTER_CONFIGS):
-        return ALLOWED
+def _refuse_alter_quotas(
+    request: alter_client_quotas.AlterClientQuotasRequest,
+) -> alter_client_quotas.AlterClientQuotasResponse:
     refused = alter_client_quotas.AlterClientQuotasResult
     entries = [refused(CLUSTER_REFUSED, WHY, each.entity) for each in request.entries]
-    return Verdict(alter_client_quotas.AlterClientQuotasResponse(entries=entries))
+    return alter_client_quotas.AlterClientQuotasResponse(entries=entries)
 
 
 _READ, _WRITE, _CREATE, _DELETE = Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE
@@ -165,8 +157,8 @@ API_RULES: dict[str, Rule] = {
     ),
     "TxnOffsetCommit": Rule((_transactional_id(_WRITE), _group(_READ), _topic(_READ)), groups.check_txn_offset_commit),
     "DescribeAcls": Rule((_cluster(_DESCRIBE),), cluster.check_cluster(_DESCRIBE, describe_acls.DescribeAclsResponse)),
-    "CreateAcls": Rule((_cluster(_ALTER),), _check_create_acls),
-    "DeleteAcls": Rule((_cluster(_ALTER),), _check_delete_acls),
+    "CreateAcls": Rule((_cluster(_ALTER),), cluster.guard_cluster(_ALTER, _refuse_create_acls)),
+    "DeleteAcls": Rule((_cluster(_ALTER),), cluster.guard_cluster(_ALTER, _refuse_delete_acls)),
     "DescribeConfigs": Rule(
         (_topic(_DESCRIBE_CONFIGS), _group(_DESCRIBE_CONFIGS), _cluster(_DESCRIBE_CONFIGS)),
         cluster.check_describe_configs,
@@ -198,7 +190,7 @@ API_RULES: dict[str, Rule] = {
         note="one of them, for tokens of others; other tokens are left out",
     ),
     "DeleteGroups": Rule((_group(_DELETE),), groups.check_delete_groups),
-    "ElectLeaders": Rule((_cluster(_ALTER),), cluster.check_elect_leaders),
+    "ElectLeaders": Rule((_cluster(_ALTER),), cluster.guard_cluster(_ALTER, cluster.refuse_elect_leaders)),
     "AlterPartitionReassignments": Rule(
         (_cluster(_ALTER),),
         cluster.check_cluster(_ALTER, alter_partition_reassignments.AlterPartitionReassignmentsResponse),
@@ -212,12 +204,12 @@ API_RULES: dict[str, Rule] = {
         (_cluster(_DESCRIBE_CONFIGS),),
         cluster.check_cluster(_DESCRIBE_CONFIGS, describe_client_quotas.DescribeClientQuotasResponse),
     ),
-    "AlterClientQuotas": Rule((_cluster(_ALTER_CONFIGS),), _check_alter_quotas),
+    "AlterClientQuotas": Rule((_cluster(_ALTER_CONFIGS),), cluster.guard_cluster(_ALTER_CONFIGS, _refuse_alter_quotas)),
     "DescribeUserScramCredentials": Rule(
         (_cluster(_DESCRIBE),),
         cluster.check_cluster(_DESCRIBE, describe_user_scram_credentials.DescribeUserScramCredentialsResponse),
     ),
-    "AlterUserScramCredentials": Rule((_cluster(_ALTER),), _check_alter_users),
+    "AlterUserScramCredentials": Rule((_cluster(_ALTER),), cluster.guard_cluster(_ALTER, _refuse_alter_users)),
     "UpdateFeatures": Rule((_cluster(_ALTER),), cluster.check_cluster(_ALTER, update_features.UpdateFeaturesResponse)),
     "DescribeCluster": Rule(
         (),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from tiered.security.acls import Operation, ResourceType
 from tiered_api.kafka.protocol.messages import (
     create_partitions,
@@ -15,24 +18,58 @@ from tiered_api.kafka.protocol.messages import (
 )
 from tiered_api.kafka.protocol.messages import describe_topic_partitions as topic_pages
 from tiered_api.kafka.server.rights.rights import Rights
-from tiered_api.kafka.server.rights.verdict import TOPIC_REFUSED, WHY, Verdict, keep, part, split_items
+from tiered_api.kafka.server.rights.verdict import TOPIC_REFUSED, WHY, Guard, Verdict, keep, part, split_items
 
 BY_ID = 6
 
 
-async def check_list_offsets(rights: Rights, request: list_offsets.ListOffsetsRequest, version: int) -> Verdict:
-    """DESCRIBE on each topic."""
-    return await split_items(
-        rights, request, "topics", list_offsets.ListOffsetsResponse, "topics",
-        lambda topic: rights.on_topic(Operation.DESCRIBE, topic.name),
-        lambda topic: list_offsets.ListOffsetsTopicResponse(
-            topic.name,
-            [
-                list_offsets.ListOffsetsPartitionResponse(each.partition_index, TOPIC_REFUSED)
-                for each in topic.partitions
-            ],
-        ),
-    )  # fmt: skip
+def check_topics(
+    operation: Operation, response_type: Callable[[], Any], refuse: Callable[[Any], Any], results: str = "topics"
+) -> Guard:
+    """An operation on each topic. `refuse` returns the result of a topic; `results` names the list in the response."""
+
+    async def check(rights: Rights, request: Any, version: int) -> Verdict:
+        return await split_items(
+            rights, request, "topics", response_type, results,
+            lambda topic: rights.on_topic(operation, topic.name), refuse,
+        )  # fmt: skip
+
+    return check
+
+
+check_list_offsets = check_topics(
+    Operation.DESCRIBE,
+    list_offsets.ListOffsetsResponse,
+    lambda topic: list_offsets.ListOffsetsTopicResponse(
+        topic.name,
+        [list_offsets.ListOffsetsPartitionResponse(each.partition_index, TOPIC_REFUSED) for each in topic.partitions],
+    ),
+)
+check_delete_records = check_topics(
+    Operation.DELETE,
+    delete_records.DeleteRecordsResponse,
+    lambda topic: delete_records.DeleteRecordsTopicResult(
+        topic.name,
+        [
+            delete_records.DeleteRecordsPartitionResult(each.partition_index, -1, TOPIC_REFUSED)
+            for each in topic.partitions
+        ],
+    ),
+)
+check_describe_producers = check_topics(
+    Operation.READ,
+    describe_producers.DescribeProducersResponse,
+    lambda topic: describe_producers.TopicResponse(
+        topic.name,
+        [describe_producers.PartitionResponse(each, TOPIC_REFUSED, WHY) for each in topic.partition_indexes],
+    ),
+)
+check_create_partitions = check_topics(
+    Operation.ALTER,
+    create_partitions.CreatePartitionsResponse,
+    lambda topic: create_partitions.CreatePartitionsTopicResult(topic.name, TOPIC_REFUSED, WHY),
+    "results",
+)
 
 
 async def check_leader_epochs(
@@ -46,46 +83,6 @@ async def check_leader_epochs(
             topic.topic,
             [offset_for_leader_epoch.EpochEndOffset(TOPIC_REFUSED, each.partition) for each in topic.partitions],
         ),
-    )  # fmt: skip
-
-
-async def check_delete_records(rights: Rights, request: delete_records.DeleteRecordsRequest, version: int) -> Verdict:
-    """DELETE on each topic."""
-    return await split_items(
-        rights, request, "topics", delete_records.DeleteRecordsResponse, "topics",
-        lambda topic: rights.on_topic(Operation.DELETE, topic.name),
-        lambda topic: delete_records.DeleteRecordsTopicResult(
-            topic.name,
-            [
-                delete_records.DeleteRecordsPartitionResult(each.partition_index, -1, TOPIC_REFUSED)
-                for each in topic.partitions
-            ],
-        ),
-    )  # fmt: skip
-
-
-async def check_describe_producers(
-    rights: Rights, request: describe_producers.DescribeProducersRequest, version: int
-) -> Verdict:
-    """READ on each topic."""
-    return await split_items(
-        rights, request, "topics", describe_producers.DescribeProducersResponse, "topics",
-        lambda topic: rights.on_topic(Operation.READ, topic.name),
-        lambda topic: describe_producers.TopicResponse(
-            topic.name,
-            [describe_producers.PartitionResponse(each, TOPIC_REFUSED, WHY) for each in topic.partition_indexes],
-        ),
-    )  # fmt: skip
-
-
-async def check_create_partitions(
-    rights: Rights, request: create_partitions.CreatePartitionsRequest, version: int
-) -> Verdict:
-    """ALTER on each topic."""
-    return await split_items(
-        rights, request, "topics", create_partitions.CreatePartitionsResponse, "results",
-        lambda topic: rights.on_topic(Operation.ALTER, topic.name),
-        lambda topic: create_partitions.CreatePartitionsTopicResult(topic.name, TOPIC_REFUSED, WHY),
     )  # fmt: skip
 
 
