@@ -11,25 +11,12 @@ from tiered_api.kafka.protocol.messages.alter_configs import (
     AlterConfigsResponse,
 )
 from tiered_api.kafka.server.context.context import Call, KafkaContext
-from tiered_api.kafka.server.context.mutation_charges import MutationCharges
 from tiered_api.kafka.server.requests.config_resources import Edits, alter_resources
 
 
 async def handle(context: KafkaContext, call: Call[AlterConfigsRequest]) -> AlterConfigsResponse:
     """Returns one result per resource, in the order of the request."""
-    request = call.request
-    outcomes = await alter_resources(
-        context,
-        MutationCharges(context, call),
-        request.resources,
-        _edits,
-        validate_only=request.validate_only,
-        replace=True,
-    )
-    responses = [
-        AlterConfigsResourceResponse(outcome.code.number, outcome.why, each.resource_type, each.resource_name)
-        async for each, outcome in context.turns.each_of(zip(request.resources, outcomes, strict=True))
-    ]
+    responses = await alter_resources(context, call, _edits, AlterConfigsResourceResponse, replace=True)
     return AlterConfigsResponse(responses=responses)
 
 

@@ -15,7 +15,6 @@ from tiered_api.kafka.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from tiered_api.kafka.server.context.context import Call, KafkaContext
-from tiered_api.kafka.server.context.mutation_charges import MutationCharges
 from tiered_api.kafka.server.requests.config_resources import Edits, alter_resources
 
 
@@ -30,19 +29,7 @@ class ConfigOperation(IntEnum):
 
 async def handle(context: KafkaContext, call: Call[IncrementalAlterConfigsRequest]) -> IncrementalAlterConfigsResponse:
     """Returns one result per resource, in the order of the request."""
-    request = call.request
-    outcomes = await alter_resources(
-        context,
-        MutationCharges(context, call),
-        request.resources,
-        _edits,
-        validate_only=request.validate_only,
-        replace=False,
-    )
-    responses = [
-        AlterConfigsResourceResponse(outcome.code.number, outcome.why, each.resource_type, each.resource_name)
-        async for each, outcome in context.turns.each_of(zip(request.resources, outcomes, strict=True))
-    ]
+    responses = await alter_resources(context, call, _edits, AlterConfigsResourceResponse, replace=False)
     return IncrementalAlterConfigsResponse(responses=responses)
 
 

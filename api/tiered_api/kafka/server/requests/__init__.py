@@ -6,6 +6,6 @@ May import: as kafka.server
 ~ config_resources      resource names and edits of the config APIs
 ~ group_requests        requests to a group coordinator, with errors as codes
   id_patterns           patterns of transactional ids, matched in linear time (KIP-1152)
-~ token_requests        the check of requests about delegation tokens (KIP-48)
+~ token_requests        requests about delegation tokens (KIP-48): their check, and a change of an expiry
 ~ transaction_requests  requests to a transaction coordinator, with errors as codes
 """

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tiered.config.settings import TopicConfig, topic_rows
 from tiered.controller.requests import AlterBrokerConfigs, AlterTopicConfigs
@@ -14,7 +14,7 @@ from tiered.errors import Code, Refused
 from tiered.metadata.changes import ALL_BROKERS, ListEdit
 from tiered.metadata.effective_config import apply_edits
 from tiered.metadata.topic_names import check_name
-from tiered_api.kafka.server.context.context import KafkaContext
+from tiered_api.kafka.server.context.context import Call, KafkaContext
 from tiered_api.kafka.server.context.error_codes import CONCURRENT_CHANGES_MAX, DEFAULT_TIMEOUT_MS
 from tiered_api.kafka.server.context.mutation_charges import MutationCharges
 from tiered_api.kafka.server.slots.bounded_tasks import run_bounded
@@ -40,7 +40,7 @@ class Resource(Protocol):
     resource_name: str
 
 
-R = TypeVar("R", bound=Resource)
+T = TypeVar("T")
 
 
 class AlterResult(NamedTuple):
@@ -72,20 +72,21 @@ def _check_topic_configs(context: KafkaContext, edits: Edits) -> None:
 
 async def alter_resources(
     context: KafkaContext,
-    charges: MutationCharges,
-    resources: Sequence[R],
-    read_edits: Callable[[R], Edits],
+    call: Call[Any],
+    read_edits: Callable[[Any], Edits],
+    result_type: Callable[[int, str | None, int, str], T],
     *,
-    validate_only: bool,
     replace: bool,
-) -> list[AlterResult]:
-    """Changes the settings of each resource: all its edits or none. Returns one result per resource, in their order. A
-    resource that the request names twice is refused. `read_edits` refuses edits that are wrong in themselves."""
-    turns, times = context.turns, Counter[tuple[int, str]]()
+) -> list[T]:
+    """Changes the settings of each resource of a request: all its edits or none. Returns one result per resource, in
+    their order. A resource that the request names twice is refused. `read_edits` refuses edits that are wrong in
+    themselves."""
+    resources: Sequence[Resource] = call.request.resources
+    turns, times, charges = context.turns, Counter[tuple[int, str]](), MutationCharges(context, call)
     async for resource in turns.each_of(resources):
         times[resource.resource_type, resource.resource_name] += 1
 
-    async def alter(each: R) -> AlterResult:
+    async def alter(each: Resource) -> AlterResult:
         if times[each.resource_type, each.resource_name] > 1:
             return AlterResult(Code.INVALID_REQUEST, "the request names the resource twice")
         try:
@@ -98,17 +99,21 @@ async def alter_resources(
             each.resource_type,
             each.resource_name,
             edits,
-            validate_only=validate_only,
+            validate_only=call.request.validate_only,
             replace=replace,
         )
 
-    return await run_bounded(
+    outcomes = await run_bounded(
         [partial(alter, each) async for each in turns.each_of(resources)],
         DEFAULT_TIMEOUT_MS,
         lambda _: TIMED_OUT,
         turns,
         concurrency=CONCURRENT_CHANGES_MAX,
     )
+    return [
+        result_type(outcome.code.number, outcome.why, each.resource_type, each.resource_name)
+        async for each, outcome in turns.each_of(zip(resources, outcomes, strict=True))
+    ]
 
 
 async def _alter_resource(

@@ -1,10 +1,16 @@
-"""The check of requests about delegation tokens (KIP-48): who may send them, and where."""
+"""Requests about delegation tokens (KIP-48): who may send them, and where, and the change of an expiry."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+from tiered.controller.requests import Request
 from tiered.errors import Code, Refused
 from tiered.security.principal import ANONYMOUS, USER
 from tiered_api.kafka.server.context.context import Call, KafkaContext, R
+from tiered_api.kafka.server.context.error_codes import DEFAULT_TIMEOUT_MS
+from tiered_api.kafka.server.context.mutation_charges import MutationCharges
 
 
 def check_token_request(context: KafkaContext, call: Call[R]) -> None:
@@ -33,3 +39,19 @@ def find_token_id(context: KafkaContext, hmac: bytes) -> str:
     if token_id is None:
         raise Refused(Code.DELEGATION_TOKEN_NOT_FOUND, "there is no delegation token with this HMAC")
     return token_id
+
+
+async def change_expiry(
+    context: KafkaContext, call: Call[Any], request_type: Callable[[str, str, int], Request], period_ms: int
+) -> tuple[int, int]:
+    """Changes the expiry of the token that a request names. Returns the code of the reply and the new expiry, once it
+    is in force."""
+    try:
+        check_token_request(context, call)
+        wanted = request_type(find_token_id(context, call.request.hmac), str(call.caller.principal), period_ms)
+        expiry_ms: int = await context.broker.submit(
+            wanted, DEFAULT_TIMEOUT_MS / 1000, by=MutationCharges(context, call)
+        )
+    except Refused as refused:
+        return refused.code.number, -1
+    return 0, expiry_ms
