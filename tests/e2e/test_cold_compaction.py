@@ -135,7 +135,6 @@ async def test_topic_cleaned_in_the_bucket_comes_back_after_a_lost_disk(rig: Sim
     await check_state(again, kept)
     await check_bucket(rig, again)
     assert not rig.broker.log_cleaner.uncleanable
-    await rig.stop()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -181,7 +180,6 @@ async def test_policy_changes_at_any_time_and_deletion_goes_on_beside_cleans(rig
     start = replica.log_start_offset
     assert await read(replica, start)
     await check_bucket(rig, replica)
-    await rig.stop()
 
 
 @run_by(run)
@@ -197,7 +195,6 @@ async def test_policy_that_changes_ends_a_clean_that_runs(rig: SimBrokerRig) -> 
     assert replica.manifest is not None and replica.manifest.clean_to == -1
     assert set(await read(replica)) == set(written)
     await check_bucket(rig, replica)
-    await rig.stop()
 
 
 @run_by(run)
@@ -214,7 +211,6 @@ async def test_policy_that_changes_ends_a_clean_on_the_disk(rig: SimBrokerRig) -
     await rig.broker.submit(AlterTopicConfigs("t", {"cleanup.policy": "compact"}))
     await rig.wait_until(lambda: cleaned_to(replica) > 0, seconds=5000)
     assert len(await read(replica)) < len(written) / 2
-    await rig.stop()
 
 
 @run_by(run)
@@ -236,7 +232,6 @@ async def test_settings_of_the_cleaner_change_while_it_runs(rig: SimBrokerRig) -
     end = replica.log.segments.active.base_offset
     await rig.wait_until(lambda: cleaned_to(replica) >= end, seconds=100)
     await check_state(replica, written)
-    await rig.stop()
 
 
 @run_by(run)
@@ -261,7 +256,6 @@ async def test_partition_with_a_lost_object_is_named_and_the_others_are_cleaned(
     assert figure(rig, "max_dirty_ratio") == 0 and figure(rig, "freed_bytes_total") > 0
     assert figure(rig, "read_records_total") > figure(rig, "removed_records_total") > 0
     assert bad.manifest.nodes == before and bad.manifest.clean_to == -1
-    await rig.stop()
 
 
 @run_by(run)
@@ -288,7 +282,6 @@ async def test_bug_in_a_clean_in_the_bucket_stops_no_other_log(
     assert rig.broker.log_cleaner.uncleanable == named
     rig.broker.log_cleaner.request_clean(bad)
     await rig.wait_until(lambda: is_clean(bad) and not rig.broker.log_cleaner.uncleanable)
-    await rig.stop()
 
 
 def test_leader_reads_by_each_change_of_a_clean_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,6 @@ async def test_start_that_dies_while_it_deletes_an_earlier_log(rig: SimBrokerRig
     await rig.crash(rig.machine.kill)
     again = (await rig.start()).leader_replica("t", 0)
     assert again.high_watermark == 0 and await read_values(again, 0) == []
-    await rig.stop()
 
 
 @run_by(run_scenario)
@@ -199,7 +198,6 @@ async def test_log_that_rotted_or_is_gone_is_not_taken_for_whole(
         assert await read_values(again, 0) == numbers(0, 4)
     else:
         assert explain(again)["possible_loss"]["from_offset"] == 0
-    await rig.stop()
 
 
 @run_by(run)
@@ -226,7 +224,6 @@ async def test_loss_is_known_after_a_start_that_ended_before_it_registered(rig: 
     rig.machine.faults.rules = []
     again = (await rig.start()).leader_replica("t", 0)
     assert again.log.end_offset == 0 and explain(again)["possible_loss"]["from_offset"] == 0
-    await rig.stop()
 
 
 @run_by(run)
@@ -251,7 +248,6 @@ async def test_earlier_log_is_no_loss_after_a_start_that_ended_in_its_deletion(r
     assert not [name for name in rig.machine.disk.list("log") if name.startswith("t-0")]
     again = (await rig.start()).leader_replica("t", 0)
     assert explain(again)["possible_loss"] is None
-    await rig.stop()
 
 
 @run_by(run)
@@ -264,7 +260,6 @@ async def test_topic_made_again_after_its_files_went_has_lost_nothing(rig: SimBr
     await rig.wait_until(lambda: not any(name.startswith("t-0") for name in rig.machine.disk.list("log")))
     noted = checkpoints.load(rig.machine.disk, "log", checkpoints.RECOVERY_POINTS)
     assert noted is not None and b"t 0" not in noted
-    await rig.stop()
 
 
 @run_by(run_scenario)

@@ -41,7 +41,7 @@ class SimBrokerRig:
         self.bucket = SimBucket(loop)
         self.network = SimNetwork(loop, SimRng(f"{loop.seed}/net").stream("net"))
         self.machine = SimMachine(loop, "one", self.bucket, self.network)
-        self.broker = self._new_broker(QUICK)
+        self.broker = self._ended = self._new_broker(QUICK)
 
     def _new_broker(self, settings: Settings, fan: int = FAN) -> Broker:
         return Broker(settings, self.machine.process(), Metrics(), manifest_fan=fan)
@@ -51,12 +51,19 @@ class SimBrokerRig:
         await self.broker.start()
         return self.broker
 
+    @property
+    def is_up(self) -> bool:
+        """True if the broker was not stopped, and did not crash."""
+        return self.broker is not self._ended
+
     async def stop(self) -> None:
+        self._ended = self.broker
         await self.broker.stop()
 
     async def crash(self, how: Callable[[], None]) -> None:
         """Crashes the broker by a method `how` of the machine: its ports are revoked before its tasks end."""
         how()
+        self._ended = self.broker
         await self.broker.stop(clean=False)
 
     async def create(self, name: str = "t", partitions: int = 1, **configs: str) -> LeaderReplica:
@@ -73,10 +80,14 @@ class SimBrokerRig:
 
 
 def run(scenario: Callable[[SimBrokerRig], Coroutine[Any, Any, None]], seed: int = 1) -> None:
+    """Runs a scenario on a new rig. A broker that is up at its end is stopped."""
     loop = SimLoop(seed, seconds_max=100_000)
 
     async def main() -> None:
-        await scenario(SimBrokerRig(loop))
+        rig = SimBrokerRig(loop)
+        await scenario(rig)
+        if rig.is_up:
+            await rig.stop()
 
     with judged_disks():
         loop.run(main())

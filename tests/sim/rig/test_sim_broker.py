@@ -39,7 +39,6 @@ async def test_records_are_read_hot_cold_and_across(rig: SimBrokerRig) -> None:
     assert (replica.log_start_offset, replica.high_watermark) == (0, 11)
     assert isinstance((await replica.reads.read(9, 1 << 20)).data, FileSlice)
     assert isinstance((await replica.reads.read(0, 1 << 20)).data, bytes)
-    await rig.stop()
 
 
 @run_by(run)
@@ -57,7 +56,6 @@ async def test_clean_restart_keeps_everything_under_a_new_epoch(rig: SimBrokerRi
     await fill(again, 5, start=10)
     await rig.wait_until(lambda: again.cold_end_offset >= 12)
     assert await read_values(again, 0) == numbers(0, 15)
-    await rig.stop()
 
 
 @run_by(run)
@@ -69,7 +67,6 @@ async def test_killed_process_loses_nothing(rig: SimBrokerRig) -> None:
     again = (await rig.start()).leader_replica("t", 0)
     assert await read_values(again, 0) == numbers(0, 10)
     assert explain(again)["possible_loss"] is None
-    await rig.stop()
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -101,7 +98,6 @@ async def test_acknowledged_records_with_flush_ack_survive_a_power_cut(rig: SimB
     again = (await rig.start()).leader_replica("t", 0)
     assert await read_values(again, 0) == numbers(0, 10)
     assert explain(again)["possible_loss"] is None
-    await rig.stop()
 
 
 @run_by(run)
@@ -129,7 +125,6 @@ async def test_lost_disk_is_restored_from_the_bucket(rig: SimBrokerRig, *, caplo
     await fill(again, 5, start=9)
     assert await read_values(again, 0) == numbers(0, 14)
     await rig.wait_until(lambda: again.cold_end_offset >= 12)
-    await rig.stop()
 
 
 def test_idempotent_producer_continues_after_a_lost_disk() -> None:
@@ -174,7 +169,6 @@ async def test_offsets_named_by_a_manifest_never_change_their_bytes(rig: SimBrok
     again = (await rig.start()).leader_replica("t", 0)
     await fill(again, 3, start=500)
     assert await read_values(again, 0) == before[:9] + numbers(500, 503)
-    await rig.stop()
 
 
 # -- one broker per store ---------------------------------------------------------------------------------------------
@@ -209,7 +203,6 @@ async def test_second_process_of_a_node_id_is_refused_while_the_first_answers(ri
     assert refused.value.code is Code.DUPLICATE_BROKER_REGISTRATION
     await duplicate.stop()
     await first.submit(CreateTopic("t"))
-    await rig.stop()
 
 
 @run_by(run)
@@ -273,4 +266,3 @@ async def test_entries_of_a_clean_stop_count_for_the_next_start_only(rig: SimBro
     await rig.stop()
     again = (await rig.start()).leader_replica("t", 0)
     assert (again.cold_end_offset, again.high_watermark) == (3, 3)
-    await rig.stop()

@@ -45,7 +45,6 @@ async def test_unreachable_bucket_costs_no_ack_and_is_reported(rig: SimBrokerRig
     await rig.wait_until(lambda: replica.cold_end_offset == 18, 300)
     await rig.wait_until(lambda: "u" in rig.broker.image.topics, 300)
     assert rig.broker.health().problems == []
-    await rig.stop()
 
 
 @run_by(run)
@@ -66,7 +65,6 @@ async def test_full_disk_refuses_appends_serves_reads_and_recovers(rig: SimBroke
     await rig.wait_until(lambda: rig.broker.health().problems == [], 15)
     assert "\ntiered_disk_full 0" in rig.broker.metrics.render()
     assert await read_values(replica, 0) == numbers(0, 4)
-    await rig.stop()
 
 
 @pytest.mark.parametrize("file", ["metadata-position", "recovery-point-offset-checkpoint"])
@@ -81,7 +79,6 @@ async def test_full_disk_that_only_a_note_meets_is_a_problem(rig: SimBrokerRig, 
     await fill(replica, 1)
     rig.machine.disk.faults.clear()
     await rig.wait_until(lambda: rig.broker.health().problems == [], 30)
-    await rig.stop()
 
 
 @run_by(run)
@@ -101,7 +98,6 @@ async def test_full_disk_that_takes_small_appends_keeps_its_begin(rig: SimBroker
         await asyncio.sleep(1)
     assert len(found) == 1, found
     disk.capacity = None
-    await rig.stop()
 
 
 @run_by(run)
@@ -118,7 +114,6 @@ async def test_directory_with_a_closed_log_is_not_trusted(rig: SimBrokerRig) -> 
     rig.machine.disk.faults.clear()
     await rig.wait_until(lambda: rig.broker.loss_reporter.directory_trusted)
     assert await read_values(rig.broker.leader_replica("t", 0), 0) == numbers(0, 5)
-    await rig.stop()
 
 
 @pytest.mark.parametrize("verb", ["append", "sync", "rename"])
@@ -160,7 +155,6 @@ async def test_broker_that_failed_after_its_start_announces_no_address(rig: SimB
     await rig.wait_until(node.ended.is_set)
     with pytest.raises(Unavailable, match="the broker failed at its start: data directory: "):
         await node.announce("127.0.0.1:1", {})
-    await rig.stop()
 
 
 @run_by(run)
@@ -170,7 +164,6 @@ async def test_disk_that_fails_during_a_checkpoint_ends_the_broker(rig: SimBroke
     rig.machine.disk.faults = [DiskFault("append", "recovery-point-offset-checkpoint", "EIO")]
     await rig.wait_until(node.ended.is_set)
     assert any("the data directory failed" in problem for problem in node.health().problems)
-    await rig.stop()
 
 
 @pytest.mark.parametrize("tiered", ["true", "false"])
@@ -197,7 +190,6 @@ async def test_failure_counters_have_a_sample_before_the_first_failure(rig: SimB
             f'tiered_cold_read_failures_total{{why="{why}"}} 0',
             f'tiered_tiering_failures_total{{why="{why}"}} 0',
         } <= shown
-    await rig.stop()
 
 
 @run_by(run)
@@ -217,7 +209,6 @@ async def test_broker_of_a_cluster_makes_no_other_one_in_an_empty_store(rig: Sim
     rig.bucket.memory._keys.extend(there[1])
     node = await starting
     assert node.leader_replica("t", 0).log.end_offset == 3
-    await rig.stop()
 
 
 @run_by(run)
@@ -234,7 +225,6 @@ async def test_loss_not_reported_before_a_stop_is_reported_by_the_next_start(rig
     rig.machine.faults.rules = []
     again = (await rig.start()).leader_replica("t", 0)
     assert explain(again)["possible_loss"]["from_offset"] == again.high_watermark
-    await rig.stop()
 
 
 @run_by(run)
@@ -254,7 +244,6 @@ async def test_partition_whose_manifest_was_unreadable_is_served_later(rig: SimB
     await rig.wait_until(lambda: explain(node.leader_replica("t", 0))["possible_loss"] is not None)
     (problem,) = node.health().problems
     assert "t-0 may be gone from offset 9 on" in problem
-    await rig.stop()
 
 
 @run_by(run)
@@ -270,7 +259,6 @@ async def test_partition_that_could_not_be_led_is_led_soon_by_default_settings(r
     rig.machine.faults.rules = []
     await rig.wait_until(lambda: not node.hosted_replicas.unopened_leaders, 15)
     await rig.wait_until(lambda: node.image.topics["t"].partitions[0].loss is not None, 15)
-    await rig.stop()
 
 
 @pytest.mark.parametrize("away", [False, True])
@@ -304,7 +292,6 @@ async def test_old_tail_is_fsynced_after_a_kill(rig: SimBrokerRig, *, bucket_sec
     await rig.wait_until(lambda: again.log.flushed_offset == 5, 5)
     await rig.crash(rig.machine.power_cut)
     assert (await rig.start()).leader_replica("t", 0).high_watermark == 5
-    await rig.stop()
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -345,7 +332,6 @@ async def test_manifest_of_a_later_epoch_stops_its_partition_and_not_the_broker(
     node = await rig.start()
     assert any("t-0 is not served" in each and "epoch" in each for each in node.health().problems)
     assert await read_values(await rig.create("u"), 0) == []
-    await rig.stop()
 
 
 @run_by(run)
@@ -360,7 +346,6 @@ async def test_idle_broker_sends_one_request_a_minute_during_an_outage(rig: SimB
     assert 55 <= node.store.request_count() - began <= 61
     rig.machine.faults.outage = False
     await rig.wait_until(lambda: node.store.outage is None)
-    await rig.stop()
 
 
 @run_by(run)
@@ -375,7 +360,6 @@ async def test_records_of_a_damaged_local_file_are_read_from_the_bucket(rig: Sim
     again = (await rig.start()).leader_replica("t", 0)
     assert again.log.segments.gaps == [(first.next_offset - 1, first.next_offset)]
     assert await read_values(again, 0) == numbers(0, 12)
-    await rig.stop()
 
 
 @run_by(run)
@@ -386,7 +370,6 @@ async def test_refusing_bucket_is_not_reported_as_unreachable(rig: SimBrokerRig)
     assert node.health().ok, "a restart would not help"
     node.store.outages[READS] = Outage(0, "InvalidAccessKeyId", refused=True, login_refused=True)
     assert not node.health().ok
-    await rig.stop()
 
 
 @run_by(run)
@@ -405,7 +388,6 @@ async def test_uploads_are_retried_at_intervals_during_an_outage_of_an_hour(rig:
     await rig.wait_until(lambda: replica.cold_end_offset >= 1070, 300)
     assert node.health().problems == []
     assert await read_values(replica, 0) == numbers(0, 1080)
-    await rig.stop()
 
 
 @run_by(run)
@@ -425,7 +407,6 @@ async def test_garbled_boundary_stops_changes_and_is_reported_until_restored(rig
     await rig.crash(rig.machine.kill)
     with pytest.raises(Corrupt, match=BOUNDARY_KEY):
         await rig.start()
-    await rig.stop()
 
 
 @run_by(run)
@@ -450,7 +431,6 @@ async def test_damaged_epoch_file_costs_no_record(rig: SimBrokerRig) -> None:
     assert again.high_watermark == 20
     assert await read_values(again, 0) == numbers(0, 20)
     assert again.log.epochs.lineage == ((epoch, 0),)
-    await rig.stop()
 
 
 @pytest.mark.parametrize("collected", [False, True], ids=["the slot is there", "the slot is collected"])
@@ -470,7 +450,6 @@ async def test_broker_replaced_while_frozen_stops_within_minutes(rig: SimBrokerR
     with pytest.raises(Refused):
         await replica.append(batch([b"too late"]))
     assert not frozen.health().ok
-    await rig.stop()
 
 
 @run_by(run)
@@ -493,4 +472,3 @@ async def test_missing_object_is_a_problem_until_it_can_be_read(rig: SimBrokerRi
     await asyncio.sleep(1)
     await node.cold_tier.reader.read(replica.partition_id, manifest, 0, 1)
     assert not node.health().problems
-    await rig.stop()

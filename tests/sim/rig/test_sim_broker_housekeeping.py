@@ -34,7 +34,6 @@ async def test_controller_looks_for_uploads_of_killed_processes_each_hour(rig: S
     before = store.looks_for_old_uploads
     await asyncio.sleep(3 * 3600)
     assert store.looks_for_old_uploads == before + 3
-    await rig.stop()
 
 
 @run_by(run)
@@ -50,7 +49,6 @@ async def test_periodic_fsync_on_a_full_disk_does_not_end_the_broker(rig: SimBro
     rig.machine.disk.capacity = None
     await rig.wait_until(lambda: replica.log.flushed_offset == 5, 25)
     await rig.wait_until(lambda: not rig.broker.health().problems, 5)
-    await rig.stop()
 
 
 def test_bytes_to_check_after_a_power_cut_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +83,6 @@ async def test_closed_segments_are_durable_after_a_checkpoint(rig: SimBrokerRig)
     await rig.crash(rig.machine.power_cut)
     again = (await rig.start()).leader_replica("t", 0)
     assert (await read_values(again, 0))[:closed] == numbers(0, closed)
-    await rig.stop()
 
 
 @run_by(run)
@@ -108,7 +105,6 @@ async def test_idle_producers_expire_by_the_clock_of_the_broker(rig: SimBrokerRi
     assert (await again_led.append(make_producer_batch(1, 1))).is_duplicate
     await asyncio.sleep(70)
     assert len(again_led.log.producers) == 0
-    await rig.stop()
 
 
 @run_by(run)
@@ -163,7 +159,6 @@ async def test_other_tasks_run_between_two_rolls(rig: SimBrokerRig, *, monkeypat
         turn += 1
         await asyncio.sleep(0)
     assert len(set(seen)) == 30, "thousands of partitions that are due at once would stop the broker meanwhile"
-    await rig.stop()
 
 
 @run_by(run)
@@ -178,7 +173,6 @@ async def test_finished_transactions_do_not_hold_readers_back(rig: SimBrokerRig)
     await rig.crash(rig.machine.kill)
     again = (await rig.start()).leader_replica("t", 0)
     assert again.last_stable_offset == again.high_watermark == 3
-    await rig.stop()
 
 
 @run_by(run)
@@ -200,4 +194,3 @@ async def test_broker_starts_on_a_full_disk_serves_reads_and_recovers(rig: SimBr
     await rig.start()
     (problem,) = rig.broker.health().problems
     assert "t-0 may be gone from offset 5 on" in problem, "the power was cut, so that nobody knows"
-    await rig.stop()

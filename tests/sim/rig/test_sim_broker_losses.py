@@ -64,7 +64,6 @@ async def test_only_possibly_missing_records_are_reported_after_lost_disks(
     assert rig.broker.leader_replica("whole", 0).high_watermark == 10
     assert explain(rig.broker.leader_replica("whole", 0))["possible_loss"] is None
     assert explain(rig.broker.leader_replica("hot", 0))["possible_loss"]["from_offset"] == 5
-    await rig.stop()
 
 
 @run_by(run)
@@ -78,7 +77,6 @@ async def test_loss_says_of_how_many_seconds_records_may_be_missing(rig: SimBrok
     seconds = -(-(loss["at_ms"] - newest_ms) // 1000)
     (problem,) = [each for each in rig.broker.health().problems if "may be gone" in each]
     assert f"at most those of the last {seconds} s: the newest record that is left is of 2023-11-14T22:13:20" in problem
-    await rig.stop()
 
 
 @run_by(run)
@@ -91,7 +89,6 @@ async def test_partition_that_was_whole_seconds_ago_is_not_reported(rig: SimBrok
     await rig.crash(rig.machine.lose_disk)
     await rig.start(LAGGING)
     assert loss_offsets(rig) == {}
-    await rig.stop()
 
 
 @run_by(run)
@@ -110,7 +107,6 @@ async def test_loss_stays_a_problem_over_restarts_until_it_is_acknowledged(rig: 
     await rig.stop()
     await rig.start(LAGGING)
     assert loss_offsets(rig) == {} and rig.broker.health().problems == []
-    await rig.stop()
 
 
 @run_by(run)
@@ -125,7 +121,6 @@ async def test_append_to_an_idle_partition_does_not_wait_for_its_note(rig: SimBr
     assert stored_end(rig, "t") == 0
     rig.machine.faults.outage = False
     await rig.wait_until(lambda: stored_end(rig, "t") == UNKNOWN_END)
-    await rig.stop()
 
 
 @run_by(run)
@@ -137,7 +132,6 @@ async def test_late_note_of_a_stored_end_is_removed_by_the_next_check(rig: SimBr
     replica.on_next_append = None
     await replica.append(batch([b"v"]))
     await rig.wait_until(lambda: stored_end(rig, "t") == UNKNOWN_END, 2 * REST_SECONDS)
-    await rig.stop()
 
 
 @run_by(run)
@@ -157,7 +151,6 @@ async def test_commits_in_an_image_are_not_reported_as_lost(rig: SimBrokerRig) -
     await rig.crash(rig.machine.lose_disk)
     await rig.start(LAGGING)
     await rig.wait_until(lambda: loss_offsets(rig) == {f"{OFFSETS_TOPIC}-{written.partition}": end}, 10)
-    await rig.stop()
 
 
 @run_by(run)
@@ -171,7 +164,6 @@ async def test_idle_log_that_is_only_on_disk_is_reported(rig: SimBrokerRig) -> N
     await rig.crash(rig.machine.lose_disk)
     await rig.start(LAGGING)
     assert loss_offsets(rig) == {"local-0": 0}
-    await rig.stop()
 
 
 @pytest.mark.parametrize("end", ["stopped", "running"])

@@ -35,7 +35,6 @@ async def test_checkpoints_of_a_deleted_topic_do_not_apply_to_the_next_one(rig: 
     again = (await rig.start()).leader_replica("t", 0)
     assert (again.log_start_offset, again.high_watermark) == (0, 5)
     assert await read_values(again, 0) == numbers(700, 705)
-    await rig.stop()
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -81,7 +80,6 @@ async def test_notes_of_a_log_that_a_start_could_not_open_stay(rig: SimBrokerRig
     again = (await rig.start()).leader_replica("t", 0)
     assert again.log_start_offset == 20
     assert await read_values(again, 20) == numbers(20, 30)
-    await rig.stop()
 
 
 @pytest.mark.parametrize("is_saved", [False, True])
@@ -100,7 +98,6 @@ async def test_log_that_is_opened_again_starts_where_it_did(rig: SimBrokerRig, *
         assert (await rig.start()).leader_replica("t", 0).log_start_offset == 20
     else:
         assert (await store.open_or_create(replica.tp, topic, is_new=False)).start_offset == 20
-    await rig.stop()
 
 
 @run_by(run)
@@ -114,4 +111,3 @@ async def test_stop_with_a_broken_log_is_not_clean(rig: SimBrokerRig) -> None:
     rig.machine.power_cut()
     again = (await rig.start()).leader_replica("t", 0)
     assert (explain(again)["possible_loss"] or {}).get("from_offset") == again.high_watermark
-    await rig.stop()

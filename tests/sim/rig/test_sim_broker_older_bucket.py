@@ -55,7 +55,6 @@ async def test_start_with_an_older_bucket_is_refused_and_keeps_the_logs(rig: Sim
     put_back(rig, newer)
     await rig.start()
     assert await read_values(rig.broker.leader_replica("new", 0), 0) == numbers(0, 20)
-    await rig.stop()
 
 
 @run_by(run)
@@ -96,7 +95,6 @@ async def test_start_goes_on_with_an_older_bucket_once_the_note_is_removed(rig: 
     assert sorted(rig.broker.image.topics) == ["old"]
     await rig.stop()
     await rig.start()
-    await rig.stop()
 
 
 @run_by(run)
@@ -127,7 +125,6 @@ async def test_uploads_of_a_manifest_that_went_back_pause_with_a_problem(rig: Si
     await rig.wait_until(lambda: replica.cold_end_offset >= 68)
     assert not any("the manifest has sequence" in each for each in rig.broker.health().problems)
     assert await read_values(replica, 0) == numbers(0, 72)
-    await rig.stop()
 
 
 @run_by(run)
@@ -147,7 +144,6 @@ async def test_running_controller_ends_once_its_metadata_log_went_back(rig: SimB
     rig.machine.disk.remove(NOTE)
     await rig.start()
     assert "lost" in rig.broker.image.topics
-    await rig.stop()
 
 
 @run_by(run)

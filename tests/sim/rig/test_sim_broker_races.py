@@ -33,7 +33,6 @@ async def test_topic_deleted_while_its_upload_is_queued_ends_no_broker(rig: SimB
     await asyncio.sleep(10)
     assert not rig.broker.ended.is_set(), rig.broker.health().problems
     assert second.cold_end_offset == 0
-    await rig.stop()
 
 
 @run_by(run)
@@ -58,7 +57,6 @@ async def test_topic_deleted_while_its_log_opens_stays_deleted(rig: SimBrokerRig
     again = await rig.create()
     await fill(again, 1)
     assert await read_values(again, 0) == numbers(0, 1)
-    await rig.stop()
 
 
 @run_by(run)
@@ -77,7 +75,6 @@ async def test_new_logs_are_made_one_in_a_turn_of_the_loop(rig: SimBrokerRig) ->
     await rig.wait_until(lambda: len(broker.leader_replicas()) == 100)
     look()
     assert max(after - before for before, after in pairwise(opened)) == 1
-    await rig.stop()
 
 
 @run_by(run)
@@ -88,7 +85,6 @@ async def test_more_losses_than_pending_requests_are_all_reported(rig: SimBroker
     node = await rig.start()
     assert len(node.leader_replicas()) == 1200
     assert len(node.health().details["possible_loss"]) == 1200
-    await rig.stop()
 
 
 @run_by(run)
@@ -100,7 +96,6 @@ async def test_slow_bucket_delays_a_start_with_many_partitions(rig: SimBrokerRig
     rig.machine.faults.rules = [FaultRule(FaultKind.DELAY, ("put",), key="/manifest", seconds=9)]
     node = await rig.start()
     assert len(node.leader_replicas()) == 320
-    await rig.stop()
 
 
 @run_by(run)
@@ -114,7 +109,6 @@ async def test_start_waits_for_a_bucket_without_writes(rig: SimBrokerRig) -> Non
     rig.machine.faults.rules = []
     await starts
     assert rig.broker.health().ok
-    await rig.stop()
 
 
 @pytest.mark.parametrize("seconds", [2.8, 3.0, 3.1, 3.2, 3.3])
@@ -130,7 +124,6 @@ async def test_outage_during_a_start_does_not_mark_the_clock_as_fast(rig: SimBro
     rig.machine.faults.outage = False
     await starts
     assert rig.broker.retention_clock.now_ms() == rig.broker.world.clock.wall_ms()
-    await rig.stop()
 
 
 @run_by(run)
@@ -143,7 +136,6 @@ async def test_local_copies_of_cold_segments_are_deleted_while_uploads_fail(rig:
     await fill(replica, 6, start=10)
     await rig.broker.submit(AlterTopicConfigs("t", {"local.retention.bytes": "1"}))
     await rig.wait_until(lambda: replica.local_start_offset >= 9)
-    await rig.stop()
 
 
 @run_by(run)
@@ -156,7 +148,6 @@ async def test_segment_of_an_undecided_change_is_not_uploaded_repeatedly(rig: Si
     assert sum(key.endswith(".seg") for key, _ in rig.bucket.written) == 1
     rig.machine.faults.rules = []
     await rig.wait_until(lambda: replica.cold_end_offset >= 3)
-    await rig.stop()
 
 
 @run_by(run)
@@ -172,7 +163,6 @@ async def test_topic_that_was_never_opened_leaves_no_file_for_the_next_one(rig: 
     await fill(replica, 2)
     await rig.crash(rig.machine.kill)
     assert await read_values((await rig.start()).leader_replica("t", 0), 0) == numbers(0, 2)
-    await rig.stop()
 
 
 @run_by(run)
@@ -188,7 +178,6 @@ async def test_failed_upload_of_a_deleted_topic_ends_no_broker(rig: SimBrokerRig
     await rig.broker.submit(DeleteTopic("t"))
     await asyncio.sleep(30)
     assert not rig.broker.ended.is_set(), rig.broker.health().problems
-    await rig.stop()
 
 
 @run_by(run)
@@ -203,7 +192,6 @@ async def test_late_upload_leaves_no_object_of_a_deleted_topic(rig: SimBrokerRig
     await asyncio.sleep(300)
     await rig.bucket.store(rig.machine.faults, rig.machine.clock).list("")
     assert not [key for key in rig.bucket.objects if key.startswith("data/")]
-    await rig.stop()
 
 
 @run_by(run)
@@ -220,7 +208,6 @@ async def test_recreated_topic_is_new_even_if_the_old_log_could_not_be_moved(rig
     assert again.high_watermark == 0
     await fill(again, 1, start=7)
     assert await read_values(again, 0) == numbers(7, 8)
-    await rig.stop()
 
 
 @run_by(run)
@@ -233,7 +220,6 @@ async def test_topic_deleted_on_a_full_disk_can_be_recreated(rig: SimBrokerRig) 
     rig.machine.disk.capacity = None
     again = await rig.create()
     assert again.high_watermark == 0
-    await rig.stop()
 
 
 @pytest.mark.parametrize("noted", [False, True])
@@ -274,7 +260,6 @@ async def test_log_that_was_durable_once_stays_without_its_topic_id(rig: SimBrok
     disk.remove("log/proof")
     disk.open("log/t-0/partition.metadata").truncate(0)
     assert (await rig.start()).leader_replica("t", 0).high_watermark == 2
-    await rig.stop()
 
 
 @run_by(run)
@@ -297,7 +282,6 @@ async def test_new_log_ignores_checkpoints_of_an_earlier_topic_of_its_name(rig: 
     rig.machine.disk.capacity = None
     again = (await rig.start()).leader_replica("t", 0)
     assert again.log_start_offset == again.high_watermark == 0
-    await rig.stop()
 
 
 @run_by(run)
@@ -310,7 +294,6 @@ async def test_late_takeover_of_a_deleted_topic_spares_the_recreated_one(rig: Si
     assert rig.broker.leader_replica("t", 0) is new
     await fill(new, 3)
     assert await read_values(new, 0) == numbers(0, 3)
-    await rig.stop()
 
 
 @run_by(run)
@@ -329,4 +312,3 @@ async def test_killed_broker_did_not_stop_cleanly_even_if_reported_as_gone(rig: 
     node = await rig.start()
     manifest = await node.cold_tier.manifests.load(replica.partition_id)
     assert manifest is not None and manifest.leader_epoch == node.leader_replica("t", 0).leader_epoch
-    await rig.stop()

@@ -47,7 +47,6 @@ async def test_deleted_topic_is_gone_at_once_and_its_objects_after_the_delay(rig
     await rig.wait_until(lambda: not rig.broker.image.deleted_topics, 300)
     assert await rig.bucket.memory.list(f"data/{topic_id}/") == []
     assert [name for name in rig.machine.disk.list("log") if name.startswith("t-0")] == []
-    await rig.stop()
 
 
 @pytest.mark.parametrize("pauses", [(45,), (100,), (100, 90)], ids=["early", "late", "one after the other"])
@@ -65,7 +64,6 @@ async def test_late_objects_of_a_deleted_topic_go_even_with_a_wrong_clock(
         await rig.bucket.memory.put(late, b"an upload that was under way")
     await rig.wait_until(lambda: not rig.broker.image.deleted_topics, 600)
     assert await rig.bucket.memory.list(f"data/{topic_id}/") == []
-    await rig.stop()
 
 
 @run_by(run)
@@ -77,7 +75,6 @@ async def test_files_of_a_deleted_topic_go_at_the_end_of_their_delay(rig: SimBro
     disk = rig.machine.disk
     assert len([name for name in disk.list("log") if name.endswith("-delete")]) == 2
     await rig.wait_until(lambda: not [name for name in disk.list("log") if name.endswith("-delete")], 10)
-    await rig.stop()
 
 
 @run_by(run)
@@ -94,7 +91,6 @@ async def test_topic_that_the_bucket_cannot_delete_delays_no_other(rig: SimBroke
     rig.machine.faults.rules = []
     await rig.wait_until(lambda: not rig.broker.image.deleted_topics, 600)
     assert not [key for key in rig.bucket.objects if key.startswith("data/")]
-    await rig.stop()
 
 
 @run_by(run)
@@ -110,7 +106,6 @@ async def test_recreated_topic_is_another_topic(rig: SimBrokerRig) -> None:
     await rig.stop()
     node = await rig.start()
     assert await read_values(node.leader_replica("t", 0), 0) == numbers(700, 703)
-    await rig.stop()
 
 
 @run_by(run)
@@ -129,7 +124,6 @@ async def test_recreated_topic_is_empty_even_if_the_old_log_could_not_go(rig: Si
     await rig.crash(rig.machine.kill)
     again = (await rig.start()).leader_replica("t", 0)
     assert await read_values(again, 0) == numbers(700, 702)
-    await rig.stop()
 
 
 @run_by(run)
@@ -141,7 +135,6 @@ async def test_topic_deleted_while_its_log_was_missing_leaves_nothing(rig: SimBr
     await rig.crash(rig.machine.kill)
     await rig.start()
     assert [name for name in rig.machine.disk.list("log") if name.startswith("t-0")] == []
-    await rig.stop()
 
 
 @run_by(run)
@@ -153,7 +146,6 @@ async def test_partitions_are_added_while_it_runs(rig: SimBrokerRig) -> None:
     assert len(topic.partitions) == 3
     await fill(rig.broker.leader_replica("t", 2), 2)
     assert await read_values(rig.broker.leader_replica("t", 2), 0) == numbers(0, 2)
-    await rig.stop()
 
 
 @run_by(run)
@@ -172,7 +164,6 @@ async def test_settings_take_effect_while_it_runs(rig: SimBrokerRig) -> None:
     assert replica.config.max_message_bytes == 200
     await rig.stop()
     assert (await rig.start()).leader_replica("t", 0).config.max_message_bytes == 200
-    await rig.stop()
 
 
 @run_by(run)
@@ -183,7 +174,6 @@ async def test_unknown_names_are_errors(rig: SimBrokerRig) -> None:
         with pytest.raises(Refused) as refused:
             rig.broker.leader_replica(topic, partition)
         assert refused.value.code is Code.UNKNOWN_TOPIC_OR_PARTITION
-    await rig.stop()
 
 
 # -- time -------------------------------------------------------------------------------------------------------------
@@ -197,7 +187,6 @@ async def test_quiet_topic_is_uploaded_too(rig: SimBrokerRig) -> None:
     await asyncio.sleep(9 * 60)
     assert replica.cold_end_offset == 0
     await rig.wait_until(lambda: replica.cold_end_offset == 1, 90)
-    await rig.stop()
 
 
 @run_by(run)
@@ -215,7 +204,6 @@ async def test_total_retention_moves_the_log_start_hot_and_cold(rig: SimBrokerRi
     assert segments == []
     await fill(replica, 1, start=10)
     assert await read_values(replica, 10) == numbers(10, 11)
-    await rig.stop()
 
 
 @run_by(run)
@@ -229,7 +217,6 @@ async def test_untiered_topic_stays_on_its_disk(rig: SimBrokerRig) -> None:
     assert replica.log.segments.size_bytes <= 9000 + 4096
     assert await rig.bucket.memory.list("data/") == []
     assert await read_values(replica, replica.log_start_offset) == numbers(replica.log_start_offset, 20)
-    await rig.stop()
 
 
 @run_by(run)
@@ -242,7 +229,6 @@ async def test_idle_broker_sends_no_requests_to_the_bucket(rig: SimBrokerRig) ->
     before = rig.broker.store.request_count()
     await asyncio.sleep(60 * 60)
     assert rig.broker.store.request_count() - before <= 60
-    await rig.stop()
 
 
 def test_many_cold_segments_cost_no_request_while_none_expires(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,7 +274,6 @@ async def test_long_poll_ends_with_the_first_record_or_at_its_deadline(rig: SimB
     assert not waiting.done()
     await fill(replica, 1)
     assert (await waiting).size >= 1500
-    await rig.stop()
 
 
 @run_by(run)
@@ -306,7 +291,6 @@ async def test_records_are_found_by_time_hot_and_cold(rig: SimBrokerRig) -> None
             0,
         )
     assert await replica.reads.offset_for_timestamp(base + 1000) is None
-    await rig.stop()
 
 
 @run_by(run)
@@ -329,7 +313,6 @@ async def test_deleted_records_stay_deleted(rig: SimBrokerRig) -> None:
     again = (await rig.start()).leader_replica("t", 0)
     assert again.log_start_offset == 4
     assert await again.deletion.delete_records(-1) == again.high_watermark
-    await rig.stop()
 
 
 def test_clean_stop_syncs_only_written_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,4 +357,3 @@ async def test_topic_without_settings_has_the_startup_settings_of_its_broker(rig
     await rig.stop()
     again = await rig.start(own)
     assert again.leader_replica("t", 0).log.config == config
-    await rig.stop()

@@ -69,7 +69,6 @@ async def test_requests_among_brokers_are_served_on_their_own_listener_only(rig:
     assert leader.high_watermark == 1
     await peers.close()
     await server.close()
-    await rig.stop()
 
 
 @pytest.mark.parametrize(("version", "words"), [(2, "upgrade it"), (0, "use the program that wrote it")])

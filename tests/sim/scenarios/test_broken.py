@@ -34,4 +34,3 @@ async def test_broker_with_a_broken_invariant_ends_without_a_reply(
     with pytest.raises(Refused, match="the broker failed"):
         replica.append_now(batch([b"w"]), 1)
     await server.close()
-    await rig.stop()

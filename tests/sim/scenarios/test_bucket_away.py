@@ -100,7 +100,6 @@ async def test_start_outlasts_an_outage_that_begins_during_it(rig: SimBrokerRig,
     rig.machine.faults.outage = False
     await asyncio.wait_for(starting, SOON_SECONDS)
     assert rig.broker.health().ok
-    await rig.stop()
 
 
 @run_by(run)

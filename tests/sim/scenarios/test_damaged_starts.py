@@ -52,7 +52,6 @@ async def test_damage_below_a_checkpoint_is_found_with_other_damage(rig: SimBrok
     replica = rig.broker.leader_replica("t", 0)
     assert await read_values(replica, 0) == numbers(0, replica.log.end_offset)
     assert replica.log.end_offset == explain(replica)["possible_loss"]["from_offset"] == 5
-    await rig.stop()
 
 
 @run_by(run_scenario)
@@ -245,7 +244,6 @@ async def test_damaged_indexes_hide_no_record(rig: SimBrokerRig) -> None:
     for number in range(20):
         found = await replica.reads.offset_for_timestamp(FIRST_MS + 1000 * number)
         assert found is not None and found[0] == number
-    await rig.stop()
 
 
 class Producers:
@@ -308,7 +306,6 @@ async def test_failed_disk_is_not_trusted_after_a_kill(rig: SimBrokerRig) -> Non
     await rig.crash(rig.machine.kill)
     again = (await rig.start()).leader_replica("t", 0)
     assert (explain(again)["possible_loss"] or {}).get("from_offset") == again.high_watermark
-    await rig.stop()
 
 
 @run_by(run)
@@ -322,7 +319,6 @@ async def test_retry_is_known_after_a_clean_stop_of_a_small_log(rig: SimBrokerRi
     replica = rig.broker.leader_replica("t", 0)
     await producers.retry_all(replica)
     assert replica.log.end_offset == 6
-    await rig.stop()
 
 
 @run_by(run)
@@ -342,7 +338,6 @@ async def test_retry_is_known_after_a_kill_behind_a_marker(rig: SimBrokerRig) ->
     for marker in markers:
         await replica.transactions.append_marker(marker)
     assert replica.log.end_offset == end == 9 + len(markers)
-    await rig.stop()
 
 
 @run_by(run)
@@ -360,7 +355,6 @@ async def test_retry_is_known_after_a_lost_disk(rig: SimBrokerRig) -> None:
     await producers.retry_all(replica)
     assert replica.log.end_offset == 30 and replica.log.epochs.lineage[0] == (0, 0)
     assert await read_values(replica, 0) == producers.values
-    await rig.stop()
 
 
 @pytest.mark.parametrize("size", [100, 40])
@@ -377,7 +371,6 @@ async def test_small_log_that_grew_after_a_clean_stop_is_read(rig: SimBrokerRig,
     assert (explain(replica)["possible_loss"] or {}).get("from_offset") == 3
     await fill(replica, 1, 3)
     assert await read_values(replica, 0) == numbers(0, 4)
-    await rig.stop()
 
 
 @run_by(run)
@@ -397,7 +390,6 @@ async def test_damage_below_the_log_start_is_no_loss(rig: SimBrokerRig) -> None:
     replica = rig.broker.leader_replica("t", 0)
     assert (replica.log_start_offset, replica.log.end_offset) == (6, 6)
     assert explain(replica)["possible_loss"] is None
-    await rig.stop()
 
 
 @run_by(run)
@@ -412,7 +404,6 @@ async def test_closed_segment_that_is_shorter_than_noted_has_a_gap(rig: SimBroke
     await rig.start(QUICK)
     replica = rig.broker.leader_replica("t", 0)
     assert replica.log.segments.gaps == [(first.next_offset - 1, first.next_offset)]
-    await rig.stop()
 
 
 @run_by(run)
@@ -426,7 +417,6 @@ async def test_leader_epochs_after_a_power_cut_are_those_of_the_batches(rig: Sim
     rig.machine.disk.flip_bit(f"log/t-0/{EPOCHS_FILE}", 8 * len("0 1 "))  # epoch 1 in place of epoch 0
     await rig.start(QUICK)
     assert rig.broker.leader_replica("t", 0).log.epochs.lineage == ((0, 0),)
-    await rig.stop()
 
 
 @run_by(run)
@@ -440,7 +430,6 @@ async def test_empty_file_of_leader_epochs_is_written_anew(rig: SimBrokerRig) ->
     rig.machine.disk.open(f"log/t-0/{EPOCHS_FILE}").truncate(0)
     await rig.start(QUICK)
     assert rig.broker.leader_replica("t", 0).log.epochs.lineage == ((0, 0),)
-    await rig.stop()
 
 
 @run_by(run)
@@ -457,7 +446,6 @@ async def test_epoch_of_a_record_that_is_gone_is_forgotten(rig: SimBrokerRig) ->
     await rig.start(QUICK)
     replica = rig.broker.leader_replica("t", 0)
     assert (replica.log.end_offset, replica.log.epochs.lineage) == (5, ((0, 0),))
-    await rig.stop()
 
 
 @run_by(run)
@@ -475,7 +463,6 @@ async def test_records_below_a_lost_log_start_have_their_epochs(rig: SimBrokerRi
     await rig.start(QUICK)
     replica = rig.broker.leader_replica("t", 0)
     assert (replica.log_start_offset, replica.log.epochs.lineage) == (0, ((0, 0),))
-    await rig.stop()
 
 
 @run_by(run_scenario)
@@ -516,7 +503,6 @@ async def test_batch_of_an_earlier_epoch_behind_a_later_one_is_cut(rig: SimBroke
     rig.machine.disk.open(log_path(rig)).append([left])
     await rig.start(QUICK)
     assert rig.broker.leader_replica("t", 0).log.end_offset == 2
-    await rig.stop()
 
 
 @pytest.mark.parametrize("end", ["power cut", "clean stop"])
@@ -544,7 +530,6 @@ async def test_damage_that_no_crash_explains_is_reported(rig: SimBrokerRig, *, e
     replica = rig.broker.leader_replica("t", 0)
     assert replica.log.end_offset == 5
     assert explain(replica)["possible_loss"]["from_offset"] == 5
-    await rig.stop()
 
 
 @pytest.mark.parametrize("is_clean", [False, True])
@@ -569,7 +554,6 @@ async def test_damaged_length_that_no_torn_write_explains_is_reported(rig: SimBr
     replica = rig.broker.leader_replica("t", 0)
     assert replica.log.end_offset == 5
     assert (explain(replica)["possible_loss"] or {}).get("from_offset") == 5
-    await rig.stop()
 
 
 @run_by(run)
@@ -588,7 +572,6 @@ async def test_batch_that_is_missing_ends_the_log(rig: SimBrokerRig) -> None:
     await rig.start(QUICK)
     replica = rig.broker.leader_replica("t", 0)
     assert replica.log.end_offset == explain(replica)["possible_loss"]["from_offset"] == 2
-    await rig.stop()
 
 
 @pytest.mark.parametrize("verb", ["append", "sync"])
@@ -610,7 +593,6 @@ async def test_failed_disk_ends_the_broker_and_is_not_trusted_again(rig: SimBrok
     again = (await rig.start()).leader_replica("t", 0)
     assert (await read_values(again, 0))[:5] == numbers(0, 5)
     assert (explain(again)["possible_loss"] or {}).get("from_offset") == again.high_watermark
-    await rig.stop()
 
 
 @run_by(run)
@@ -623,7 +605,6 @@ async def test_stop_that_could_not_close_all_logs_is_not_clean(rig: SimBrokerRig
     rig.machine.power_cut()
     again = (await rig.start()).leader_replica("t", 0)
     assert (explain(again)["possible_loss"] or {}).get("from_offset") == again.high_watermark
-    await rig.stop()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -681,7 +662,6 @@ async def test_damaged_leader_epochs_cost_no_record(rig: SimBrokerRig) -> None:
     replica = rig.broker.leader_replica("t", 0)
     assert await read_values(replica, 0) == numbers(0, 22)
     assert explain(replica)["possible_loss"] is None
-    await rig.stop()
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -86,4 +86,3 @@ async def test_elections_choose_the_preferred_or_any_live_replica(rig: SimBroker
     assert await elect(link, 7, {"t": [1]}) == (invalid, {("t", 1): invalid})
     link.close()
     await server.close()
-    await rig.stop()

@@ -65,7 +65,6 @@ async def test_follower_copies_over_the_wire_and_lists_its_logs(rig: SimBrokerRi
     link.close()
     await server.close()
     other.stop()
-    await rig.stop()
 
 
 @run_by(run)
@@ -78,4 +77,3 @@ async def test_failed_disk_ends_the_broker_when_it_gets_a_new_partition(rig: Sim
     await rig.broker.submit(CreateTopic("t", assignments=[[2, 1]]))
     await asyncio.wait_for(rig.broker.ended.wait(), 5)
     assert any("data directory" in each for each in rig.broker.health().problems)
-    await rig.stop()

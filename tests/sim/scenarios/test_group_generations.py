@@ -110,7 +110,6 @@ async def test_requests_of_an_earlier_generation_are_refused(rig: SimBrokerRig) 
         assert await beat_as(rig, each.member_id, each.generation) is Code.NONE
         assert (await sync_as(rig, each.member_id, each.generation)).assignment == each.member_id.encode()
     assert await beat_as(rig, first.member_id, late) is Code.ILLEGAL_GENERATION
-    await rig.stop()
 
 
 @run_by(run)
@@ -132,7 +131,6 @@ async def test_silent_members_leave_one_after_the_other(rig: SimBrokerRig) -> No
     await restart(rig)
     await asyncio.sleep(21)
     assert (await describe(rig, G)).members == ()
-    await rig.stop()
 
 
 @run_by(run)
@@ -147,7 +145,6 @@ async def test_sessions_of_several_groups_end_without_any_request(rig: SimBroker
     await asyncio.sleep(25)
     (shard, *_) = [each for each in rig.broker.group_coordinators.host.shards() if names[0] in each.state.groups]
     assert [len(shard.state.groups[name].members) for name in names] == [0, 0, 0]
-    await rig.stop()
 
 
 @run_by(run)
@@ -162,7 +159,6 @@ async def test_session_that_begins_behind_one_that_ended_ends_in_time(rig: SimBr
         await asyncio.sleep(0 if name is names[0] else 15)
     (shard, *_) = [each for each in rig.broker.group_coordinators.host.shards() if names[0] in each.state.groups]
     assert [len(shard.state.groups[name].members) for name in names] == [0, 1, 0]
-    await rig.stop()
 
 
 @run_by(run)
@@ -176,7 +172,6 @@ async def test_member_that_does_not_join_is_not_in_the_next_generation(rig: SimB
     again = await join(rig, G, leader.member_id, session_ms=60_000)  # until its rebalance timeout
     assert [each.member_id for each in again.members] == [leader.member_id]
     assert await beat_as(rig, other.member_id, again.generation) is Code.UNKNOWN_MEMBER_ID
-    await rig.stop()
 
 
 @run_by(run)
@@ -194,7 +189,6 @@ async def test_static_member_keeps_its_place_over_a_move_of_the_coordinator(rig:
         assert await beat_as(rig, again.member_id, again.generation, "i") is Code.NONE
         await restart(rig)
     assert (await sync_as(rig, again.member_id, again.generation)).assignment == b"all"
-    await rig.stop()
 
 
 @run_by(run)
@@ -219,7 +213,6 @@ async def test_offsets_stay_while_they_are_used(rig: SimBrokerRig) -> None:
     assert await fetch_committed(rig, G) == 7, "the group is empty for less than the retention time"
     await asyncio.sleep(60)
     assert await fetch_committed(rig, G) == -1
-    await rig.stop()
 
 
 @run_by(run)
@@ -236,7 +229,6 @@ async def test_offsets_of_a_deleted_topic_leave_the_log_of_groups(rig: SimBroker
     await restart(rig)
     kept = [(group, topic) for group, topic, _ in rig.broker.group_coordinators.iter_committed_offsets()]
     assert kept == [(G, "u")]
-    await rig.stop()
 
 
 def test_offset_that_was_shown_survives_a_power_cut_if_commits_are_fsynced() -> None:

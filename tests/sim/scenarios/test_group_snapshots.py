@@ -102,7 +102,6 @@ async def test_log_of_groups_stays_while_the_bucket_takes_no_snapshot(rig: SimBr
     await rig.start(GROUP_SETTINGS)
     await wait_groups_loaded(rig)
     assert await fetch_committed(rig, G) == 6
-    await rig.stop()
 
 
 @run_by(run)
@@ -125,7 +124,6 @@ async def test_topic_deleted_while_a_load_writes_its_snapshot_leaves_no_offset(r
     await asyncio.sleep(1)
     kept = [(group, topic) for group, topic, _ in rig.broker.group_coordinators.iter_committed_offsets()]
     assert kept == [(G, "u")]
-    await rig.stop()
 
 
 @run_by(run)
@@ -145,7 +143,6 @@ async def test_log_says_that_groups_may_be_gone_if_their_snapshots_are(
     lost = f"changes of groups may be gone partition=__consumer_offsets-{P} below_offset={end}"
     assert [each.getMessage() for each in caplog.records if "may be gone" in each.getMessage()] == [lost]
     assert await fetch_committed(rig, G) == -1
-    await rig.stop()
 
 
 @run_by(run)
@@ -164,7 +161,6 @@ async def test_log_says_that_records_of_groups_cannot_be_read(
     said = f"records of groups cannot be read, the next snapshot lacks them partition=__consumer_offsets-{P} count=1"
     assert [each.getMessage() for each in caplog.records if "cannot be read" in each.getMessage()] == [said]
     assert await fetch_committed(rig, G) == 7
-    await rig.stop()
 
 
 @run_by(run)
@@ -196,4 +192,3 @@ async def test_late_snapshot_of_a_replaced_coordinator_wins_over_no_log(rig: Sim
         await commit(rig, G, offset)
     await restart(rig)  # the log goes beyond the snapshot, with other records below its offset
     assert (await fetch_committed(rig, G), await fetch_committed(rig, OTHER)) == (19, 15)
-    await rig.stop()

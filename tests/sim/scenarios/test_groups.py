@@ -63,7 +63,6 @@ async def test_killed_process_loses_no_commit_and_no_member(rig: SimBrokerRig) -
     assert await heartbeat(rig, G, joined) is Code.NONE
     await asyncio.sleep(11)
     assert await heartbeat(rig, G, joined) is Code.UNKNOWN_MEMBER_ID
-    await rig.stop()
 
 
 @run_by(run)
@@ -82,7 +81,6 @@ async def test_commits_of_one_turn_share_a_batch_in_their_order(rig: SimBrokerRi
     await rig.start(GROUP_SETTINGS)
     await wait_groups_loaded(rig)
     assert await fetch_committed(rig, G) == 99
-    await rig.stop()
 
 
 def test_fsynced_commits_survive_a_power_cut() -> None:
@@ -155,7 +153,6 @@ async def test_groups_are_at_most_a_minute_old_after_the_loss_of_every_disk(rig:
     await rig.start(GROUP_SETTINGS)
     await wait_groups_loaded(rig)
     assert await fetch_committed(rig, G) == 9
-    await rig.stop()
 
 
 @run_by(run)
@@ -175,7 +172,6 @@ async def test_image_of_earlier_commits_is_written_without_new_commits(rig: SimB
     await rig.start(GROUP_SETTINGS)
     await wait_groups_loaded(rig)
     assert await fetch_committed(rig, G) == 5
-    await rig.stop()
 
 
 @run_by(run)
@@ -188,7 +184,6 @@ async def test_clean_stop_writes_all_groups_to_the_bucket(rig: SimBrokerRig) -> 
     await rig.start(GROUP_SETTINGS)
     await wait_groups_loaded(rig)
     assert await fetch_committed(rig, G) == 7
-    await rig.stop()
 
 
 @run_by(run)
@@ -208,7 +203,6 @@ async def test_stop_does_not_wait_for_a_slow_bucket(rig: SimBrokerRig) -> None:
     await rig.start(GROUP_SETTINGS)
     await wait_groups_loaded(rig)
     assert await fetch_committed(rig, G) == 8
-    await rig.stop()
 
 
 @run_by(run)
@@ -231,7 +225,6 @@ async def test_offsets_beyond_the_end_of_a_partition_are_cut_back(rig: SimBroker
     await rig.start(GROUP_SETTINGS)
     await wait_groups_loaded(rig)
     assert await fetch_committed(rig, "h") == 30, "nothing was lost this time"
-    await rig.stop()
 
 
 @run_by(run)
@@ -248,7 +241,6 @@ async def test_offsets_are_cut_back_if_the_partition_opens_after_the_groups(rig:
     await rig.start(GROUP_SETTINGS)
     await wait_groups_loaded(rig)
     assert await fetch_committed(rig, G) == rig.broker.leader_replica("t", 0).log.end_offset == 0
-    await rig.stop()
 
 
 @run_by(run)
@@ -267,7 +259,6 @@ async def test_damaged_image_is_replaced_by_the_one_before(rig: SimBrokerRig) ->
     await rig.start(GROUP_SETTINGS)
     await wait_groups_loaded(rig)
     assert await fetch_committed(rig, G) == 7
-    await rig.stop()
 
 
 # -- others who write -------------------------------------------------------------------------------------------------

@@ -53,7 +53,6 @@ async def test_coordinator_waits_for_an_image_and_reports_it(rig: SimBrokerRig) 
     rig.machine.faults.rules.remove(broken)
     await wait_groups_loaded(rig)
     assert await fetch_committed(rig, G) == 7 and node.health().problems == []
-    await rig.stop()
 
 
 @run_by(run)
@@ -71,7 +70,6 @@ async def test_topic_deleted_during_the_load_of_groups_leaves_no_offset(rig: Sim
     rig.machine.faults.rules.remove(broken)
     await wait_groups_loaded(rig)
     assert await fetch_committed(rig, G) == -1
-    await rig.stop()
 
 
 @run_by(run)
@@ -91,7 +89,6 @@ async def test_groups_wait_while_the_bucket_lists_no_images(rig: SimBrokerRig) -
     await rig.wait_until(lambda: rig.broker.hosted_replicas.unopened_leaders == {})
     await wait_groups_loaded(rig)
     assert await fetch_committed(rig, G) == 7
-    await rig.stop()
 
 
 @run_by(run)
@@ -108,7 +105,6 @@ async def test_groups_work_while_the_bucket_is_unreachable(rig: SimBrokerRig) ->
     rig.machine.faults.outage = False
     await rig.wait_until(lambda: snapshots(rig, P) != [], 200)
     assert snapshots(rig, P)[-1].offset == offsets_replica(rig, P).log.end_offset
-    await rig.stop()
 
 
 @run_by(run)
@@ -128,7 +124,6 @@ async def test_full_disk_refuses_commits_and_keeps_earlier_ones(rig: SimBrokerRi
     assert await heartbeat(rig, G, joined) is Code.NONE
     assert await commit(rig, G, 3, generation=1, member=joined.member_id) is Code.NONE
     assert await fetch_committed(rig, G) == 3
-    await rig.stop()
 
 
 @run_by(run)
@@ -158,7 +153,6 @@ async def test_waiting_members_get_a_reply_when_the_coordinator_resigns(rig: Sim
         with pytest.raises(Refused) as refused:
             await asked
         assert refused.value.code is Code.NOT_COORDINATOR
-    await rig.stop()
 
 
 @run_by(run)
@@ -176,7 +170,6 @@ async def test_topic_deleted_without_a_coordinator_leaves_no_offset(rig: SimBrok
     await rig.start(GROUP_SETTINGS)
     await wait_groups_loaded(rig)
     assert (await fetch_committed(rig, G), await fetch_committed(rig, G, "u")) == (-1, 8)
-    await rig.stop()
 
 
 @run_by(run)
@@ -189,7 +182,6 @@ async def test_unused_offsets_expire(rig: SimBrokerRig) -> None:
     await asyncio.sleep(12 * 60)
     assert await fetch_committed(rig, G) == -1
     assert (await describe(rig, G)).code is Code.GROUP_ID_NOT_FOUND
-    await rig.stop()
 
 
 @pytest.mark.parametrize("with_groups", [False, True])
@@ -203,4 +195,3 @@ async def test_idle_groups_send_no_request_to_the_bucket(rig: SimBrokerRig, *, w
     before = rig.broker.store.request_count()
     await asyncio.sleep(3600)
     assert rig.broker.store.request_count() - before <= 60
-    await rig.stop()

@@ -245,7 +245,6 @@ async def test_every_request_among_brokers_has_the_credential(rig: SimBrokerRig,
     await peers.close()
     link.close()
     await server.close()
-    await rig.stop()
 
 
 @run_by(run)
@@ -268,4 +267,3 @@ async def test_brokers_log_in_on_their_own_listener_only(rig: SimBrokerRig) -> N
     assert refused.value.code is Code.UNSUPPORTED_SASL_MECHANISM
     (await log_in("BETWEEN")).close()
     await server.close()
-    await rig.stop()

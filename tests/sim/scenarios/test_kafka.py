@@ -122,4 +122,3 @@ async def test_client_waits_until_the_cluster_knows_the_brokers_address(rig: Sim
     await client.close()
     await rig.wait_until(lambda: not server.connections)
     await server.close()
-    await rig.stop()

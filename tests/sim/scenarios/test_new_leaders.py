@@ -68,4 +68,3 @@ async def test_reply_of_a_broker_that_does_not_lead_names_the_leader(rig: SimBro
         assert found.node_endpoints == ([fetch.NodeEndpoint(2, "two", 9099, "east")] if told else [])
     link.close()
     await server.close()
-    await rig.stop()

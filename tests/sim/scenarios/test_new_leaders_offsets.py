@@ -72,7 +72,6 @@ async def test_new_leader_reports_no_end_before_it_knows_the_high_watermark(
     assert await offset(1_600_000_000_000) == (0, 0)
     link.close()
     await server.close()
-    await rig.stop()
 
 
 @run_by(run)
@@ -114,7 +113,6 @@ async def test_end_that_moves_during_a_look_up_is_not_taken(rig: SimBrokerRig) -
     assert (part.error_code, part.offset) == (Code.OFFSET_NOT_AVAILABLE.number, -1)
     link.close()
     await server.close()
-    await rig.stop()
 
 
 @run_by(run)
@@ -132,4 +130,3 @@ async def test_end_of_a_deleted_epoch_is_where_the_next_one_began(rig: SimBroker
     await fill(replica, 1, 10)
     assert replica.log.epochs.lineage[0][0] > 0
     assert await end_offset_for_epoch(replica, 0) == (0, 6)
-    await rig.stop()

@@ -89,7 +89,6 @@ async def test_offset_is_cut_back_though_new_records_reach_it_first(rig: SimBrok
     assert rig.broker.group_coordinators.host.count_loading()
     await wait_groups_loaded(rig)
     assert await fetch_committed(rig, G) == SYNCED
-    await rig.stop()
 
 
 @run_by(run)
@@ -110,7 +109,6 @@ async def test_offset_of_the_new_records_stays_when_the_groups_are_loaded_anew(r
         host._on_append_failed(each, Refused(Code.KAFKA_STORAGE_ERROR, "a log that refused a change"))
     await wait_groups_loaded(rig)
     assert (await fetch_committed(rig, G), await fetch_committed(rig, "h")) == (15, 25)
-    await rig.stop()
 
 
 @run_by(run)
@@ -136,7 +134,6 @@ async def test_offset_is_cut_back_to_the_earlier_of_two_losses_at_a_load(rig: Si
         assert rig.broker.group_coordinators.host.count_loading()
     await wait_groups_loaded(rig)
     assert await fetch_committed(rig, G) == SYNCED
-    await rig.stop()
 
 
 @pytest.mark.parametrize("images", [1, 2])
@@ -155,7 +152,6 @@ async def test_offset_is_cut_back_by_both_losses_that_come_at_once(rig: SimBroke
     groups.on_image(first if images == 2 else old, second)
     await asyncio.sleep(1)
     assert (await fetch_committed(rig, G), await fetch_committed(rig, "later")) == (10, 30)
-    await rig.stop()
 
 
 @run_by(run)
@@ -173,7 +169,6 @@ async def test_loss_that_was_known_before_cuts_back_no_later_offset(rig: SimBrok
     groups.on_image(first, first.apply([LossReported(replica.topic_id, 0, 2, 30, 2)], None))
     await asyncio.sleep(1)
     assert await fetch_committed(rig, G) == 30
-    await rig.stop()
 
 
 @run_by(run)
@@ -200,7 +195,6 @@ async def test_offset_after_a_loss_is_not_cut_back_at_the_next_start(rig: SimBro
     rig.broker.group_coordinators.on_image(Image(), rig.broker.image)
     await asyncio.sleep(1)
     assert await fetch_committed(rig, G) == WRITTEN, "groups that this image gives the broker, with the loss"
-    await rig.stop()
 
 
 @pytest.mark.parametrize("epoch", [-1, 0])
@@ -223,7 +217,6 @@ async def test_load_goes_by_a_loss_that_comes_between_two_of_its_turns(rig: SimB
     assert [request for request in await found if isinstance(request, LowerOffsets)] == [
         LowerOffsets((each,)) for each in lost
     ]
-    await rig.stop()
 
 
 @pytest.mark.parametrize("epoch", [-1, 0])
@@ -245,7 +238,6 @@ async def test_offset_is_cut_back_though_the_log_refuses_that_first(rig: SimBrok
     await asyncio.sleep(SECONDS)
     await wait_groups_loaded(rig)
     assert [await fetch_committed(rig, name) for name in names] == [SYNCED, SYNCED]
-    await rig.stop()
 
 
 class Lost:

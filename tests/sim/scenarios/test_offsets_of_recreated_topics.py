@@ -62,7 +62,6 @@ async def test_offset_of_the_deleted_topic_is_removed_at_the_load(rig: SimBroker
     assert await fetch_committed(rig, G) == NO_OFFSET
     (shard,) = [each for each in rig.broker.group_coordinators.host.shards() if G in each.state.groups]
     await rig.wait_until(lambda: shard.log_state.committed_offset(G, "t", 0) is None)
-    await rig.stop()
 
 
 @run_by(run)
@@ -75,7 +74,6 @@ async def test_offsets_of_the_second_topic_stay_at_the_load(rig: SimBrokerRig) -
     await commit(rig, "h", 2)
     await restart(rig)
     assert (await fetch_committed(rig, G), await fetch_committed(rig, "h")) == (NO_OFFSET, 2)
-    await rig.stop()
 
 
 @run_by(run)
@@ -95,7 +93,6 @@ async def test_offset_of_the_second_topic_stays_if_the_coordinator_acts_late(rig
         on_deleted(names)
     await asyncio.sleep(1)
     assert deleted and (await fetch_committed(rig, G), await fetch_committed(rig, "h")) == (2, NO_OFFSET)
-    await rig.stop()
 
 
 @run_by(run)
@@ -107,7 +104,6 @@ async def test_offset_of_the_deleted_topic_is_not_shown_before_it_is_removed(rig
     assert await fetch_committed(rig, G) == NO_OFFSET
     reply = await rig.broker.group_coordinators.submit(G, FetchOffsets(G, None))
     assert isinstance(reply, FetchOffsetsReply) and reply.offsets == ()
-    await rig.stop()
 
 
 @run_by(run)
@@ -120,7 +116,6 @@ async def test_commit_for_the_deleted_topic_is_refused(rig: SimBrokerRig) -> Non
     await commit(rig, G, 2)
     assert await commit_with_id(rig, 7, old_id) is Code.UNKNOWN_TOPIC_ID
     assert await fetch_committed(rig, G) == 2
-    await rig.stop()
 
 
 def test_group_has_no_offset_if_its_coordinator_missed_the_deletion() -> None:

@@ -89,4 +89,3 @@ async def test_reassignments_are_started_listed_and_cancelled(rig: SimBrokerRig)
     assert await alter_reassignments(link, {}) == {}
     link.close()
     await server.close()
-    await rig.stop()

@@ -112,7 +112,6 @@ async def test_cluster_ends_when_another_one_has_written_its_next_slot(rig: SimB
     with pytest.raises(Refused, match="another-cluster") as refused:
         await rig.start()
     assert refused.value.code is Code.INCONSISTENT_CLUSTER_ID
-    await rig.stop()
 
 
 @run_by(run)
@@ -130,7 +129,6 @@ async def test_entries_without_a_cluster_id_are_read(rig: SimBrokerRig) -> None:
     assert "old" in node.image.topics
     await rig.create("new")
     assert "new" in (await load_metadata(rig.machine.store, node.cluster_id)).image.topics
-    await rig.stop()
 
 
 @run_by(run_scenario)
