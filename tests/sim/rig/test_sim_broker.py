@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.refusal import refuses
 from tests.scenario import run_by
 from tests.sim.harness.machine import SimMachine
 from tests.sim.harness.store import SimBucket
@@ -15,7 +16,7 @@ from tiered.broker.broker import Broker
 from tiered.broker.partition_report import explain
 from tiered.config.settings import Settings
 from tiered.controller.requests import AlterTopicConfigs, CreateTopic
-from tiered.errors import Code, Refused
+from tiered.errors import Code
 from tiered.ids import incarnation_digest
 from tiered.metadata.log_reader import load_image
 from tiered.metrics import Metrics
@@ -148,9 +149,8 @@ def test_idempotent_producer_continues_after_a_lost_disk() -> None:
             retried = await again.append(sent(sequence))
             assert (retried.base_offset, retried.is_duplicate) == (sequence, True)
         for forgotten in (2, 9):
-            with pytest.raises(Refused) as refused:
+            with refuses(Code.OUT_OF_ORDER_SEQUENCE_NUMBER):
                 await again.append(sent(forgotten))
-            assert refused.value.code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
         assert (await again.append(sent(8))).base_offset == 8
         await rig.stop()
 
@@ -198,9 +198,8 @@ async def test_second_process_of_a_node_id_is_refused_while_the_first_answers(ri
     await first.announce(await serve_identity(rig, rig.machine, lambda: first.incarnation), {})
     other = SimMachine(rig.loop, "two", rig.bucket, rig.network)
     duplicate = Broker(Settings(node_id=first.settings.node_id), other.process(), Metrics())
-    with pytest.raises(Refused) as refused:
+    with refuses(Code.DUPLICATE_BROKER_REGISTRATION):
         await duplicate.start()
-    assert refused.value.code is Code.DUPLICATE_BROKER_REGISTRATION
     await duplicate.stop()
     await first.submit(CreateTopic("t"))
 
@@ -212,9 +211,8 @@ async def test_another_process_at_the_old_address_does_not_block_a_start(rig: Si
     other = SimMachine(rig.loop, "two", rig.bucket, rig.network)
     duplicate = Broker(QUICK, other.process(), Metrics())
     await duplicate.start()
-    with pytest.raises(Refused) as refused:
+    with refuses(Code.NOT_CONTROLLER):
         await first.submit(CreateTopic("t"))
-    assert refused.value.code is Code.NOT_CONTROLLER
     await asyncio.wait_for(first.ended.wait(), 10)
     assert not first.health().ok
     await duplicate.submit(CreateTopic("t"))
@@ -232,9 +230,8 @@ async def test_data_directory_of_another_cluster_is_refused(rig: SimBrokerRig) -
     await founder.stop()
     elsewhere.disk = rig.machine.disk
     node = Broker(QUICK, elsewhere.process(), Metrics())
-    with pytest.raises(Refused) as refused:
+    with refuses(Code.INCONSISTENT_CLUSTER_ID):
         await node.start()
-    assert refused.value.code is Code.INCONSISTENT_CLUSTER_ID
     await node.stop()
 
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import pytest
 
+from tests.refusal import refuses
 from tests.scenario import run_by
 from tests.sim.rig.broker_rig import batch
 from tests.sim.scenarios.three import SESSION, SimBroker, ThreeBrokers, run_scenario
@@ -189,9 +190,8 @@ async def test_pending_request_ends_when_its_controller_is_replaced(three: Three
     asking = three.others()[0]
     three.loop.freeze(old.process)
     start = three.now
-    with pytest.raises(Refused) as caught:
+    with refuses(Code.REQUEST_TIMED_OUT):
         await asking.node.submit(AlterBrokerConfigs(-1, {"log.retention.ms": "1000000"}), timeout=60)
-    assert caught.value.code is Code.REQUEST_TIMED_OUT
     assert three.now - start < SESSION + 2
     await asking.node.submit(AlterBrokerConfigs(-1, {"log.retention.ms": "1000000"}), timeout=2)
     three.loop.resume(old.process)
@@ -301,9 +301,8 @@ async def test_leader_resigns_in_the_turn_in_which_it_learns_of_another(three: T
     three.network.heal()
     await three.wait_until(lambda: slow.node.image.topics["t"].partitions[0].leader == quick.node_id, 30)
     await three.wait_until(lambda: slow.node.cluster.has_controller_contact, 30)
-    with pytest.raises(Refused) as caught:
+    with refuses(Code.NOT_LEADER_OR_FOLLOWER):
         replica.append_now(batch([b"lost"]), ACKS_ALL)
-    assert caught.value.code is Code.NOT_LEADER_OR_FOLLOWER
     assert slow.node.hosted_replicas.find_leader(tp) is None
     slow.node.hosted_replicas._role_change_lock.release()
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import pytest
 
+from tests.refusal import refuses
 from tests.scenario import run_by
 from tests.sim.harness.disk import DiskFault
 from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, fill, numbers, read_values, run
@@ -581,9 +582,8 @@ async def test_failed_disk_ends_the_broker_and_is_not_trusted_again(rig: SimBrok
     replica = await rig.create(flush="ack", retention_ms="-1")
     await fill(replica, 5)
     rig.machine.disk.faults.append(DiskFault(verb, ".log"))
-    with pytest.raises(Refused) as refused:
+    with refuses(Code.KAFKA_STORAGE_ERROR):
         await fill(replica, 1, start=5)
-    assert refused.value.code is Code.KAFKA_STORAGE_ERROR
     await asyncio.wait_for(rig.broker.ended.wait(), 1)
     health = rig.broker.health()
     assert not health.ok

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from tests.refusal import refuses
 from tests.scenario import run_by
 from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, run
 from tiered.controller.requests import (
@@ -32,7 +33,7 @@ from tiered.controller.requests import (
     StopBroker,
     UnfenceBroker,
 )
-from tiered.errors import Code, Refused
+from tiered.errors import Code
 from tiered.ids import NO_EPOCH, TopicId, incarnation_number
 from tiered.metadata.changes import ALL_BROKERS, NO_LEADER
 from tiered.metadata.parts.topics import PartitionImage
@@ -170,9 +171,8 @@ async def test_requests_of_an_earlier_process_change_nothing(of: Members) -> Non
     before = of.now
     await of.fence(THREE, life=1)
     assert of.now == before and of.rig.broker.image.brokers[THREE].live
-    with pytest.raises(Refused) as refused:
+    with refuses(Code.STALE_BROKER_EPOCH):
         await of.rig.broker.submit(StopBroker(THREE, of.incarnation(THREE, 1)))
-    assert refused.value.code is Code.STALE_BROKER_EPOCH
     await of.fence(THREE)
     assert of.now.isr == (TWO,) and not of.rig.broker.image.brokers[THREE].live
     await of.unfence(THREE, life=1)

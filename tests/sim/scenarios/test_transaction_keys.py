@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from tests.refusal import refuses
 from tests.scenario import run_by
 from tests.sim.harness.loop import process_context
 from tests.sim.scenarios.test_transactions import SETTINGS
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tests.sim.scenarios.transactions import SimProducer, ask, create_topic, find_coordinator, read_markers
-from tiered.errors import Code, Refused, Unavailable
+from tiered.errors import Code, Unavailable
 from tiered.ids import TopicPartition
 from tiered.records.batch import encode_batch
 from tiered.transactions.requests import AddPartitions, InitProducerId
@@ -184,9 +185,8 @@ async def test_fenced_commit_is_aborted_only_if_no_earlier_try_has_committed(
     site.remote_brokers.send_request = send_with_faults  # type: ignore[method-assign]
     tp, image = TopicPartition("t", 0), three.brokers[1].node.image
     write = PartitionWrite(tp, image.topics["t"].topic_id, [(1, encode_one)])
-    with pytest.raises(Refused) as refused:
+    with refuses(code):
         await TransactionalProducer(site, "http").commit([write], None, APPEND_MS / 1000)
-    assert refused.value.code is code
     await three.wait_until(lambda: len(read_markers(three, 0)) == 1, 30)
     assert read_markers(three, 0)[0].commit is bool(lost_replies)
 
@@ -197,9 +197,8 @@ async def test_transaction_whose_commit_is_refused_is_aborted_at_once(three: Thr
     await create_topic(three, (1, 2, 3))
     site = HttpContext(three.brokers[1].node, HttpLimits(append_ms=APPEND_MS))
     write = PartitionWrite(TopicPartition("t", 0), site.broker.image.topics["t"].topic_id, [(1, encode_one)])
-    with pytest.raises(Refused) as refused:
+    with refuses(Code.TRANSACTION_ABORTABLE):
         await TransactionalProducer(site, "http").commit([write], None, APPEND_MS / 1000, lambda _: b"reply")
-    assert refused.value.code is Code.TRANSACTION_ABORTABLE
     await three.wait_until(lambda: [each.commit for each in read_markers(three, 0)] == [False], 2)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.refusal import refuses
 from tests.scenario import run_by
 from tests.sim.scenarios.test_transactions import (
     DONE_SECONDS,
@@ -245,9 +246,8 @@ async def test_operator_cannot_fence_a_producer_with_pending_offsets(
     """Any client may send such a marker. It would fence the coordinator, or make its commit count as late."""
     producer = await begin_with_offset(three)
     marker = TransactionMarker(producer.producer_id, producer.epoch + later_epoch, False, coordinator_epoch)
-    with pytest.raises(Refused) as refused:
+    with refuses(code):
         await group_coordinator(three).node.marker_writer.write(MarkerDue(OFFSETS, marker, MarkerReason.OPERATOR))
-    assert refused.value.code is code
     assert await producer.end(True) is Code.NONE
     await wait_complete(three, producer, COMMITTED)
     assert await offset_of(three) == 7

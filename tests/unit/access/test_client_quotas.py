@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
+from tests.refusal import refuses
 from tests.unit.hot.fixtures import FixedClock
 from tiered.access.client_quotas import SHOWN_MAX, ClientQuotas
 from tiered.config.settings import Settings
-from tiered.errors import Code, Refused
+from tiered.errors import Code
 from tiered.metadata.changes import ClientQuotaSet
 from tiered.metadata.image import Image
 from tiered.metrics import OTHERS, Metrics
@@ -79,9 +78,8 @@ def test_debt_of_partitions_refuses_strict_charges_only() -> None:
     assert limits is not None and limits.mutations is not None
     assert site.quotas.charge_mutations(limits.mutations, 20, is_strict=True) == 0, "the bucket had eleven"
     assert site.quotas.find_mutation_pause(limits.mutations) == 9_000
-    with pytest.raises(Refused) as refused:
+    with refuses(Code.THROTTLING_QUOTA_EXCEEDED):
         site.quotas.charge_mutations(limits.mutations, 1, is_strict=True)
-    assert refused.value.code is Code.THROTTLING_QUOTA_EXCEEDED
     assert site.quotas.charge_mutations(limits.mutations, 1, is_strict=False) == 10_000
 
 

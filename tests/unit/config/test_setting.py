@@ -7,6 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.peer.setting_texts import OURS, TEXTS, SettingText
+from tests.refusal import refuses
 from tiered.config.setting import SettingRow, split_words, text_of
 from tiered.config.settings import Settings, TopicConfig, broker_rows, topic_rows
 from tiered.errors import Code, Refused
@@ -17,9 +18,8 @@ from tiered.security.secret import Secret
 def test_text_has_the_normal_form_that_kafka_shows(each: SettingText) -> None:
     row = topic_rows().get(each.name)
     if each.shown is None:
-        with pytest.raises(Refused) as refused:
+        with refuses(Code.INVALID_CONFIG):
             TopicConfig.from_strings({each.name: each.text})
-        assert refused.value.code is Code.INVALID_CONFIG
     else:
         assert row is not None and row.normalize(each.text) == each.shown
         assert TopicConfig.from_strings({each.name: each.text}).to_strings()[each.name] == each.shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.refusal import refuses
 from tiered.config.settings import Settings
 from tiered.controller import delegation_tokens
 from tiered.controller.delegation_tokens import create_token, expire_token, remove_expired, renew_token
@@ -62,12 +63,10 @@ def test_expiry_below_zero_removes_a_token_also_if_it_has_expired(now_ms: int) -
     ],
 )
 def test_renewal_and_expiry_are_refused_alike(token_id: str, principal: str, now_ms: int, code: Code) -> None:
-    with pytest.raises(Refused) as refused:
+    with refuses(code):
         renew_token(IMAGE, SETTINGS, RenewDelegationToken(token_id, principal), now_ms)
-    assert refused.value.code is code
-    with pytest.raises(Refused) as refused:
+    with refuses(code):
         expire_token(IMAGE, ExpireDelegationToken(token_id, principal, 1), now_ms)
-    assert refused.value.code is code
 
 
 def test_tokens_of_a_cluster_and_of_a_requester_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,9 +101,8 @@ def test_tokens_of_a_cluster_and_of_a_requester_are_bounded(monkeypatch: pytest.
     ],
 )
 def test_token_with_too_long_texts_is_refused(wanted: CreateDelegationToken) -> None:
-    with pytest.raises(Refused) as refused:
+    with refuses(Code.POLICY_VIOLATION):
         create_token(Image(), SETTINGS, wanted, "id", 0)
-    assert refused.value.code is Code.POLICY_VIOLATION
 
 
 def test_expired_tokens_are_removed_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

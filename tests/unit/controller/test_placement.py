@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from tests.refusal import refuses
 from tiered.controller.placement import check_assignments, place_replicas
 from tiered.errors import Code, Refused
 
@@ -32,9 +33,8 @@ def test_each_partition_is_on_as_many_racks_as_there_are() -> None:
 
 @pytest.mark.parametrize("copies", [0, 2, -1])
 def test_partition_has_at_most_one_replica_per_broker(copies: int) -> None:
-    with pytest.raises(Refused) as refused:
+    with refuses(Code.INVALID_REPLICATION_FACTOR):
         place_replicas({1: ""}, 1, copies)
-    assert refused.value.code is Code.INVALID_REPLICATION_FACTOR
 
 
 def test_full_disk_gets_a_replica_only_where_no_other_broker_is_left() -> None:
@@ -54,9 +54,8 @@ def test_placement_with_only_cordoned_brokers_is_refused() -> None:
 
 @pytest.mark.parametrize("assignments", [[[]], [[1, 1]], [[1, 2], [1]], [[9]]])
 def test_manual_assignment_is_checked(assignments: list[list[int]]) -> None:
-    with pytest.raises(Refused) as refused:
+    with refuses(Code.INVALID_REPLICA_ASSIGNMENT):
         check_assignments(assignments, [1, 2])
-    assert refused.value.code is Code.INVALID_REPLICA_ASSIGNMENT
 
 
 TWO_EACH = {1001: 1, 1002: 2, 1003: 3}

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from tests.refusal import refuses
 from tests.scenario import run_alone, run_by
 from tests.sim.harness.disk import DiskFault, SimDisk
 from tests.unit.hot.fixtures import (
@@ -626,9 +627,8 @@ async def test_directory_of_another_topic_is_refused(on: SimDisk) -> None:
     file = on.open(f"{DIRECTORY}/partition.metadata")
     file.truncate(0)
     file.append([b"version: 0\ntopic_id: BBBBBBBBBBBBBBBBBBBBBB"])
-    with pytest.raises(Refused) as caught:
+    with refuses(Code.INCONSISTENT_CLUSTER_ID):
         await open_log(on)
-    assert caught.value.code is Code.INCONSISTENT_CLUSTER_ID
 
 
 @run_by(run_scenario)

@@ -7,10 +7,11 @@ import asyncio
 
 import pytest
 
+from tests.refusal import refuses
 from tests.scenario import run_alone, run_by
 from tests.sim.harness.disk import SimDisk
 from tests.unit.hot.fixtures import DIRECTORY, NOW, append, batch, config, disk, open_log, read_all
-from tiered.errors import Code, Refused
+from tiered.errors import Code
 from tiered.hot.disk_log import DiskLog
 from tiered.producers.entry import BATCHES_RETAINED
 from tiered.records.batch import encode_batch
@@ -36,9 +37,8 @@ def check_retries(log: DiskLog) -> None:
         for sequence in range(BATCHES - BATCHES_RETAINED, BATCHES):
             info = append(log, batch(sequence, producer=producer, sequence=sequence))
             assert (info.base_offset, info.is_duplicate) == (2 * sequence + place, True)
-        with pytest.raises(Refused) as refused:
+        with refuses(Code.OUT_OF_ORDER_SEQUENCE_NUMBER):
             append(log, batch(0, producer=producer, sequence=BATCHES - BATCHES_RETAINED - 1))
-        assert refused.value.code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert log.end_offset == end, "nothing was written again"
     assert not append(log, batch(BATCHES, producer=7, sequence=BATCHES)).is_duplicate
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.refusal import refuses
 from tests.scenario import in_rig
 from tests.unit.hot.fixtures import NOW, batch
 from tests.unit.replication.rig import TP, BrokerRig, DirectPeers, ReplicationRig, RunningFetchers
 from tests.unit.replication.test_leader_replica_roles import wait_until
 from tiered.config.settings import TopicConfig
-from tiered.errors import Code, Refused
+from tiered.errors import Code
 from tiered.hot.disk_log import DiskLog
 from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.producers.entry import BATCHES_RETAINED
@@ -39,9 +40,8 @@ def check_retries(leader: LeaderReplica) -> None:
     for sequence in range(BATCHES - BATCHES_RETAINED, BATCHES):
         appended = leader.append_now(batch(sequence, producer=7, sequence=sequence), 1)
         assert (appended.base_offset, appended.is_duplicate) == (sequence, True)
-    with pytest.raises(Refused) as refused:
+    with refuses(Code.OUT_OF_ORDER_SEQUENCE_NUMBER):
         leader.append_now(batch(0, producer=7, sequence=BATCHES - BATCHES_RETAINED - 1), 1)
-    assert refused.value.code is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert not leader.append_now(batch(BATCHES, producer=7, sequence=BATCHES), 1).is_duplicate
 
 

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.refusal import refuses
 from tests.scenario import in_rig
 from tests.unit.hot.fixtures import batch
 from tests.unit.hot.transactions import TransactionWriter, transactional_batch
@@ -129,9 +130,8 @@ async def test_marker_that_is_sent_again_waits_for_no_later_records(rig: Replica
     begin_transaction(leader)
     marker = TransactionMarker(PRODUCER, 1, True, 3, version=2)
     for number in range(2):
-        with pytest.raises(Refused) as refused:
+        with refuses(Code.REQUEST_TIMED_OUT):
             await leader.transactions.append_marker(marker, timeout_ms=1000)
-        assert refused.value.code is Code.REQUEST_TIMED_OUT
         leader.append_now(batch(number), 1)
     leader.handle_follower_fetch(2, INCARNATIONS[2], PartitionFetch(TOPIC_ID, 0, 0, 2, 0, 0, 0), 0)
     assert (leader.high_watermark, leader.log.end_offset) == (2, 4)
@@ -181,13 +181,11 @@ def begin_transaction(leader: LeaderReplica, sequence: int = 0, epoch: int = 0) 
 async def test_marker_needs_what_acks_all_needs(rig: ReplicationRig) -> None:
     leader = await rig.brokers[1].lead(0, [1], [1, 2])
     begin_transaction(leader)
-    with pytest.raises(Refused) as refused:
+    with refuses(Code.NOT_ENOUGH_REPLICAS):
         await leader.transactions.append_marker(TransactionMarker(PRODUCER, 0, True, 3))
-    assert refused.value.code is Code.NOT_ENOUGH_REPLICAS
     leader.resign(Refused(Code.NOT_LEADER_OR_FOLLOWER, "over"))
-    with pytest.raises(Refused) as refused:
+    with refuses(Code.NOT_LEADER_OR_FOLLOWER):
         await leader.transactions.append_marker(TransactionMarker(PRODUCER, 0, True, 3))
-    assert refused.value.code is Code.NOT_LEADER_OR_FOLLOWER
     assert leader.log.end_offset == 1
 
 
@@ -307,9 +305,8 @@ async def test_guard_of_an_earlier_leadership_begins_no_transaction(rig: Replica
     first.resign(Refused(Code.NOT_LEADER_OR_FOLLOWER, "another broker leads, and writes the marker"))
     second = await rig.brokers[1].lead(1, [1], previous_leader=PreviousLeader.STOPPED_CLEANLY)
     assert second.log is first.log
-    with pytest.raises(Refused) as refused:
+    with refuses(Code.INVALID_TXN_STATE):
         second.append_now(transactional_batch(PRODUCER, 0), 1, guard=guard)
-    assert refused.value.code is Code.INVALID_TXN_STATE
 
 
 @in_rig(ReplicationRig)
@@ -349,9 +346,8 @@ async def test_restart_keeps_the_transaction_open(rig: ReplicationRig, *, rolled
     again = await broker.lead(1, [1], previous_leader=PreviousLeader.STOPPED_CLEANLY)
     assert (again.high_watermark, again.last_stable_offset) == (4, 2)
     assert read_now(again, 0).aborted_txns == ((PRODUCER, 0),)
-    with pytest.raises(Refused) as refused:
+    with refuses(Code.TRANSACTION_COORDINATOR_FENCED):
         await again.transactions.append_marker(TransactionMarker(PRODUCER, 0, True, 1))
-    assert refused.value.code is Code.TRANSACTION_COORDINATOR_FENCED
     await again.transactions.append_marker(TransactionMarker(PRODUCER, 0, True, 2))
     assert again.last_stable_offset == 5
 
@@ -565,9 +561,8 @@ async def test_lost_marker_is_the_first_record_once_the_loss_is_reported(rig: Re
     again.admission.on_loss_reported()
     disk = rig.brokers[1].disk
     disk.capacity = disk.space().total - disk.space().free
-    with pytest.raises(Refused) as refused:
+    with refuses(Code.KAFKA_STORAGE_ERROR):
         await again.transactions.write_lost_markers()
-    assert refused.value.code is Code.KAFKA_STORAGE_ERROR
     with pytest.raises(Refused):
         again.append_now(batch(0), 1)
     disk.capacity = None

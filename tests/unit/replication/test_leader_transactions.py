@@ -7,6 +7,7 @@ import asyncio
 
 import pytest
 
+from tests.refusal import refuses
 from tests.scenario import in_rig
 from tests.unit.hot.transactions import transactional_batch
 from tests.unit.replication.rig import ReplicationRig
@@ -28,9 +29,8 @@ def begin_transaction(replica: LeaderReplica) -> None:
 @in_rig(ReplicationRig)
 async def test_transaction_begins_only_under_a_guard(rig: ReplicationRig) -> None:
     replica = await rig.brokers[1].lead(0, [1])
-    with pytest.raises(Refused) as refused:
+    with refuses(Code.INVALID_TXN_STATE):
         replica.append_now(transactional_batch(PRODUCER, 0), 1)
-    assert refused.value.code is Code.INVALID_TXN_STATE
     guard = replica.transactions.begin_verification(PRODUCER, 0)
     replica.transactions.end_verification(guard)
     with pytest.raises(Refused) as refused:
@@ -41,15 +41,13 @@ async def test_transaction_begins_only_under_a_guard(rig: ReplicationRig) -> Non
 @in_rig(ReplicationRig, config=TopicConfig(min_insync_replicas=2))
 async def test_coordinator_is_refused_where_its_records_would_be(rig: ReplicationRig) -> None:
     replica = await rig.brokers[1].lead(0, [1, 2])
-    with pytest.raises(Refused) as refused:
+    with refuses(Code.INVALID_TXN_STATE):
         replica.transactions.check_transaction(PRODUCER, 0, None)
-    assert refused.value.code is Code.INVALID_TXN_STATE
     guard = replica.transactions.begin_verification(PRODUCER, 0)
     replica.transactions.check_transaction(PRODUCER, 0, guard)
     replica.apply_isr([1], [1, 2], 1)
-    with pytest.raises(Refused) as refused:
+    with refuses(Code.NOT_ENOUGH_REPLICAS):
         replica.transactions.check_transaction(PRODUCER, 0, guard)
-    assert refused.value.code is Code.NOT_ENOUGH_REPLICAS
 
 
 @in_rig(ReplicationRig)
@@ -66,9 +64,8 @@ async def test_marker_waits_for_the_report_of_a_loss_if_it_may(rig: ReplicationR
     replica = await rig.brokers[1].lead(0, [1])
     begin_transaction(replica)
     replica.admission.block_appends()
-    with pytest.raises(Refused) as refused:
+    with refuses(Code.NOT_LEADER_OR_FOLLOWER):
         await replica.transactions.append_marker(COMMIT, may_wait=False)
-    assert refused.value.code is Code.NOT_LEADER_OR_FOLLOWER
     waiting = asyncio.create_task(replica.transactions.append_marker(COMMIT))
     await asyncio.sleep(0.5)
     assert not waiting.done() and replica.log.end_offset == 1
