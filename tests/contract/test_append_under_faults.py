@@ -13,6 +13,7 @@ import pytest
 
 from tests.fakes3 import FakeS3, HttpFault
 from tests.s3_rules import BUCKET
+from tests.scenario import run_alone, run_by
 from tests.sim.harness.clock import SimClock
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.store import SimBucket
@@ -86,15 +87,12 @@ def test_each_record_is_in_one_slot_in_virtual_time(seed: int) -> None:
     assert all(sum(store.hits[kind] for store in faulty) for kind in KINDS)
 
 
-def test_each_record_is_in_one_slot_on_s3(fake: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
+@run_by(run_alone)
+async def test_each_record_is_in_one_slot_on_s3(*, fake: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in fake.environment.items():
         monkeypatch.setenv(name, value)
     fake.faults += [HttpFault(kind, ("PUT",), probability=0.07, seconds=0.05) for kind in KINDS]
-
-    async def main() -> None:
-        store = open_store(f"s3://{BUCKET}/append", SystemClock(), SystemRng())
-        await asyncio.gather(*(write(store, writer, 20) for writer in range(WRITERS)))
-        await check(store, 20)
-        await store.close()
-
-    asyncio.run(main())
+    store = open_store(f"s3://{BUCKET}/append", SystemClock(), SystemRng())
+    await asyncio.gather(*(write(store, writer, 20) for writer in range(WRITERS)))
+    await check(store, 20)
+    await store.close()

@@ -78,7 +78,8 @@ def test_racing_processes_create_each_object_once_and_lose_no_step(tmp_path: Pat
     assert int(asyncio.run(read("counter"))) == PROCESSES * STEPS
 
 
-def test_folder_that_another_process_removes_is_created_again(tmp_path: Path) -> None:
+@run_by(run_alone)
+async def test_folder_that_another_process_removes_is_created_again(*, tmp_path: Path) -> None:
     """Brokers that start together on a new bucket each write their probes and delete them."""
 
     async def come_and_go(store: DirectoryStore, name: str) -> None:
@@ -87,12 +88,9 @@ def test_folder_that_another_process_removes_is_created_again(tmp_path: Path) ->
             assert isinstance(await store.put(key, b"x", if_absent=True), Ok)
             await store.delete([key])
 
-    async def body() -> None:
-        stores = [new_store(tmp_path) for _ in range(4)]
-        await asyncio.gather(*(come_and_go(store, f"{number}") for number, store in enumerate(stores)))
-        assert await stores[0].list("") == []
-
-    asyncio.run(body())
+    stores = [new_store(tmp_path) for _ in range(4)]
+    await asyncio.gather(*(come_and_go(store, f"{number}") for number, store in enumerate(stores)))
+    assert await stores[0].list("") == []
 
 
 def test_object_is_a_plain_file_under_its_key(tmp_path: Path) -> None:
@@ -114,7 +112,8 @@ def test_delete_of_an_object_removes_its_empty_folders(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path / "data")) == ["other"]
 
 
-def test_versions_grow_even_when_the_clock_goes_back(tmp_path: Path) -> None:
+@run_by(run_alone)
+async def test_versions_grow_even_when_the_clock_goes_back(*, tmp_path: Path) -> None:
     class BackwardClock(SystemClock):
         now_ms = 1_700_000_000_000
 
@@ -122,17 +121,14 @@ def test_versions_grow_even_when_the_clock_goes_back(tmp_path: Path) -> None:
             self.now_ms -= 1000
             return self.now_ms
 
-    async def body() -> None:
-        store = DirectoryStore(str(tmp_path), BackwardClock(), SystemRng())
-        versions = []
-        for _ in range(5):
-            result = await store.put("k", b"same")
-            assert isinstance(result, Ok)
-            versions.append(result.version)
-        assert versions == sorted(set(versions))
-        assert await store.put("k", b"same", if_match=versions[3]) == ConditionFailed()
-
-    asyncio.run(body())
+    store = DirectoryStore(str(tmp_path), BackwardClock(), SystemRng())
+    versions = []
+    for _ in range(5):
+        result = await store.put("k", b"same")
+        assert isinstance(result, Ok)
+        versions.append(result.version)
+    assert versions == sorted(set(versions))
+    assert await store.put("k", b"same", if_match=versions[3]) == ConditionFailed()
 
 
 def test_partial_files_of_dead_processes_are_removed_after_a_day(tmp_path: Path) -> None:

@@ -161,40 +161,36 @@ async def test_sync_without_a_free_descriptor_is_unavailable(*, disk: LocalDisk)
     await file.sync()
 
 
-def test_slow_delete_of_a_file_delays_nobody(disk: LocalDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+@run_by(run_alone)
+async def test_slow_delete_of_a_file_delays_nobody(*, disk: LocalDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     unlink, may_go = os.unlink, threading.Event()
 
     def slowly(path: str) -> None:
         assert may_go.wait(10)
         unlink(path)
 
-    async def body() -> None:
-        disk.open("f", create=True).close()
-        monkeypatch.setattr(os, "unlink", slowly)
-        going = asyncio.ensure_future(disk.discard("f"))
-        await asyncio.sleep(0)
-        assert disk.exists("f") and not going.done()
-        may_go.set()
-        await going
-        assert not disk.exists("f")
-
-    asyncio.run(body())
+    disk.open("f", create=True).close()
+    monkeypatch.setattr(os, "unlink", slowly)
+    going = asyncio.ensure_future(disk.discard("f"))
+    await asyncio.sleep(0)
+    assert disk.exists("f") and not going.done()
+    may_go.set()
+    await going
+    assert not disk.exists("f")
 
 
-def test_discard_notices_a_failing_drive_too(disk: LocalDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+@run_by(run_alone)
+async def test_discard_notices_a_failing_drive_too(*, disk: LocalDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(path: str) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    async def body() -> None:
-        file = disk.open("f", create=True)
-        monkeypatch.setattr(os, "unlink", fail)
-        with pytest.raises(Unavailable, match="remove failed path=f") as caught:
-            await disk.discard("f")
-        assert caught.value.final
-        with pytest.raises(Unavailable, match="remove failed path=f"):
-            file.append([b"x"])
-
-    asyncio.run(body())
+    file = disk.open("f", create=True)
+    monkeypatch.setattr(os, "unlink", fail)
+    with pytest.raises(Unavailable, match="remove failed path=f") as caught:
+        await disk.discard("f")
+    assert caught.value.final
+    with pytest.raises(Unavailable, match="remove failed path=f"):
+        file.append([b"x"])
 
 
 def test_unusable_data_directory_is_refused_by_name(tmp_path: Path) -> None:

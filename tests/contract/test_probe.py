@@ -116,37 +116,33 @@ def test_store_that_breaks_conditions_is_refused(kind: type[MemoryStore], reason
         asyncio.run(probe(kind(SystemClock()), SystemRng()))
 
 
-def test_server_that_ignores_conditions_is_refused(fake: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
+@run_by(run_alone)
+async def test_server_that_ignores_conditions_is_refused(*, fake: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
     fake.rules.ignore_conditions = True
     for name, value in fake.environment.items():
         monkeypatch.setenv(name, value)
-
-    async def body() -> None:
-        store = open_store(f"s3://{BUCKET}/liar", SystemClock(), SystemRng())
-        with pytest.raises(Refused, match=r"s3://bucket/liar cannot be used: it overwrites.*If-None-Match is ignored"):
-            await probe(store, SystemRng())
-        await store.close()
-
-    asyncio.run(body())
+    store = open_store(f"s3://{BUCKET}/liar", SystemClock(), SystemRng())
+    with pytest.raises(Refused, match=r"s3://bucket/liar cannot be used: it overwrites.*If-None-Match is ignored"):
+        await probe(store, SystemRng())
+    await store.close()
 
 
-def test_probe_waits_with_the_error_of_a_failed_range_read(fake: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
+@run_by(run_alone)
+async def test_probe_waits_with_the_error_of_a_failed_range_read(
+    *, fake: FakeS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A start that continued would tier nothing: each upload is checked by a range read."""
     fake.faults.append(HttpFault(FaultKind.TRUNCATED, ("GET",), skip=1))  # the first get is of FORMAT
     for name, value in fake.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("tiered.object_store.s3.BACKOFF_SECONDS", 0.001)
-
-    async def body() -> None:
-        store = open_store(f"s3://{BUCKET}/ranges", SystemClock(), SystemRng())
-        await store.put("k", b"held", if_absent=True)
-        assert isinstance(await store.get("k"), GetResult)
-        with pytest.raises(Unavailable, match=r"get failed .* error=the body breaks off: .") as caught:
-            await probe_at_restart(store, "k", b"held", SystemRng())
-        assert not caught.value.refused
-        await store.close()
-
-    asyncio.run(body())
+    store = open_store(f"s3://{BUCKET}/ranges", SystemClock(), SystemRng())
+    await store.put("k", b"held", if_absent=True)
+    assert isinstance(await store.get("k"), GetResult)
+    with pytest.raises(Unavailable, match=r"get failed .* error=the body breaks off: .") as caught:
+        await probe_at_restart(store, "k", b"held", SystemRng())
+    assert not caught.value.refused
+    await store.close()
 
 
 REFUSALS = {
@@ -159,46 +155,40 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("requests", REFUSALS)
-def test_refusal_names_the_requests_that_a_start_needs(
-    fake: FakeS3, requests: str, monkeypatch: pytest.MonkeyPatch
+@run_by(run_alone)
+async def test_refusal_names_the_requests_that_a_start_needs(
+    *, fake: FakeS3, requests: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in fake.environment.items():
         monkeypatch.setenv(name, value)
-
-    async def body() -> None:
-        store = open_store(f"s3://{BUCKET}/refuses", SystemClock(), SystemRng())
-        await store.put("k", b"held")
-        fake.faults.append(replace(REFUSALS[requests]))
-        told = f"start failed because {requests} are refused below s3://bucket/refuses: .*AccessDenied"
-        with pytest.raises(Unavailable, match=told) as caught:
-            if requests == "uploads":
-                await probe_at_restart(store, "k", b"held", SystemRng())
-            else:
-                await probe(store, SystemRng())
-        assert caught.value.refused
-        await store.close()
-
-    asyncio.run(body())
+    store = open_store(f"s3://{BUCKET}/refuses", SystemClock(), SystemRng())
+    await store.put("k", b"held")
+    fake.faults.append(replace(REFUSALS[requests]))
+    told = f"start failed because {requests} are refused below s3://bucket/refuses: .*AccessDenied"
+    with pytest.raises(Unavailable, match=told) as caught:
+        if requests == "uploads":
+            await probe_at_restart(store, "k", b"held", SystemRng())
+        else:
+            await probe(store, SystemRng())
+    assert caught.value.refused
+    await store.close()
 
 
 @pytest.mark.parametrize(("code", "refused"), [("AccessDenied", True), ("InternalError", False)])
-def test_deletes_that_are_denied_key_by_key_are_named(
-    fake: FakeS3, code: str, refused: bool, monkeypatch: pytest.MonkeyPatch
+@run_by(run_alone)
+async def test_deletes_that_are_denied_key_by_key_are_named(
+    *, fake: FakeS3, code: str, refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """AWS replies so where the permission to delete is missing."""
     fake.rules.denied_deletes = code
     for name, value in fake.environment.items():
         monkeypatch.setenv(name, value)
-
-    async def body() -> None:
-        store = open_store(f"s3://{BUCKET}/denied", SystemClock(), SystemRng())
-        with pytest.raises(Unavailable, match=rf"delete failed .* error=denied \({code}\)") as caught:
-            await probe(store, SystemRng())
-        assert caught.value.refused == refused
-        assert ("start failed because deletes are refused" in str(caught.value)) == refused
-        await store.close()
-
-    asyncio.run(body())
+    store = open_store(f"s3://{BUCKET}/denied", SystemClock(), SystemRng())
+    with pytest.raises(Unavailable, match=rf"delete failed .* error=denied \({code}\)") as caught:
+        await probe(store, SystemRng())
+    assert caught.value.refused == refused
+    assert ("start failed because deletes are refused" in str(caught.value)) == refused
+    await store.close()
 
 
 def probe_with_faults(faults: Faults, seed: int) -> None:
@@ -251,7 +241,8 @@ def test_probe_of_a_used_store_takes_five_requests_without_a_change() -> None:
     loop.run(body())
 
 
-def test_read_only_access_to_a_used_store_is_refused() -> None:
+@run_by(run_alone)
+async def test_read_only_access_to_a_used_store_is_refused() -> None:
     class ReadOnly(MemoryStore):
         async def put(
             self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None
@@ -260,13 +251,10 @@ def test_read_only_access_to_a_used_store_is_refused() -> None:
                 return await super().put(key, data, if_absent=if_absent, if_match=if_match)
             raise Unavailable("Permission denied", refused=True)
 
-    async def body() -> None:
-        store = ReadOnly(SystemClock())
-        assert isinstance(await store.put("k", b"held", if_absent=True), Ok)
-        with pytest.raises(Unavailable, match="Permission denied"):
-            await probe_at_restart(store, "k", b"held", SystemRng())
-
-    asyncio.run(body())
+    store = ReadOnly(SystemClock())
+    assert isinstance(await store.put("k", b"held", if_absent=True), Ok)
+    with pytest.raises(Unavailable, match="Permission denied"):
+        await probe_at_restart(store, "k", b"held", SystemRng())
 
 
 def test_probe_of_a_used_store_without_a_clear_result_is_repeated() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Iterator
 
@@ -76,18 +75,15 @@ async def test_wish_that_begins_while_the_store_is_in_use_is_learnt(*, strict: F
     await store.close()
 
 
-def test_other_refusal_of_an_upload_is_not_repeated(fake: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
+@run_by(run_alone)
+async def test_other_refusal_of_an_upload_is_not_repeated(*, fake: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in fake.environment.items():
         monkeypatch.setenv(name, value)
-
-    async def body() -> None:
-        store = S3Store("other-bucket", "", SystemClock(), SystemRng())
-        with pytest.raises(Unavailable, match="NoSuchBucket"):
-            await store.upload("a", [b"abc"])
-        assert fake.requests["PUT"] == 1
-        await store.close()
-
-    asyncio.run(body())
+    store = S3Store("other-bucket", "", SystemClock(), SystemRng())
+    with pytest.raises(Unavailable, match="NoSuchBucket"):
+        await store.upload("a", [b"abc"])
+    assert fake.requests["PUT"] == 1
+    await store.close()
 
 
 @pytest.mark.parametrize(

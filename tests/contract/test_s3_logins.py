@@ -12,6 +12,7 @@ import pytest
 from tests.contract.key_rotation import use_file, write_key
 from tests.fakes3 import FakeS3, HttpFault
 from tests.s3_rules import BUCKET
+from tests.scenario import run_by, run_by_fixture
 from tiered.errors import Unavailable
 from tiered.metrics import Metrics
 from tiered.object_store.faulty import FaultKind
@@ -80,26 +81,26 @@ def count_looks(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 @pytest.mark.parametrize("verb", CALLS)
-def test_request_after_a_rotation_takes_the_new_key(fake: FakeS3, run: Run, file: Path, verb: str) -> None:
-    async def body(store: S3Store) -> None:
-        await store.put("k", b"0123456789", if_absent=True)
-        write_key(file, "NEW")
-        fake.rules.access_keys = frozenset(["NEW"])
-        assert not isinstance(await CALLS[verb](store), NotFound)
-        await store.delete(["k", "new"])
+@run_by(run_by_fixture, "run")
+async def test_request_after_a_rotation_takes_the_new_key(
+    store: S3Store, *, fake: FakeS3, file: Path, verb: str
+) -> None:
+    await store.put("k", b"0123456789", if_absent=True)
+    write_key(file, "NEW")
+    fake.rules.access_keys = frozenset(["NEW"])
+    assert not isinstance(await CALLS[verb](store), NotFound)
+    await store.delete(["k", "new"])
 
-    run(body)
 
-
-def test_create_that_was_refused_and_made_again_is_no_conflict(fake: FakeS3, run: Run, file: Path) -> None:
-    async def body(store: S3Store) -> None:
-        write_key(file, "NEW")
-        fake.rules.access_keys = frozenset(["NEW"])
-        assert isinstance(await store.put("k", b"mine", if_absent=True), Ok)
-        assert isinstance(await store.put("k", b"other", if_absent=True), ConditionFailed)
-        assert fake.requests["PUT"] == 3
-
-    run(body)
+@run_by(run_by_fixture, "run")
+async def test_create_that_was_refused_and_made_again_is_no_conflict(
+    store: S3Store, *, fake: FakeS3, file: Path
+) -> None:
+    write_key(file, "NEW")
+    fake.rules.access_keys = frozenset(["NEW"])
+    assert isinstance(await store.put("k", b"mine", if_absent=True), Ok)
+    assert isinstance(await store.put("k", b"other", if_absent=True), ConditionFailed)
+    assert fake.requests["PUT"] == 3
 
 
 def test_many_refused_requests_look_for_keys_once(
@@ -191,19 +192,17 @@ def test_keys_of_a_program_that_expire_are_taken_before_they_do(
     run(body)
 
 
-def test_keys_of_the_environment_need_a_restart(fake: FakeS3, run: Run) -> None:
-    async def body(store: S3Store) -> None:
-        metered = MeteredStore(store, SystemClock(), Metrics())
-        fake.rules.access_keys = frozenset(["NEW"])
-        with pytest.raises(Unavailable, match=r"InvalidAccessKeyId.*restart the process with new ones") as caught:
-            await metered.get("k")
-        assert caught.value.refused and caught.value.login_refused
-        assert metered.outage is not None and metered.outage.login_refused
-        fake.rules.access_keys = None
-        assert await metered.get("k") == NotFound()
-        assert metered.outage is None
-
-    run(body)
+@run_by(run_by_fixture, "run")
+async def test_keys_of_the_environment_need_a_restart(store: S3Store, *, fake: FakeS3) -> None:
+    metered = MeteredStore(store, SystemClock(), Metrics())
+    fake.rules.access_keys = frozenset(["NEW"])
+    with pytest.raises(Unavailable, match=r"InvalidAccessKeyId.*restart the process with new ones") as caught:
+        await metered.get("k")
+    assert caught.value.refused and caught.value.login_refused
+    assert metered.outage is not None and metered.outage.login_refused
+    fake.rules.access_keys = None
+    assert await metered.get("k") == NotFound()
+    assert metered.outage is None
 
 
 @pytest.mark.parametrize("source", ["shared", "config", "process"])
@@ -240,15 +239,13 @@ def test_refused_keys_of_a_file_or_program_are_told_with_their_source(
     run(body)
 
 
-def test_missing_permission_is_no_old_key(fake: FakeS3, run: Run) -> None:
-    async def body(store: S3Store) -> None:
-        fake.faults.append(HttpFault(FaultKind.ERROR, status=403))
-        with pytest.raises(Unavailable, match="AccessDenied") as caught:
-            await store.get("k")
-        assert caught.value.refused and not caught.value.login_refused
-        assert fake.requests["GET"] == 1
-
-    run(body)
+@run_by(run_by_fixture, "run")
+async def test_missing_permission_is_no_old_key(store: S3Store, *, fake: FakeS3) -> None:
+    fake.faults.append(HttpFault(FaultKind.ERROR, status=403))
+    with pytest.raises(Unavailable, match="AccessDenied") as caught:
+        await store.get("k")
+    assert caught.value.refused and not caught.value.login_refused
+    assert fake.requests["GET"] == 1
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 
 from tests.fakes3 import FakeS3, HttpFault, S3Server
 from tests.s3_rules import BUCKET
+from tests.scenario import run_alone, run_by
 from tiered.errors import Unavailable
 from tiered.object_store import s3
 from tiered.object_store.faulty import FaultKind
@@ -92,20 +93,17 @@ def test_store_that_refuses_keeps_the_uploads_without_an_error(parts: FakeS3) ->
     assert len(parts.rules.begun) == 1
 
 
-def test_own_upload_is_never_old(parts: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
+@run_by(run_alone)
+async def test_own_upload_is_never_old(*, parts: FakeS3, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3, "OLD_UPLOAD_SECONDS", -60)
     parts.faults.append(HttpFault(FaultKind.DELAY, ("PUT",), seconds=0.5))
-
-    async def body() -> None:
-        store = S3Store(BUCKET, "ours", SystemClock(), SystemRng(), part_bytes=5 << 20)
-        upload = asyncio.create_task(store.upload("k", [bytes(41 << 20)]))
-        while not parts.rules.begun:
-            await asyncio.sleep(0.01)
-        assert await store.end_old_uploads("") == 0
-        assert isinstance(await upload, Ok)
-        await store.close()
-
-    asyncio.run(body())
+    store = S3Store(BUCKET, "ours", SystemClock(), SystemRng(), part_bytes=5 << 20)
+    upload = asyncio.create_task(store.upload("k", [bytes(41 << 20)]))
+    while not parts.rules.begun:
+        await asyncio.sleep(0.01)
+    assert await store.end_old_uploads("") == 0
+    assert isinstance(await upload, Ok)
+    await store.close()
 
 
 def test_store_that_does_not_reply_is_unavailable(parts: FakeS3) -> None:

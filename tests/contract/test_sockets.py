@@ -29,28 +29,25 @@ LONG_OPEN = 5
 the process. They are enough for `poll` of another thread, which refuses to watch more than the limit."""
 
 
-def test_listener_without_free_descriptors_waits_and_continues(monkeypatch: pytest.MonkeyPatch) -> None:
+@run_by(run_alone)
+async def test_listener_without_free_descriptors_waits_and_continues(*, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tiered.system.network.ACCEPT_PAUSE_SECONDS", 0.05)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-
-    async def body() -> None:
-        arrived: asyncio.Queue[Stream] = asyncio.Queue(10)
-        listener = await SocketNet().listen(HOST, 0, arrived.put_nowait)
-        with socket.socket() as client:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (LONG_OPEN, hard))
-            try:
-                client.connect((HOST, listener.port))
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(0.2):
-                        await arrived.get()
-            finally:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            async with asyncio.timeout(120):
-                stream = await arrived.get()
-            stream.close()
-        listener.close()
-
-    asyncio.run(body())
+    arrived: asyncio.Queue[Stream] = asyncio.Queue(10)
+    listener = await SocketNet().listen(HOST, 0, arrived.put_nowait)
+    with socket.socket() as client:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (LONG_OPEN, hard))
+        try:
+            client.connect((HOST, listener.port))
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await arrived.get()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        async with asyncio.timeout(120):
+            stream = await arrived.get()
+        stream.close()
+    listener.close()
 
 
 @run_by(run_alone)
@@ -83,46 +80,40 @@ async def test_many_new_connections_are_accepted_in_many_turns_of_the_loop() -> 
     assert len(set(accepted)) == 5
 
 
-def test_first_connection_needs_one_descriptor_only() -> None:
+@run_by(run_alone)
+async def test_first_connection_needs_one_descriptor_only() -> None:
     """Once, the readiness watcher took the last descriptor, and the connection was lost."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-
-    async def body() -> None:
-        arrived: asyncio.Queue[Stream] = asyncio.Queue(10)
-        listener = await SocketNet().listen(HOST, 0, arrived.put_nowait)
-        with socket.socket() as client:
-            client.connect((HOST, listener.port))
-            spare = os.dup(0)  # the lowest free one, while there is one
-            try:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (spare + 1, hard))
-                os.close(spare)
-                async with asyncio.timeout(120):
-                    stream = await arrived.get()
-            finally:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            stream.close()
-        listener.close()
-
-    asyncio.run(body())
+    arrived: asyncio.Queue[Stream] = asyncio.Queue(10)
+    listener = await SocketNet().listen(HOST, 0, arrived.put_nowait)
+    with socket.socket() as client:
+        client.connect((HOST, listener.port))
+        spare = os.dup(0)  # the lowest free one, while there is one
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (spare + 1, hard))
+            os.close(spare)
+            async with asyncio.timeout(120):
+                stream = await arrived.get()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        stream.close()
+    listener.close()
 
 
-def test_listener_may_close_while_it_waits_for_descriptors() -> None:
+@run_by(run_alone)
+async def test_listener_may_close_while_it_waits_for_descriptors() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-
-    async def body() -> None:
-        arrived: list[Stream] = []
-        listener = await SocketNet().listen(HOST, 0, arrived.append)
-        with socket.socket() as client:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (LONG_OPEN, hard))
-            try:
-                client.connect((HOST, listener.port))
-                await asyncio.sleep(0.05)
-            finally:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            listener.close()
-        assert arrived == []
-
-    asyncio.run(body())
+    arrived: list[Stream] = []
+    listener = await SocketNet().listen(HOST, 0, arrived.append)
+    with socket.socket() as client:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (LONG_OPEN, hard))
+        try:
+            client.connect((HOST, listener.port))
+            await asyncio.sleep(0.05)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        listener.close()
+    assert arrived == []
 
 
 async def pair() -> tuple[Stream, Stream]:
@@ -134,33 +125,27 @@ async def pair() -> tuple[Stream, Stream]:
     return near, far
 
 
-def test_file_without_a_descriptor_is_sent_too() -> None:
+@run_by(run_alone)
+async def test_file_without_a_descriptor_is_sent_too() -> None:
     file = SimDisk(random.Random(1)).open("f", create=True)
     file.append([b"0123456789"])
-
-    async def body() -> None:
-        near, far = await pair()
-        assert near.send_file(FileSlice(file, 2, 5)) == 5
-        assert await receive(far, 5) == b"23456"
-        near.close()
-        far.close()
-
-    asyncio.run(body())
+    near, far = await pair()
+    assert near.send_file(FileSlice(file, 2, 5)) == 5
+    assert await receive(far, 5) == b"23456"
+    near.close()
+    far.close()
 
 
-def test_file_shorter_than_its_slice_is_an_error(tmp_path: Path) -> None:
+@run_by(run_alone)
+async def test_file_shorter_than_its_slice_is_an_error(*, tmp_path: Path) -> None:
     file = LocalDisk(str(tmp_path)).open("f", create=True)
     file.append([b"0123"])
-
-    async def body() -> None:
-        near, far = await pair()
-        assert near.send_file(FileSlice(file, 2, 10)) == 2
-        with pytest.raises(Unavailable, match="shorter than its slice file=f"):
-            near.send_file(FileSlice(file, 4, 8))
-        near.close()
-        far.close()
-
-    asyncio.run(body())
+    near, far = await pair()
+    assert near.send_file(FileSlice(file, 2, 10)) == 2
+    with pytest.raises(Unavailable, match="shorter than its slice file=f"):
+        near.send_file(FileSlice(file, 4, 8))
+    near.close()
+    far.close()
 
 
 def test_unknown_host_name_is_unavailable() -> None:

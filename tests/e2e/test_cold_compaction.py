@@ -14,7 +14,7 @@ import pytest
 
 from tests.metric_samples import samples
 from tests.refusal import refuses
-from tests.scenario import run_by
+from tests.scenario import GIVEN, run_by
 from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, run
 from tiered.broker.partition_report import explain
 from tiered.cold import cold_cleaning
@@ -138,25 +138,22 @@ async def test_topic_cleaned_in_the_bucket_comes_back_after_a_lost_disk(rig: Sim
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_broker_that_crashes_loses_no_last_record_and_leaves_no_object(seed: int) -> None:
+@run_by(run, seed=GIVEN)
+async def test_broker_that_crashes_loses_no_last_record_and_leaves_no_object(rig: SimBrokerRig, *, seed: int) -> None:
     rng = random.Random(seed)
-
-    async def scenario(rig: SimBrokerRig) -> None:
-        written: list[Row] = []
-        await rig.start(CLEANING, fan=2)
-        replica = await rig.create(**COMPACTED)
-        for _ in range(8):
-            await write(replica, 24, written)
-            await rig.broker.world.clock.sleep(rng.uniform(0, 3))
-            await rig.crash(rig.machine.kill)
-            replica = (await rig.start(CLEANING, fan=2)).leader_replica("t", 0)
-            await check_state(replica, written)
-        await rig.wait_until(lambda: is_clean(replica))
+    written: list[Row] = []
+    await rig.start(CLEANING, fan=2)
+    replica = await rig.create(**COMPACTED)
+    for _ in range(8):
+        await write(replica, 24, written)
+        await rig.broker.world.clock.sleep(rng.uniform(0, 3))
+        await rig.crash(rig.machine.kill)
+        replica = (await rig.start(CLEANING, fan=2)).leader_replica("t", 0)
         await check_state(replica, written)
-        await check_bucket(rig, replica)
-        await rig.stop()
-
-    run(scenario, seed)
+    await rig.wait_until(lambda: is_clean(replica))
+    await check_state(replica, written)
+    await check_bucket(rig, replica)
+    await rig.stop()
 
 
 @run_by(run)

@@ -3,8 +3,6 @@ Look-ups by time find each record all the same."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.e2e import http_site
@@ -59,31 +57,28 @@ async def test_produced_batch_with_an_unset_header_is_found_by_time(site: KafkaB
 
 @pytest.mark.parametrize("newest", [-1, NOW - 1, NOW + 5, NOW + 99])
 @pytest.mark.parametrize("codec", Codec)
-def test_batch_over_http_gets_the_timestamp_of_its_records(tmp_path: Path, codec: Codec, newest: int) -> None:
+@run_by(http_site.run, "tmp_path")
+async def test_batch_over_http_gets_the_timestamp_of_its_records(
+    site: HttpBroker, *, codec: Codec, newest: int
+) -> None:
     """A compressed batch is not opened if its header may be true (docs/COMPATIBILITY.md): it is believed."""
     data = bytes(made(TIMES, codec, newest=newest))
     stored = newest if codec and newest >= NOW else NOW + 9
-
-    async def scenario(site: HttpBroker) -> None:
-        await site.create("t")
-        reply = await site.ask("POST", "/topics/t/partitions/0/records", data, kind=OCTETS)
-        assert reply.status == 200, reply
-        assert stored_newest(site.broker.leader_replica("t", 0)) == stored
-        for timestamp, wanted in ((NOW + 1, [1, 2]), (NOW + 9, [1, 2] if stored >= NOW + 9 else []), (NOW + 10, [])):
-            found = await site.get(f"/topics/t/partitions/0/records?timestamp={timestamp}")
-            assert [row["offset"] for row in found.json["records"]] == wanted
-
-    http_site.run(tmp_path, scenario)
+    await site.create("t")
+    reply = await site.ask("POST", "/topics/t/partitions/0/records", data, kind=OCTETS)
+    assert reply.status == 200, reply
+    assert stored_newest(site.broker.leader_replica("t", 0)) == stored
+    for timestamp, wanted in ((NOW + 1, [1, 2]), (NOW + 9, [1, 2] if stored >= NOW + 9 else []), (NOW + 10, [])):
+        found = await site.get(f"/topics/t/partitions/0/records?timestamp={timestamp}")
+        assert [row["offset"] for row in found.json["records"]] == wanted
 
 
 @pytest.mark.parametrize("newest", [-1, NOW], ids=["unset", "as now"])
 @pytest.mark.parametrize("codec", Codec)
-def test_timestamp_beyond_64_bits_is_refused_over_http(tmp_path: Path, codec: Codec, newest: int) -> None:
-    async def scenario(site: HttpBroker) -> None:
-        await site.create("t")
-        data = bytes(overflowing(codec, newest))
-        reply = await site.ask("POST", "/topics/t/partitions/0/records", data, kind=OCTETS)
-        assert reply.status == 400 and "record 1 has a timestamp beyond 64 bits" in reply.json["message"], reply
-        assert site.broker.leader_replica("t", 0).log.end_offset == 0
-
-    http_site.run(tmp_path, scenario)
+@run_by(http_site.run, "tmp_path")
+async def test_timestamp_beyond_64_bits_is_refused_over_http(site: HttpBroker, *, codec: Codec, newest: int) -> None:
+    await site.create("t")
+    data = bytes(overflowing(codec, newest))
+    reply = await site.ask("POST", "/topics/t/partitions/0/records", data, kind=OCTETS)
+    assert reply.status == 400 and "record 1 has a timestamp beyond 64 bits" in reply.json["message"], reply
+    assert site.broker.leader_replica("t", 0).log.end_offset == 0

@@ -365,21 +365,20 @@ async def fill(take: Take, name: str, most: int) -> tuple[int, Refused | None]:
     return most, None
 
 
-def test_new_rest_consumer_of_a_large_holder_ends_one_idle_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@run_by(run_alone)
+async def test_new_rest_consumer_of_a_large_holder_ends_one_idle_one(
+    *, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A client that has many is above its share because of others. It loses no more than it gets."""
     monkeypatch.setattr(instances, "SPARE_IDLE_SECONDS", 0)
-
-    async def scenario() -> None:
-        async with asyncio.timeout(TEST_SECONDS), http_broker(tmp_path) as site:
-            monkeypatch.setattr(instances, "INSTANCES_MAX", 32)
-            consumers = site.http._listener.context.service(ConsumerInstances)
-            for number, name in enumerate([*["large"] * 10, *["other"] * 14, "a", "b", "c", "large"]):
-                key = InstanceKey(f"group-{name}", f"consumer-{number}")
-                await consumers.create(key, ConsumerConfig(), caller_of(name), lambda: True)
-            holders = Counter(each.holder for each in consumers._instances.values())
-            assert holders == {"User:large": 10, "User:other": 14, "User:a": 1, "User:b": 1, "User:c": 1}
-
-    asyncio.run(scenario())
+    async with asyncio.timeout(TEST_SECONDS), http_broker(tmp_path) as site:
+        monkeypatch.setattr(instances, "INSTANCES_MAX", 32)
+        consumers = site.http._listener.context.service(ConsumerInstances)
+        for number, name in enumerate([*["large"] * 10, *["other"] * 14, "a", "b", "c", "large"]):
+            key = InstanceKey(f"group-{name}", f"consumer-{number}")
+            await consumers.create(key, ConsumerConfig(), caller_of(name), lambda: True)
+        holders = Counter(each.holder for each in consumers._instances.values())
+        assert holders == {"User:large": 10, "User:other": 14, "User:a": 1, "User:b": 1, "User:c": 1}
 
 
 def test_each_pot_has_an_attack() -> None:

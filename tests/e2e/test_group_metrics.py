@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -95,20 +94,18 @@ async def test_groups_above_the_limit_share_a_label(site: HttpBroker) -> None:
     assert found == {("g0", "t"): 5, ("g0", "u"): 0, ("g1", "t"): 4, (OTHERS, OTHERS): 5}
 
 
-def test_lag_includes_partitions_that_other_brokers_lead(tmp_path: Path) -> None:
-    async def scenario(three: HttpCluster) -> None:
-        await three.create("t", [1], [2], [3])
-        for p in range(3):
-            await three[1].produce("t", *"abcd"[: p + 2], partition=p)
-        home = await commit_at_coordinator(three, "g", ("t", 0, 1), ("t", 1, 1), ("t", 2, 1))
-        assert await read_samples(home, "kafka_consumergroup_lag_sum") == {("g", "t"): 1 + 2 + 3}
-        others = [each for each in three.brokers.values() if each is not home]
-        for each in others:
-            assert await read_samples(each, "kafka_consumergroup_lag_sum") == {}, "each group is named by one broker"
-        gone = others[0].number
-        await three.end(gone)
-        async with asyncio.timeout(120):
-            found = await read_samples(home, "kafka_consumergroup_lag_sum")
-        assert found == {("g", "t"): 6}, "the ends of before count"
-
-    http_cluster.run(tmp_path, scenario)
+@run_by(http_cluster.run, "tmp_path")
+async def test_lag_includes_partitions_that_other_brokers_lead(three: HttpCluster) -> None:
+    await three.create("t", [1], [2], [3])
+    for p in range(3):
+        await three[1].produce("t", *"abcd"[: p + 2], partition=p)
+    home = await commit_at_coordinator(three, "g", ("t", 0, 1), ("t", 1, 1), ("t", 2, 1))
+    assert await read_samples(home, "kafka_consumergroup_lag_sum") == {("g", "t"): 1 + 2 + 3}
+    others = [each for each in three.brokers.values() if each is not home]
+    for each in others:
+        assert await read_samples(each, "kafka_consumergroup_lag_sum") == {}, "each group is named by one broker"
+    gone = others[0].number
+    await three.end(gone)
+    async with asyncio.timeout(120):
+        found = await read_samples(home, "kafka_consumergroup_lag_sum")
+    assert found == {("g", "t"): 6}, "the ends of before count"

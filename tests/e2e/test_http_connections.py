@@ -133,7 +133,8 @@ def test_addresses_of_one_network_count_together(tmp_path: Path, monkeypatch: py
     run(tmp_path, scenario, tiered_http_connections_max_per_ip=2, max_connections_per_ip_overrides=("127.0.0.4:3",))
 
 
-def test_limits_of_connections_change_while_clients_are_connected(tmp_path: Path) -> None:
+@run_by(run, "tmp_path")
+async def test_limits_of_connections_change_while_clients_are_connected(site: HttpBroker) -> None:
     async def alter(site: HttpBroker, **limits: int) -> None:
         configs = {f"tiered.http.connections.{name.replace('_', '.')}": str(value) for name, value in limits.items()}
         await site.broker.submit(AlterBrokerConfigs(ALL_BROKERS, configs))
@@ -142,22 +143,19 @@ def test_limits_of_connections_change_while_clients_are_connected(tmp_path: Path
         async with open_clients(site, count) as opened:
             return [(await each.get("/topics"))[0] for each in opened].count(200)
 
-    async def scenario(site: HttpBroker) -> None:
-        await site.create("t")
-        events = ("/topics/t/partitions/0/records", f"Accept: {media_types.EVENTS}")
-        async with open_clients(site, 3) as held:
-            assert [(await each.get("/topics"))[0] for each in held] == [200, 200, 200]
-            await alter(site, max=2)
-            assert await count_served(site, 1) == 0
-            assert (await held[2].get("/topics"))[0] == 200, "who came before stays"
-            await alter(site, max=9, max_per_ip=4)
-            assert await count_served(site, 2) == 1
-            assert [(await each.get(*events))[0] for each in held] == [200, 200, 429]
-            await alter(site, max=9, max_per_ip=6)
-            assert (await held[2].get(*events))[0] == 200
-            assert await count_served(site, 4) == 3
-
-    run(tmp_path, scenario)
+    await site.create("t")
+    events = ("/topics/t/partitions/0/records", f"Accept: {media_types.EVENTS}")
+    async with open_clients(site, 3) as held:
+        assert [(await each.get("/topics"))[0] for each in held] == [200, 200, 200]
+        await alter(site, max=2)
+        assert await count_served(site, 1) == 0
+        assert (await held[2].get("/topics"))[0] == 200, "who came before stays"
+        await alter(site, max=9, max_per_ip=4)
+        assert await count_served(site, 2) == 1
+        assert [(await each.get(*events))[0] for each in held] == [200, 200, 429]
+        await alter(site, max=9, max_per_ip=6)
+        assert (await held[2].get(*events))[0] == 200
+        assert await count_served(site, 4) == 3
 
 
 @run_by(run, "tmp_path")

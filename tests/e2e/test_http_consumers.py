@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.http_site import TEST_SECONDS, HttpBroker, HttpReply, http_broker, run
-from tests.scenario import run_by
+from tests.scenario import run_alone, run_by
 from tiered.controller.requests import DeleteTopic
 from tiered.errors import Code
 from tiered.groups.requests import CommitTransactionalOffsets, FetchOffsets, PartitionOffset
@@ -142,7 +142,8 @@ async def test_waiting_read_returns_at_once_when_a_record_arrives(where: HttpBro
         assert values((await waiting).json) == [1]
 
 
-def test_consumers_of_a_group_share_its_partitions(tmp_path: Path) -> None:
+@run_by(run, "tmp_path", group_initial_rebalance_delay_ms=0)
+async def test_consumers_of_a_group_share_its_partitions(where: HttpBroker) -> None:
     async def wait_assignment(*consumers: HttpConsumer) -> list[list[TopicPartition]]:
         """Returns the partitions of each consumer, once all partitions have an owner."""
         while True:
@@ -154,24 +155,20 @@ def test_consumers_of_a_group_share_its_partitions(tmp_path: Path) -> None:
             await asyncio.sleep(0.01)
 
     ALL = [TopicPartition("t", number) for number in range(4)]
-
-    async def scenario(where: HttpBroker) -> None:
-        await where.create("t", partitions=4)
-        one, two = await HttpConsumer.create(where, "g"), await HttpConsumer.create(where, "g")
-        for each in (one, two):
-            await each.ask_without_reply("POST", "/subscription", {"topic_pattern": "t|u"})
-        async with asyncio.timeout(TEST_SECONDS):
-            assert [len(share) for share in await wait_assignment(one, two)] == [2, 2]
-            for number in range(4):
-                await where.produce("t", str(number), partition=number)
-            assert sorted([*values(await one.read(2)), *values(await two.read(2))]) == [0, 1, 2, 3]
-            await two.ask_without_reply("DELETE", "")
-            await wait_assignment(one)
-            await where.create("u")
-            await where.produce("u", "4")
-            assert values(await one.read(1)) == [4], "a topic that comes later and matches"
-
-    run(tmp_path, scenario, group_initial_rebalance_delay_ms=0)
+    await where.create("t", partitions=4)
+    one, two = await HttpConsumer.create(where, "g"), await HttpConsumer.create(where, "g")
+    for each in (one, two):
+        await each.ask_without_reply("POST", "/subscription", {"topic_pattern": "t|u"})
+    async with asyncio.timeout(TEST_SECONDS):
+        assert [len(share) for share in await wait_assignment(one, two)] == [2, 2]
+        for number in range(4):
+            await where.produce("t", str(number), partition=number)
+        assert sorted([*values(await one.read(2)), *values(await two.read(2))]) == [0, 1, 2, 3]
+        await two.ask_without_reply("DELETE", "")
+        await wait_assignment(one)
+        await where.create("u")
+        await where.produce("u", "4")
+        assert values(await one.read(1)) == [4], "a topic that comes later and matches"
 
 
 @run_by(run, "tmp_path")
@@ -274,17 +271,14 @@ def test_stored_state_of_a_member_is_ignored_by_other_clients() -> None:
     assert user_data_of(b"\0\0garbage") == b"" and user_data_of(b"") == b""
 
 
-def test_unused_consumer_expires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@run_by(run_alone)
+async def test_unused_consumer_expires(*, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tiered_api.http.consumers.instances.IDLE_SECONDS", 0.0)
     monkeypatch.setattr("tiered_api.http.consumers.instances.SWEEP_SECONDS", 0.01)
-
-    async def scenario() -> None:
-        async with asyncio.timeout(TEST_SECONDS), http_broker(tmp_path) as where:
-            one = await HttpConsumer.create(where, "g")
-            while (await one.ask("GET", "/subscription")).status != 404:
-                await asyncio.sleep(0.02)
-
-    asyncio.run(scenario())
+    async with asyncio.timeout(TEST_SECONDS), http_broker(tmp_path) as where:
+        one = await HttpConsumer.create(where, "g")
+        while (await one.ask("GET", "/subscription")).status != 404:
+            await asyncio.sleep(0.02)
 
 
 @run_by(run, "tmp_path")

@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.http_site import TEST_SECONDS, HttpBroker, http_broker, run, wait_until
 from tests.e2e.test_http_consumers import JSON, HttpConsumer, values
 from tests.e2e.test_http_consumers_bad_days import parts, start_slow_read
-from tests.scenario import run_by
+from tests.scenario import run_alone, run_by
 from tiered.controller.requests import DeleteTopic
 from tiered.groups.requests import FetchOffsets
 from tiered.ids import TopicPartition
@@ -285,7 +285,8 @@ async def test_partition_without_an_offset_is_an_error_without_a_reset(where: Ht
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_records_after_the_first_read_outlive_a_restart(tmp_path: Path, clean: bool) -> None:
+@run_by(run_alone)
+async def test_records_after_the_first_read_outlive_a_restart(*, tmp_path: Path, clean: bool) -> None:
     async def scenario() -> None:
         async with http_broker(tmp_path) as where:
             await where.create("t")
@@ -301,11 +302,8 @@ def test_records_after_the_first_read_outlive_a_restart(tmp_path: Path, clean: b
             again = HttpConsumer(where, "/consumers/g/instances/one")
             assert values(await again.read(2)) == [2, 3]
 
-    async def limited() -> None:
-        async with asyncio.timeout(TEST_SECONDS):
-            await scenario()
-
-    asyncio.run(limited())
+    async with asyncio.timeout(TEST_SECONDS):
+        await scenario()
 
 
 @pytest.mark.parametrize("by_hand", [False, True])

@@ -487,45 +487,42 @@ async def test_login_that_succeeded_once_is_not_a_way_in_after_its_user_has_gone
     assert (await site.ask("POST", records, RECORD, Authorization=login)).status == 401
 
 
-def test_certificate_of_a_client_gives_its_principal(tmp_path: Path) -> None:
+@run_by(run_alone)
+async def test_certificate_of_a_client_gives_its_principal(*, tmp_path: Path) -> None:
     authority = sign("CN=authority")
     (tmp_path / "ca.pem").write_text(authority.certificate_pem)
     key = sign("CN=broker", authority).write(tmp_path / "broker.pem")
     client = sign("CN=alice,O=Example", authority).write(tmp_path / "alice.pem")
-
-    async def scenario() -> None:
-        settings: dict[str, Any] = {
-            "ssl_keystore_location": key,
-            "ssl_truststore_location": str(tmp_path / "ca.pem"),
-            "ssl_client_auth": "requested",
-            "ssl_principal_mapping_rules": "RULE:^CN=(alice),.*$/$1@example/",
-            "authorizer_class_name": STANDARD_AUTHORIZER,
-        }
-        async with http_broker(tmp_path / "data", **settings) as site:
-            await site.create("t")
-            name = "User:alice@example"
-            await site.broker.submit(CreateAcls((AclAdded("TOPIC", "LITERAL", "t", name, "*", "READ", "ALLOW"),)))
-            server = await serve_http(site.broker, "127.0.0.1", 0, has_tls=True)
-            try:
-                context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
-                with_certificate = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
-                with_certificate.load_cert_chain(client)
-                url = f"{server.url}/topics"
-                async with site.session.get(url, ssl=context) as anonymous:
-                    assert await anonymous.json() == []
-                async with (
-                    aiohttp.ClientSession() as session,
-                    session.get(url, ssl=with_certificate) as known,
-                ):
-                    assert await known.json() == ["t"]
-                with_certificate.load_cert_chain(sign("CN=eve", authority).write(tmp_path / "eve.pem"))
-                async with aiohttp.ClientSession() as session:
-                    with pytest.raises(aiohttp.ClientError):
-                        await session.get(url, ssl=with_certificate)
-            finally:
-                await server.close()
-
-    asyncio.run(scenario())
+    settings: dict[str, Any] = {
+        "ssl_keystore_location": key,
+        "ssl_truststore_location": str(tmp_path / "ca.pem"),
+        "ssl_client_auth": "requested",
+        "ssl_principal_mapping_rules": "RULE:^CN=(alice),.*$/$1@example/",
+        "authorizer_class_name": STANDARD_AUTHORIZER,
+    }
+    async with http_broker(tmp_path / "data", **settings) as site:
+        await site.create("t")
+        name = "User:alice@example"
+        await site.broker.submit(CreateAcls((AclAdded("TOPIC", "LITERAL", "t", name, "*", "READ", "ALLOW"),)))
+        server = await serve_http(site.broker, "127.0.0.1", 0, has_tls=True)
+        try:
+            context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+            with_certificate = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+            with_certificate.load_cert_chain(client)
+            url = f"{server.url}/topics"
+            async with site.session.get(url, ssl=context) as anonymous:
+                assert await anonymous.json() == []
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(url, ssl=with_certificate) as known,
+            ):
+                assert await known.json() == ["t"]
+            with_certificate.load_cert_chain(sign("CN=eve", authority).write(tmp_path / "eve.pem"))
+            async with aiohttp.ClientSession() as session:
+                with pytest.raises(aiohttp.ClientError):
+                    await session.get(url, ssl=with_certificate)
+        finally:
+            await server.close()
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from tests.e2e.test_http_login import basic, remove_user, set_user
 from tests.e2e.test_http_quotas import put
 from tests.e2e.test_http_rights import SETTINGS, grant, take_away
 from tests.e2e.test_token_logins import token_settings, write_keys
-from tests.scenario import run_by
+from tests.scenario import run_alone, run_by
 from tests.tokens import token
 from tiered.config.settings import STANDARD_AUTHORIZER
 from tiered.security.acls import Operation, ResourceType
@@ -135,7 +135,8 @@ def test_known_head_counts_for_a_token_while_its_keys_last(tmp_path: Path) -> No
     run(tmp_path / "data", scenario, authentication_method=("BEARER",), **settings)
 
 
-def test_known_head_counts_for_the_certificate_of_its_connection(tmp_path: Path) -> None:
+@run_by(run_alone)
+async def test_known_head_counts_for_the_certificate_of_its_connection(*, tmp_path: Path) -> None:
     authority = sign("CN=authority")
     trusted = tmp_path / "ca.pem"
     trusted.write_text(authority.certificate_pem)
@@ -147,30 +148,26 @@ def test_known_head_counts_for_the_certificate_of_its_connection(tmp_path: Path)
         "ssl_principal_mapping_rules": "RULE:^CN=(.*)$/$1/",
         "authorizer_class_name": STANDARD_AUTHORIZER,
     }
-
-    async def scenario() -> None:
-        async with http_broker(tmp_path / "data", **settings) as site:
-            await site.create("t")
-            await grant(site, "alice", ("TOPIC", "t", "WRITE"))
-            server = await serve_http(site.broker, "127.0.0.1", 0, has_tls=True)
-            contexts = {}
-            for name in (*clients, ""):
-                contexts[name] = ssl.create_default_context(cafile=str(trusted))
-                if name:
-                    contexts[name].load_cert_chain(clients[name])
-            try:
-                async with (
-                    connect(site, server.url, ssl=contexts["alice"]) as alice,
-                    connect(site, server.url, ssl=contexts["bob"]) as bob,
-                    connect(site, server.url, ssl=contexts[""]) as nobody,
-                ):
-                    await learn(alice)
-                    assert [await each.post() for each in (bob, nobody)] == [403, 403]
-                    assert await alice.post() == 200 and alice.took_short_path
-            finally:
-                await server.close()
-
-    asyncio.run(scenario())
+    async with http_broker(tmp_path / "data", **settings) as site:
+        await site.create("t")
+        await grant(site, "alice", ("TOPIC", "t", "WRITE"))
+        server = await serve_http(site.broker, "127.0.0.1", 0, has_tls=True)
+        contexts = {}
+        for name in (*clients, ""):
+            contexts[name] = ssl.create_default_context(cafile=str(trusted))
+            if name:
+                contexts[name].load_cert_chain(clients[name])
+        try:
+            async with (
+                connect(site, server.url, ssl=contexts["alice"]) as alice,
+                connect(site, server.url, ssl=contexts["bob"]) as bob,
+                connect(site, server.url, ssl=contexts[""]) as nobody,
+            ):
+                await learn(alice)
+                assert [await each.post() for each in (bob, nobody)] == [403, 403]
+                assert await alice.post() == 200 and alice.took_short_path
+        finally:
+            await server.close()
 
 
 @run_by(run, "tmp_path")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.kafka_site import TEST_SECONDS, KafkaBroker, RawClient, kafka_broker, run, wait_until
-from tests.scenario import run_by
+from tests.scenario import run_alone, run_by
 from tests.sim.rig.broker_rig import batch
 from tiered.durability.log_store import OPENING_AT_ONCE
 from tiered.errors import Code
@@ -316,8 +316,9 @@ async def test_log_starts_at_the_deleted_offset(site: KafkaBroker) -> None:
     assert [record.offset for record in decode_records(held) if record.offset >= 4] == [4, 5, 6, 7, 8, 9]
 
 
-def test_records_of_many_partitions_are_deleted_with_few_writes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@run_by(run_alone)
+async def test_records_of_many_partitions_are_deleted_with_few_writes(
+    *, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The offsets of all logs were written again for each 32 partitions. A request for 10,000 timed out. They may be
     written once for each turn of the request: here all of it is one turn, however slow the machine is."""
@@ -334,21 +335,18 @@ def test_records_of_many_partitions_are_deleted_with_few_writes(
     def count_writes(world: World) -> World:
         return replace(world, disk=CountingDisk(str(tmp_path)))
 
-    async def scenario() -> None:
-        async with asyncio.timeout(TEST_SECONDS), kafka_broker(tmp_path, count_writes) as site:
-            await site.create("t", count, remote_storage_enable="false")
-            for number in range(count):
-                site.broker.leader_replica("t", number).append_now(batch([b"v"]), acks=1)
-            client = await site.client()
-            wanted = [DeleteRecordsPartition(number, -1) for number in range(count)]
-            written.clear()
-            request = DeleteRecordsRequest([DeleteRecordsTopic("t", wanted)], 30_000)
-            answer = await client.ask(request, 2, DeleteRecordsResponse)
-            found = [(row.low_watermark, row.error_code) for row in answer.topics[0].partitions]
-            assert found == [(1, 0)] * count
-            assert 1 <= sum(path.endswith(checkpoints.LOG_STARTS) for path in written) <= 3, written
-
-    asyncio.run(scenario())
+    async with asyncio.timeout(TEST_SECONDS), kafka_broker(tmp_path, count_writes) as site:
+        await site.create("t", count, remote_storage_enable="false")
+        for number in range(count):
+            site.broker.leader_replica("t", number).append_now(batch([b"v"]), acks=1)
+        client = await site.client()
+        wanted = [DeleteRecordsPartition(number, -1) for number in range(count)]
+        written.clear()
+        request = DeleteRecordsRequest([DeleteRecordsTopic("t", wanted)], 30_000)
+        answer = await client.ask(request, 2, DeleteRecordsResponse)
+        found = [(row.low_watermark, row.error_code) for row in answer.topics[0].partitions]
+        assert found == [(1, 0)] * count
+        assert 1 <= sum(path.endswith(checkpoints.LOG_STARTS) for path in written) <= 3, written
 
 
 @run_by(run, "tmp_path")

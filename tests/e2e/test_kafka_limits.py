@@ -431,41 +431,36 @@ def test_client_of_another_protocol_is_disconnected_and_named(
     assert words in caplog.text
 
 
-def test_closed_connections_remove_listeners_in_turns_of_their_client(tmp_path: Path) -> None:
+@run_by(run, "tmp_path")
+async def test_closed_connections_remove_listeners_in_turns_of_their_client(site: KafkaBroker) -> None:
     """Once, sixty connections with a fetch of 2,900 partitions each took 139 ms of one callback when they closed."""
-
-    async def scenario(site: KafkaBroker) -> None:
-        replica = await site.create("t")
-        parked, listeners = site.server.dispatch.fetch_handler.fetches.parked, replica.reads._listeners
-        for partitions in (parking.CLOSE_LISTENERS, 800, 2_900):
-            client = await site.client()
-            await client.send(client.frame(fetch(*[(replica, 0)] * partitions, wait_ms=60_000), 12))
-        everything = parking.CLOSE_LISTENERS + 800 + 2_900
-        await wait_until(lambda: len(listeners) == everything == parked.partitions)
-        connections = list(site.server.connections)
-        shares = [each.turn_share for each in connections]
-        now = asyncio.get_running_loop().time()
-        used = [share.used_seconds(now) for share in shares]
-        for connection in connections:
-            connection.close()
-        assert everything - len(listeners) <= len(connections) * parking.CLOSE_LISTENERS
-        assert not parked.fetches and parked.partitions == 800 + 2_900, "listeners take room until they are removed"
-        await wait_until(lambda: not listeners and not parked.partitions)
-        assert sum(share.used_seconds(now) > before for share, before in zip(shares, used, strict=True)) == 2
-
-    run(tmp_path, scenario)
-
-
-def test_reply_to_a_large_fetch_removes_its_listeners_in_pieces(tmp_path: Path) -> None:
-    async def scenario(site: KafkaBroker) -> None:
-        replica = await site.create("t")
-        parked, listeners = site.server.dispatch.fetch_handler.fetches.parked, replica.reads._listeners
+    replica = await site.create("t")
+    parked, listeners = site.server.dispatch.fetch_handler.fetches.parked, replica.reads._listeners
+    for partitions in (parking.CLOSE_LISTENERS, 800, 2_900):
         client = await site.client()
-        await client.send(client.frame(fetch(*[(replica, 0)] * 2_900, wait_ms=60_000), 12))
-        await wait_until(lambda: len(listeners) == 2_900)
-        (delayed,) = parked.fetches
-        slot = delayed.unpark()  # type: ignore[attr-defined]
-        assert slot is not None and len(listeners) == 2_900 - parking.PIECE_LISTENERS
-        await wait_until(lambda: not listeners and not parked.partitions)
+        await client.send(client.frame(fetch(*[(replica, 0)] * partitions, wait_ms=60_000), 12))
+    everything = parking.CLOSE_LISTENERS + 800 + 2_900
+    await wait_until(lambda: len(listeners) == everything == parked.partitions)
+    connections = list(site.server.connections)
+    shares = [each.turn_share for each in connections]
+    now = asyncio.get_running_loop().time()
+    used = [share.used_seconds(now) for share in shares]
+    for connection in connections:
+        connection.close()
+    assert everything - len(listeners) <= len(connections) * parking.CLOSE_LISTENERS
+    assert not parked.fetches and parked.partitions == 800 + 2_900, "listeners take room until they are removed"
+    await wait_until(lambda: not listeners and not parked.partitions)
+    assert sum(share.used_seconds(now) > before for share, before in zip(shares, used, strict=True)) == 2
 
-    run(tmp_path, scenario)
+
+@run_by(run, "tmp_path")
+async def test_reply_to_a_large_fetch_removes_its_listeners_in_pieces(site: KafkaBroker) -> None:
+    replica = await site.create("t")
+    parked, listeners = site.server.dispatch.fetch_handler.fetches.parked, replica.reads._listeners
+    client = await site.client()
+    await client.send(client.frame(fetch(*[(replica, 0)] * 2_900, wait_ms=60_000), 12))
+    await wait_until(lambda: len(listeners) == 2_900)
+    (delayed,) = parked.fetches
+    slot = delayed.unpark()  # type: ignore[attr-defined]
+    assert slot is not None and len(listeners) == 2_900 - parking.PIECE_LISTENERS
+    await wait_until(lambda: not listeners and not parked.partitions)

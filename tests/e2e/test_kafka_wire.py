@@ -218,19 +218,17 @@ async def test_invalid_request_ends_its_connection(
     assert site.count_refusals(reason) == 1
 
 
-def test_failed_handler_ends_only_its_connection(tmp_path: Path) -> None:
+@run_by(run, "tmp_path")
+async def test_failed_handler_ends_only_its_connection(site: KafkaBroker) -> None:
     async def fail(site: Any, call: Any) -> Any:
         raise RuntimeError("a fault of the broker's own")
 
-    async def scenario(site: KafkaBroker) -> None:
-        site.server.dispatch.handlers[3] = fail
-        client, other = await site.client(), await site.client()
-        await client.send(client.frame(MetadataRequest(topics=None), 9))
-        assert await client.read_to_end() == b""
-        assert site.count_refusals("fault") == 1
-        assert (await other.ask(HELLO, 3, ApiVersionsResponse)).error_code == 0
-
-    run(tmp_path, scenario)
+    site.server.dispatch.handlers[3] = fail
+    client, other = await site.client(), await site.client()
+    await client.send(client.frame(MetadataRequest(topics=None), 9))
+    assert await client.read_to_end() == b""
+    assert site.count_refusals("fault") == 1
+    assert (await other.ask(HELLO, 3, ApiVersionsResponse)).error_code == 0
 
 
 @run_by(run, "tmp_path")

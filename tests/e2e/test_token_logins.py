@@ -21,6 +21,7 @@ from tests.e2e.kafka_site import run as run_kafka
 from tests.e2e.serving import ServeProcess
 from tests.e2e.test_http_login import basic, set_user
 from tests.e2e.test_kafka_login import authenticate, list_groups, shake_hands
+from tests.scenario import run_alone, run_by
 from tests.tokens import AUDIENCE, ISSUER, RSA, UNTRUSTED, key_set, public_key, token
 from tiered.access import token_validator
 from tiered.config.settings import STANDARD_AUTHORIZER, Settings
@@ -189,43 +190,37 @@ def test_looks_for_newer_keys_go_on_after_any_fault(
     assert "the known ones stay keys=" in caplog.text and "RuntimeError: no such fault" in caplog.text
 
 
-def test_broker_starts_without_its_token_server_and_finds_it_later(monkeypatch: pytest.MonkeyPatch) -> None:
+@run_by(run_alone)
+async def test_broker_starts_without_its_token_server_and_finds_it_later(*, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_validator, "PAUSE_SECONDS", 0.01)
-
-    async def scenario() -> None:
-        async with token_server() as (url, given):
-            given["status"] = 503
-            tokens = await start_validator(url)
-            with pytest.raises(Refused):
-                tokens.verify(token())
-            given["status"] = 200
-            await wait_until(lambda: tokens.keys.has("ec"))
-            assert tokens.verify(token()).name == "alice"
-            await tokens.close()
-
-    asyncio.run(scenario())
-
-
-def test_file_of_keys_is_read_anew_and_has_to_be_there_at_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(token_validator, "PAUSE_SECONDS", 0.01)
-
-    async def scenario() -> None:
-        for text in (b"{}", b"[" * 2000):
-            with pytest.raises(Refused, match=r"jwks\.endpoint\.url"):
-                await start_validator(write_keys(tmp_path, text))
-        with pytest.raises(Refused, match=r"/absent: it cannot be read: No such file or directory$"):
-            await start_validator(f"file://{tmp_path}/absent")
-        tokens = await start_validator(write_keys(tmp_path))
-        assert tokens.verify(token()).name == "alice"
-        write_keys(tmp_path, key_set(public_key(RSA, "newer")))
-        await wait_until(lambda: tokens.keys.has("newer"))
+    async with token_server() as (url, given):
+        given["status"] = 503
+        tokens = await start_validator(url)
         with pytest.raises(Refused):
             tokens.verify(token())
+        given["status"] = 200
+        await wait_until(lambda: tokens.keys.has("ec"))
+        assert tokens.verify(token()).name == "alice"
         await tokens.close()
 
-    asyncio.run(scenario())
+
+@run_by(run_alone)
+async def test_file_of_keys_is_read_anew_and_has_to_be_there_at_the_start(
+    *, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_validator, "PAUSE_SECONDS", 0.01)
+    for text in (b"{}", b"[" * 2000):
+        with pytest.raises(Refused, match=r"jwks\.endpoint\.url"):
+            await start_validator(write_keys(tmp_path, text))
+    with pytest.raises(Refused, match=r"/absent: it cannot be read: No such file or directory$"):
+        await start_validator(f"file://{tmp_path}/absent")
+    tokens = await start_validator(write_keys(tmp_path))
+    assert tokens.verify(token()).name == "alice"
+    write_keys(tmp_path, key_set(public_key(RSA, "newer")))
+    await wait_until(lambda: tokens.keys.has("newer"))
+    with pytest.raises(Refused):
+        tokens.verify(token())
+    await tokens.close()
 
 
 # -- OAUTHBEARER ------------------------------------------------------------------------------------------------------

@@ -29,35 +29,33 @@ def total(site: SimBrokerRig | KafkaBroker, name: str) -> dict[tuple[str, ...], 
     return samples(site.broker.metrics.render(), TOTAL.format(name))
 
 
-def test_kafka_clients_are_counted_in_metrics_of_their_topics(tmp_path: Path) -> None:
-    async def scenario(site: KafkaBroker) -> None:
-        first, other = await site.create("t", 2), await site.create("u")
-        second = site.broker.leader_replica("t", 1)
-        client = await site.client()
-        sizes = []
-        for replica, values in ((first, (b"a", b"b")), (second, (b"c",)), (other, (b"d", b"e", b"f"))):
-            request = produce(replica, *values)
-            sizes.append(len(request.topic_data[0].partition_data[0].records))
-            for _ in range(2):  # the second one the short way
-                await client.ask(request, 9, ProduceResponse)
-        assert total(site, "messagesin") == {("t",): 6, ("u",): 6}
-        assert total(site, "bytesin") == {("t",): 2 * (sizes[0] + sizes[1]), ("u",): 2 * sizes[2]}
-        assert total(site, "bytesout") == {("t",): 0, ("u",): 0}
-        both = fetch((first, 0), (second, 0))
-        for _ in range(2):
-            await client.ask(both, 12, FetchResponse)
-        await client.ask(fetch((second, 1)), 12, FetchResponse)
-        read = 4 * (sizes[0] + sizes[1]) + sizes[1]
-        assert total(site, "bytesout") == {("t",): read, ("u",): 0}
-        waits = asyncio.ensure_future(client.ask(fetch((other, 6), wait_ms=10_000), 12, FetchResponse))
-        await kafka_site.wait_until(lambda: bool(site.server.dispatch.fetch_handler.fetches.parked.fetches))
-        await other.append(batch([b"g"]))
-        await waits
-        assert total(site, "bytesout")["u",] == len(batch([b"g"]))
-        (fetched,) = samples(site.broker.metrics.render(), "tiered_kafka_fetched_bytes_total").values()
-        assert fetched == sum(total(site, "bytesout").values())
-
-    kafka_site.run(tmp_path, scenario)
+@run_by(kafka_site.run, "tmp_path")
+async def test_kafka_clients_are_counted_in_metrics_of_their_topics(site: KafkaBroker) -> None:
+    first, other = await site.create("t", 2), await site.create("u")
+    second = site.broker.leader_replica("t", 1)
+    client = await site.client()
+    sizes = []
+    for replica, values in ((first, (b"a", b"b")), (second, (b"c",)), (other, (b"d", b"e", b"f"))):
+        request = produce(replica, *values)
+        sizes.append(len(request.topic_data[0].partition_data[0].records))
+        for _ in range(2):  # the second one the short way
+            await client.ask(request, 9, ProduceResponse)
+    assert total(site, "messagesin") == {("t",): 6, ("u",): 6}
+    assert total(site, "bytesin") == {("t",): 2 * (sizes[0] + sizes[1]), ("u",): 2 * sizes[2]}
+    assert total(site, "bytesout") == {("t",): 0, ("u",): 0}
+    both = fetch((first, 0), (second, 0))
+    for _ in range(2):
+        await client.ask(both, 12, FetchResponse)
+    await client.ask(fetch((second, 1)), 12, FetchResponse)
+    read = 4 * (sizes[0] + sizes[1]) + sizes[1]
+    assert total(site, "bytesout") == {("t",): read, ("u",): 0}
+    waits = asyncio.ensure_future(client.ask(fetch((other, 6), wait_ms=10_000), 12, FetchResponse))
+    await kafka_site.wait_until(lambda: bool(site.server.dispatch.fetch_handler.fetches.parked.fetches))
+    await other.append(batch([b"g"]))
+    await waits
+    assert total(site, "bytesout")["u",] == len(batch([b"g"]))
+    (fetched,) = samples(site.broker.metrics.render(), "tiered_kafka_fetched_bytes_total").values()
+    assert fetched == sum(total(site, "bytesout").values())
 
 
 @run_by(run)
@@ -96,22 +94,20 @@ async def test_topics_above_the_limit_share_a_label_and_totals_never_shrink(site
     await site.stop()
 
 
-def test_request_times_are_metrics_by_api(tmp_path: Path) -> None:
-    async def scenario(site: KafkaBroker) -> None:
-        replica = await site.create("t")
-        client = await site.client()
-        for _ in range(3):
-            await client.ask(produce(replica, b"a"), 9, ProduceResponse)
-        await client.ask(fetch((replica, 0)), 12, FetchResponse)
-        await client.ask(fetch((replica, 3), wait_ms=300), 12, FetchResponse)
-        text = site.broker.metrics.render()
-        assert samples(text, "tiered_kafka_request_seconds_count") == {("Produce",): 3, ("FetchConsumer",): 2}
-        took = samples(text, "tiered_kafka_request_seconds_sum")
-        assert 0 < took["Produce",] < took["FetchConsumer",] and took["FetchConsumer",] >= 0.3
-        slow = samples(text, "tiered_kafka_request_seconds_bucket")
-        assert slow["FetchConsumer", "0.25"] == 1, "the one that waited is above it"
-
-    kafka_site.run(tmp_path, scenario)
+@run_by(kafka_site.run, "tmp_path")
+async def test_request_times_are_metrics_by_api(site: KafkaBroker) -> None:
+    replica = await site.create("t")
+    client = await site.client()
+    for _ in range(3):
+        await client.ask(produce(replica, b"a"), 9, ProduceResponse)
+    await client.ask(fetch((replica, 0)), 12, FetchResponse)
+    await client.ask(fetch((replica, 3), wait_ms=300), 12, FetchResponse)
+    text = site.broker.metrics.render()
+    assert samples(text, "tiered_kafka_request_seconds_count") == {("Produce",): 3, ("FetchConsumer",): 2}
+    took = samples(text, "tiered_kafka_request_seconds_sum")
+    assert 0 < took["Produce",] < took["FetchConsumer",] and took["FetchConsumer",] >= 0.3
+    slow = samples(text, "tiered_kafka_request_seconds_bucket")
+    assert slow["FetchConsumer", "0.25"] == 1, "the one that waited is above it"
 
 
 def test_broker_metrics_have_version_and_resources(tmp_path: Path) -> None:

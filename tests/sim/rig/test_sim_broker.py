@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.refusal import refuses
-from tests.scenario import run_by
+from tests.scenario import GIVEN, run_by
 from tests.sim.harness.machine import SimMachine
 from tests.sim.harness.store import SimBucket
 from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, fill, numbers, read_values, run
@@ -71,22 +71,20 @@ async def test_killed_process_loses_nothing(rig: SimBrokerRig) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_power_cut_keeps_fsynced_records_and_reports_the_rest(seed: int) -> None:
-    async def scenario(rig: SimBrokerRig) -> None:
-        await rig.start()
-        replica = await rig.create(internal_segment_bytes="4096", retention_ms="-1", remote_storage_enable="false")
-        await fill(replica, 5)
-        await replica.flush()
-        await fill(replica, 5, start=5)
-        await rig.crash(rig.machine.power_cut)
-        again = (await rig.start()).leader_replica("t", 0)
-        assert 5 <= again.high_watermark <= 10
-        assert await read_values(again, 0) == numbers(0, again.high_watermark)
-        loss = explain(again)["possible_loss"]
-        assert (loss["from_offset"], loss["leader_epoch"]) == (again.high_watermark, again.leader_epoch)
-        await rig.stop()
-
-    run(scenario, seed)
+@run_by(run, seed=GIVEN)
+async def test_power_cut_keeps_fsynced_records_and_reports_the_rest(rig: SimBrokerRig) -> None:
+    await rig.start()
+    replica = await rig.create(internal_segment_bytes="4096", retention_ms="-1", remote_storage_enable="false")
+    await fill(replica, 5)
+    await replica.flush()
+    await fill(replica, 5, start=5)
+    await rig.crash(rig.machine.power_cut)
+    again = (await rig.start()).leader_replica("t", 0)
+    assert 5 <= again.high_watermark <= 10
+    assert await read_values(again, 0) == numbers(0, again.high_watermark)
+    loss = explain(again)["possible_loss"]
+    assert (loss["from_offset"], loss["leader_epoch"]) == (again.high_watermark, again.leader_epoch)
+    await rig.stop()
 
 
 @run_by(run)
@@ -128,7 +126,8 @@ async def test_lost_disk_is_restored_from_the_bucket(rig: SimBrokerRig, *, caplo
     await rig.wait_until(lambda: again.cold_end_offset >= 12)
 
 
-def test_idempotent_producer_continues_after_a_lost_disk() -> None:
+@run_by(run)
+async def test_idempotent_producer_continues_after_a_lost_disk(rig: SimBrokerRig) -> None:
     """Each of its last five batches gets its offset in the bucket, because their replies may have been lost too. The
     next batch continues the sequence."""
 
@@ -136,25 +135,21 @@ def test_idempotent_producer_continues_after_a_lost_disk() -> None:
         records = [(1, None, b"%06d" % sequence + b"x" * 1000, ())]
         return bytearray(encode_batch(records, producer_id=7, producer_epoch=0, base_sequence=sequence))
 
-    async def scenario(rig: SimBrokerRig) -> None:
-        await rig.start()
-        replica = await rig.create()
-        for sequence in range(8):
-            await replica.append(sent(sequence))
-        replica.roll()
-        await rig.wait_until(lambda: replica.cold_end_offset == 8)
-        await rig.crash(rig.machine.lose_disk)
-        again = (await rig.start()).leader_replica("t", 0)
-        for sequence in range(3, 8):
-            retried = await again.append(sent(sequence))
-            assert (retried.base_offset, retried.is_duplicate) == (sequence, True)
-        for forgotten in (2, 9):
-            with refuses(Code.OUT_OF_ORDER_SEQUENCE_NUMBER):
-                await again.append(sent(forgotten))
-        assert (await again.append(sent(8))).base_offset == 8
-        await rig.stop()
-
-    run(scenario)
+    await rig.start()
+    replica = await rig.create()
+    for sequence in range(8):
+        await replica.append(sent(sequence))
+    replica.roll()
+    await rig.wait_until(lambda: replica.cold_end_offset == 8)
+    await rig.crash(rig.machine.lose_disk)
+    again = (await rig.start()).leader_replica("t", 0)
+    for sequence in range(3, 8):
+        retried = await again.append(sent(sequence))
+        assert (retried.base_offset, retried.is_duplicate) == (sequence, True)
+    for forgotten in (2, 9):
+        with refuses(Code.OUT_OF_ORDER_SEQUENCE_NUMBER):
+            await again.append(sent(forgotten))
+    assert (await again.append(sent(8))).base_offset == 8
 
 
 @run_by(run)

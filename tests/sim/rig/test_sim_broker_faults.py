@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from tests.refusal import refuses
-from tests.scenario import run_by
+from tests.scenario import GIVEN, run_by
 from tests.sim.harness.clock import SimRng
 from tests.sim.harness.disk import DiskFault
 from tests.sim.rig.broker_rig import SimBrokerRig, batch, fill, numbers, read_values, run
@@ -166,18 +166,15 @@ async def test_disk_that_fails_during_a_checkpoint_ends_the_broker(rig: SimBroke
 
 
 @pytest.mark.parametrize("tiered", ["true", "false"])
-def test_disk_that_fails_under_a_roll_by_age_ends_the_broker(tiered: str) -> None:
-    async def scenario(rig: SimBrokerRig) -> None:
-        node = await rig.start()
-        replica = await rig.create(segment_ms="1000", remote_storage_enable=tiered)
-        await fill(replica, 3)
-        rig.machine.disk.faults = [DiskFault("append", ".snapshot", "EIO")]
-        await rig.wait_until(lambda: rig.machine.disk.failed)
-        assert node.ended.is_set(), "the rest of the log waits for the next append, and a kill would hide the error"
-        assert any("the data directory failed" in problem for problem in node.health().problems)
-        await rig.stop()
-
-    run(scenario)
+@run_by(run)
+async def test_disk_that_fails_under_a_roll_by_age_ends_the_broker(rig: SimBrokerRig, *, tiered: str) -> None:
+    node = await rig.start()
+    replica = await rig.create(segment_ms="1000", remote_storage_enable=tiered)
+    await fill(replica, 3)
+    rig.machine.disk.faults = [DiskFault("append", ".snapshot", "EIO")]
+    await rig.wait_until(lambda: rig.machine.disk.failed)
+    assert node.ended.is_set(), "the rest of the log waits for the next append, and a kill would hide the error"
+    assert any("the data directory failed" in problem for problem in node.health().problems)
 
 
 @run_by(run)
@@ -261,21 +258,18 @@ async def test_partition_that_could_not_be_led_is_led_soon_by_default_settings(r
 
 
 @pytest.mark.parametrize("away", [False, True])
-def test_pending_loss_is_reported_by_a_stop_or_by_the_next_start(away: bool) -> None:
-    async def scenario(rig: SimBrokerRig) -> None:
-        node = await rig.start(Settings(tiered_internal_configs_enable=True))
-        replica = await rig.create()
-        await fill(replica, 3)
-        assert node.loss_reporter.directory_trusted
-        node.losses.add_unreported(replica)  # as for a log that the bucket made begin anew
-        rig.machine.faults.outage = away
-        await rig.stop()
-        rig.machine.faults.outage = False
-        again = await rig.start()
-        await rig.wait_until(lambda: again.image.topics["t"].partitions[0].loss is not None, 15 if away else 0.1)
-        await rig.stop()
-
-    run(scenario)
+@run_by(run)
+async def test_pending_loss_is_reported_by_a_stop_or_by_the_next_start(rig: SimBrokerRig, *, away: bool) -> None:
+    node = await rig.start(Settings(tiered_internal_configs_enable=True))
+    replica = await rig.create()
+    await fill(replica, 3)
+    assert node.loss_reporter.directory_trusted
+    node.losses.add_unreported(replica)  # as for a log that the bucket made begin anew
+    rig.machine.faults.outage = away
+    await rig.stop()
+    rig.machine.faults.outage = False
+    again = await rig.start()
+    await rig.wait_until(lambda: again.image.topics["t"].partitions[0].loss is not None, 15 if away else 0.1)
 
 
 @pytest.mark.parametrize("bucket_seconds", [0.0, 0.2])
@@ -294,30 +288,28 @@ async def test_old_tail_is_fsynced_after_a_kill(rig: SimBrokerRig, *, bucket_sec
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_faulty_bucket_delays_and_loses_nothing(seed: int) -> None:
-    async def scenario(rig: SimBrokerRig) -> None:
-        rig.machine.faults.rules = [
-            FaultRule(FaultKind.ERROR, probability=0.1),
-            FaultRule(FaultKind.LOST_REPLY, ("put", "upload"), probability=0.2),
-            FaultRule(FaultKind.LATE_APPLY, ("put", "upload"), probability=0.1, seconds=3),
-        ]
-        for _ in range(50):
-            try:
-                await rig.start()
-                break
-            except (Unavailable, Refused):
-                await rig.crash(rig.machine.kill)
-        replica = await rig.create(internal_segment_bytes="4096", retention_ms="-1", local_retention_bytes="1")
-        await fill(replica, 20)
-        await rig.wait_until(lambda: replica.local_start_offset >= 18, 3000)
-        rig.machine.faults.rules = []
-        assert await read_values(replica, 0) == numbers(0, 20)
-        await rig.crash(rig.machine.lose_disk)
-        again = (await rig.start()).leader_replica("t", 0)
-        assert await read_values(again, 0) == numbers(0, again.cold_end_offset)
-        await rig.stop()
-
-    run(scenario, seed)
+@run_by(run, seed=GIVEN)
+async def test_faulty_bucket_delays_and_loses_nothing(rig: SimBrokerRig) -> None:
+    rig.machine.faults.rules = [
+        FaultRule(FaultKind.ERROR, probability=0.1),
+        FaultRule(FaultKind.LOST_REPLY, ("put", "upload"), probability=0.2),
+        FaultRule(FaultKind.LATE_APPLY, ("put", "upload"), probability=0.1, seconds=3),
+    ]
+    for _ in range(50):
+        try:
+            await rig.start()
+            break
+        except (Unavailable, Refused):
+            await rig.crash(rig.machine.kill)
+    replica = await rig.create(internal_segment_bytes="4096", retention_ms="-1", local_retention_bytes="1")
+    await fill(replica, 20)
+    await rig.wait_until(lambda: replica.local_start_offset >= 18, 3000)
+    rig.machine.faults.rules = []
+    assert await read_values(replica, 0) == numbers(0, 20)
+    await rig.crash(rig.machine.lose_disk)
+    again = (await rig.start()).leader_replica("t", 0)
+    assert await read_values(again, 0) == numbers(0, again.cold_end_offset)
+    await rig.stop()
 
 
 @run_by(run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.scenario import run_by
+from tests.scenario import GIVEN, run_by
 from tests.sim.harness.disk import DiskFault
 from tests.sim.rig.broker_rig import SimBrokerRig, fill, numbers, read_values, run
 from tiered.broker.partition_report import explain
@@ -38,24 +38,22 @@ async def test_checkpoints_of_a_deleted_topic_do_not_apply_to_the_next_one(rig: 
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_log_that_lost_all_records_continues_at_its_start(seed: int) -> None:
-    async def scenario(rig: SimBrokerRig) -> None:
-        await rig.start()
-        replica = await create_local_topic(rig)
-        await fill(replica, 30)
-        await replica.deletion.delete_records(20)
-        await rig.broker.hosted_replicas.save_offsets()
-        await rig.crash(rig.machine.power_cut)
-        again = (await rig.start()).leader_replica("t", 0)
-        assert again.log_start_offset <= again.high_watermark
-        await fill(again, 5, start=700)
-        assert (await read_values(again, again.log_start_offset))[-5:] == numbers(700, 705)
-        await rig.crash(rig.machine.kill)
-        once_more = (await rig.start()).leader_replica("t", 0)
-        assert (await read_values(once_more, once_more.log_start_offset))[-5:] == numbers(700, 705)
-        await rig.stop()
-
-    run(scenario, seed)
+@run_by(run, seed=GIVEN)
+async def test_log_that_lost_all_records_continues_at_its_start(rig: SimBrokerRig) -> None:
+    await rig.start()
+    replica = await create_local_topic(rig)
+    await fill(replica, 30)
+    await replica.deletion.delete_records(20)
+    await rig.broker.hosted_replicas.save_offsets()
+    await rig.crash(rig.machine.power_cut)
+    again = (await rig.start()).leader_replica("t", 0)
+    assert again.log_start_offset <= again.high_watermark
+    await fill(again, 5, start=700)
+    assert (await read_values(again, again.log_start_offset))[-5:] == numbers(700, 705)
+    await rig.crash(rig.machine.kill)
+    once_more = (await rig.start()).leader_replica("t", 0)
+    assert (await read_values(once_more, once_more.log_start_offset))[-5:] == numbers(700, 705)
+    await rig.stop()
 
 
 @pytest.mark.parametrize("between", ["nothing", "opening"])

@@ -224,27 +224,25 @@ async def test_topic_deleted_on_a_full_disk_can_be_recreated(rig: SimBrokerRig) 
 
 @pytest.mark.parametrize("noted", [False, True])
 @pytest.mark.parametrize("torn", [None, b"", bytes(44), b"version: 0\ntopic_id: AB"])
-def test_log_without_a_durable_topic_id_belongs_to_no_topic(torn: bytes | None, noted: bool) -> None:
+@run_by(run)
+async def test_log_without_a_durable_topic_id_belongs_to_no_topic(
+    rig: SimBrokerRig, *, torn: bytes | None, noted: bool
+) -> None:
     """No record of the log was ever durable, and it may be of an earlier topic of that name. It does not matter if the
     checkpoint `noted` the log: its line says that nothing was durable. `torn` None: no file is left."""
-
-    async def scenario(rig: SimBrokerRig) -> None:
-        await rig.start()
-        await fill(await rig.create(), 2)
-        if noted:
-            await rig.broker.hosted_replicas.save_offsets()
-        await rig.crash(rig.machine.kill)
-        disk = rig.machine.disk
-        disk.remove("log/proof")
-        disk.remove("log/t-0/partition.metadata")
-        if torn is not None:
-            disk.open("log/t-0/partition.metadata", create=True).append([torn])
-        again = (await rig.start()).leader_replica("t", 0)
-        assert again.high_watermark == 0
-        assert explain(again)["possible_loss"]["from_offset"] == 0
-        await rig.stop()
-
-    run(scenario)
+    await rig.start()
+    await fill(await rig.create(), 2)
+    if noted:
+        await rig.broker.hosted_replicas.save_offsets()
+    await rig.crash(rig.machine.kill)
+    disk = rig.machine.disk
+    disk.remove("log/proof")
+    disk.remove("log/t-0/partition.metadata")
+    if torn is not None:
+        disk.open("log/t-0/partition.metadata", create=True).append([torn])
+    again = (await rig.start()).leader_replica("t", 0)
+    assert again.high_watermark == 0
+    assert explain(again)["possible_loss"]["from_offset"] == 0
 
 
 @run_by(run)

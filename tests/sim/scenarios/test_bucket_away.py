@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.scenario import run_by
+from tests.scenario import GIVEN, run_by
 from tests.sim.rig.broker_rig import SimBrokerRig, batch, run
 from tests.sim.scenarios.three import SESSION, SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic
@@ -37,52 +37,48 @@ async def create_topic(three: ThreeBrokers, name: str, *replicas: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_restarted_broker_waits_for_the_bucket_and_then_serves(seed: int, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        late = three.others()[0]
-        others = [each.node_id for each in three.brokers.values() if each is not late]
-        await create_topic(three, "t", late.node_id, *others)
-        await late.node.leader_replica("t", 0).append(batch([b"before"]))
-        await late.kill()
-        await three.wait_until(
-            lambda: three.brokers[others[0]].node.image.topics["t"].partitions[0].leader in others, 10
-        )
-        set_bucket_outage(three, is_unreachable=True)
-        caplog.clear()
-        starting = asyncio.create_task(late.start())
-        await asyncio.sleep(60)
-        assert not starting.done()
-        health = late.node.health()
-        assert not health.ok and "waits for the bucket" in problems(late), health.problems
-        assert health.details["store_unreachable_since_ms"] is not None
-        said = [each for each in caplog.messages if "start waits for the bucket" in each]
-        assert len(said) == 1, "it is said once"
-        set_bucket_outage(three, is_unreachable=False)
-        await three.wait_until(lambda: starting.done(), SOON_SECONDS)
-        await starting
-        await three.wait_until(three.is_everyone_known, SOON_SECONDS)
-        await three.wait_until(lambda: len(late.node.image.topics["t"].partitions[0].isr) == 3, SOON_SECONDS)
-        await three.wait_until(lambda: late.node.image.topics["t"].partitions[0].leader == late.node_id, SOON_SECONDS)
-        await late.node.leader_replica("t", 0).append(batch([b"after"]))
-        assert late.node.health().ok and "waits" not in problems(late)
-
-    run_scenario(scenario, seed)
+@run_by(run_scenario, seed=GIVEN)
+async def test_restarted_broker_waits_for_the_bucket_and_then_serves(
+    three: ThreeBrokers, *, caplog: pytest.LogCaptureFixture
+) -> None:
+    late = three.others()[0]
+    others = [each.node_id for each in three.brokers.values() if each is not late]
+    await create_topic(three, "t", late.node_id, *others)
+    await late.node.leader_replica("t", 0).append(batch([b"before"]))
+    await late.kill()
+    await three.wait_until(lambda: three.brokers[others[0]].node.image.topics["t"].partitions[0].leader in others, 10)
+    set_bucket_outage(three, is_unreachable=True)
+    caplog.clear()
+    starting = asyncio.create_task(late.start())
+    await asyncio.sleep(60)
+    assert not starting.done()
+    health = late.node.health()
+    assert not health.ok and "waits for the bucket" in problems(late), health.problems
+    assert health.details["store_unreachable_since_ms"] is not None
+    said = [each for each in caplog.messages if "start waits for the bucket" in each]
+    assert len(said) == 1, "it is said once"
+    set_bucket_outage(three, is_unreachable=False)
+    await three.wait_until(lambda: starting.done(), SOON_SECONDS)
+    await starting
+    await three.wait_until(three.is_everyone_known, SOON_SECONDS)
+    await three.wait_until(lambda: len(late.node.image.topics["t"].partitions[0].isr) == 3, SOON_SECONDS)
+    await three.wait_until(lambda: late.node.image.topics["t"].partitions[0].leader == late.node_id, SOON_SECONDS)
+    await late.node.leader_replica("t", 0).append(batch([b"after"]))
+    assert late.node.health().ok and "waits" not in problems(late)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_cluster_that_restarts_as_a_whole_waits_for_the_bucket(seed: int) -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        for each in three.brokers.values():
-            await each.kill()
-        set_bucket_outage(three, is_unreachable=True)
-        starting = [asyncio.create_task(each.start()) for each in three.brokers.values()]
-        await asyncio.sleep(300)
-        assert not any(each.done() for each in starting)
-        set_bucket_outage(three, is_unreachable=False)
-        await asyncio.wait_for(asyncio.gather(*starting), SOON_SECONDS)
-        await three.wait_until(three.is_everyone_known, SOON_SECONDS)
-
-    run_scenario(scenario, seed)
+@run_by(run_scenario, seed=GIVEN)
+async def test_cluster_that_restarts_as_a_whole_waits_for_the_bucket(three: ThreeBrokers) -> None:
+    for each in three.brokers.values():
+        await each.kill()
+    set_bucket_outage(three, is_unreachable=True)
+    starting = [asyncio.create_task(each.start()) for each in three.brokers.values()]
+    await asyncio.sleep(300)
+    assert not any(each.done() for each in starting)
+    set_bucket_outage(three, is_unreachable=False)
+    await asyncio.wait_for(asyncio.gather(*starting), SOON_SECONDS)
+    await three.wait_until(three.is_everyone_known, SOON_SECONDS)
 
 
 @pytest.mark.parametrize("seconds", [0.01, 0.2, 0.5, 1.0, 2.6, 3.0])
@@ -117,17 +113,16 @@ async def test_waiting_start_ends_at_once_on_a_stop(rig: SimBrokerRig, *, caplog
     assert 2 <= len(said) <= 6, "rarely"
 
 
-def test_refusal_of_the_store_ends_the_start_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+@run_by(run)
+async def test_refusal_of_the_store_ends_the_start_with_its_reason(
+    rig: SimBrokerRig, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def deny(store: MeteredStore, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
         raise Unavailable("AccessDenied", refused=True)
 
-    async def scenario(rig: SimBrokerRig) -> None:
-        monkeypatch.setattr(MeteredStore, "get", deny)
-        with pytest.raises(Unavailable, match="AccessDenied"):
-            await asyncio.wait_for(rig.start(), 1)
-        await rig.stop()
-
-    run(scenario)
+    monkeypatch.setattr(MeteredStore, "get", deny)
+    with pytest.raises(Unavailable, match="AccessDenied"):
+        await asyncio.wait_for(rig.start(), 1)
 
 
 async def is_acked(leader: SimBroker, topic: str, acks: int) -> bool:
@@ -203,30 +198,29 @@ async def test_broker_without_controller_contact_refuses_acks_all(three: ThreeBr
 
 @pytest.mark.parametrize("fault", ["slow", "puts fail"])
 @pytest.mark.parametrize("seed", range(3))
-def test_change_that_the_bucket_does_not_take_costs_no_broker_its_contact(seed: int, fault: str) -> None:
+@run_by(run_scenario, seed=GIVEN)
+async def test_change_that_the_bucket_does_not_take_costs_no_broker_its_contact(
+    three: ThreeBrokers, *, fault: str
+) -> None:
     """The controller replies to its standbys all the time. The standbys try the bucket too, and go on to fetch."""
-
-    async def scenario(three: ThreeBrokers) -> None:
-        leader, follower = three.others()
-        controller = three.controller
-        await create_topic(three, "t", leader.node_id, follower.node_id, controller.node_id)
-        await three.wait_until(lambda: len(leader.node.image.topics["t"].partitions[0].isr) == 3, 20)
-        for each in three.brokers.values():
-            if fault == "slow":
-                each.machine.faults.first_byte_seconds = 20.0
-            else:
-                each.machine.faults.rules.append(FaultRule(FaultKind.ERROR, ("put",)))
-        waits = asyncio.create_task(controller.node.submit(CreateTopic("u", partitions=1)))
-        end = three.now + 20 * SESSION
-        while three.now < end:
-            assert all(each.node.cluster.has_controller_contact for each in three.brokers.values())
-            assert await is_acked(leader, "t", ACKS_ALL)
-            await asyncio.sleep(SESSION / 10)
-        for each in three.brokers.values():
-            each.machine.faults.first_byte_seconds = 0.0
-            each.machine.faults.rules.clear()
-        await asyncio.wait([waits], timeout=SOON_SECONDS)
-        assert waits.done() and isinstance(waits.exception(), Refused | None)
-        await create_topic(three, "v", leader.node_id, follower.node_id)
-
-    run_scenario(scenario, seed)
+    leader, follower = three.others()
+    controller = three.controller
+    await create_topic(three, "t", leader.node_id, follower.node_id, controller.node_id)
+    await three.wait_until(lambda: len(leader.node.image.topics["t"].partitions[0].isr) == 3, 20)
+    for each in three.brokers.values():
+        if fault == "slow":
+            each.machine.faults.first_byte_seconds = 20.0
+        else:
+            each.machine.faults.rules.append(FaultRule(FaultKind.ERROR, ("put",)))
+    waits = asyncio.create_task(controller.node.submit(CreateTopic("u", partitions=1)))
+    end = three.now + 20 * SESSION
+    while three.now < end:
+        assert all(each.node.cluster.has_controller_contact for each in three.brokers.values())
+        assert await is_acked(leader, "t", ACKS_ALL)
+        await asyncio.sleep(SESSION / 10)
+    for each in three.brokers.values():
+        each.machine.faults.first_byte_seconds = 0.0
+        each.machine.faults.rules.clear()
+    await asyncio.wait([waits], timeout=SOON_SECONDS)
+    assert waits.done() and isinstance(waits.exception(), Refused | None)
+    await create_topic(three, "v", leader.node_id, follower.node_id)

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from tests.refusal import refuses
-from tests.scenario import run_by
+from tests.scenario import GIVEN, run_by
 from tests.sim.harness.clock import SimClock
 from tests.sim.rig.broker_rig import batch
 from tests.sim.scenarios.three import PORT, SESSION, SimBroker, ThreeBrokers, run_scenario
@@ -28,13 +28,11 @@ from tiered_api.kafka.client.group_offsets import commit_offsets
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_three_brokers_that_start_together_keep_one_controller(seed: int) -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        await asyncio.sleep(30)
-        assert len(three.controller_ids()) == 1
-        assert {each.node.image.controller_epoch for each in three.brokers.values()} == {1}
-
-    run_scenario(scenario, seed)
+@run_by(run_scenario, seed=GIVEN)
+async def test_three_brokers_that_start_together_keep_one_controller(three: ThreeBrokers) -> None:
+    await asyncio.sleep(30)
+    assert len(three.controller_ids()) == 1
+    assert {each.node.image.controller_epoch for each in three.brokers.values()} == {1}
 
 
 @run_by(run_scenario)
@@ -59,22 +57,20 @@ async def test_new_topic_is_open_on_every_broker_when_the_reply_is_sent(three: T
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_dead_controller_is_replaced_within_a_second(seed: int) -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        old = three.controller
-        await old.kill()
-        survivors = [each for each in three.brokers.values() if each is not old]
-        start = three.now
-        made = await survivors[0].node.submit(CreateTopic("t", 2))
-        assert three.now - start < 1.5
-        await three.wait_until(lambda: all(not s.node.image.brokers[old.node_id].live for s in survivors), 2)
-        assert {each.leader for each in made.partitions} <= {1, 2, 3}
-        assert survivors[0].node.image.controller_epoch == survivors[1].node.image.controller_epoch == 2
-        await old.start()
-        await three.wait_until(lambda: survivors[0].node.image.brokers[old.node_id].live, 2)
-        assert old.node.cluster.active_controller is None, "who comes back follows"
-
-    run_scenario(scenario, seed)
+@run_by(run_scenario, seed=GIVEN)
+async def test_dead_controller_is_replaced_within_a_second(three: ThreeBrokers) -> None:
+    old = three.controller
+    await old.kill()
+    survivors = [each for each in three.brokers.values() if each is not old]
+    start = three.now
+    made = await survivors[0].node.submit(CreateTopic("t", 2))
+    assert three.now - start < 1.5
+    await three.wait_until(lambda: all(not s.node.image.brokers[old.node_id].live for s in survivors), 2)
+    assert {each.leader for each in made.partitions} <= {1, 2, 3}
+    assert survivors[0].node.image.controller_epoch == survivors[1].node.image.controller_epoch == 2
+    await old.start()
+    await three.wait_until(lambda: survivors[0].node.image.brokers[old.node_id].live, 2)
+    assert old.node.cluster.active_controller is None, "who comes back follows"
 
 
 @run_by(run_scenario)
@@ -102,28 +98,24 @@ async def test_dead_broker_is_fenced_at_once_and_a_cut_off_one_after_its_session
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_frozen_controller_resumes_as_a_standby(seed: int) -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        old = three.controller
-        three.loop.freeze(old.process)
-        survivors = [each for each in three.brokers.values() if each is not old]
-        took = await three.wait_until(
-            lambda: all(each.node.image.controller_epoch == 2 for each in survivors), 3 * SESSION
-        )
-        took += await three.wait_until(lambda: not survivors[0].node.image.brokers[old.node_id].live, SESSION)
-        assert took < 1.5 * SESSION, "its silence was counted twice"
-        await survivors[0].node.submit(CreateTopic("while-asleep"))
-        three.loop.resume(old.process)
-        assert not old.node.cluster.has_controller_contact, "it acknowledges records that its successor may not know of"
-        with suppress(Refused):
-            await old.node.submit(CreateTopic("by-the-old-one"))
-        await three.wait_until(lambda: old.node.cluster.active_controller is None, 5)
-        await three.wait_until(lambda: "while-asleep" in old.node.image.topics, 5)
-        await three.wait_until(three.is_everyone_known, 10)
-        assert len(three.controller_ids()) == 1
-        assert len({each.node.image.slot for each in three.brokers.values()}) == 1
-
-    run_scenario(scenario, seed)
+@run_by(run_scenario, seed=GIVEN)
+async def test_frozen_controller_resumes_as_a_standby(three: ThreeBrokers) -> None:
+    old = three.controller
+    three.loop.freeze(old.process)
+    survivors = [each for each in three.brokers.values() if each is not old]
+    took = await three.wait_until(lambda: all(each.node.image.controller_epoch == 2 for each in survivors), 3 * SESSION)
+    took += await three.wait_until(lambda: not survivors[0].node.image.brokers[old.node_id].live, SESSION)
+    assert took < 1.5 * SESSION, "its silence was counted twice"
+    await survivors[0].node.submit(CreateTopic("while-asleep"))
+    three.loop.resume(old.process)
+    assert not old.node.cluster.has_controller_contact, "it acknowledges records that its successor may not know of"
+    with suppress(Refused):
+        await old.node.submit(CreateTopic("by-the-old-one"))
+    await three.wait_until(lambda: old.node.cluster.active_controller is None, 5)
+    await three.wait_until(lambda: "while-asleep" in old.node.image.topics, 5)
+    await three.wait_until(three.is_everyone_known, 10)
+    assert len(three.controller_ids()) == 1
+    assert len({each.node.image.slot for each in three.brokers.values()}) == 1
 
 
 @run_by(run_scenario)
@@ -138,26 +130,23 @@ async def test_paused_controller_has_no_contact_until_it_finds_no_successor(thre
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_one_controller_is_left_soon_after_a_cut_heals(seed: int) -> None:
+@run_by(run_scenario, seed=GIVEN)
+async def test_one_controller_is_left_soon_after_a_cut_heals(three: ThreeBrokers) -> None:
     """The old controller reaches neither the others nor the bucket. Only the brokers that it misses can tell it about
     the new one."""
-
-    async def scenario(three: ThreeBrokers) -> None:
-        old = three.controller
-        for other in three.others():
-            three.network.cut(old.name, other.name)
-            three.network.cut(other.name, old.name)
-        old.machine.faults.outage = True
-        await three.wait_until(lambda: len(three.controller_ids()) == 2, 2 * SESSION)
-        await asyncio.sleep(2 * SESSION)
-        assert len(three.controller_ids()) == 2
-        three.network.heal()
-        # A request from before the cut may arrive now, and counts as contact.
-        await three.wait_until(lambda: len(three.controller_ids()) == 1, 2 * SESSION + 2)
-        old.machine.faults.outage = False
-        await three.wait_until(three.is_everyone_known, SESSION)
-
-    run_scenario(scenario, seed)
+    old = three.controller
+    for other in three.others():
+        three.network.cut(old.name, other.name)
+        three.network.cut(other.name, old.name)
+    old.machine.faults.outage = True
+    await three.wait_until(lambda: len(three.controller_ids()) == 2, 2 * SESSION)
+    await asyncio.sleep(2 * SESSION)
+    assert len(three.controller_ids()) == 2
+    three.network.heal()
+    # A request from before the cut may arrive now, and counts as contact.
+    await three.wait_until(lambda: len(three.controller_ids()) == 1, 2 * SESSION + 2)
+    old.machine.faults.outage = False
+    await three.wait_until(three.is_everyone_known, SESSION)
 
 
 @run_by(run_scenario)

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from tests.refusal import refuses
-from tests.scenario import run_by
+from tests.scenario import GIVEN, run_by
 from tests.sim.rig.broker_rig import batch
 from tests.sim.scenarios.three import SESSION, SimBroker, ThreeBrokers, run_scenario
 from tiered.cold.layout import manifest_key
@@ -68,86 +68,74 @@ async def wait_all_writable(three: ThreeBrokers, known_by: SimBroker, seconds: f
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_controller_that_is_cut_off_is_replaced_and_learns_it(seed: int) -> None:
+@run_by(run_scenario, seed=GIVEN)
+async def test_controller_that_is_cut_off_is_replaced_and_learns_it(three: ThreeBrokers) -> None:
     """A client may go on to use the old controller, which must read the new leaders from the bucket."""
-
-    async def scenario(three: ThreeBrokers) -> None:
-        await create_topic(three)
-        old = three.controller
-        others = isolate(three, old)
-        took = await wait_all_writable(three, old, SESSION + 2)
-        assert took > SESSION / 2
-        assert old.node.cluster.active_controller is None
-        assert leaders(old) <= {each.node_id for each in others}
-
-    run_scenario(scenario, seed)
+    await create_topic(three)
+    old = three.controller
+    others = isolate(three, old)
+    took = await wait_all_writable(three, old, SESSION + 2)
+    assert took > SESSION / 2
+    assert old.node.cluster.active_controller is None
+    assert leaders(old) <= {each.node_id for each in others}
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("whom", ["controller", "follower"])
-def test_broker_that_is_cut_off_does_not_disturb_the_others(seed: int, whom: str) -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        await create_topic(three)
-        lost = three.controller if whom == "controller" else three.others()[0]
-        others = isolate(three, lost)
-        await wait_all_writable(three, others[0], SESSION + 2)
-        epoch = others[0].node.image.controller_epoch
-        assert epoch == (2 if whom == "controller" else 1)
-        requests = three.bucket.requests
-        for _ in range(30):
-            await asyncio.sleep(SESSION / 4)
-            assert [each.node.image.controller_epoch for each in others] == [epoch] * 2
-            await wait_all_writable(three, others[0], 0.5)
-        assert three.bucket.requests - requests < 300
-        three.network.heal()
-        await three.wait_until(three.is_everyone_known, SESSION)
-        assert three.controller in others and others[0].node.image.controller_epoch == epoch
-
-    run_scenario(scenario, seed)
+@run_by(run_scenario, seed=GIVEN)
+async def test_broker_that_is_cut_off_does_not_disturb_the_others(three: ThreeBrokers, *, whom: str) -> None:
+    await create_topic(three)
+    lost = three.controller if whom == "controller" else three.others()[0]
+    others = isolate(three, lost)
+    await wait_all_writable(three, others[0], SESSION + 2)
+    epoch = others[0].node.image.controller_epoch
+    assert epoch == (2 if whom == "controller" else 1)
+    requests = three.bucket.requests
+    for _ in range(30):
+        await asyncio.sleep(SESSION / 4)
+        assert [each.node.image.controller_epoch for each in others] == [epoch] * 2
+        await wait_all_writable(three, others[0], 0.5)
+    assert three.bucket.requests - requests < 300
+    three.network.heal()
+    await three.wait_until(three.is_everyone_known, SESSION)
+    assert three.controller in others and others[0].node.image.controller_epoch == epoch
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_broker_cut_off_during_a_bucket_outage_does_not_take_over(seed: int) -> None:
+@run_by(run_scenario, seed=GIVEN)
+async def test_broker_cut_off_during_a_bucket_outage_does_not_take_over(three: ThreeBrokers) -> None:
     """The bucket was unreachable for all, and the controller reported it. Then one broker is cut off, and the bucket
     comes back for that broker and for the controller."""
-
-    async def scenario(three: ThreeBrokers) -> None:
-        old, lost = three.controller, three.others()[0]
-        epoch = old.node.image.controller_epoch
-        for each in three.brokers.values():
-            each.machine.faults.outage = True
-        with suppress(Refused):
-            await old.node.submit(AlterBrokerConfigs(-1, {"log.retention.ms": "1000000"}), timeout=1)
-        await asyncio.sleep(3 * SESSION)
+    old, lost = three.controller, three.others()[0]
+    epoch = old.node.image.controller_epoch
+    for each in three.brokers.values():
+        each.machine.faults.outage = True
+    with suppress(Refused):
+        await old.node.submit(AlterBrokerConfigs(-1, {"log.retention.ms": "1000000"}), timeout=1)
+    await asyncio.sleep(3 * SESSION)
+    assert three.controller_ids() == [old.node_id]
+    isolate(three, lost)
+    for each in (old, lost):
+        each.machine.faults.outage = False
+    for _ in range(30):
+        await asyncio.sleep(SESSION / 4)
         assert three.controller_ids() == [old.node_id]
-        isolate(three, lost)
-        for each in (old, lost):
-            each.machine.faults.outage = False
-        for _ in range(30):
-            await asyncio.sleep(SESSION / 4)
-            assert three.controller_ids() == [old.node_id]
-        assert old.node.image.controller_epoch == epoch and not old.node.image.brokers[lost.node_id].live
-
-    run_scenario(scenario, seed)
+    assert old.node.image.controller_epoch == epoch and not old.node.image.brokers[lost.node_id].live
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_broker_that_was_cut_off_takes_over_if_the_others_stay_silent(seed: int) -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        lost = three.others()[0]
-        others = isolate(three, lost)
-        await three.wait_until(lambda: not others[0].node.image.brokers[lost.node_id].live, 2 * SESSION)
-        for each in others:
-            three.loop.freeze(each.process)
-        await asyncio.sleep(2 * SESSION)
-        assert lost.node.cluster.active_controller is None, "others may just not be reachable from here"
-        await three.wait_until(
-            lambda: lost.node.cluster.active_controller is not None, (EXCLUDED_SESSIONS + 5) * SESSION
-        )
-        for each in others:
-            three.loop.resume(each.process)
-
-    run_scenario(scenario, seed)
+@run_by(run_scenario, seed=GIVEN)
+async def test_broker_that_was_cut_off_takes_over_if_the_others_stay_silent(three: ThreeBrokers) -> None:
+    lost = three.others()[0]
+    others = isolate(three, lost)
+    await three.wait_until(lambda: not others[0].node.image.brokers[lost.node_id].live, 2 * SESSION)
+    for each in others:
+        three.loop.freeze(each.process)
+    await asyncio.sleep(2 * SESSION)
+    assert lost.node.cluster.active_controller is None, "others may just not be reachable from here"
+    await three.wait_until(lambda: lost.node.cluster.active_controller is not None, (EXCLUDED_SESSIONS + 5) * SESSION)
+    for each in others:
+        three.loop.resume(each.process)
 
 
 @run_by(run_scenario)

@@ -12,7 +12,7 @@ from contextlib import suppress
 import pytest
 
 from tests.refusal import refuses
-from tests.scenario import run_by
+from tests.scenario import GIVEN, run_by
 from tests.sim.harness.disk import DiskFault
 from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, fill, numbers, read_values, run
 from tests.sim.scenarios.test_sim_rot import AT, RECORDS, create_filled_topic, log_file, partition_image, read_log_file
@@ -151,33 +151,30 @@ async def test_directory_of_an_earlier_topic_is_not_opened(three: ThreeBrokers) 
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_log_that_a_start_cannot_open_is_checked_by_the_next_one(seed: int) -> None:
+@run_by(run_scenario, seed=GIVEN)
+async def test_log_that_a_start_cannot_open_is_checked_by_the_next_one(three: ThreeBrokers) -> None:
     """The power failed, and another broker leads meanwhile. Nothing of the log is believed before it was checked."""
-
-    async def scenario(three: ThreeBrokers) -> None:
-        a, b = three.others()
-        configs = {"internal.segment.bytes": "1024", "remote.storage.enable": "false"}
-        nodes = [a.node_id, b.node_id]
-        await three.controller.node.submit(CreateTopic(AT.topic, assignments=[nodes], configs=configs))
-        await three.wait_until(lambda: a.node.hosted_replicas.find_leader(AT) is not None, 5)
-        for number in range(20):
-            await a.node.leader_replica(*AT).append(batch([b"%04d" % number * 60]))
-            if number == 4:
-                await a.node.leader_replica(*AT).flush()
-        a.machine.power_cut()
-        await a.clear()
-        a.machine.disk.faults.append(DiskFault("open", f"log/{AT}/0", "EMFILE", times=-1))
-        await three.wait_until(lambda: partition_image(three).leader == b.node_id, 60)
-        await a.start()
-        await asyncio.sleep(5)
-        assert str(AT) in a.node.hosted_replicas.list_unserved()
-        await a.kill()
-        a.machine.disk.faults.clear()
-        await a.start()
-        await three.wait_until(lambda: {*partition_image(three).isr} == {*nodes}, 60)
-        assert read_all_segments(a) == read_all_segments(b)
-
-    run_scenario(scenario, seed)
+    a, b = three.others()
+    configs = {"internal.segment.bytes": "1024", "remote.storage.enable": "false"}
+    nodes = [a.node_id, b.node_id]
+    await three.controller.node.submit(CreateTopic(AT.topic, assignments=[nodes], configs=configs))
+    await three.wait_until(lambda: a.node.hosted_replicas.find_leader(AT) is not None, 5)
+    for number in range(20):
+        await a.node.leader_replica(*AT).append(batch([b"%04d" % number * 60]))
+        if number == 4:
+            await a.node.leader_replica(*AT).flush()
+    a.machine.power_cut()
+    await a.clear()
+    a.machine.disk.faults.append(DiskFault("open", f"log/{AT}/0", "EMFILE", times=-1))
+    await three.wait_until(lambda: partition_image(three).leader == b.node_id, 60)
+    await a.start()
+    await asyncio.sleep(5)
+    assert str(AT) in a.node.hosted_replicas.list_unserved()
+    await a.kill()
+    a.machine.disk.faults.clear()
+    await a.start()
+    await three.wait_until(lambda: {*partition_image(three).isr} == {*nodes}, 60)
+    assert read_all_segments(a) == read_all_segments(b)
 
 
 @run_by(run_scenario)
@@ -608,28 +605,25 @@ async def test_stop_that_could_not_close_all_logs_is_not_clean(rig: SimBrokerRig
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_epoch_whose_records_a_power_cut_took_is_forgotten(seed: int) -> None:
+@run_by(run, seed=GIVEN)
+async def test_epoch_whose_records_a_power_cut_took_is_forgotten(rig: SimBrokerRig) -> None:
     """The file of epochs was fsynced, and the first record of the last epoch was not."""
-
-    async def scenario(rig: SimBrokerRig) -> None:
-        await rig.start(QUICK)
-        replica = await rig.create("t", 1, **BIG)
-        await fill(replica, 5)
-        await replica.flush()
-        await rig.broker.hosted_replicas.save_offsets()
-        await rig.crash(rig.machine.kill)
-        await rig.start(QUICK)
-        await fill(rig.broker.leader_replica("t", 0), 1, 5)
-        await rig.machine.disk.open(f"log/t-0/{EPOCHS_FILE}").sync()
-        await rig.machine.disk.sync_dir("log/t-0")
-        await rig.crash(rig.machine.power_cut)
-        await rig.start(QUICK)
-        replica = rig.broker.leader_replica("t", 0)
-        assert all(start < replica.log.end_offset for _, start in replica.log.epochs.lineage)
-        await fill(replica, 1, replica.log.end_offset)
-        await rig.stop()
-
-    run(scenario, seed)
+    await rig.start(QUICK)
+    replica = await rig.create("t", 1, **BIG)
+    await fill(replica, 5)
+    await replica.flush()
+    await rig.broker.hosted_replicas.save_offsets()
+    await rig.crash(rig.machine.kill)
+    await rig.start(QUICK)
+    await fill(rig.broker.leader_replica("t", 0), 1, 5)
+    await rig.machine.disk.open(f"log/t-0/{EPOCHS_FILE}").sync()
+    await rig.machine.disk.sync_dir("log/t-0")
+    await rig.crash(rig.machine.power_cut)
+    await rig.start(QUICK)
+    replica = rig.broker.leader_replica("t", 0)
+    assert all(start < replica.log.end_offset for _, start in replica.log.epochs.lineage)
+    await fill(replica, 1, replica.log.end_offset)
+    await rig.stop()
 
 
 @run_by(run)
@@ -665,38 +659,35 @@ async def test_damaged_leader_epochs_cost_no_record(rig: SimBrokerRig) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_any_end_of_the_process_keeps_what_was_fsynced(seed: int) -> None:
+@run_by(run, seed=GIVEN)
+async def test_any_end_of_the_process_keeps_what_was_fsynced(rig: SimBrokerRig, *, seed: int) -> None:
     """Kills, power cuts and clean stops follow each other, also in the middle of an fsync."""
-
-    async def scenario(rig: SimBrokerRig) -> None:
-        rng, producers = random.Random(f"{seed}/ends"), Producers(random.Random(f"{seed}/producers"))
-        rig.machine.disk.sync_seconds = lambda: 0.002
+    rng, producers = random.Random(f"{seed}/ends"), Producers(random.Random(f"{seed}/producers"))
+    rig.machine.disk.sync_seconds = lambda: 0.002
+    await rig.start(QUICK)
+    replica = await rig.create("t", internal_segment_bytes="1500", retention_ms="-1", remote_storage_enable="false")
+    for _ in range(5):
+        await producers.write(replica, rng.randint(3, 9))
+        if rng.random() < 0.7:
+            await replica.flush()
+        if rng.random() < 0.5:
+            await rig.broker.hosted_replicas.save_offsets()
+        await producers.write(replica, rng.randint(0, 9))
+        flushing = asyncio.ensure_future(replica.flush())
+        await asyncio.sleep(rng.choice((0.0, 0.001, 0.003, 0.01)))
+        flushed, how = replica.log.flushed_offset, rng.choice(("kill", "power", "power", "stop"))
+        if how == "stop":
+            await rig.stop()
+            rig.machine.kill()
+        else:
+            await rig.crash(rig.machine.kill if how == "kill" else rig.machine.power_cut)
+        await asyncio.gather(flushing, return_exceptions=True)
         await rig.start(QUICK)
-        replica = await rig.create("t", internal_segment_bytes="1500", retention_ms="-1", remote_storage_enable="false")
-        for _ in range(5):
-            await producers.write(replica, rng.randint(3, 9))
-            if rng.random() < 0.7:
-                await replica.flush()
-            if rng.random() < 0.5:
-                await rig.broker.hosted_replicas.save_offsets()
-            await producers.write(replica, rng.randint(0, 9))
-            flushing = asyncio.ensure_future(replica.flush())
-            await asyncio.sleep(rng.choice((0.0, 0.001, 0.003, 0.01)))
-            flushed, how = replica.log.flushed_offset, rng.choice(("kill", "power", "power", "stop"))
-            if how == "stop":
-                await rig.stop()
-                rig.machine.kill()
-            else:
-                await rig.crash(rig.machine.kill if how == "kill" else rig.machine.power_cut)
-            await asyncio.gather(flushing, return_exceptions=True)
-            await rig.start(QUICK)
-            replica = rig.broker.leader_replica("t", 0)
-            end = replica.log.end_offset
-            assert end == len(producers.values) if how != "power" else flushed <= end <= len(producers.values)
-            producers.forget_from(end)
-            assert await read_values(replica, 0) == producers.values
-            await producers.retry_all(replica)
-            assert replica.log.end_offset == end
-        await rig.stop()
-
-    run(scenario, seed)
+        replica = rig.broker.leader_replica("t", 0)
+        end = replica.log.end_offset
+        assert end == len(producers.values) if how != "power" else flushed <= end <= len(producers.values)
+        producers.forget_from(end)
+        assert await read_values(replica, 0) == producers.values
+        await producers.retry_all(replica)
+        assert replica.log.end_offset == end
+    await rig.stop()

@@ -184,26 +184,23 @@ async def test_follower_that_joins_later_cannot_bring_deleted_records_back(three
 
 
 @TIERED
-def test_deletion_below_min_insync_replicas_is_not_acknowledged(tiered: str) -> None:
+@run_by(run_scenario)
+async def test_deletion_below_min_insync_replicas_is_not_acknowledged(three: ThreeBrokers, *, tiered: str) -> None:
     """A replica that left the ISR below the minimum may lead without knowledge of the deletion. If it read the manifest
     before the deletion, it serves the records until it takes the manifest over."""
-
-    async def scenario(three: ThreeBrokers) -> None:
-        await write_records(three, 3, in_sync=2, min_insync_replicas="2", remote_storage_enable=tiered)
-        leader, leads = await wait_leader(three), leader_of(three)
-        (other,) = [each for each in isr_brokers(three) if each is not leads]
-        await crash([other], SimMachine.kill)
-        await three.wait_until(lambda: isr_brokers(three) == [leads], SECONDS)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(60):
-                await leader.deletion.delete_records(DELETED)
-        await crash([leads], SimMachine.kill)
-        await other.start()
-        await three.wait_until(lambda: bool(three.controller_ids()) and leader_of(three) is other, SECONDS)
-        start = (await wait_leader(three)).log_start_offset
-        assert start == (DELETED if tiered == "true" else 0), "so nobody may have been told where no manifest has it"
-
-    run_scenario(scenario)
+    await write_records(three, 3, in_sync=2, min_insync_replicas="2", remote_storage_enable=tiered)
+    leader, leads = await wait_leader(three), leader_of(three)
+    (other,) = [each for each in isr_brokers(three) if each is not leads]
+    await crash([other], SimMachine.kill)
+    await three.wait_until(lambda: isr_brokers(three) == [leads], SECONDS)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(60):
+            await leader.deletion.delete_records(DELETED)
+    await crash([leads], SimMachine.kill)
+    await other.start()
+    await three.wait_until(lambda: bool(three.controller_ids()) and leader_of(three) is other, SECONDS)
+    start = (await wait_leader(three)).log_start_offset
+    assert start == (DELETED if tiered == "true" else 0), "so nobody may have been told where no manifest has it"
 
 
 @run_by(run_scenario)

@@ -23,7 +23,8 @@ from tiered.replication.leader_replica import ACKS_ALL
 LAG = LAG_MS / 1000
 
 
-def test_deposed_leaders_are_cut_to_their_successors() -> None:
+@run_by(run_judged)
+async def test_deposed_leaders_are_cut_to_their_successors(of: Judged) -> None:
     """Each leader writes what no other replica gets, and is cut off. The next one writes other records there."""
 
     async def depose(of: Judged, old: SimBroker) -> None:
@@ -36,13 +37,10 @@ def test_deposed_leaders_are_cut_to_their_successors() -> None:
         of.heal()
         await of.wait_alike(of.a, of.b, of.c)
 
-    async def scenario(of: Judged) -> None:
-        await of.create(of.a, of.b, of.c, min_insync_replicas="2")
-        await of.write(of.a, 5)
-        for _ in range(3):
-            await depose(of, of.three.brokers[of.now.leader])
-
-    run_judged(scenario)
+    await of.create(of.a, of.b, of.c, min_insync_replicas="2")
+    await of.write(of.a, 5)
+    for _ in range(3):
+        await depose(of, of.three.brokers[of.now.leader])
 
 
 @run_by(run_judged)

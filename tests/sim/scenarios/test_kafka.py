@@ -8,7 +8,7 @@ import random
 import pytest
 
 from tests.e2e.kafka_site import fetch, produce, values_of
-from tests.scenario import run_by
+from tests.scenario import GIVEN, run_by
 from tests.sim.rig.broker_rig import QUICK, SMALL, SimBrokerRig, run
 from tiered.config.listeners import Endpoint
 from tiered.controller.requests import CreateTopic
@@ -67,44 +67,42 @@ class RemoteClient:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_records_arrive_once_and_in_order_over_a_faulty_network(seed: int) -> None:
-    async def scenario(rig: SimBrokerRig) -> None:
-        await rig.start(QUICK)
-        await rig.broker.submit(
-            CreateTopic("t", 1, configs=SMALL | {"max.message.bytes": "300000", "internal.segment.bytes": "400000"})
-        )
-        replica = rig.broker.leader_replica("t", 0)
-        server = await serve_kafka(rig.broker, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
-        chance = random.Random(seed)
-        writer, reader = RemoteClient(rig, server), RemoteClient(rig, server)
-        rig.network.chunk_bytes_max = 700
+@run_by(run, seed=GIVEN)
+async def test_records_arrive_once_and_in_order_over_a_faulty_network(rig: SimBrokerRig, *, seed: int) -> None:
+    await rig.start(QUICK)
+    await rig.broker.submit(
+        CreateTopic("t", 1, configs=SMALL | {"max.message.bytes": "300000", "internal.segment.bytes": "400000"})
+    )
+    replica = rig.broker.leader_replica("t", 0)
+    server = await serve_kafka(rig.broker, {"PLAINTEXT": Endpoint("PLAINTEXT", "0.0.0.0", 9092)})
+    chance = random.Random(seed)
+    writer, reader = RemoteClient(rig, server), RemoteClient(rig, server)
+    rig.network.chunk_bytes_max = 700
 
-        async def write() -> None:
-            for number in range(RECORDS):
-                await writer.produce(replica, number)
+    async def write() -> None:
+        for number in range(RECORDS):
+            await writer.produce(replica, number)
 
-        async def read() -> None:
-            found: list[bytes] = []
-            while len(found) < RECORDS:
-                found += await reader.fetch(replica, len(found))
-            assert [int(value[:2] if n > 9 else value[:1]) for n, value in enumerate(found)] == list(range(RECORDS))
+    async def read() -> None:
+        found: list[bytes] = []
+        while len(found) < RECORDS:
+            found += await reader.fetch(replica, len(found))
+        assert [int(value[:2] if n > 9 else value[:1]) for n, value in enumerate(found)] == list(range(RECORDS))
 
-        async def harm() -> None:
-            while True:
-                await asyncio.sleep(chance.uniform(0.005, 0.06))
-                rig.network.reset("far")
+    async def harm() -> None:
+        while True:
+            await asyncio.sleep(chance.uniform(0.005, 0.06))
+            rig.network.reset("far")
 
-        harming = asyncio.create_task(harm())
-        await asyncio.gather(write(), read())
-        harming.cancel()
-        assert writer.broken_links + reader.broken_links, "the network did no harm: this proves less than it seems to"
-        rig.network.reset("far")
-        await rig.wait_until(lambda: not server.connections)
-        assert server.pending_requests == 0 and server.context.refusals.count("fault") == 0
-        await server.close()
-        await rig.stop()
-
-    run(scenario, seed)
+    harming = asyncio.create_task(harm())
+    await asyncio.gather(write(), read())
+    harming.cancel()
+    assert writer.broken_links + reader.broken_links, "the network did no harm: this proves less than it seems to"
+    rig.network.reset("far")
+    await rig.wait_until(lambda: not server.connections)
+    assert server.pending_requests == 0 and server.context.refusals.count("fault") == 0
+    await server.close()
+    await rig.stop()
 
 
 @run_by(run)

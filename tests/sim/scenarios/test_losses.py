@@ -81,36 +81,33 @@ async def test_broker_cut_off_before_its_report_reports_the_loss_later(
 
 
 @pytest.mark.parametrize("acks", [0, 1, -1])
-def test_broker_with_an_unreported_loss_takes_no_records(acks: int) -> None:
+@run_by(run_scenario)
+async def test_broker_with_an_unreported_loss_takes_no_records(three: ThreeBrokers, *, acks: int) -> None:
     """Otherwise its next start would report the loss from an offset behind the records that it wrote. The next start
     reports the whole loss."""
-
-    async def scenario(three: ThreeBrokers) -> None:
-        controller, broker = three.controller, three.others()[0]
-        topic = await controller.node.submit(CreateTopic("t", assignments=[[broker.node_id]]))
-        await three.wait_until(lambda: is_leading(broker, controller), 5)
-        await broker.node.leader_replica("t", 0).append(batch([b"v"]))
-        broker.machine.lose_disk()
-        await broker.clear()
-        await three.wait_until(lambda: controller.node.image.topics["t"].partitions[0].leader == NO_LEADER, 10)
-        before = broker.node
-        starting = asyncio.create_task(broker.start())
-        while broker.node is before or not is_leading(broker, controller):
-            await asyncio.sleep(0.000_05)
-        isolate(three, broker)
-        with refuses(Code.NOT_LEADER_OR_FOLLOWER):
-            await broker.node.leader_replica("t", 0).append(batch([b"w"]), acks=acks, timeout_ms=500)
-        await broker.kill()
-        with suppress(asyncio.CancelledError):
-            await starting
-        three.network.heal()
-        await broker.start()
-        again = broker.node.leader_replica("t", 0)
-        told = controller.node.image.losses[PartitionId(topic.topic_id, 0)]
-        assert [each.from_offset for each in told] == [0]
-        assert (await again.append(batch([b"w"]), acks=acks)).base_offset == 0, "told, it writes"
-
-    run_scenario(scenario)
+    controller, broker = three.controller, three.others()[0]
+    topic = await controller.node.submit(CreateTopic("t", assignments=[[broker.node_id]]))
+    await three.wait_until(lambda: is_leading(broker, controller), 5)
+    await broker.node.leader_replica("t", 0).append(batch([b"v"]))
+    broker.machine.lose_disk()
+    await broker.clear()
+    await three.wait_until(lambda: controller.node.image.topics["t"].partitions[0].leader == NO_LEADER, 10)
+    before = broker.node
+    starting = asyncio.create_task(broker.start())
+    while broker.node is before or not is_leading(broker, controller):
+        await asyncio.sleep(0.000_05)
+    isolate(three, broker)
+    with refuses(Code.NOT_LEADER_OR_FOLLOWER):
+        await broker.node.leader_replica("t", 0).append(batch([b"w"]), acks=acks, timeout_ms=500)
+    await broker.kill()
+    with suppress(asyncio.CancelledError):
+        await starting
+    three.network.heal()
+    await broker.start()
+    again = broker.node.leader_replica("t", 0)
+    told = controller.node.image.losses[PartitionId(topic.topic_id, 0)]
+    assert [each.from_offset for each in told] == [0]
+    assert (await again.append(batch([b"w"]), acks=acks)).base_offset == 0, "told, it writes"
 
 
 @run_by(run_scenario)

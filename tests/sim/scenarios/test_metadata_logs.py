@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import pytest
 
-from tests.scenario import run_by
+from tests.scenario import GIVEN, run_by
 from tests.sim.cluster.model import ClusterModel
 from tests.sim.cluster.observer import BrokenRules, Finding
 from tests.sim.harness.clock import SimRng
@@ -108,39 +108,37 @@ def run_writers(scenario: Callable[[Writers], Awaitable[None]], seed: int = 1) -
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_controllers_that_replace_each_other_write_one_log(seed: int) -> None:
-    async def scenario(of: Writers) -> None:
-        rng = of.rng
-        for machine in of.machines:
-            for kind in PUTS:
-                machine.faults.rules.append(FaultRule(kind, ("put",), probability=rng.random() * 0.15, seconds=0.5))
-            machine.faults.rules.append(FaultRule(FaultKind.DELAY, probability=rng.random() * 0.2, seconds=0.3))
-            machine.faults.reply_seconds = 0.2
+@run_by(run_writers, seed=GIVEN)
+async def test_controllers_that_replace_each_other_write_one_log(of: Writers) -> None:
+    rng = of.rng
+    for machine in of.machines:
+        for kind in PUTS:
+            machine.faults.rules.append(FaultRule(kind, ("put",), probability=rng.random() * 0.15, seconds=0.5))
+        machine.faults.rules.append(FaultRule(FaultKind.DELAY, probability=rng.random() * 0.2, seconds=0.3))
+        machine.faults.reply_seconds = 0.2
 
-        async def control(number: int) -> None:
-            for _ in range(3):
-                await asyncio.sleep(rng.random() * 2)
-                with suppress(Fenced, Unavailable, Corrupt):
-                    image = await of.take_over(number)
-                    for _ in range(rng.randint(1, 5)):
-                        image = await of.append(number, image)
-                        if rng.random() < 0.4:
-                            with suppress(Unavailable):
-                                await of.logs[number].write_snapshot(image)
-                        await asyncio.sleep(rng.random() * 0.3)
+    async def control(number: int) -> None:
+        for _ in range(3):
+            await asyncio.sleep(rng.random() * 2)
+            with suppress(Fenced, Unavailable, Corrupt):
+                image = await of.take_over(number)
+                for _ in range(rng.randint(1, 5)):
+                    image = await of.append(number, image)
+                    if rng.random() < 0.4:
+                        with suppress(Unavailable):
+                            await of.logs[number].write_snapshot(image)
+                    await asyncio.sleep(rng.random() * 0.3)
 
-        async def read() -> None:
-            for _ in range(6):
-                await asyncio.sleep(rng.random())
-                with suppress(Unavailable):
-                    await of.read(0)
+    async def read() -> None:
+        for _ in range(6):
+            await asyncio.sleep(rng.random())
+            with suppress(Unavailable):
+                await of.read(0)
 
-        await asyncio.gather(*(control(number) for number in range(WRITERS)), read())
-        for machine in of.machines:
-            machine.faults.rules.clear()
-        assert (await of.read(1)).slot == of.model.image.slot
-
-    run_writers(scenario, seed)
+    await asyncio.gather(*(control(number) for number in range(WRITERS)), read())
+    for machine in of.machines:
+        machine.faults.rules.clear()
+    assert (await of.read(1)).slot == of.model.image.slot
 
 
 @run_by(run_writers)

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from tests.e2e.kafka_site import values_of
-from tests.scenario import run_by
+from tests.scenario import GIVEN, run_by
 from tests.sim.rig.broker_rig import batch
 from tests.sim.scenarios.test_reassignments import AT, is_leading, partition_image, write
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
@@ -229,60 +229,55 @@ async def test_follower_does_not_serve_records_that_are_not_on_all_of_the_isr(th
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_reads_at_any_replica_match_the_final_log(seed: int) -> None:
+@run_by(run_scenario, seed=GIVEN)
+async def test_reads_at_any_replica_match_the_final_log(three: ThreeBrokers, *, seed: int) -> None:
     """Brokers are killed, frozen and cut off during the reads."""
+    chance = random.Random(seed)
+    await three.controller.node.submit(CreateTopic("t", assignments=[[1, 2, 3]], configs={"min.insync.replicas": "2"}))
+    topic_id = three.controller.node.image.topics["t"].topic_id
+    seen: dict[int, bytes] = {}
+    served: Counter[int] = Counter()
+    acked: list[bytes] = []
+    writing = asyncio.create_task(write(three, 60))
 
-    async def scenario(three: ThreeBrokers) -> None:
-        chance = random.Random(seed)
-        await three.controller.node.submit(
-            CreateTopic("t", assignments=[[1, 2, 3]], configs={"min.insync.replicas": "2"})
-        )
-        topic_id = three.controller.node.image.topics["t"].topic_id
-        seen: dict[int, bytes] = {}
-        served: Counter[int] = Counter()
-        acked: list[bytes] = []
-        writing = asyncio.create_task(write(three, 60))
-
-        async def reads(node: int) -> None:
-            reader = RackReader(three, "z", topic_id)
-            while not writing.done():
-                offset = chance.randrange(max(seen, default=0) + 2)
-                try:
-                    part = await reader.ask(node, offset, wait_ms=50)
-                except (Refused, Unavailable):
-                    reader = RackReader(three, "z", topic_id)
-                    await asyncio.sleep(0.1)
-                    continue
-                if part.error_code:
-                    await asyncio.sleep(0.02)
-                for at, value in offsets_and_values(part):
-                    assert seen.setdefault(at, value) == value, at
-                    served[node] += 1
-
-        reading = [asyncio.create_task(reads(node)) for node in (1, 2, 3)]
+    async def reads(node: int) -> None:
+        reader = RackReader(three, "z", topic_id)
         while not writing.done():
-            await asyncio.sleep(chance.uniform(0.2, 1.5))
-            hit = chance.choice(list(three.brokers.values()))
-            if chance.random() < 0.5:
-                await hit.kill()
-                await asyncio.sleep(chance.uniform(0, 1))
-                await hit.start()
-            else:
-                other = chance.choice([each for each in three.brokers.values() if each is not hit])
-                three.network.cut(hit.name, other.name)
-                await asyncio.sleep(chance.uniform(0, 3))
-                three.network.heal()
-        acked += await writing
-        await asyncio.gather(*reading)
-        await three.wait_until(lambda: bool(three.controller_ids()) and len(partition_image(three).isr) == 3, 60)
-        (leader,) = (each for each in three.brokers.values() if is_leading(each))
-        log = leader.node.leader_replica("t", 0)
-        last = dict(enumerate(await read_all_values(three, leader.node_id, topic_id)))
-        assert len(last) == log.high_watermark >= len(acked)
-        assert {at: last[at] for at in seen} == seen and set(acked) <= set(last.values())
-        assert len(served) == 3 and min(served.values()) > 20, served
+            offset = chance.randrange(max(seen, default=0) + 2)
+            try:
+                part = await reader.ask(node, offset, wait_ms=50)
+            except (Refused, Unavailable):
+                reader = RackReader(three, "z", topic_id)
+                await asyncio.sleep(0.1)
+                continue
+            if part.error_code:
+                await asyncio.sleep(0.02)
+            for at, value in offsets_and_values(part):
+                assert seen.setdefault(at, value) == value, at
+                served[node] += 1
 
-    run_scenario(scenario, seed)
+    reading = [asyncio.create_task(reads(node)) for node in (1, 2, 3)]
+    while not writing.done():
+        await asyncio.sleep(chance.uniform(0.2, 1.5))
+        hit = chance.choice(list(three.brokers.values()))
+        if chance.random() < 0.5:
+            await hit.kill()
+            await asyncio.sleep(chance.uniform(0, 1))
+            await hit.start()
+        else:
+            other = chance.choice([each for each in three.brokers.values() if each is not hit])
+            three.network.cut(hit.name, other.name)
+            await asyncio.sleep(chance.uniform(0, 3))
+            three.network.heal()
+    acked += await writing
+    await asyncio.gather(*reading)
+    await three.wait_until(lambda: bool(three.controller_ids()) and len(partition_image(three).isr) == 3, 60)
+    (leader,) = (each for each in three.brokers.values() if is_leading(each))
+    log = leader.node.leader_replica("t", 0)
+    last = dict(enumerate(await read_all_values(three, leader.node_id, topic_id)))
+    assert len(last) == log.high_watermark >= len(acked)
+    assert {at: last[at] for at in seen} == seen and set(acked) <= set(last.values())
+    assert len(served) == 3 and min(served.values()) > 20, served
 
 
 def offsets_and_values(part: PartitionData) -> list[tuple[int, bytes]]:

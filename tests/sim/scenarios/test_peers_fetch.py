@@ -72,7 +72,8 @@ async def test_fetch_groups_partitions_by_topic_and_names_the_replica(peers: Pee
     ]  # fmt: skip
 
 
-def test_every_field_of_a_fetch_reply_is_parsed() -> None:
+@run_by(run_scenario)
+async def test_every_field_of_a_fetch_reply_is_parsed(peers: KafkaPeers, leader: Scripted) -> None:
     def answer(request: FetchRequest, version: int) -> FetchResponse:
         full = PartitionData(
             0, 0, 90, 90, 5, records=b"batches", aborted_transactions=None, local_start_offset=40, cold_end_offset=60
@@ -86,15 +87,12 @@ def test_every_field_of_a_fetch_reply_is_parsed() -> None:
             ]
         )
 
-    async def tell(peers: KafkaPeers, leader: Scripted) -> None:
-        leader.script[FetchRequest] = answer
-        assert await peers.fetch(THERE, ASK, 5) == [
-            FetchedPartition(ORDERS, 0, 0, 90, 5, 40, 60, None, b"batches"),
-            FetchedPartition(ORDERS, 9, 0, 8, -1, -1, -1, DivergingEpoch(2, 6), b""),
-            FetchedPartition(PARCELS, 5, 109, 20, 1, 12, 0, None, b""),
-        ]
-
-    run_scenario(tell)
+    leader.script[FetchRequest] = answer
+    assert await peers.fetch(THERE, ASK, 5) == [
+        FetchedPartition(ORDERS, 0, 0, 90, 5, 40, 60, None, b"batches"),
+        FetchedPartition(ORDERS, 9, 0, 8, -1, -1, -1, DivergingEpoch(2, 6), b""),
+        FetchedPartition(PARCELS, 5, 109, 20, 1, 12, 0, None, b""),
+    ]
 
 
 @run_by(run_scenario)

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from tests.scenario import run_by
+from tests.scenario import GIVEN, run_by
 from tests.sim.harness.clock import SimClock
 from tests.sim.rig.broker_rig import batch
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
@@ -68,24 +68,22 @@ async def move(three: ThreeBrokers, *target: int) -> Refused | None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_partition_moves_to_other_brokers_during_writes(seed: int) -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        await three.controller.node.submit(CreateTopic("t", assignments=[[1, 2]]))
-        writing = asyncio.create_task(write(three, 100))
-        await asyncio.sleep(0.5)
-        assert await move(three, 3) is None
-        await three.wait_until(lambda: not partition_image(three).is_reassigning, 20)
-        acked = await writing
-        done = partition_image(three)
-        assert (done.replicas, done.leader, done.isr) == ((3,), 3, (3,))
-        assert all(value in read_log(three.brokers[3]) for value in acked)
-        await three.wait_until(lambda: not has_replica(three.brokers[1]) and not has_replica(three.brokers[2]), 5)
-        assert await move(three, 1, 2, 3) is None
-        await three.wait_until(lambda: partition_image(three).leader == 1 and len(partition_image(three).isr) == 3, 30)
-        acked += await write(three, 10)
-        assert all(value in read_log(three.brokers[1]) for value in acked)
-
-    run_scenario(scenario, seed)
+@run_by(run_scenario, seed=GIVEN)
+async def test_partition_moves_to_other_brokers_during_writes(three: ThreeBrokers) -> None:
+    await three.controller.node.submit(CreateTopic("t", assignments=[[1, 2]]))
+    writing = asyncio.create_task(write(three, 100))
+    await asyncio.sleep(0.5)
+    assert await move(three, 3) is None
+    await three.wait_until(lambda: not partition_image(three).is_reassigning, 20)
+    acked = await writing
+    done = partition_image(three)
+    assert (done.replicas, done.leader, done.isr) == ((3,), 3, (3,))
+    assert all(value in read_log(three.brokers[3]) for value in acked)
+    await three.wait_until(lambda: not has_replica(three.brokers[1]) and not has_replica(three.brokers[2]), 5)
+    assert await move(three, 1, 2, 3) is None
+    await three.wait_until(lambda: partition_image(three).leader == 1 and len(partition_image(three).isr) == 3, 30)
+    acked += await write(three, 10)
+    assert all(value in read_log(three.brokers[1]) for value in acked)
 
 
 @run_by(run_scenario)
@@ -147,31 +145,29 @@ async def test_reassignment_to_a_dead_broker_waits_and_can_be_cancelled(three: T
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_broker_drops_a_partition_that_left_it_while_it_was_down(seed: int) -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        gone = three.others()[0].node_id
-        one, two = sorted({1, 2, 3} - {gone})
-        await three.controller.node.submit(CreateTopic("t", assignments=[[one, gone]]))
-        acked = await write(three, 10)
-        await three.brokers[gone].kill()
-        await three.wait_until(lambda: partition_image(three).isr == (one,), 5)
-        image = three.controller.node.image
-        asked = Reassign((Move(image.topics["t"].topic_id, 0, (two, one)),))
-        assert (await three.controller.node.submit(asked)) == (None,)
-        await three.wait_until(
-            lambda: not partition_image(three).is_reassigning and partition_image(three).leader == two, 20
-        )
-        acked += await write(three, 10)
-        await three.brokers[gone].start()
-        await three.wait_until(three.is_everyone_known, 5)
-        assert not has_replica(three.brokers[gone])
-        assert await move(three, gone) is None
-        await three.wait_until(lambda: partition_image(three).replicas == (gone,), 20)
-        acked += await write(three, 10)
-        await three.wait_until(lambda: is_leading(three.brokers[gone]), 5)
-        assert all(value in read_log(three.brokers[gone]) for value in acked)
-
-    run_scenario(scenario, seed)
+@run_by(run_scenario, seed=GIVEN)
+async def test_broker_drops_a_partition_that_left_it_while_it_was_down(three: ThreeBrokers) -> None:
+    gone = three.others()[0].node_id
+    one, two = sorted({1, 2, 3} - {gone})
+    await three.controller.node.submit(CreateTopic("t", assignments=[[one, gone]]))
+    acked = await write(three, 10)
+    await three.brokers[gone].kill()
+    await three.wait_until(lambda: partition_image(three).isr == (one,), 5)
+    image = three.controller.node.image
+    asked = Reassign((Move(image.topics["t"].topic_id, 0, (two, one)),))
+    assert (await three.controller.node.submit(asked)) == (None,)
+    await three.wait_until(
+        lambda: not partition_image(three).is_reassigning and partition_image(three).leader == two, 20
+    )
+    acked += await write(three, 10)
+    await three.brokers[gone].start()
+    await three.wait_until(three.is_everyone_known, 5)
+    assert not has_replica(three.brokers[gone])
+    assert await move(three, gone) is None
+    await three.wait_until(lambda: partition_image(three).replicas == (gone,), 20)
+    acked += await write(three, 10)
+    await three.wait_until(lambda: is_leading(three.brokers[gone]), 5)
+    assert all(value in read_log(three.brokers[gone]) for value in acked)
 
 
 @run_by(run_scenario)

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from tests.scenario import run_by
+from tests.scenario import GIVEN, run_by
 from tests.sim.harness.disk import DiskFault, Op
 from tests.sim.rig.broker_rig import batch
 from tests.sim.scenarios.test_cut_off import isolate
@@ -226,43 +226,35 @@ async def test_damaged_records_with_flush_ack_without_another_copy_are_reported(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_power_cut_in_a_truncation_is_taken_for_no_rot(seed: int) -> None:
+@run_by(run_scenario, seed=GIVEN)
+async def test_power_cut_in_a_truncation_is_taken_for_no_rot(three: ThreeBrokers) -> None:
     """The truncated records were fsynced, and noted so. The power cut may leave zeros in their place."""
+    a, b = three.others()
+    await create_filled_topic(three, [a, b], 1, tiered=False)  # the segment of an isolated leader is not closed
+    isolate(three, a)
+    for number in range(5):
+        await a.node.leader_replica(*AT).append(batch([b"%04d" % number * 20]), acks=1)
+    await a.node.leader_replica(*AT).flush()
+    await a.node.hosted_replicas.save_offsets()
+    await three.wait_until(lambda: b.node.hosted_replicas.find_leader(AT) is not None, 60)
+    await b.node.leader_replica(*AT).append(batch([b"new"]), acks=1)
+    cut = asyncio.Event()
 
-    async def scenario(three: ThreeBrokers) -> None:
-        a, b = three.others()
-        await create_filled_topic(three, [a, b], 1, tiered=False)  # the segment of an isolated leader is not closed
-        isolate(three, a)
-        for number in range(5):
-            await a.node.leader_replica(*AT).append(batch([b"%04d" % number * 20]), acks=1)
-        await a.node.leader_replica(*AT).flush()
-        await a.node.hosted_replicas.save_offsets()
-        await three.wait_until(lambda: b.node.hosted_replicas.find_leader(AT) is not None, 60)
-        await b.node.leader_replica(*AT).append(batch([b"new"]), acks=1)
-        cut = asyncio.Event()
+    def look(op: Op) -> None:
+        if op.verb == "truncate" and op.path.startswith(f"log/{AT}/") and op.path.endswith(".log") and not cut.is_set():
+            cut.set()
+            a.machine.power_cut()
 
-        def look(op: Op) -> None:
-            if (
-                op.verb == "truncate"
-                and op.path.startswith(f"log/{AT}/")
-                and op.path.endswith(".log")
-                and not cut.is_set()
-            ):
-                cut.set()
-                a.machine.power_cut()
-
-        a.machine.disk.on_op = look
-        three.network.heal()
-        await asyncio.wait_for(cut.wait(), 60)
-        await a.clear()
-        await a.start()
-        assert not a.node.hosted_replicas.log_store.is_suspect(AT)
-        await three.wait_until(lambda: {*partition_image(three).isr} == {a.node_id, b.node_id}, 60)
-        assert partition_image(three).loss is None
-        replicas = [*a.node.hosted_replicas.list_replicas(), *b.node.hosted_replicas.list_replicas()]
-        assert [each.log.end_offset for each in replicas] == [RECORDS + 1] * 2
-
-    run_scenario(scenario, seed)
+    a.machine.disk.on_op = look
+    three.network.heal()
+    await asyncio.wait_for(cut.wait(), 60)
+    await a.clear()
+    await a.start()
+    assert not a.node.hosted_replicas.log_store.is_suspect(AT)
+    await three.wait_until(lambda: {*partition_image(three).isr} == {a.node_id, b.node_id}, 60)
+    assert partition_image(three).loss is None
+    replicas = [*a.node.hosted_replicas.list_replicas(), *b.node.hosted_replicas.list_replicas()]
+    assert [each.log.end_offset for each in replicas] == [RECORDS + 1] * 2
 
 
 @run_by(run_scenario)

@@ -10,7 +10,7 @@ import asyncio
 import pytest
 
 from tests.refusal import refuses
-from tests.scenario import run_by
+from tests.scenario import GIVEN, run_by
 from tests.sim.scenarios.test_cut_off import isolate
 from tests.sim.scenarios.three import SESSION, SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic, RegisterBroker
@@ -67,26 +67,23 @@ async def test_broker_that_starts_behind_a_cut_serves_soon_after_it_heals(three:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_starting_broker_that_is_cut_off_replaces_no_writing_controller(seed: int) -> None:
+@run_by(run_scenario, seed=GIVEN)
+async def test_starting_broker_that_is_cut_off_replaces_no_writing_controller(three: ThreeBrokers) -> None:
     """No controller has registered its process, so that none has to fence it. The log shows that others go on."""
-
-    async def scenario(three: ThreeBrokers) -> None:
-        late = three.others()[0]
-        await late.kill()
-        await wait_known(three.controller, late, three, live=False, seconds=10)
-        controller, epoch = three.controller, three.controller.node.image.controller_epoch
-        isolate(three, late)
-        starting = asyncio.create_task(late.start())
-        await asyncio.sleep(SESSION)
-        await controller.node.submit(CreateTopic("t"))
-        for _ in range(30):
-            await asyncio.sleep(SESSION / 4)
-            assert controller.node.image.controller_epoch == epoch and controller.node.cluster.is_controller
-        three.network.heal()
-        await wait_known(controller, late, three, live=True, seconds=5)
-        await starting
-
-    run_scenario(scenario, seed)
+    late = three.others()[0]
+    await late.kill()
+    await wait_known(three.controller, late, three, live=False, seconds=10)
+    controller, epoch = three.controller, three.controller.node.image.controller_epoch
+    isolate(three, late)
+    starting = asyncio.create_task(late.start())
+    await asyncio.sleep(SESSION)
+    await controller.node.submit(CreateTopic("t"))
+    for _ in range(30):
+        await asyncio.sleep(SESSION / 4)
+        assert controller.node.image.controller_epoch == epoch and controller.node.cluster.is_controller
+    three.network.heal()
+    await wait_known(controller, late, three, live=True, seconds=5)
+    await starting
 
 
 @run_by(run_scenario)

@@ -103,16 +103,16 @@ def group_coordinator(three: ThreeBrokers) -> SimBroker:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_offset_of_an_open_transaction_moves_with_the_group_coordinator(commit: bool) -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        producer = await begin_with_offset(three)
-        await group_coordinator(three).kill()
-        assert await offset_of(three) is Code.UNSTABLE_OFFSET_COMMIT and await offset_of(three, stable=False) == 3
-        assert await producer.end(commit) is Code.NONE
-        await wait_complete(three, producer, COMMITTED if commit else TransactionState.COMPLETE_ABORT)
-        assert await offset_of(three) == (7 if commit else 3)
-
-    run_scenario(scenario, **OFFSETS_SETTINGS)
+@run_by(run_scenario, **OFFSETS_SETTINGS)
+async def test_offset_of_an_open_transaction_moves_with_the_group_coordinator(
+    three: ThreeBrokers, *, commit: bool
+) -> None:
+    producer = await begin_with_offset(three)
+    await group_coordinator(three).kill()
+    assert await offset_of(three) is Code.UNSTABLE_OFFSET_COMMIT and await offset_of(three, stable=False) == 3
+    assert await producer.end(commit) is Code.NONE
+    await wait_complete(three, producer, COMMITTED if commit else TransactionState.COMPLETE_ABORT)
+    assert await offset_of(three) == (7 if commit else 3)
 
 
 @run_by(run_scenario, **OFFSETS_SETTINGS)

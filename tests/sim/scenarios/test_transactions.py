@@ -119,21 +119,21 @@ async def test_coordinator_that_is_gone_during_a_transaction_loses_nothing_of_it
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_markers_of_a_decided_transaction_are_sent_by_the_next_coordinator(commit: bool) -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        producer = await begin(three)
-        keeper = find_coordinator(three, producer.name)
-        assert keeper is not None
-        stop_markers(keeper)
-        assert await producer.end(commit) is Code.NONE
-        assert all(outcomes(three, partition) == [] for partition in range(3))
-        await keeper.kill()
-        await wait_complete(three, producer, COMMITTED if commit else ABORTED)
-        for partition in range(3):
-            await wait_outcomes(three, partition, [commit])
-        assert_nothing_is_open(three, 0, 1, 2)
-
-    run_scenario(scenario, **SETTINGS)
+@run_by(run_scenario, **SETTINGS)
+async def test_markers_of_a_decided_transaction_are_sent_by_the_next_coordinator(
+    three: ThreeBrokers, *, commit: bool
+) -> None:
+    producer = await begin(three)
+    keeper = find_coordinator(three, producer.name)
+    assert keeper is not None
+    stop_markers(keeper)
+    assert await producer.end(commit) is Code.NONE
+    assert all(outcomes(three, partition) == [] for partition in range(3))
+    await keeper.kill()
+    await wait_complete(three, producer, COMMITTED if commit else ABORTED)
+    for partition in range(3):
+        await wait_outcomes(three, partition, [commit])
+    assert_nothing_is_open(three, 0, 1, 2)
 
 
 @run_by(run_scenario, **SETTINGS)
@@ -151,29 +151,27 @@ async def test_no_marker_is_written_before_the_outcome_is_committed(three: Three
 
 
 @pytest.mark.parametrize("version", [0, 2])
-def test_marker_of_an_earlier_coordinator_ends_no_later_transaction(version: int) -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        producer = await begin(three, version=version)
-        keeper = find_coordinator(three, producer.name)
-        assert keeper is not None
-        late = stop_markers(keeper)
-        assert await producer.end(False) is Code.NONE
-        due, _, coordinator_epoch = late[0]
-        await keeper.kill()
-        await wait_complete(three, producer, ABORTED)
-        await producer.write(0, b"next")
-        replica = find_leader(three, TopicPartition("t", 0))
-        assert replica is not None
-        marker = TransactionMarker(due.producer_id, due.producer_epoch, due.commit, coordinator_epoch, due.version)
-        with pytest.raises(Refused) as refused:
-            await replica.transactions.append_marker(marker)
-        expected = Code.INVALID_PRODUCER_EPOCH if version else Code.TRANSACTION_COORDINATOR_FENCED
-        assert refused.value.code is expected
-        assert replica.log.first_unstable_offset < replica.log.end_offset, "the next transaction is open"
-        assert await producer.end(True) is Code.NONE
-        await wait_outcomes(three, 0, [False, True])
-
-    run_scenario(scenario, **SETTINGS)
+@run_by(run_scenario, **SETTINGS)
+async def test_marker_of_an_earlier_coordinator_ends_no_later_transaction(three: ThreeBrokers, *, version: int) -> None:
+    producer = await begin(three, version=version)
+    keeper = find_coordinator(three, producer.name)
+    assert keeper is not None
+    late = stop_markers(keeper)
+    assert await producer.end(False) is Code.NONE
+    due, _, coordinator_epoch = late[0]
+    await keeper.kill()
+    await wait_complete(three, producer, ABORTED)
+    await producer.write(0, b"next")
+    replica = find_leader(three, TopicPartition("t", 0))
+    assert replica is not None
+    marker = TransactionMarker(due.producer_id, due.producer_epoch, due.commit, coordinator_epoch, due.version)
+    with pytest.raises(Refused) as refused:
+        await replica.transactions.append_marker(marker)
+    expected = Code.INVALID_PRODUCER_EPOCH if version else Code.TRANSACTION_COORDINATOR_FENCED
+    assert refused.value.code is expected
+    assert replica.log.first_unstable_offset < replica.log.end_offset, "the next transaction is open"
+    assert await producer.end(True) is Code.NONE
+    await wait_outcomes(three, 0, [False, True])
 
 
 @run_by(run_scenario, **SETTINGS)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.scenario import run_by
+from tests.scenario import GIVEN, run_by
 from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, run
 from tests.sim.scenarios.three import ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic
@@ -87,19 +87,17 @@ async def test_closed_segments_wait_for_others_at_most_the_maximum_lag(three: Th
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_next_leader_continues_the_age(seed: int) -> None:
-    async def scenario(three: ThreeBrokers) -> None:
-        leader, successor, third = three.others()[0], three.controller, three.others()[1]
-        nodes = [leader.node_id, successor.node_id, third.node_id]
-        await successor.node.submit(CreateTopic("t", assignments=[nodes], configs={"min.insync.replicas": "2"}))
-        await three.wait_until(lambda: len(leader.node.image.topics["t"].partitions[0].isr) == 3, 20)
-        await leader.node.leader_replica("t", 0).append(batch([b"v"]))
-        await asyncio.sleep(LAG - 8)
-        await leader.kill()
-        await three.wait_until(lambda: successor.node.hosted_replicas.list_leaders() != [], 10)
-        await wait_cold(successor.node.leader_replica("t", 0), 1, 8 + UPLOAD)
-
-    run_scenario(scenario, seed, tiered_upload_max_lag_ms=int(LAG * 1000), **SELDOM)
+@run_by(run_scenario, seed=GIVEN, tiered_upload_max_lag_ms=int(LAG * 1000), **SELDOM)
+async def test_next_leader_continues_the_age(three: ThreeBrokers) -> None:
+    leader, successor, third = three.others()[0], three.controller, three.others()[1]
+    nodes = [leader.node_id, successor.node_id, third.node_id]
+    await successor.node.submit(CreateTopic("t", assignments=[nodes], configs={"min.insync.replicas": "2"}))
+    await three.wait_until(lambda: len(leader.node.image.topics["t"].partitions[0].isr) == 3, 20)
+    await leader.node.leader_replica("t", 0).append(batch([b"v"]))
+    await asyncio.sleep(LAG - 8)
+    await leader.kill()
+    await three.wait_until(lambda: successor.node.hosted_replicas.list_leaders() != [], 10)
+    await wait_cold(successor.node.leader_replica("t", 0), 1, 8 + UPLOAD)
 
 
 @run_by(run)

@@ -131,26 +131,24 @@ async def _read(reader: ColdReader, manifest: Manifest | None, offset: int, is_c
     return await reader.read(PID, manifest, offset, 1 << 20)
 
 
-def test_object_with_a_keys_section_is_read_and_cleaned(monkeypatch: pytest.MonkeyPatch) -> None:
+@run_by(run)
+async def test_object_with_a_keys_section_is_read_and_cleaned(rig: Rig, *, monkeypatch: pytest.MonkeyPatch) -> None:
     section_bytes = uploader._section_bytes
 
     def with_keys(sections: uploader.LogSections, lineage: Lineage) -> dict[SectionKind, bytes]:
         return section_bytes(sections, lineage) | {SectionKind.KEYS: b"hashes of keys"}
 
-    async def scenario(rig: Rig) -> None:
-        broker, log = rig.broker(), await open_log(SimDisk(random.Random(1)), config(segment_bytes=1024))
-        write(log, [f"k{number % 5}" for number in range(60)], "v")
-        with monkeypatch.context() as patch:
-            patch.setattr(uploader, "_section_bytes", with_keys)
-            manifest = await upload(broker, log)
-        assert all(each.sections[-1].kind == SectionKind.KEYS for each in manifest.entries)
-        before = await read(rig.broker("reader"))
-        assert before == facts(read_all(log, 0))
-        cleaned = (await clean(broker.make_cleaner(), manifest, settings=ONE_SEGMENT)).manifest
-        assert await read(rig.broker("later")) == last_of_each(before)
-        assert all(each.sections[-1].kind == SectionKind.LINEAGE for each in cleaned.entries)
-
-    run(scenario)
+    broker, log = rig.broker(), await open_log(SimDisk(random.Random(1)), config(segment_bytes=1024))
+    write(log, [f"k{number % 5}" for number in range(60)], "v")
+    with monkeypatch.context() as patch:
+        patch.setattr(uploader, "_section_bytes", with_keys)
+        manifest = await upload(broker, log)
+    assert all(each.sections[-1].kind == SectionKind.KEYS for each in manifest.entries)
+    before = await read(rig.broker("reader"))
+    assert before == facts(read_all(log, 0))
+    cleaned = (await clean(broker.make_cleaner(), manifest, settings=ONE_SEGMENT)).manifest
+    assert await read(rig.broker("later")) == last_of_each(before)
+    assert all(each.sections[-1].kind == SectionKind.LINEAGE for each in cleaned.entries)
 
 
 @pytest.mark.parametrize("seed", [0, 3, 12])

@@ -73,20 +73,16 @@ async def compare(broker: Broker, rig: Rig, now: Manifest, moments: Sequence[int
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-def test_cold_records_with_unset_headers_are_found_by_time(codec: Codec) -> None:
-    rig = Rig()
+@in_rig(Rig)
+async def test_cold_records_with_unset_headers_are_found_by_time(rig: Rig, *, codec: Codec) -> None:
     for at in range(NOW, NOW + 480, 30):
         write(rig, [made([ms, ms + 7, ms + 3], codec, newest=-1) for ms in range(at, at + 30, 10)])
-
-    async def scenario() -> None:
-        broker = rig.broker(fan=2)
-        now = await upload_as_before(broker, rig)
-        assert {node.max_timestamp for node in now.nodes} == {-1} and now.submanifests
-        for start in (0, 20):
-            now = await broker.manifests.change(PID, TOPIC, 1, partial(_delete_below, start))
-            await compare(rig.broker("reader", fan=2), rig, now, range(NOW - 2, NOW + 500))
-
-    rig.run(scenario)
+    broker = rig.broker(fan=2)
+    now = await upload_as_before(broker, rig)
+    assert {node.max_timestamp for node in now.nodes} == {-1} and now.submanifests
+    for start in (0, 20):
+        now = await broker.manifests.change(PID, TOPIC, 1, partial(_delete_below, start))
+        await compare(rig.broker("reader", fan=2), rig, now, range(NOW - 2, NOW + 500))
 
 
 def test_unset_cold_segments_before_and_between_others_are_found_by_time() -> None:
@@ -170,9 +166,9 @@ async def test_unset_batch_after_one_without_a_timestamp_is_found_by_time(rig: R
 
 
 @pytest.mark.parametrize("base", [-1, NOW])
-def test_segment_without_records_at_the_end_hides_no_unset_one(base: int) -> None:
+@in_rig(Rig)
+async def test_segment_without_records_at_the_end_hides_no_unset_one(rig: Rig, *, base: int) -> None:
     """Entries of cleaned segments without records have the timestamp of a record that was dropped, or none."""
-    rig = Rig()
     for at in (0, 10):
         write(rig, [made([NOW + at, NOW + at + 9], newest=-1)])
 
@@ -180,15 +176,12 @@ def test_segment_without_records_at_the_end_hides_no_unset_one(base: int) -> Non
         *before, last = current.entries
         return replace(current, nodes=(*before, replace(last, base_timestamp=base, max_timestamp=-1, record_count=0)))
 
-    async def scenario() -> None:
-        broker = rig.broker()
-        await broker.upload_all(rig.log, 1)
-        now = await broker.manifests.change(PID, TOPIC, 1, empty_last)
-        assert now.entries[-1].is_timeless
-        assert await broker.reader.find_max_timestamp(PID, now, 2, 1 << 62, TimeLookups()) == NOW + 9
-        assert await broker.reader.offset_for_timestamp(PID, NOW + 8, manifest=now) == (1, NOW + 9, 1)
-
-    rig.run(scenario)
+    broker = rig.broker()
+    await broker.upload_all(rig.log, 1)
+    now = await broker.manifests.change(PID, TOPIC, 1, empty_last)
+    assert now.entries[-1].is_timeless
+    assert await broker.reader.find_max_timestamp(PID, now, 2, 1 << 62, TimeLookups()) == NOW + 9
+    assert await broker.reader.offset_for_timestamp(PID, NOW + 8, manifest=now) == (1, NOW + 9, 1)
 
 
 @pytest.mark.parametrize("is_old", [False, True])
@@ -277,21 +270,17 @@ def test_objects_of_one_clean_begin_at_their_own_times(seed: int) -> None:
     rig.run(scenario)
 
 
-def test_lag_of_compaction_counts_from_the_upload_of_an_unset_segment() -> None:
-    rig = Rig()
+@in_rig(Rig)
+async def test_lag_of_compaction_counts_from_the_upload_of_an_unset_segment(rig: Rig) -> None:
     for number in range(4):
         write(rig, [made([NOW + number], newest=0)])
-
-    async def scenario() -> None:
-        broker = rig.broker()
-        now = await upload_as_before(broker, rig)
-        uploaded_ms = max(each.uploaded_ms for each in now.entries)
-        settings = config(cleanup_policy=("compact",), min_compaction_lag_ms=1000)
-        cleaner = broker.make_cleaner()
-        assert (await cleaner.find_cleanable(now, settings, uploaded_ms + 1000 - 1)).first_uncleanable < 4
-        assert (await cleaner.find_cleanable(now, settings, uploaded_ms + 1000)).first_uncleanable == 4
-
-    rig.run(scenario)
+    broker = rig.broker()
+    now = await upload_as_before(broker, rig)
+    uploaded_ms = max(each.uploaded_ms for each in now.entries)
+    settings = config(cleanup_policy=("compact",), min_compaction_lag_ms=1000)
+    cleaner = broker.make_cleaner()
+    assert (await cleaner.find_cleanable(now, settings, uploaded_ms + 1000 - 1)).first_uncleanable < 4
+    assert (await cleaner.find_cleanable(now, settings, uploaded_ms + 1000)).first_uncleanable == 4
 
 
 def made_with_key(key: str, ms: int, size: int = 9) -> bytearray:

@@ -154,20 +154,16 @@ NEXT_INDEX = [AbortedTxn(7, 22, 29, 23), AbortedTxn(8, 23, 39, 40)]
         "the index of another segment",
     ],
 )  # fmt: skip
-def test_index_that_lies_refuses_committed_reads_of_its_segment(index: bytes) -> None:
+@in_rig(Rig)
+async def test_index_that_lies_refuses_committed_reads_of_its_segment(rig: Rig, *, index: bytes) -> None:
     """The CRC of the section is right: whoever wrote the object is wrong."""
-    rig = Rig()
     for base in (0, 20):
         rig.log.fill(base, 2)
     rig.log.txn_indexes = {0: encode_aborted_txns(TRUE_INDEX), 20: index}
-
-    async def scenario() -> None:
-        reader, manifest = await cold(rig)
-        data, aborted = await reader.reader.read_committed(PID, manifest, 0, MIB)
-        assert data and aborted == ((7, 2), (8, 3))
-        with pytest.raises(Corrupt, match=manifest.entries[1].key):
-            await reader.reader.read_committed(PID, manifest, 20, MIB)
-        assert await reader.reader.read(PID, manifest, 20, MIB)
-        assert (await reader.reader.read_committed(PID, manifest, 10, MIB))[1] == ((8, 3),)
-
-    rig.run(scenario)
+    reader, manifest = await cold(rig)
+    data, aborted = await reader.reader.read_committed(PID, manifest, 0, MIB)
+    assert data and aborted == ((7, 2), (8, 3))
+    with pytest.raises(Corrupt, match=manifest.entries[1].key):
+        await reader.reader.read_committed(PID, manifest, 20, MIB)
+    assert await reader.reader.read(PID, manifest, 20, MIB)
+    assert (await reader.reader.read_committed(PID, manifest, 10, MIB))[1] == ((8, 3),)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.scenario import in_rig
 from tests.unit.member_view import make_view
 from tests.unit.replication.rig import DirectPeers, ReplicationRig
 from tiered.config.settings import Settings
@@ -81,159 +82,120 @@ class Way:
         self.peers = ForwardingPeers(self.rig)
         self.channel = ControllerChannel(self.view, self.role, self.peers, self.rig.clock, Random(1))
         self.view.loader.applied_slot = 0
+        self.run = self.rig.run
 
 
-def test_closed_channel_refuses_every_request() -> None:
-    way = Way(is_controller=True)
-
-    async def scenario() -> None:
-        with pytest.raises(Refused, match="does not run") as refused:
-            await way.channel.submit(REQUEST)
-        assert refused.value.code is Code.NOT_CONTROLLER and not way.role.requests
-        way.channel.open()
-        assert await way.channel.submit(REQUEST) == 1
-
-    way.rig.run(scenario)
+@in_rig(Way, is_controller=True)
+async def test_closed_channel_refuses_every_request(way: Way) -> None:
+    with pytest.raises(Refused, match="does not run") as refused:
+        await way.channel.submit(REQUEST)
+    assert refused.value.code is Code.NOT_CONTROLLER and not way.role.requests
+    way.channel.open()
+    assert await way.channel.submit(REQUEST) == 1
 
 
-def test_controller_in_this_process_decides_the_request() -> None:
-    way = Way(is_controller=True)
-
-    async def scenario() -> None:
-        way.channel.open()
-        assert await way.channel.submit(REQUEST) == 1
-        assert way.role.requests == [REQUEST] and not way.peers.addresses
-
-    way.rig.run(scenario)
+@in_rig(Way, is_controller=True)
+async def test_controller_in_this_process_decides_the_request(way: Way) -> None:
+    way.channel.open()
+    assert await way.channel.submit(REQUEST) == 1
+    assert way.role.requests == [REQUEST] and not way.peers.addresses
 
 
-def test_request_goes_to_the_controller_that_the_image_names() -> None:
-    way = Way()
-
-    async def scenario() -> None:
-        way.channel.open()
-        assert await way.channel.submit(REQUEST) is None
-        assert way.peers.addresses == ["broker-2:9092"] and not way.role.requests
-
-    way.rig.run(scenario)
+@in_rig(Way)
+async def test_request_goes_to_the_controller_that_the_image_names(way: Way) -> None:
+    way.channel.open()
+    assert await way.channel.submit(REQUEST) is None
+    assert way.peers.addresses == ["broker-2:9092"] and not way.role.requests
 
 
-def test_request_that_was_not_sent_is_sent_again_to_the_next_controller() -> None:
-    way = Way()
-
-    async def scenario() -> None:
-        way.channel.open()
-        way.peers.is_sent, way.peers.reply = False, Unavailable("connection refused")
-        submitted = asyncio.create_task(way.channel.submit(REQUEST))
-        await asyncio.sleep(1)
-        way.peers.is_sent, way.peers.reply = True, None
-        way.view.loader.image = image_with_controller(3)
-        assert await submitted is None
-        assert set(way.peers.addresses[:-1]) == {"broker-2:9092"} and way.peers.addresses[-1] == "broker-3:9092"
-
-    way.rig.run(scenario)
+@in_rig(Way)
+async def test_request_that_was_not_sent_is_sent_again_to_the_next_controller(way: Way) -> None:
+    way.channel.open()
+    way.peers.is_sent, way.peers.reply = False, Unavailable("connection refused")
+    submitted = asyncio.create_task(way.channel.submit(REQUEST))
+    await asyncio.sleep(1)
+    way.peers.is_sent, way.peers.reply = True, None
+    way.view.loader.image = image_with_controller(3)
+    assert await submitted is None
+    assert set(way.peers.addresses[:-1]) == {"broker-2:9092"} and way.peers.addresses[-1] == "broker-3:9092"
 
 
-def test_request_that_was_sent_is_not_sent_again_without_a_reply() -> None:
+@in_rig(Way)
+async def test_request_that_was_sent_is_not_sent_again_without_a_reply(way: Way) -> None:
     """The controller may have written the change before it died."""
-    way = Way()
-
-    async def scenario() -> None:
-        way.channel.open()
-        way.peers.reply = Unavailable("connection lost")
-        with pytest.raises(Refused) as refused:
-            await way.channel.submit(REQUEST)
-        assert refused.value.code is Code.REQUEST_TIMED_OUT and len(way.peers.addresses) == 1
-
-    way.rig.run(scenario)
+    way.channel.open()
+    way.peers.reply = Unavailable("connection lost")
+    with pytest.raises(Refused) as refused:
+        await way.channel.submit(REQUEST)
+    assert refused.value.code is Code.REQUEST_TIMED_OUT and len(way.peers.addresses) == 1
 
 
-def test_new_controller_ends_requests_that_the_previous_one_got() -> None:
-    way = Way()
-
-    async def scenario() -> None:
-        way.channel.open()
-        way.peers.reply = "never"
-        submitted = asyncio.create_task(way.channel.submit(REQUEST))
-        await asyncio.sleep(1)
-        way.channel.on_image()
-        await asyncio.sleep(1)
-        assert not submitted.done(), "the same controller may still reply"
-        way.view.loader.image = image_with_controller(3)
-        way.channel.on_image()
-        with pytest.raises(Refused, match="another controller took over") as refused:
-            await submitted
-        assert refused.value.code is Code.REQUEST_TIMED_OUT
-
-    way.rig.run(scenario)
-
-
-def test_request_that_may_be_repeated_is_sent_again_without_a_reply() -> None:
-    way = Way()
-
-    async def scenario() -> None:
-        way.channel.open()
-        way.peers.reply = Unavailable("connection lost")
-        submitted = asyncio.create_task(way.channel.submit_with_retry(REQUEST))
-        await asyncio.sleep(1)
-        way.peers.reply = None
+@in_rig(Way)
+async def test_new_controller_ends_requests_that_the_previous_one_got(way: Way) -> None:
+    way.channel.open()
+    way.peers.reply = "never"
+    submitted = asyncio.create_task(way.channel.submit(REQUEST))
+    await asyncio.sleep(1)
+    way.channel.on_image()
+    await asyncio.sleep(1)
+    assert not submitted.done(), "the same controller may still reply"
+    way.view.loader.image = image_with_controller(3)
+    way.channel.on_image()
+    with pytest.raises(Refused, match="another controller took over") as refused:
         await submitted
-        assert len(way.peers.addresses) > 1
-
-    way.rig.run(scenario)
+    assert refused.value.code is Code.REQUEST_TIMED_OUT
 
 
-def test_request_is_not_repeated_by_a_broker_that_ended() -> None:
+@in_rig(Way)
+async def test_request_that_may_be_repeated_is_sent_again_without_a_reply(way: Way) -> None:
+    way.channel.open()
+    way.peers.reply = Unavailable("connection lost")
+    submitted = asyncio.create_task(way.channel.submit_with_retry(REQUEST))
+    await asyncio.sleep(1)
+    way.peers.reply = None
+    await submitted
+    assert len(way.peers.addresses) > 1
+
+
+@in_rig(Way)
+async def test_request_is_not_repeated_by_a_broker_that_ended(way: Way) -> None:
     """It can apply no change any more. Once, a start repeated its request for half a minute before it gave up."""
-    way = Way()
-
-    async def scenario() -> None:
-        way.channel.open()
-        way.view.loader.applied_slot = -1
-        way.view.loader.end()
-        with pytest.raises(Refused, match="this broker stopped"):
-            await way.channel.submit_with_retry(REQUEST)
-        assert len(way.peers.addresses) == 1
-
-    way.rig.run(scenario)
+    way.channel.open()
+    way.view.loader.applied_slot = -1
+    way.view.loader.end()
+    with pytest.raises(Refused, match="this broker stopped"):
+        await way.channel.submit_with_retry(REQUEST)
+    assert len(way.peers.addresses) == 1
 
 
-def test_forwarded_requests_of_one_client_leave_room_for_others() -> None:
+@in_rig(Way)
+async def test_forwarded_requests_of_one_client_leave_room_for_others(way: Way) -> None:
     """Once, one client's changes were all requests that a broker may have under way to the controller. Heartbeats of
     the broker waited behind them, and the controller fenced it."""
-    way = Way()
-
-    async def scenario() -> None:
-        way.channel.open()
-        way.peers.replies.clear()
-        submitted = [asyncio.create_task(way.channel.submit(REQUEST, holder="User:greedy")) for _ in range(200)]
-        await asyncio.sleep(0)
-        assert len(way.peers.addresses) == FORWARDED_MAX < IN_FLIGHT_MAX, "the others wait for their turn"
-        own = asyncio.create_task(way.channel.submit(REQUEST))
-        await asyncio.sleep(0)
-        assert len(way.peers.addresses) == FORWARDED_MAX + 1, "a request of the broker itself does not wait"
-        late = asyncio.create_task(way.channel.submit(REQUEST, holder="User:late"))
-        await asyncio.sleep(0)
-        way.peers.replies.set()
-        await late
-        assert sum(each.done() for each in submitted) < 100, "it waited for few of the other client"
-        await asyncio.gather(own, *submitted)
-
-    way.rig.run(scenario)
+    way.channel.open()
+    way.peers.replies.clear()
+    submitted = [asyncio.create_task(way.channel.submit(REQUEST, holder="User:greedy")) for _ in range(200)]
+    await asyncio.sleep(0)
+    assert len(way.peers.addresses) == FORWARDED_MAX < IN_FLIGHT_MAX, "the others wait for their turn"
+    own = asyncio.create_task(way.channel.submit(REQUEST))
+    await asyncio.sleep(0)
+    assert len(way.peers.addresses) == FORWARDED_MAX + 1, "a request of the broker itself does not wait"
+    late = asyncio.create_task(way.channel.submit(REQUEST, holder="User:late"))
+    await asyncio.sleep(0)
+    way.peers.replies.set()
+    await late
+    assert sum(each.done() for each in submitted) < 100, "it waited for few of the other client"
+    await asyncio.gather(own, *submitted)
 
 
-def test_request_of_a_client_is_refused_if_its_turn_does_not_come_in_time() -> None:
-    way = Way()
-
-    async def scenario() -> None:
-        way.channel.open()
-        way.peers.replies.clear()
-        first = [asyncio.create_task(way.channel.submit(REQUEST, holder="User:greedy")) for _ in range(FORWARDED_MAX)]
-        await asyncio.sleep(0)
-        with pytest.raises(Refused, match="wait for the controller") as refused:
-            await way.channel.submit(REQUEST, 1.0, holder="User:late")
-        assert refused.value.code is Code.THROTTLING_QUOTA_EXCEEDED and len(way.peers.addresses) == FORWARDED_MAX
-        way.peers.replies.set()
-        await asyncio.gather(*first)
-
-    way.rig.run(scenario)
+@in_rig(Way)
+async def test_request_of_a_client_is_refused_if_its_turn_does_not_come_in_time(way: Way) -> None:
+    way.channel.open()
+    way.peers.replies.clear()
+    first = [asyncio.create_task(way.channel.submit(REQUEST, holder="User:greedy")) for _ in range(FORWARDED_MAX)]
+    await asyncio.sleep(0)
+    with pytest.raises(Refused, match="wait for the controller") as refused:
+        await way.channel.submit(REQUEST, 1.0, holder="User:late")
+    assert refused.value.code is Code.THROTTLING_QUOTA_EXCEEDED and len(way.peers.addresses) == FORWARDED_MAX
+    way.peers.replies.set()
+    await asyncio.gather(*first)

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from tests.scenario import in_rig
 from tests.unit.member_view import make_view
 from tests.unit.replication.rig import DirectPeers, ReplicationRig
 from tiered.config.settings import Settings
@@ -66,20 +67,17 @@ class Rig:
             self.view, None if alone else self.peers, self.rig.bucket.memory, self.rig.clock, Random(1),
             self.compared.append, lambda: "",
         )  # fmt: skip
+        self.run = self.rig.run
 
 
-def test_contact_ends_a_session_timeout_after_the_fetch_was_sent() -> None:
-    at = Rig()
-
-    async def scenario() -> None:
-        assert await at.standby.fetch_metadata(0)
-        assert at.standby.has_controller_contact and at.standby.silent_ms == 0
-        await at.rig.clock.sleep(SESSION_SECONDS - 1.5)
-        assert at.standby.has_controller_contact
-        await at.rig.clock.sleep(1)
-        assert at.standby.silent_ms == 5500 and not at.standby.has_controller_contact, "the reply took a second"
-
-    at.rig.run(scenario)
+@in_rig(Rig)
+async def test_contact_ends_a_session_timeout_after_the_fetch_was_sent(at: Rig) -> None:
+    assert await at.standby.fetch_metadata(0)
+    assert at.standby.has_controller_contact and at.standby.silent_ms == 0
+    await at.rig.clock.sleep(SESSION_SECONDS - 1.5)
+    assert at.standby.has_controller_contact
+    await at.rig.clock.sleep(1)
+    assert at.standby.silent_ms == 5500 and not at.standby.has_controller_contact, "the reply took a second"
 
 
 @pytest.mark.parametrize(
@@ -87,106 +85,76 @@ def test_contact_ends_a_session_timeout_after_the_fetch_was_sent() -> None:
     [Unavailable("no answer"), Refused(Code.NOT_CONTROLLER, "none"), MetadataFetchReply(0, 1, (), False, 0)],
     ids=["unreachable", "refused", "an older controller"],
 )
-def test_reply_of_no_or_an_older_controller_is_no_contact(reply: MetadataFetchReply | Exception) -> None:
-    at = Rig()
+@in_rig(Rig)
+async def test_reply_of_no_or_an_older_controller_is_no_contact(
+    at: Rig, *, reply: MetadataFetchReply | Exception
+) -> None:
     at.peers.reply = reply
-
-    async def scenario() -> None:
-        await at.rig.clock.sleep(SESSION_SECONDS)
-        assert not await at.standby.fetch_metadata(0)
-        assert not at.standby.has_controller_contact and at.standby.silent_ms == 7000
-
-    at.rig.run(scenario)
+    await at.rig.clock.sleep(SESSION_SECONDS)
+    assert not await at.standby.fetch_metadata(0)
+    assert not at.standby.has_controller_contact and at.standby.silent_ms == 7000
 
 
-def test_broker_that_lacks_entries_of_the_controller_has_no_contact() -> None:
-    at = Rig()
+@in_rig(Rig)
+async def test_broker_that_lacks_entries_of_the_controller_has_no_contact(at: Rig) -> None:
     at.peers.reply = MetadataFetchReply(1, 5, (), False, 0)
-
-    async def scenario() -> None:
-        assert await at.standby.fetch_metadata(0)
-        assert not at.standby.has_controller_contact, "it may be fenced by one of them"
-        at.peers.reply = MetadataFetchReply(1, at.view.image.slot + 1, (), False, 0)
-        assert await at.standby.fetch_metadata(0)
-        assert at.standby.has_controller_contact
-
-    at.rig.run(scenario)
+    assert await at.standby.fetch_metadata(0)
+    assert not at.standby.has_controller_contact, "it may be fenced by one of them"
+    at.peers.reply = MetadataFetchReply(1, at.view.image.slot + 1, (), False, 0)
+    assert await at.standby.fetch_metadata(0)
+    assert at.standby.has_controller_contact
 
 
-def test_controller_that_cannot_write_for_long_is_stalled() -> None:
-    at = Rig()
+@in_rig(Rig)
+async def test_controller_that_cannot_write_for_long_is_stalled(at: Rig) -> None:
     at.peers.reply = MetadataFetchReply(1, 1, (), False, 10 * int(SESSION_SECONDS * 1000))
-
-    async def scenario() -> None:
-        assert not await at.standby.fetch_metadata(0)
-        assert at.standby.is_store_stalled and at.standby.has_controller_contact, "it counts the fetch all the same"
-        assert at.standby.controller_view() == ControllerView(1, 2, 0)
-
-    at.rig.run(scenario)
+    assert not await at.standby.fetch_metadata(0)
+    assert at.standby.is_store_stalled and at.standby.has_controller_contact, "it counts the fetch all the same"
+    assert at.standby.controller_view() == ControllerView(1, 2, 0)
 
 
-def test_view_of_a_lost_controller_has_no_contact_time() -> None:
-    at = Rig()
+@in_rig(Rig)
+async def test_view_of_a_lost_controller_has_no_contact_time(at: Rig) -> None:
     at.peers.reply = Unavailable("no answer")
-
-    async def scenario() -> None:
-        await at.rig.clock.sleep(2)
-        assert at.standby.controller_view() == ControllerView(1, 2, 2000)
-        assert not await at.standby.on_controller_lost()
-        assert at.standby.controller_view().heard_ms_ago == NO_CONTACT
-        at.peers.reply = MetadataFetchReply(1, at.view.image.slot + 1, (), False, 0)
-        assert await at.standby.fetch_metadata(0)
-        assert at.standby.controller_view().heard_ms_ago == 0
-
-    at.rig.run(scenario)
+    await at.rig.clock.sleep(2)
+    assert at.standby.controller_view() == ControllerView(1, 2, 2000)
+    assert not await at.standby.on_controller_lost()
+    assert at.standby.controller_view().heard_ms_ago == NO_CONTACT
+    at.peers.reply = MetadataFetchReply(1, at.view.image.slot + 1, (), False, 0)
+    assert await at.standby.fetch_metadata(0)
+    assert at.standby.controller_view().heard_ms_ago == 0
 
 
 @pytest.mark.parametrize("others", ["have contact", "have none"])
-def test_broker_is_no_candidate_while_others_have_contact(others: str) -> None:
-    at = Rig()
+@in_rig(Rig)
+async def test_broker_is_no_candidate_while_others_have_contact(at: Rig, *, others: str) -> None:
     ago = 0 if others == "have contact" else int(SESSION_SECONDS * 1000) + 1
     at.peers.views["broker-3:9092"] = ControllerView(1, 2, ago)
-
-    async def scenario() -> None:
-        await at.rig.clock.sleep(SESSION_SECONDS + 1)
-        assert await at.standby.on_controller_lost() is (others == "have none")
-
-    at.rig.run(scenario)
+    await at.rig.clock.sleep(SESSION_SECONDS + 1)
+    assert await at.standby.on_controller_lost() is (others == "have none")
 
 
-def test_broker_is_a_candidate_at_once_if_the_process_is_gone() -> None:
-    at = Rig()
+@in_rig(Rig)
+async def test_broker_is_a_candidate_at_once_if_the_process_is_gone(at: Rig) -> None:
     at.peers.is_process_gone = True
     at.peers.views["broker-3:9092"] = ControllerView(1, 2, 100)
-
-    async def scenario() -> None:
-        assert await at.standby.on_controller_lost()
-        assert at.rig.clock.mono_ns() < 1_000_000_000
-
-    at.rig.run(scenario)
+    assert await at.standby.on_controller_lost()
+    assert at.rig.clock.mono_ns() < 1_000_000_000
 
 
-def test_former_controller_has_no_contact_before_it_follows_another() -> None:
-    at = Rig()
-
-    async def scenario() -> None:
-        at.standby.reset(was_followed=True)
-        assert not at.standby.has_controller_contact and at.standby.silent_ms == 0
-        assert await at.standby.fetch_metadata(0)
-        assert at.standby.has_controller_contact
-
-    at.rig.run(scenario)
+@in_rig(Rig)
+async def test_former_controller_has_no_contact_before_it_follows_another(at: Rig) -> None:
+    at.standby.reset(was_followed=True)
+    assert not at.standby.has_controller_contact and at.standby.silent_ms == 0
+    assert await at.standby.fetch_metadata(0)
+    assert at.standby.has_controller_contact
 
 
-def test_ended_attempt_counts_silence_anew_and_is_no_contact() -> None:
-    at = Rig()
-
-    async def scenario() -> None:
-        await at.rig.clock.sleep(SESSION_SECONDS + 1)
-        at.standby.on_attempt_ended()
-        assert at.standby.silent_ms == 0 and not at.standby.has_controller_contact
-
-    at.rig.run(scenario)
+@in_rig(Rig)
+async def test_ended_attempt_counts_silence_anew_and_is_no_contact(at: Rig) -> None:
+    await at.rig.clock.sleep(SESSION_SECONDS + 1)
+    at.standby.on_attempt_ended()
+    assert at.standby.silent_ms == 0 and not at.standby.has_controller_contact
 
 
 @pytest.mark.parametrize(
@@ -204,14 +172,10 @@ def test_broker_is_alone_if_no_other_is_live_or_becoming_controller(image: Image
     assert Rig(image).standby.is_alone() is is_alone
 
 
-def test_clock_is_compared_with_each_controller_that_sends_its_own() -> None:
-    at = Rig()
+@in_rig(Rig)
+async def test_clock_is_compared_with_each_controller_that_sends_its_own(at: Rig) -> None:
     at.peers.reply = MetadataFetchReply(1, 1, (), False, 0, at.rig.clock.wall_ms() + 500, 0)
-
-    async def scenario() -> None:
-        assert await at.standby.fetch_metadata(0) and await at.standby.fetch_metadata(0)
-        assert at.peers.fetches[0].clock is None and at.peers.fetches[1].clock is not None
-        [first, second] = at.compared
-        assert abs(first.ahead_ms) <= first.error_ms + 500 and second.error_ms >= 500, "a round trip of a second"
-
-    at.rig.run(scenario)
+    assert await at.standby.fetch_metadata(0) and await at.standby.fetch_metadata(0)
+    assert at.peers.fetches[0].clock is None and at.peers.fetches[1].clock is not None
+    [first, second] = at.compared
+    assert abs(first.ahead_ms) <= first.error_ms + 500 and second.error_ms >= 500, "a round trip of a second"

@@ -645,22 +645,19 @@ async def test_request_larger_than_a_segment_gets_a_segment_of_its_own(on: SimDi
 
 
 @pytest.mark.parametrize("turns", [1, 2])
-def test_flush_of_a_closed_log_writes_nothing_into_a_new_log_of_its_name(turns: int) -> None:
+@run_by(run_scenario)
+async def test_flush_of_a_closed_log_writes_nothing_into_a_new_log_of_its_name(on: SimDisk, *, turns: int) -> None:
     """A deleted topic that is made again has a log of the same name, while the fsync of the old one still runs."""
-
-    async def scenario(on: SimDisk) -> None:
-        old = await fill_log(on, 9, segment_bytes=1 << 20)
-        on.sync_seconds = lambda: 0.01
-        flushing = asyncio.ensure_future(old.flush())
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        old.close()
-        on.rename(DIRECTORY, f"{DIRECTORY}-delete")
-        new = await open_log(on, config(segment_bytes=1 << 20))
-        append(new, batch(0))
-        before = {name: on.open(f"{DIRECTORY}/{name}").map().tobytes() for name in on.list(DIRECTORY)}
-        (outcome,) = await asyncio.gather(flushing, return_exceptions=True)
-        assert {name: on.open(f"{DIRECTORY}/{name}").map().tobytes() for name in on.list(DIRECTORY)} == before
-        assert isinstance(outcome, Unavailable)
-
-    run_scenario(scenario)
+    old = await fill_log(on, 9, segment_bytes=1 << 20)
+    on.sync_seconds = lambda: 0.01
+    flushing = asyncio.ensure_future(old.flush())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    old.close()
+    on.rename(DIRECTORY, f"{DIRECTORY}-delete")
+    new = await open_log(on, config(segment_bytes=1 << 20))
+    append(new, batch(0))
+    before = {name: on.open(f"{DIRECTORY}/{name}").map().tobytes() for name in on.list(DIRECTORY)}
+    (outcome,) = await asyncio.gather(flushing, return_exceptions=True)
+    assert {name: on.open(f"{DIRECTORY}/{name}").map().tobytes() for name in on.list(DIRECTORY)} == before
+    assert isinstance(outcome, Unavailable)

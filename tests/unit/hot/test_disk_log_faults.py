@@ -145,51 +145,45 @@ async def write_one_producer(on: SimDisk) -> DiskLog:
 
 
 @pytest.mark.parametrize("damage", ["gone", "short", "zeros"])
-def test_damaged_producer_snapshot_is_rebuilt_before_upload(damage: str) -> None:
+@run_by(run_alone)
+async def test_damaged_producer_snapshot_is_rebuilt_before_upload(*, damage: str) -> None:
     """The next leader may have no other producer state than the uploaded snapshot. A damaged snapshot is therefore
     built again from the log."""
-
-    async def scenario() -> None:
-        on = disk()
-        log = await write_one_producer(on)
-        view = log.segments.closed()[-1]
-        whole = log.segments.data(view.base_offset).producer_snapshot
-        assert len(ProducerStates.from_snapshot(whole, view.next_offset)) == 1
-        path = f"{DIRECTORY}/{view.next_offset:020d}.snapshot"
-        held = on.open_files
-        if damage == "gone":
-            on.remove(path)
+    on = disk()
+    log = await write_one_producer(on)
+    view = log.segments.closed()[-1]
+    whole = log.segments.data(view.base_offset).producer_snapshot
+    assert len(ProducerStates.from_snapshot(whole, view.next_offset)) == 1
+    path = f"{DIRECTORY}/{view.next_offset:020d}.snapshot"
+    held = on.open_files
+    if damage == "gone":
+        on.remove(path)
+    else:
+        file = on.open(path)
+        size, held = file.size(), on.open_files - 1
+        if damage == "short":
+            file.truncate(size - 5)
         else:
-            file = on.open(path)
-            size, held = file.size(), on.open_files - 1
-            if damage == "short":
-                file.truncate(size - 5)
-            else:
-                file.pwrite(0, bytes(size))
-        made = log.segments.data(view.base_offset).producer_snapshot
-        assert ProducerStates.from_snapshot(made, view.next_offset).encode_snapshot() == whole
-        if damage != "gone":
-            file.close()
-            assert not on.exists(path) and on.open_files == held - 1, "nobody keeps open what is gone"
-
-    asyncio.run(scenario())
+            file.pwrite(0, bytes(size))
+    made = log.segments.data(view.base_offset).producer_snapshot
+    assert ProducerStates.from_snapshot(made, view.next_offset).encode_snapshot() == whole
+    if damage != "gone":
+        file.close()
+        assert not on.exists(path) and on.open_files == held - 1, "nobody keeps open what is gone"
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_producers_of_deleted_segments_survive_a_power_cut(seed: int) -> None:
+@run_by(run_alone)
+async def test_producers_of_deleted_segments_survive_a_power_cut(*, seed: int) -> None:
     """The records are in the bucket. If a producer sends the last of them again, the log must not write it twice."""
-
-    async def scenario() -> None:
-        on = disk()
-        log = await write_one_producer(on)
-        log.roll()
-        await log.drop_local_below(30)
-        await on.sync_dir(DIRECTORY)  # as some later flush does
-        again = await open_log(on.crash_image(random.Random(seed)), same_boot=False)
-        assert again.local_start_offset == again.end_offset == 30
-        assert append(again, batch(29, producer=7, sequence=29)).is_duplicate
-
-    asyncio.run(scenario())
+    on = disk()
+    log = await write_one_producer(on)
+    log.roll()
+    await log.drop_local_below(30)
+    await on.sync_dir(DIRECTORY)  # as some later flush does
+    again = await open_log(on.crash_image(random.Random(seed)), same_boot=False)
+    assert again.local_start_offset == again.end_offset == 30
+    assert append(again, batch(29, producer=7, sequence=29)).is_duplicate
 
 
 def test_appends_refused_by_a_full_disk_are_logged_every_ten_seconds(

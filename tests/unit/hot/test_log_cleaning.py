@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import random
 from dataclasses import replace
@@ -508,29 +507,28 @@ async def test_corrupt_batch_stops_the_clean_and_drops_nothing() -> None:
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])
-def test_large_batch_is_cleaned_after_a_check_in_pieces(is_damaged: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@run_by(run_alone)
+async def test_large_batch_is_cleaned_after_a_check_in_pieces(
+    *, is_damaged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(log_cleaning, "LARGE_BYTES", 300)
-
-    async def scenario() -> None:
-        on = disk()
-        log = await open_log(on, compacted(max_message_bytes=1 << 20))
-        put(log, "a", "1")
-        start = len(read_all(log))
-        put(log, "b", "large" * 100)
-        put(log, "a", "2")
-        log.roll()
-        await log.flush()
-        before = read_all(log)
-        if is_damaged:
-            on.flip_bit(f"{DIRECTORY}/{0:020d}.log", 8 * (start + 400))
-            with pytest.raises(Corrupt, match=r"batch of [0-9]+ bytes"):
-                await clean(log)
-            assert len(read_all(log)) == len(before)
-        else:
+    on = disk()
+    log = await open_log(on, compacted(max_message_bytes=1 << 20))
+    put(log, "a", "1")
+    start = len(read_all(log))
+    put(log, "b", "large" * 100)
+    put(log, "a", "2")
+    log.roll()
+    await log.flush()
+    before = read_all(log)
+    if is_damaged:
+        on.flip_bit(f"{DIRECTORY}/{0:020d}.log", 8 * (start + 400))
+        with pytest.raises(Corrupt, match=r"batch of [0-9]+ bytes"):
             await clean(log)
-            assert served(log) == [(1, "b", "large" * 100), (2, "a", "2")]
-
-    asyncio.run(scenario())
+        assert len(read_all(log)) == len(before)
+    else:
+        await clean(log)
+        assert served(log) == [(1, "b", "large" * 100), (2, "a", "2")]
 
 
 @pytest.mark.parametrize(("bit", "is_clean"), [(0, False), (5, False), (30, False), (62, False), (5, True), (62, True)])

@@ -3,8 +3,6 @@ its first try."""
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from tests.refusal import refuses
@@ -133,28 +131,25 @@ async def test_retries_are_found_after_segments_below_a_torn_snapshot_went() -> 
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_producers_from_before_the_log_start_survive_stop_and_power_cut(seed: int) -> None:
+@run_by(run_alone)
+async def test_producers_from_before_the_log_start_survive_stop_and_power_cut(*, seed: int) -> None:
     """The log begins at the cold end. Only its snapshot knows the producers of the records below. A clean stop keeps
     that snapshot."""
-
-    async def scenario() -> None:
-        before = await write_batches(disk())
-        on = disk(seed)
-        log = await open_log(on)
-        log.truncate_fully_and_start_at(
-            before.end_offset, before.epochs.lineage, before._writer.producers.encode_snapshot()
-        )
-        await log.flush()
-        await log.close_clean()
-        on = on.after_kill()
-        log = await open_log(on, clean=True)
-        append(log, batch(BATCHES, producer=9, sequence=0))
-        log = await open_log(on.after_power_cut(), same_boot=False, recovery_point=before.end_offset)
-        for place, producer in enumerate((7, 8)):
-            info = append(log, batch(BATCHES - 1, producer=producer, sequence=BATCHES - 1))
-            assert (info.base_offset, info.is_duplicate) == (2 * (BATCHES - 1) + place, True)
-
-    asyncio.run(scenario())
+    before = await write_batches(disk())
+    on = disk(seed)
+    log = await open_log(on)
+    log.truncate_fully_and_start_at(
+        before.end_offset, before.epochs.lineage, before._writer.producers.encode_snapshot()
+    )
+    await log.flush()
+    await log.close_clean()
+    on = on.after_kill()
+    log = await open_log(on, clean=True)
+    append(log, batch(BATCHES, producer=9, sequence=0))
+    log = await open_log(on.after_power_cut(), same_boot=False, recovery_point=before.end_offset)
+    for place, producer in enumerate((7, 8)):
+        info = append(log, batch(BATCHES - 1, producer=producer, sequence=BATCHES - 1))
+        assert (info.base_offset, info.is_duplicate) == (2 * (BATCHES - 1) + place, True)
 
 
 def test_flush_makes_the_snapshot_that_replaced_a_torn_one_durable() -> None:

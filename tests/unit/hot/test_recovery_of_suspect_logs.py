@@ -149,19 +149,16 @@ async def test_log_stays_suspect_until_cleared_however_its_process_ends(on: SimD
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_corruption_that_returns_after_a_power_cut_is_truncated_again(seed: int) -> None:
+@run_by(run_scenario)
+async def test_corruption_that_returns_after_a_power_cut_is_truncated_again(on: SimDisk, *, seed: int) -> None:
     """The corruption is durable, and lies below the offset from which a start checks."""
-
-    async def scenario(on: SimDisk) -> None:
-        await fill_log(on, flush=True)
-        on.flip_bit(LOG, 8 * (4 * SIZE + 40))
-        first = await open_log(on)
-        assert (first.end_offset, first.suspect) == (4, True)
-        after = on.crash_image(random.Random(seed))
-        again = await open_log(after, same_boot=False, recovery_point=10)
-        assert (again.end_offset, again.suspect) == (4, True)
-
-    run_scenario(scenario)
+    await fill_log(on, flush=True)
+    on.flip_bit(LOG, 8 * (4 * SIZE + 40))
+    first = await open_log(on)
+    assert (first.end_offset, first.suspect) == (4, True)
+    after = on.crash_image(random.Random(seed))
+    again = await open_log(after, same_boot=False, recovery_point=10)
+    assert (again.end_offset, again.suspect) == (4, True)
 
 
 @run_by(run_scenario)

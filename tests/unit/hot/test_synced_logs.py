@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.scenario import run_by
+from tests.scenario import GIVEN, run_by
 from tests.sim.harness.disk import DiskFault, Op, SimDisk
 from tests.unit.hot.fixtures import DIRECTORY, TOPIC_ID, FixedClock, append, batch, config, disk, open_log
 from tiered.config.settings import TopicConfig
@@ -227,16 +227,15 @@ class RandomLogRun:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_power_cut_takes_no_counted_record_of_a_log_with_a_row(seed: int) -> None:
+@run_by(run_scenario, seed=GIVEN)
+async def test_power_cut_takes_no_counted_record_of_a_log_with_a_row(
+    disk: SimDisk, logs: SyncedLogs, *, seed: int
+) -> None:
     log_run = RandomLogRun(seed)
-
-    async def scenario(disk: SimDisk, logs: SyncedLogs) -> None:
-        await log_run.run(disk, logs)
-        proved = 0
-        for image, counted in log_run.images:
-            if ROW in read_rows(image)[1]:
-                proved += 1
-                assert (await open_log(image, same_boot=False)).end_offset >= counted
-        assert proved > 10 and len(log_run.images) - proved > 10
-
-    run_scenario(scenario, seed)
+    await log_run.run(disk, logs)
+    proved = 0
+    for image, counted in log_run.images:
+        if ROW in read_rows(image)[1]:
+            proved += 1
+            assert (await open_log(image, same_boot=False)).end_offset >= counted
+    assert proved > 10 and len(log_run.images) - proved > 10

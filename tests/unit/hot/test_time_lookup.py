@@ -125,26 +125,25 @@ async def test_records_of_a_batch_below_the_log_start_are_not_found(log: DiskLog
     assert await count_opened(log, NOW + 2, TimeLookups()) == ((4, NOW + 4, 0), 1)
 
 
-def test_large_batch_is_opened_in_a_thread() -> None:
+@run_by(run_scenario)
+async def test_large_batch_is_opened_in_a_thread(log: DiskLog) -> None:
     seen: list[str] = []
 
     def note(data: bytes, *args: int, **limits: int) -> tuple[int, int] | None:
         seen.append(threading.current_thread().name)
         return None
 
-    async def scenario(log: DiskLog) -> None:
-        append(log, bytearray(compressed_batch(0, size=3_000)))
-        noise = bytes(n * n * n % 251 for n in range(60_000))
-        append(log, bytearray(encode_batch([(NOW + 1, None, noise, ())], base_offset=1, codec=Codec.SNAPPY)))
-        with patch.object(time_lookup, "first_at_or_after", note):
-            await offset_for_timestamp(log, NOW, TimeLookups())
-        assert seen == ["MainThread", "tiered-time-lookup"]
-
-    run_scenario(scenario)
+    append(log, bytearray(compressed_batch(0, size=3_000)))
+    noise = bytes(n * n * n % 251 for n in range(60_000))
+    append(log, bytearray(encode_batch([(NOW + 1, None, noise, ())], base_offset=1, codec=Codec.SNAPPY)))
+    with patch.object(time_lookup, "first_at_or_after", note):
+        await offset_for_timestamp(log, NOW, TimeLookups())
+    assert seen == ["MainThread", "tiered-time-lookup"]
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
-def test_small_batch_that_becomes_large_is_opened_in_a_thread(codec: Codec) -> None:
+@run_by(run_scenario)
+async def test_small_batch_that_becomes_large_is_opened_in_a_thread(log: DiskLog, *, codec: Codec) -> None:
     """A kilobyte of zstd may become tens of megabytes, and would stop the event loop for as long as that takes."""
     seen: list[str] = []
 
@@ -152,18 +151,16 @@ def test_small_batch_that_becomes_large_is_opened_in_a_thread(codec: Codec) -> N
         seen.append(threading.current_thread().name)
         return first_at_or_after(data, *args, **limits)
 
-    async def scenario(log: DiskLog) -> None:
-        line = bytes(15_000)
-        append(log, bytearray(encode_batch([(NOW + number, None, line, ()) for number in range(100)], codec=codec)))
-        with patch.object(time_lookup, "first_at_or_after", note):
-            assert await offset_for_timestamp(log, NOW + 99, TimeLookups()) == (99, NOW + 99, 0)
-        assert seen[-1] == "tiered-time-lookup"
-
-    run_scenario(scenario)
+    line = bytes(15_000)
+    append(log, bytearray(encode_batch([(NOW + number, None, line, ()) for number in range(100)], codec=codec)))
+    with patch.object(time_lookup, "first_at_or_after", note):
+        assert await offset_for_timestamp(log, NOW + 99, TimeLookups()) == (99, NOW + 99, 0)
+    assert seen[-1] == "tiered-time-lookup"
 
 
 @pytest.mark.parametrize("append_time", [False, True])
-def test_newest_record_of_a_large_batch_takes_one_opening(append_time: bool) -> None:
+@run_by(run_scenario)
+async def test_newest_record_of_a_large_batch_takes_one_opening(log: DiskLog, *, append_time: bool) -> None:
     """It takes one, however many timestamps are tried."""
     opened: list[int] = []
 
@@ -171,27 +168,25 @@ def test_newest_record_of_a_large_batch_takes_one_opening(append_time: bool) -> 
         opened.append(max_bytes)
         return open_pieces(data, at, head, max_bytes=max_bytes)
 
-    async def scenario(log: DiskLog) -> None:
-        records = [(NOW + number, None, bytes(15_000), ()) for number in range(100)]
-        data = bytearray(encode_batch(records, codec=Codec.LZ4, log_append_time=append_time))
-        log.append_as_follower(data, now_ms=NOW)
-        candidate = log.segments.find_batch_by_time(NOW, 0, TimeLookups().headers)
-        assert candidate is not None
-        with patch.object(time_lookup, "open_pieces", note):
-            found = [
-                await TimeLookups().find_newest_in_batch(candidate, before, start)
-                for before, start in ((NOW + 50, 0), (NOW + 200, 0), (NOW, 0), (NOW + 50, 50), (NOW + 50, 49))
-            ]
-        if append_time:
-            assert (found, opened) == ([-1, NOW + 99, -1, -1, -1], [])
-        else:
-            assert found == [NOW + 49, NOW + 99, -1, -1, NOW + 49]
-            assert len(opened) == len(found)
-
-    run_scenario(scenario)
+    records = [(NOW + number, None, bytes(15_000), ()) for number in range(100)]
+    data = bytearray(encode_batch(records, codec=Codec.LZ4, log_append_time=append_time))
+    log.append_as_follower(data, now_ms=NOW)
+    candidate = log.segments.find_batch_by_time(NOW, 0, TimeLookups().headers)
+    assert candidate is not None
+    with patch.object(time_lookup, "open_pieces", note):
+        found = [
+            await TimeLookups().find_newest_in_batch(candidate, before, start)
+            for before, start in ((NOW + 50, 0), (NOW + 200, 0), (NOW, 0), (NOW + 50, 50), (NOW + 50, 49))
+        ]
+    if append_time:
+        assert (found, opened) == ([-1, NOW + 99, -1, -1, -1], [])
+    else:
+        assert found == [NOW + 49, NOW + 99, -1, -1, NOW + 49]
+        assert len(opened) == len(found)
 
 
-def test_waiting_lookup_keeps_no_batch_in_memory_and_addresses_take_turns() -> None:
+@run_by(run_scenario)
+async def test_waiting_lookup_keeps_no_batch_in_memory_and_addresses_take_turns(log: DiskLog) -> None:
     noise = random.Random(1).randbytes(3_000)
     went_on, served = threading.Event(), []
     reads: list[int] = []
@@ -208,20 +203,17 @@ def test_waiting_lookup_keeps_no_batch_in_memory_and_addresses_take_turns() -> N
             reads.append(length)
         return pread(file, offset, length)
 
-    async def scenario(log: DiskLog) -> None:
-        for offset in range(2):
-            append(log, bytearray(encode_batch([(NOW + offset, None, noise, ())], codec=Codec.ZSTD)))
-        with patch.object(time_lookup, "first_at_or_after", note), patch.object(SimFile, "pread", count):
-            crowd = [asyncio.create_task(offset_for_timestamp(log, NOW, TimeLookups("a"))) for _ in range(20)]
-            await asyncio.sleep(0)
-            honest = asyncio.create_task(offset_for_timestamp(log, NOW + 1, TimeLookups("b")))
-            await asyncio.sleep(0)
-            assert len(reads) <= 1, "one batch at a time is in memory"
-            went_on.set()
-            await asyncio.gather(honest, *crowd)
-        assert len(reads) == 21 and served.index(1) <= 2
-
-    run_scenario(scenario)
+    for offset in range(2):
+        append(log, bytearray(encode_batch([(NOW + offset, None, noise, ())], codec=Codec.ZSTD)))
+    with patch.object(time_lookup, "first_at_or_after", note), patch.object(SimFile, "pread", count):
+        crowd = [asyncio.create_task(offset_for_timestamp(log, NOW, TimeLookups("a"))) for _ in range(20)]
+        await asyncio.sleep(0)
+        honest = asyncio.create_task(offset_for_timestamp(log, NOW + 1, TimeLookups("b")))
+        await asyncio.sleep(0)
+        assert len(reads) <= 1, "one batch at a time is in memory"
+        went_on.set()
+        await asyncio.gather(honest, *crowd)
+    assert len(reads) == 21 and served.index(1) <= 2
 
 
 def test_excess_lookup_is_refused_with_a_code_that_clients_retry(monkeypatch: pytest.MonkeyPatch) -> None:

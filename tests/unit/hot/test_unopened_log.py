@@ -32,19 +32,17 @@ async def test_whole_log_is_proved_to_its_end_from_any_recovery_point(on: SimDis
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_proved_end_after_a_power_cut_equals_the_end_of_the_opened_log(seed: int) -> None:
-    async def scenario(on: SimDisk) -> None:
-        await fill_log(on, 20)
-        after = on.crash_image(random.Random(seed))
-        writes: list[str] = []
-        after.on_op = lambda op: writes.append(op.verb)
-        found = find_proved_end(after, DIRECTORY, 10)
-        assert not [verb for verb in writes if verb not in ("pread", "list", "exists", "open")]
-        after.on_op = None
-        log = await open_log(after, config(segment_bytes=600), same_boot=False, recovery_point=10)
-        assert found[:2] == (log.epochs.latest, log.end_offset)
-
-    run_scenario(scenario)
+@run_by(run_scenario)
+async def test_proved_end_after_a_power_cut_equals_the_end_of_the_opened_log(on: SimDisk, *, seed: int) -> None:
+    await fill_log(on, 20)
+    after = on.crash_image(random.Random(seed))
+    writes: list[str] = []
+    after.on_op = lambda op: writes.append(op.verb)
+    found = find_proved_end(after, DIRECTORY, 10)
+    assert not [verb for verb in writes if verb not in ("pread", "list", "exists", "open")]
+    after.on_op = None
+    log = await open_log(after, config(segment_bytes=600), same_boot=False, recovery_point=10)
+    assert found[:2] == (log.epochs.latest, log.end_offset)
 
 
 @pytest.mark.parametrize("torn", [False, True])

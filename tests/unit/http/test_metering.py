@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+from tests.scenario import run_alone, run_by
 from tiered.access.client_quotas import ClientQuotas
 from tiered.config.settings import Settings
 from tiered.metadata.image import Image
@@ -27,24 +28,21 @@ def burn() -> None:
         pass
 
 
-def test_thread_of_a_task_that_outlives_its_request_counts_for_the_client() -> None:
+@run_by(run_alone)
+async def test_thread_of_a_task_that_outlives_its_request_counts_for_the_client() -> None:
     quotas = ClientQuotas(Settings(), SystemClock(), Metrics())
     quotas.apply_image(Image(quotas_image=ClientQuotasImage({(("user", "alice"),): {"request_percentage": BOUND}})))
+    pool, begin = ThreadPool("test", 1), asyncio.Event()
 
-    async def scenario() -> None:
-        pool, begin = ThreadPool("test", 1), asyncio.Event()
+    async def work() -> None:
+        await begin.wait()
+        await pool.run(burn)
 
-        async def work() -> None:
-            await begin.wait()
-            await pool.run(burn)
-
-        with spent_by(BackgroundMeter(quotas, "alice", "app")):
-            task = asyncio.create_task(work())
-        assert quotas.find_pause(ALICE) == 0
-        begin.set()
-        await task
-        assert quotas.find_pause(ALICE) > 0
-        assert quotas.find_pause(ALICE._replace(user="bob")) == 0
-        pool.close()
-
-    asyncio.run(scenario())
+    with spent_by(BackgroundMeter(quotas, "alice", "app")):
+        task = asyncio.create_task(work())
+    assert quotas.find_pause(ALICE) == 0
+    begin.set()
+    await task
+    assert quotas.find_pause(ALICE) > 0
+    assert quotas.find_pause(ALICE._replace(user="bob")) == 0
+    pool.close()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.scenario import run_alone, run_by
 from tiered.access.audit_log import AuditLog
 from tiered.access.authorization import Authorization
 from tiered.config.settings import STANDARD_AUTHORIZER, Settings
@@ -380,23 +381,20 @@ def test_check_of_many_topics_looks_at_each_name_a_few_times() -> None:
         assert 0 < CountedName.looks <= 200 * 10, api
 
 
-def test_check_of_many_topics_leaves_turns_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+@run_by(run_alone)
+async def test_check_of_many_topics_leaves_turns_to_others(*, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tiered.system.turns.PIECE_SECONDS", 0.0)
+    for api, request, version in name_topics([f"t{number}" for number in range(100)]):
+        turns, others = Turns(SystemClock()), [0]
+        rights = make_rights(Need(Operation.DESCRIBE, ResourceType.GROUP), turns=turns)
 
-    async def scenario() -> None:
-        for api, request, version in name_topics([f"t{number}" for number in range(100)]):
-            turns, others = Turns(SystemClock()), [0]
-            rights = make_rights(Need(Operation.DESCRIBE, ResourceType.GROUP), turns=turns)
+        async def take_turns(turns: Turns = turns, others: list[int] = others) -> None:
+            while True:
+                await turns.wait_next_turn()
+                others[0] += 1
 
-            async def take_turns(turns: Turns = turns, others: list[int] = others) -> None:
-                while True:
-                    await turns.wait_next_turn()
-                    others[0] += 1
-
-            other = asyncio.create_task(take_turns())
-            await asyncio.sleep(0)
-            await API_RULES[api].guard(rights, request, version)
-            other.cancel()
-            assert others[0] >= 4, api
-
-    asyncio.run(scenario())
+        other = asyncio.create_task(take_turns())
+        await asyncio.sleep(0)
+        await API_RULES[api].guard(rights, request, version)
+        other.cancel()
+        assert others[0] >= 4, api

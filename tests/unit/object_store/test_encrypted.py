@@ -83,7 +83,8 @@ async def test_range_costs_one_request_once_the_header_is_known(rig: Rig) -> Non
     assert rig.wire.calls["get"] - before == 2
 
 
-def test_range_asks_for_whole_chunks_and_no_more(tmp_path: Path) -> None:
+@run_by(run, "tmp_path")
+async def test_range_asks_for_whole_chunks_and_no_more(rig: Rig) -> None:
     ranges: list[tuple[int, int | None]] = []
 
     class Watched(MemoryStore):
@@ -91,18 +92,15 @@ def test_range_asks_for_whole_chunks_and_no_more(tmp_path: Path) -> None:
             ranges.append((start, length))
             return await super().get(key, start, length)
 
-    async def scenario(rig: Rig) -> None:
-        store = EncryptedStore(Watched(rig.clock), KeyFile(str(rig.path), rig.clock))
-        await store.put("k", CONTENT)
-        await store.get("k", CHUNK_BYTES, 2 * CHUNK_BYTES)
-        await store.get("k", SIZE - 10)
-        assert ranges == [
-            (0, HEADER_BYTES),
-            (HEADER_BYTES + SEALED_BYTES, 2 * SEALED_BYTES),
-            (HEADER_BYTES + 5 * SEALED_BYTES, 100 + 16),
-        ]
-
-    run(tmp_path, scenario)
+    store = EncryptedStore(Watched(rig.clock), KeyFile(str(rig.path), rig.clock))
+    await store.put("k", CONTENT)
+    await store.get("k", CHUNK_BYTES, 2 * CHUNK_BYTES)
+    await store.get("k", SIZE - 10)
+    assert ranges == [
+        (0, HEADER_BYTES),
+        (HEADER_BYTES + SEALED_BYTES, 2 * SEALED_BYTES),
+        (HEADER_BYTES + 5 * SEALED_BYTES, 100 + 16),
+    ]
 
 
 @run_by(run, "tmp_path")

@@ -94,21 +94,17 @@ async def test_without_its_sub_manifest_a_producer_is_known_by_its_last_batch(
 
 
 @pytest.mark.parametrize("rotten", [False, True], ids=["on their way", "in the bucket"])
-def test_damaged_batches_of_a_producer_are_read_again(rotten: bool) -> None:
+@in_rig(ReplicationRig, config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
+async def test_damaged_batches_of_a_producer_are_read_again(rig: ReplicationRig, *, rotten: bool) -> None:
     """Each attempt reads a damaged segment twice."""
-    rig = ReplicationRig(config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
-
-    async def scenario() -> None:
-        await upload_batches(await rig.brokers[1].lead(0, [1]), 2)
-        rig.brokers[2].faults.rules.append(
-            FaultRule(FaultKind.TRUNCATED, ("get",), "00000000000000000006-", times=-1 if rotten else 2)
-        )
-        new_leader = await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
-        known = new_leader.log.producers.get(7)
-        assert known is not None
-        assert ([each.base_offset for each in known.batches] == [7, 8, 9, 10, 11]) is not rotten
-
-    rig.run(scenario)
+    await upload_batches(await rig.brokers[1].lead(0, [1]), 2)
+    rig.brokers[2].faults.rules.append(
+        FaultRule(FaultKind.TRUNCATED, ("get",), "00000000000000000006-", times=-1 if rotten else 2)
+    )
+    new_leader = await rig.brokers[2].lead(1, [2], previous_leader=PreviousLeader.MAY_STILL_WRITE)
+    known = new_leader.log.producers.get(7)
+    assert known is not None
+    assert ([each.base_offset for each in known.batches] == [7, 8, 9, 10, 11]) is not rotten
 
 
 @in_rig(ReplicationRig, config=TopicConfig(segment_bytes=1 << 20, index_interval_bytes=200))
@@ -228,20 +224,18 @@ def check_rounds(leader: LeaderReplica, producers: tuple[int, ...] = PRODUCERS) 
 
 @pytest.mark.parametrize("cold_segments", [1, 2, 3])
 @pytest.mark.parametrize("past", [PreviousLeader.MAY_STILL_WRITE, PreviousLeader.WAS_IN_SYNC_WITH])
-def test_leader_restores_producers_that_a_power_cut_took(cold_segments: int, past: PreviousLeader) -> None:
-    rig = ReplicationRig()
-
-    async def scenario() -> None:
-        broker = rig.brokers[1]
-        await lose_begin(broker, cold_segments)
-        leader = await broker.lead(1, [1], previous_leader=past)
-        assert leader.log.local_start_offset == ROUND and not leader.restarted_at_cold_end
-        check_rounds(leader)
-        restart(broker)
-        known = (await broker.open_log()).producers  # from the disk alone
-        assert [each.producer_id for each in known.list_producers()] == list(PRODUCERS) and not known.is_incomplete
-
-    rig.run(scenario)
+@in_rig(ReplicationRig)
+async def test_leader_restores_producers_that_a_power_cut_took(
+    rig: ReplicationRig, *, cold_segments: int, past: PreviousLeader
+) -> None:
+    broker = rig.brokers[1]
+    await lose_begin(broker, cold_segments)
+    leader = await broker.lead(1, [1], previous_leader=past)
+    assert leader.log.local_start_offset == ROUND and not leader.restarted_at_cold_end
+    check_rounds(leader)
+    restart(broker)
+    known = (await broker.open_log()).producers  # from the disk alone
+    assert [each.producer_id for each in known.list_producers()] == list(PRODUCERS) and not known.is_incomplete
 
 
 @pytest.mark.parametrize("is_clean", [True, False])

@@ -274,25 +274,23 @@ async def test_nothing_is_copied_below_the_log_start(rig: ReplicationRig) -> Non
 
 
 @pytest.mark.parametrize("dropped", [False, True], ids=["its records part", "it holds nothing"])
-def test_log_start_above_the_leaders_end_moves_to_the_copied_records(dropped: bool) -> None:
+@in_rig(ReplicationRig)
+async def test_log_start_above_the_leaders_end_moves_to_the_copied_records(
+    rig: ReplicationRig, *, dropped: bool
+) -> None:
     """An unclean election chose this leader. It never had the records that the follower deleted."""
-    rig = ReplicationRig()
-
-    async def scenario() -> None:
-        old = await rig.brokers[2].lead(0, [2])
-        await fill(old, 30)
-        if dropped:
-            old.log.truncate_fully_and_start_at(30, (), None)
-        old.log.advance_start(30)
-        replica = await rig.brokers[1].lead(1, [1, 2])
-        await fill(replica, 10)
-        _, copy = await follow_leader(rig, replica)
-        await wait_until(lambda: is_equal(copy, replica) and copy.high_watermark == 10)
-        assert copy.log.start_offset == copy.log.checkpointed_start_offset == 0
-        begun = await rig.brokers[2].lead(2, [2])
-        assert append_batch(begun, 10) == 11 and begun.log_start_offset == 0
-
-    rig.run(scenario)
+    old = await rig.brokers[2].lead(0, [2])
+    await fill(old, 30)
+    if dropped:
+        old.log.truncate_fully_and_start_at(30, (), None)
+    old.log.advance_start(30)
+    replica = await rig.brokers[1].lead(1, [1, 2])
+    await fill(replica, 10)
+    _, copy = await follow_leader(rig, replica)
+    await wait_until(lambda: is_equal(copy, replica) and copy.high_watermark == 10)
+    assert copy.log.start_offset == copy.log.checkpointed_start_offset == 0
+    begun = await rig.brokers[2].lead(2, [2])
+    assert append_batch(begun, 10) == 11 and begun.log_start_offset == 0
 
 
 @in_rig(ReplicationRig)

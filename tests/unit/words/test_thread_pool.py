@@ -42,53 +42,47 @@ def test_concurrent_calls_are_bounded_by_the_threads() -> None:
     assert most == 3
 
 
-def test_threads_of_a_nice_pool_yield_their_core() -> None:
+@run_by(run_alone)
+async def test_threads_of_a_nice_pool_yield_their_core() -> None:
     def niceness() -> int:
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
-    async def main() -> None:
-        nice, usual = ThreadPool("nice", 1, niceness=7), ThreadPool("usual", 1)
-        before = niceness()
-        assert await nice.run(niceness, 10) == 7
-        assert await usual.run(niceness, 10) == niceness() == before
-        nice.close()
-        usual.close()
-
-    asyncio.run(main())
+    nice, usual = ThreadPool("nice", 1, niceness=7), ThreadPool("usual", 1)
+    before = niceness()
+    assert await nice.run(niceness, 10) == 7
+    assert await usual.run(niceness, 10) == niceness() == before
+    nice.close()
+    usual.close()
 
 
-def test_caller_gets_result_or_error() -> None:
+@run_by(run_alone)
+async def test_caller_gets_result_or_error() -> None:
     def fails() -> None:
         raise KeyError("inside")
 
-    async def main() -> None:
-        workers = ThreadPool("test", 1)
-        assert await workers.run(lambda: 42, 10) == 42
-        with pytest.raises(KeyError, match="inside"):
-            await workers.run(fails, 10)
-        workers.close()
-
-    asyncio.run(main())
+    workers = ThreadPool("test", 1)
+    assert await workers.run(lambda: 42, 10) == 42
+    with pytest.raises(KeyError, match="inside"):
+        await workers.run(fails, 10)
+    workers.close()
 
 
-def test_call_over_its_deadline_continues_and_keeps_its_thread() -> None:
+@run_by(run_alone)
+async def test_call_over_its_deadline_continues_and_keeps_its_thread() -> None:
     release, landed = threading.Event(), threading.Event()
 
     def slow() -> None:
         release.wait(10)
         landed.set()
 
-    async def main() -> None:
-        workers = ThreadPool("test", 1)
-        with pytest.raises(TimeoutError):
-            await workers.run(slow, 0.02)
-        with pytest.raises(TimeoutError):  # the only place is taken
-            await workers.run(lambda: None, 0.02)
-        release.set()
-        assert await workers.run(landed.is_set, 10)
-        workers.close()
-
-    asyncio.run(main())
+    workers = ThreadPool("test", 1)
+    with pytest.raises(TimeoutError):
+        await workers.run(slow, 0.02)
+    with pytest.raises(TimeoutError):  # the only place is taken
+        await workers.run(lambda: None, 0.02)
+    release.set()
+    assert await workers.run(landed.is_set, 10)
+    workers.close()
 
 
 @run_by(run_alone)
@@ -107,30 +101,28 @@ async def test_waiting_caller_that_is_cancelled_takes_no_thread() -> None:
     workers.close()
 
 
-def test_cancelled_call_keeps_nothing_in_memory_while_it_waits() -> None:
+@run_by(run_alone)
+async def test_cancelled_call_keeps_nothing_in_memory_while_it_waits() -> None:
     release = threading.Event()
 
     class Body:
         """Stands for the arguments of a call."""
 
-    async def main() -> None:
-        workers = ThreadPool("test", 1)
-        first = asyncio.ensure_future(workers.run(lambda: release.wait(10), 10))
-        await asyncio.sleep(0)
-        body = Body()
-        kept = weakref.ref(body)
-        second = asyncio.ensure_future(workers.run(partial(id, body), 10))
-        await asyncio.sleep(0)
-        second.cancel()
-        await asyncio.gather(second, return_exceptions=True)
-        del body, second
-        gc.collect()
-        assert kept() is None and not release.is_set()
-        release.set()
-        assert await first
-        workers.close()
-
-    asyncio.run(main())
+    workers = ThreadPool("test", 1)
+    first = asyncio.ensure_future(workers.run(lambda: release.wait(10), 10))
+    await asyncio.sleep(0)
+    body = Body()
+    kept = weakref.ref(body)
+    second = asyncio.ensure_future(workers.run(partial(id, body), 10))
+    await asyncio.sleep(0)
+    second.cancel()
+    await asyncio.gather(second, return_exceptions=True)
+    del body, second
+    gc.collect()
+    assert kept() is None and not release.is_set()
+    release.set()
+    assert await first
+    workers.close()
 
 
 def test_call_that_fails_keeps_nothing_in_memory() -> None:
@@ -222,7 +214,8 @@ async def test_spender_pays_for_the_cpu_time_of_its_calls_alone() -> None:
     pool.close()
 
 
-def test_long_work_ends_between_its_pieces_once_nobody_waits() -> None:
+@run_by(run_alone)
+async def test_long_work_ends_between_its_pieces_once_nobody_waits() -> None:
     ended = threading.Event()
 
     def work() -> None:
@@ -233,12 +226,9 @@ def test_long_work_ends_between_its_pieces_once_nobody_waits() -> None:
             ended.set()
             raise
 
-    async def scenario() -> None:
-        pool = ThreadPool("test", 1)
-        with pytest.raises(TimeoutError):
-            await pool.run(work, 0.01)
-        assert await pool.run(ended.is_set), "the only thread is free again"
-        end_if_abandoned()  # no thread of a pool
-        pool.close()
-
-    asyncio.run(scenario())
+    pool = ThreadPool("test", 1)
+    with pytest.raises(TimeoutError):
+        await pool.run(work, 0.01)
+    assert await pool.run(ended.is_set), "the only thread is free again"
+    end_if_abandoned()  # no thread of a pool
+    pool.close()
