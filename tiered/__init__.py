@@ -13,6 +13,7 @@ Files at this level are words, which every package may use:
   record_fields  primitive fields of the records of internal topics
   networks       the network that an address counts with
   deadlines      a heap of named deadlines that can move
+  time_text      times and spans of time as people read them
 ~ peers          calls between brokers as plain values, and the Peers protocol
 ~ log_limiter    a limit for repeated warnings in the broker's log
 ~ fair_slots     a bounded number of slots for expensive work, taken in turn by its owners

@@ -8,7 +8,6 @@ credentials come from the environment is not `ok` while the store refuses them: 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -30,6 +29,7 @@ from tiered.object_store.metered import Outage
 from tiered.peers import ClockComparison
 from tiered.replication.disk_state import DiskState
 from tiered.replication.leader_replica import LeaderReplica
+from tiered.time_text import format_time
 from tiered.value import value
 
 LISTED_MAX = 20
@@ -93,10 +93,10 @@ def assess_health(
     """
     problems = list(_describe_not_serving(failure, waits_for_store=waits_for_store, started=started))
     if disk.dead is not None:
-        problems.append(f"the data directory failed at {_format_time(disk.dead.since_ms)}: {disk.dead.why}")
+        problems.append(f"the data directory failed at {format_time(disk.dead.since_ms)}: {disk.dead.why}")
     if disk.full is not None:
         problems.append(
-            f"disk full since {_format_time(disk.full.since_ms)}: produce is refused, reads go on ({disk.full.why})"
+            f"disk full since {format_time(disk.full.since_ms)}: produce is refused, reads go on ({disk.full.why})"
         )
     if outage is not None:
         if outage.refused:
@@ -110,7 +110,7 @@ def assess_health(
             else "all records are in the bucket"
         )
         problems.append(
-            f"store {state} since {_format_time(outage.since_ms)}: {backlog},"
+            f"store {state} since {format_time(outage.since_ms)}: {backlog},"
             f" {pending_metadata} changes of metadata wait ({outage.why})"
         )
     elif metadata_trouble:
@@ -187,7 +187,7 @@ def _describe_late_transactions(late_transactions: Sequence[LateTransaction]) ->
         name = f" of transactional id {late.transactional_id}" if late.transactional_id else ""
         yield (
             f"partition {late.tp} has a transaction{name} of producer id {late.producer_id} open from offset"
-            f" {late.first_offset} on since {_format_time(late.since_ms)}: read_committed consumers and uploads wait"
+            f" {late.first_offset} on since {format_time(late.since_ms)}: read_committed consumers and uploads wait"
             " for its end (see tiered transaction find-hanging)"
         )
     if len(late_transactions) > LISTED_MAX:
@@ -209,7 +209,7 @@ def _describe_damaged(damaged: Sequence[DamagedObject], image: Image, now_ms: in
         topic = image.topics_by_id.get(each.partition_id.topic_id)
         name = each.partition_id if topic is None else TopicPartition(topic.name, each.partition_id.partition)
         yield (
-            f"cold reads of {name} fail, last at {_format_time(now_ms - each.age_ms)}: {each.why} (restore the object,"
+            f"cold reads of {name} fail, last at {format_time(now_ms - each.age_ms)}: {each.why} (restore the object,"
             " and read it once; see tiered cold verify)"
         )
     if len(damaged) > LISTED_MAX:
@@ -222,7 +222,7 @@ def _describe_holding(holding: LateTransaction | None) -> str:
     name = f" of transactional id {holding.transactional_id}" if holding.transactional_id else ""
     return (
         f"; those of {holding.tp} wait for the end of a transaction{name} of producer id {holding.producer_id}, open"
-        f" from offset {holding.first_offset} on since {_format_time(holding.since_ms)}"
+        f" from offset {holding.first_offset} on since {format_time(holding.since_ms)}"
         " (see tiered transaction list, and abort)"
     )
 
@@ -239,7 +239,7 @@ def _describe_full_disks(image: Image) -> dict[int, str]:
             moved = (
                 f"moved leadership of {each.moved_leaders} partitions" if each.moved_leaders else "moved no leadership"
             )
-            found[node] = f"{moved} from broker {node}: disk full since {_format_time(each.disk_since_ms)}"
+            found[node] = f"{moved} from broker {node}: disk full since {format_time(each.disk_since_ms)}"
     return found
 
 
@@ -258,7 +258,7 @@ def _describe_losses(losses_by_partition: Mapping[TopicPartition, Loss]) -> Iter
     for tp, loss in islice(losses_by_partition.items(), LISTED_MAX):
         yield (
             f"acknowledged records of partition {tp} may be gone from offset {loss.from_offset} on,"
-            f" reported at {_format_time(loss.at_ms)}{_describe_missing_time(loss)} (see tiered cluster losses)"
+            f" reported at {format_time(loss.at_ms)}{_describe_missing_time(loss)} (see tiered cluster losses)"
         )
     if len(losses_by_partition) > LISTED_MAX:
         yield f"and of {len(losses_by_partition) - LISTED_MAX} more partitions acknowledged records may be gone"
@@ -267,7 +267,7 @@ def _describe_losses(losses_by_partition: Mapping[TopicPartition, Loss]) -> Iter
 def _describe_missing_time(loss: Loss) -> str:
     if loss.seconds is None:
         return ""
-    newest = _format_time(loss.newest_ms)
+    newest = format_time(loss.newest_ms)
     return f", at most those of the last {loss.seconds} s: the newest record that is left is of {newest}"
 
 
@@ -278,7 +278,3 @@ def _describe_each(
         yield f"partition {tp} {what}: {why(partition)}"
     if len(partitions) > LISTED_MAX:
         yield f"and of {len(partitions) - LISTED_MAX} more partitions each {what}"
-
-
-def _format_time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")

@@ -14,6 +14,7 @@ from tiered.cold.manifest import ManifestNode, SegmentEntry
 from tiered.compaction.cleanable_range import is_compacted
 from tiered.config.settings import TopicConfig
 from tiered.hot.retention import SAME_AS_TOTAL, RetentionSegment, age_start_ms
+from tiered.time_text import format_seconds
 
 
 class StoredSegment(NamedTuple):
@@ -145,9 +146,12 @@ def _describe_local(segment: RetentionSegment, why: str, facts: LeaderFacts) -> 
 def _explain_active(facts: LeaderFacts) -> str:
     """Returns when the active segment closes. Only closed segments move to the bucket."""
     config = facts.config
-    limits = [f"at {config.segment_size} bytes (segment.bytes)", f"after {_span(config.segment_ms)} (segment.ms)"]
+    limits = [
+        f"at {config.segment_size} bytes (segment.bytes)",
+        f"after {format_seconds(config.segment_ms / 1000)} (segment.ms)",
+    ]
     if config.copies_to_bucket:
-        limits.append(f"after {_span(facts.upload_max_lag_ms)} (tiered.upload.max.lag.ms)")
+        limits.append(f"after {format_seconds(facts.upload_max_lag_ms / 1000)} (tiered.upload.max.lag.ms)")
     return f"it is open, and closes {', or '.join(limits)}"
 
 
@@ -165,7 +169,7 @@ def _explain_closed(segment: RetentionSegment, ended_ms: int, facts: LeaderFacts
         return f"a transaction is open from offset {facts.last_stable_offset} on, and uploads stop there"
     if facts.upload_problem:
         return f"its upload fails: {facts.upload_problem}"
-    return f"it waits for its upload: {_span(facts.now_ms - ended_ms)} since it closed"
+    return f"it waits for its upload: {format_seconds(max(facts.now_ms - ended_ms, 0) / 1000)} since it closed"
 
 
 def _explain_kept(segment: RetentionSegment, ended_ms: int, facts: LeaderFacts) -> str:
@@ -184,15 +188,7 @@ def _explain_kept(segment: RetentionSegment, ended_ms: int, facts: LeaderFacts) 
         return f"it is older than {named_ms}={keep_ms}: the next check of retention drops it and all before it"
     limits = []
     if keep_ms >= 0:
-        limits.append(f"{named_ms}={keep_ms} keeps it for {_span(keep_ms - age_ms)} more")
+        limits.append(f"{named_ms}={keep_ms} keeps it for {format_seconds(max(keep_ms - age_ms, 0) / 1000)} more")
     if keep_bytes >= 0:
         limits.append(f"{named_bytes}={keep_bytes}, and closed segments have {facts.closed_bytes} bytes")
     return "; ".join(limits) or f"{named_ms} and {named_bytes} set no limit"
-
-
-def _span(ms: int) -> str:
-    """Returns a time span in its largest unit."""
-    for size, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min")):
-        if ms >= 2 * size:
-            return f"{ms // size} {unit}"
-    return f"{max(ms, 0) // 1000} s"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -23,6 +22,7 @@ from tiered.metadata.parts.topics import TopicImage
 from tiered.metadata.topic_names import INTERNAL
 from tiered.ports import ListedObject, NotFound, ObjectStore
 from tiered.records.native import crc32c
+from tiered.time_text import format_time
 
 PAGE_KEYS = 1_000
 AT_ONCE = 8
@@ -143,7 +143,7 @@ class _Findings:
         yet."""
         name = parse_key(item.key)
         base = -1 if name is None else name.base_offset
-        written = datetime.fromtimestamp(item.modified_ms / 1000, UTC).isoformat(timespec="seconds")
+        written = format_time(item.modified_ms)
         self.add(Finding(FindingKind.UNREFERENCED, topic, partition, item.key, base, -1, f"{why}; written {written}"))
         self.count(unreferenced_bytes=item.size)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from tiered.security.x509 import Certificate
+from tiered.time_text import format_time
 
 VALID, EXPIRING, EXPIRED, NOT_YET_VALID = "valid", "expiring", "expired", "not yet valid"
 DAY_MS = 86_400_000
@@ -82,8 +82,3 @@ def describe_problems(listed: Sequence[ListenerCertificate], now_ms: int, warnin
                 f"the certificate of listener {one.listener} ({one.certificate.title}) is refused by the trust store"
                 f" of this broker: brokers with the same trust store cannot connect to it ({one.distrusted})"
             )
-
-
-def format_time(at_ms: int) -> str:
-    """Returns a time as ISO 8601 in UTC, to the second."""
-    return datetime.fromtimestamp(at_ms // 1000, UTC).isoformat(timespec="seconds")

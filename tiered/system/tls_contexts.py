@@ -18,11 +18,12 @@ from typing import NamedTuple
 
 from tiered.errors import Code, Refused
 from tiered.ports import Clock
-from tiered.security.certificates import find_next_decision_ms, format_time, refuse_replacement
+from tiered.security.certificates import find_next_decision_ms, refuse_replacement
 from tiered.security.x509 import Certificate, read_certificate
 from tiered.system.tls import MakeSession
 from tiered.system.tls_faults import describe_fault
 from tiered.system.tls_options import NONE, PKCS12, REQUIRED, TLS_1_2, TLS_1_3, Store, TlsOptions, wrap_pem
+from tiered.time_text import format_time
 
 log = logging.getLogger(__name__)
 

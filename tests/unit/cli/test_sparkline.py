@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tiered_api.cli.live.sparkline import describe_trend, format_seconds, sparkline
+from tiered_api.cli.live.sparkline import describe_trend, sparkline
 
 
 @pytest.mark.parametrize(
@@ -37,10 +37,3 @@ def test_line_has_the_last_values_by_their_share_of_the_largest(values: list[int
 )
 def test_trend_is_the_change_from_the_first_sample(samples: Sequence[tuple[float, int]], words: str) -> None:
     assert describe_trend(samples) == words
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"), [(0.4, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (200_000, "2 d")]
-)
-def test_durations_have_one_unit(seconds: float, words: str) -> None:
-    assert format_seconds(seconds) == words

@@ -9,7 +9,8 @@ import asyncio
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 
-from tiered.security.certificates import DAY_MS, VALID, format_time
+from tiered.security.certificates import DAY_MS, VALID
+from tiered.time_text import format_time
 from tiered_api.cli.cluster.view import fetch_registered, fetch_self_reports
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_rows

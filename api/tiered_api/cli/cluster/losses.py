@@ -6,10 +6,10 @@ from __future__ import annotations
 import asyncio
 from argparse import Namespace
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from tiered.errors import Code, Refused
 from tiered.metadata.parts.topics import Loss
+from tiered.time_text import format_time
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_lines, print_rows
 from tiered_api.cli.reach import open_client
@@ -77,11 +77,7 @@ def _row(each: PossibleLoss) -> Row:
         "partition": each.partition,
         "from_offset": each.from_offset,
         "leader_epoch": each.leader_epoch,
-        "told": _format_time(each.at_ms),
-        "newest_left": _format_time(each.newest_ms) if each.newest_ms else None,
+        "told": format_time(each.at_ms),
+        "newest_left": format_time(each.newest_ms) if each.newest_ms else None,
         "at_most_seconds": loss.seconds,
     }
-
-
-def _format_time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")

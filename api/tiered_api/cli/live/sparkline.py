@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tiered.time_text import format_seconds
+
 LEVELS = "▁▂▃▄▅▆▇█"
 
 
@@ -29,11 +31,3 @@ def describe_trend(samples: Sequence[tuple[float, int]]) -> str:
     if rate > 0:
         return f"grows by {rate:,.1f} records/s"
     return f"falls by {-rate:,.1f} records/s, gone in {format_seconds(now / -rate)}"
-
-
-def format_seconds(seconds: float) -> str:
-    """Returns a duration in one unit: 12 s, 3 min, 2 h."""
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 
+from tiered.time_text import format_time
 from tiered_api.cli.cluster.losses import possible_losses
 from tiered_api.cli.output import Row
 from tiered_api.kafka.client.client import KafkaClient
@@ -36,7 +36,7 @@ def compaction_rows(facts: Iterable[CompactionFacts]) -> list[Row]:
             "partition": each.partition,
             "where": "bucket" if each.is_in_bucket else "disk",
             "clean_to": each.clean_to if each.clean_to >= 0 else None,
-            "cleaned_at": _format_time(each.cleaned_ms),
+            "cleaned_at": format_time(each.cleaned_ms) if each.cleaned_ms >= 0 else None,
             "bytes_before": each.bytes_before,
             "bytes_after": each.bytes_after,
             "dirty_bytes": each.dirty_bytes,
@@ -45,7 +45,3 @@ def compaction_rows(facts: Iterable[CompactionFacts]) -> list[Row]:
         }
         for each in facts
     ]
-
-
-def _format_time(at_ms: int) -> str | None:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds") if at_ms >= 0 else None
