@@ -36,20 +36,21 @@ class LogLimiter:
 class StateLogLimiter:
     """Limits log lines about a state that lasts: one when it starts, then ever fewer."""
 
-    __slots__ = ("_clock", "_due_ns", "_pause_ns", "_since_ns")
+    __slots__ = ("_clock", "_due_ns", "_longest_ns", "_pause_ns", "_shortest_ns", "_since_ns")
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, shortest: float = SUPPRESS_SECONDS, longest: float = INTERVAL_SECONDS_MAX) -> None:
         self._clock = clock
+        self._shortest_ns, self._longest_ns = int(shortest * 1e9), int(longest * 1e9)
         self._since_ns = self._due_ns = self._pause_ns = 0
 
     def admit(self, *, is_start: bool) -> int | None:
         """Returns for how many seconds the state has lasted if that must be logged now, else None."""
         now = self._clock.mono_ns()
         if is_start:
-            self._since_ns, self._pause_ns = now, int(SUPPRESS_SECONDS * 1e9)
+            self._since_ns, self._pause_ns = now, self._shortest_ns
         elif now < self._due_ns:
             return None
         else:
-            self._pause_ns = min(2 * self._pause_ns, int(INTERVAL_SECONDS_MAX * 1e9))
+            self._pause_ns = min(2 * self._pause_ns, self._longest_ns)
         self._due_ns = now + self._pause_ns
         return (now - self._since_ns) // 10**9

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from tiered.errors import Refused, Unavailable
+from tiered.log_limiter import StateLogLimiter
 from tiered.metadata.layout import FORMAT_KEY
 from tiered.object_store.metered import MeteredStore
 from tiered.ports import Clock, Rng
@@ -36,7 +37,7 @@ class StartupRetry:
         self._store = store
         self._clock = clock
         self._rng = rng.stream("patience")
-        self._logged_ns = self._log_pause_ns = 0
+        self._wait_log = StateLogLimiter(clock, *LOG_SECONDS)
 
     async def retry_until_store_is_back(self, step: Callable[[], Awaitable[T]]) -> T:
         """Returns the result of `step`, which is repeated while the store is unreachable.
@@ -103,19 +104,13 @@ class StartupRetry:
         return False
 
     def _on_store_down(self, why: str) -> None:
-        now_ns = self._clock.mono_ns()
-        if self.waiting_since_ns < 0:
-            self.waiting_since_ns = now_ns
-            self._log_pause_ns = round(LOG_SECONDS[0] * 1e9)
+        is_start = self.waiting_since_ns < 0
+        seconds = self._wait_log.admit(is_start=is_start)
+        if is_start:
+            self.waiting_since_ns = self._clock.mono_ns()
             log.warning("start waits for the bucket why=%s", why)
-        elif now_ns - self._logged_ns >= self._log_pause_ns:
-            self._log_pause_ns = min(2 * self._log_pause_ns, round(LOG_SECONDS[1] * 1e9))
-            log.warning(
-                "start still waits for the bucket seconds=%d why=%s", (now_ns - self.waiting_since_ns) // 10**9, why
-            )
-        else:
-            return
-        self._logged_ns = now_ns
+        elif seconds is not None:
+            log.warning("start still waits for the bucket seconds=%d why=%s", seconds, why)
 
     def _on_store_back(self) -> None:
         if self.waiting_since_ns >= 0:
