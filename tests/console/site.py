@@ -14,6 +14,7 @@ import pytest
 
 from tests.e2e.serving import SECONDS, run_tiered
 from tests.e2e.test_up import UpProcess, start_up
+from tests.sources import ROOT
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -101,7 +102,8 @@ def open_site(directory: Path) -> Iterator[Site]:
     often = ("remote.log.manager.task.interval.ms=500", "log.retention.check.interval.ms=500")
     warehouse = directory / "tables"
     warehouse.mkdir()
-    console = (f"tiered.console.warehouse={warehouse}",)
+    prices = ROOT / "infra" / "prices" / "s3-standard.toml"
+    console = (f"tiered.console.warehouse={warehouse}", f"tiered.console.prices={prices}")
     settings = ("tiered.internal.configs.enable=true", *often, *console)
     given = [word for each in settings for word in ("-c", each)]
     with open_browser() as browser, start_up(directory / "data", 3, *given) as up:

@@ -19,6 +19,8 @@ PAGES = {
     "tables/orders__dead": "dead letters table",
     "tables/damaged": "The table cannot be shown",
     "topics/orders": "loaded into the Delta table",
+    "costs": "Yesterday",
+    "costs?days=31": "31 days",
 }
 
 
@@ -85,3 +87,19 @@ def test_names_of_strangers_are_text(site: Site) -> None:
     with site.page("tables") as page:
         page.get_by_text("damaged is not shown").wait_for()
         page.locator(".state.away", has_text="unreadable").first.wait_for()
+
+
+def test_costs_of_a_day_are_its_use_at_the_prices(site: Site) -> None:
+    with site.page("costs") as page:
+        page.get_by_text("Prices as of 2024-04-29").wait_for()
+        first = page.locator("table[aria-label=Days] tbody button").first
+        today = first.text_content()
+        first.click()
+        page.get_by_role("heading", name=today or "").wait_for()
+        bill = page.get_by_role("table", name=f"Use of the bucket on {today}")
+        cells = bill.get_by_role("row", name="Small writes").get_by_role("cell")
+        requests = int((cells.nth(1).text_content() or "").replace(",", ""))
+        cost = float((cells.nth(3).text_content() or "").removesuffix(" USD"))
+        assert requests > 0 and abs(cost - requests * 0.005 / 1000) < cost / 10
+        assert f"day={today}" in page.url
+        assert page.get_by_text("Broker 3 counts since").count() == 1

@@ -83,6 +83,7 @@ from tiered.metrics import Metrics
 from tiered.object_store.encrypted import EncryptedStore
 from tiered.object_store.metered import MeteredStore
 from tiered.object_store.probe import probe, probe_at_restart
+from tiered.object_store.store_usage import StoreUsage
 from tiered.peers import Peers
 from tiered.ports import World
 from tiered.quotas.shares import BROKER_REPLICAS, PARTITIONS, Holdings
@@ -137,6 +138,7 @@ class Broker:
     ) -> None:
         self._config = DynamicBrokerConfig(settings)
         self.metrics = metrics
+        self.store_usage = StoreUsage()
         self.peers = peers
         self._log_level = log_level
         self._describe_process = describe_process

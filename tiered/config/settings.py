@@ -727,6 +727,10 @@ class Settings:
         "Directory or s3:// URL of the Delta tables of topics that the console shows. It needs the extra `sql`; without"
         " a place there is no page of tables.",
     )
+    tiered_console_prices: str = setting(
+        "",
+        "TOML file with the prices of the bucket, for the page of costs, such as `infra/prices/s3-standard.toml`.",
+    )
     authentication_method: tuple[str, ...] = setting(
         (NO_LOGIN,),
         "Logins of HTTP requests, as in the REST Proxy: BASIC with a password, BEARER with a token.",

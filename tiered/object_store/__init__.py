@@ -10,6 +10,7 @@ May import: records, system
 ~ memory       the ObjectStore port in memory, the model for the other stores
 ~ faulty       a wrapper that injects errors, lost replies, delays and damage
 ~ metered      a wrapper that counts requests and bytes, and detects outages
+  store_usage  requests, bytes and stored bytes by the hour, over restarts
 ~ paced        a wrapper that lets each request of background work wait for its turn
 ~ conditional_put  one conditional put until its outcome is known (M1)
 ~ probe        the startup check that a store honours conditional writes

@@ -10,6 +10,9 @@ May import: as http
 ~ groups     the groups that read a topic
 ~ tables     the Delta tables of topics in the warehouse
 ~ warehouse  reports on these tables, each by a process of its own
+~ costs      use of the bucket by day, and what it costs
+  prices     the operator's prices
+~ usage_log  the record of that use, kept over restarts
 ~ group_lag  how far groups are behind, in records and in seconds
 ~ unread     the times of the oldest unread records
 """

@@ -86,6 +86,22 @@ OVERVIEW: dict[str, Schema] = {
             )
         ),
     ),
+    "Costs": object_schema(
+        "brokers days",
+        prices={"type": "object", "nullable": True},
+        problem=TEXT_OR_NULL,
+        brokers=array(object_schema("node_id", node_id=INTEGER, since_ms=INTEGER_OR_NULL, problem=TEXT_OR_NULL)),
+        days=array(
+            object_schema(
+                "day classes stored_gib_hours",
+                day=STRING,
+                classes={"type": "object"},
+                stored_gib_hours={"type": "number"},
+                stored_cost=NUMBER_OR_NULL,
+                cost=NUMBER_OR_NULL,
+            )
+        ),
+    ),
     "MetadataLog": object_schema(
         "slot entries next_to",
         slot=INTEGER,

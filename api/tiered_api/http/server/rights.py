@@ -68,6 +68,7 @@ ROUTE_RULES: dict[str, RouteRule] = {
     ),
     "list_topic_summaries": _FILTERED,
     "get_topic_storage": _DESCRIBE_TOPIC,
+    "get_costs": _DESCRIBE_CLUSTER,
     "get_metadata_log": _DESCRIBE_CLUSTER,
     "list_controllers": _DESCRIBE_CLUSTER,
     "get_partition_segments": _DESCRIBE_TOPIC,

@@ -21,6 +21,7 @@ from tiered_api.http.exchange import media_types
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import json_response
 from tiered_api.http.overview.cluster import get_cluster_health
+from tiered_api.http.overview.costs import get_costs
 from tiered_api.http.overview.group_lag import get_group_lag, list_group_lags
 from tiered_api.http.overview.groups import get_topic_groups
 from tiered_api.http.overview.metadata import get_metadata_log, list_controllers
@@ -132,6 +133,7 @@ METADATA = (
 
 OVERVIEW = (
     _get("/tiered/v1/cluster", get_cluster_health, "ClusterHealth"),
+    _get("/tiered/v1/costs", get_costs, "Costs", (Query("days", "integer", "Days until today: 8 (without it) to 31"),)),
     _get("/tiered/v1/metadata/log", get_metadata_log, "MetadataLog", METADATA),
     _get("/tiered/v1/metadata/controllers", list_controllers, "Controllers"),
     _get("/tiered/v1/topics", list_topic_summaries, "TopicSummaries"),

@@ -42,6 +42,7 @@ from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import HttpResponse, error_response
 from tiered_api.http.group_lags import GroupLags
 from tiered_api.http.overview.unread import UnreadTimes
+from tiered_api.http.overview.usage_log import UsageLog
 from tiered_api.http.overview.warehouse import WarehouseReports
 from tiered_api.http.partitions.idempotency import IdempotencyKeys
 from tiered_api.http.server.allowed_hosts import AllowedHosts
@@ -464,6 +465,7 @@ class HttpServer:
         await self._listener.context.service(ConsumerInstances).close()
         await self._listener.context.service(AuditTopic).close()
         await self._listener.context.service(WarehouseReports).close()
+        await self._listener.context.service(UsageLog).close()
         await self._listener.context.close()
         self._listener.authenticator.close()
 
@@ -478,6 +480,7 @@ async def serve_http(
     context.add_service(GroupLags(context))
     context.add_service(UnreadTimes(context))
     context.add_service(WarehouseReports(context))
+    context.add_service(UsageLog(context))
     context.add_service(AuditTopic(context))
     context.add_service(TransactionalIds(context))
     context.add_service(IdempotencyKeys(context))

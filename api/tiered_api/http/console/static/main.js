@@ -20,6 +20,7 @@ const PAGES = [
   ["transactions", () => import("./transactions.js"), "TransactionsPage"],
   ["access", () => import("./access.js"), "AccessPage"],
   ["settings", () => import("./operations.js"), "SettingsPage"],
+  ["costs", () => import("./costs.js"), "CostsPage"],
   ["metadata", () => import("./metadata.js"), "MetadataPage"],
   ["moves", () => import("./operations.js"), "MovesPage"],
   ["audit", () => import("./operations.js"), "AuditPage"],

@@ -24,6 +24,7 @@ class DescribeClusterRequest(Message):
     endpoint_type: int = integer(FieldType.INT8, "1+", default=1)
     include_fenced_brokers: bool = boolean("2+")
     include_health: bool = boolean("0+", tag=FIRST_PRIVATE_TAG, tagged="0+")
+    usage_from_ms: int = integer(FieldType.INT64, "0+", default=-1, tag=FIRST_PRIVATE_TAG + 1, tagged="0+")
 
 
 @dataclass(slots=True)
@@ -66,6 +67,20 @@ class ReportedFigure:
     value: float = double()
 
 
+@dataclass(slots=True)
+class ReportedUsage:
+    hour_ms: int = integer(FieldType.INT64)
+    verb: str = string()
+    requests: int = integer(FieldType.INT64)
+    bytes: int = integer(FieldType.INT64)
+
+
+@dataclass(slots=True)
+class ReportedStorage:
+    hour_ms: int = integer(FieldType.INT64)
+    byte_hours: float = double()
+
+
 @message(60, "0-2", "0+")
 @dataclass(slots=True)
 class DescribeClusterResponse(Message):
@@ -91,4 +106,10 @@ class DescribeClusterResponse(Message):
     hides_topics: bool = boolean("0+", default=False, tag=FIRST_PRIVATE_TAG + 5, tagged="0+")
     figures: list[ReportedFigure] | None = array(
         ReportedFigure, "0+", nullable="0+", default=None, tag=FIRST_PRIVATE_TAG + 6, tagged="0+"
+    )
+    usage: list[ReportedUsage] | None = array(
+        ReportedUsage, "0+", nullable="0+", default=None, tag=FIRST_PRIVATE_TAG + 7, tagged="0+"
+    )
+    stored: list[ReportedStorage] | None = array(
+        ReportedStorage, "0+", nullable="0+", default=None, tag=FIRST_PRIVATE_TAG + 8, tagged="0+"
     )

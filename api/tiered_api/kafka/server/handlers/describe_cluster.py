@@ -3,7 +3,7 @@
 v1+ says whether the client means brokers or controllers (KIP-919): controllers have no listeners of their own here. v2+
 can include fenced brokers (KIP-1073), except those without a known address. Tagged fields of our own, which Kafka's
 clients skip, tell more: that a broker stopped by itself and cleanly, that its disk is full, and on request the
-problems, figures and certificates of the replying broker, and the possible losses of the cluster.
+problems, figures, certificates and use of the bucket of the replying broker, and the possible losses of the cluster.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from tiered_api.kafka.protocol.messages.describe_cluster import (
     DescribeClusterResponse,
     ReportedCertificate,
     ReportedFigure,
+    ReportedStorage,
+    ReportedUsage,
 )
 from tiered_api.kafka.server.context.advertised_brokers import advertised_brokers, advertised_controller
 from tiered_api.kafka.server.context.context import Call, KafkaContext
@@ -64,6 +66,11 @@ async def handle(context: KafkaContext, call: Call[DescribeClusterRequest]) -> D
         response.losses = encode_losses(unacknowledged_losses(image))
         response.figures = [ReportedFigure(*each) for each in figures]
         response.certificates = _encode_certificates(context.broker.tls)
+    if request.usage_from_ms >= 0:
+        usage = context.broker.store_usage
+        if usage.is_kept:
+            response.usage = [ReportedUsage(*each) for each in usage.list_verbs(request.usage_from_ms)]
+            response.stored = [ReportedStorage(*each) for each in usage.list_stored(request.usage_from_ms)]
     return response
 
 

@@ -80,11 +80,12 @@ async def check_markers(rights: Rights, request: write_txn_markers.WriteTxnMarke
 async def check_describe_cluster(
     rights: Rights, request: describe_cluster.DescribeClusterRequest, version: int
 ) -> Verdict:
-    """DESCRIBE on the cluster, for its operations and its health. A caller that asks for the health is told what the
-    cluster hides from it, by its rights alone."""
+    """DESCRIBE on the cluster, for its operations, its health and its use of the bucket. A caller that asks for the
+    health is told what the cluster hides from it, by its rights alone."""
     asks_for_health = request.include_health
     if not rights.on_cluster(Operation.DESCRIBE):
         request.include_health = False
+        request.usage_from_ms = -1
 
     async def finish(response: describe_cluster.DescribeClusterResponse) -> None:
         if asks_for_health and not response.error_code:
