@@ -20,6 +20,7 @@ from tests.console.site import MARKUP, Site
 from tests.console.test_group_acts import open_act
 from tests.console.test_topic_acts import PREVIEW, confirm
 from tests.e2e.serving import SECONDS
+from tests.e2e.test_http_tables import add_commit
 from tests.e2e.test_up import start_up
 from tiered.config.settings import STANDARD_AUTHORIZER
 
@@ -193,8 +194,13 @@ def test_heading_comes_first_on_each_page_of_operators(secured: Site, path: str)
 
 @pytest.fixture(scope="module")
 def guarded(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A read-only broker with logins: `admin` may do everything, `guest` may describe one topic."""
+    """A read-only broker with logins: `admin` may do everything, `guest` may describe one topic. Each topic
+    has a table that cannot be read."""
+    tables = tmp_path_factory.mktemp("tables")
+    for topic in ("orders", "secrets"):
+        add_commit(tables, topic, b"no JSON")
     options = [
+        *("-c", f"tiered.console.warehouse={tables}"),
         *("-c", f"authorizer.class.name={STANDARD_AUTHORIZER}", "-c", "super.users=User:ANONYMOUS;User:admin"),
         *("-c", "authentication.method=BASIC", "-c", "tiered.console.read.only=true"),
     ]
@@ -220,6 +226,9 @@ def test_login_with_few_rights_sees_what_it_lacks_and_no_empty_list(guarded: Sit
         ("settings?all=1", "You lack a right"),
         ("moves", "You lack a right"),
         ("transactions", "You may not describe all transactional ids"),
+        ("costs", "You lack a right"),
+        ("tables", "Tables of topics that you may not read are left out."),
+        ("tables/orders", "there is no table 'orders' that you may see"),
         ("audit", "There is no audit topic that you may see"),
         ("topics/secrets", "You lack a right"),
     ):

@@ -148,7 +148,7 @@ async def test_tables_are_for_those_who_may_read_their_topic(site: HttpBroker, *
     for user in ("root", "alice", "bob"):
         reply = (await ask(site, user, "GET", "/tiered/v1/tables")).json
         names[user] = [each["table"] for each in reply["tables"]]
-        assert (reply["warehouse"] is not None) == (user == "root")
+        assert (reply["warehouse"] is not None) == (user == "root") and reply["partial"] == (user == "alice")
     everything = ["hidden", "hidden_typed", "strange", "t", "t_typed"]
     assert names == {"root": everything, "alice": ["t", "t_typed"], "bob": everything}
     hidden, absent = [await ask(site, "alice", "GET", f"/tiered/v1/tables/{name}") for name in ("hidden", "absent")]

@@ -42,15 +42,14 @@ async def list_tables(request: HttpRequest) -> web.StreamResponse:
     """Lists the Delta tables of topics in the warehouse: rows, times, dead letters, and how far each is behind."""
     reports = request.context.service(WarehouseReports)
     if not reports.warehouse:
-        return json_response(_head(request, NOTHING) | {"tables": []})
+        return json_response(_head(request, NOTHING) | {"tables": [], "partial": False})
     report = await reports.read(Asked())
     request.recheck()
     shown = [each for each in report.tables.values() if _may_see(request, each)]
     image, ends = request.context.broker.image, await _fetch_ends(request, shown)
     letters = {(each["topic"], each["topic_id"]): each["rows"] for each in shown if each.get("kind") == LETTERS}
-    return json_response(
-        _head(request, report) | {"tables": [summarize_table(each, image, ends, letters) for each in shown]}
-    )
+    rows = [summarize_table(each, image, ends, letters) for each in shown]
+    return json_response(_head(request, report) | {"tables": rows, "partial": not _is_operator(request)})
 
 
 async def get_table(request: HttpRequest) -> web.StreamResponse:

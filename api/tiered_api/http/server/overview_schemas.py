@@ -175,7 +175,9 @@ OVERVIEW: dict[str, Schema] = {
         offsets={"type": "object"},
         **WAREHOUSE,
     ),
-    "Tables": object_schema("is_set tables", tables=array(object_schema("table kind", **TABLE)), **WAREHOUSE),
+    "Tables": object_schema(
+        "is_set tables partial", partial=BOOLEAN, tables=array(object_schema("table kind", **TABLE)), **WAREHOUSE
+    ),
     "Table": object_schema(
         "table kind partitions",
         partitions=array(

@@ -51,6 +51,7 @@ export function TablesPage() {
     ${found.value?.is_set && html`
       ${found.value.warehouse && html`<p class="dim">In <code>${found.value.warehouse}</code>, read ${ago(found.value.read_ms)}.</p>`}
       ${found.value.problem && html`<${ErrorBox} error=${{ message: found.value.problem }} />`}
+      ${found.value.partial && html`<p class="dim">Tables of topics that you may not read are left out.</p>`}
       <div class="tools"><label>Search <input type="search" value=${view.search} onInput=${(event) => change({ search: event.target.value })} /></label></div>
       ${!(found.value.problem && !tables.length) && html`<${Table} name="Tables" rows=${rows} columns=${ROW} empty=${view.search ? "No table has this in its name." : "The warehouse has no table that you may see."} />`}
       ${unread.map((each) => html`<p key=${each.table}><strong>${each.table}</strong> is not shown: ${each.problem}.</p>`)}`}`;
