@@ -47,7 +47,7 @@ def add_commit(tables: Path, name: str, text: str) -> None:
     (log / f"{0:020d}.json").write_text(text)
 
 
-def ask(tables: Path, **request: Any) -> list[dict[str, Any]]:
+def ask(tables: Path | str, **request: Any) -> list[dict[str, Any]]:
     """Returns the lines of a report without those that say that a table is begun."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", MODULE],
@@ -120,3 +120,16 @@ def test_report_on_dead_letters_reads_no_file_outside_of_the_table(tables: Path,
     )
     [line, _] = ask(tmp_path, table="t__dead", versions=1)
     assert line["reasons"] == [] and "elsewhere" in line["reasons_problem"]
+
+
+@pytest.mark.also
+def test_report_on_a_bucket_is_that_of_a_directory(bucket: str) -> None:
+    root = f"s3://{bucket}/report"
+    filling.create_topic(f"{root}/store", "t", TOPIC, 1)
+    write(f"{root}/store", 0, 0, [b'{"a": 1}', b"dead"])
+    load(f"{root}/store", "t", f"{root}/tables", engine=NativeEngine(), options=LoadOptions(values=ValueRules("json")))
+    *lines, last = ask(f"{root}/tables")
+    assert last["done"] and {line["table"]: line["rows"] for line in lines} == {"t": 2, "t__dead": 1, "t_typed": 1}
+    [line, _] = ask(f"{root}/tables", table="t", versions=5)
+    assert line["dead_letters"] == line["reasons_of"] == 1 and [each["version"] for each in line["versions"]] == [0]
+    assert ask(f"{root}/tables", table="absent")[0] == {"table": "absent", "is_absent": True}
