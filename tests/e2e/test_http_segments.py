@@ -140,4 +140,11 @@ async def test_segments_are_the_same_from_each_broker(three: HttpCluster) -> Non
     await three.end(1)
     await wait_until(lambda: not three[3].broker.image.brokers[1].live)
     gone = (await three[3].get(PATH)).json
-    assert gone["segments"] == [] and gone["error"]
+    assert gone["error"].startswith("no broker leads the partition now: these are the segments in the bucket alone")
+    cold = [each for each in found["segments"] if each["object"]]
+    assert [each["object"] for each in gone["segments"]] == [each["object"] for each in cold] and len(cold) > 2
+    check_rows(gone["segments"], cold[-1]["end_offset"])
+    assert all(each["on_brokers"] == [] and each["why_local"] is None for each in gone["segments"])
+    page = (await three[3].get(f"{PATH}?from={cold[1]['base_offset']}&limit=1")).json
+    assert [each["base_offset"] for each in page["segments"]] == [cold[1]["base_offset"]]
+    assert page["next_from"] == cold[1]["end_offset"] and gone["next_from"] is None

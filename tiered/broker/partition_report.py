@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tiered.broker.stored_segments import LeaderFacts, StoredSegment, TimeMark, list_stored_segments, mark_times
+from tiered.broker.stored_segments import (
+    LeaderFacts,
+    StoredSegment,
+    TimeMark,
+    list_cold_segments,
+    list_stored_segments,
+    mark_times,
+)
 from tiered.cold.manifest import SegmentEntry
+from tiered.cold.manifest_store import ManifestStore
 from tiered.compaction.cleanable_range import CleanableRange
 from tiered.hot.checkpoints import CompactionState
+from tiered.ids import PartitionId
 from tiered.replication.leader_replica import LeaderReplica
 
 
@@ -106,6 +115,29 @@ async def describe_segments(
         now_ms,
     )
     return list_stored_segments(cold, segments.closed(start, most + 1), segments.active, facts, most)
+
+
+class ColdSegments(NamedTuple):
+    """Segments in the bucket, and the offset behind the last one of the partition there."""
+
+    segments: list[StoredSegment]
+    end_offset: int
+
+
+async def describe_cold_segments(
+    manifests: ManifestStore, partition_id: PartitionId, start: int, most: int
+) -> ColdSegments:
+    """Returns at most `most` segments that the bucket has and that end above `start`, oldest first, by the manifest in
+    the bucket. Raises `Unavailable` and `Corrupt` if it cannot be read."""
+    manifest = await manifests.load(partition_id)
+    cold: list[SegmentEntry] = []
+    if manifest is None:
+        return ColdSegments([], 0)
+    async for entry in manifests.list_segments(manifest, start):
+        cold.append(entry)
+        if len(cold) == most:
+            break
+    return ColdSegments(list_cold_segments(cold), manifest.cold_end_offset)
 
 
 def describe_times(replica: LeaderReplica, most: int, now_ms: int) -> list[TimeMark]:

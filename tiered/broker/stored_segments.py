@@ -72,6 +72,11 @@ def list_stored_segments(
     return rows[:most]
 
 
+def list_cold_segments(cold: Sequence[SegmentEntry]) -> list[StoredSegment]:
+    """Returns a row for each object. Nothing is known of a disk: no leader replies."""
+    return [_describe_object(entry, ()) for entry in cold]
+
+
 class TimeMark(NamedTuple):
     """The records below `offset` have timestamps of at most `ms`, as far as the segments say."""
 

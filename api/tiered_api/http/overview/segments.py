@@ -7,8 +7,9 @@ from typing import Any
 
 from aiohttp import web
 
-from tiered.errors import Refused, Unavailable
-from tiered.ids import TopicPartition
+from tiered.broker.partition_report import describe_cold_segments
+from tiered.errors import Corrupt, Refused, Unavailable
+from tiered.ids import PartitionId, TopicPartition
 from tiered.metadata.parts.topics import TopicImage
 from tiered_api.http.exchange.errors import PARTITION_NOT_FOUND, HttpError
 from tiered_api.http.exchange.request import HttpRequest
@@ -44,9 +45,11 @@ async def get_partition_segments(request: HttpRequest) -> web.StreamResponse:
     )
     places = dict(zip(part.replicas, asked, strict=True))
     leader = places.get(part.leader, "no broker leads the partition now")
-    problem = leader if isinstance(leader, str) else leader.segments_problem
-    segments = [] if isinstance(leader, str) else leader.segments or []
-    more = not isinstance(leader, str) and segments and segments[-1].end_offset < leader.log_end
+    if isinstance(leader, str):
+        segments, end, problem = await _ask_bucket(request, PartitionId(topic.topic_id, number), start, most, leader)
+    else:
+        segments, end, problem = leader.segments or [], leader.log_end, leader.segments_problem
+    more = segments and segments[-1].end_offset < end
     return json_response(
         {
             "topic": topic.name,
@@ -59,6 +62,20 @@ async def get_partition_segments(request: HttpRequest) -> web.StreamResponse:
             "error": problem or None,
         }
     )
+
+
+async def _ask_bucket(
+    request: HttpRequest, partition_id: PartitionId, start: int, most: int, why: str
+) -> tuple[list[ReportedSegment], int, str]:
+    """Returns the segments that the bucket has, the offset behind them, and the sentence that no others are known,
+    because of `why`."""
+    try:
+        async with asyncio.timeout(BUCKET_SECONDS):
+            found = await describe_cold_segments(request.context.broker.cold_tier.manifests, partition_id, start, most)
+    except (Unavailable, Corrupt, TimeoutError) as error:
+        return [], 0, f"{why}, and the manifest in the bucket cannot be read: {error or 'it takes too long'}"
+    segments = [ReportedSegment(*each) for each in found.segments]
+    return segments, found.end_offset, f"{why}: these are the segments in the bucket alone, to {found.end_offset}"
 
 
 def _describe_broker(node: int, place: DescribeLogDirsPartition | str) -> dict[str, Any]:

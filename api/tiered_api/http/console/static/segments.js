@@ -35,6 +35,12 @@ function FirstRecords({ topic, partition, segment, messages }) {
     <p><a class="button" href=${more}>Read on from ${number(from)}</a></p>`;
 }
 
+// Why some segments are missing, or all of them.
+function Lack({ error, segments }) {
+  if (!error) return null;
+  return segments.length ? html`<p class="verdict">${error}.</p>` : html`<${ErrorBox} error=${{ message: error }} />`;
+}
+
 // Shows the segment that holds `offset`. `onPick` gets an offset of another one, or null to close.
 export function SegmentPanel({ topic, partition, offset, messages, onPick, onFound }) {
   const found = usePoll(`/tiered/v1${pathOf(topic, partition)}/segments?from=${offset}&limit=1`, 30);
@@ -44,7 +50,7 @@ export function SegmentPanel({ topic, partition, offset, messages, onPick, onFou
   }, [segment?.base_offset, segment?.end_offset]);
   return html`<div class="panel" role="region" aria-label=${`Segment of partition ${partition}`}>
     <${Loading} state=${found} />
-    ${found.value?.error && html`<${ErrorBox} error=${{ message: found.value.error }} />`}
+    <${Lack} error=${found.value?.error} segments=${found.value?.segments} />
     ${found.value && !segment && !found.value.error && html`<p>Offset ${number(offset)} is in no segment now.</p>`}
     ${segment && html`
       <p><strong>Offsets ${number(segment.base_offset)} to ${number(segment.end_offset - 1)}</strong> of partition ${partition}, ${bytes(segment.bytes)}: ${whereIs(segment)}.</p>
@@ -70,7 +76,7 @@ function AllSegments({ topic, partition, onPick }) {
   const load = async () => {
     try {
       const got = await request(`/tiered/v1${pathOf(topic, partition)}/segments?from=${state.next}&limit=${LISTED}`);
-      setState({ rows: [...(state.rows ?? []), ...got.segments], next: got.next_from, error: got.error && { message: got.error } });
+      setState({ rows: [...(state.rows ?? []), ...got.segments], next: got.next_from, error: null, lack: got.error });
     } catch (error) {
       setState({ ...state, error });
     }
@@ -85,6 +91,7 @@ function AllSegments({ topic, partition, onPick }) {
   ];
   return html`<details onToggle=${(event) => event.target.open && state.rows === null && load()}><summary>All segments of partition ${partition}</summary>
     <${ErrorBox} error=${state.error} />
+    <${Lack} error=${state.lack} segments=${state.rows} />
     ${state.rows && html`<p class="dim">${plural(state.rows.length, "segment")}${state.next !== null ? " so far" : ""}</p><${Table} name="Segments" rows=${state.rows} columns=${columns} />`}
     ${state.rows && state.next !== null && html`<button onClick=${load}>Show ${number(LISTED)} more</button>`}</details>`;
 }
