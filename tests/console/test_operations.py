@@ -5,24 +5,31 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from urllib.request import urlopen
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+from urllib.request import Request, urlopen
 
 import confluent_kafka
 import pytest
 
 from tests.console.site import MARKUP, Site
 from tests.console.test_group_acts import open_act
-from tests.console.test_topic_acts import PREVIEW, confirm
+from tests.console.test_topic_acts import PREVIEW, confirm, describe
 from tests.e2e.serving import SECONDS
 from tests.e2e.test_http_tables import add_commit
 from tests.e2e.test_up import start_up
 from tiered.config.settings import STANDARD_AUTHORIZER
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 ODD_USER = "User:<img src=x onerror=globalThis.owned=1>"
 SECURED = {
@@ -180,6 +187,65 @@ def test_open_transaction_is_shown_and_aborted(site: Site) -> None:
 def test_moves_are_listed_and_none_is_said(site: Site) -> None:
     with site.page("moves") as page:
         page.get_by_text("No partition moves.").wait_for()
+
+
+def test_move_is_listed_and_cancelled_by_keyboard_alone(site: Site) -> None:
+    """A broker that is stopped copies nothing, so that the move does not end before."""
+    site.tiered("topic", "create", "slow", "-p", "1", "-r", "1")
+    leader = describe(site, "slow")[0]["leader"]
+    with urlopen(f"{site.urls[0]}/tiered/v1/cluster", timeout=SECONDS) as reply:
+        target = min({1, 2, 3} - {leader, json.load(reply)["controller"]})
+    pid, place = site.cluster.pids()[target - 1], next(node for node in (1, 2, 3) if node != target)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        url = f"{site.urls[place - 1]}/tiered/v1/topics/slow/reassignments"
+        body = json.dumps({"partitions": [{"partition": 0, "replicas": [target]}]}).encode()
+        with urlopen(Request(url, body, {"Content-Type": "application/json"}), timeout=SECONDS) as reply:
+            assert reply.status == 200
+        with site.page("moves", broker=place - 1) as page:
+            page.get_by_role("button", name="Cancel the move").wait_for()
+            press_until(page, "Tab", "document.activeElement.textContent === 'Cancel the move'")
+            page.keyboard.press("Enter")
+            dialog = page.locator("dialog[open]")
+            dialog.get_by_text(f"The partition stays on brokers {leader}.").wait_for()
+            press_until(page, "Tab", "document.activeElement.ariaLabel === 'name to confirm'")
+            page.keyboard.type("slow")
+            page.keyboard.press("Enter")
+            dialog.get_by_text("The move is cancelled.").wait_for()
+            page.keyboard.press("Escape")
+            page.get_by_text("No partition moves.").wait_for()
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert describe(site, "slow")[0]["replicas"] == [leader]
+
+
+def press_until(page: Page, key: str, condition: str) -> None:
+    """Presses a key until the page says that it is enough."""
+    for _ in range(60):
+        if page.evaluate(condition):
+            return
+        page.keyboard.press(key)
+    raise AssertionError(condition)
+
+
+def test_markup_in_principals_is_text_in_the_metadata_log(secured: Site) -> None:
+    secured.tiered("acl", "add", "--topic", "orders", "--allow-principal", f"User:{MARKUP}", "--operation", "Read")
+    with secured.page("metadata") as page:
+        entry = page.locator("summary", has_text="acl added").filter(has_text=MARKUP).first
+        entry.click()
+        page.locator("dd", has_text=f"User:{MARKUP}").first.wait_for()
+
+
+@pytest.mark.parametrize("path", ["metadata?to={}", "topics/{}?pick=0:0", "topics/orders?pick=0:{}", "groups/{}"])
+def test_markup_in_the_sentence_of_an_error_is_text(site: Site, path: str) -> None:
+    context = site.browser.new_context()
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+    page.goto(f"{site.urls[0]}/console/{path.format(quote(MARKUP, safe=''))}")
+    page.locator(".error").first.wait_for()
+    assert page.evaluate("globalThis.owned") is None
+    assert page.locator("main img, main script").count() == 0
+    context.close()
 
 
 @pytest.mark.parametrize("path", ["transactions", "access", "access?tab=users", "settings", "moves", "audit"])

@@ -155,6 +155,23 @@ def test_page_of_a_broker_that_goes_names_the_others_and_returns(site: Site) -> 
     context.close()
 
 
+def test_page_of_a_broker_that_is_killed_returns_with_it(site: Site) -> None:
+    """`tiered up` starts a broker again that was killed, at its address."""
+    context = site.browser.new_context()
+    page = context.new_page()
+    page.set_default_timeout(90_000)
+    page.goto(f"{site.urls[1]}/console/topics/orders")
+    page.get_by_text("Partition 2").wait_for()
+    page.wait_for_function("performance.getEntriesByName(location.origin + '/tiered/v1/cluster').length > 0")
+    os.kill(site.cluster.pids()[1], signal.SIGKILL)
+    page.get_by_text("The broker does not reply.").wait_for()
+    assert page.get_by_role("link", name="broker 1").get_attribute("href") == f"{site.urls[0]}/console/topics/orders"
+    assert page.get_by_text("Partition 2").count(), "the last state stays beside the error"
+    page.get_by_text("The broker does not reply.").wait_for(state="hidden")
+    page.locator("svg.tiers").nth(2).wait_for()
+    context.close()
+
+
 def test_metadata_page_shows_controllers_and_goes_back_in_pages(site: Site) -> None:
     for number in range(60):  # a page has fifty entries
         site.set_config("empty", "retention.ms", str(86_400_000 + number))
