@@ -176,7 +176,11 @@ def test_every_command_is_on_a_page() -> None:
 def test_every_command_names_a_function_that_exists() -> None:
     """A command is imported when it runs, so nothing else would notice."""
     for words, (module, function) in list_commands(parser()):
-        defined = [each.name for each in tree(modules()[module]).body if isinstance(each, ast.FunctionDef)]
+        defined = [
+            each.name
+            for each in tree(modules()[module]).body
+            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+        ]
         assert function in defined, f"{words}: {module} has no function {function}"
 
 

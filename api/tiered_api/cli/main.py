@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from importlib import import_module
+from typing import Any
 
 from tiered.errors import FULL_ERRNOS, Code, Corrupt, Fenced, Refused, Unavailable, first_line
 from tiered_api.cli.arguments import parser
@@ -15,7 +16,7 @@ from tiered_api.cli.output import discard_output, print_error
 from tiered_api.cli.parsing import Command
 from tiered_api.kafka.protocol.primitives import Malformed
 
-"""Errors that the file of our output may raise."""
+Function = Callable[[Namespace], int | Coroutine[Any, Any, int]]
 
 FOREIGN = (
     ("py4j.protocol", "Py4JError"),
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser().parse_args(arguments)
     command: Command = args.command
     try:
-        code = int(_load_command(command)(args))
+        code = _run(_load_command(command), args)
         sys.stdout.flush()
         return code
     except Refused as refused:
@@ -63,12 +64,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"cannot write the output: {error.strerror}", Exit.UNAVAILABLE)
 
 
-def _load_command(command: Command) -> Callable[[Namespace], int]:
+def _run(function: Function, args: Namespace) -> int:
+    """Runs a command to its end. One that needs an event loop is a coroutine function."""
+    result = function(args)
+    if not isinstance(result, Coroutine):
+        return int(result)
+    import asyncio
+
+    return int(asyncio.run(result))
+
+
+def _load_command(command: Command) -> Function:
     """Returns the function that runs a command. Garbage collection is off during the imports: it would free nothing,
     and take a tenth of a broker's start."""
     gc.disable()
     try:
-        function: Callable[[Namespace], int] = getattr(import_module(command.module), command.function)
+        function: Function = getattr(import_module(command.module), command.function)
     finally:
         gc.enable()
     return function

@@ -30,7 +30,7 @@ _BEGINS_AS_A_NUMBER = re.compile(r"^-\d")
 
 
 class Command(NamedTuple):
-    """The module and the function that run a command: `function(args) -> int`."""
+    """The module and the function that run a command: `function(args) -> int`, or a coroutine function."""
 
     module: str
     function: str

@@ -20,18 +20,23 @@ Lags = dict[int, dict[tuple[str, int], int]]
 """By reporting broker: the lag in records of each replica on its disk."""
 
 
-def brokers(args: Namespace) -> int:
+async def brokers(args: Namespace) -> int:
     """Prints a row for each broker."""
-    found = asyncio.run(_brokers(args))
+    async with open_client(args) as client:
+        seen = await fetch_cluster_view(client)
+        live = [each.node_id for each in seen.brokers.values() if each.state == LIVE]
+        lags = await asyncio.gather(*(_lags(client, node) for node in live))
+    found = broker_rows(seen, dict(zip(live, lags, strict=True)))
     if args.format == "text":
         found = [{**row, "controller": "yes" if row["controller"] else None} for row in found]
     print_rows(found, args.format)
     return Exit.OK
 
 
-def unregister(args: Namespace) -> int:
+async def unregister(args: Namespace) -> int:
     """Removes a broker that has left for good from the metadata."""
-    asyncio.run(_unregister(args))
+    async with open_client(args) as client:
+        await unregister_broker(client, args.broker)
     if args.format == "json":
         print_json({"id": args.broker, "status": "OK"})
     else:
@@ -39,24 +44,11 @@ def unregister(args: Namespace) -> int:
     return Exit.OK
 
 
-async def _unregister(args: Namespace) -> None:
-    async with open_client(args) as client:
-        await unregister_broker(client, args.broker)
-
-
 async def unregister_broker(client: KafkaClient, node: int) -> None:
     """Removes a broker from the metadata. Raises `Refused` while it is live or has replicas."""
     got = await client.send(UnregisterBrokerRequest(node), UnregisterBrokerResponse)
     if got.error_code:
         raise to_refused(got.error_code, f"unregister {node}", got.error_message)
-
-
-async def _brokers(args: Namespace) -> list[Row]:
-    async with open_client(args) as client:
-        seen = await fetch_cluster_view(client)
-        live = [each.node_id for each in seen.brokers.values() if each.state == LIVE]
-        lags = await asyncio.gather(*(_lags(client, node) for node in live))
-    return broker_rows(seen, dict(zip(live, lags, strict=True)))
 
 
 def broker_rows(seen: ClusterView, lags: Lags) -> list[Row]:

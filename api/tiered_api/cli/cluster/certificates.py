@@ -5,7 +5,6 @@ The reports are those of `tiered cluster health`. Each broker looks at its files
 
 from __future__ import annotations
 
-import asyncio
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 
@@ -23,9 +22,13 @@ UNREPORTED = "the broker reports no certificates; the report needs DESCRIBE on t
 COLUMNS = ("broker", "listener", "subject", "names", "not_before", "not_after", "days_left", "state", "reason")
 
 
-def certificates(args: Namespace) -> int:
+async def certificates(args: Namespace) -> int:
     """Prints a row for each listener with TLS. Returns exit code 10 unless all certificates are valid and in use."""
-    return print_certificates(asyncio.run(_fetch_rows(args)), args.format)
+    async with open_client(args) as client:
+        got = await client.fetch_metadata([])
+        seen = build_view(await fetch_registered(client), got)
+        found = certificate_rows(seen.brokers.values(), await fetch_self_reports(client, seen), client.clock.wall_ms())
+    return print_certificates(found, args.format)
 
 
 def print_certificates(rows: Sequence[Row], form: str) -> Exit:
@@ -51,13 +54,6 @@ def certificate_rows(brokers: Iterable[BrokerSummary], reports: Sequence[BrokerR
         else:
             rows += [_row(node, each, now_ms) for each in report.certificates]
     return rows
-
-
-async def _fetch_rows(args: Namespace) -> list[Row]:
-    async with open_client(args) as client:
-        got = await client.fetch_metadata([])
-        seen = build_view(await fetch_registered(client), got)
-        return certificate_rows(seen.brokers.values(), await fetch_self_reports(client, seen), client.clock.wall_ms())
 
 
 def _row(node: int, each: ReportedCertificate, now_ms: int) -> Row:

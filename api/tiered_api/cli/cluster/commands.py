@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from argparse import Namespace
 from typing import Any
 
@@ -22,12 +21,12 @@ from tiered_api.cli.reach import open_client, parse_pairs
 from tiered_api.cli.status import format_status
 from tiered_api.kafka.client.client import KafkaClient, only_result, to_refused
 from tiered_api.kafka.protocol.messages.incremental_alter_configs import AlterableConfig
-from tiered_api.kafka.protocol.messages.metadata import MetadataResponse
 
 
-def info(args: Namespace) -> int:
+async def info(args: Namespace) -> int:
     """Prints the cluster, its brokers and with `-t` its topics."""
-    got = asyncio.run(_metadata(args))
+    async with open_client(args) as client:
+        got = await client.fetch_metadata(None if args.topics else [])
     brokers = [
         {
             "id": each.node_id,
@@ -64,17 +63,17 @@ def info(args: Namespace) -> int:
     return Exit.OK
 
 
-def config_list(args: Namespace) -> int:
+async def config_list(args: Namespace) -> int:
     """Prints the settings of a broker."""
-    rows = asyncio.run(_configs(args, None))
+    rows = await _configs(args, None)
     print_rows([row for row in rows if args.filter in str(row["key"])], args.format)
     return Exit.OK
 
 
-def config_get(args: Namespace) -> int:
+async def config_get(args: Namespace) -> int:
     """Prints the value of a setting, or a row for each of several."""
     names = list(dict.fromkeys(args.keys))
-    known = {row["key"]: row for row in asyncio.run(_configs(args, names))}
+    known = {row["key"]: row for row in await _configs(args, names)}
     if missing := [name for name in names if name not in known]:
         raise Refused(Code.INVALID_CONFIG, f"no setting {', '.join(missing)}")
     found = [known[name] for name in names]
@@ -85,29 +84,24 @@ def config_get(args: Namespace) -> int:
     return Exit.OK
 
 
-def config_set(args: Namespace) -> int:
+async def config_set(args: Namespace) -> int:
     """Changes settings of all brokers, or of one."""
     if len(args.settings) == 2 and "=" not in args.settings[0]:
         changes: list[tuple[str, str | None]] = [(args.settings[0], args.settings[1])]
     else:
         changes = list(parse_pairs(args.settings, "config set"))
-    return _alter_and_print(args, changes)
+    return await _alter_and_print(args, changes)
 
 
-def config_reset(args: Namespace) -> int:
+async def config_reset(args: Namespace) -> int:
     """Resets settings to their defaults."""
-    return _alter_and_print(args, [(name, None) for name in args.keys])
+    return await _alter_and_print(args, [(name, None) for name in args.keys])
 
 
-def _alter_and_print(args: Namespace, changes: list[tuple[str, str | None]]) -> int:
-    rows = asyncio.run(_alter(args, changes))
+async def _alter_and_print(args: Namespace, changes: list[tuple[str, str | None]]) -> int:
+    rows = await _alter(args, changes)
     print_rows(rows, args.format)
     return Exit.OK if all(row["status"] == "OK" for row in rows) else Exit.FAILED
-
-
-async def _metadata(args: Namespace) -> MetadataResponse:
-    async with open_client(args) as client:
-        return await client.fetch_metadata(None if args.topics else [])
 
 
 # -- settings ---------------------------------------------------------------------------------------------------------

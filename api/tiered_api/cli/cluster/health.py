@@ -48,13 +48,11 @@ LISTS = {
 }
 
 
-def health(args: Namespace) -> int:
+async def health(args: Namespace) -> int:
     """Prints the health of all partitions and brokers. Returns exit code 10 if not all are healthy, and 11 if all that
     the caller may see are."""
-    return asyncio.run(_watch(args) if args.watch else _once(args))
-
-
-async def _once(args: Namespace) -> Exit:
+    if args.watch:
+        return await _watch(args)
     async with open_client(args) as client:
         return print_health(await check_health(client), args.format, internal=args.internal)
 

@@ -3,7 +3,6 @@ seen them."""
 
 from __future__ import annotations
 
-import asyncio
 from argparse import Namespace
 from collections.abc import Sequence
 
@@ -26,14 +25,10 @@ from tiered_api.kafka.protocol.messages.tiered_acknowledge import (
 )
 
 
-def losses(args: Namespace) -> int:
+async def losses(args: Namespace) -> int:
     """Lists possible losses, or acknowledges them."""
     if args.partitions and not args.topic:
         raise Refused(Code.INVALID_REQUEST, "-p needs --topic")
-    return asyncio.run(_losses(args))
-
-
-async def _losses(args: Namespace) -> Exit:
     async with open_client(args) as client:
         found = await possible_losses(client)
         if args.action is not None:

@@ -81,12 +81,8 @@ def parse_partition(text: str) -> PartitionName:
     return PartitionName(topic, int(number))
 
 
-def reassign(args: Namespace) -> int:
+async def reassign(args: Namespace) -> int:
     """Moves partitions to the named brokers, cancels moves, or lists current moves."""
-    return asyncio.run(_reassign(args))
-
-
-async def _reassign(args: Namespace) -> Exit:
     wanted: dict[PartitionName, tuple[int, ...] | None] = dict(parse_target(text) for text in args.targets)
     wanted |= dict.fromkeys(parse_partition(text) for text in args.cancel)
     async with open_client(args) as client:
@@ -99,12 +95,8 @@ async def _reassign(args: Namespace) -> Exit:
         return await _execute_moves(client, args, placement, wanted)
 
 
-def remove_throttles(args: Namespace) -> int:
+async def remove_throttles(args: Namespace) -> int:
     """Removes every copying rate."""
-    return asyncio.run(_remove_throttles(args))
-
-
-async def _remove_throttles(args: Namespace) -> Exit:
     async with open_client(args) as client:
         brokers, topics = await unthrottle_all(client)
     if args.format == "text":
@@ -112,12 +104,8 @@ async def _remove_throttles(args: Namespace) -> Exit:
     return Exit.OK
 
 
-def rebalance(args: Namespace) -> int:
+async def rebalance(args: Namespace) -> int:
     """Prints the moves that give all brokers equal shares; with `--execute` it starts them."""
-    return asyncio.run(_rebalance(args))
-
-
-async def _rebalance(args: Namespace) -> Exit:
     async with open_client(args) as client:
         placement = await fetch_placement(client)
         if placement.cordoned and args.format == "text":
@@ -132,12 +120,8 @@ async def _rebalance(args: Namespace) -> Exit:
         )
 
 
-def decommission(args: Namespace) -> int:
+async def decommission(args: Namespace) -> int:
     """Moves all replicas off a broker, and waits until it has none."""
-    return asyncio.run(_decommission(args))
-
-
-async def _decommission(args: Namespace) -> Exit:
     leaving: int = args.broker
     async with open_client(args) as client:
         seen = await fetch_cluster_view(client)

@@ -6,7 +6,6 @@ before.
 
 from __future__ import annotations
 
-import asyncio
 from argparse import Namespace
 from collections.abc import Callable
 
@@ -26,17 +25,13 @@ STEPS = 3
 POLL_SECONDS = 0.2
 
 
-def rotate_secret(args: Namespace) -> int:
+async def rotate_secret(args: Namespace) -> int:
     """Rotates the secret of the brokers."""
-    rows = asyncio.run(_rotate(args))
-    print_rows(rows, args.format)
-    return Exit.OK
-
-
-async def _rotate(args: Namespace) -> list[Row]:
     async with open_client(args) as client:
         with show_progress(args, "rotate the secret") as shown:
-            return await rotate(client, args.wait, lambda done: shown.report(done, STEPS, "steps"))
+            rows = await rotate(client, args.wait, lambda done: shown.report(done, STEPS, "steps"))
+    print_rows(rows, args.format)
+    return Exit.OK
 
 
 async def rotate(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -68,15 +67,29 @@ class GroupReport:
         }
 
 
-def list_groups(args: Namespace) -> int:
+async def list_groups(args: Namespace) -> int:
     """Lists groups with their states."""
-    print_rows(asyncio.run(_list(args)), args.format)
+    states = [state for text in args.states for state in text.split(",")]
+    async with open_client(args) as client:
+        found = await list_all_groups(client, states)
+    rows = [
+        {
+            "broker": node,
+            "group": group.group_id,
+            "state": group.group_state,
+            "protocol_type": group.protocol_type,
+            "type": group.group_type or "classic",
+        }
+        for node, group in sorted(found, key=lambda each: (each[1].group_id, each[0]))
+    ]
+    print_rows(rows, args.format)
     return Exit.OK
 
 
-def describe(args: Namespace) -> int:
+async def describe(args: Namespace) -> int:
     """Describes groups: members, offsets and lag."""
-    outcomes = asyncio.run(_describe(args))
+    async with open_client(args) as client:
+        outcomes = await describe_groups(client, args)
     found = [outcome for outcome in outcomes if isinstance(outcome, GroupReport)]
     refusals = [outcome for outcome in outcomes if isinstance(outcome, Refused)]
     for number, group in enumerate(found):
@@ -90,16 +103,29 @@ def describe(args: Namespace) -> int:
     return Exit.FAILED if refusals else Exit.OK
 
 
-def delete_groups(args: Namespace) -> int:
+async def delete_groups(args: Namespace) -> int:
     """Deletes groups that have no members."""
-    rows = asyncio.run(_delete(args))
+    rows: list[Row] = []
+    async with open_client(args) as client:
+        for name in await select_groups(client, args):
+            request = DeleteGroupsRequest(groups_names=[name])
+            got = await send_to_coordinator(
+                client, name, request, DeleteGroupsResponse, lambda got: only_result(got.results).error_code
+            )
+            rows.append({"group": name, "status": format_status(only_result(got.results).error_code, None)})
     print_rows(rows, args.format)
     return Exit.OK if all(row["status"] == "OK" for row in rows) else Exit.FAILED
 
 
-def offset_delete(args: Namespace) -> int:
+async def offset_delete(args: Namespace) -> int:
     """Deletes the committed offsets of a group for topics."""
-    rows = asyncio.run(_offset_delete(args))
+    async with open_client(args) as client:
+        partitions = await _partitions(client, args.topics)
+        got = await delete_offsets(client, args.group, partitions)
+    rows = [
+        {"topic": tp.topic, "partition": tp.partition, "status": format_status(no.code.number, None) if no else OK}
+        for tp, no in sorted(got.items(), key=lambda each: each[0])
+    ]
     print_rows(rows, args.format)
     return Exit.OK if all(row["status"] == "OK" for row in rows) else Exit.FAILED
 
@@ -119,22 +145,6 @@ async def list_all_groups(client: KafkaClient, states: Sequence[str] = ()) -> li
     return out
 
 
-async def _list(args: Namespace) -> list[Row]:
-    states = [state for text in args.states for state in text.split(",")]
-    async with open_client(args) as client:
-        found = await list_all_groups(client, states)
-    return [
-        {
-            "broker": node,
-            "group": group.group_id,
-            "state": group.group_state,
-            "protocol_type": group.protocol_type,
-            "type": group.group_type or "classic",
-        }
-        for node, group in sorted(found, key=lambda each: (each[1].group_id, each[0]))
-    ]
-
-
 # -- describe ---------------------------------------------------------------------------------------------------------
 
 
@@ -148,11 +158,6 @@ async def select_groups(client: KafkaClient, args: Namespace) -> list[str]:
     if not found:
         raise Refused(Code.GROUP_ID_NOT_FOUND, f"no group matches {' '.join(args.groups)}")
     return found
-
-
-async def _describe(args: Namespace) -> list[GroupReport | Refused]:
-    async with open_client(args) as client:
-        return await describe_groups(client, args)
 
 
 async def describe_groups(client: KafkaClient, args: Namespace) -> list[GroupReport | Refused]:
@@ -253,28 +258,6 @@ def _explain_negative_lag(group: str, row: dict[str, Any]) -> str:
 
 
 # -- delete -----------------------------------------------------------------------------------------------------------
-
-
-async def _delete(args: Namespace) -> list[Row]:
-    rows: list[Row] = []
-    async with open_client(args) as client:
-        for name in await select_groups(client, args):
-            request = DeleteGroupsRequest(groups_names=[name])
-            got = await send_to_coordinator(
-                client, name, request, DeleteGroupsResponse, lambda got: only_result(got.results).error_code
-            )
-            rows.append({"group": name, "status": format_status(only_result(got.results).error_code, None)})
-    return rows
-
-
-async def _offset_delete(args: Namespace) -> list[Row]:
-    async with open_client(args) as client:
-        partitions = await _partitions(client, args.topics)
-        got = await delete_offsets(client, args.group, partitions)
-    return [
-        {"topic": tp.topic, "partition": tp.partition, "status": format_status(no.code.number, None) if no else OK}
-        for tp, no in sorted(got.items(), key=lambda each: each[0])
-    ]
 
 
 async def _partitions(client: KafkaClient, texts: Iterable[str]) -> dict[str, list[int]]:

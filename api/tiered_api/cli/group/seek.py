@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from argparse import Namespace
 from pathlib import Path
@@ -21,9 +20,9 @@ from tiered_api.kafka.client.group_offsets import commit_offsets, fetch_committe
 from tiered_api.kafka.client.leader_routing import PartitionOutcomes
 
 
-def seek(args: Namespace) -> int:
+async def seek(args: Namespace) -> int:
     """Commits new offsets and prints the old ones beside them."""
-    rows = asyncio.run(_seek(args))
+    rows = await _seek(args)
     print_rows(rows, args.format)
     return Exit.OK if all("error" not in row or row["error"] is None for row in rows) else Exit.FAILED
 

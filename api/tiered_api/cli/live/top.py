@@ -29,9 +29,17 @@ KEYS_MAX = 16
 KEYS = "q leaves   s sorts by the other column   r turns the order around"
 
 
-def top(args: Namespace) -> int:
+async def top(args: Namespace) -> int:
     """Shows the cluster until its user leaves it."""
-    return asyncio.run(_show(args))
+    async with open_client(args) as client:
+        if not (is_terminal(sys.stdout) and sys.stdin.isatty()):
+            words = "`tiered cluster brokers`, `topic list` and `group describe` are for scripts"
+            raise Refused(Code.INVALID_REQUEST, f"top needs a terminal; {words}")
+        if lack := describe_missing("top cannot draw"):
+            print_error(lack)
+            return Exit.MISSING
+        await _draw(client)
+    return Exit.OK
 
 
 class _Order:
@@ -44,18 +52,6 @@ class _Order:
     def on_key(self, key: str) -> None:
         self.by_name ^= key == "s"
         self.is_reversed ^= key == "r"
-
-
-async def _show(args: Namespace) -> Exit:
-    async with open_client(args) as client:
-        if not (is_terminal(sys.stdout) and sys.stdin.isatty()):
-            words = "`tiered cluster brokers`, `topic list` and `group describe` are for scripts"
-            raise Refused(Code.INVALID_REQUEST, f"top needs a terminal; {words}")
-        if lack := describe_missing("top cannot draw"):
-            print_error(lack)
-            return Exit.MISSING
-        await _draw(client)
-    return Exit.OK
 
 
 async def _draw(client: KafkaClient) -> None:

@@ -44,12 +44,12 @@ class LagCourses:
         return f"LAG  {drawn} {samples[-1][1]:,}  {describe_trend(samples)}".rstrip()
 
 
-def describe(args: Namespace) -> int:
+async def describe(args: Namespace) -> int:
     """Describes groups, with `--watch` until Ctrl-C: a row for each look in pipes."""
     if not args.watch:
-        return groups.describe(args)
+        return await groups.describe(args)
     is_drawn = args.format == "text" and can_draw(sys.stdout, "no lag is drawn", "--format json")
-    asyncio.run(_draw(args) if is_drawn else _print(args))
+    await (_draw(args) if is_drawn else _print(args))
     return Exit.OK
 
 

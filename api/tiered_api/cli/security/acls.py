@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from argparse import Namespace
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -33,27 +32,43 @@ RULES_PER_REQUEST = 100
 """Most ACLs in one request."""
 
 
-def list_acls(args: Namespace) -> int:
+async def list_acls(args: Namespace) -> int:
     """Lists the ACLs that the options choose."""
-    print_rows(list(map(_row, asyncio.run(_list(args)))), args.format, COLUMNS)
+    async with open_client(args) as client:
+        found = choose_acls(await fetch_acls(client), read_filters(args))
+    print_rows(list(map(_row, found)), args.format, COLUMNS)
     return Exit.OK
 
 
-def add_acls(args: Namespace) -> int:
+async def add_acls(args: Namespace) -> int:
     """Adds the ACLs of all combinations of the options."""
     acls = read_new_acls(args)
     faults = [refused for refused in map(find_acl_fault, acls) if refused is not None]
     if faults:
         raise faults[0]
-    return _print_outcomes(asyncio.run(_add(args, acls)), args)
+    async with open_client(args) as client:
+        if not args.force:
+            rights = await fetch_rights(client)
+            check_rules(rights, _in_force(rights) | frozenset(acls), FORCE)
+        found = await _carry_out(acls, args, partial(create_acls, client))
+    return _print_outcomes(found, args)
 
 
-def remove_acls(args: Namespace) -> int:
+async def remove_acls(args: Namespace) -> int:
     """Removes the ACLs that the options choose."""
     filters = read_filters(args)
     if filters == [AclFilter()]:
         raise Refused(Code.INVALID_REQUEST, "acl remove needs an option that chooses rules")
-    return _print_outcomes(asyncio.run(_remove(args, filters)), args)
+    async with open_client(args) as client:
+        rights = await fetch_rights(client)
+        known = _in_force(rights)
+        chosen = choose_acls(known, filters)
+        if not chosen:
+            raise Refused(Code.RESOURCE_NOT_FOUND, "no rule fits the options")
+        if not args.force:
+            check_rules(rights, known - frozenset(chosen), FORCE)
+        found = await _carry_out(chosen, args, partial(delete_acls, client))
+    return _print_outcomes(found, args)
 
 
 def read_new_acls(args: Namespace) -> list[Acl]:
@@ -106,31 +121,6 @@ def _resources(args: Namespace) -> list[tuple[ResourceType, str | None]]:
         (ResourceType.CLUSTER, [CLUSTER_NAME] if args.cluster else []),
     )
     return [(kind, name) for kind, names in named for name in names]
-
-
-async def _list(args: Namespace) -> list[Acl]:
-    async with open_client(args) as client:
-        return choose_acls(await fetch_acls(client), read_filters(args))
-
-
-async def _add(args: Namespace, acls: list[Acl]) -> list[tuple[Acl, str]]:
-    async with open_client(args) as client:
-        if not args.force:
-            rights = await fetch_rights(client)
-            check_rules(rights, _in_force(rights) | frozenset(acls), FORCE)
-        return await _carry_out(acls, args, partial(create_acls, client))
-
-
-async def _remove(args: Namespace, filters: list[AclFilter]) -> list[tuple[Acl, str]]:
-    async with open_client(args) as client:
-        rights = await fetch_rights(client)
-        known = _in_force(rights)
-        chosen = choose_acls(known, filters)
-        if not chosen:
-            raise Refused(Code.RESOURCE_NOT_FOUND, "no rule fits the options")
-        if not args.force:
-            check_rules(rights, known - frozenset(chosen), FORCE)
-        return await _carry_out(chosen, args, partial(delete_acls, client))
 
 
 def _in_force(rights: ClusterRights) -> frozenset[Acl]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
 
@@ -32,9 +31,10 @@ COLUMNS = ("user", "client_id", "ip", "quota", "value")
 Quotas = Mapping[QuotaEntity, Mapping[str, float]]
 
 
-def list_quotas(args: Namespace) -> int:
+async def list_quotas(args: Namespace) -> int:
     """Lists the quotas of the entities that the options choose."""
-    known = asyncio.run(_fetch(args))
+    async with open_client(args) as client:
+        known = await fetch_quotas(client, read_entity(args), is_exact=False)
     rows = [
         {**_row(entity), "quota": key, "value": _number(value)}
         for entity, values in sorted(known.items(), key=lambda each: entity_text(each[0]))
@@ -44,14 +44,26 @@ def list_quotas(args: Namespace) -> int:
     return Exit.OK
 
 
-def set_quotas(args: Namespace) -> int:
+async def set_quotas(args: Namespace) -> int:
     """Sets quotas of one entity."""
-    return asyncio.run(_set(args, dict(args.quotas)))
+    quotas = dict(args.quotas)
+    entity = _read_one_entity(args)
+    async with open_client(args) as client:
+        status = await _alter(client, entity, [OpData(*each) for each in quotas.items()], args.dry_run)
+    return _print_outcome(args, entity, quotas, status)
 
 
-def remove_quotas(args: Namespace) -> int:
+async def remove_quotas(args: Namespace) -> int:
     """Removes quotas of one entity, all of them if none is named."""
-    return asyncio.run(_remove(args))
+    entity = _read_one_entity(args)
+    async with open_client(args) as client:
+        known = (await fetch_quotas(client, entity, is_exact=True)).get(entity, {})
+        chosen = {key: value for key, value in known.items() if key in args.keys or not args.keys}
+        missing = [key for key in args.keys if key not in known]
+        if missing or not chosen:
+            raise Refused(Code.RESOURCE_NOT_FOUND, f"{entity_text(entity)} has no quota {', '.join(missing)}".rstrip())
+        status = await _alter(client, entity, [OpData(key, 0.0, True) for key in chosen], args.dry_run)
+    return _print_outcome(args, entity, chosen, status)
 
 
 def read_entity(args: Namespace) -> QuotaEntity:
@@ -84,30 +96,6 @@ async def fetch_quotas(client: KafkaClient, entity: QuotaEntity, *, is_exact: bo
         }
         for each in got.entries or ()
     }
-
-
-async def _fetch(args: Namespace) -> Quotas:
-    async with open_client(args) as client:
-        return await fetch_quotas(client, read_entity(args), is_exact=False)
-
-
-async def _set(args: Namespace, quotas: Mapping[str, float]) -> int:
-    entity = _read_one_entity(args)
-    async with open_client(args) as client:
-        status = await _alter(client, entity, [OpData(*each) for each in quotas.items()], args.dry_run)
-    return _print_outcome(args, entity, quotas, status)
-
-
-async def _remove(args: Namespace) -> int:
-    entity = _read_one_entity(args)
-    async with open_client(args) as client:
-        known = (await fetch_quotas(client, entity, is_exact=True)).get(entity, {})
-        chosen = {key: value for key, value in known.items() if key in args.keys or not args.keys}
-        missing = [key for key in args.keys if key not in known]
-        if missing or not chosen:
-            raise Refused(Code.RESOURCE_NOT_FOUND, f"{entity_text(entity)} has no quota {', '.join(missing)}".rstrip())
-        status = await _alter(client, entity, [OpData(key, 0.0, True) for key in chosen], args.dry_run)
-    return _print_outcome(args, entity, chosen, status)
 
 
 async def remove_all_quotas(client: KafkaClient, entity: QuotaEntity, keys: Iterable[str]) -> str:

@@ -5,7 +5,6 @@ The password stays on this machine: the broker gets the salted password, from wh
 
 from __future__ import annotations
 
-import asyncio
 import os
 from argparse import Namespace
 from collections.abc import Mapping
@@ -47,9 +46,10 @@ Rules = tuple[list[Acl], Quotas]
 """The ACLs and the quotas that name a user."""
 
 
-def list_users(args: Namespace) -> int:
+async def list_users(args: Namespace) -> int:
     """Lists users with their mechanisms."""
-    known = asyncio.run(_fetch(args))
+    async with open_client(args) as client:
+        known = await fetch_credentials(client)
     missing = [user for user in args.users if user not in known]
     if missing:
         raise Refused(Code.RESOURCE_NOT_FOUND, f"no user {', '.join(missing)}")
@@ -63,19 +63,43 @@ def list_users(args: Namespace) -> int:
     return Exit.OK
 
 
-def add_user(args: Namespace) -> int:
+async def add_user(args: Namespace) -> int:
     """Adds a user, or a mechanism to a user."""
-    return _print_rows(asyncio.run(_set_password(args, is_new=True)), args)
+    return _print_rows(await _set_password(args, is_new=True), args)
 
 
-def alter_user(args: Namespace) -> int:
+async def alter_user(args: Namespace) -> int:
     """Changes the password of a user."""
-    return _print_rows(asyncio.run(_set_password(args, is_new=False)), args)
+    return _print_rows(await _set_password(args, is_new=False), args)
 
 
-def remove_users(args: Namespace) -> int:
+async def remove_users(args: Namespace) -> int:
     """Removes users, or their credentials of one mechanism."""
-    return _print_rows(asyncio.run(_remove(args)), args)
+    async with open_client(args) as client:
+        known = await fetch_credentials(client)
+        wanted = {user: [each for each in known.get(user, {}) if args.mechanism in (None, each)] for user in args.users}
+        missing = [user for user, mechanisms in wanted.items() if not mechanisms]
+        if missing:
+            of = f" with {args.mechanism}" if args.mechanism else ""
+            raise Refused(Code.RESOURCE_NOT_FOUND, f"no user {', '.join(missing)}{of}")
+        if not args.force:
+            gone = [user for user, mechanisms in wanted.items() if len(mechanisms) == len(known[user])]
+            check_users(await fetch_rights(client), gone, known.keys() - set(gone), FORCE)
+        gone = [user for user, mechanisms in wanted.items() if len(mechanisms) == len(known[user])]
+        # Before the removal: a user that removes itself has no login after it.
+        rules = {user: await _fetch_rules(client, user) for user in gone}
+        rows: list[Row] = []
+        for user, mechanisms in wanted.items():
+            for each in sorted(mechanisms):
+                deletion = ScramCredentialDeletion(user, MECHANISMS[each].number)
+                rows += await _alter(client, AlterUserScramCredentialsRequest([deletion], []), each)
+        done = {row["user"] for row in rows if row["status"] == OK}
+        for user, found in rules.items():
+            if user in done and args.with_rules:
+                rows += await _remove_rules(client, user, found)
+            elif user in done:
+                _report_rules(user, found)
+    return _print_rows(rows, args)
 
 
 def _print_rows(rows: list[Row], args: Namespace) -> int:
@@ -94,11 +118,6 @@ async def fetch_credentials(client: KafkaClient) -> Credentials:
     }
 
 
-async def _fetch(args: Namespace) -> Credentials:
-    async with open_client(args) as client:
-        return await fetch_credentials(client)
-
-
 async def _set_password(args: Namespace, *, is_new: bool) -> list[Row]:
     mechanism = MECHANISMS[args.mechanism]
     async with open_client(args) as client:
@@ -115,34 +134,6 @@ async def _set_password(args: Namespace, *, is_new: bool) -> list[Row]:
         salted = salt_password(mechanism, read_password(args.password_file, args.user), salt, args.iterations)
         upsertion = ScramCredentialUpsertion(args.user, mechanism.number, args.iterations, salt, salted)
         return await _alter(client, AlterUserScramCredentialsRequest([], [upsertion]), args.mechanism)
-
-
-async def _remove(args: Namespace) -> list[Row]:
-    async with open_client(args) as client:
-        known = await fetch_credentials(client)
-        wanted = {user: [each for each in known.get(user, {}) if args.mechanism in (None, each)] for user in args.users}
-        missing = [user for user, mechanisms in wanted.items() if not mechanisms]
-        if missing:
-            of = f" with {args.mechanism}" if args.mechanism else ""
-            raise Refused(Code.RESOURCE_NOT_FOUND, f"no user {', '.join(missing)}{of}")
-        if not args.force:
-            gone = [user for user, mechanisms in wanted.items() if len(mechanisms) == len(known[user])]
-            check_users(await fetch_rights(client), gone, known.keys() - set(gone), FORCE)
-        gone = [user for user, mechanisms in wanted.items() if len(mechanisms) == len(known[user])]
-        # Before the removal: a user that removes itself has no login after it.
-        rules = {user: await _fetch_rules(client, user) for user in gone}
-        rows = []
-        for user, mechanisms in wanted.items():
-            for each in sorted(mechanisms):
-                deletion = ScramCredentialDeletion(user, MECHANISMS[each].number)
-                rows += await _alter(client, AlterUserScramCredentialsRequest([deletion], []), each)
-        done = {row["user"] for row in rows if row["status"] == OK}
-        for user, found in rules.items():
-            if user in done and args.with_rules:
-                rows += await _remove_rules(client, user, found)
-            elif user in done:
-                _report_rules(user, found)
-        return rows
 
 
 async def _fetch_rules(client: KafkaClient, user: str) -> Rules:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from argparse import Namespace
 
 from tiered.errors import Refused
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.output import Row, print_rows
+from tiered_api.cli.output import print_rows
 from tiered_api.cli.reach import open_client
 from tiered_api.cli.topic.compaction import compaction_facts, compaction_rows
 from tiered_api.cli.topic.describe import print_errors, topics_by_name
@@ -15,15 +14,8 @@ from tiered_api.cli.topic.topics import select_topics
 from tiered_api.kafka.client.client import to_refused
 
 
-def compact(args: Namespace) -> int:
+async def compact(args: Namespace) -> int:
     """Has topics cleaned now, and prints a row for each partition."""
-    rows, refusals = asyncio.run(_compact(args))
-    print_rows(rows, args.format)
-    print_errors(refusals)
-    return Exit.FAILED if refusals else Exit.OK
-
-
-async def _compact(args: Namespace) -> tuple[list[Row], list[Refused]]:
     async with open_client(args) as client:
         found = await topics_by_name(client, await select_topics(client, args))
         refusals = [topic for topic in found.values() if isinstance(topic, Refused)]
@@ -34,4 +26,7 @@ async def _compact(args: Namespace) -> tuple[list[Row], list[Refused]]:
             for each in facts
             if each.error_code
         ]
-        return compaction_rows(each for each in facts if not each.error_code), refusals
+        rows, refusals = compaction_rows(each for each in facts if not each.error_code), refusals
+    print_rows(rows, args.format)
+    print_errors(refusals)
+    return Exit.FAILED if refusals else Exit.OK

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
@@ -46,9 +45,9 @@ TO_HIGH_WATERMARK = -1
 """The offset of DeleteRecords that means: everything."""
 
 
-def describe(args: Namespace) -> int:
+async def describe(args: Namespace) -> int:
     """Prints summary, settings and partitions of topics."""
-    described = asyncio.run(_describe(args))
+    described = await _describe(args)
     printed = False
     for name, topic in described.items():
         if args.format == "json":
@@ -61,9 +60,9 @@ def describe(args: Namespace) -> int:
     return report_refusals(described.values())
 
 
-def trim(args: Namespace) -> int:
+async def trim(args: Namespace) -> int:
     """Moves the start of partitions forward, or shows what would move."""
-    rows = asyncio.run(_trim(args))
+    rows = await _trim(args)
     print_rows(rows, args.format)
     return Exit.OK if all(row["error"] is None for row in rows) else Exit.FAILED
 

@@ -5,7 +5,6 @@ MirrorMaker copies what a topic or the cluster has set, without defaults and wit
 
 from __future__ import annotations
 
-import asyncio
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping
 
@@ -38,15 +37,8 @@ AT_ONCE = 200
 """Topics of one request."""
 
 
-def check_settings(args: Namespace) -> int:
+async def check_settings(args: Namespace) -> int:
     """Prints the settings that the target refuses or does not carry out. FAILED if it refuses one."""
-    rows, missing = asyncio.run(_check(args))
-    print_rows(rows, args.format)
-    print_errors(missing)
-    return Exit.FAILED if missing or any(row["effect"] == REFUSED for row in rows) else Exit.OK
-
-
-async def _check(args: Namespace) -> tuple[list[Row], list[Refused]]:
     rows: list[Row] = []
     missing: list[Refused] = []
     async with open_client(args) as client:
@@ -58,7 +50,9 @@ async def _check(args: Namespace) -> tuple[list[Row], list[Refused]]:
                     continue
                 notes = CHECKS[args.to](copied_settings(each.configs))
                 rows += [_row(each.resource_name, note) for note in notes]
-    return rows, missing
+    print_rows(rows, args.format)
+    print_errors(missing)
+    return Exit.FAILED if missing or any(row["effect"] == REFUSED for row in rows) else Exit.OK
 
 
 async def _all_topics(client: KafkaClient) -> list[str]:

@@ -25,13 +25,9 @@ READ_BYTES = 1 << 20
 STDIN = 0
 
 
-def produce(args: Namespace) -> int:
+async def produce(args: Namespace) -> int:
     """Produces records until the end of the input. Records that could not be written end it with an error that counts
     them."""
-    return asyncio.run(_produce(args))
-
-
-async def _produce(args: Namespace) -> Exit:
     reader = RecordReader(args.format)
     headers: list[Header] = [(name, value.encode()) for name, value in parse_pairs(args.header, "-H", ":=")]
     report = _make_reporter(args.output_format)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from argparse import Namespace
 from collections.abc import Sequence
@@ -30,31 +29,117 @@ from tiered_api.kafka.protocol.messages.incremental_alter_configs import Alterab
 from tiered_api.kafka.protocol.messages.metadata import MetadataResponseTopic
 
 
-def create(args: Namespace) -> int:
+async def create(args: Namespace) -> int:
     """Creates topics."""
-    return _print_outcome(asyncio.run(_create(args)), args.format)
+    configs = [CreatableTopicConfig(name=name, value=value) for name, value in parse_pairs(args.config, "-c")]
+    topics = [
+        CreatableTopic(
+            name=name,
+            num_partitions=args.partitions,
+            replication_factor=args.replicas,
+            configs=configs,
+        )
+        for name in dict.fromkeys(args.topics)
+    ]
+    async with open_client(args) as client:
+        request = CreateTopicsRequest(topics=topics, timeout_ms=client.timeout_ms, validate_only=args.dry_run)
+        got = await client.send_to_controller(request, CreateTopicsResponse)
+    rows: list[Row] = []
+    for each in got.topics:
+        word = format_status(each.error_code, each.error_message)
+        if each.error_code == Code.TOPIC_ALREADY_EXISTS.number and args.if_not_exists:
+            word = f"{OK} (exists)"
+        elif word == OK and args.dry_run:
+            word = f"{OK} (dry run)"
+        rows.append({"topic": each.name, "status": word})
+    return _print_outcome(rows, args.format)
 
 
-def delete(args: Namespace) -> int:
+async def delete(args: Namespace) -> int:
     """Deletes topics."""
-    return _print_outcome(asyncio.run(_delete(args)), args.format)
+    async with open_client(args) as client:
+        names = await select_topics(client, args)
+        request = DeleteTopicsRequest(
+            topics=[DeleteTopicState(name=name) for name in names], topic_names=names, timeout_ms=client.timeout_ms
+        )
+        got = await client.send_to_controller(request, DeleteTopicsResponse)
+    found = [
+        {"topic": each.name, "status": format_status(each.error_code, each.error_message)} for each in got.responses
+    ]
+    return _print_outcome(found, args.format)
 
 
-def alter(args: Namespace) -> int:
+async def alter(args: Namespace) -> int:
     """Changes settings of topics."""
-    return _print_outcome(asyncio.run(_alter(args)), args.format)
+    changes = [
+        AlterableConfig(name=name, config_operation=SET, value=value) for name, value in parse_pairs(args.set, "-s")
+    ]
+    changes += [AlterableConfig(name=name, config_operation=DELETE, value=None) for name in args.delete]
+    for given, operation, option in ((args.append, APPEND, "--append"), (args.subtract, SUBTRACT, "--subtract")):
+        changes += [
+            AlterableConfig(name=name, config_operation=operation, value=value)
+            for name, value in parse_pairs(given, option)
+        ]
+    if not changes:
+        raise Refused(Code.INVALID_REQUEST, "nothing to alter: give -s NAME=VALUE or -d NAME")
+    async with open_client(args) as client:
+        names = await select_topics(client, args)
+        # Checked first: a broker reports a setting that no topic can have before it reports that a topic is missing.
+        missing = {
+            topic.name: topic.error_code for topic in (await client.fetch_metadata(names)).topics if topic.error_code
+        }
+        there = [name for name in names if name not in missing]
+        got = await alter_configs(client, TOPIC, dict.fromkeys(there, changes), dry_run=args.dry_run) if there else []
+    rows: list[Row] = [{"topic": name, "status": format_status(number, None)} for name, number in missing.items()]
+    found = rows + [
+        {"topic": each.resource_name, "status": format_status(each.error_code, each.error_message)} for each in got
+    ]
+    return _print_outcome(found, args.format)
 
 
-def add_partitions(args: Namespace) -> int:
+async def add_partitions(args: Namespace) -> int:
     """Adds partitions to topics."""
-    return _print_outcome(asyncio.run(_add_partitions(args)), args.format)
+    async with open_client(args) as client:
+        known: dict[str, MetadataResponseTopic] = {}
+        rows: list[Row] = []
+        for topic in (await client.fetch_metadata(args.topics)).topics:
+            if topic.error_code:
+                rows.append({"topic": topic.name, "status": format_status(topic.error_code, None)})
+            else:
+                known[topic.name or ""] = topic
+        topics = [
+            CreatePartitionsTopic(name=name, count=len(topic.partitions) + args.num, assignments=None)
+            for name, topic in known.items()
+        ]
+        request = CreatePartitionsRequest(topics=topics, timeout_ms=client.timeout_ms, validate_only=args.dry_run)
+        got = (
+            await client.send_to_controller(request, CreatePartitionsResponse) if topics else CreatePartitionsResponse()
+        )
+    found = [
+        *rows,
+        *({"topic": each.name, "status": format_status(each.error_code, each.error_message)} for each in got.results),
+    ]
+    return _print_outcome(found, args.format)
 
 
-def list_topics(args: Namespace) -> int:
+async def list_topics(args: Namespace) -> int:
     """Lists topics, or with `--detailed` their partitions."""
-    rows, missing = asyncio.run(_list(args))
+    async with open_client(args) as client:
+        got = await client.fetch_metadata(None)
+    wanted = [compile_pattern(name) for name in args.topics] if args.regex else None
+    found = []
+    for topic in sorted(got.topics, key=lambda topic: topic.name or ""):
+        name = topic.name or ""
+        if wanted is not None:
+            is_wanted = any(form.fullmatch(name) for form in wanted)
+        else:
+            is_wanted = name in args.topics if args.topics else not topic.is_internal
+        if (is_wanted or (topic.is_internal and args.internal)) and code_from_number(topic.error_code) is Code.NONE:
+            found.append(topic)
+    missing = set() if args.regex else set(args.topics) - {topic.name for topic in found}
+    rows = [row for topic in found for row in (_partitions(topic) if args.detailed else [_summary(topic)])]
     print_rows(rows, args.format)
-    for name in missing:
+    for name in sorted(missing):
         print_error(f"no topic {name}")
     return Exit.FAILED if missing else Exit.OK
 
@@ -86,113 +171,9 @@ async def select_topics(client: KafkaClient, args: Namespace) -> list[str]:
     return found
 
 
-def _print_outcome(rows: list[Row], form: str) -> Exit:
+def _print_outcome(rows: Sequence[Row], form: str) -> Exit:
     print_rows(rows, form)
     return Exit.OK if all(str(row["status"]).startswith(OK) for row in rows) else Exit.FAILED
-
-
-async def _create(args: Namespace) -> list[Row]:
-    configs = [CreatableTopicConfig(name=name, value=value) for name, value in parse_pairs(args.config, "-c")]
-    topics = [
-        CreatableTopic(
-            name=name,
-            num_partitions=args.partitions,
-            replication_factor=args.replicas,
-            configs=configs,
-        )
-        for name in dict.fromkeys(args.topics)
-    ]
-    async with open_client(args) as client:
-        request = CreateTopicsRequest(topics=topics, timeout_ms=client.timeout_ms, validate_only=args.dry_run)
-        got = await client.send_to_controller(request, CreateTopicsResponse)
-    rows: list[Row] = []
-    for each in got.topics:
-        word = format_status(each.error_code, each.error_message)
-        if each.error_code == Code.TOPIC_ALREADY_EXISTS.number and args.if_not_exists:
-            word = f"{OK} (exists)"
-        elif word == OK and args.dry_run:
-            word = f"{OK} (dry run)"
-        rows.append({"topic": each.name, "status": word})
-    return rows
-
-
-async def _delete(args: Namespace) -> list[Row]:
-    async with open_client(args) as client:
-        names = await select_topics(client, args)
-        request = DeleteTopicsRequest(
-            topics=[DeleteTopicState(name=name) for name in names], topic_names=names, timeout_ms=client.timeout_ms
-        )
-        got = await client.send_to_controller(request, DeleteTopicsResponse)
-    return [
-        {"topic": each.name, "status": format_status(each.error_code, each.error_message)} for each in got.responses
-    ]
-
-
-async def _alter(args: Namespace) -> list[Row]:
-    changes = [
-        AlterableConfig(name=name, config_operation=SET, value=value) for name, value in parse_pairs(args.set, "-s")
-    ]
-    changes += [AlterableConfig(name=name, config_operation=DELETE, value=None) for name in args.delete]
-    for given, operation, option in ((args.append, APPEND, "--append"), (args.subtract, SUBTRACT, "--subtract")):
-        changes += [
-            AlterableConfig(name=name, config_operation=operation, value=value)
-            for name, value in parse_pairs(given, option)
-        ]
-    if not changes:
-        raise Refused(Code.INVALID_REQUEST, "nothing to alter: give -s NAME=VALUE or -d NAME")
-    async with open_client(args) as client:
-        names = await select_topics(client, args)
-        # Checked first: a broker reports a setting that no topic can have before it reports that a topic is missing.
-        missing = {
-            topic.name: topic.error_code for topic in (await client.fetch_metadata(names)).topics if topic.error_code
-        }
-        there = [name for name in names if name not in missing]
-        got = await alter_configs(client, TOPIC, dict.fromkeys(there, changes), dry_run=args.dry_run) if there else []
-    rows: list[Row] = [{"topic": name, "status": format_status(number, None)} for name, number in missing.items()]
-    return rows + [
-        {"topic": each.resource_name, "status": format_status(each.error_code, each.error_message)} for each in got
-    ]
-
-
-async def _add_partitions(args: Namespace) -> list[Row]:
-    async with open_client(args) as client:
-        known: dict[str, MetadataResponseTopic] = {}
-        rows: list[Row] = []
-        for topic in (await client.fetch_metadata(args.topics)).topics:
-            if topic.error_code:
-                rows.append({"topic": topic.name, "status": format_status(topic.error_code, None)})
-            else:
-                known[topic.name or ""] = topic
-        topics = [
-            CreatePartitionsTopic(name=name, count=len(topic.partitions) + args.num, assignments=None)
-            for name, topic in known.items()
-        ]
-        request = CreatePartitionsRequest(topics=topics, timeout_ms=client.timeout_ms, validate_only=args.dry_run)
-        got = (
-            await client.send_to_controller(request, CreatePartitionsResponse) if topics else CreatePartitionsResponse()
-        )
-    return [
-        *rows,
-        *({"topic": each.name, "status": format_status(each.error_code, each.error_message)} for each in got.results),
-    ]
-
-
-async def _list(args: Namespace) -> tuple[list[Row], list[str]]:
-    async with open_client(args) as client:
-        got = await client.fetch_metadata(None)
-    wanted = [compile_pattern(name) for name in args.topics] if args.regex else None
-    found = []
-    for topic in sorted(got.topics, key=lambda topic: topic.name or ""):
-        name = topic.name or ""
-        if wanted is not None:
-            is_wanted = any(form.fullmatch(name) for form in wanted)
-        else:
-            is_wanted = name in args.topics if args.topics else not topic.is_internal
-        if (is_wanted or (topic.is_internal and args.internal)) and code_from_number(topic.error_code) is Code.NONE:
-            found.append(topic)
-    missing = set() if args.regex else set(args.topics) - {topic.name for topic in found}
-    rows = [row for topic in found for row in (_partitions(topic) if args.detailed else [_summary(topic)])]
-    return rows, sorted(missing)
 
 
 def _summary(topic: MetadataResponseTopic) -> Row:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from argparse import Namespace
 
 from tiered.errors import Code, Refused
@@ -26,15 +25,35 @@ from tiered_api.kafka.client.transactions import (
 )
 
 
-def list_transactions(args: Namespace) -> int:
+async def list_transactions(args: Namespace) -> int:
     """Lists transactional ids with their states."""
-    print_rows(asyncio.run(_list(args)), args.format, ("transactional_id", "coordinator", "producer_id", "state"))
+    states = [state for text in args.states for state in text.split(",")]
+    duration_ms = -1 if args.longer_than is None else int(args.longer_than * 1000)
+    async with open_client(args) as client:
+        found = await list_transactional_ids(client, states, duration_ms=duration_ms)
+    rows = [
+        {
+            "transactional_id": each.transactional_id,
+            "coordinator": each.coordinator,
+            "producer_id": each.producer_id,
+            "state": each.state,
+        }
+        for each in sorted(found, key=lambda each: each.transactional_id)
+    ]
+    print_rows(rows, args.format, ("transactional_id", "coordinator", "producer_id", "state"))
     return Exit.OK
 
 
-def describe(args: Namespace) -> int:
+async def describe(args: Namespace) -> int:
     """Describes the transactions of transactional ids."""
-    outcomes, now_ms = asyncio.run(_describe(args))
+    outcomes: list[DescribedTransaction | Refused] = []
+    async with open_client(args) as client:
+        for name in dict.fromkeys(args.ids):
+            try:
+                outcomes.append(await describe_transaction(client, name))
+            except Refused as refused:
+                outcomes.append(refused)
+        now_ms = client.clock.wall_ms()
     found = [outcome for outcome in outcomes if isinstance(outcome, DescribedTransaction)]
     refusals = [outcome for outcome in outcomes if isinstance(outcome, Refused)]
     if args.format == "json":
@@ -47,45 +66,37 @@ def describe(args: Namespace) -> int:
     return Exit.FAILED if refusals else Exit.OK
 
 
-def abort(args: Namespace) -> int:
+async def abort(args: Namespace) -> int:
     """Aborts the transactions of transactional ids, or one hanging transaction of a partition."""
-    rows = asyncio.run(_abort(args))
+    rows = await _abort(args)
     print_rows(rows, args.format)
     return Exit.OK if all(row["status"] == OK for row in rows) else Exit.FAILED
 
 
-def find_hanging(args: Namespace) -> int:
+async def find_hanging(args: Namespace) -> int:
     """Finds open transactions that no coordinator will end."""
     names = ("topic", "partition", "start_offset", "producer_id", "epoch", "idle_ms")
-    print_rows(asyncio.run(_find_hanging(args)), args.format, names)
-    return Exit.OK
-
-
-async def _list(args: Namespace) -> list[Row]:
-    states = [state for text in args.states for state in text.split(",")]
-    duration_ms = -1 if args.longer_than is None else int(args.longer_than * 1000)
     async with open_client(args) as client:
-        found = await list_transactional_ids(client, states, duration_ms=duration_ms)
-    return [
+        if args.topics:
+            topics = [await client.fetch_topic(name) for name in dict.fromkeys(args.topics)]
+        else:
+            topics = list((await client.fetch_metadata(None)).topics)
+        partitions = [tp for topic in topics for tp in partitions_of(topic)]
+        now_ms, max_ms = client.clock.wall_ms(), int(args.max_timeout * 1000)
+        found = require_all(await list_open_transactions(client, partitions))
+        old = [each for opened in found.values() for each in opened if now_ms - each.last_timestamp >= max_ms]
+        hanging = await find_hanging_transactions(client, old)
+    rows = [
         {
-            "transactional_id": each.transactional_id,
-            "coordinator": each.coordinator,
+            **_place(each),
             "producer_id": each.producer_id,
-            "state": each.state,
+            "epoch": each.producer_epoch,
+            "idle_ms": max(now_ms - each.last_timestamp, 0),
         }
-        for each in sorted(found, key=lambda each: each.transactional_id)
+        for each in sorted(hanging)
     ]
-
-
-async def _describe(args: Namespace) -> tuple[list[DescribedTransaction | Refused], int]:
-    outcomes: list[DescribedTransaction | Refused] = []
-    async with open_client(args) as client:
-        for name in dict.fromkeys(args.ids):
-            try:
-                outcomes.append(await describe_transaction(client, name))
-            except Refused as refused:
-                outcomes.append(refused)
-        return outcomes, client.clock.wall_ms()
+    print_rows(rows, args.format, names)
+    return Exit.OK
 
 
 def _describe_row(found: DescribedTransaction, now_ms: int) -> Row:
@@ -131,28 +142,6 @@ async def _abort_hanging(client: KafkaClient, tp: TopicPartition, start_offset: 
         raise Refused(Code.INVALID_TXN_STATE, f"{why}: abort its transactional id, or give --force")
     await abort_transaction(client, found)
     return {**_place(found), "status": OK}
-
-
-async def _find_hanging(args: Namespace) -> list[Row]:
-    async with open_client(args) as client:
-        if args.topics:
-            topics = [await client.fetch_topic(name) for name in dict.fromkeys(args.topics)]
-        else:
-            topics = list((await client.fetch_metadata(None)).topics)
-        partitions = [tp for topic in topics for tp in partitions_of(topic)]
-        now_ms, max_ms = client.clock.wall_ms(), int(args.max_timeout * 1000)
-        found = require_all(await list_open_transactions(client, partitions))
-        old = [each for opened in found.values() for each in opened if now_ms - each.last_timestamp >= max_ms]
-        hanging = await find_hanging_transactions(client, old)
-    return [
-        {
-            **_place(each),
-            "producer_id": each.producer_id,
-            "epoch": each.producer_epoch,
-            "idle_ms": max(now_ms - each.last_timestamp, 0),
-        }
-        for each in sorted(hanging)
-    ]
 
 
 def _place(found: PartitionTransaction) -> Row:
