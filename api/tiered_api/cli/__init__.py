@@ -20,7 +20,7 @@ May import: clients, system, controller, replication, health, cli.text
 ~ profile_file     the file of profiles: read, and edited as a whole
 ~ encryption       TLS of the connections of commands
 ~ login            the login of the connections of commands
-~ status           the outcome of one item of a request
+~ status           the outcomes of the items of a request
 ~ configs          settings of topics and brokers over the Kafka protocol (KIP-339)
 ~ internal_rows    internal topics folded into one table row each
 ~ version          `tiered version`

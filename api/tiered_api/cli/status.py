@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from tiered_api.cli.exits import Exit
+from tiered_api.cli.output import Row, print_rows
 from tiered_api.kafka.client.error_sentences import explain_error
 
 OK = "OK"
@@ -10,3 +14,9 @@ OK = "OK"
 def format_status(number: int, message: str | None) -> str:
     """Returns OK, or the error in words with its code."""
     return explain_error(number, message) if number else OK
+
+
+def print_outcomes(rows: Sequence[Row], form: str) -> Exit:
+    """Prints a row for each item. Returns FAILED if the status of one begins with an error."""
+    print_rows(rows, form)
+    return Exit.OK if all(str(row["status"]).startswith(OK) for row in rows) else Exit.FAILED

@@ -18,7 +18,7 @@ from tiered_api.cli.configs import (
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_json, print_lines, print_rows
 from tiered_api.cli.reach import open_client, parse_pairs
-from tiered_api.cli.status import format_status
+from tiered_api.cli.status import format_status, print_outcomes
 from tiered_api.kafka.client.client import KafkaClient, only_result, to_refused
 from tiered_api.kafka.protocol.messages.incremental_alter_configs import AlterableConfig
 
@@ -100,8 +100,7 @@ async def config_reset(args: Namespace) -> int:
 
 async def _alter_and_print(args: Namespace, changes: list[tuple[str, str | None]]) -> int:
     rows = await _alter(args, changes)
-    print_rows(rows, args.format)
-    return Exit.OK if all(row["status"] == "OK" for row in rows) else Exit.FAILED
+    return print_outcomes(rows, args.format)
 
 
 # -- settings ---------------------------------------------------------------------------------------------------------

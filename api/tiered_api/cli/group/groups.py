@@ -12,7 +12,7 @@ from tiered.ids import TopicPartition
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, format_rows, print_json, print_lines, print_rows
 from tiered_api.cli.reach import open_client, parse_numbers
-from tiered_api.cli.status import OK, format_status
+from tiered_api.cli.status import OK, format_status, print_outcomes
 from tiered_api.cli.topic.describe import partitions_of, print_errors, topics_by_name
 from tiered_api.cli.topic.topics import compile_pattern
 from tiered_api.kafka.client.client import KafkaClient, code_from_number, only_result, to_refused
@@ -113,8 +113,7 @@ async def delete_groups(args: Namespace) -> int:
                 client, name, request, DeleteGroupsResponse, lambda got: only_result(got.results).error_code
             )
             rows.append({"group": name, "status": format_status(only_result(got.results).error_code, None)})
-    print_rows(rows, args.format)
-    return Exit.OK if all(row["status"] == "OK" for row in rows) else Exit.FAILED
+    return print_outcomes(rows, args.format)
 
 
 async def offset_delete(args: Namespace) -> int:
@@ -126,8 +125,7 @@ async def offset_delete(args: Namespace) -> int:
         {"topic": tp.topic, "partition": tp.partition, "status": format_status(no.code.number, None) if no else OK}
         for tp, no in sorted(got.items(), key=lambda each: each[0])
     ]
-    print_rows(rows, args.format)
-    return Exit.OK if all(row["status"] == "OK" for row in rows) else Exit.FAILED
+    return print_outcomes(rows, args.format)
 
 
 # -- list -------------------------------------------------------------------------------------------------------------

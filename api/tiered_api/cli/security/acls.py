@@ -25,7 +25,7 @@ from tiered_api.cli.output import Row, print_rows
 from tiered_api.cli.reach import open_client
 from tiered_api.cli.security.acl_requests import AclOutcome, choose_acls, create_acls, delete_acls, fetch_acls
 from tiered_api.cli.security.lockout import FORCE, fetch_rights
-from tiered_api.cli.status import OK, format_status
+from tiered_api.cli.status import OK, format_status, print_outcomes
 
 COLUMNS = ("principal", "host", "permission", "operation", "resource_type", "resource_name", "pattern")
 RULES_PER_REQUEST = 100
@@ -143,8 +143,7 @@ async def _carry_out(
 
 
 def _print_outcomes(outcomes: list[tuple[Acl, str]], args: Namespace) -> int:
-    print_rows([{**_row(acl), "status": status} for acl, status in outcomes], args.format)
-    return Exit.OK if all(status.startswith(OK) for _, status in outcomes) else Exit.FAILED
+    return print_outcomes([{**_row(acl), "status": status} for acl, status in outcomes], args.format)
 
 
 def _row(acl: Acl) -> Row:

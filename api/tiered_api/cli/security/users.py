@@ -24,7 +24,7 @@ from tiered_api.cli.security.lockout import FORCE, fetch_rights
 from tiered_api.cli.security.login_mechanisms import check_mechanism
 from tiered_api.cli.security.passwords import read_password
 from tiered_api.cli.security.quotas import Quotas, fetch_quotas, remove_all_quotas
-from tiered_api.cli.status import OK, format_status
+from tiered_api.cli.status import OK, format_status, print_outcomes
 from tiered_api.kafka.client.client import KafkaClient, to_refused
 from tiered_api.kafka.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -65,12 +65,12 @@ async def list_users(args: Namespace) -> int:
 
 async def add_user(args: Namespace) -> int:
     """Adds a user, or a mechanism to a user."""
-    return _print_rows(await _set_password(args, is_new=True), args)
+    return print_outcomes(await _set_password(args, is_new=True), args.format)
 
 
 async def alter_user(args: Namespace) -> int:
     """Changes the password of a user."""
-    return _print_rows(await _set_password(args, is_new=False), args)
+    return print_outcomes(await _set_password(args, is_new=False), args.format)
 
 
 async def remove_users(args: Namespace) -> int:
@@ -99,12 +99,7 @@ async def remove_users(args: Namespace) -> int:
                 rows += await _remove_rules(client, user, found)
             elif user in done:
                 _report_rules(user, found)
-    return _print_rows(rows, args)
-
-
-def _print_rows(rows: list[Row], args: Namespace) -> int:
-    print_rows(rows, args.format)
-    return Exit.OK if all(row["status"] == OK for row in rows) else Exit.FAILED
+    return print_outcomes(rows, args.format)
 
 
 async def fetch_credentials(client: KafkaClient) -> Credentials:

@@ -11,7 +11,7 @@ from tiered_api.cli.configs import APPEND, DELETE, SET, SUBTRACT, TOPIC, alter_c
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_error, print_rows
 from tiered_api.cli.reach import open_client, parse_pairs
-from tiered_api.cli.status import OK, format_status
+from tiered_api.cli.status import OK, format_status, print_outcomes
 from tiered_api.kafka.client.client import KafkaClient, code_from_number
 from tiered_api.kafka.protocol.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -52,7 +52,7 @@ async def create(args: Namespace) -> int:
         elif word == OK and args.dry_run:
             word = f"{OK} (dry run)"
         rows.append({"topic": each.name, "status": word})
-    return _print_outcome(rows, args.format)
+    return print_outcomes(rows, args.format)
 
 
 async def delete(args: Namespace) -> int:
@@ -66,7 +66,7 @@ async def delete(args: Namespace) -> int:
     found = [
         {"topic": each.name, "status": format_status(each.error_code, each.error_message)} for each in got.responses
     ]
-    return _print_outcome(found, args.format)
+    return print_outcomes(found, args.format)
 
 
 async def alter(args: Namespace) -> int:
@@ -94,7 +94,7 @@ async def alter(args: Namespace) -> int:
     found = rows + [
         {"topic": each.resource_name, "status": format_status(each.error_code, each.error_message)} for each in got
     ]
-    return _print_outcome(found, args.format)
+    return print_outcomes(found, args.format)
 
 
 async def add_partitions(args: Namespace) -> int:
@@ -119,7 +119,7 @@ async def add_partitions(args: Namespace) -> int:
         *rows,
         *({"topic": each.name, "status": format_status(each.error_code, each.error_message)} for each in got.results),
     ]
-    return _print_outcome(found, args.format)
+    return print_outcomes(found, args.format)
 
 
 async def list_topics(args: Namespace) -> int:
@@ -169,11 +169,6 @@ async def select_topics(client: KafkaClient, args: Namespace) -> list[str]:
     if not found:
         raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"no topic matches {' '.join(args.topics)}")
     return found
-
-
-def _print_outcome(rows: Sequence[Row], form: str) -> Exit:
-    print_rows(rows, form)
-    return Exit.OK if all(str(row["status"]).startswith(OK) for row in rows) else Exit.FAILED
 
 
 def _summary(topic: MetadataResponseTopic) -> Row:

@@ -9,7 +9,7 @@ from tiered.ids import TopicPartition
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_json, print_rows
 from tiered_api.cli.reach import open_client
-from tiered_api.cli.status import OK, format_status
+from tiered_api.cli.status import OK, format_status, print_outcomes
 from tiered_api.cli.topic.describe import partitions_of, print_errors
 from tiered_api.kafka.client.client import KafkaClient
 from tiered_api.kafka.client.leader_routing import require_all
@@ -69,8 +69,7 @@ async def describe(args: Namespace) -> int:
 async def abort(args: Namespace) -> int:
     """Aborts the transactions of transactional ids, or one hanging transaction of a partition."""
     rows = await _abort(args)
-    print_rows(rows, args.format)
-    return Exit.OK if all(row["status"] == OK for row in rows) else Exit.FAILED
+    return print_outcomes(rows, args.format)
 
 
 async def find_hanging(args: Namespace) -> int:
