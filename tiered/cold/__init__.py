@@ -13,7 +13,7 @@ May import: compaction, hot, object_store
 ~ collector       the deletion of expired segments and garbage: manifest first, object last
   cleaned_object  segment objects of cleaned batches, with their indexes and sections
 ~ cleaner         the cleans of all compacted partitions in the bucket, one at a time for each
-~ cold_cleaning   one clean: objects first, one change of the manifest second, garbage last
+~ cold_cleaning   one clean: objects first, a change of the manifest for each 512 MiB of them, then garbage
 ~ clean_source    the batches that a clean reads, from the disk if it has them as uploaded
   chunks          aligned byte ranges of objects for ranged gets
 ~ cache           the bounded cache of chunks, with one get per chunk

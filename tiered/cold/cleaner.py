@@ -1,6 +1,6 @@
-"""The clean of the cold part of a compacted topic: new objects first, then one change of the manifest, then garbage.
+"""The clean of the cold part of a compacted topic: new objects first, then a change of the manifest, then garbage.
 
-Keeps I26 and I32.
+Keeps I26 and I32. A large clean changes the manifest once for each 512 MiB of new objects.
 
 A clean puts the last offset of each key of the dirty part into a bounded map. Then it reads all
 segments up to the end of the map, oldest first, and writes runs of them again without what is superseded. The manifest
@@ -8,8 +8,8 @@ takes runs in that order. Therefore an older record of a key is never there with
 clean that ends early has changed nothing, or some of the oldest runs; the next one begins again where the last whole
 one ended.
 
-Uploads, expiry and sweeps of the partition go on meanwhile. Objects that a clean has put are no garbage until it ends.
-If a change of the manifest stays undecided, they are none until `settle`.
+Uploads, expiry and sweeps of the partition go on meanwhile. Objects that a clean has put are not garbage until it ends.
+Objects that an undecided change of the manifest names are not garbage until `settle` decides it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class ColdCleaner:
         self._bucket = CleanBucket(store, manifests, reader, collector, random, object_bytes)
         self._keys_in_flight: dict[PartitionId, set[str]] = {}
         self._running: dict[PartitionId, set[str]] = {}
-        """The keys of each clean that runs. After a change of the leader the one before it may still run too."""
+        """The keys of the newest clean that runs for each partition. After a change of the leader the earlier leader's
+        clean may still run, and its entry is replaced."""
         self._bytes = metrics.counter(
             "tiered_cold_clean_bytes_total",
             "Bytes of compacted topics that cleans read and wrote in the bucket, and read on the disk instead",

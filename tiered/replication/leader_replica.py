@@ -284,7 +284,7 @@ class LeaderReplica:
         opened: Sequence[OpenedBatch] = (),
         holder: str = "",
     ) -> LogAppendInfo:
-        """Writes batches that `append_now` has admitted, or a marker that comes before them."""
+        """Writes batches or a marker. The caller has checked the admission."""
         appended = self._write(data, deep, guard, from_coordinator, opened, holder)
         if not self.log.synced_entry.fsynced_only:
             self._advance(appended.last_offset + 1)

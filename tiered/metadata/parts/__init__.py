@@ -1,7 +1,9 @@
 """The parts of the metadata image: each has its values, its replay of changes, and its JSON in a snapshot.
 
-Keeps I24: a change that does not fit its part is `Corrupt`, because the log has forked then. A part is immutable. It
-has `KINDS`, the changes that it takes, and `apply`, `to_json` and `from_json`. Older snapshots lack newer keys.
+Keeps I24: a change that does not fit its part is `Corrupt`, because the log has forked then. Exceptions change nothing:
+a change of an incarnation of a broker that is gone or replaced, and a removal, a TopicForgotten or a LossesAcknowledged
+that finds nothing. A part is immutable. It has `KINDS`, the changes that it takes, and `apply`, `to_json` and
+`from_json`. Older snapshots lack newer keys.
 
 May import: as metadata
 

@@ -128,6 +128,7 @@ class _BrokersReplay:
             self.brokers[change.node_id] = _register(known, change)
         elif known is not None and known.incarnation == change.incarnation:
             self._change_registered(known, change)
+        # A change of another incarnation is about a process that has ended. It says nothing of the one that is known.
 
     def _change_registered(self, known: BrokerImage, change: _RegistrationChange) -> None:
         match change:

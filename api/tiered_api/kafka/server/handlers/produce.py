@@ -235,8 +235,8 @@ class ProduceHandler:
         return Refused(Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, why)
 
     def _may_use_keys(self, connection: ProduceConnection) -> bool:
-        """True if a broker sends the request, for itself or for a client of HTTP. Without an authorizer brokers name
-        no anonymous client, and there is nobody to tell apart."""
+        """True if a broker sends the request, for itself or for a client of HTTP. Without an authorizer a broker's
+        request for an HTTP client looks like that of any anonymous Kafka client, so both may use keys."""
         principal = connection.produce_cache.caller.principal
         if self._context.broker.authorization.authorizer is None and principal == ANONYMOUS:
             return True
