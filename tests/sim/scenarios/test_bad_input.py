@@ -170,10 +170,10 @@ def test_clock_an_hour_fast_keeps_records_for_their_whole_retention(flush: str) 
         assert leader.log_start_offset == end
         await three.wait_until(lambda: leader.log_start_offset == end + 1, 300)
 
-    run_scenario(scenario)
+    run_scenario(scenario, replica_fetch_wait_max_ms=5_000)
 
 
-@run_by(run_scenario, offsets_topic_num_partitions=3)
+@run_by(run_scenario, offsets_topic_num_partitions=3, replica_fetch_wait_max_ms=5_000)
 async def test_broker_that_starts_with_a_fast_clock_expires_no_offsets_early(three: ThreeBrokers) -> None:
     wrong = three.others()[0]
     await three.controller.node.submit(CreateTopic("t", 1, 3))

@@ -180,7 +180,7 @@ async def test_partition_rebuilt_from_the_bucket_shows_its_committed_records(thr
     assert await read_committed(await wait_decided(three)) == [*wanted, b"later"]
 
 
-@run_by(run_scenario, **SETTINGS, transaction_max_timeout_ms=60_000)
+@run_by(run_scenario, **SETTINGS, transaction_max_timeout_ms=60_000, replica_fetch_wait_max_ms=5_000)
 async def test_health_names_the_transaction_that_nobody_ends(three: ThreeBrokers) -> None:
     producer = await begin(three)
     keeper = find_coordinator(three, producer.name)
