@@ -209,8 +209,16 @@ def find_seed(how: str) -> int:
 @pytest.mark.parametrize(
     ("owner", "name", "make", "seed", "of", "rule"),
     [
-        (ProducerStateEntry, "find_batch", find_last_only, 3, short_run, "I11"),
-        (CoordinatorRuntime, "_is_idle", lambda original: lambda self: True, 1, with_group, "I18"),
+        pytest.param(ProducerStateEntry, "find_batch", find_last_only, 3, short_run, "I11", marks=pytest.mark.also),
+        pytest.param(
+            CoordinatorRuntime,
+            "_is_idle",
+            lambda original: lambda self: True,
+            1,
+            with_group,
+            "I18",
+            marks=pytest.mark.also,
+        ),
         (
             BrokerHeartbeats,
             "expired_sessions",

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.scenario import run_by
+from tests.seeds import first_seeds
 from tests.sim.harness.disk import Op, SimDisk
 from tests.sim.harness.durable_logs import judged_disks
 from tests.unit.hot.fixtures import (
@@ -145,7 +146,7 @@ def test_large_logs_and_logs_with_producers_get_no_entry() -> None:
     run_scenario(many_batches)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", first_seeds(2, 4))
 @run_by(run_scenario)
 async def test_log_opened_from_its_entry_survives_every_crash(on: SimDisk, *, seed: int) -> None:
     """Kills the process and cuts the power at each change of the disk after the log was opened from its entry. All
@@ -232,7 +233,7 @@ async def test_dropped_segment_does_not_come_back_after_a_clean_stop(on: SimDisk
             assert (await open_from_entry(image, entry)).local_start_offset == log.end_offset
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", first_seeds(5, 20))
 @run_by(run_scenario)
 async def test_unsynced_empty_log_opens_after_a_power_cut(on: SimDisk, *, seed: int) -> None:
     """A power cut may damage the directory of an empty log in any way. The log still takes records under its topic id,

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from tests.scenario import run_by
+from tests.seeds import first_seeds
 from tests.sim.harness.disk import SimDisk
 from tests.unit.hot.fixtures import DIRECTORY, append, batch, config, open_log, run_scenario
 from tiered.errors import Corrupt
@@ -148,7 +149,7 @@ async def test_log_stays_suspect_until_cleared_however_its_process_ends(on: SimD
         assert not after_power_cut.suspect, "that it is gone is fsynced too"
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", first_seeds(5, 20))
 @run_by(run_scenario)
 async def test_corruption_that_returns_after_a_power_cut_is_truncated_again(on: SimDisk, *, seed: int) -> None:
     """The corruption is durable, and lies below the offset from which a start checks."""
