@@ -181,7 +181,7 @@ class RestServer:
         request.args, request.operation = arguments, route.operation
         try:
             try:
-                response = await route.handler(request)
+                response = await route.handle(request)
             except EXPECTED_ERRORS as error:
                 response = error_response(to_http_error(error))
             assert isinstance(response, HttpResponse)

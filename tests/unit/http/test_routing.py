@@ -1,4 +1,5 @@
 import re
+from inspect import iscoroutinefunction
 
 import pytest
 
@@ -19,6 +20,12 @@ def test_every_route_is_found_by_its_path() -> None:
         names = re.findall(r"{(\w+)", route.path)
         target = re.sub(r"{(\w+)(\.\.\.)?}", r"the-\1", route.path)
         assert table().match(route.method, target) == (route, {name: f"the-{name}" for name in names})
+
+
+def test_every_route_names_a_handler_with_a_summary() -> None:
+    for route in table().routes:
+        assert iscoroutinefunction(route.handle) and route.handle.__doc__, route.handler
+        assert route.operation.endswith(route.handle.__name__)
 
 
 def test_last_argument_with_dots_takes_all_segments_that_follow() -> None:

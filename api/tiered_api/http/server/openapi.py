@@ -173,7 +173,7 @@ def openapi_document(routes: Iterable[Route]) -> dict[str, Any]:
 def _operation(route: Route) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": route.operation,
-        "summary": (route.handler.__doc__ or "").strip().partition("\n")[0],
+        "summary": (route.handle.__doc__ or "").strip().partition("\n")[0],
         "responses": {
             str(route.status): _response(route),
             "default": {"description": "Error", "content": {media_types.JSON: {"schema": _ref("Error")}}},

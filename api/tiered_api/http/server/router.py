@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import import_module
 
 from aiohttp import web
 
@@ -34,11 +35,12 @@ class Query:
 class Route:
     """One operation. `path` has `{argument}` segments; a last one `{argument...}` stands for all segments that follow.
     `request_types` and `response_types` are media types,
-    `request_schema` and `response_schema` names in `openapi.SCHEMAS`. The handler's docstring is the summary."""
+    `request_schema` and `response_schema` names in `openapi.SCHEMAS`. `handler` is MODULE:FUNCTION below
+    `tiered_api.http`. The function's docstring is the summary."""
 
     method: str
     path: str
-    handler: Handler
+    handler: str
     status: int = 200
     query: tuple[Query, ...] = ()
     request_types: tuple[str, ...] = ()
@@ -49,9 +51,17 @@ class Route:
     @cached_property
     def operation(self) -> str:
         """The handler's name: it is unique, and metrics use it."""
-        module = self.handler.__module__.rpartition(".")[0].rpartition(".")[2]
-        prefix = f"{module}_" if module in ("v2", "v3") else ""
-        return prefix + self.handler.__name__
+        module, _, function = self.handler.partition(":")
+        package = module.partition(".")[0]
+        return f"{package}_{function}" if package in ("v2", "v3") else function
+
+    @cached_property
+    def handle(self) -> Handler:
+        """The handler. It is imported for its first request, as those of the Kafka protocol are: a broker serves few
+        of its routes."""
+        module, _, function = self.handler.partition(":")
+        handle: Handler = getattr(import_module(f"tiered_api.http.{module}"), function)
+        return handle
 
     def check_body_type(self, request: HttpRequest) -> None:
         """Raises `HttpError` 415 if the route does not accept the Content-Type. Every request that changes something

@@ -4,40 +4,14 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from tiered_api.http import operations
-from tiered_api.http.admin.groups import delete_group, reset_group_offsets
-from tiered_api.http.admin.quotas import alter_quotas, list_quotas
-from tiered_api.http.admin.topics import compact_topic, delete_records, elect_leaders, reassign_partitions
-from tiered_api.http.admin.transactions import (
-    abort_open_transaction,
-    abort_transactional_id,
-    list_open_transactions,
-    list_transactions,
-)
-from tiered_api.http.admin.users import delete_user, list_users, set_user_password
-from tiered_api.http.console.about import get_console
-from tiered_api.http.console.pages import FILE_TYPES, get_console_file, get_console_page, redirect_to_console
+from tiered_api.http.console.pages import FILE_TYPES
 from tiered_api.http.exchange import media_types
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import json_response
-from tiered_api.http.overview.cluster import get_cluster_health
-from tiered_api.http.overview.costs import get_costs
-from tiered_api.http.overview.group_lag import get_group_lag, list_group_lags
-from tiered_api.http.overview.groups import get_topic_groups
-from tiered_api.http.overview.metadata import get_metadata_log, list_controllers
-from tiered_api.http.overview.segments import get_partition_segments
-from tiered_api.http.overview.storage import get_topic_storage
-from tiered_api.http.overview.tables import get_table, get_topic_table, list_tables
-from tiered_api.http.overview.topics import list_topic_summaries
-from tiered_api.http.partitions.records import READ_TYPES, read_records, write_batches
+from tiered_api.http.partitions.records import READ_TYPES
 from tiered_api.http.server.openapi import openapi_document
-from tiered_api.http.server.router import Handler, Query, Route, RouteTable
-from tiered_api.http.transactions.commit import commit_transaction
-from tiered_api.http.v2 import consumers
+from tiered_api.http.server.router import Query, Route, RouteTable
 from tiered_api.http.v2 import produce as v2_produce
-from tiered_api.http.v2 import topics as v2
-from tiered_api.http.v3 import acls, clusters, configs, groups, partitions, topics
-from tiered_api.http.v3 import produce as v3_produce
 
 CLUSTER = "/v3/clusters/{cluster}"
 TOPIC = f"{CLUSTER}/topics/{{topic}}"
@@ -71,17 +45,17 @@ READ = (
 )
 
 
-def _get(path: str, handler: Handler, response: str = "", query: tuple[Query, ...] = ()) -> Route:
+def _get(path: str, handler: str, response: str = "", query: tuple[Query, ...] = ()) -> Route:
     return Route("GET", path, handler, query=query, response_schema=response)
 
 
-def _send(method: str, path: str, handler: Handler, body: str, response: str = "", status: int = 200) -> Route:
+def _send(method: str, path: str, handler: str, body: str, response: str = "", status: int = 200) -> Route:
     return Route(
         method, path, handler, status=status, request_types=JSON, request_schema=body, response_schema=response
     )
 
 
-def _v2(method: str, path: str, handler: Handler, response: str) -> Route:
+def _v2(method: str, path: str, handler: str, response: str) -> Route:
     if method == "GET":
         return Route(method, path, handler, response_types=V2_ANSWERS, response_schema=response)
     return Route(
@@ -96,17 +70,17 @@ def _v2(method: str, path: str, handler: Handler, response: str) -> Route:
 
 
 OPERATIONS = (
-    _get("/healthz", operations.healthz, "Health"),
-    Route("GET", "/metrics", operations.metrics, response_types=(media_types.TEXT,)),
-    _get("/tiered/v1/node", operations.get_node, "Node"),
-    _get("/tiered/v1/topics/{topic}/partitions/{partition}", operations.get_partition_state, "PartitionState"),
+    _get("/healthz", "operations:healthz", "Health"),
+    Route("GET", "/metrics", "operations:metrics", response_types=(media_types.TEXT,)),
+    _get("/tiered/v1/node", "operations:get_node", "Node"),
+    _get("/tiered/v1/topics/{topic}/partitions/{partition}", "operations:get_partition_state", "PartitionState"),
 )
 
 RECORDS = (
     Route(
         "GET",
         "/topics/{topic}/partitions/{partition}/records",
-        read_records,
+        "partitions.records:read_records",
         query=READ,
         response_types=READ_TYPES,
         response_schema="Records",
@@ -114,7 +88,7 @@ RECORDS = (
     Route(
         "POST",
         "/topics/{topic}/partitions/{partition}/records",
-        write_batches,
+        "partitions.records:write_batches",
         request_types=(media_types.BINARY,),
         response_schema="Appended",
     ),
@@ -132,60 +106,90 @@ METADATA = (
 )
 
 OVERVIEW = (
-    _get("/tiered/v1/cluster", get_cluster_health, "ClusterHealth"),
-    _get("/tiered/v1/costs", get_costs, "Costs", (Query("days", "integer", "Days until today: 8 (without it) to 31"),)),
-    _get("/tiered/v1/metadata/log", get_metadata_log, "MetadataLog", METADATA),
-    _get("/tiered/v1/metadata/controllers", list_controllers, "Controllers"),
-    _get("/tiered/v1/topics", list_topic_summaries, "TopicSummaries"),
-    _get("/tiered/v1/topics/{topic}/storage", get_topic_storage, "TopicStorage", MARKS),
-    _get("/tiered/v1/topics/{topic}/partitions/{partition}/segments", get_partition_segments, "Segments", SEGMENTS),
-    _get("/tiered/v1/topics/{topic}/groups", get_topic_groups, "TopicGroups"),
-    _get("/tiered/v1/topics/{topic}/table", get_topic_table, "TopicTable"),
-    _get("/tiered/v1/tables", list_tables, "Tables"),
+    _get("/tiered/v1/cluster", "overview.cluster:get_cluster_health", "ClusterHealth"),
+    _get(
+        "/tiered/v1/costs",
+        "overview.costs:get_costs",
+        "Costs",
+        (Query("days", "integer", "Days until today: 8 (without it) to 31"),),
+    ),
+    _get("/tiered/v1/metadata/log", "overview.metadata:get_metadata_log", "MetadataLog", METADATA),
+    _get("/tiered/v1/metadata/controllers", "overview.metadata:list_controllers", "Controllers"),
+    _get("/tiered/v1/topics", "overview.topics:list_topic_summaries", "TopicSummaries"),
+    _get("/tiered/v1/topics/{topic}/storage", "overview.storage:get_topic_storage", "TopicStorage", MARKS),
+    _get(
+        "/tiered/v1/topics/{topic}/partitions/{partition}/segments",
+        "overview.segments:get_partition_segments",
+        "Segments",
+        SEGMENTS,
+    ),
+    _get("/tiered/v1/topics/{topic}/groups", "overview.groups:get_topic_groups", "TopicGroups"),
+    _get("/tiered/v1/topics/{topic}/table", "overview.tables:get_topic_table", "TopicTable"),
+    _get("/tiered/v1/tables", "overview.tables:list_tables", "Tables"),
     _get(
         "/tiered/v1/tables/{table}",
-        get_table,
+        "overview.tables:get_table",
         "Table",
         (Query("versions", "integer", "Newest versions at most: 20 (without it) to 100"),),
     ),
 )
 
 CONSOLE = (
-    _get("/tiered/v1/console", get_console, "Console"),
-    Route("GET", "/console", redirect_to_console, status=303, response_types=(media_types.HTML,)),
-    Route("GET", "/console/{page...}", get_console_page, response_types=(media_types.HTML,)),
-    Route("GET", "/console/static/{file...}", get_console_file, response_types=FILE_TYPES),
+    _get("/tiered/v1/console", "console.about:get_console", "Console"),
+    Route("GET", "/console", "console.pages:redirect_to_console", status=303, response_types=(media_types.HTML,)),
+    Route("GET", "/console/{page...}", "console.pages:get_console_page", response_types=(media_types.HTML,)),
+    Route("GET", "/console/static/{file...}", "console.pages:get_console_file", response_types=FILE_TYPES),
 )
 
 TOPIC_ACTS = (
-    _send("POST", "/tiered/v1/topics/{topic}/records:delete", delete_records, "RecordsDeletion", "TopicAct"),
-    _send("POST", "/tiered/v1/topics/{topic}/compaction", compact_topic, "Compaction", "TopicAct"),
-    _send("POST", "/tiered/v1/topics/{topic}/elections", elect_leaders, "Election", "TopicAct"),
-    _send("POST", "/tiered/v1/topics/{topic}/reassignments", reassign_partitions, "Reassignment", "TopicAct"),
+    _send(
+        "POST", "/tiered/v1/topics/{topic}/records:delete", "admin.topics:delete_records", "RecordsDeletion", "TopicAct"
+    ),
+    _send("POST", "/tiered/v1/topics/{topic}/compaction", "admin.topics:compact_topic", "Compaction", "TopicAct"),
+    _send("POST", "/tiered/v1/topics/{topic}/elections", "admin.topics:elect_leaders", "Election", "TopicAct"),
+    _send(
+        "POST",
+        "/tiered/v1/topics/{topic}/reassignments",
+        "admin.topics:reassign_partitions",
+        "Reassignment",
+        "TopicAct",
+    ),
 )
 
 GROUP_OF_KAFKA = "/tiered/v1/groups/{group}"
 GROUPS = (
     _get(
         "/tiered/v1/groups",
-        list_group_lags,
+        "overview.group_lag:list_group_lags",
         "GroupLags",
         (Query("contains", "string", "Only groups with this text in their names"),),
     ),
-    _get(GROUP_OF_KAFKA, get_group_lag, "GroupLag"),
-    _send("POST", f"{GROUP_OF_KAFKA}/offsets", reset_group_offsets, "OffsetsReset", "ResetOffsets"),
-    Route("DELETE", GROUP_OF_KAFKA, delete_group, status=204),
+    _get(GROUP_OF_KAFKA, "overview.group_lag:get_group_lag", "GroupLag"),
+    _send("POST", f"{GROUP_OF_KAFKA}/offsets", "admin.groups:reset_group_offsets", "OffsetsReset", "ResetOffsets"),
+    Route("DELETE", GROUP_OF_KAFKA, "admin.groups:delete_group", status=204),
 )
 
 TRANSACTIONS = (
-    _send("POST", "/tiered/v1/transactions", commit_transaction, "Transaction", "CommittedTransaction"),
-    _get("/tiered/v1/transactions", list_transactions, "Transactions"),
-    _send("POST", "/tiered/v1/transactions/{transactional_id}/abort", abort_transactional_id, "Nothing", status=204),
-    _get("/tiered/v1/topics/{topic}/transactions", list_open_transactions, "OpenTransactions"),
+    _send(
+        "POST",
+        "/tiered/v1/transactions",
+        "transactions.commit:commit_transaction",
+        "Transaction",
+        "CommittedTransaction",
+    ),
+    _get("/tiered/v1/transactions", "admin.transactions:list_transactions", "Transactions"),
+    _send(
+        "POST",
+        "/tiered/v1/transactions/{transactional_id}/abort",
+        "admin.transactions:abort_transactional_id",
+        "Nothing",
+        status=204,
+    ),
+    _get("/tiered/v1/topics/{topic}/transactions", "admin.transactions:list_open_transactions", "OpenTransactions"),
     _send(
         "POST",
         "/tiered/v1/topics/{topic}/partitions/{partition}/transactions:abort",
-        abort_open_transaction,
+        "admin.transactions:abort_open_transaction",
         "TransactionAbort",
         status=204,
     ),
@@ -193,35 +197,35 @@ TRANSACTIONS = (
 
 FORCE = (Query("force", "boolean", "true: do it even if nobody may change ACLs and users any more"),)
 ACCESS = (
-    _get("/tiered/v1/users", list_users, "Users"),
-    _send("PUT", "/tiered/v1/users/{user}", set_user_password, "UserPassword", status=204),
+    _get("/tiered/v1/users", "admin.users:list_users", "Users"),
+    _send("PUT", "/tiered/v1/users/{user}", "admin.users:set_user_password", "UserPassword", status=204),
     Route(
         "DELETE",
         "/tiered/v1/users/{user}",
-        delete_user,
+        "admin.users:delete_user",
         status=204,
         query=(Query("mechanism", "string", "Only the password of this mechanism"), *FORCE),
     ),
-    _get("/tiered/v1/quotas", list_quotas, "Quotas"),
-    _send("POST", "/tiered/v1/quotas", alter_quotas, "QuotaChange", status=204),
+    _get("/tiered/v1/quotas", "admin.quotas:list_quotas", "Quotas"),
+    _send("POST", "/tiered/v1/quotas", "admin.quotas:alter_quotas", "QuotaChange", status=204),
 )
 
 V2 = (
-    _v2("GET", "/", v2.root, "Object"),
-    _v2("GET", "/brokers", v2.list_brokers, "Object"),
-    _v2("GET", "/topics", v2.list_topics, "Names"),
-    _v2("GET", "/topics/{topic}", v2.get_topic, "Object"),
-    _v2("POST", "/topics/{topic}", v2_produce.produce_to_topic, "OffsetsV2"),
-    _v2("GET", "/topics/{topic}/partitions", v2.list_partitions, "Array"),
-    _v2("GET", "/topics/{topic}/partitions/{partition}", v2.get_partition, "Object"),
-    _v2("POST", "/topics/{topic}/partitions/{partition}", v2_produce.produce_to_partition, "OffsetsV2"),
-    _v2("GET", "/topics/{topic}/partitions/{partition}/offsets", v2.get_offsets, "Object"),
+    _v2("GET", "/", "v2.topics:root", "Object"),
+    _v2("GET", "/brokers", "v2.topics:list_brokers", "Object"),
+    _v2("GET", "/topics", "v2.topics:list_topics", "Names"),
+    _v2("GET", "/topics/{topic}", "v2.topics:get_topic", "Object"),
+    _v2("POST", "/topics/{topic}", "v2.produce:produce_to_topic", "OffsetsV2"),
+    _v2("GET", "/topics/{topic}/partitions", "v2.topics:list_partitions", "Array"),
+    _v2("GET", "/topics/{topic}/partitions/{partition}", "v2.topics:get_partition", "Object"),
+    _v2("POST", "/topics/{topic}/partitions/{partition}", "v2.produce:produce_to_partition", "OffsetsV2"),
+    _v2("GET", "/topics/{topic}/partitions/{partition}/offsets", "v2.topics:get_offsets", "Object"),
 )
 
 CONSUMER = "/consumers/{group}/instances/{instance}"
 
 
-def _consumer(method: str, path: str, handler: Handler, body: str = "", response: str = "", status: int = 204) -> Route:
+def _consumer(method: str, path: str, handler: str, body: str = "", response: str = "", status: int = 204) -> Route:
     # GET .../offsets has a body, as in the REST Proxy.
     return Route(
         method,
@@ -236,17 +240,17 @@ def _consumer(method: str, path: str, handler: Handler, body: str = "", response
 
 
 V2_CONSUMERS = (
-    _consumer("POST", "/consumers/{group}", consumers.create_consumer, "ConsumerV2", "Object", 200),
-    _consumer("DELETE", CONSUMER, consumers.delete_consumer),
-    _consumer("POST", f"{CONSUMER}/subscription", consumers.subscribe, "SubscriptionV2"),
-    _consumer("GET", f"{CONSUMER}/subscription", consumers.get_subscription, "", "Object", 200),
-    _consumer("DELETE", f"{CONSUMER}/subscription", consumers.unsubscribe),
-    _consumer("POST", f"{CONSUMER}/assignments", consumers.assign, "PartitionsV2"),
-    _consumer("GET", f"{CONSUMER}/assignments", consumers.get_assignments, "", "Object", 200),
+    _consumer("POST", "/consumers/{group}", "v2.consumers:create_consumer", "ConsumerV2", "Object", 200),
+    _consumer("DELETE", CONSUMER, "v2.consumers:delete_consumer"),
+    _consumer("POST", f"{CONSUMER}/subscription", "v2.consumers:subscribe", "SubscriptionV2"),
+    _consumer("GET", f"{CONSUMER}/subscription", "v2.consumers:get_subscription", "", "Object", 200),
+    _consumer("DELETE", f"{CONSUMER}/subscription", "v2.consumers:unsubscribe"),
+    _consumer("POST", f"{CONSUMER}/assignments", "v2.consumers:assign", "PartitionsV2"),
+    _consumer("GET", f"{CONSUMER}/assignments", "v2.consumers:get_assignments", "", "Object", 200),
     Route(
         "GET",
         f"{CONSUMER}/records",
-        consumers.read_consumer,
+        "v2.consumers:read_consumer",
         query=(
             Query("timeout", "integer", "Milliseconds to wait for records, at most what the consumer was made with"),
             Query("max_bytes", "integer", "Bytes of record batches at most; at least one batch is given"),
@@ -254,11 +258,11 @@ V2_CONSUMERS = (
         response_types=(media_types.V2_BINARY, media_types.V2_JSON),
         response_schema="Array",
     ),
-    _consumer("POST", f"{CONSUMER}/offsets", consumers.commit, "OffsetsToCommitV2", "Array", 200),
-    _consumer("GET", f"{CONSUMER}/offsets", consumers.get_committed, "PartitionsV2", "Object", 200),
-    _consumer("POST", f"{CONSUMER}/positions", consumers.seek, "PositionsV2"),
-    _consumer("POST", f"{CONSUMER}/positions/beginning", consumers.seek_to_beginning, "PartitionsV2"),
-    _consumer("POST", f"{CONSUMER}/positions/end", consumers.seek_to_end, "PartitionsV2"),
+    _consumer("POST", f"{CONSUMER}/offsets", "v2.consumers:commit", "OffsetsToCommitV2", "Array", 200),
+    _consumer("GET", f"{CONSUMER}/offsets", "v2.consumers:get_committed", "PartitionsV2", "Object", 200),
+    _consumer("POST", f"{CONSUMER}/positions", "v2.consumers:seek", "PositionsV2"),
+    _consumer("POST", f"{CONSUMER}/positions/beginning", "v2.consumers:seek_to_beginning", "PartitionsV2"),
+    _consumer("POST", f"{CONSUMER}/positions/end", "v2.consumers:seek_to_end", "PartitionsV2"),
 )
 
 ACL_FILTER = (
@@ -272,77 +276,85 @@ ACL_FILTER = (
 )
 
 V3_CLUSTER = (
-    _get("/v3/clusters", clusters.list_clusters, "List"),
-    _get(CLUSTER, clusters.get_cluster, "Object"),
-    _get(f"{CLUSTER}/acls", acls.list_acls, "List", ACL_FILTER),
-    Route("POST", f"{CLUSTER}/acls", acls.create_acl, 201, FORCE, JSON, "Acl", response_schema="Object"),
-    Route("DELETE", f"{CLUSTER}/acls", acls.delete_acls, query=(*ACL_FILTER, *FORCE), response_schema="List"),
-    _get(f"{CLUSTER}/brokers", clusters.list_brokers, "List"),
-    _get(f"{CLUSTER}/brokers/{{broker}}", clusters.get_broker, "Object"),
-    _get(f"{CLUSTER}/brokers/{{broker}}/partition-replicas", clusters.list_broker_replicas, "List"),
+    _get("/v3/clusters", "v3.clusters:list_clusters", "List"),
+    _get(CLUSTER, "v3.clusters:get_cluster", "Object"),
+    _get(f"{CLUSTER}/acls", "v3.acls:list_acls", "List", ACL_FILTER),
+    Route("POST", f"{CLUSTER}/acls", "v3.acls:create_acl", 201, FORCE, JSON, "Acl", response_schema="Object"),
+    Route("DELETE", f"{CLUSTER}/acls", "v3.acls:delete_acls", query=(*ACL_FILTER, *FORCE), response_schema="List"),
+    _get(f"{CLUSTER}/brokers", "v3.clusters:list_brokers", "List"),
+    _get(f"{CLUSTER}/brokers/{{broker}}", "v3.clusters:get_broker", "Object"),
+    _get(f"{CLUSTER}/brokers/{{broker}}/partition-replicas", "v3.clusters:list_broker_replicas", "List"),
 )
 
 V3_CONFIGS = (
-    _get(f"{TOPIC}/configs", configs.list_topic_configs, "List"),
-    _get(f"{TOPIC}/configs/{{config}}", configs.get_topic_config, "Config"),
-    _send("PUT", f"{TOPIC}/configs/{{config}}", configs.set_topic_config, "ConfigValue", status=204),
-    Route("DELETE", f"{TOPIC}/configs/{{config}}", configs.reset_topic_config, status=204),
-    _send("POST", f"{TOPIC}/configs:alter", configs.alter_topic_configs, "ConfigChanges", status=204),
-    _get(f"{CLUSTER}/topics/-/configs", configs.list_all_topic_configs, "List"),
-    _get(f"{CLUSTER}/brokers/{{broker}}/configs", configs.list_broker_configs, "List"),
-    _get(f"{CLUSTER}/brokers/{{broker}}/configs/{{config}}", configs.get_broker_config, "Config"),
+    _get(f"{TOPIC}/configs", "v3.configs:list_topic_configs", "List"),
+    _get(f"{TOPIC}/configs/{{config}}", "v3.configs:get_topic_config", "Config"),
+    _send("PUT", f"{TOPIC}/configs/{{config}}", "v3.configs:set_topic_config", "ConfigValue", status=204),
+    Route("DELETE", f"{TOPIC}/configs/{{config}}", "v3.configs:reset_topic_config", status=204),
+    _send("POST", f"{TOPIC}/configs:alter", "v3.configs:alter_topic_configs", "ConfigChanges", status=204),
+    _get(f"{CLUSTER}/topics/-/configs", "v3.configs:list_all_topic_configs", "List"),
+    _get(f"{CLUSTER}/brokers/{{broker}}/configs", "v3.configs:list_broker_configs", "List"),
+    _get(f"{CLUSTER}/brokers/{{broker}}/configs/{{config}}", "v3.configs:get_broker_config", "Config"),
     _send(
-        "PUT", f"{CLUSTER}/brokers/{{broker}}/configs/{{config}}", configs.set_broker_config, "ConfigValue", status=204
+        "PUT",
+        f"{CLUSTER}/brokers/{{broker}}/configs/{{config}}",
+        "v3.configs:set_broker_config",
+        "ConfigValue",
+        status=204,
     ),
-    Route("DELETE", f"{CLUSTER}/brokers/{{broker}}/configs/{{config}}", configs.reset_broker_config, status=204),
+    Route("DELETE", f"{CLUSTER}/brokers/{{broker}}/configs/{{config}}", "v3.configs:reset_broker_config", status=204),
     _send(
-        "POST", f"{CLUSTER}/brokers/{{broker}}/configs:alter", configs.alter_broker_configs, "ConfigChanges", status=204
+        "POST",
+        f"{CLUSTER}/brokers/{{broker}}/configs:alter",
+        "v3.configs:alter_broker_configs",
+        "ConfigChanges",
+        status=204,
     ),
-    _get(f"{CLUSTER}/brokers/-/configs", configs.list_all_broker_configs, "List"),
-    _get(f"{CLUSTER}/broker-configs", configs.list_cluster_configs, "List"),
-    _get(f"{CLUSTER}/broker-configs/{{config}}", configs.get_cluster_config, "Config"),
-    _send("PUT", f"{CLUSTER}/broker-configs/{{config}}", configs.set_cluster_config, "ConfigValue", status=204),
-    Route("DELETE", f"{CLUSTER}/broker-configs/{{config}}", configs.reset_cluster_config, status=204),
-    _send("POST", f"{CLUSTER}/broker-configs:alter", configs.alter_cluster_configs, "ConfigChanges", status=204),
+    _get(f"{CLUSTER}/brokers/-/configs", "v3.configs:list_all_broker_configs", "List"),
+    _get(f"{CLUSTER}/broker-configs", "v3.configs:list_cluster_configs", "List"),
+    _get(f"{CLUSTER}/broker-configs/{{config}}", "v3.configs:get_cluster_config", "Config"),
+    _send("PUT", f"{CLUSTER}/broker-configs/{{config}}", "v3.configs:set_cluster_config", "ConfigValue", status=204),
+    Route("DELETE", f"{CLUSTER}/broker-configs/{{config}}", "v3.configs:reset_cluster_config", status=204),
+    _send("POST", f"{CLUSTER}/broker-configs:alter", "v3.configs:alter_cluster_configs", "ConfigChanges", status=204),
 )
 
 V3_TOPICS = (
-    _get(f"{CLUSTER}/topics", topics.list_topics, "List"),
-    _send("POST", f"{CLUSTER}/topics", topics.create_topic, "TopicCreation", "Object", 201),
-    _get(TOPIC, topics.get_topic, "Object"),
-    _send("PATCH", TOPIC, topics.grow_topic, "TopicGrowth", "Object"),
-    Route("DELETE", TOPIC, topics.delete_topic, status=204),
-    _get(f"{TOPIC}/partitions", partitions.list_partitions, "List"),
-    _get(PARTITION, partitions.get_partition, "Object"),
+    _get(f"{CLUSTER}/topics", "v3.topics:list_topics", "List"),
+    _send("POST", f"{CLUSTER}/topics", "v3.topics:create_topic", "TopicCreation", "Object", 201),
+    _get(TOPIC, "v3.topics:get_topic", "Object"),
+    _send("PATCH", TOPIC, "v3.topics:grow_topic", "TopicGrowth", "Object"),
+    Route("DELETE", TOPIC, "v3.topics:delete_topic", status=204),
+    _get(f"{TOPIC}/partitions", "v3.partitions:list_partitions", "List"),
+    _get(PARTITION, "v3.partitions:get_partition", "Object"),
     _get(
         f"{PARTITION}/offset",
-        partitions.get_partition_offset,
+        "v3.partitions:get_partition_offset",
         "Object",
         (Query("offset_type", "string", "earliest or latest: only that one"),),
     ),
-    _get(f"{CLUSTER}/topics/-/partitions/-/reassignment", partitions.list_all_reassignments, "List"),
-    _get(f"{TOPIC}/partitions/-/reassignment", partitions.list_reassignments, "List"),
-    _get(f"{PARTITION}/reassignment", partitions.get_reassignment, "Object"),
-    _get(f"{PARTITION}/replicas", partitions.list_replicas, "List"),
-    _get(f"{PARTITION}/replicas/{{broker}}", partitions.get_replica, "Object"),
-    _send("POST", f"{TOPIC}/records", v3_produce.produce_records, "RecordV3", "ReportV3"),
-    _send("POST", f"{TOPIC}/records:batch", v3_produce.produce_batch, "BatchV3", "BatchReportV3", 207),
+    _get(f"{CLUSTER}/topics/-/partitions/-/reassignment", "v3.partitions:list_all_reassignments", "List"),
+    _get(f"{TOPIC}/partitions/-/reassignment", "v3.partitions:list_reassignments", "List"),
+    _get(f"{PARTITION}/reassignment", "v3.partitions:get_reassignment", "Object"),
+    _get(f"{PARTITION}/replicas", "v3.partitions:list_replicas", "List"),
+    _get(f"{PARTITION}/replicas/{{broker}}", "v3.partitions:get_replica", "Object"),
+    _send("POST", f"{TOPIC}/records", "v3.produce:produce_records", "RecordV3", "ReportV3"),
+    _send("POST", f"{TOPIC}/records:batch", "v3.produce:produce_batch", "BatchV3", "BatchReportV3", 207),
 )
 
 V3_GROUPS = (
-    _get(f"{CLUSTER}/consumer-groups", groups.list_consumer_groups, "List"),
-    _get(GROUP, groups.get_consumer_group, "Object"),
-    _get(f"{GROUP}/consumers", groups.list_consumers, "List"),
-    _get(f"{GROUP}/consumers/{{consumer}}", groups.get_consumer, "Object"),
-    _get(f"{GROUP}/consumers/{{consumer}}/assignments", groups.list_assignments, "List"),
+    _get(f"{CLUSTER}/consumer-groups", "v3.groups:list_consumer_groups", "List"),
+    _get(GROUP, "v3.groups:get_consumer_group", "Object"),
+    _get(f"{GROUP}/consumers", "v3.groups:list_consumers", "List"),
+    _get(f"{GROUP}/consumers/{{consumer}}", "v3.groups:get_consumer", "Object"),
+    _get(f"{GROUP}/consumers/{{consumer}}/assignments", "v3.groups:list_assignments", "List"),
     _get(
         f"{GROUP}/consumers/{{consumer}}/assignments/{{topic}}/partitions/{{partition}}",
-        groups.get_assignment,
+        "v3.groups:get_assignment",
         "Object",
     ),
-    _get(f"{GROUP}/lags", groups.list_lags, "List"),
-    _get(f"{GROUP}/lags/{{topic}}/partitions/{{partition}}", groups.get_lag, "Object"),
-    _get(f"{GROUP}/lag-summary", groups.get_lag_summary, "Object"),
+    _get(f"{GROUP}/lags", "v3.groups:list_lags", "List"),
+    _get(f"{GROUP}/lags/{{topic}}/partitions/{{partition}}", "v3.groups:get_lag", "Object"),
+    _get(f"{GROUP}/lag-summary", "v3.groups:get_lag_summary", "Object"),
 )
 
 ROUTES = (
@@ -373,4 +385,4 @@ def table() -> RouteTable:
     return _TABLE
 
 
-_TABLE = RouteTable((*ROUTES, _get("/openapi.json", openapi, "Object")))
+_TABLE = RouteTable((*ROUTES, _get("/openapi.json", "server.routes:openapi", "Object")))

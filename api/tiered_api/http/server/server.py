@@ -384,7 +384,7 @@ class HttpListener(web.Server):
             request.meter = find_meter(quotas, route.operation, user, client_id)
             if request.meter is not None and request.meter.has_client_id:
                 request.caller = request.caller._replace(client_id=client_id)
-            response = await (route.handler(request) if request.meter is None else _serve_metered(route, request))
+            response = await (route.handle(request) if request.meter is None else _serve_metered(route, request))
         except EXPECTED_ERRORS as error:
             response = self._refuse(request, to_http_error(error), error)
             # Frames of its traceback refer to it: they would keep the data of the request until the next collection.
@@ -425,9 +425,7 @@ async def _serve_metered(route: Route, request: HttpRequest) -> web.StreamRespon
     meter.check(route.operation)
     try:
         with paid_by(meter.charge_store_request), spent_by(meter), written_by(meter.charge_written):
-            response: web.StreamResponse = await TimedSteps(
-                route.handler(request), meter, request.context.clock.mono_ns
-            )
+            response: web.StreamResponse = await TimedSteps(route.handle(request), meter, request.context.clock.mono_ns)
         sent = response.body_bytes if isinstance(response, HttpResponse) else 0
         return response
     finally:
