@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import NamedTuple
 
 from tiered.errors import Code, Corrupt, Refused, TooLarge
@@ -261,12 +262,17 @@ def drop_aborted(data: bytes, aborted: Sequence[AbortedTransaction]) -> tuple[by
     return bytes(kept), following
 
 
+_HEADERS = attrgetter("headers")
+
+
 class DecodedBatch(NamedTuple):
-    """The data records of one batch from the requested offset on, with the fields of the batch."""
+    """The data records of one batch from the requested offset on, with the fields of the batch. Keys, values and
+    headers of the records take `size` bytes at most; -1 if that is not known."""
 
     leader_epoch: int
     next_offset: int
     records: list[Record]
+    size: int = -1
 
 
 def decode_batches(
@@ -305,9 +311,11 @@ def decode_batches(
         )
         if at and size > room:
             return
-        yield DecodedBatch(head.leader_epoch, head.next_offset if ended else rows[-1].offset + 1, rows)
+        made = len(rows) + sum(map(len, map(_HEADERS, rows)))
+        next_offset = head.next_offset if ended else rows[-1].offset + 1
+        yield DecodedBatch(head.leader_epoch, next_offset, rows, size + RECORD_BYTES * made)
         room -= size
-        objects -= len(rows) + sum(len(row.headers) for row in rows)
+        objects -= made
         if not ended or objects <= 0:
             return
         at += head.size
