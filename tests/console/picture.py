@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from tests.console.site import open_site
+from tests.console.warehouse import fill_warehouse
 from tests.sources import ROOT
 
 PICTURE = ROOT / "docs" / "pictures" / "console.png"
@@ -15,9 +16,11 @@ PICTURE = ROOT / "docs" / "pictures" / "console.png"
 def main() -> int:
     with tempfile.TemporaryDirectory(prefix="tiered-console-") as directory, open_site(Path(directory)) as site:
         site.tiered("topic", "consume", "orders", "-g", "shipping", "-n", "2500")
+        fill_warehouse(site)
         with site.page("topics/orders", color_scheme="light") as page:
             page.locator("svg.tiers .position title").first.wait_for(state="attached")
-            page.screenshot(path=PICTURE, clip={"x": 0, "y": 0, "width": 1280, "height": 610})
+            page.locator("svg.tiers .loaded title").first.wait_for(state="attached")
+            page.screenshot(path=PICTURE, clip={"x": 0, "y": 0, "width": 1280, "height": 640})
     print(f"{PICTURE.relative_to(ROOT)}: {PICTURE.stat().st_size} bytes")
     return 0
 
