@@ -3,6 +3,7 @@
 python -m tests.chaos                          every fault on a directory as bucket, then on S3 (with faults of its own)
 python -m tests.chaos --store s3 --minutes 30  the same, then drawn ones until the time is over
 python -m tests.chaos --only "kill -9 of all"
+python -m tests.chaos --deadline-factor 6      every deadline is six times as long: for a busy machine
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=0.0, help="go on with drawn faults until they are over")
     parser.add_argument("--seed", type=int, default=1, help="of what is drawn")
     parser.add_argument("--only", action="append", default=[], help="a fault by its name; again for more")
+    parser.add_argument(
+        "--deadline-factor", type=float, default=1.0, help="multiplies all deadlines, on a busy machine"
+    )
     parser.add_argument("--quick", action="store_true", help="sessions of 2 s instead of the default settings")
     parser.add_argument(
         "--allow-resent", default="", metavar="REASON",
@@ -56,6 +60,7 @@ def main() -> int:
         settings = QUICK_SETTINGS if args.quick else {}
         report = run(
             directory, store, faults, settings, has_java=has_java(), resent_allowed=args.allow_resent,
+            deadline_factor=args.deadline_factor,
             say=lambda text: print(text, flush=True),
         )  # fmt: skip
         print(f"\n{report}\n", flush=True)

@@ -13,7 +13,8 @@ from tests.fakes3 import HttpFault
 from tiered.object_store.faulty import FaultKind
 
 WRITES = ("PUT", "POST")
-IN_SYNC_SECONDS = 60.0
+IN_SYNC_SECONDS = 240.0
+"""Guard against a hang of a broker that starts within a fault."""
 DEAD_ACK_SECONDS = 15.0
 """Seconds until every partition is acknowledged again after the death of a process, which is noticed at once."""
 SILENT_ACK_SECONDS = 20.0

@@ -284,7 +284,9 @@ def run(
             writers.append(verifiable)
         under_way = ChaosRun(three, writers, deadline_factor, say)
         report.rows = under_way.rows
-        three.wait_until(lambda: all(each.acked for each in writers), 60, lambda: "a first ack")
+        three.wait_until(
+            lambda: all(each.acked for each in writers), FINISH_SECONDS * deadline_factor, lambda: "a first ack"
+        )
         for fault in faults:
             try:
                 under_way.run_fault(fault)

@@ -20,7 +20,7 @@ from confluent_kafka import KafkaError, KafkaException
 from tests.chaos.audit import TransactionOutcome
 from tests.chaos.cluster import NODES, THIS_PROGRAM, ChaosCluster, Program
 from tests.chaos.earlier_program import BEFORE_LEVELS, extract_program
-from tests.chaos.faults import ChaosFault, FaultContext
+from tests.chaos.faults import IN_SYNC_SECONDS, ChaosFault, FaultContext
 from tests.chaos.run import run
 from tiered.errors import Code
 from tiered.metadata.features import HIGHEST_METADATA_VERSION, METADATA_VERSION
@@ -43,7 +43,6 @@ RATE = 20.0
 """Records a second and partition: a low rate leaves CPU for other tests."""
 TOPIC = {"internal.segment.bytes": "32768", "local.retention.bytes": "65536"}
 DEADLINE_FACTOR = 3.0
-IN_SYNC_SECONDS = 180.0
 CREATE_SECONDS = 120.0
 REFUSED_SECONDS = 120.0
 UPGRADE, SAFE_DOWNGRADE = 1, 2
