@@ -57,6 +57,8 @@ def test_processes_are_brokers_of_one_machine_behind_one_address(tmp_path: Path)
             body = {"records": [{"key": f"{key}", "value": key}]}
             status, answer = machine.ask("POST", "/topics/t", body, "application/vnd.kafka.json.v2+json")
             assert status == 200 and answer["offsets"][0]["error_code"] is None
+        consumed = run_tiered("topic", "consume", "t", "-g", "g", "-n", "20", *at)
+        assert consumed.returncode == 0 and consumed.stdout.count('"offset"') == 20, consumed.stderr
         assert (tmp_path / "data" / "process-1").is_dir()
         assert machine.stop() == 0
     log = machine.log.read_text()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tiered.config.listeners import parse_host_port
-from tiered.config.settings import Settings, broker_rows
+from tiered.config.settings import INT_MAX, Settings, broker_rows
 from tiered.errors import Code, Refused
 from tiered.ids import PROCESS_STEP, PROCESSES_MAX
 
@@ -20,11 +20,11 @@ AUTO = "auto"
 PORT_MAX = 65535
 
 
-def count_processes(settings: Settings, cores: int) -> int:
-    """Returns the number of processes that `tiered.processes` asks for on a machine with so many cores. Raises
-    `Refused` (INVALID_CONFIG)."""
+def count_processes(settings: Settings, cores: int, known: int = 1) -> int:
+    """Returns the number of processes that `tiered.processes` asks for on a machine with so many cores, of which
+    `known` have records there already: `auto` leaves none of them out. Raises `Refused` (INVALID_CONFIG)."""
     text = settings.tiered_processes
-    count = min(cores, PROCESSES_MAX) if text == AUTO else int(text) if text.isdecimal() else 0
+    count = min(max(cores, known), PROCESSES_MAX) if text == AUTO else int(text) if text.isdecimal() else 0
     if not 1 <= count <= PROCESSES_MAX:
         raise broker_rows()["tiered.processes"].refuse(
             text, f"it must be {AUTO}, or a number from 1 to {PROCESSES_MAX}"
@@ -55,6 +55,11 @@ def of_process(machine: Settings, process: int, count: int, store: str) -> Setti
     """Returns the settings of one of `count` processes, given those of its machine and the URL of its bucket. Numbers
     that are the machine's stay whole (`share_out`). Raises `Refused` for a port that there is not."""
     node_id = machine.node_id + PROCESS_STEP * process
+    if node_id > INT_MAX:
+        raise broker_rows()["node.id"].refuse(str(machine.node_id), f"process {process} would be the broker {node_id}")
+    if machine.advertised_http and _own_address(machine.advertised_http, 1) == machine.advertised_http:
+        why = "it needs a port where a machine has several processes: each of them advertises its own"
+        raise broker_rows()["advertised.http"].refuse(machine.advertised_http, why)
     return replace(
         machine,
         node_id=node_id,

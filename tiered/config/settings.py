@@ -486,7 +486,6 @@ class Settings:
         " (docs/SECURITY.md); above it, to all. Clients try again.",
         1 << 20,
         LONG_MAX,
-        of_machine=True,
     )
     offset_metadata_max_bytes: int = setting(
         4096, "Largest size of the metadata text of a committed offset.", 0, INT_MAX
@@ -536,7 +535,6 @@ class Settings:
         " are refused to clients that have more than their share (docs/SECURITY.md); above it, to all.",
         1 << 20,
         LONG_MAX,
-        of_machine=True,
     )
     transaction_partition_verification_enable: bool = setting(
         True,
@@ -564,16 +562,13 @@ class Settings:
         LONG_MAX, "Bytes per second that throttled followers copy.", 0, LONG_MAX, dynamic=True, of_machine=True
     )
     replica_alter_log_dirs_io_max_bytes_per_second: int = setting(LONG_MAX, "No effect.", 0, LONG_MAX, dynamic=True)
-    max_connections: int = setting(
-        2_000, "Most connections at the same time.", 1, INT_MAX, dynamic=True, of_machine=True
-    )
+    max_connections: int = setting(2_000, "Most connections at the same time.", 1, INT_MAX, dynamic=True)
     max_connections_per_ip: int = setting(
         500,
         "Most connections from one address at the same time. 0 needs `max.connections.per.ip.overrides`.",
         0,
         INT_MAX,
         dynamic=True,
-        of_machine=True,
     )
     max_connections_per_ip_overrides: tuple[str, ...] = setting(
         (),
@@ -581,9 +576,7 @@ class Settings:
         skips_blank_words=True,
         dynamic=True,
     )
-    max_connection_creation_rate: int = setting(
-        1_000, "Most new connections per second.", 1, INT_MAX, dynamic=True, of_machine=True
-    )
+    max_connection_creation_rate: int = setting(1_000, "Most new connections per second.", 1, INT_MAX, dynamic=True)
     quota_window_num: int = setting(11, "Samples over which the rates of client quotas are measured.", 1, 100)
     quota_window_size_seconds: int = setting(1, "Length of a sample of client quotas.", 1, 3600)
     controller_quota_window_num: int = setting(
@@ -635,7 +628,6 @@ class Settings:
         " than their share (docs/SECURITY.md); above it, all new ones are. Clients try again.",
         1,
         INT_MAX,
-        of_machine=True,
     )
     tiered_producer_ids_max_per_partition: int = setting(
         10_000,
@@ -746,7 +738,7 @@ class Settings:
         100_000,
     )
     tiered_http_connections_max: int = setting(
-        1000, "Most HTTP connections at the same time.", 1, 1_000_000, dynamic=True, of_machine=True
+        1000, "Most HTTP connections at the same time.", 1, 1_000_000, dynamic=True
     )
     tiered_http_connections_max_per_ip: int = setting(
         500,
@@ -754,10 +746,9 @@ class Settings:
         1,
         1_000_000,
         dynamic=True,
-        of_machine=True,
     )
     tiered_http_max_connection_creation_rate: int = setting(
-        1_000, "Most new HTTP connections per second.", 1, INT_MAX, dynamic=True, of_machine=True
+        1_000, "Most new HTTP connections per second.", 1, INT_MAX, dynamic=True
     )
 
     process: int = 0

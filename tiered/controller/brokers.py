@@ -96,7 +96,14 @@ def _check_machine(image: Image, request: requests.RegisterBroker) -> None:
     if known is None or known.process == process:
         return
     machines = {**image.machines(), node: machine_of(node, process)}
+    is_same_directory = bool(known.directory) and request.directory == known.directory
     for tp, topic in delta.hosted_partitions(image, node):
+        if not is_same_directory:
+            # Its records would count as lost, while the broker that has them is only stopped.
+            why = f"broker {node} of machine {known.machine} has replicas, such as {tp}, in another data directory"
+            raise Refused(
+                Code.INVALID_REGISTRATION, f"{why}: give machines node ids that are no multiple of 1000 apart"
+            )
         shared = find_shared_machine(topic.partitions[tp.partition].replicas, machines)
         if shared is not None:
             raise Refused(Code.INVALID_REGISTRATION, f"{tp}: {describe_shared_machine(*shared)}: move it away first")

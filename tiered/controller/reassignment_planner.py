@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 from typing import NamedTuple
 
-from tiered.controller.placement import NO_MACHINES, Machines
+from tiered.controller.placement import NO_MACHINES, Machines, count_machines
 from tiered.errors import Code, Refused
 
 
@@ -51,7 +51,10 @@ def plan_drain(
     free = {tp: _on_other_machines(others, replicas, machines) for tp, replicas in affected.items()}
     short = sorted(tp for tp, nodes in free.items() if not nodes)
     if short:
-        why = f"{_format_names(short)} would have too few brokers: {len(others)} others are live and take new ones"
+        left = count_machines(others, machines)
+        why = f"{_format_names(short)} would have too few brokers: {left} others are live and take new ones"
+        if machines:
+            why += ", counted by machines: a partition has one replica on a machine"
         raise Refused(Code.INVALID_REPLICATION_FACTOR, why)
     replica_counts, leader_counts = _count_replicas(assignments), _count_preferred_leaders(assignments)
     planned: Reassignments = {}

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from tiered.controller.channel import RequestChannel
 from tiered.controller.member_view import MemberView
+from tiered.controller.placement import count_machines
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Code, Refused
 
@@ -52,8 +53,9 @@ class InternalTopic:
 
     async def _create(self) -> None:
         size = self._size()
-        # A first broker alone creates as many replicas as there are brokers. Kafka refuses until there are enough.
-        replicas = min(size.replication_factor, sum(each.live for each in self._view.image.brokers.values()))
+        # A first machine alone creates as many replicas as there are machines. Kafka refuses until there are enough.
+        image = self._view.image
+        replicas = min(size.replication_factor, max(1, count_machines(image.placement_racks(), image.machines())))
         try:
             await self._channel.submit(CreateTopic(self._name, size.partitions, replicas))
         except Refused as refused:

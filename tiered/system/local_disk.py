@@ -402,6 +402,12 @@ class LockFile:
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self._descriptor = descriptor
 
+    def check_free(self) -> None:
+        """Raises `Unavailable` while another process has the lock. Leaves no file behind and takes no lock."""
+        if os.path.exists(self._path):
+            self.acquire()
+            self.release()
+
     def release(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)

@@ -48,9 +48,10 @@ def test_free_ports_stay_free_and_too_high_ones_are_refused() -> None:
 
 
 def test_numbers_of_the_machine_are_shared_out_and_others_stay() -> None:
-    whole = Settings.from_strings({"max.connections": "1001", "max.connections.per.ip.overrides": "10.0.0.7:20"})
+    whole = Settings.from_strings({"queued.max.requests": "1001", "max.connections": "1001"})
     share = share_out(of_process(whole, 1, 4, ""))
-    assert (share.max_connections, share.queued_max_request_bytes) == (250, 32 << 20)
+    assert (share.queued_max_requests, share.queued_max_request_bytes) == (250, 32 << 20)
+    assert share.max_connections == 1001, "a client has a connection to each process"
     assert (share.log_retention_ms, share.socket_request_max_bytes) == (whole.log_retention_ms, 100 << 20)
     assert (share.tiered_store_request_rate, share.tiered_cleaner_max_requests_per_second) == (0.0, 12.5)
     assert share_out(whole) == whole
@@ -58,11 +59,22 @@ def test_numbers_of_the_machine_are_shared_out_and_others_stay() -> None:
 
 def test_share_is_never_below_the_least_value_and_no_limit_stays() -> None:
     given = {"remote.log.manager.copier.thread.pool.size": "2", "tiered.chunk.cache.bytes": str(2 << 20)}
-    given |= {"max.connections.per.ip": "0", "max.connections.per.ip.overrides": "10.0.0.7:20"}
     share = share_out(of_process(Settings.from_strings(given), 0, 64, ""))
     assert (share.remote_log_manager_copier_thread_pool_size, share.tiered_chunk_cache_bytes) == (1, 1 << 20)
-    assert share.max_connections_per_ip == 0
     assert (
         share_out(of_process(Settings(leader_replication_throttled_rate=3), 0, 4, "")).leader_replication_throttled_rate
         == 1
     )
+
+
+def test_auto_leaves_no_process_with_records_out() -> None:
+    assert count_processes(Settings.from_strings({"tiered.processes": "auto"}), 2, 4) == 4
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [({"node.id": "2147483000"}, "would be the broker 2147484000"), ({"advertised.http": "https://h"}, "needs a port")],
+)
+def test_process_without_an_id_or_address_of_its_own_is_refused(given: dict[str, str], why: str) -> None:
+    with pytest.raises(Refused, match=why):
+        of_process(Settings.from_strings(given), 1, 2, "")

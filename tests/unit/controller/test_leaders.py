@@ -544,3 +544,16 @@ def test_broker_becomes_no_process_of_a_machine_that_has_its_replicas() -> None:
     with pytest.raises(Refused, match="number of machines"):
         shard.decide(requests.CreateTopic("u", 1, 2), 0)
     decide(shard, requests.CreateTopic("u"))
+
+
+def test_process_takes_no_broker_with_replicas_of_another_machine() -> None:
+    """Broker 1001 is only stopped, and the process that would have its id has an empty directory."""
+    shard = cluster(1, 1001)
+    decide(shard, requests.CreateTopic("t", assignments=[[1001]]))
+    decide(shard, requests.StopBroker(1001, incarnation(1001)))
+    other = RegisterBroker(1001, incarnation(1001, 1), "", "", process=1)
+    with pytest.raises(
+        Refused, match="broker 1001 of machine 1001 has replicas, such as t-0, in another data directory"
+    ):
+        shard.decide(other, 0)
+    decide(shard, process_of(1, 1, 1))

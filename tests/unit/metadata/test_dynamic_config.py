@@ -10,10 +10,10 @@ from tiered.metadata.image import Image
 
 
 def test_process_has_its_share_of_what_the_start_and_the_cluster_set() -> None:
-    config = DynamicBrokerConfig(of_process(Settings(max_connections=800), 1, 4, ""))
-    assert (config.startup.max_connections, config.current.max_connections) == (800, 200)
-    image = Image().apply([BrokerConfigChanged(ALL_BROKERS, {"max.connections": "400"})])
+    config = DynamicBrokerConfig(of_process(Settings(queued_max_requests=800), 1, 4, ""))
+    assert (config.startup.queued_max_requests, config.current.queued_max_requests) == (800, 200)
+    image = Image().apply([BrokerConfigChanged(ALL_BROKERS, {"queued.max.requests": "400"})])
     config.apply_image(image)
-    assert (config.startup.max_connections, config.current.max_connections) == (800, 100)
-    config.apply_image(image.apply([BrokerConfigChanged(ALL_BROKERS, {"max.connections": None})]))
-    assert config.current.max_connections == 200
+    assert (config.startup.queued_max_requests, config.current.queued_max_requests) == (800, 100)
+    config.apply_image(image.apply([BrokerConfigChanged(ALL_BROKERS, {"queued.max.requests": None})]))
+    assert config.current.queued_max_requests == 200

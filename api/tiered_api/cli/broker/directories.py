@@ -45,14 +45,19 @@ def refuse_cluster_directory(directory: str) -> None:
 
 def refuse_lost_processes(directory: str, count: int) -> None:
     """Refuses to run fewer processes than have records in the directory of a machine."""
+    if (last := count_known_processes(directory) - 1) >= count:
+        why = f"{process_directory(directory, last)} has the records of a process, and tiered.processes is {count}"
+        raise Refused(Code.INVALID_CONFIG, f"{why}: start {last + 1} processes")
+
+
+def count_known_processes(directory: str) -> int:
+    """Returns the number of processes for which the directory of a machine has records; 1 for a single one."""
     numbers = [
         int(found[1])
         for name in (os.listdir(directory) if os.path.isdir(directory) else ())
         if (found := re.fullmatch(r"process-([0-9]+)", name)) and _has_broker(os.path.join(directory, name))
     ]
-    if (last := max(numbers, default=0)) >= count:
-        why = f"{process_directory(directory, last)} has the records of a process, and tiered.processes is {count}"
-        raise Refused(Code.INVALID_CONFIG, f"{why}: start {last + 1} processes")
+    return max(numbers, default=0) + 1
 
 
 def _has_broker(path: str) -> bool:

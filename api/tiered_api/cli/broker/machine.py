@@ -16,7 +16,7 @@ from urllib.parse import quote
 from tiered.broker.real_world import EMBEDDED_BUCKET
 from tiered.config.processes import of_process
 from tiered.config.settings import Settings, parse_address
-from tiered.errors import Code, Refused
+from tiered.errors import Code, Refused, Unavailable
 from tiered.system.local_disk import LockFile
 from tiered.system.network import bind_listener
 from tiered_api.cli.broker.directories import (
@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 HTTP = "http"
 """Name of the HTTP interface among the shared addresses. Listeners of the Kafka protocol have capitals."""
 OWN_NAME = "machine"
+STOP_SECONDS = 100.0
+"""Longest time in which a process hands its partitions over and makes its logs durable."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,9 @@ def run_machine(args: Namespace, chosen: Settings, count: int, cores: int) -> Ex
     """Runs the processes until SIGTERM or Ctrl-C. Raises `Refused` or `Unavailable` before anything is written."""
     if chosen.store.startswith("memory:"):
         raise Refused(Code.INVALID_CONFIG, f"store={chosen.store}: processes cannot share memory")
+    if not chosen.effective_listeners():
+        why = "without a listener of the Kafka protocol the processes of a machine could not reach each other"
+        raise Refused(Code.INVALID_CONFIG, f"kafka=: {why}")
     if count > cores:
         log.warning("more processes than cores: they will wait for each other processes=%d cores=%d", count, cores)
     refuse_cluster_directory(chosen.data_dir)
@@ -73,8 +78,9 @@ def run_machine(args: Namespace, chosen: Settings, count: int, cores: int) -> Ex
         for each in processes:
             _check_ports_free(each)
         claim_data_directory(chosen.data_dir)
-        with LockFile(os.path.join(chosen.data_dir, LOCK)):
-            pass  # a single process may run on the directory
+        for each in processes:  # a single process may run on the directory, or those of a machine that was killed
+            if os.path.isdir(each.data_dir):
+                LockFile(os.path.join(each.data_dir, LOCK)).check_free()
         with LockFile(os.path.join(chosen.data_dir, MACHINE_LOCK)):
             return asyncio.run(_run(args, Machine(chosen, processes, shared)))
     finally:
@@ -98,7 +104,12 @@ def bind_shared(machine: Settings) -> dict[str, socket.socket]:
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    try:
+        places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise Unavailable(f"cannot resolve {host}: {error.strerror}", final=True) from None
+    except UnicodeError:  # a label that is empty or too long
+        raise Unavailable(f"cannot resolve {host}: it is no name of a host", final=True) from None
     family, _, _, _, address = min(places, key=lambda place: place[0] != socket.AF_INET)
     return bind_listener(family, address)  # type: ignore[arg-type]
 
@@ -110,19 +121,20 @@ def _check_ports_free(process: Settings) -> None:
 
 
 def process_command(args: Namespace, machine: Machine, number: int) -> Callable[[str], Sequence[str]]:
-    """Returns the command that starts a process."""
+    """Returns the command that starts a process. Its first start adds the first users of the cluster."""
     options = {
         "--config": args.config, "--data-dir": args.data_dir, "--store": args.store, "--http": args.http,
         "--kafka": args.kafka, "--node-id": args.node_id,
     }  # fmt: skip
     words = [word for name, value in options.items() if value is not None for word in (name, value)]
     words += [word for pair in args.pairs for word in ("-c", pair)]
-    if number == 0:
-        words += [word for user in args.add_scram for word in ("--add-scram", user)]
     for name, sock in machine.shared.items():
         words += ["--shared", f"{name}={sock.fileno()}"]
     started = [sys.executable, "-m", "tiered_api.cli.broker.child", str(os.getpid()), "serve", *words]
-    return lambda _: [*started, "--process", f"{number}/{len(machine.processes)}"]
+    started += ["--process", f"{number}/{len(machine.processes)}"]
+    # The files of the first users may be gone at a later start, and a user may have been deleted.
+    users = [word for user in args.add_scram for word in ("--add-scram", user)] if number == 0 else []
+    return lambda ready_before: [*started, *(users if not ready_before else ())]
 
 
 def parse_process(text: str) -> tuple[int, int]:
@@ -172,6 +184,6 @@ async def _run(args: Namespace, machine: Machine) -> Exit | int:
         Program(name, process_command(args, machine, number), "tiered is ready: ", machine.descriptors)
         for number, name in enumerate(names)
     ]
-    fleet = Supervisor(programs, print_output, OWN_NAME)
+    fleet = Supervisor(programs, print_output, OWN_NAME, stop_seconds=STOP_SECONDS)
     stop_on_signals(fleet)
     return await fleet.run(on_ready)

@@ -36,6 +36,7 @@ from tiered.system.pauses import Pauses
 from tiered_api.cli.broker.directories import (
     LOCK,
     claim_data_directory,
+    count_known_processes,
     refuse_cluster_directory,
     refuse_lost_processes,
 )
@@ -92,7 +93,7 @@ def serve(args: Namespace) -> NoReturn:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if args.process is not None:
         chosen = of_process(chosen, *parse_process(args.process), machine_store(chosen))
-    elif (count := count_processes(chosen, cores)) > 1:
+    elif (count := count_processes(chosen, cores, count_known_processes(chosen.data_dir))) > 1:
         sys.exit(run_machine(args, chosen, count, cores))
     else:
         refuse_lost_processes(chosen.data_dir, 1)

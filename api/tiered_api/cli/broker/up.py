@@ -19,7 +19,16 @@ from tiered_api.cli.broker.sources import load_settings
 from tiered_api.cli.broker.supervise import Program, Supervisor, print_line, stop_on_signals
 from tiered_api.kafka.client.client import Address
 
-PER_BROKER_SETTINGS = ("node.id", "data.dir", "http", "kafka", "listeners", "advertised.listeners", "advertised.http")
+PER_BROKER_SETTINGS = (
+    "tiered.processes",
+    "node.id",
+    "data.dir",
+    "http",
+    "kafka",
+    "listeners",
+    "advertised.listeners",
+    "advertised.http",
+)
 """Settings that no two brokers of a machine can share."""
 READY = "tiered is ready: "
 OWN_NAME = "up"
@@ -105,6 +114,9 @@ def _check_store(args: Namespace, spec: BrokerSpec, directory: str) -> str:
     for name, given in (("listeners", chosen.listeners), ("advertised.listeners", chosen.advertised_listeners)):
         if given:
             raise Refused(Code.INVALID_CONFIG, f"{name}={','.join(given)}: each broker has its own; see --kafka")
+    if chosen.tiered_processes != "1":
+        why = "each broker of `up` is one process; --brokers says how many there are"
+        raise Refused(Code.INVALID_CONFIG, f"tiered.processes={chosen.tiered_processes}: {why}")
     if chosen.advertised_http:
         raise Refused(Code.INVALID_CONFIG, f"advertised.http={chosen.advertised_http}: each broker has its own")
     if chosen.store.startswith("memory:"):

@@ -82,6 +82,8 @@ class KafkaServer:
         self.unsent_bytes = 0
         """Bytes of replies in memory, over all connections: clients do not take them, or they wait for earlier ones."""
         self.unsent_bytes_max = settings.queued_max_request_bytes
+        if settings.processes > 1:  # the share of one process may be less than one reply with cold records
+            self.unsent_bytes_max = max(self.unsent_bytes_max, 2 * settings.fetch_max_bytes)
         self.dispatch = Dispatch(self.context)
         self._loop = asyncio.get_running_loop()
         self.now = self._loop.time()
