@@ -161,6 +161,7 @@ class Broker:
         self._build_metrics()
 
     # -- parts, package by package: each function needs the parts of those above it -----------------------------------
+    # Callbacks reach parts below; they are called after the constructor only.
 
     def _build_store(self, world: World) -> None:
         """The bucket, its requests counted, and the other ports of this broker."""
@@ -568,7 +569,8 @@ class Broker:
         except Refused as refused:
             raise Unavailable(f"the broker could not register: {refused.why}") from None
         await self._note_metadata()
-        self._check_alive()  # a step above may go on without the disk, because a running broker ends by itself
+        # A failed disk does not raise in the steps above: in a running broker `_fail` ends it. The start checks here.
+        self._check_alive()
         self._is_serving = True
         self.served.set()
         led, held = len(self.leader_replicas()), len(self.hosted_replicas.list_replicas())
@@ -765,8 +767,8 @@ class Broker:
     async def stop(self, *, clean: bool = True) -> None:
         """Stops the broker. `clean` also makes all logs durable: the next start then checks and reports nothing.
 
-        A broker that failed, or has losses to report, never stops cleanly: the next start must find the same logs
-        suspect. The call is safe after a start that failed.
+        A broker that failed, or has losses to report, never stops cleanly: the next start then finds the same logs
+        unproved again. The call is safe after a start that failed.
         """
         self.audit.write_counts()
         await self.tokens.close()

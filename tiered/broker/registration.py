@@ -198,8 +198,9 @@ class Registration:
 def discard_untrusted(last: BrokerImage | None, state: DirectoryState) -> tuple[DirectoryState, bool]:
     """Returns what may be believed of a directory, and whether the cluster knows the directory.
 
-    Its proof and its clean mark count only if the `last` incarnation had this directory, whose disk did not
-    fail, and if they name it. Otherwise that one ran on another copy of the directory, and this copy may be older.
+    Its proof and its clean mark count only if the `last` incarnation had this directory, and if they name it. Otherwise
+    that one ran on another copy of the directory, and this copy may be older. A broker registers a directory that the
+    cluster does not know under an empty id, until all its losses are reported. Nothing of such a directory counts.
     """
     known = last is None or last.directory == state.directory_id
     ran = (last.incarnation,) if last is not None and known else ()

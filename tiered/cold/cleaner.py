@@ -152,7 +152,8 @@ class ColdCleaner:
         return written
 
     async def _clean_while_named(self, clean: ColdCleaning) -> None:
-        """Ends the clean early if an object is gone that the manifest does not name any more: it has expired."""
+        """Ends the clean early if an object that it reads is gone and the manifest no longer names it: the log start
+        has passed it. Raises `ObjectMissing` if the manifest still names it."""
         try:
             await clean.run()
         except ObjectMissing as error:

@@ -303,6 +303,7 @@ class ColdCleaning:
 
         Returns False if the manifest names other segments now: then it names none of the objects, and they are garbage.
         Returns False too if the log start has moved into a run: that run and all later ones stay as they are.
+        `replace_runs` may be called again with a newer manifest, so it starts over each time.
         """
         before, result = self.manifest, self.result
         partition_id, pending, self._pending, self._pending_bytes = before.partition_id, self._pending, [], 0
@@ -320,14 +321,14 @@ class ColdCleaning:
                 )  # fmt: skip
                 if new is not made:
                     made_runs.append(each)
-                elif current.log_start_offset <= each.replaced[0].base_offset:
+                elif current.log_start_offset <= each.replaced[0].base_offset:  # the manifest names other segments
                     made_runs.clear()
                     is_named = False
                     return current
                 elif current.log_start_offset < each.replaced[-1].next_offset:
                     is_named = False  # its records stay, and so must those after them that supersede them
                     return made
-                made = new
+                made = new  # the same manifest if all of the run has expired
             if clean_to < 0:
                 return made
             return replace(

@@ -118,8 +118,8 @@ class GroupCoordinators:
         self._replicas = ports.replicas
         self._view = ports.view
         self._new_losses: dict[LeaderReplica, list[tuple[PartitionId, Loss]]] = {}
-        """By partition of groups: losses that became known while it was led, and that its log has no lowered offsets
-        for yet. Offsets without a leader epoch need them; the others go by the image alone."""
+        """By replica of `__consumer_offsets`: losses that became known while this broker led it, and whose lowered
+        offsets are not in its log yet. Offsets without a leader epoch need them; the others go by the image alone."""
         self._loss_entered = asyncio.Event()
         self._long_marker = asyncio.Lock()
         """Held by the marker of many offsets that waits for its turn of the event loop."""
@@ -268,7 +268,7 @@ class GroupCoordinators:
         self.host.submit_unawaited(TopicsDeleted(tuple(names)))
 
     def on_image(self, old: Image, new: Image) -> None:
-        """Does the same in partitions that this broker leads since then. Notes the losses that are new."""
+        """Defers the removal of deleted topics for partitions that are still loading, and notes new losses."""
         deleted = old.topics_by_id.keys() - new.topics_by_id.keys()
         if deleted:
             self.host.defer(TopicsDeleted(tuple(sorted(old.topics_by_id[each].name for each in deleted))))
@@ -279,7 +279,7 @@ class GroupCoordinators:
                 for loss in find_new_losses(old.losses.get(at, ()), losses)
             ]
             for led in self.host.led_partitions.values():
-                if led.replica.led_since_slot <= old.slot:  # else its groups were not there before the losses
+                if led.replica.led_since_slot <= old.slot:  # a later leader compares all losses at its load
                     self._new_losses.setdefault(led.replica, []).extend(found)
             self._loss_entered.set()
 
@@ -313,8 +313,8 @@ class GroupCoordinators:
     ) -> Sequence[Request]:
         """Compares the committed offsets of a loaded shard with the cluster, in slices (R5).
 
-        Where a part is lost, the older offsets in the snapshot before make consumers read records again. The
-        comparison is repeated until no loss has come meanwhile.
+        `is_part_lost` needs no correction: the older offsets are lower, so consumers read records twice and lose none.
+        The comparison is repeated until no loss has come meanwhile.
         """
         if shard.log_state.skipped_records:
             log.error(

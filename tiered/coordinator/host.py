@@ -372,6 +372,7 @@ class CoordinatorHost(Generic[ShardT, RequestT, ReplyT]):
                 if self._can_be_deleted(replica, loaded.snapshot):
                     records = list(chain(*shard.snapshot()))
                     await self.snapshotter.write(partition, replica.log.end_offset, records)
+                    # Losses may have been reported while the snapshot was written.
                     corrections = await self._kind.find_corrections(shard, partition, is_part_lost=is_part_lost)
             except (Unavailable, Corrupt, Refused) as error:
                 pause = min(max(2 * pause, RETRY_SECONDS[0]), RETRY_SECONDS[1])

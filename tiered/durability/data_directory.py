@@ -4,7 +4,9 @@
 - The proof (`hot/proof_file.py`) says what a start may believe of page cache and logs. Its boot mark is written after a
   recovery whose result is fsynced. An I/O error removes the proof for good: the directory is then untrusted.
 - The clean mark, Kafka's own, proves that all logs are durable (R1). It too names an incarnation.
-- `metadata_position` tells a bucket that went back. Operators remove this note alone, so it is a file of its own.
+- `metadata_position` detects an older bucket. Operators remove this note alone, so it is a file of its own.
+
+`open` returns what the files say. `discard_untrusted` (`broker/registration.py`) decides what of it counts.
 """
 
 from __future__ import annotations
@@ -149,7 +151,7 @@ class DataDirectory:
             self._noted_position = reached
 
     def set_proof(self, *, same_boot: bool, incarnations: Iterable[str]) -> None:
-        """Sets what the next write of the proof says of page cache and incarnations, of which the first ones count."""
+        """Sets what the next proof says of page cache and incarnations. Keeps the first 100 incarnations."""
         boot, names = self._disk.boot_mark(ROOT) if same_boot else "", tuple(dict.fromkeys(incarnations))
         proof = self.proof_file.proof
         self.proof_file.proof = proof._replace(boot=boot, incarnations=names[:INCARNATIONS_MAX])
@@ -163,7 +165,7 @@ class DataDirectory:
         await self.proof_file.save()
 
     async def remove_boot_mark(self) -> None:
-        """Writes that the page cache is not proved: the next start finds the same logs suspect again."""
+        """Writes that the page cache is not proved: the next start finds the same logs unproved again."""
         self.proof_file.proof = self.proof_file.proof._replace(boot="")
         await self.proof_file.save()
 
@@ -240,9 +242,9 @@ class DataDirectory:
         what is left: the state, and the partitions of `topic_ids` whose logs are lost.
 
         A log whose file with the topic id is torn or lost by a power cut was never durable, and may belong to an
-        earlier topic of that name: it is deleted too. The state has no checkpoint of a log that is not there: it may
-        belong to an earlier topic as well. A log is lost if it is not there and a checkpoint notes it as durable: no
-        power cut takes such a log.
+        earlier topic of that name: it is deleted too. The state has no checkpoint of a log that is not there, except
+        the log start of a lost one: a checkpoint may belong to an earlier topic as well. A log is lost if its directory
+        is gone and the checkpoints note it as durable.
 
         Each directory gets its new name durably before any of its files is removed. Otherwise a process that ends in
         between could leave records without their topic id. The checkpoints forget the log before that too: without
@@ -302,7 +304,7 @@ class DataDirectory:
         return not any(each.endswith(".log") for each in self._disk.list(f"{ROOT}/{name}"))
 
     async def mark_lost(self, tp: TopicPartition) -> None:
-        """Notes durably, in the place of a log that is gone, that records are missing: each start finds the log suspect
+        """Notes durably, in the place of a log that is gone, that records are missing: each start finds the log corrupt
         until the loss is reported. Raises `Unavailable`."""
         self._disk.make_dirs(self.log_path(tp))
         await checkpoints.save(self._disk, self.log_path(tp), checkpoints.SUSPECT_FILE, b"the log is gone\n")
@@ -424,8 +426,8 @@ def _find_renamed(tps: Iterable[TopicPartition], strays: Sequence[str]) -> set[T
 
 
 def _counts_as_durable(state: DirectoryState, tp: TopicPartition) -> bool:
-    """True if the checkpoints note a log that no end of the last process takes. A power cut may take one that was never
-    flushed, also after a clean stop."""
+    """True if the checkpoints note a log as durable: its recovery point is above 0, or 0 in the same boot. A power cut
+    may take a log that was never flushed, even one closed cleanly."""
     point = state.recovery_points.get(tp, -1)
     return point > 0 or (point == 0 and state.same_boot)
 

@@ -56,10 +56,13 @@ def find_limit(
     before: a consumer that reads a few records again loses nothing. `loaded_before_slot`: the offset was loaded, and
     committed before this broker had applied that slot.
 
-    An offset without a leader epoch (-1) counts as older than the new losses. Without any it falls only at a load, and
-    only if this broker leads the partition since the loss: it may be one of the new records, unless it was committed
-    before this broker led. A loss from 0 on sets no limit: mostly the controller did not know the end of the log that
-    leads. Nor does the loss since which this broker leads: its epoch start is the limit then.
+    An offset with a leader epoch is limited by each loss of a later epoch. An offset without one (-1) is limited by the
+    new losses. Without new losses it is limited only at a load, if this broker leads the partition since the loss. The
+    limit is then the epoch start if this broker did not lead the partition before `loaded_before_slot`, else the log
+    end: the offset may be one of a new record.
+
+    A loss from offset 0 sets no limit, because the controller did not know the end of the leader's log. If this broker
+    leads since a loss, its epoch start replaces that loss.
     """
     if committed_epoch < 0:
         losses = ()

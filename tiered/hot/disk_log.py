@@ -170,7 +170,7 @@ class DiskLog:
         self.compaction.note_load()
         if loaded.is_resumed and left.start_offset == 0:
             self._resumed_at = (first, end, loaded.epochs.lineage)
-        self.truncations.made = int(left.has_lost_records(end))
+        self.truncations.made = int(left.has_lost_records(end))  # counts as a truncation that is not durable yet
         self.truncations.checkpointed_point = left.checkpointed_recovery_point
         if left.is_new or not loaded.is_resumed:
             self._writer.claim_for_topic(self.topic_id, left.is_new)

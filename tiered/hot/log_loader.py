@@ -464,10 +464,11 @@ def rebuild_epochs(files: SegmentFiles, segments: Sequence[Segment], epochs: Lea
 def find_first_epochs(
     files: SegmentFiles, segments: Sequence[Segment], epochs: LeaderEpochs, start: int
 ) -> LeaderEpochs:
-    """Returns `epochs` with those of the records from `start` on, from the batches below the first known epoch.
+    """Completes `epochs` down to `start`, from the batches below the first known epoch, and returns them.
 
-    The log start removes epochs at once, and reaches the disk later than they. A kill in between brings the records
-    back. A leader that does not know their epochs would keep followers from truncating other records of these offsets.
+    A moved log start removes epochs from their file at once, and is itself saved later. A kill between the two brings
+    records back without their epochs. A leader that does not know their epochs would keep followers from truncating
+    other records of these offsets.
     """
     if not epochs.lineage or epochs.lineage[0][1] <= start:
         return epochs

@@ -47,8 +47,8 @@ class LogRecovery:
         return end if self.clean else min(self.recovery_point, end)
 
     def has_lost_records(self, end: int) -> bool:
-        """True if a log that ends at `end` may lack records that were fsynced. It has to learn its end before it
-        grows."""
+        """True if a log that ends at `end` may end below its saved recovery point. The recovery point has to be saved
+        again before the log grows past it."""
         return self.truncation_interrupted or end < self.recovery_point
 
     @property

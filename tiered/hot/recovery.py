@@ -4,7 +4,7 @@ Pure. Keeps R1 and I5. There are two cases:
 
 - *Whole*: the log was closed cleanly, or its process ended in this boot, so that the page cache has all that was
   written. Only the last write can be torn.
-- *Suspect*: anything else. Only what was fsynced (below the recovery point) is certain. All bytes after it must have a
+- *Unproved*: any other log. Only what was fsynced (below the recovery point) is certain. All bytes after it must have a
   valid CRC.
 
 If bytes have to be truncated that neither case explains, the log is corrupt (`is_corruption`): it lacks records that it

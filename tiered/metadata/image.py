@@ -135,7 +135,8 @@ class Image:
     def apply(self, changes: Iterable[Change], slot: int | None = None) -> Image:
         """Returns the image after `changes`, which end at `slot`.
 
-        Raises `Corrupt` if a change does not fit: the log forked.
+        The order of changes is kept within a part. No part reads another, so the order between parts does not matter. A
+        change kind belongs to one part. Raises `Corrupt` if a change does not fit: the log forked.
         """
         taken = defaultdict[str, list[Any]](list)
         for change in changes:
@@ -193,6 +194,7 @@ class Image:
 
 
 _PARTS: dict[str, Any] = {each.name: each.default_factory for each in fields(Image) if each.name != "slot"}
+"""Class by field name, in field order: `from_json` relies on it."""
 _PART_OF: dict[type[Change], str] = {kind: name for name, part in _PARTS.items() for kind in part.KINDS}
 _FIRST_KEYS = (
     "slot", "epoch", "controller", "controller_incarnation", "brokers", "topics", "broker_configs", "deleted",

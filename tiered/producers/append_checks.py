@@ -70,7 +70,8 @@ def check_transaction(
 def check_begins(
     batch: WalkedBatch, producer: ProducerStateEntry | None, guard: VerificationGuard, guards: VerificationGuards
 ) -> None:
-    """Refuses a batch if another one of the requests that wait for the guard has to begin the transaction."""
+    """Refuses a batch that is not the first of its transaction. Requests that wait for one guard share it; the lowest
+    sequence begins the transaction."""
     is_open = producer is not None and producer.txn_first_offset >= 0
     if is_open or not guards.is_valid(guard, batch.producer_id, batch.producer_epoch):
         return

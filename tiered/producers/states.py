@@ -84,7 +84,8 @@ class ProducerStates:
         from_coordinator: bool = False,
         holder: str = "",
     ) -> list[BatchMetadata]:
-        """Returns the leading batches that are in the log already (a retry). New producers count for `holder`.
+        """Checks the batches before an append. Returns the leading ones that are in the log already (a retry). New
+        producers count for `holder`.
 
         Raises `Refused` with DUPLICATE_RESOURCE if a keyed id has written another batch. Also raises `Refused` if the
         rest does not follow in sequence, begins a transaction without a valid `guard`, leaves
@@ -113,8 +114,8 @@ class ProducerStates:
         return duplicates
 
     def _is_next(self, batch: WalkedBatch, now_ms: int, holder: str) -> bool:
-        """True for the usual batch: the next one of a known producer, or the one of a new idempotency key. False if the
-        whole check has to look. Raises `Refused` if there is no room for a new key."""
+        """Returns True if the batch is the usual one, which needs no further check: the next one of a known producer,
+        or the one of a new idempotency key. Makes room for a new key. Raises `Refused` if there is none."""
         attributes, producer_id, epoch, sequence = batch.attributes, *batch[8:11]
         producer = self._by_id.get(producer_id)
         if producer is None:

@@ -42,7 +42,7 @@ class AppendAdmission:
         self._clock = clock
         self._has_controller_contact = has_controller_contact
         self.loss_reported: asyncio.Event | None = None
-        """Set once the controller has recorded a loss; None if it has already, or if there is none to report."""
+        """An event while appends wait for the report of a loss; None if none is awaited."""
 
     def check(self, acks_all: bool) -> None:
         """Raises `Refused` if no append may be made now. With acks=all it takes contact with the controller and enough

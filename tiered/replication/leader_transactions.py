@@ -129,7 +129,8 @@ class LeaderTransactions:
         return producer.marker_end if producer is not None and producer.marker_end >= 0 else self._epoch_start
 
     def append_lost_markers(self) -> None:
-        """Writes them without waiting. A transaction that its producer begins before would be taken for theirs."""
+        """Writes the lost markers without waiting. Otherwise these markers would end a later transaction of the same
+        producer."""
         while self.lost_markers:
             self._write_marker(self.lost_markers[0])
             del self.lost_markers[0]

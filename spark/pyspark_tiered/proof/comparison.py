@@ -3,9 +3,10 @@
 Rows that are compared one by one are hashed with 128 bits (`row_hash.py`). Memory holds the hashes of some million rows
 at once, however many rows differ.
 
-A typed row that came before a column has NULL there, and its value has no leaf in that field. No file tells for good
-which rows came before: files are written again. So a field that is NULL in the table may be blank in the log. A row is
-whole if it has the same leaves as the log, and fewer blank fields.
+A leaf is a field with a value of its own. A blank field is one that the value has, without a leaf. A typed row that
+came before a column has NULL there, and its value has no leaf in that field. No file tells for good which rows came
+before: files are written again. So a field that is NULL in the table may be blank in the log. A row is whole if it has
+the same leaves as the log, and fewer blank fields.
 """
 
 from __future__ import annotations
@@ -135,7 +136,8 @@ class Comparison:
     @property
     def unexplained_ranges(self) -> list[OffsetRange]:
         """Returns the ranges whose sums differ, without those that compaction has cleaned a part of: the table has
-        records there that the log has lost since. Rows that were found whole explain a range too."""
+        records there that the log has lost since. Call this after `differing_rows`: rows that it found whole explain
+        their range."""
         return [each for each in self.ranges if not self._is_cleaned(each) and not self._has_whole_rows(each)]
 
     def _is_cleaned(self, found: OffsetRange) -> bool:

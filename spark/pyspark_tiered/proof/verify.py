@@ -220,7 +220,8 @@ def _compare_steadily(
     read_log: ReadLog,
     compare: Callable[[ColdTopic, Sequence[Erasure], Sequence[Snapshot]], VerifyResult],
 ) -> VerifyResult:
-    """Compares tables with the log. Compares again if faults are found and any of both changed meanwhile."""
+    """Compares tables with the log. Compares again if faults are found and a table, the erasures or the cleaned ranges
+    changed. After three tries returns the last result, which such a change may have caused."""
     for _ in range(TRIES):
         tables = pin()
         cold, erasures = read_log()  # after the tables: what they have is there

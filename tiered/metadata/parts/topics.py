@@ -189,7 +189,7 @@ class _TopicsReplay:
         self.partition_count, self.replica_counts = before.partition_count, Counter(before.replica_counts)
         self.changed_partitions: dict[TopicId, list[PartitionImage]] = {}
         self.made: dict[tuple[object, ...], tuple[PartitionImage, PartitionImage]] = {}
-        """Changed partitions, each with what it was, by what it was and how it changed: equal ones share one object."""
+        """Cache: (old partition, change) -> (old, new). Equal partitions with equal changes share one object."""
 
     def finish(self) -> TopicsImage:
         for topic_id in self.changed_partitions:
@@ -280,7 +280,7 @@ class _TopicsReplay:
                 old.partition_epoch + 1, change.last_known, tuple(End(*each) for each in change.ends), change.adding,
                 change.removing, old.stored_end,
             )  # fmt: skip
-            self.made[key] = old, new  # with `old`, whose id nothing else may get meanwhile
+            self.made[key] = old, new  # keeps `old` alive, so that no other object gets its id
         else:
             new = known[1]
         partitions[change.partition] = new
@@ -316,8 +316,9 @@ class _TopicsReplay:
 def add_loss(known: tuple[Loss, ...], old: PartitionImage, new: Loss) -> tuple[Loss, ...]:
     """Returns the unacknowledged losses of a partition after one more was reported; `old` is the partition before.
 
-    If everything acknowledged is in the bucket, nothing is missing. The same loss may be reported again. With an
-    earlier offset it counts as new, with a later one it only becomes smaller.
+    A report of an unacknowledged loss of the same leader epoch replaces it. If that loss was acknowledged, a report
+    with the same or a later offset changes nothing; one with an earlier offset counts as new. Nothing is added if
+    `stored_end` is known.
     """
     if any(each.leader_epoch == new.leader_epoch for each in known):
         return tuple(new if each.leader_epoch == new.leader_epoch else each for each in known)

@@ -1,9 +1,9 @@
 """The charge of requests against client quotas, and the pauses that follow (KIP-219).
 
 A reply leaves at once and names the pause. Then the broker reads nothing from the connection until the pause is over.
-A Produce that another connection of the client sends meanwhile waits: else each new connection would write once more.
-For the same reason all requests wait while their client has used more than its share of the time (`quota_lines`). A
-request that was served before waits too, between two of its steps.
+A Produce on another connection of the same client is held until the pause ends. Otherwise a client could open
+connections and write one request on each. For the same reason all requests wait while their client has used more than
+its share of the time (`quota_lines`). A request in progress waits too, between two of its steps.
 While no client has a quota, connections do not pass through here: they have the dispatch itself.
 
 Produce is charged by the bytes of the request, Fetch by those of the reply. A Fetch of a client that is over its quota

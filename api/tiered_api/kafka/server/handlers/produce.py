@@ -5,10 +5,11 @@ Versions 0 to 2 are advertised but end the connection, as in Kafka 4: some clien
 (KIP-951), 12 transactions whose partitions join with their first record (KIP-890), 13 topic ids (KIP-516).
 
 A request takes these steps: parse, check the transactional id, verify the partitions where it begins a transaction,
-append, wait until the records are committed, reply. Bytes before the records that the caller has sent before skip the
-first two. The steps up to the append are taken in the turn that brings the request, unless it is long. A task takes
-them for records of very many partitions, in pieces; for a transaction whose coordinator does not reply at once; and for
-a large batch that a thread has to open. The next request of the connection comes after the last piece.
+append, wait until the records are committed, reply. If the caller has sent the same bytes before the records already,
+the first two steps are skipped. The steps up to the append are taken in the turn that brings the request, unless it is
+long. A task takes them for records of very many partitions, in pieces; for a transaction whose coordinator does not
+reply at once; and for a large batch that a thread has to open. The next request of the connection comes after the last
+piece.
 
 Only acks=all waits, on a partition with other replicas or with `flush=ack`. It holds up only the replies behind it on
 the same connection. With acks=0 there is no reply, so an error ends the connection.
@@ -221,7 +222,7 @@ class ProduceHandler:
         kept = pending.connection.retain_request(frame)
         if kept is not frame:
             pending.requested_topics = frames.parse_request(kept, pending.version, at).topics
-        pending.guards = {}
+        pending.guards = {}  # `_append_now` gave its guards back; the task begins new ones
         pending.unopened = None
         self._spawn(pending.connection, partial(self._append_later, pending), "Produce")
 
@@ -293,7 +294,8 @@ class ProduceHandler:
 
     async def _append_later(self, pending: PendingProduce) -> Sequence[Part] | None:
         """Appends once the coordinator knows the partitions, in pieces with turns of other clients in between. The next
-        request of the connection comes after the last piece. Each wait may end a right: the caches are empty then."""
+        request of the connection comes after the last piece. The ACLs may change during each wait. That empties the
+        caches, so the next append checks the right again."""
         connection, turns, transactional_id = pending.connection, self._context.turns, pending.transactional_id
         try:
             await turns.wait_turn()
