@@ -213,3 +213,8 @@ def test_record_is_found_in_all_partitions_and_its_place_told(site: Site) -> Non
         shown.wait_for()
         assert shown.text_content() == offset
         assert page.get_by_label("Partition").first.input_value() == partition
+        shown.click()
+        page.get_by_role("link", name="where it is stored").click()
+        region = page.get_by_role("region", name=f"Segment of partition {partition}")
+        region.get_by_text("Offsets", exact=False).first.wait_for()
+        assert f"?pick={partition}%3A{offset}" in page.url or f"?pick={partition}:{offset}" in page.url

@@ -45,7 +45,7 @@ function Message({ record, topic, partition }) {
       <h4>Key</h4><${Content} value=${record.key} base64=${record.key_base64} />
       <h4>Value <span class="dim">${plural(size, "character")}</span></h4><${Content} value=${record.value} base64=${record.value_base64} />
       ${record.headers.length > 0 && html`<h4>Headers</h4><dl>${record.headers.map((each) => html`<div><dt><code>${each.name}</code></dt><dd><code>${each.value === null ? "null" : atob(each.value)}</code></dd></div>`)}</dl>`}
-      <p class="dim">leader epoch ${record.leader_epoch}</p>
+      <p class="dim">leader epoch ${record.leader_epoch} · <a href=${`/console/topics/${encodeURIComponent(topic)}?pick=${partition}:${record.offset}`}>where it is stored</a></p>
       <${CopyAs} topic=${topic} partition=${partition} offset=${record.offset} /></td></tr>`}`;
 }
 

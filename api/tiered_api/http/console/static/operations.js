@@ -145,7 +145,7 @@ export function AuditPage() {
     ["host", "From"],
   ];
   return html`<${Title} words="Audit" />
-    ${about && !about.audit_topic && html`<p class="verdict">There is no audit topic that you may see. <code>tiered.audit.topic</code> names one; <code>tiered.audit.file</code> writes the log to a file of each broker, which <code>tiered audit --file</code> reads.</p>`}
+    ${about && !about.audit_topic && html`<p class="verdict">There is no audit topic that you may see. <code>tiered.audit.topic</code> names one; <code>tiered.audit.file</code> writes the log to a file of each broker, which <code>tiered audit --file</code> reads. <a href="/console/metadata">The metadata log</a> has each change with its time, and not who made it.</p>`}
     ${about?.audit_topic && html`
       <div class="tools">
         <label>Events <select onChange=${(event) => change({ event: event.target.value })}>
