@@ -84,7 +84,7 @@ async def open_rest_consumers(directory: Path, monkeypatch: pytest.MonkeyPatch) 
 def write_new_producer(states: ProducerStates, name: str, producer: int) -> None:
     """Writes the first batch of a producer."""
     batch = walked_batch(0, offset=states.end_offset, producer=producer)
-    states.find_duplicates([batch], NOW, holder=name)
+    states.check_batches([batch], NOW, holder=name)
     states.apply(batch, NOW)
 
 

@@ -120,7 +120,7 @@ class ColdCleaner:
         self._running[partition_id] = keys
         outcome = "failed"
         try:
-            await self._clean_while_named(clean)
+            await self._run_until_expired(clean)
             outcome = "whole" if clean.result.is_whole else "cut"
         finally:
             if self._running.get(partition_id) is keys:
@@ -151,7 +151,7 @@ class ColdCleaner:
             self._keys_in_flight.pop(partition_id)
         return written
 
-    async def _clean_while_named(self, clean: ColdCleaning) -> None:
+    async def _run_until_expired(self, clean: ColdCleaning) -> None:
         """Ends the clean early if an object that it reads is gone and the manifest no longer names it: the log start
         has passed it. Raises `ObjectMissing` if the manifest still names it."""
         try:

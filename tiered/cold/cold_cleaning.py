@@ -308,11 +308,11 @@ class ColdCleaning:
         before, result = self.manifest, self.result
         partition_id, pending, self._pending, self._pending_bytes = before.partition_id, self._pending, [], 0
         made_runs: list[_Replacement] = []
-        is_named = True
+        are_all_replaced = True
 
         def replace_runs(current: Manifest, submanifests: Submanifests) -> Manifest:
-            nonlocal before, is_named
-            before, made, is_named = current, current, True
+            nonlocal before, are_all_replaced
+            before, made, are_all_replaced = current, current, True
             made_runs.clear()
             for each in pending:
                 new = made.replace_segments(
@@ -323,10 +323,10 @@ class ColdCleaning:
                     made_runs.append(each)
                 elif current.log_start_offset <= each.replaced[0].base_offset:  # the manifest names other segments
                     made_runs.clear()
-                    is_named = False
+                    are_all_replaced = False
                     return current
                 elif current.log_start_offset < each.replaced[-1].next_offset:
-                    is_named = False  # its records stay, and so must those after them that supersede them
+                    are_all_replaced = False  # its records stay, and so must those after them that supersede them
                     return made
                 made = new  # the same manifest if all of the run has expired
             if clean_to < 0:
@@ -357,7 +357,7 @@ class ColdCleaning:
                 written.tp, each.replaced[0].base_offset, each.replaced[-1].next_offset, len(each.replaced),
                 sum(one.log_bytes for one in each.successors), sum(one.log_bytes for one in each.replaced),
             )  # fmt: skip
-        return is_named
+        return are_all_replaced
 
     async def _list_aborted(self, entries: Sequence[SegmentEntry], start: int) -> list[AbortedTxn]:
         """Returns the aborted transactions of these segments that end at or above `start`, each once."""

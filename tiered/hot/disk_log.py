@@ -170,7 +170,8 @@ class DiskLog:
         self.compaction.note_load()
         if loaded.is_resumed and left.start_offset == 0:
             self._resumed_at = (first, end, loaded.epochs.lineage)
-        self.truncations.made = int(left.has_lost_records(end))  # counts as a truncation that is not durable yet
+        # A log that may end below its recovery point counts as a truncation that is not durable yet.
+        self.truncations.made = int(left.may_end_below_recovery_point(end))
         self.truncations.checkpointed_point = left.checkpointed_recovery_point
         if left.is_new or not loaded.is_resumed:
             self._writer.claim_for_topic(self.topic_id, left.is_new)
@@ -333,7 +334,7 @@ class DiskLog:
         append_time = now_ms if config.message_timestamp_type == "LogAppendTime" else -1
         seen_ms = self._clock.mono_ns() // 1_000_000
         if batches[0].producer_id >= 0 or len(batches) > 1:
-            duplicates = writer.producers.find_duplicates(
+            duplicates = writer.producers.check_batches(
                 batches, seen_ms, guard, from_coordinator=from_coordinator, holder=holder
             )
             if duplicates:

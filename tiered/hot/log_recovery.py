@@ -46,7 +46,7 @@ class LogRecovery:
         a clean stop, the fsync point does not move."""
         return end if self.clean else min(self.recovery_point, end)
 
-    def has_lost_records(self, end: int) -> bool:
+    def may_end_below_recovery_point(self, end: int) -> bool:
         """True if a log that ends at `end` may end below its saved recovery point. The recovery point has to be saved
         again before the log grows past it."""
         return self.truncation_interrupted or end < self.recovery_point

@@ -193,9 +193,9 @@ class Image:
         return known
 
 
-_PARTS: dict[str, Any] = {each.name: each.default_factory for each in fields(Image) if each.name != "slot"}
+_PART_CLASSES: dict[str, Any] = {each.name: each.default_factory for each in fields(Image) if each.name != "slot"}
 """Class by field name, in field order: `from_json` relies on it."""
-_PART_OF: dict[type[Change], str] = {kind: name for name, part in _PARTS.items() for kind in part.KINDS}
+_PART_OF: dict[type[Change], str] = {kind: name for name, part in _PART_CLASSES.items() for kind in part.KINDS}
 _FIRST_KEYS = (
     "slot", "epoch", "controller", "controller_incarnation", "brokers", "topics", "broker_configs", "deleted",
     "next_producer_id", "losses",
@@ -206,11 +206,11 @@ _FIRST_KEYS = (
 def to_json(image: Image) -> dict[str, Any]:
     """Returns the body of a snapshot."""
     body = {"slot": image.slot}
-    for name in _PARTS:
+    for name in _PART_CLASSES:
         body |= getattr(image, name).to_json()
     return {key: body[key] for key in (*_FIRST_KEYS, *body)}
 
 
 def from_json(body: dict[str, Any]) -> Image:
     """Returns the image of a snapshot's body. Raises KeyError, TypeError or AttributeError if it has another shape."""
-    return Image(body["slot"], *(part.from_json(body) for part in _PARTS.values()))
+    return Image(body["slot"], *(part.from_json(body) for part in _PART_CLASSES.values()))

@@ -75,7 +75,7 @@ class ProducerStates:
 
     # -- deciding -----------------------------------------------------------------------------------------------------
 
-    def find_duplicates(
+    def check_batches(
         self,
         batches: Sequence[WalkedBatch],
         now_ms: int,
@@ -92,7 +92,12 @@ class ProducerStates:
         its open transaction, or comes from a new producer for which there is no room. Coordinators, which write on
         behalf of producers, have no sequences, and so no retries.
         """
-        if len(batches) == 1 and guard is None and not from_coordinator and self._is_next(batches[0], now_ms, holder):
+        if (
+            len(batches) == 1
+            and guard is None
+            and not from_coordinator
+            and self._admit_usual_batch(batches[0], now_ms, holder)
+        ):
             return []
         duplicates: list[BatchMetadata] = []
         accepted: dict[int, WalkedBatch] = {}
@@ -113,7 +118,7 @@ class ProducerStates:
             self.known.admit(new, now_ms, holder)
         return duplicates
 
-    def _is_next(self, batch: WalkedBatch, now_ms: int, holder: str) -> bool:
+    def _admit_usual_batch(self, batch: WalkedBatch, now_ms: int, holder: str) -> bool:
         """Returns True if the batch is the usual one, which needs no further check: the next one of a known producer,
         or the one of a new idempotency key. Makes room for a new key. Raises `Refused` if there is none."""
         attributes, producer_id, epoch, sequence = batch.attributes, *batch[8:11]
@@ -191,7 +196,7 @@ class ProducerStates:
     def check_transaction(self, producer_id: int, epoch: int, guard: VerificationGuard | None, now_ms: int) -> None:
         """Raises `Refused` if a coordinator's batch of this producer cannot go on with its transaction, or begin it."""
         probe = WalkedBatch(0, 0, 0, 0, 0, TRANSACTIONAL, 0, 0, producer_id, epoch, 0, 1)
-        self.find_duplicates([probe], now_ms, guard, from_coordinator=True)
+        self.check_batches([probe], now_ms, guard, from_coordinator=True)
 
     def list_open_transactions_within(self, start: int, end: int) -> list[ProducerStateEntry]:
         """Returns the producers of the open transactions that have records below `end` only, and one from `start` on.

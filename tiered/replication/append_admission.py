@@ -24,7 +24,7 @@ class AppendAdmission:
     `has_controller_contact` returns True if the broker has contact with the controller (R6).
     """
 
-    __slots__ = ("_clock", "_has_controller_contact", "_log", "_reads", "_state", "loss_reported", "tp")
+    __slots__ = ("_clock", "_has_controller_contact", "_log", "_reads", "_report_awaited", "_state", "tp")
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class AppendAdmission:
         self._reads = reads
         self._clock = clock
         self._has_controller_contact = has_controller_contact
-        self.loss_reported: asyncio.Event | None = None
+        self._report_awaited: asyncio.Event | None = None
         """An event while appends wait for the report of a loss; None if none is awaited."""
 
     def check(self, acks_all: bool) -> None:
@@ -49,7 +49,7 @@ class AppendAdmission:
         in-sync replicas too."""
         if self._reads.stop_error is not None:
             raise self._reads.stop_error
-        if self.loss_reported is not None:
+        if self._report_awaited is not None:
             why = f"records of {self.tp} may be lost, and the loss is not in the metadata log yet: retry"
             raise Refused(Code.NOT_LEADER_OR_FOLLOWER, why)
         if acks_all:
@@ -76,22 +76,22 @@ class AppendAdmission:
     def has_unreported_loss(self) -> bool:
         """True if records may be gone and the metadata log does not have the loss yet. No records are appended before
         that: after a restart, the loss would be reported from an offset above the new records."""
-        return self.loss_reported is not None
+        return self._report_awaited is not None
 
     def block_appends(self) -> None:
         """Blocks appends until `on_loss_reported`."""
-        self.loss_reported = asyncio.Event()
+        self._report_awaited = asyncio.Event()
 
     def on_loss_reported(self) -> None:
         """Ends the wait: the metadata log has the loss, or this broker stopped leading the partition."""
-        loss_reported, self.loss_reported = self.loss_reported, None
-        if loss_reported is not None:
-            loss_reported.set()
+        report_awaited, self._report_awaited = self._report_awaited, None
+        if report_awaited is not None:
+            report_awaited.set()
 
     async def wait_loss_reported(self) -> None:
         """Returns once no loss waits to be reported, or this broker stopped leading the partition."""
-        if self.loss_reported is not None:
-            await self.loss_reported.wait()
+        if self._report_awaited is not None:
+            await self._report_awaited.wait()
 
     async def wait_loss_reported_within(self, timeout_ms: int) -> int:
         """Waits up to `timeout_ms` for the report of a loss; returns how many milliseconds of it are left."""

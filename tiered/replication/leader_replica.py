@@ -214,7 +214,7 @@ class LeaderReplica:
         return (
             self.state.is_sole_member
             and not self.log.synced_entry.fsynced_only
-            and self.admission.loss_reported is None
+            and not self.admission.has_unreported_loss
         )
 
     # -- produce ------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ def test_page_cache_is_trusted_in_one_boot_and_fsynced_by_a_clean_stop(
 
 def test_log_below_its_recovery_point_or_half_truncated_lost_records() -> None:
     left = LogRecovery(same_boot=True, clean=False, recovery_point=40)
-    assert left.has_lost_records(39) and not left.has_lost_records(40)
+    assert left.may_end_below_recovery_point(39) and not left.may_end_below_recovery_point(40)
     cut = LogRecovery(same_boot=True, clean=False, recovery_point=40, truncation_interrupted=True)
-    assert cut.has_lost_records(90)
+    assert cut.may_end_below_recovery_point(90)
     assert (left.checkpointed_recovery_point, cut.checkpointed_recovery_point) == (40, WHOLE_LOG)

@@ -30,7 +30,7 @@ def apply_batches(*batches: WalkedBatch) -> ProducerStates:
     states = ProducerStates(1)
     for batch in batches:
         guard = states.guards.begin(UnverifiedProducer(batch.producer_id, batch.producer_epoch), False)
-        assert not states.find_duplicates([batch], NOW, guard)
+        assert not states.check_batches([batch], NOW, guard)
         states.apply(batch, NOW)
         states.guards.end(guard)
     states.check()
@@ -39,7 +39,7 @@ def apply_batches(*batches: WalkedBatch) -> ProducerStates:
 
 def refusal(states: ProducerStates, *batches: WalkedBatch) -> Code:
     with pytest.raises(Refused) as caught:
-        states.find_duplicates(batches, NOW)
+        states.check_batches(batches, NOW)
     return caught.value.code
 
 
@@ -62,7 +62,7 @@ def write_in_order(limits: ProducerLimits, *producers: int, at: int = NOW) -> Pr
 
 def write(states: ProducerStates, producer: int, offset: int, *, at: int, sequence: int = 0) -> None:
     one = walked_batch(sequence, offset=offset, producer=producer)
-    assert not states.find_duplicates([one], at)
+    assert not states.check_batches([one], at)
     states.apply(one, at)
 
 
@@ -74,7 +74,7 @@ def write_as(states: ProducerStates, holder: str, *producers: int, at: int = NOW
     """Writes a batch of each producer of a holder."""
     for producer in producers:
         one = walked_batch(0, offset=states.end_offset, producer=producer)
-        states.find_duplicates([one], at, holder=holder)
+        states.check_batches([one], at, holder=holder)
         states.apply(one, at)
     states.check()
 
@@ -124,7 +124,7 @@ class Partition:
         """Appends a batch of one record. Returns the code of the refusal, None if there is none."""
         batch = self.batch(sequence, epoch=epoch, transactional=transactional)
         try:
-            if not self.states.find_duplicates([batch], NOW, guard, from_coordinator=from_coordinator):
+            if not self.states.check_batches([batch], NOW, guard, from_coordinator=from_coordinator):
                 self.states.apply(batch, NOW)
         except Refused as refused:
             return refused.code

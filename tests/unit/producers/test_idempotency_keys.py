@@ -46,11 +46,11 @@ def test_share_of_keys_counts_no_producers_without_a_key() -> None:
 def test_keyed_id_writes_one_batch_and_a_retry_gets_its_offset() -> None:
     states = ProducerStates()
     first = walked_batch(TOP - 1, 4, offset=0, producer=KEY, epoch=77)
-    assert states.find_duplicates([first], NOW) == []  # also as the first batch of a log
+    assert states.check_batches([first], NOW) == []  # also as the first batch of a log
     states.apply(first, NOW)
     loaded = ProducerStates.from_snapshot(states.encode_snapshot(), states.end_offset)
     for known in (states, loaded):
-        [written] = known.find_duplicates([walked_batch(TOP - 1, 4, offset=9, producer=KEY, epoch=77)], NOW)
+        [written] = known.check_batches([walked_batch(TOP - 1, 4, offset=9, producer=KEY, epoch=77)], NOW)
         assert (written.base_offset, written.last_offset) == (0, 3)
 
 
@@ -74,11 +74,11 @@ def test_keyed_ids_take_half_of_the_room_and_leave_producers_alone() -> None:
     states = ProducerStates(1, limits)
     for number, producer in enumerate((1, 2, KEY, KEY + 1)):
         batch = walked_batch(0, offset=number, producer=producer)
-        states.find_duplicates([batch], NOW)
+        states.check_batches([batch], NOW)
         states.apply(batch, NOW)
     third = walked_batch(0, offset=9, producer=KEY + 2)
     assert refusal(states, third) is Code.THROTTLING_QUOTA_EXCEEDED
-    states.find_duplicates([third], NOW + IDLE_MS)
+    states.check_batches([third], NOW + IDLE_MS)
     assert (states.get(KEY), limits.keys_forgotten) == (None, 1)
     assert states.get(1) is not None and states.get(KEY + 1) is not None
     states.apply(third, NOW + IDLE_MS)

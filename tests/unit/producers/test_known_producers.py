@@ -47,10 +47,10 @@ def test_producer_from_a_snapshot_is_idle_from_its_first_check_on() -> None:
 def test_full_partition_refuses_a_new_producer_while_all_others_may_retry() -> None:
     states = write_in_order(ProducerLimits(per_partition=3), 1, 2, 3)
     with pytest.raises(Refused, match=r"^3 of 3 producer ids of the partition are taken \(tiered\.prod") as refused:
-        states.find_duplicates([walked_batch(0, producer=4)], NOW + IDLE_MS - 1)
+        states.check_batches([walked_batch(0, producer=4)], NOW + IDLE_MS - 1)
     assert refused.value.code is Code.THROTTLING_QUOTA_EXCEEDED and refused.value.code.retriable
     assert producer_ids(states) == [1, 2, 3]
-    assert states.find_duplicates([walked_batch(0, producer=1)], NOW)[0].base_offset == 0, "a retry is known as ever"
+    assert states.check_batches([walked_batch(0, producer=1)], NOW)[0].base_offset == 0, "a retry is known as ever"
     write(states, 2, 3, at=NOW, sequence=1)
 
 
@@ -60,7 +60,7 @@ def test_full_partition_drops_the_idle_producer_that_wrote_longest_ago() -> None
     write(states, 4, 4, at=NOW + IDLE_MS)
     assert producer_ids(states) == [1, 3, 4]
     with pytest.raises(Refused):
-        states.find_duplicates([walked_batch(0, producer=5), walked_batch(0, producer=6)], NOW + IDLE_MS)
+        states.check_batches([walked_batch(0, producer=5), walked_batch(0, producer=6)], NOW + IDLE_MS)
     assert 1 in producer_ids(states), "it wrote since"
 
 
@@ -106,7 +106,7 @@ def test_holder_above_its_share_loses_no_more_than_it_gets() -> None:
     write_as(states, "a", 3, at=NOW + IDLE_MS)
     assert producer_ids(states) == [2, 3] and limits.producer_count == 14
     with pytest.raises(Refused):
-        states.find_duplicates([walked_batch(0, producer=4), walked_batch(0, producer=5)], NOW + IDLE_MS, holder="a")
+        states.check_batches([walked_batch(0, producer=4), walked_batch(0, producer=5)], NOW + IDLE_MS, holder="a")
     assert producer_ids(states) == [2, 3], "a refusal forgets nothing"
 
 
@@ -124,7 +124,7 @@ def test_refused_batch_gives_its_holder_nothing() -> None:
     """A batch that was checked and not written leaves its holder for the producer only."""
     limits = ProducerLimits()
     states = ProducerStates(0, limits)
-    states.find_duplicates([walked_batch(0, producer=1)], NOW, holder="a")
+    states.check_batches([walked_batch(0, producer=1)], NOW, holder="a")
     states.apply(walked_batch(0, producer=2), NOW)
     states.check()
     assert limits.holdings.own("a") == 0
@@ -145,7 +145,7 @@ def test_producers_of_all_partitions_count_together() -> None:
     limits = ProducerLimits(total=5)
     first, second = write_in_order(limits, 1, 2, 3), write_in_order(limits, 1, 2)
     with pytest.raises(Refused, match=r"^5 of 5 producer ids are taken \(tiered\.producer\.ids\.max\)"):
-        second.find_duplicates([walked_batch(0, producer=3)], NOW)
+        second.check_batches([walked_batch(0, producer=3)], NOW)
     first.known.remove_expired(NOW + 1000, 1000)
     assert limits.producer_count == 2
     write(second, 3, 2, at=NOW)
@@ -185,7 +185,7 @@ def test_producer_from_a_snapshot_is_not_evicted_before_ten_minutes() -> None:
     later = NOW + 10**9
     for at in (later, later + IDLE_MS - 1):
         with pytest.raises(Refused):
-            again.find_duplicates([walked_batch(0, producer=3)], at)
+            again.check_batches([walked_batch(0, producer=3)], at)
     write(again, 3, 2, at=later + IDLE_MS)
     assert producer_ids(again) == [2, 3]
 
@@ -210,7 +210,7 @@ def test_marker_of_an_unknown_producer_displaces_no_active_producer(reloaded: bo
     if reloaded:
         states = ProducerStates.from_snapshot(states.encode_snapshot(), states.end_offset, limits)
         assert producer_ids(states) == [1, 2, KEY]
-    assert states.find_duplicates([walked_batch(0, producer=KEY)], NOW)[0].base_offset == 0
+    assert states.check_batches([walked_batch(0, producer=KEY)], NOW)[0].base_offset == 0
     assert refusal(states, walked_batch(0, producer=4)) is Code.THROTTLING_QUOTA_EXCEEDED
     assert limits.keys_forgotten == 0
 
@@ -221,7 +221,7 @@ def test_new_producer_displaces_the_fence_of_the_oldest_marker() -> None:
         for producer in (50, 51):
             end_unknown(states, producer)
     new = walked_batch(0, offset=3, producer=2)
-    assert leader.find_duplicates([new], NOW) == []
+    assert leader.check_batches([new], NOW) == []
     for states in (leader, follower):
         states.apply(new, NOW)
         assert producer_ids(states) == [1, 2, 51]

@@ -15,7 +15,7 @@ from tiered.producers.states import ProducerStates
 
 def test_last_five_batches_are_known_with_their_first_offsets() -> None:
     states = apply_batches(*[walked_batch(n * 2, 2, offset=n * 10) for n in range(6)])
-    assert [states.find_duplicates([walked_batch(n * 2, 2)], NOW)[0].base_offset for n in range(1, 6)] == [
+    assert [states.check_batches([walked_batch(n * 2, 2)], NOW)[0].base_offset for n in range(1, 6)] == [
         10,
         20,
         30,
@@ -36,18 +36,18 @@ def test_older_batches_of_an_earlier_epoch_are_no_retries() -> None:
 
 def test_batch_must_follow_the_one_before_it() -> None:
     states = apply_batches(walked_batch(0, 3))
-    assert states.find_duplicates([walked_batch(3)], NOW) == []
+    assert states.check_batches([walked_batch(3)], NOW) == []
     assert refusal(states, walked_batch(4)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert refusal(states, walked_batch(1, 2)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_sequences_wrap_to_zero() -> None:
     states = apply_batches(walked_batch(TOP - 1, 2))
-    assert states.find_duplicates([walked_batch(0)], NOW) == []
+    assert states.check_batches([walked_batch(0)], NOW) == []
     wrapped = apply_batches(walked_batch(TOP, 3))
-    assert wrapped.find_duplicates([walked_batch(2)], NOW) == []
-    assert wrapped.find_duplicates([walked_batch(TOP, 3)], NOW)[0].last_sequence == 1
-    assert ProducerStates(1).find_duplicates([walked_batch(TOP - 1, 2), walked_batch(0)], NOW) == [], "in one request"
+    assert wrapped.check_batches([walked_batch(2)], NOW) == []
+    assert wrapped.check_batches([walked_batch(TOP, 3)], NOW)[0].last_sequence == 1
+    assert ProducerStates(1).check_batches([walked_batch(TOP - 1, 2), walked_batch(0)], NOW) == [], "in one request"
 
 
 def test_new_producer_epoch_begins_at_zero_and_fences_the_old_one() -> None:
@@ -55,17 +55,17 @@ def test_new_producer_epoch_begins_at_zero_and_fences_the_old_one() -> None:
     for sequence in (1, 3):  # the one that follows in the present epoch, and another one
         assert refusal(states, walked_batch(sequence)) is Code.INVALID_PRODUCER_EPOCH
         assert refusal(states, walked_batch(sequence, epoch=2)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert states.find_duplicates([walked_batch(0, epoch=2)], NOW) == []
+    assert states.check_batches([walked_batch(0, epoch=2)], NOW) == []
 
 
 def test_unknown_producer_must_begin_at_zero_only_in_an_empty_log() -> None:
-    assert ProducerStates(1).find_duplicates([walked_batch(17)], NOW) == []
-    assert ProducerStates().find_duplicates([walked_batch(0), walked_batch(1)], NOW) == []
+    assert ProducerStates(1).check_batches([walked_batch(17)], NOW) == []
+    assert ProducerStates().check_batches([walked_batch(0), walked_batch(1)], NOW) == []
     assert refusal(ProducerStates(), walked_batch(17)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_request_may_begin_with_a_duplicate_and_continue() -> None:
     states = apply_batches(walked_batch(0), walked_batch(1, offset=1))
-    assert len(states.find_duplicates([walked_batch(0), walked_batch(1), walked_batch(2)], NOW)) == 2
+    assert len(states.check_batches([walked_batch(0), walked_batch(1), walked_batch(2)], NOW)) == 2
     assert refusal(states, walked_batch(0), walked_batch(1), walked_batch(3)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert refusal(states, walked_batch(2), walked_batch(1)) is Code.OUT_OF_ORDER_SEQUENCE_NUMBER
