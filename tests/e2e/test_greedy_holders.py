@@ -319,6 +319,7 @@ TURNS = {
     "tiered_api.http.exchange.context": "jobs of threads take turns by holder",
     "tiered_api.http.server.authentication": "logins take turns by neighbourhood and address",
     "tiered_api.kafka.client.peers": "requests to a broker take turns by holder, and have shares",
+    "tiered_api.http.overview.warehouse": "reports on tables take turns by holder",
     "tiered_api.http.transactions.transactional_ids": "the pot http-transactions",
 }
 """Modules with slots that clients share, each with what keeps one client from taking all."""
@@ -333,6 +334,7 @@ OWN_WORK = {
     "tiered.metadata.entry_history",
     "tiered.replication.replica_fetcher",
     "tiered_api.cli.login",
+    "tiered_api.cli.topic.positions",
     "tiered_api.http.admin.groups",
     "tiered_api.http.admin.topics",
     "tiered_api.http.overview.groups",

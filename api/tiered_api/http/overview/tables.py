@@ -43,7 +43,7 @@ async def list_tables(request: HttpRequest) -> web.StreamResponse:
     reports = request.context.service(WarehouseReports)
     if not reports.warehouse:
         return json_response(_head(request, NOTHING) | {"tables": [], "partial": False})
-    report = await reports.read(Asked())
+    report = await reports.read(Asked(), request.caller.holder)
     request.recheck()
     shown = [each for each in report.tables.values() if _may_see(request, each)]
     image, ends = request.context.broker.image, await _fetch_ends(request, shown)
@@ -61,7 +61,7 @@ async def get_table(request: HttpRequest) -> web.StreamResponse:
         raise HttpError(404, f"no warehouse is set ({SETTING})")
     if len(name) > NAME_CHARACTERS or not _may_read_something(request):
         raise absent
-    report = await reports.read(Asked(name, versions))
+    report = await reports.read(Asked(name, versions), request.caller.holder)
     request.recheck()
     table = report.tables.get(name)
     if table is None and report.problem is not None:
@@ -85,7 +85,7 @@ async def get_topic_table(request: HttpRequest) -> web.StreamResponse:
     found: dict[str, Any] = {"topic": topic.name, "topic_id": str(topic.topic_id), "table": None, "offsets": {}}
     if not reports.warehouse:
         return json_response(_head(request, NOTHING) | found)
-    report = await reports.read(Asked(topic.name))
+    report = await reports.read(Asked(topic.name), request.caller.holder)
     request.recheck()
     table = report.tables.get(topic.name, {})
     found |= _head(request, report)

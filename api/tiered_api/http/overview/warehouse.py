@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from tiered.errors import Refused
+from tiered.fair_slots import FairSlots
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.limits import Exhausted
 
@@ -64,7 +66,7 @@ class WarehouseReports:
 
     def __init__(self, context: HttpContext) -> None:
         self._context = context
-        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._turns = FairSlots(AT_ONCE, MAKING_MAX - AT_ONCE)
         self._made: OrderedDict[tuple[str, Asked], asyncio.Task[Report]] = OrderedDict()
 
     @property
@@ -72,18 +74,20 @@ class WarehouseReports:
         """The URL or directory of the warehouse; empty if none is set."""
         return self._context.broker.settings.tiered_console_warehouse
 
-    async def read(self, asked: Asked) -> Report:
-        """Returns a report that is at most some seconds old. Raises `Exhausted` if too many are being made."""
+    async def read(self, asked: Asked, holder: str) -> Report:
+        """Returns a report that is at most some seconds old. Holders take turns. Raises `Exhausted` if too many are
+        being made."""
         if find_spec("pyarrow") is None:
             return Report({}, EXTRA, self._context.clock.wall_ms())
         self._forget_old()
         key = self.warehouse, asked
         task = self._made.get(key)
         if task is None:
-            if sum(not each.done() for each in self._made.values()) >= MAKING_MAX:
-                raise Exhausted(f"{MAKING_MAX} reports on tables are being made")
-            task = self._made[key] = asyncio.create_task(self._make(*key), name="warehouse-report")
-        return await asyncio.shield(task)
+            task = self._made[key] = asyncio.create_task(self._make(*key, holder), name="warehouse-report")
+        try:
+            return await asyncio.shield(task)
+        except Refused:
+            raise Exhausted(f"{MAKING_MAX} reports on tables are being made") from None
 
     async def close(self) -> None:
         """Ends the reports that are being made."""
@@ -97,13 +101,16 @@ class WarehouseReports:
         now_ms = self._context.clock.wall_ms()
         done = [key for key, task in self._made.items() if task.done()]
         for number, key in enumerate(done):
+            if self._made[key].exception() is not None:  # it got no turn
+                del self._made[key]
+                continue
             age_ms = now_ms - self._made[key].result().read_ms
             if not 0 <= age_ms <= KEPT_SECONDS * 1000 or len(done) - number > KEPT_MAX:
                 del self._made[key]
 
-    async def _make(self, warehouse: str, asked: Asked) -> Report:
+    async def _make(self, warehouse: str, asked: Asked, holder: str) -> Report:
         lines = ReportLines()
-        async with self._slots:
+        async with self._turns.take(holder):
             try:
                 is_late = not await _run(warehouse, asked, lines)
             except (OSError, ValueError) as fault:  # no process, or a line that is none
