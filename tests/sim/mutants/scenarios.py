@@ -53,20 +53,20 @@ SCENARIOS: dict[str, Callable[[], None]] = {
     "wrong_cold_epoch": test_offset_lookup_of_epochs.test_end_of_a_cold_epoch_is_found_in_lineages_of_segments,
     "fenced_upload": test_uploader.test_upload_of_a_fenced_leader_is_not_named,
     "marker_before_decision": test_transactions.test_no_marker_is_written_before_the_outcome_is_committed,
-    "old_marker": lambda: test_transactions.test_marker_of_an_earlier_coordinator_ends_no_later_transaction(2),
+    "old_marker": lambda: test_transactions.test_marker_of_an_earlier_coordinator_ends_no_later_transaction(version=2),
     "guard_outlives_marker": lambda: (
         test_runtime_transactions.test_coordinator_refuses_records_that_a_marker_overtook_and_goes_on(CounterRig())
     ),
     "markers_forgotten": lambda: (
-        test_transactions.test_markers_of_a_decided_transaction_are_sent_by_the_next_coordinator(True)
+        test_transactions.test_markers_of_a_decided_transaction_are_sent_by_the_next_coordinator(commit=True)
     ),
     "commit_aborted_at_move": lambda: (
-        test_transactions.test_markers_of_a_decided_transaction_are_sent_by_the_next_coordinator(True)
+        test_transactions.test_markers_of_a_decided_transaction_are_sent_by_the_next_coordinator(commit=True)
     ),
     "timeouts_forgotten": test_transactions.test_timeout_goes_on_at_the_next_coordinator,
     "fence_forgotten": test_transactions.test_fence_holds_at_the_next_coordinator,
     "unstable_offsets": lambda: (
-        test_transactional_offsets.test_offset_of_an_open_transaction_moves_with_the_group_coordinator(True)
+        test_transactional_offsets.test_offset_of_an_open_transaction_moves_with_the_group_coordinator(commit=True)
     ),
     "pending_not_in_image": (
         test_transactional_offsets.test_offset_of_a_decided_transaction_survives_the_loss_of_all_disks
