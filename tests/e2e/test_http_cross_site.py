@@ -47,7 +47,9 @@ async def test_every_post_put_and_patch_without_a_content_type_is_refused_415(si
     asked = 0
     for path, operations in paths.items():
         target = path.format_map(
-            dict.fromkeys(("group", "instance", "config", "consumer", "page", "file", "user", "transactional_id"), "x")
+            dict.fromkeys(
+                ("group", "instance", "config", "consumer", "page", "file", "user", "transactional_id", "table"), "x"
+            )
             | path_arguments(site)
         )
         for method in {"post", "put", "patch"} & operations.keys():
