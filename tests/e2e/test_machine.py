@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -107,5 +108,7 @@ def test_port_in_use_is_told_before_anything_is_written(tmp_path: Path) -> None:
         step = 100 if port > 1200 else 1
         words = ("--kafka", f"127.0.0.1:{port - step}", "-c", f"tiered.processes.port.step={step}")
         done = run_tiered("serve", "--data-dir", str(tmp_path / "data"), "--http", "127.0.0.1:0", *TWO, *words)
-    assert done.returncode != 0 and f"cannot listen on 127.0.0.1:{port}: Address already in use" in done.stderr
+    # Another program may have the shared port.
+    assert re.search(rf"cannot listen on 127.0.0.1:({port}|{port - step}): Address already in use", done.stderr)
+    assert done.returncode != 0
     assert not (tmp_path / "data").exists()
