@@ -53,11 +53,11 @@ def share_out(settings: Settings) -> Settings:
 
 def of_process(machine: Settings, process: int, count: int, store: str) -> Settings:
     """Returns the settings of one of `count` processes, given those of its machine and the URL of its bucket. Numbers
-    that are the machine's stay whole (`share_out`). Raises `Refused` for a port that there is not."""
+    that are the machine's stay whole (`share_out`). Raises `Refused` for a port or a node id that there is not."""
     node_id = machine.node_id + PROCESS_STEP * process
     if node_id > INT_MAX:
         raise broker_rows()["node.id"].refuse(str(machine.node_id), f"process {process} would be the broker {node_id}")
-    if machine.advertised_http and _own_address(machine.advertised_http, 1) == machine.advertised_http:
+    if machine.advertised_http and parse_host_port(machine.advertised_http.rpartition("://")[2]) is None:
         why = "it needs a port where a machine has several processes: each of them advertises its own"
         raise broker_rows()["advertised.http"].refuse(machine.advertised_http, why)
     return replace(

@@ -43,6 +43,7 @@ def test_free_ports_stay_free_and_too_high_ones_are_refused() -> None:
     machine = Settings.from_strings({"kafka": "127.0.0.1:0", "http": "127.0.0.1:0"})
     assert (of_process(machine, 1, 2, "").kafka, of_process(machine, 1, 2, "").http) == ("127.0.0.1:0", "127.0.0.1:0")
     assert of_process(Settings(kafka=""), 1, 2, "").kafka == ""
+    assert of_process(Settings(advertised_http="h:0"), 1, 2, "").advertised_http == "h:0", "0 stands for the bound port"
     with pytest.raises(Refused, match="would have the port 65600"):
         of_process(Settings(kafka="127.0.0.1:65500"), 0, 1, "")
 

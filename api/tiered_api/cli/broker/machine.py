@@ -26,7 +26,7 @@ from tiered_api.cli.broker.directories import (
     refuse_cluster_directory,
     refuse_lost_processes,
 )
-from tiered_api.cli.broker.supervise import Program, Supervisor, print_line, stop_on_signals
+from tiered_api.cli.broker.supervise import READY, Program, Supervisor, print_line, stop_on_signals
 from tiered_api.cli.exits import Exit
 
 log = logging.getLogger(__name__)
@@ -156,14 +156,19 @@ def parse_shared(pairs: Sequence[str]) -> dict[str, socket.socket]:
 
 def ready_line(machine: Machine) -> str:
     """Returns the line for users with the shared addresses."""
-    settings = machine.settings
-    url = f"{settings.http_scheme}://{machine.address(HTTP)}"
-    kafka = ",".join(machine.address(name) for name in machine.shared if name != HTTP)
+    url = f"{machine.settings.http_scheme}://{machine.address(HTTP)}"
+    kafka = [machine.address(name) for name in machine.shared if name != HTTP]
+    return (
+        f"{format_ready(machine.settings, url, kafka, machine.processes[0].store)} processes={len(machine.processes)}"
+    )
+
+
+def format_ready(settings: Settings, url: str, kafka: Sequence[str], store: str) -> str:
+    """Returns the line that tells users the addresses, once they are served."""
+    listeners = f" kafka={','.join(kafka)}" if kafka else ""
     console = f"console {url}/console/, " if settings.tiered_console_enable else ""
     pages = f"({console}health {url}/healthz, metrics {url}/metrics)"
-    listeners = f" kafka={kafka}" if kafka else ""
-    store = machine.processes[0].store
-    return f"tiered is ready: {url} {pages}{listeners} store={store} processes={len(machine.processes)}"
+    return f"{READY}{url} {pages}{listeners} store={store}"
 
 
 async def _run(args: Namespace, machine: Machine) -> Exit | int:
@@ -181,7 +186,7 @@ async def _run(args: Namespace, machine: Machine) -> Exit | int:
             open_console(f"{machine.settings.http_scheme}://{machine.address(HTTP)}", args.open)
 
     programs = [
-        Program(name, process_command(args, machine, number), "tiered is ready: ", machine.descriptors)
+        Program(name, process_command(args, machine, number), READY, machine.descriptors)
         for number, name in enumerate(names)
     ]
     fleet = Supervisor(programs, print_output, OWN_NAME, stop_seconds=STOP_SECONDS)

@@ -41,7 +41,7 @@ from tiered_api.cli.broker.directories import (
     refuse_lost_processes,
 )
 from tiered_api.cli.broker.log_output import log_to_stderr, open_audit_log, set_log_level
-from tiered_api.cli.broker.machine import HTTP, machine_store, parse_process, parse_shared, run_machine
+from tiered_api.cli.broker.machine import HTTP, format_ready, machine_store, parse_process, parse_shared, run_machine
 from tiered_api.cli.broker.scram_users import add_users, read_credentials
 from tiered_api.cli.broker.sources import load_settings
 from tiered_api.cli.exits import Exit
@@ -302,8 +302,5 @@ def open_page(url: str, page: str) -> None:
 
 def ready_line(running: RunningBroker) -> str:
     """Returns the line for users with the addresses of the broker."""
-    url, broker = running.url, running.broker
-    kafka = f" kafka={','.join(running.kafka)}" if running.kafka else ""
-    console = f"console {url}/console/, " if broker.settings.tiered_console_enable else ""
-    pages = f"({console}health {url}/healthz, metrics {url}/metrics)"
-    return f"tiered is ready: {url} {pages}{kafka} store={broker.world.store.url}"
+    broker = running.broker
+    return format_ready(broker.settings, running.url, running.kafka, broker.world.store.url)

@@ -17,6 +17,8 @@ from typing import NamedTuple, TextIO
 
 from tiered_api.cli.exits import Exit
 
+READY = "tiered is ready: "
+"""Beginning of the line of a broker that serves."""
 STOP_SECONDS = 20.0
 PAUSE_SECONDS = (1.0, 30.0)
 """Pause before a restart: the first one, and the longest one."""

@@ -16,7 +16,7 @@ from tiered.system.local_disk import LockFile
 from tiered.value import value
 from tiered_api.cli.broker.directories import LOCK, broker_directory, claim_data_directory, refuse_broker_directory
 from tiered_api.cli.broker.sources import load_settings
-from tiered_api.cli.broker.supervise import Program, Supervisor, print_line, stop_on_signals
+from tiered_api.cli.broker.supervise import READY, Program, Supervisor, print_line, stop_on_signals
 from tiered_api.kafka.client.client import Address
 
 PER_BROKER_SETTINGS = (
@@ -30,7 +30,6 @@ PER_BROKER_SETTINGS = (
     "advertised.http",
 )
 """Settings that no two brokers of a machine can share."""
-READY = "tiered is ready: "
 OWN_NAME = "up"
 
 

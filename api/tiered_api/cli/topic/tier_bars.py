@@ -18,8 +18,26 @@ NAMED_GROUPS = 3
 """Groups that are named below a bar."""
 
 
-class Tier(Enum):
-    """A place of records: the character and the colour of its cell, and the words of the legend."""
+class Cell(Enum):
+    """A cell of a picture: its character, its colour, and the words of the legend."""
+
+    _value_: tuple[str, str, str]
+
+    @property
+    def character(self) -> str:
+        return self.value[0]
+
+    @property
+    def colour(self) -> str:
+        return self.value[1]
+
+    @property
+    def words(self) -> str:
+        return self.value[2]
+
+
+class Tier(Cell):
+    """A place of records."""
 
     BUCKET = ("░", "yellow", "in the bucket")
     BOTH = ("▒", "green", "on disk and in the bucket")
@@ -27,37 +45,13 @@ class Tier(Enum):
     OPEN = ("/", "magenta", "beyond the last stable offset")
     EMPTY = ("·", "bright_black", "no records")
 
-    @property
-    def character(self) -> str:
-        return self.value[0]
 
-    @property
-    def colour(self) -> str:
-        return self.value[1]
-
-    @property
-    def words(self) -> str:
-        return self.value[2]
-
-
-class Mark(Enum):
-    """A cell of the line below a bar: its character, its colour, and the words of the legend."""
+class Mark(Cell):
+    """A cell of the line below a bar."""
 
     NOTHING = (" ", "", "")
     LOADED = ("═", "cyan", "loaded into the Delta table")
     GROUP = ("▲", "default", "position of a group")
-
-    @property
-    def character(self) -> str:
-        return self.value[0]
-
-    @property
-    def colour(self) -> str:
-        return self.value[1]
-
-    @property
-    def words(self) -> str:
-        return self.value[2]
 
 
 class Piece(NamedTuple):

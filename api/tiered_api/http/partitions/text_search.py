@@ -29,7 +29,7 @@ class TextSearch:
         self._data = data
         self._text = text
         self._found_at = 0
-        """Where the text begins, at or behind the last batch that was looked at; -1 if it does not come any more."""
+        """The next place of the text, at or behind the last batch that was looked at; -1 if there is none."""
         self._opened_bytes = 0
 
     def find_records(
