@@ -21,7 +21,7 @@ from tiered.records.pieces import RECORD_BYTES
 from tiered_api.http.exchange.errors import CONVERSION_FAILED, HttpError
 from tiered_api.http.exchange.fields import ELEMENTS_MAX
 from tiered_api.http.partitions.reads import OBJECTS_MAX, SHOWN_BYTES_MAX, DecodedBatch, decode_batches
-from tiered_api.http.partitions.text_search import TextSearch
+from tiered_api.http.partitions.record_search import RecordSearch
 
 PIECE_BYTES = 1 << 17
 """Bytes of records that are rendered in one step, beside a single larger record."""
@@ -215,7 +215,7 @@ def encode_json(
 
 
 def encode_found(
-    search: TextSearch,
+    search: RecordSearch,
     offset: int,
     most: int,
     room: int,

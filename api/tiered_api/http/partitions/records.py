@@ -39,7 +39,7 @@ from tiered_api.http.partitions.reads import (
     tell_unshown_record,
 )
 from tiered_api.http.partitions.record_json import FORMS, encode_found, encode_json, encode_v2
-from tiered_api.http.partitions.text_search import TextSearch
+from tiered_api.http.partitions.record_search import RecordSearch
 
 NEXT_OFFSET = "Tiered-Next-Offset"
 """Header with the offset of the next read. The batches or records of a reply alone do not always tell it."""
@@ -166,7 +166,7 @@ async def _search_json(request: HttpRequest, spec: ReadSpec, wanted: Wanted) -> 
     while True:
         spec = replace(spec, offset=offset)
         fetched, data = await _fetch_to_decode(request, spec)
-        search = TextSearch(data, wanted.text, scanned)
+        search = RecordSearch(data, wanted.text, scanned)
         with tell_unshown_record(spec.source.topic, spec.source.partition):
             rendered = await request.run_job(
                 max_decoded_size(data),

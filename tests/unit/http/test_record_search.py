@@ -10,10 +10,10 @@ import pytest
 from tiered.errors import Corrupt
 from tiered.records.batch import Codec, encode_batch
 from tiered.records.model import BatchHeader, ProducerRecord, Record
-from tiered_api.http.partitions import text_search
+from tiered_api.http.partitions import record_search
 from tiered_api.http.partitions.reads import read_batch
 from tiered_api.http.partitions.record_json import encode_found
-from tiered_api.http.partitions.text_search import TextSearch
+from tiered_api.http.partitions.record_search import RecordSearch
 
 ROOM = 1 << 20
 
@@ -33,7 +33,7 @@ def make_log(codec: Codec = Codec.NONE, batches: int = 4, size: int = 5) -> byte
 
 
 def search(data: bytes, text: str, offset: int = 0, most: int = 100, **more: Any) -> dict[str, Any]:
-    rendered = encode_found(TextSearch(data, text.encode()), offset, most, ROOM, "string", {}, **more)
+    rendered = encode_found(RecordSearch(data, text.encode()), offset, most, ROOM, "string", {}, **more)
     found: dict[str, Any] = json.loads(b"".join(rendered.pieces))
     assert len(found["records"]) == rendered.shown and found["next_offset"] == rendered.next_offset
     return found
@@ -71,7 +71,7 @@ def test_batches_without_the_text_are_not_decoded(monkeypatch: pytest.MonkeyPatc
         decoded.append(head.base_offset)
         return read_batch(data, at, head, *bounds)
 
-    monkeypatch.setattr(text_search, "read_batch", count)
+    monkeypatch.setattr(record_search, "read_batch", count)
     assert offsets(search(make_log(batches=8), "ten 27")) == [27]
     assert decoded == [25]
 
@@ -102,6 +102,6 @@ def test_search_ends_before_a_damaged_batch_and_refuses_a_first_one() -> None:
 
 
 def test_search_ends_after_many_decompressed_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_search, "OPENED_BYTES_MAX", 100)
+    monkeypatch.setattr(record_search, "OPENED_BYTES_MAX", 100)
     found = search(make_log(Codec.ZSTD, 8), "nowhere")
     assert 0 < found["next_offset"] < 40 and found["scanned"] == found["next_offset"]

@@ -20,7 +20,7 @@ OPENED_BYTES_MAX = 64 << 20
 """Decompressed bytes after which a search ends, and the next request goes on: threads take some 100 ms for them."""
 
 
-class TextSearch:
+class RecordSearch:
     """One search through the batches of `data`. `text` has no capital letters of ASCII. `scanned` says how many records
     were looked at, before this search too."""
 
