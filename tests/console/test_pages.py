@@ -67,6 +67,22 @@ def test_search_finds_a_record_in_the_bucket_and_its_address_keeps_it(site: Site
     assert sorted(found) == [0, 0, 1]
 
 
+def test_filters_by_key_header_and_json_go_together_and_stay_in_the_address(site: Site) -> None:
+    site.produce("empty", [{"key": "filtered", "value": {"status": status}} for status in ("failed", "ok", "failed")])
+    with site.page("topics/empty/messages?from=start") as page:
+        page.get_by_text("scanned;").wait_for()
+        page.get_by_text("More filters").click()
+        page.get_by_label("Key is").fill('"filtered"')  # the broker keeps a key of JSON as JSON
+        page.get_by_label("JSON value").fill('$.status == "failed"')
+        page.get_by_role("button", name="Read", exact=True).click()
+        page.get_by_text("2 records of").wait_for()
+        with site.page(page.url.partition("/console/")[2]) as again:
+            again.get_by_text("2 records of").wait_for()
+            again.get_by_label("Header").fill("trace")
+            again.get_by_role("button", name="Read", exact=True).click()
+            again.get_by_text("0 records of").wait_for()
+
+
 def test_text_of_records_is_shown_as_text(site: Site) -> None:
     shown = 0
     for partition in range(3):
@@ -88,12 +104,26 @@ def test_live_page_shows_a_record_that_is_written_now(site: Site) -> None:
                 break
             page.wait_for_timeout(200)
         page.get_by_role("cell", name="now").first.wait_for()
+        assert page.get_by_label("Contains").is_disabled(), "a live page keeps its filters"
+
+
+def test_live_page_has_only_records_that_fit_its_filters(site: Site) -> None:
+    with site.page("topics/empty/messages?json=%24.wanted") as page:
+        page.get_by_role("button", name="Live").click()
+        page.get_by_text("Live: 0 records").wait_for()
+        for number in range(50):  # the stream may begin after a record or two
+            site.produce("empty", [{"key": "not", "value": number}, {"key": "this", "value": {"wanted": number}}])
+            if page.get_by_role("cell", name="this").count():
+                break
+            page.wait_for_timeout(200)
+        page.get_by_role("cell", name="this").first.wait_for()
+        assert not page.get_by_role("cell", name='"not"', exact=True).count()
 
 
 def test_record_is_written_and_its_reads_elsewhere_are_told(site: Site) -> None:
     with site.page("topics/empty/messages?from=start") as page:
         page.get_by_text("Write a record").click()
-        page.get_by_label("Key").fill("written")
+        page.get_by_label("Key", exact=True).fill("written")
         page.locator("textarea").fill("by hand")
         page.get_by_role("button", name="Write", exact=True).click()
         page.get_by_text("Written to partition 0 at offset").wait_for()

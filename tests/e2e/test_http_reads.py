@@ -89,6 +89,20 @@ async def test_search_returns_the_records_with_a_text_and_how_many_it_looked_at(
 
 
 @run_by(run, "tmp_path")
+async def test_search_takes_the_parts_of_a_filter_together(site: HttpBroker) -> None:
+    await fill(site)
+    for query, expected in (
+        ("key=k7", [7]),
+        ("header=h:X&key=k8", [8]),
+        ("header=g", []),
+        ("json=%24.n+%3E%3D+97", [97, 98, 99]),
+        ("json=%24.n+%3E%3D+97&contains=98", [98]),
+    ):
+        found = (await site.get(f"{PATH}?{query}")).json
+        assert ([each["offset"] for each in found["records"]], found["scanned"]) == (expected, 100), query
+
+
+@run_by(run, "tmp_path")
 async def test_search_ends_after_its_time_and_goes_on_where_it_was(
     site: HttpBroker, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,11 +120,12 @@ async def test_search_ends_after_its_time_and_goes_on_where_it_was(
 @run_by(run, "tmp_path")
 async def test_bad_searches_are_refused(site: HttpBroker) -> None:
     await fill(site)
-    for query in ("contains=", f"contains={257 * 'x'}", "contains=k&limit=0", "contains=k&limit=x"):
+    for query in ("contains=", f"contains={257 * 'x'}", "contains=k&limit=0", "contains=k&limit=x", "key=", "json=x"):
         assert (await site.get(f"{PATH}?{query}")).status == 400, query
-    for kind in (RAW, EVENTS, V2_JSON):
-        refused = await site.get(f"{PATH}?contains=k", kind)
-        assert refused.status == 400 and "application/json" in refused.json["message"], kind
+    for kind in (RAW, V2_JSON):
+        for query in ("contains=k", "key=k", "header=h", "json=.a"):
+            refused = await site.get(f"{PATH}?{query}", kind)
+            assert refused.status == 400 and "application/json and text/event-stream" in refused.json["message"], kind
 
 
 @run_by(run, "tmp_path")

@@ -1,4 +1,4 @@
-"""Tests of a search for a text in record batches: the records that have it, in each codec, and the bounds."""
+"""Tests of a search in record batches: the records that fit a filter, in each codec, and the bounds."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tiered.records.batch import Codec, encode_batch
 from tiered.records.model import BatchHeader, ProducerRecord, Record
 from tiered_api.http.partitions import record_search
 from tiered_api.http.partitions.reads import read_batch
+from tiered_api.http.partitions.record_filter import RecordFilter, parse_filter
 from tiered_api.http.partitions.record_json import encode_found
 from tiered_api.http.partitions.record_search import RecordSearch
 
@@ -33,7 +34,13 @@ def make_log(codec: Codec = Codec.NONE, batches: int = 4, size: int = 5) -> byte
 
 
 def search(data: bytes, text: str, offset: int = 0, most: int = 100, **more: Any) -> dict[str, Any]:
-    rendered = encode_found(RecordSearch(data, text.encode()), offset, most, ROOM, "string", {}, **more)
+    return search_for(data, RecordFilter(text.encode()), offset, most, **more)
+
+
+def search_for(
+    data: bytes, wanted: RecordFilter, offset: int = 0, most: int = 100, aborted: list[tuple[int, int]] | None = None
+) -> dict[str, Any]:
+    rendered = encode_found(RecordSearch(data, wanted), offset, most, ROOM, "string", {}, aborted or [])
     found: dict[str, Any] = json.loads(b"".join(rendered.pieces))
     assert len(found["records"]) == rendered.shown and found["next_offset"] == rendered.next_offset
     return found
@@ -105,3 +112,57 @@ def test_search_ends_after_many_decompressed_bytes(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(record_search, "OPENED_BYTES_MAX", 100)
     found = search(make_log(Codec.ZSTD, 8), "nowhere")
     assert 0 < found["next_offset"] < 40 and found["scanned"] == found["next_offset"]
+
+
+ORDERS: list[ProducerRecord] = [
+    (1, b"a", b'{"status":"failed","price":9}', (("trace", b"Seven"),)),
+    (2, b"a", b'{"status":"ok","price":11}', (("other", b"seven"),)),
+    (3, b"ab", b'{"status":"f\\u0061iled"}', (("Trace", b"seven"),)),
+    (4, None, b'"failed"', (("trace", None),)),
+    (5, b"A", b"failed", ()),
+    (6, b"a", None, ()),
+]
+WANTED = {
+    "key=a": [0, 1, 5],
+    "header=trace": [0, 3],
+    "header=trace:sEven": [0],
+    "header=trace: seven": [0],
+    "header=race": [],
+    'json=$.status == "failed"': [0, 2],
+    "json=.price>10": [1],
+    "json=$.price": [0, 1],
+    'json=$ == "failed"': [3],
+    "json=$.absent": [],
+    "contains=failed": [0, 3, 4],
+    "contains=seven&key=a": [0, 1],
+    'contains=seven&key=a&header=other&json=$.status == "ok"': [1],
+    'key=a&json=$.status != "failed"': [1],
+}
+
+
+@pytest.mark.parametrize("size", [1, 2, 6])
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+@pytest.mark.parametrize("query", WANTED)
+def test_each_part_of_a_filter_has_to_fit(query: str, codec: Codec, size: int) -> None:
+    data = b"".join(encode_batch(ORDERS[at : at + size], base_offset=at, codec=codec) for at in range(0, 6, size))
+    wanted = parse_filter(dict(part.split("=", 1) for part in query.split("&")))
+    assert wanted is not None
+    found = search_for(data, wanted)
+    assert (offsets(found), found["scanned"], found["next_offset"]) == (WANTED[query], 6, 6)
+
+
+def test_query_without_a_filter_has_none() -> None:
+    assert parse_filter({"offset": "1"}) is None
+
+
+@pytest.mark.parametrize("name", ["contains", "key", "header", "json"])
+@pytest.mark.parametrize("text", ["", "x" * 257, "\u00e9" * 129])
+def test_part_of_a_filter_has_bounds(name: str, text: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} has to be a text of 1 to 256 bytes"):
+        parse_filter({name: text})
+
+
+def test_json_that_takes_long_to_parse_does_not_fit() -> None:
+    wanted = parse_filter({"json": "$[0]"})
+    data = encode_batch([(1, None, b"[" + b"1," * 100_000 + b"1]", ()), (2, None, b"[1]", ())])
+    assert wanted is not None and offsets(search_for(data, wanted)) == [1]

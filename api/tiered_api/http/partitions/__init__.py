@@ -9,7 +9,9 @@ May import: as http
 ~ event_stream      server-sent events of one partition
 ~ record_formats    embedded formats of REST v2 and v3: binary, JSON, string
 ~ record_json       records as JSON for readers
-  record_search     a text in record batches, of which few are decoded
+  record_filter     the records that a read wants, by text, key, header and JSON
+  json_condition    a path in a JSON value, and a comparison with what stands there
+  record_search     the records of a filter in record batches, of which few are decoded
   end_history       past end offsets of a partition, for the age of a lag
 ~ remote_partition  one partition, served here or by a remote leader
 """

@@ -15,6 +15,7 @@ from tiered_api.http.exchange.errors import EXPECTED_ERRORS, HttpError, OverQuot
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import abort_connection, open_stream
 from tiered_api.http.partitions.reads import (
+    OBJECTS_MAX,
     ReadSpec,
     decode_memory,
     fetch,
@@ -23,6 +24,7 @@ from tiered_api.http.partitions.reads import (
     reserve_memory,
     tell_unshown_record,
 )
+from tiered_api.http.partitions.record_filter import RecordFilter
 from tiered_api.http.partitions.record_json import encode_events
 from tiered_api.http.partitions.remote_partition import resolve_leader
 
@@ -33,17 +35,20 @@ REST_SECONDS = 5.0
 """Pause before the next read at a broker where the client is over its quota."""
 
 
-async def stream_events(request: HttpRequest, spec: ReadSpec, form: str) -> web.StreamResponse:
-    """Sends events until the client disconnects, the stream is too old or the server closes."""
+async def stream_events(
+    request: HttpRequest, spec: ReadSpec, form: str, wanted: RecordFilter | None
+) -> web.StreamResponse:
+    """Sends events until the client disconnects, the stream is too old or the server closes. With a filter they are
+    those of the records that fit."""
     with request.context.admit_stream(request.caller, request.protocol):
-        return await _stream(request, spec, form)
+        return await _stream(request, spec, form, wanted)
 
 
-async def _stream(request: HttpRequest, spec: ReadSpec, form: str) -> web.StreamResponse:
+async def _stream(request: HttpRequest, spec: ReadSpec, form: str, wanted: RecordFilter | None) -> web.StreamResponse:
     spec = replace(
         spec, offset=_resume_offset(request, spec.offset), max_bytes=min(spec.max_bytes, READ_BYTES_MAX), wait_ms=0
     )
-    pieces, spec = await _next_events(request, spec, form)
+    pieces, spec = await _next_events(request, spec, form, wanted)
     response = open_stream(media_types.EVENTS)
     await response.prepare(request)
     await _send(request, response, pieces or [b": open\n\n"])
@@ -52,7 +57,7 @@ async def _stream(request: HttpRequest, spec: ReadSpec, form: str) -> web.Stream
     deadline = loop.time() + request.context.limits.stream_seconds
     while loop.time() < deadline and not request.context.closing and request.transport is not None:
         try:
-            pieces, spec = await _next_events(request, spec, form)
+            pieces, spec = await _next_events(request, spec, form, wanted)
         except OverQuota as over:  # at the broker that leads the partition
             await _send(request, response, [b": silence\n\n"])
             await request.context.clock.sleep(min(over.seconds, REST_SECONDS))
@@ -88,7 +93,9 @@ def _resume_offset(request: HttpRequest, offset: int) -> int:
     return int(last) + 1
 
 
-async def _next_events(request: HttpRequest, spec: ReadSpec, form: str) -> tuple[list[bytes], ReadSpec]:
+async def _next_events(
+    request: HttpRequest, spec: ReadSpec, form: str, wanted: RecordFilter | None
+) -> tuple[list[bytes], ReadSpec]:
     """Returns the events of one read, and the next read. The events hold memory until they are sent."""
     context = request.context
     spec = replace(spec, source=resolve_leader(context, spec.source, request.caller))
@@ -99,7 +106,15 @@ async def _next_events(request: HttpRequest, spec: ReadSpec, form: str) -> tuple
     room = context.limits.json_bytes
     with tell_unshown_record(spec.source.topic, spec.source.partition):
         rendered = await request.run_job(
-            max_decoded_size(data), encode_events, data, spec.offset, room, form, fetched.aborted_txns
+            max_decoded_size(data),
+            encode_events,
+            data,
+            spec.offset,
+            room,
+            form,
+            fetched.aborted_txns,
+            OBJECTS_MAX,
+            wanted,
         )
     request.require(Operation.READ, ResourceType.TOPIC, spec.source.topic)
     request.set_held_memory(rendered.size)

@@ -34,10 +34,6 @@ MIN_TIMESTAMP, MAX_TIMESTAMP = -(1 << 63), (1 << 63) - 1
 MAX_OFFSET = (1 << 63) - 1
 ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
 DEFAULT_BYTES = 1 << 20
-TEXT_BYTES_MAX = 256
-"""Longest text that a search looks for."""
-FOUND_MAX = 1_000
-"""Most records that a search returns."""
 DECODED_PER_BYTE = 4
 """Memory that a JSON read takes, in bytes for each byte of batches."""
 LOADED_PER_WORK = 16
@@ -53,13 +49,6 @@ RATIOS = (1, 1_030, 22, 256, 32_768, 1, 1, 1)
 """Most bytes that a compressed byte becomes, by codec: none, gzip, snappy, lz4, zstd. No other codec is decoded."""
 
 
-class Wanted(NamedTuple):
-    """The records that a search returns: those that have the text, and so many at most."""
-
-    text: bytes
-    most: int
-
-
 @dataclass(frozen=True)
 class ReadSpec:
     """A read as the request specifies it: offset, bytes of batches, milliseconds to wait for the first."""
@@ -72,8 +61,6 @@ class ReadSpec:
     """Bytes of memory for each byte of batches."""
     read_committed: bool = True
     """Without records of open and aborted transactions."""
-    wanted: Wanted | None = None
-    """Only some of the records."""
 
 
 async def parse_read_spec(request: HttpRequest, max_bytes: int) -> ReadSpec:
@@ -96,19 +83,7 @@ async def parse_read_spec(request: HttpRequest, max_bytes: int) -> ReadSpec:
         request.query_integer("max_bytes", min(DEFAULT_BYTES, max_bytes), 1, max_bytes),
         request.query_integer("timeout", 0, 0, limits.poll_ms),
         read_committed=read_committed,
-        wanted=_parse_wanted(request),
     )
-
-
-def _parse_wanted(request: HttpRequest) -> Wanted | None:
-    """Returns the text of `contains` and the number of `limit`; None for a read of all records. Raises `HttpError` 400
-    for a text that is empty or too long."""
-    text = request.query_parameters().get("contains")
-    if text is None:
-        return None
-    if not 0 < len(text.encode()) <= TEXT_BYTES_MAX:
-        raise HttpError(400, f"contains has to be a text of 1 to {TEXT_BYTES_MAX} bytes")
-    return Wanted(text.encode().lower(), request.query_integer("limit", FOUND_MAX, 1, FOUND_MAX))
 
 
 def partition_of_path(request: HttpRequest) -> AnyPartition:

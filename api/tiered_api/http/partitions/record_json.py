@@ -16,11 +16,11 @@ import orjson
 
 from tiered.records.aborted import AbortedTransaction
 from tiered.records.model import Header, Record
-from tiered.records.native import json_elements
 from tiered.records.pieces import RECORD_BYTES
 from tiered_api.http.exchange.errors import CONVERSION_FAILED, HttpError
-from tiered_api.http.exchange.fields import ELEMENTS_MAX
+from tiered_api.http.partitions.json_condition import TooLongToShow, parse_json
 from tiered_api.http.partitions.reads import OBJECTS_MAX, SHOWN_BYTES_MAX, DecodedBatch, decode_batches
+from tiered_api.http.partitions.record_filter import RecordFilter
 from tiered_api.http.partitions.record_search import RecordSearch
 
 PIECE_BYTES = 1 << 17
@@ -47,10 +47,6 @@ class Rendered(NamedTuple):
         return sum(map(len, self.pieces))
 
 
-class _NotShown(ValueError):
-    """A key or value that takes too long to be shown in the form that the reader wants."""
-
-
 Tails = list[tuple[str, bytes]]
 """Fields at the end of a row, as base64."""
 Row = tuple[dict[str, Any], Tails]
@@ -58,22 +54,18 @@ Row = tuple[dict[str, Any], Tails]
 
 def _binary(data: bytes) -> str:
     if len(data) > SHOWN_BYTES_MAX:
-        raise _NotShown
+        raise TooLongToShow
     return b64encode(data).decode("ascii")
 
 
 def _text(data: bytes) -> str:
     if len(data) > SHOWN_BYTES_MAX:
-        raise _NotShown(f"it has {len(data)} bytes, more than {SHOWN_BYTES_MAX}")
+        raise TooLongToShow(f"it has {len(data)} bytes, more than {SHOWN_BYTES_MAX}")
     return data.decode()
 
 
 def _json(data: bytes) -> Any:
-    if len(data) > SHOWN_BYTES_MAX:
-        raise _NotShown(f"it has {len(data)} bytes, more than {SHOWN_BYTES_MAX}")
-    if len(data) >= ELEMENTS_MAX and (elements := json_elements(data)) > ELEMENTS_MAX:
-        raise _NotShown(f"it has {elements} values and names, more than {ELEMENTS_MAX}")
-    value = orjson.loads(data)
+    value = parse_json(data)
     if data.count(b"[") + data.count(b"{") > DEPTH_SAFE:
         try:
             orjson.dumps([[[value]]])
@@ -281,7 +273,7 @@ def rows_v2(
                 try:
                     rows.append(_row_v2(record, topic, partition, form))
                 except ValueError as error:
-                    why = f" ({error})" if isinstance(error, _NotShown) else ""
+                    why = f" ({error})" if isinstance(error, TooLongToShow) else ""
                     break
             if rows:
                 made = _join(rows)
@@ -327,8 +319,9 @@ def encode_events(
     form: str,
     aborted: Sequence[AbortedTransaction] = (),
     objects: int = OBJECTS_MAX,
+    wanted: RecordFilter | None = None,
 ) -> Rendered:
-    """Returns events. The id of an event is the record's offset."""
+    """Returns events, of all records or of those that fit a filter. The id of an event is the record's offset."""
 
     def render(records: Sequence[Record], epoch: int) -> list[bytes]:
         out: list[bytes] = []
@@ -341,4 +334,8 @@ def encode_events(
             return out
         return [b"".join(b"id: %d\ndata: %b\n\n" % (row["offset"], orjson.dumps(row)) for row in rows)]
 
-    return _gather(decode_batches(data, offset, room, objects, aborted), offset, room, render)
+    if wanted is None:
+        batches = decode_batches(data, offset, room, objects, aborted)
+    else:
+        batches = RecordSearch(data, wanted).find_records(offset, OBJECTS_MAX, room, aborted, objects)
+    return _gather(batches, offset, room, render)

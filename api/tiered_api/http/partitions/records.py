@@ -26,7 +26,6 @@ from tiered_api.http.partitions.event_stream import stream_events
 from tiered_api.http.partitions.idempotency import HEADER, IdempotencyKey, IdempotencyKeys, find_key
 from tiered_api.http.partitions.reads import (
     ReadSpec,
-    Wanted,
     decode_memory,
     drop_aborted,
     fetch,
@@ -38,6 +37,7 @@ from tiered_api.http.partitions.reads import (
     reserve_memory,
     tell_unshown_record,
 )
+from tiered_api.http.partitions.record_filter import FILTERS, RecordFilter, parse_filter
 from tiered_api.http.partitions.record_json import FORMS, encode_found, encode_json, encode_v2
 from tiered_api.http.partitions.record_search import RecordSearch
 
@@ -46,6 +46,8 @@ NEXT_OFFSET = "Tiered-Next-Offset"
 PRODUCER, PRODUCER_AT = struct.Struct(">qhi"), 43
 """Producer id, epoch and base sequence in the header of a batch."""
 CRC = struct.Struct(">I")
+FOUND_MAX = 1_000
+"""Most records that a search returns."""
 SEARCH_MS = 100
 """Longest time that one request searches, but for the step that it is in."""
 BATCHES_MAX = 2_000
@@ -60,14 +62,16 @@ READ_TYPES = (
     media_types.BINARY,
     media_types.EVENTS,
 )
+FILTERED_TYPES = (media_types.JSON, media_types.EVENTS)
 V2_FORMS = {media_types.V2_BINARY: "binary", media_types.V2: "binary", media_types.V2_JSON: "json"}
 
 
 async def read_records(request: HttpRequest) -> web.StreamResponse:
     """Returns records from `offset` or `timestamp` on, in the form that Accept names."""
     kind = media_types.negotiate_type(request.headers.get("Accept"), READ_TYPES)
-    if kind != media_types.JSON and "contains" in request.query_parameters():
-        raise HttpError(400, f"contains is for reads of {media_types.JSON}")
+    wanted = _parse_wanted(request)
+    if wanted is not None and kind not in FILTERED_TYPES:
+        raise HttpError(400, f"{', '.join(FILTERS)} are for reads of {' and '.join(FILTERED_TYPES)}")
     limits = request.context.limits
     if kind == media_types.BINARY:
         # With TLS the bytes pass through this process, as those of JSON do.
@@ -77,9 +81,9 @@ async def read_records(request: HttpRequest) -> web.StreamResponse:
     if kind == media_types.EVENTS and request.method == "HEAD":
         return HttpResponse(media_type=kind)
     if kind == media_types.EVENTS:
-        return await stream_events(request, spec, parse_format(request))
-    if spec.wanted is not None:
-        return await _search_json(request, spec, spec.wanted)
+        return await stream_events(request, spec, parse_format(request), wanted)
+    if wanted is not None:
+        return await _search_json(request, spec, wanted)
     return await _read_json(request, spec, kind)
 
 
@@ -158,22 +162,32 @@ def _describe_read(spec: ReadSpec, fetched: ReadResult) -> dict[str, Any]:
     }
 
 
-async def _search_json(request: HttpRequest, spec: ReadSpec, wanted: Wanted) -> HttpResponse:
-    """Reads on, `max_bytes` at a time, until records have the text, the log ends, or `SEARCH_MS` are over. The client
+def _parse_wanted(request: HttpRequest) -> RecordFilter | None:
+    """Returns the filter of the query, None for a read of all records. Raises `HttpError` 400 for one that cannot be
+    read."""
+    try:
+        return parse_filter(request.query_parameters())
+    except ValueError as error:
+        raise HttpError(400, str(error)) from None
+
+
+async def _search_json(request: HttpRequest, spec: ReadSpec, wanted: RecordFilter) -> HttpResponse:
+    """Reads on, `max_bytes` at a time, until records fit, the log ends, or `SEARCH_MS` are over. The client
     asks again for what follows, so a search that nobody waits for ends soon."""
     shown, clock, room = parse_format(request), request.context.clock, request.context.limits.json_bytes
+    most = request.query_integer("limit", FOUND_MAX, 1, FOUND_MAX)
     deadline, scanned, offset = clock.mono_ns() + SEARCH_MS * 1_000_000, 0, spec.offset
     while True:
         spec = replace(spec, offset=offset)
         fetched, data = await _fetch_to_decode(request, spec)
-        search = RecordSearch(data, wanted.text, scanned)
+        search = RecordSearch(data, wanted, scanned)
         with tell_unshown_record(spec.source.topic, spec.source.partition):
             rendered = await request.run_job(
                 max_decoded_size(data),
                 encode_found,
                 search,
                 offset,
-                wanted.most,
+                most,
                 room,
                 shown,
                 _describe_read(spec, fetched),

@@ -35,9 +35,13 @@ READ = (
     Query(
         "contains",
         "string",
-        "Only records with this text in key, value or a header; a to z stand for A to Z too. For application/json",
+        "Only records with this text in key, value or a header; a to z stand for A to Z too. This and the next three "
+        "are for application/json and text/event-stream",
     ),
-    Query("limit", "integer", "With contains: records to return at most, 1,000 (without it)"),
+    Query("key", "string", "Only records with exactly this key"),
+    Query("header", "string", "Only records with a header of this name, or NAME:TEXT: with the text in its value"),
+    Query("json", "string", 'Only records whose value is JSON that fits: $.status == "failed", $.items[*].price > 10'),
+    Query("limit", "integer", "With one of these: records of a JSON reply at most, 1,000 (without it)"),
     Query("topic_id", "string", "The topic id that the reader means: a topic created again under its name is refused"),
     Query(
         "format", "string", "string (without it), json or binary: how application/json and events show key and value"

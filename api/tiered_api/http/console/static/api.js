@@ -31,10 +31,19 @@ export function bootstrapBrokers() {
   return live.map((each) => each.address).filter(Boolean).join(",") || "HOST:PORT";
 }
 
-// Returns the query of a read of records from `where` on. The broker looks for the text of `filter`, and returns at most
-// `most` records that have it: a search reads more bytes in each step, and gets few of them.
+// The filters of a page of messages, and the parameters of the broker's search.
+export const FILTERS = { filter: "contains", key: "key", header: "header", json: "json" };
+
+// Returns the parameters of a query for the filters of `view`, each with `&` before it.
+export function filterQuery(view) {
+  return Object.entries(FILTERS).filter(([name]) => view[name]).map(([name, parameter]) => `&${parameter}=${encodeURIComponent(view[name])}`).join("");
+}
+
+// Returns the query of a read of records from `where` on. The broker looks for those that fit the filters of `view`, and
+// returns `most` of them at most: a search reads more bytes in each step, and gets few of them.
 export function readQuery(where, view, most) {
-  const search = view.filter ? `&max_bytes=${SEARCH_BYTES}&contains=${encodeURIComponent(view.filter)}&limit=${most}` : `&max_bytes=${READ_BYTES}`;
+  const filters = filterQuery(view);
+  const search = filters ? `&max_bytes=${SEARCH_BYTES}${filters}&limit=${most}` : `&max_bytes=${READ_BYTES}`;
   return `records?${where}${search}&isolation_level=${view.open ? "read_uncommitted" : "read_committed"}`;
 }
 

@@ -1,6 +1,6 @@
-// Records of one partition: from an offset, a time or the end; filtered here, within a bound; or live.
+// Records of one partition: from an offset, a time or the end, or live. The broker filters them, within a bound.
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
-import { readQuery, request, useAbout, usePoll } from "./api.js";
+import { FILTERS, filterQuery, readQuery, request, useAbout, usePoll } from "./api.js";
 import { CopyAs } from "./copy.js";
 import { FindRecords } from "./find.js";
 import { number, plural, time } from "./format.js";
@@ -8,16 +8,7 @@ import { ErrorBox, NoMessages, Title, useAddress } from "./parts.js";
 import { Produce } from "./produce.js";
 
 const SHOWN_MAX = 200;
-
-// Returns the words of a record that a filter looks at: its key, value and headers as text.
-function text(record) {
-  const headers = record.headers.map((each) => `${each.name}: ${each.value === null ? "" : atob(each.value)}`);
-  return [record.key ?? "", record.value ?? "", ...headers].join("\n");
-}
-
-function fits(record, view) {
-  return !view.filter || text(record).toLowerCase().includes(view.filter.toLowerCase());
-}
+const NO_FILTER = Object.fromEntries(Object.keys(FILTERS).map((each) => [each, ""]));
 
 function Content({ value, base64 }) {
   if (base64 !== undefined) return html`<span class="dim">base64</span> <code>${base64}</code>`;
@@ -95,20 +86,19 @@ function useSearch(topic, view, run) {
   return state;
 }
 
-function useTail(topic, view, live) {
+// Follows a partition: `live` is the view of which, null for none.
+function useTail(topic, live) {
   const [records, setRecords] = useState([]);
   const [error, setError] = useState(null);
   useEffect(() => {
     setRecords([]);
     setError(null);
     if (!live) return undefined;
-    const source = new EventSource(`/topics/${encodeURIComponent(topic)}/partitions/${view.partition}/records?offset=latest`);
+    const source = new EventSource(`/topics/${encodeURIComponent(topic)}/partitions/${live.partition}/records?offset=latest${filterQuery(live)}`);
     let kept = [];
     let timer = 0;
     source.onmessage = (event) => {
-      const record = JSON.parse(event.data);
-      if (!fits(record, view)) return;
-      kept = [record, ...kept].slice(0, SHOWN_MAX);
+      kept = [JSON.parse(event.data), ...kept].slice(0, SHOWN_MAX);
       timer = timer || setTimeout(() => {
         timer = 0;
         setRecords(kept);
@@ -124,7 +114,7 @@ function useTail(topic, view, live) {
       source.close();
       clearTimeout(timer);
     };
-  }, [live, view.partition, view.filter]);
+  }, [live]);
   return { records, error };
 }
 
@@ -136,13 +126,13 @@ export function MessagesPage({ topic, cluster }) {
 }
 
 function Messages({ topic, cluster }) {
-  const [view, change] = useAddress({ partition: "0", from: "end", at: "", filter: "", open: "" });
+  const [view, change] = useAddress({ partition: "0", from: "end", at: "", open: "", ...NO_FILTER });
   const [run, setRun] = useState(1);
-  const [live, setLive] = useState(false);
+  const [live, setLive] = useState(null);
   const partitions = usePoll(`/topics/${encodeURIComponent(topic)}/partitions`, 0);
   const all = view.partition === "all";
   const search = useSearch(topic, view, all ? 0 : run);
-  const tail = useTail(topic, view, live);
+  const tail = useTail(topic, live);
   const shown = live ? tail.records : view.from === "end" ? [...search.records].reverse() : search.records;
   const submit = (event) => {
     event.preventDefault();
@@ -150,7 +140,7 @@ function Messages({ topic, cluster }) {
   };
   const field = (name) => ({ value: view[name], onInput: (event) => change({ [name]: event.target.value }) });
   return html`<${Title} words=${topic}><a class="button" href=${`/console/topics/${encodeURIComponent(topic)}`}>Tiers</a><//>
-    <form class="tools" onSubmit=${submit}>
+    <form class="tools" onSubmit=${submit}><fieldset disabled=${!!live}>
       <label>Partition <select ...${field("partition")} onChange=${(event) => { change({ partition: event.target.value }); setRun(run + 1); }}>
         <option value="all" selected=${all}>all</option>
         ${(partitions.value ?? (all ? [] : [{ partition: Number(view.partition) }])).map((each) => html`<option value=${each.partition} selected=${String(each.partition) === view.partition}>${each.partition}</option>`)}</select></label>
@@ -160,9 +150,13 @@ function Messages({ topic, cluster }) {
       ${view.from === "time" && html`<label>Time <input type="datetime-local" step="1" required ...${field("at")} /></label>`}
       <label>Contains <input type="search" ...${field("filter")} /></label>
       <label><input type="checkbox" checked=${!!view.open} onChange=${(event) => change({ open: event.target.checked ? "1" : "" })} /> open transactions</label>
-      <button type="submit" disabled=${live}>Read</button>
+      <details open=${!!(view.key || view.header || view.json)}><summary>More filters</summary>
+        <label>Key is <input ...${field("key")} /></label>
+        <label>Header <input placeholder="name or name:text" ...${field("header")} /></label>
+        <label>JSON value <input class="path" placeholder=${'$.status == "failed"'} ...${field("json")} /></label></details>
+      <button type="submit">Read</button></fieldset>
       ${search.busy && html`<button type="button" onClick=${() => setRun(0)}>Stop</button>`}
-      <button type="button" aria-pressed=${live} disabled=${all} onClick=${() => setLive(!live)}>${live ? "Stop live" : "Live"}</button>
+      <button type="button" aria-pressed=${!!live} disabled=${all} onClick=${() => setLive(live ? null : view)}>${live ? "Stop live" : "Live"}</button>
     </form>
     ${all && html`<${FindRecords} topic=${topic} partitions=${partitions.value} view=${view} run=${run} stop=${() => setRun(0)} show=${(each) => { change({ partition: String(each.partition), from: "offset", at: String(each.offset) }); setRun(run + 1); }} />`}
     ${!all && html`<${OnePartition} ...${{ topic, cluster, view, change, live, tail, search, shown, again: () => setRun(run + 1) }} />`}`;
