@@ -67,7 +67,7 @@ def test_search_finds_a_record_in_the_bucket_and_its_address_keeps_it(site: Site
     assert sorted(found) == [0, 0, 1]
 
 
-def test_filters_by_key_header_and_json_go_together_and_stay_in_the_address(site: Site) -> None:
+def test_filters_go_together_and_stay_in_the_address(site: Site) -> None:
     site.produce("empty", [{"key": "filtered", "value": {"status": status}} for status in ("failed", "ok", "failed")])
     with site.page("topics/empty/messages?from=start") as page:
         page.get_by_text("scanned;").wait_for()

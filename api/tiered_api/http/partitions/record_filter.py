@@ -25,7 +25,7 @@ class RecordFilter(NamedTuple):
     header: tuple[str, bytes] | None = None
     """The name of a header, and a text in its value, without capital letters of ASCII."""
     json: JsonCondition | None = None
-    """What the value has to be as JSON. A value that is none does not fit."""
+    """A condition on the value as JSON. A value that is no JSON does not fit."""
 
     def texts(self) -> list[tuple[bytes, ...]]:
         """Returns groups of texts without capital letters of ASCII: the bytes of a record that fits have one text of
