@@ -12,7 +12,7 @@
 #   make look    a report on files, names, words and import circles; it fails nothing, and keeps sizes that fell in tests/shape.json
 #   make lock    requirements/ anew: the newest versions that pyproject.toml allows, with their hashes
 #   make sim     simulated runs of a cluster with faults: make sim SEEDS=1000, or one again: make sim SEED=42;
-#                SHAPE=one-broker or groups (that commit offsets) for all of them
+#                SHAPE=one-broker, groups (that commit offsets) or machines (of two processes) for all of them
 #   make sim-mutants  bugs put in on purpose, each of which the simulator must find: MUTANTS="name name", else all
 #   make mutation-test  small edits of the source, each of which some test must find: MUTANTS="name name", AREA=hot,
 #                WITHOUT_UNITS=1 for simulations alone, OUT=found.jsonl to go on later

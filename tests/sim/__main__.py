@@ -1,8 +1,9 @@
 """`python -m tests.sim --seed 42` or `--seeds 1000 [--first N] [--jobs N] [--shape SHAPE]`: runs seeds, each as the
 life of a cluster, and names those that fail; with `--until-red` it ends at the first of these. Some seeds draw one
-broker, or groups that commit offsets; the shapes `one-broker` and `groups` give one of these to every seed. `--mutants
-[NAME ...]` searches for the bugs of `mutants/mutants.py`, and names those that are not found within their number of
-seeds. A bug that seeds seldom show has only a directed scenario, which is run instead."""
+broker, groups that commit offsets, or machines of two processes; the shapes `one-broker`, `groups` and `machines` give
+one of these to every seed. `--mutants [NAME ...]` searches for the bugs of `mutants/mutants.py`, and names those that
+are not found within their number of seeds. A bug that seeds seldom show has only a directed scenario, which is run
+instead."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Replica placement for new partitions: even over brokers, and each partition over as many racks as possible.
 
-Brokers may be processes of one machine. A partition has at most one replica on a machine: two would be lost together.
+Brokers may be processes of one machine. A partition has at most one replica on a machine: two would be lost together
+(I35).
 A broker whose disk is full gets a new replica only where no other broker is left, whatever its rack is.
 """
 

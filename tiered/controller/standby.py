@@ -15,6 +15,7 @@ from random import Random
 from tiered.controller.clock_skew import ClockSkew, compare_clocks
 from tiered.controller.member_view import MemberView
 from tiered.errors import Corrupt, Refused, Unavailable
+from tiered.ids import machine_of
 from tiered.log_limiter import LogLimiter, StateLogLimiter
 from tiered.metadata.candidacy import BecomeCandidate, ContactLoss, Wait, decide_candidacy, decide_if_store_stalled
 from tiered.metadata.changes import NO_LEADER
@@ -233,8 +234,11 @@ class StandbyController:
         self._controller_lost = stalled_step is None
         # The image names this broker: an earlier incarnation of it, or a candidacy that it gave up.
         no_other = self._peers is None or image.controller in (self._view.node_id, NO_LEADER)
-        addresses = self._other_addresses()
-        process_gone, views = await asyncio.gather(self._is_controller_gone(), self._query_others(addresses))
+        near, far = self._other_addresses()
+        process_gone, near_views, far_views = await asyncio.gather(
+            self._is_controller_gone(), self._query_others(near), self._query_others(far)
+        )
+        views = near_views + far_views
         newest = max(views, key=lambda each: each.controller_epoch, default=None)
         if newest is not None and newest.controller_epoch > image.controller_epoch:
             if not await self._fetch_metadata_from(self._view.address_of(newest.controller), 0):
@@ -246,7 +250,7 @@ class StandbyController:
 
         def step() -> Wait | BecomeCandidate:
             loss = self._contact_loss(no_other or process_gone, contact_ms)._replace(
-                brokers_queried=len(addresses), brokers_replied=len(views)
+                brokers_queried=len(far), brokers_replied=len(far_views)
             )
             return stalled_step or decide_candidacy(loss, session_ms)
 
@@ -283,12 +287,22 @@ class StandbyController:
         address = self._view.controller_address
         return self._peers is not None and bool(address) and await self._peers.is_gone(address, QUERY_SECONDS)
 
-    def _other_addresses(self) -> list[str]:
-        """Returns addresses of other brokers that may know a controller, fenced brokers included."""
-        image = self._view.image
-        skipped = (self._view.node_id, image.controller)
-        others = [each.node_id for each in image.brokers.values() if each.alive and each.node_id not in skipped]
-        return [address for address in map(self._view.address_of, others) if address]
+    def _other_addresses(self) -> tuple[list[str], list[str]]:
+        """Returns addresses of other brokers that may know a controller, fenced brokers included: first those whose
+        reply does not show that this broker is not cut off.
+
+        Processes of this broker's machine reply to each other when the machine is cut off. Their replies show something
+        if the controller is on this machine too.
+        """
+        image, near, far = self._view.image, list[str](), list[str]()
+        controller = image.brokers.get(image.controller)
+        own_machine = machine_of(self._view.node_id, self._view.settings.process)
+        is_elsewhere = controller is not None and controller.machine != own_machine
+        for each in image.brokers.values():
+            address = self._view.address_of(each.node_id)
+            if each.alive and address and each.node_id not in (self._view.node_id, image.controller):
+                (near if is_elsewhere and each.machine == own_machine else far).append(address)
+        return near, far
 
     async def _query_others(self, addresses: Sequence[str]) -> list[ControllerView]:
         """Returns the controller views of the brokers that reply."""

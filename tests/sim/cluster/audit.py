@@ -15,6 +15,7 @@ The checkers of the predicates of docs/INVARIANTS.md:
 - `committers`, over what groups without members were shown, at the end: I18, also after a loss.
 - `time_readers`, over all look-ups by time, at the end: I33.
 - `rest_checker`, over all reads and commits of REST consumers: I34.
+- `machines_checker`, over each metadata image and each move of a high watermark: I35.
 - `transition_rules`, over single steps of states that brokers hold: I14, I15 and I22.
 - `transaction_checker`, over all that transactional clients did and saw, at the end: I14, I15, and I16 of producers.
 """

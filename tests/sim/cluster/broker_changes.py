@@ -1,5 +1,5 @@
-"""Brokers that join and leave during a run: a fourth one joins, and one of them is decommissioned as by `tiered cluster
-decommission`: cordoned, emptied, and stopped for good."""
+"""Brokers that join and leave during a run: a fourth machine joins, and one broker is decommissioned as by `tiered
+cluster decommission`: cordoned, emptied, and stopped for good."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ RETRY_SECONDS = 0.5
 
 
 class BrokerChanges:
-    """Lets the last of `hosts` join, and another one leave if the options say so. `image` is that of the metadata log.
-    Gives up when `working` is unset."""
+    """Lets the last machine of `hosts` join, and some broker leave if the options say so. `image` is that of the
+    metadata log. Gives up when `working` is unset."""
 
     def __init__(
         self,
@@ -54,13 +54,15 @@ class BrokerChanges:
 
     async def work(self) -> None:
         await asyncio.sleep(self._rng.uniform(*JOIN_SECONDS))
-        host = self._hosts[max(self._hosts)]
-        self._log_event(f"{host.name} joins")
-        host.is_absent = False
-        host.power_on()
-        while self.working and not self._is_live(host.node_id):
+        last = max(host.machine_id for host in self._hosts.values())
+        joining = [host for host in self._hosts.values() if host.machine_id == last]
+        for host in joining:
+            self._log_event(f"{host.name} joins")
+            host.is_absent = False
+            host.power_on()
+        while self.working and not all(self._is_live(host.node_id) for host in joining):
             await asyncio.sleep(RETRY_SECONDS)
-        self.counts["joined"] += self._is_live(host.node_id)
+        self.counts["joined"] += sum(self._is_live(host.node_id) for host in joining)
         if self._options.leaves:
             await asyncio.sleep(self._rng.uniform(*JOIN_SECONDS))
             await self._decommission(self._hosts[self._rng.choice(sorted(self._hosts))])
@@ -112,10 +114,14 @@ class BrokerChanges:
         }
 
     def _replace_broker(self, node_id: int, replicas: Replicas) -> Replicas:
-        """Replaces the broker by another one, or removes it if there is no other; None if that leaves no replica."""
+        """Replaces the broker by one of another machine, or removes it if there is none; None if that leaves no
+        replica."""
         if node_id not in replicas:
             return ()
-        others = [each for each in sorted(self._hosts) if self._is_live(each) and each not in replicas]
+        taken = {self._hosts[each].machine_id for each in replicas}
+        others = [
+            each for each in sorted(self._hosts) if self._is_live(each) and self._hosts[each].machine_id not in taken
+        ]
         if others:
             return tuple(others[0] if each == node_id else each for each in replicas)
         return tuple(each for each in replicas if each != node_id)

@@ -1,15 +1,16 @@
-"""Liveness during a fault, as far as it is promised: one broker is dead, frozen or cut off from all others; the others
-work, and all of them reach the bucket.
+"""Liveness during a fault, as far as it is promised: one broker, or all of a machine, are dead, frozen or cut off from
+all others; the others work, and all of them reach the bucket.
 
-Within bounds the cluster then continues without that broker, whatever was wrong before. The broker is fenced, another
-one is the controller, and each partition with an eligible replica among the others has a leader that takes acks=all, if
-enough replicas are in sync. The bounds are checked in the run's own, coarse steps.
+Within bounds the cluster then continues without them, whatever was wrong before. They are fenced, another broker is the
+controller, and each partition with an eligible replica among the others has a leader that takes acks=all, if enough
+replicas are in sync. The bounds are checked in the run's own, coarse steps.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.sim.cluster.observer import Finding
@@ -53,6 +54,8 @@ class FailoverChecker:
 
     def __init__(self, run: ClusterRun) -> None:
         self.faults_outlasted = 0
+        self.machines_outlasted = 0
+        """Number of these that took several processes of a machine."""
         self.healed = False
         """True if no other fault source is active any more."""
         self.latest_seconds: dict[str, float] = {}
@@ -86,15 +89,17 @@ class FailoverChecker:
         if len(hosts) == 1:
             return  # nobody takes over from the only broker
         cuts = self._cut_links(hosts)
-        missing = [host for host in hosts if self._broker_state(host, cuts, len(hosts) - 1) == MISSING]
-        if len(missing) != 1:
+        missing = [host for host in hosts if self._broker_state(host, cuts, hosts) == MISSING]
+        machines = {host.machine_id for host in hosts}
+        if len({host.machine_id for host in missing}) != 1 or len(machines) == 1:
             return
         seconds = (run.loop.now_ns - self._since_ns) / 1e9
-        for finding in self._check_deadlines(missing[0], seconds):
+        for finding in self._check_deadlines({host.node_id for host in missing}, seconds):
             run.findings.report(*finding)
         if seconds >= self._bounds.led and not self._is_counted:
             self._is_counted = True
             self.faults_outlasted += 1
+            self.machines_outlasted += len(missing) > 1
 
     @property
     def slow_seconds(self) -> float:
@@ -119,7 +124,7 @@ class FailoverChecker:
         if not self.healed and "disk_slow" in run.options.troubles:
             return None
         cuts = self._cut_links(hosts)
-        each = [self._broker_state(host, cuts, len(hosts) - 1) for host in hosts]
+        each = [self._broker_state(host, cuts, hosts) for host in hosts]
         return None if PARTLY_CUT in each else (tuple(each), tuple(host.lives for host in hosts), cuts)
 
     def _cut_links(self, hosts: Sequence[SimHost]) -> CutLinks:
@@ -129,29 +134,27 @@ class FailoverChecker:
         names = sorted(host.name for host in hosts)
         return tuple((a, b) for a in names for b in names if network.is_cut(a, b))
 
-    def _broker_state(self, host: SimHost, cuts: CutLinks, others: int) -> str:
-        if host.frozen or not host.process or _is_isolated(host.name, cuts, others):
+    def _broker_state(self, host: SimHost, cuts: CutLinks, hosts: Sequence[SimHost]) -> str:
+        if host.frozen or not host.process or _is_isolated(host, cuts, hosts):
             return MISSING
         # A broker works if it is cut off only from brokers that are missing anyway.
-        lacks = [
-            pair
-            for pair in cuts
-            if host.name in pair and not _is_isolated(next(n for n in pair if n != host.name), cuts, others)
-        ]
+        isolated = {each.name for each in hosts if cuts and _is_isolated(each, cuts, hosts)}
+        lacks = [pair for pair in cuts if host.name in pair and not isolated & set(pair)]
         return PARTLY_CUT if lacks or not host.up or host.server is None else WORKING
 
-    def _check_deadlines(self, missing: SimHost, seconds: float) -> Iterator[Finding]:
+    def _check_deadlines(self, gone: Set[int], seconds: float) -> Iterator[Finding]:
         image, bounds = self._run.model.image, self._bounds
-        gone = missing.node_id
+        named = ", ".join(f"b{node}" for node in sorted(gone))
         if self._controller[0] != image.controller_epoch:
             self._controller = image.controller_epoch, self._run.loop.now_ns
-        known = image.brokers.get(gone)
         controlled = seconds
-        if image.controller == gone:
+        if image.controller in gone:
             controlled = min(seconds, (self._run.loop.now_ns - self._controller[1]) / 1e9)
-            yield from self._check_bound("replaced", controlled, bounds.replaced, f"b{gone} is the controller")
-        if known is not None and known.live:
-            yield from self._check_bound("fenced", controlled, bounds.fenced, f"b{gone} is not fenced")
+            yield from self._check_bound(
+                "replaced", controlled, bounds.replaced, f"b{image.controller} is the controller"
+            )
+        for node in sorted(gone & image.live_ids()):
+            yield from self._check_bound("fenced", controlled, bounds.fenced, f"b{node} is not fenced")
         for topic in image.topics.values():
             for number, now in enumerate(topic.partitions):
                 tp = TopicPartition(topic.name, number)
@@ -161,15 +164,19 @@ class FailoverChecker:
                     since_ns = self._run.loop.now_ns
                     self._leaders[partition_id] = (now.leader, now.leader_epoch), since_ns
                 led = min(seconds, (self._run.loop.now_ns - since_ns) / 1e9)
-                if any(node != gone for node in (*now.isr, *now.elr)):
-                    if now.leader in (gone, -1) or not self._is_leading(now.leader, partition_id, now.leader_epoch):
-                        yield from self._check_bound("led", led, bounds.led, f"{tp} is not led without b{gone}: {now}")
-                    elif gone not in now.isr:
+                if any(node not in gone for node in (*now.isr, *now.elr)):
+                    is_led = now.leader != -1 and now.leader not in gone
+                    if not is_led or not self._is_leading(now.leader, partition_id, now.leader_epoch):
+                        yield from self._check_bound("led", led, bounds.led, f"{tp} is not led without {named}: {now}")
+                    elif gone.isdisjoint(now.isr):
                         yield from self._check_commits(tp, partition_id, now.leader, len(now.isr))
 
     def _check_bound(self, what: str, seconds: float, bound: float, why: str) -> Iterator[Finding]:
         if seconds > bound:
-            yield Finding("I19", f"not {what} within {bound} s, while one broker is missing and all others work: {why}")
+            yield Finding(
+                "I19",
+                f"not {what} within {bound} s, while brokers of one machine are missing and all others work: {why}",
+            )
         else:
             self.latest_seconds[what] = max(seconds, self.latest_seconds.get(what, 0.0))
 
@@ -224,31 +231,64 @@ class FailoverChecker:
             self.latest_seconds["taken"] = max(seconds, self.latest_seconds.get("taken", 0.0))
 
 
-def _is_isolated(name: str, cuts: CutLinks, others: int) -> bool:
-    """True if both directions to each of the `others` are cut."""
-    return sum(name in pair for pair in cuts) == 2 * others
+def _is_isolated(host: SimHost, cuts: CutLinks, hosts: Sequence[SimHost]) -> bool:
+    """True if both directions to each other broker are cut, but for processes of its machine that are cut off so."""
+
+    def is_cut_off(name: str, others: Sequence[SimHost]) -> bool:
+        return all((name, other.name) in cuts and (other.name, name) in cuts for other in others)
+
+    elsewhere = [each for each in hosts if each.machine_id != host.machine_id]
+    beside = [each for each in hosts if each.machine_id == host.machine_id and each is not host]
+    return (
+        bool(cuts)
+        and is_cut_off(host.name, elsewhere)
+        and all(is_cut_off(host.name, [each]) or is_cut_off(each.name, elsewhere) for each in beside)
+    )
 
 
 async def run_trial(run: ClusterRun) -> None:
-    """Takes one broker away until all bounds are over, while clients continue; then brings it back. Nothing is promised
-    while the only broker is away."""
+    """Takes one broker away until all bounds are over, while clients continue; then brings it back. Where machines have
+    several processes, it may take all of one. Nothing is promised while the only broker is away."""
     rng = random.Random(f"{run.options.seed}/lasting")
     run.failover_checker.healed = True
     if rng.random() >= TRIAL_CHANCE or len(run.operators.present_hosts()) == 1:
         return
-    host, how = rng.choice(run.operators.present_hosts()), rng.choice(FAULT_KINDS)
-    run.world.events.add(f"{host.name} goes missing: {how}")
-    others = [other.name for other in run.operators.present_hosts() if other is not host]
+    present = run.operators.present_hosts()
+    host, how = rng.choice(present), rng.choice(FAULT_KINDS)
+    missing = [host]
+    if run.options.processes > 1 and (how in ("power", "cut") or rng.random() < 0.5):
+        missing = [each for each in run.world.processes_beside(host) if each in present]
+    run.world.events.add(f"{[each.name for each in missing]} go missing: {how}")
     if how in ("kill", "power"):
-        await host.end(how)
-    elif how == "freeze":
-        host.freeze()
-    for name in others if how == "cut" else ():
-        run.world.network.cut(host.name, name)
-        run.world.network.cut(name, host.name)
+        await asyncio.gather(*(each.end(how) for each in missing))
+    for each in missing:
+        if how == "freeze":
+            each.freeze()
+        for other in present if how == "cut" else ():
+            if other not in missing:
+                run.world.network.cut(each.name, other.name)
+                run.world.network.cut(other.name, each.name)
+    await wait_for_bounds(run)
+    run.world.network.heal()
+    for each in missing:
+        each.resume()
+        if how in ("kill", "power"):
+            each.power_on()
+
+
+async def lose_machine(run: ClusterRun) -> None:
+    """Loses a machine for good, with the disks of all its processes, while clients continue."""
+    rng = random.Random(f"{run.options.seed}/lost-machine")
+    lost = run.world.processes_beside(rng.choice(run.operators.present_hosts()))
+    run.world.events.add(f"{[each.name for each in lost]} are lost for good")
+    await asyncio.gather(*(each.end("disk") for each in lost))
+    await wait_for_bounds(run)
+    run.lost_for_good.update(each.node_id for each in lost)
+    for each in lost:
+        each.is_absent = True
+
+
+async def wait_for_bounds(run: ClusterRun) -> None:
+    """Lets time pass until all bounds are over."""
     bounds = FailoverBounds.for_session(run.options.session_ms / 1000)
     await run.wait(run.failover_checker.slow_seconds + bounds.led + COMMIT_SECONDS + 1.0)
-    run.world.network.heal()
-    host.resume()
-    if how in ("kill", "power"):
-        host.power_on()

@@ -83,6 +83,8 @@ class ClusterModel(BucketRules):
         """By process: the image that the last check found in it."""
         self.applied_slot: Callable[[int], int] = lambda node: self.image.slot
         """Slot up to which a broker has applied the log."""
+        self.on_image: Callable[[Image, Image], None] = lambda old, new: None
+        """Callback for each slot, with the images before and after it."""
         self.is_controller: Callable[[int], bool] = lambda node: False
         """True if a broker considers itself the active controller."""
         self.unclean_election_times: list[int] = []
@@ -284,6 +286,7 @@ class ClusterModel(BucketRules):
         self.images[slot] = new
         self.images.pop(slot - IMAGES_KEPT, None)
         self._written_ns[slot] = self._now()
+        self.on_image(old, new)
         brokers_changed = new.brokers != old.brokers
         between: dict[PartitionId, set[int]] = {}
         for change in entry.changes:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from tests.sim.cluster.options import ClusterOptions, TopicShape
 from tests.sim.harness.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
-from tiered.ids import TopicPartition
+from tiered.ids import PROCESS_STEP, TopicPartition
 from tiered.metadata.image import Image
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered_api.kafka.client.client import KafkaClient, code_from_number
@@ -27,6 +27,8 @@ OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
 OFFSETS_CHANCE = 0.4
 SEVERAL_CHANCE = 0.7
 RETRY_SECONDS = 0.2
+SHARED_MACHINE_CHANCE = 0.3
+"""Chance that replicas are drawn without regard to machines."""
 RETURN_CHANCE, RETURN_SECONDS = 0.5, 0.3
 """Chance that a replica in sync is removed and added again, and mean time in between."""
 Replicas = tuple[int, ...]
@@ -201,14 +203,21 @@ class Reassigner:
     def _target(self, shape: TopicShape, rng: random.Random) -> Replicas:
         """Returns as many replicas as the topic has, or one fewer if the topic can do with that."""
         least = max(shape.min_isr, shape.replicas - 1)
-        return tuple(rng.sample(self._brokers(), rng.randint(least, shape.replicas)))
+        return tuple(self._sample(rng, rng.randint(least, shape.replicas)))
 
     def _offsets_target(self) -> Replicas:
-        """Returns all brokers in random order, or all but one."""
+        """Returns a broker of each machine in random order, or of all machines but one."""
+        machines = len({node % PROCESS_STEP for node in self._brokers()})
+        return tuple(self._sample(self._offsets_rng, self._offsets_rng.randint(max(1, machines - 1), machines)))
+
+    def _sample(self, rng: random.Random, count: int) -> list[int]:
+        """Returns some brokers. Where machines have several processes, two may be of one machine: the controller must
+        refuse that."""
         brokers = self._brokers()
-        return tuple(
-            self._offsets_rng.sample(brokers, self._offsets_rng.randint(max(1, len(brokers) - 1), len(brokers)))
-        )
+        if self._options.processes > 1 and rng.random() >= SHARED_MACHINE_CHANCE:
+            by_machine = {node % PROCESS_STEP: node for node in rng.sample(brokers, len(brokers))}
+            brokers = sorted(by_machine.values())
+        return rng.sample(brokers, count)
 
     async def _submit(self, wanted: Mapping[TopicPartition, Replicas | None]) -> None:
         for tp, code in (await self._reassignments.submit(self._client, wanted)).items():

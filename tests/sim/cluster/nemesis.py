@@ -19,6 +19,8 @@ RESTART_SECONDS = (0.01, 0.3, 2.0, 6.0)
 START_AGAIN_CHANCE = 0.4
 """Chance, after a stop that was cut short, of a start that is cut short too, and of each further one."""
 RESTART_HINT = "start the broker again"
+PROCESS_RESTART_SECONDS = 1.0
+"""Time after which `tiered serve` starts a process again that has ended."""
 CLOCK_JUMP_MS = 3_000_000
 
 
@@ -147,12 +149,35 @@ class Nemesis:
         if self._rng.random() < 0.5:
             await self._crash("disk")
 
-    async def _crash(self, how: str) -> None:
+    async def _process_dies(self) -> None:
+        """Kills one process of a machine, whose parent starts it again a second later."""
         host = self._pick_host()
         if host is not None:
-            await host.end(how)
-            await asyncio.sleep(self._rng.choice(RESTART_SECONDS))
+            await self._end_for_a_while([host], "kill", PROCESS_RESTART_SECONDS)
+
+    async def _machine_dies(self) -> None:
+        """Ends all processes of a machine at once: their parent is killed, or the machine loses its power."""
+        host = self._pick_host()
+        if host is not None:
+            how = self._rng.choice(("kill", "power")) if "power" in self._options.troubles else "kill"
+            await self._end_for_a_while(self._processes_beside(host), how, self._rng.choice(RESTART_SECONDS))
+
+    async def _crash(self, how: str) -> None:
+        """Kills one process, or takes power or disk from all processes of a machine."""
+        host = self._pick_host()
+        if host is not None:
+            struck = [host] if how == "kill" else self._processes_beside(host)
+            await self._end_for_a_while(struck, how, self._rng.choice(RESTART_SECONDS))
+
+    async def _end_for_a_while(self, hosts: list[SimHost], how: str, seconds: float) -> None:
+        await asyncio.gather(*(host.end(how) for host in hosts))
+        await asyncio.sleep(seconds)
+        for host in hosts:
             host.power_on()
+
+    def _processes_beside(self, host: SimHost) -> list[SimHost]:
+        """Returns the processes of the machine of a host. Another fault goes on with those that are left out."""
+        return [each for each in self._world.processes_beside(host) if each is host or each.idle]
 
     async def _kill_all(self) -> None:
         await self._crash_all("kill")
@@ -240,9 +265,11 @@ class Nemesis:
         host = self._pick_host()
         if host is not None:
             self._log_event(f"disk of {host.name} is full")
-            host.limit_disk(1)
+            for each in self._world.processes_beside(host):
+                each.limit_disk(1)
             await self._wait(self._options.full_seconds)
-            host.limit_disk(None)
+            for each in self._world.processes_beside(host):
+                each.limit_disk(None)
 
     async def _disk_error(self) -> None:
         host = self._pick_host()
@@ -278,12 +305,13 @@ class Nemesis:
         await self._cut_links([(source, target)])
 
     async def _isolated(self) -> None:
-        """Cuts one broker off from the others, or from its clients too."""
-        lonely = self._rng.choice([host.name for host in self._world.hosts.values()])
-        others = [name for name in self._all_hosts() if name != lonely]
+        """Cuts one machine off from the others, or from its clients too."""
+        host = self._rng.choice([*self._world.hosts.values()])
+        lonely = [each.name for each in self._world.processes_beside(host)]
+        others = [name for name in self._all_hosts() if name not in lonely]
         if self._rng.random() < 0.5:
             others = [name for name in others if name.startswith("b")]
-        await self._cut_links([pair for name in others for pair in ((lonely, name), (name, lonely))])
+        await self._cut_links([pair for a in lonely for b in others for pair in ((a, b), (b, a))])
 
     async def _halves(self) -> None:
         names = sorted(self._all_hosts())
@@ -301,7 +329,7 @@ class Nemesis:
         await self._outage(list(self._world.hosts.values()))
 
     async def _bucket_away_for_one(self) -> None:
-        await self._outage([self._rng.choice(list(self._world.hosts.values()))])
+        await self._outage(self._world.processes_beside(self._rng.choice([*self._world.hosts.values()])))
 
     async def _outage(self, hosts: list[SimHost]) -> None:
         self._log_event(f"the bucket is away for {[host.name for host in hosts]}")

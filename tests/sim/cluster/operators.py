@@ -31,7 +31,7 @@ class Operators:
         self._model = model
         loop, tell = world.loop, world.events.add
         for host in world.hosts.values():
-            host.is_absent = host.node_id > options.brokers
+            host.is_absent = host.machine_id > options.brokers
         self._by_kind: dict[str, Operator] = {}
         if options.moves:
             client = world.client("c-moves")

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.sim.cluster.world import LISTENER, PORT
 from tiered.config.settings import Settings
+from tiered.ids import PROCESS_STEP
 from tiered.records.model import Codec
 
 MIB = 1 << 20
@@ -221,6 +222,10 @@ class ClusterOptions:
     """Most records in a batch of a sender."""
     codecs: tuple[Codec, ...] = (Codec.NONE, Codec.NONE, Codec.LZ4)
     """Codecs of which each batch of a sender has one."""
+    processes: int = 1
+    """Processes of each machine, each of them a broker; `brokers` is the number of machines."""
+    machine_is_lost: bool = False
+    """True if a machine is lost for good once all has healed, with the disks of its processes."""
 
     @classmethod
     def for_seed(cls, seed: int, brokers: int = BROKERS, *, compacts: bool = True) -> ClusterOptions:
@@ -328,10 +333,12 @@ class ClusterOptions:
         return [
             replace(
                 COMMON_SETTINGS,
-                node_id=number,
-                kafka=f"b{number}:{PORT}",
-                advertised_listeners=(f"{LISTENER}://b{number}:{PORT}",),
-                http=f"b{number}:8082",
+                node_id=node_id,
+                process=process,
+                processes=self.processes,
+                kafka=f"b{node_id}:{PORT}",
+                advertised_listeners=(f"{LISTENER}://b{node_id}:{PORT}",),
+                http=f"b{node_id}:8082",
                 replica_fetch_max_bytes=self.fetch_bytes,
                 replica_fetch_response_max_bytes=10 * self.fetch_bytes,
                 broker_session_timeout_ms=self.session_ms,
@@ -342,7 +349,8 @@ class ClusterOptions:
                 tiered_chunk_cache_bytes=0 if self.has_time_reader else COMMON_SETTINGS.tiered_chunk_cache_bytes,
                 tiered_cleaner_object_max_bytes=SMALL_OBJECT_BYTES if self.key_map_slots else MIB,
             )
-            for number in range(1, self.brokers + self.joins + 1)
+            for process in range(self.processes)
+            for node_id in range(1 + PROCESS_STEP * process, 1 + PROCESS_STEP * process + self.brokers + self.joins)
         ]
 
 

@@ -22,6 +22,7 @@ from tests.sim.cluster.expected import ExpectedTopics
 from tests.sim.cluster.failover_checker import FailoverChecker
 from tests.sim.cluster.history import ClientHistory, PollResult, SendVerdict
 from tests.sim.cluster.keyed_writers import KeyedWriter
+from tests.sim.cluster.machines_checker import MachinesChecker
 from tests.sim.cluster.members import GROUP, GroupMember, InstanceClient, short_sessions
 from tests.sim.cluster.model import ClusterModel
 from tests.sim.cluster.moves import OFFSETS
@@ -100,6 +101,11 @@ class ClusterRun:
         if options.compacted is not None:
             self.model.compacted_topics = frozenset((options.compacted.name,))
         self.observer = Observer(self.model)
+        machines = {host.node_id: host.machine_id for host in self.world.hosts.values()}
+        self.machines_checker = MachinesChecker(machines, self.findings.report)
+        self.model.on_image = self.machines_checker.on_image
+        self.lost_for_good: set[int] = set()
+        """Brokers of a machine that is lost for good."""
         self.topic_id_checker = TopicIdChecker(self._image_of, self.findings.report)
         self.offsets_checker = OffsetsChecker(self.findings.report)
         self.nemesis = Nemesis(options, self.world, self.model)
@@ -181,6 +187,9 @@ class ClusterRun:
             "retries": self.reply_observer.retries,
             "shown": self.offsets_checker.replies_checked,
             "faults_lasted": self.failover_checker.faults_outlasted,
+            "machines_lasted": self.failover_checker.machines_outlasted,
+            "machines_lost": len(self.lost_for_good) // self.options.processes,
+            "machine_images": self.machines_checker.images if self.options.processes > 1 else 0,
             "producers_judged": self.observer.known_producers.judged,
             "reports_repeated": self.repeated_reports.count,
             "starts_judged": self.reply_observer.reply_checker.checked,
@@ -226,6 +235,7 @@ class ClusterRun:
                 snapshots,
                 lookups,
                 TransitionRules(self.findings.report).watch(),
+                self.machines_checker.watch(),
             ):
                 hooks.enter_context(each)
             if self.encryption is not None:
@@ -268,6 +278,9 @@ class ClusterRun:
         )
         await failover_checker.run_trial(self)
         await self.wait_until(self.is_live, self.live_seconds, "who was missing is back")
+        if self.options.machine_is_lost:
+            await failover_checker.lose_machine(self)
+            await self.wait_until(self.is_live, self.live_seconds, "all works without the lost machine")
         operator.cancel()
         await read_progress.wait_until_read(self)
         await self.transactions.settle()
@@ -511,7 +524,10 @@ class ClusterRun:
             and decided
             and all(brokers)
             and all(
-                each.leader >= 0 and sorted(each.isr) == sorted(each.replicas) and not each.adding and not each.removing
+                each.leader >= 0
+                and set(each.isr) == set(each.replicas) - self.lost_for_good
+                and not each.adding
+                and not each.removing
                 for topic in image.topics.values()
                 for each in topic.partitions
             )

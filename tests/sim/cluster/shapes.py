@@ -1,10 +1,12 @@
-"""Shapes of a run beside the usual one: a cluster of one broker, whose disk and bucket bear the faults, and a load of
-groups that commit offsets. Some seeds draw them; `python -m tests.sim --shape` gives one of them to every seed."""
+"""Shapes of a run beside the usual one: a cluster of one broker, whose disk and bucket bear the faults, a load of
+groups that commit offsets, and machines of two processes. Some seeds draw them; `python -m tests.sim --shape` gives one
+of them to every seed."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from tests.sim.cluster.options import BROKERS, ClusterOptions
@@ -13,8 +15,13 @@ from tiered.metadata.log_writer import SNAPSHOT_SLOTS
 from tiered.records.model import Codec
 
 DRAWN = "drawn"
-ONE_BROKER_SHARE, COMMITTERS_SHARE = 0.12, 0.12
-"""Shares of seeds with one broker, and with groups that commit offsets."""
+ONE_BROKER_SHARE, COMMITTERS_SHARE, MACHINES_SHARE = 0.12, 0.12, 0.12
+"""Shares of seeds with one broker, with groups that commit offsets, and with machines of several processes."""
+PROCESSES = 2
+MACHINE_FAULTS = ("machine_dies", "process_dies", "freeze", "isolated")
+"""Faults of machines, of which the processes of one share power, network and clock."""
+MACHINE_FAULT_SHARE, MACHINE_LOST_SHARE = 0.6, 0.35
+"""Share of runs with machines that have each of these faults, and share in which one machine is lost for good."""
 ALONE_SHARE = 0.7
 """Share of the runs of the second shape in which one broker coordinates the groups."""
 FAULT_SHARES = {
@@ -39,6 +46,8 @@ def draw_options(seed: int) -> ClusterOptions:
     if is_alone:
         changes = _draw_one_broker(drawn)
         drawn = drawn.with_changes(**changes | {"troubles": (*drawn.troubles, *changes["troubles"])})
+    elif random.Random(f"{seed}/has-machines").random() < MACHINES_SHARE:
+        drawn = of_machines(drawn)
     if has_committers:
         drawn = drawn.with_changes(committers=GROUPS)
     return drawn
@@ -64,6 +73,30 @@ def of_groups(drawn: ClusterOptions) -> ClusterOptions:
         troubles=GROUP_FAULTS, troublemakers=1, pause_seconds=rng.choice((4.0, 8.0)), chaos_seconds=100.0,
         full_seconds=20.0, outage_seconds=40.0,
     )  # fmt: skip
+
+
+def of_machines(drawn: ClusterOptions) -> ClusterOptions:
+    """Returns these options for three machines of two processes. A machine that is lost for good leaves two replicas of
+    each partition, which take records."""
+    made = drawn if drawn.brokers == BROKERS else ClusterOptions.for_seed(drawn.seed)
+    rng = random.Random(f"{made.seed}/machines")
+    faults = tuple(kind for kind in MACHINE_FAULTS if rng.random() < MACHINE_FAULT_SHARE)
+    changes: dict[str, Any] = {"processes": PROCESSES, "troubles": (*dict.fromkeys((*made.troubles, *faults)),)}
+    if rng.random() < MACHINE_LOST_SHARE:
+        changes |= {
+            "machine_is_lost": True,
+            "topics": tuple(replace(each, replicas=BROKERS, min_isr=2, own_min_isr=True) for each in made.topics),
+            "compacted": made.compacted and replace(made.compacted, replicas=BROKERS, min_isr=2, own_min_isr=True),
+            "changes": tuple(each for each in made.changes if each not in ("min_isr", "unclean")),
+            "min_isr": 1,
+            "admin": False,
+            "moves": False,
+            "returns_replicas": False,
+            "joins": False,
+            "leaves": False,
+            "rebuild": False,
+        }
+    return made.with_changes(**changes)
 
 
 def _draw_one_broker(made: ClusterOptions) -> dict[str, Any]:
@@ -92,6 +125,7 @@ SHAPES: dict[str, Callable[[ClusterOptions], ClusterOptions]] = {
     DRAWN: lambda drawn: drawn,
     "one-broker": of_one_broker,
     "groups": of_groups,
+    "machines": of_machines,
 }
 """By name: what changes the options that a seed draws."""
 

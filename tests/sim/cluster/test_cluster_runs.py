@@ -8,11 +8,11 @@ from tests.sim.__main__ import run_seed
 from tests.sim.cluster import run as cluster_run
 from tests.sim.cluster.options import ACTS_LATE, SETTING_KINDS, TROUBLES
 from tests.sim.cluster.run import run
-from tests.sim.cluster.shapes import FAULT_SHARES, GROUP_FAULTS, SHAPES, command_of, draw_options
+from tests.sim.cluster.shapes import FAULT_SHARES, GROUP_FAULTS, MACHINE_FAULTS, SHAPES, command_of, draw_options
 from tests.sim.mutants.mutants import MUTANTS
 from tests.sim.scenarios.many import run_elsewhere, run_seeds
 
-SEEDS = {"drawn": 60, "one-broker": 40, "groups": 16}
+SEEDS = {"drawn": 60, "one-broker": 40, "groups": 16, "machines": 24}
 FEW_SEEDS = {shape: count // 8 for shape, count in SEEDS.items()}
 REACHED = (
     "acked", "failed", "unknown", "read", "slots", "controllers", "leader_epochs", "losses", "commits", "lives",
@@ -42,6 +42,11 @@ SHAPE_REACHED = {
     "groups": (
         "committer_acked", "committer_shown", "committer_snapshots", "committer_lost",
         *(f"trouble_{kind}" for kind in GROUP_FAULTS), *(f"end_{how}" for how in ("kill", "power", "disk", "stop")),
+    ),
+    "machines": (
+        "acked", "leader_epochs", "machine_images", "machines_lasted", "machines_lost",
+        *(f"trouble_{kind}" for kind in MACHINE_FAULTS), "move_NONE", "move_INVALID_REPLICA_ASSIGNMENT",
+        "broker_joined",
     ),
 }  # fmt: skip
 
@@ -73,10 +78,11 @@ def test_same_seed_takes_the_same_steps() -> None:
     assert len(traces) == len(seeds)
 
 
-def test_some_seeds_draw_one_broker_and_some_groups() -> None:
+def test_some_seeds_draw_one_broker_some_groups_and_some_machines() -> None:
     drawn = [draw_options(seed) for seed in range(SEEDS["drawn"])]
     assert 3 <= sum(each.brokers == 1 for each in drawn) <= 15
     assert 3 <= sum(each.committers > 0 for each in drawn) <= 15
+    assert 3 <= sum(each.processes > 1 for each in drawn) <= 15
 
 
 @pytest.mark.parametrize("shape", SHAPES)

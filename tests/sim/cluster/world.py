@@ -1,6 +1,8 @@
 """A simulated cluster: machines with a broker each, one bucket, one network. This file defines the faults of a machine;
 the nemesis chooses when they happen.
 
+Where a machine has several processes, each is a `SimHost` with a directory of its own; they share the machine's clock.
+
 A broker runs as on a real machine: a supervisor starts its process, and starts it again if it could not start or ended.
 A kill is not a cancel: the ports of the process are revoked first, then its tasks are cleared away, and none of them
 ever runs again. All tasks of a process carry its name (`tests.sim.harness.loop.PROCESS`).
@@ -24,6 +26,7 @@ from tests.sim.harness.store import SimBucket
 from tiered.broker.broker import Broker
 from tiered.config.settings import Settings
 from tiered.errors import Corrupt, Fenced, Refused, Unavailable
+from tiered.ids import machine_of
 from tiered_api.kafka.client.client import Address, KafkaClient
 from tiered_api.kafka.protocol.schema import Message
 from tiered_api.kafka.server.server import KafkaServer, serve_kafka
@@ -75,6 +78,8 @@ class SimHost:
         slots: int,
     ) -> None:
         self.node_id = settings.node_id
+        self.machine_id = machine_of(settings.node_id, settings.process)
+        """The node id of the first process of its machine."""
         self.name = f"b{self.node_id}"
         self.machine = SimMachine(loop, self.name, bucket, network)
         self.node: Broker | None = None
@@ -314,6 +319,8 @@ class SimWorld:
         self.hosts = {
             each.node_id: SimHost(loop, each, self.bucket, self.network, self.events, fan, slots) for each in settings
         }
+        for host in self.hosts.values():
+            host.machine.clock = self.hosts[host.machine_id].machine.clock
 
     @overload
     def client(self, name: str) -> ObservedClient: ...
@@ -336,6 +343,11 @@ class SimWorld:
     def addresses(self) -> list[Address]:
         """Returns the bootstrap addresses of clients."""
         return [Address(host.name, PORT) for host in self.hosts.values()]
+
+    def processes_beside(self, host: SimHost) -> list[SimHost]:
+        """Returns the host and the other processes of its machine."""
+        others = (each for each in self.hosts.values() if each.machine_id == host.machine_id and each is not host)
+        return [host, *others]
 
     def nodes(self) -> Iterator[tuple[SimHost, Broker]]:
         """Returns the running brokers, frozen or not."""

@@ -48,6 +48,35 @@ class NoStream:
         """Closes nothing."""
 
 
+# -- machines ---------------------------------------------------------------------------------------------------------
+
+
+def place_by_process(original: Any) -> Any:
+    def place_replicas(*args: Any, **options: Any) -> Any:
+        return original(*args, **{**options, "machines": {}})
+
+    return place_replicas
+
+
+def find_no_shared_machine(original: Any) -> Any:
+    return lambda nodes, machines: None
+
+
+def register_without_process(original: Any) -> Any:
+    def register(image: Any, settings: Any, request: Any, now_ms: int) -> Any:
+        return original(image, settings, replace(request, process=0), now_ms)
+
+    return register
+
+
+def count_all_as_far(original: Any) -> Any:
+    def other_addresses(standby: StandbyController) -> tuple[list[str], list[str]]:
+        near, far = original(standby)
+        return [], near + far
+
+    return other_addresses
+
+
 # -- replication ------------------------------------------------------------------------------------------------------
 
 

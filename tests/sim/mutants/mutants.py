@@ -28,7 +28,7 @@ from tiered.cold.reader import ColdReader
 from tiered.cold.uploader import Uploader
 from tiered.compaction.batch_filter import CleanRules
 from tiered.compaction.transactions import CleanedTransactions
-from tiered.controller import partition_transitions
+from tiered.controller import brokers, partition_transitions, reassignment, topics
 from tiered.controller.runtime import Runtime
 from tiered.controller.standby import StandbyController
 from tiered.coordination.transaction_markers import TransactionMarkers
@@ -104,6 +104,15 @@ class SimMutant:
                 stack.callback(setattr, owner, name, original)
             stack.callback(bugs.LEAKED.clear)
             yield
+
+
+def _with_machines(drawn: ClusterOptions) -> ClusterOptions:
+    """Gives each machine two processes, and cuts machines off."""
+    return drawn.with_changes(
+        topics=(TopicShape("t0", 2, 3, 2, "none"),), processes=2, moves=True, admin=True, troubles=("isolated",),
+        troublemakers=1, session_ms=1500, worst_fault=0.0, bucket_rate=0.0, chaos_seconds=25.0, rebuild=False,
+        members=0, rot=False, joins=False, changes=(),
+    )  # fmt: skip
 
 
 def _with_group(drawn: ClusterOptions) -> ClusterOptions:
@@ -660,6 +669,22 @@ MUTANTS = {
             ((cold_cleaning, "split_batches", compaction_bugs.drop_last_piece),), _with_cold_compaction,
         ),
         SimMutant(
+            "placed_by_process", "new topics have several replicas on a machine", ("I35",),
+            ((topics, "place_replicas", bugs.place_by_process),), _with_machines,
+        ),
+        SimMutant(
+            "moved_beside", "a replica moves to a machine that has another one", ("I35",),
+            ((reassignment, "find_shared_machine", bugs.find_no_shared_machine),), _with_machines,
+        ),
+        SimMutant(
+            "process_not_registered", "the metadata log does not name the machine of a broker", ("I35",),
+            ((brokers, "register", bugs.register_without_process),), _with_machines,
+        ),
+        SimMutant(
+            "machine_hears_itself", "a machine that is cut off takes its own replies for those of others", ("I19",),
+            ((StandbyController, "_other_addresses", bugs.count_all_as_far),), _with_machines,
+        ),
+        SimMutant(
             "compact_only_expires", "retention takes what only compaction may", ("I22",),
             ((retention, "total_limits", compaction_bugs.expire_by_any_policy),), _with_compaction,
         ),
@@ -668,6 +693,10 @@ MUTANTS = {
 
 
 FIRST_SEEDS = {
+    "process_not_registered": 0,
+    "moved_beside": 0,
+    "placed_by_process": 0,
+    "machine_hears_itself": 2,
     "round_after_rebalance": 0,
     "marked_after_rebalance": 0,
     "marked_before_reply": 0,
