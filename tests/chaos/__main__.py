@@ -3,6 +3,7 @@
 python -m tests.chaos                          every fault on a directory as bucket, then on S3 (with faults of its own)
 python -m tests.chaos --store s3 --minutes 30  the same, then drawn ones until the time is over
 python -m tests.chaos --only "kill -9 of all"
+python -m tests.chaos --processes 2            three machines of two processes, and the faults of these
 python -m tests.chaos --deadline-factor 6      every deadline is six times as long: for a busy machine
 """
 
@@ -19,17 +20,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.chaos.cluster import QUICK_SETTINGS
-from tests.chaos.faults import ALL_FAULTS, ChaosFault, faults_by_name
+from tests.chaos.faults import ALL_FAULTS, OF_MACHINES, ChaosFault, faults_by_name
 from tests.chaos.run import run
 from tests.chaos.writers import has_java
 
 
-def choose_faults(store: str, only: list[str], minutes: float, seed: int) -> Iterator[ChaosFault]:
+def choose_faults(store: str, only: list[str], minutes: float, seed: int, processes: int) -> Iterator[ChaosFault]:
     """Yields each fault once, then drawn ones while there is time."""
     end = time.monotonic() + minutes * 60
-    faults = [
-        each for each in (faults_by_name(tuple(only)) if only else ALL_FAULTS) if store == "s3" or not each.needs_s3
-    ]
+    every = ALL_FAULTS if processes == 1 else OF_MACHINES
+    faults = [each for each in (faults_by_name(tuple(only)) if only else every) if store == "s3" or not each.needs_s3]
     yield from faults
     rng = random.Random(seed)
     while time.monotonic() < end:
@@ -45,6 +45,7 @@ def main() -> int:
     parser.add_argument(
         "--deadline-factor", type=float, default=1.0, help="multiplies all deadlines, on a busy machine"
     )
+    parser.add_argument("--processes", type=int, default=1, help="processes of each of three machines")
     parser.add_argument("--quick", action="store_true", help="sessions of 2 s instead of the default settings")
     parser.add_argument(
         "--allow-resent", default="", metavar="REASON",
@@ -55,12 +56,12 @@ def main() -> int:
     well = True
     for store in ("file", "s3") if args.store == "both" else (args.store,):
         directory = Path(tempfile.mkdtemp(prefix="tiered-chaos-"))
-        faults = choose_faults(store, args.only, args.minutes, args.seed)
+        faults = choose_faults(store, args.only, args.minutes, args.seed, args.processes)
         print(f"store {store}, logs in {directory}", flush=True)
         settings = QUICK_SETTINGS if args.quick else {}
         report = run(
             directory, store, faults, settings, has_java=has_java(), resent_allowed=args.allow_resent,
-            deadline_factor=args.deadline_factor,
+            deadline_factor=args.deadline_factor, processes=args.processes,
             say=lambda text: print(text, flush=True),
         )  # fmt: skip
         print(f"\n{report}\n", flush=True)

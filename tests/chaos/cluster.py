@@ -1,4 +1,8 @@
-"""Three brokers as processes on one machine, each behind a link that can be cut, and the state that they report."""
+"""Three brokers as processes on one machine, each behind a link that can be cut, and the state that they report.
+
+With several processes (`tiered.processes`) each of the three stands for a machine. Its brokers advertise their own
+addresses, so that only faults of processes reach them.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import asyncio
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,8 +27,10 @@ from tests.chaos.link_proxy import BUCKET, CLIENT, LinkProxy, link_proxy
 from tests.chaos.views import ClusterView, fetch_views
 from tests.e2e.serving import COMMAND
 from tests.fakes3 import FakeS3, s3_fake
-from tests.ports import held_port
+from tests.ports import TRIES, held_port
+from tiered.config.processes import process_directory
 from tiered.errors import Refused, Unavailable
+from tiered.ids import PROCESS_STEP
 from tiered.system.clock import SystemClock
 from tiered.system.network import SocketNet
 from tiered_api.kafka.client.client import Address, KafkaClient
@@ -34,6 +41,8 @@ FOURTH = 4
 """Number of the broker that joins and leaves."""
 STOP_SECONDS = 60.0
 MOVE_SECONDS = 120.0
+PORT_STEP = 7
+"""`tiered.processes.port.step` of machines."""
 PAUSE_SECONDS = 0.05
 TOPIC = {
     "min.insync.replicas": "2",
@@ -81,17 +90,26 @@ THIS_PROGRAM = Program()
 
 class ChaosBroker:
     """One process, its directory and its ports. A start does not wait until it is ready. `program` may change while it
-    is stopped."""
+    is stopped. With `processes` above 1 it is the parent of that many brokers."""
 
     def __init__(
-        self, node: int, directory: Path, options: Sequence[str], env: Mapping[str, str], program: Program
+        self,
+        node: int,
+        directory: Path,
+        options: Sequence[str],
+        env: Mapping[str, str],
+        program: Program,
+        processes: int = 1,
     ) -> None:
         self.program = program
         self.node = node
+        self.processes = processes
+        self.node_ids = tuple(node + PROCESS_STEP * number for number in range(processes))
         self.directory = directory / f"broker-{node}"
         self.log = directory / f"broker-{node}.log"
-        self._held = [held_port() for _ in range(3)]
-        self.port, self.inter_broker_port, self._http = (each.getsockname()[1] for each in self._held)
+        held = [_hold_ports(processes) for _ in range(3)]
+        self._held = [each for ports in held for each in ports]
+        self.port, self.inter_broker_port, self._http = (ports[0].getsockname()[1] for ports in held)
         """For clients, for brokers, and for HTTP."""
         self._options = options
         self._env = {**os.environ, **env}
@@ -106,8 +124,13 @@ class ChaosBroker:
             *self.program.options,
             "--http", f"127.0.0.1:{self._http}", "-c", "inter.broker.listener.name=BROKERS",
             "-c", f"listeners=PLAINTEXT://127.0.0.1:{self.port},BROKERS://127.0.0.1:{self.inter_broker_port}",
-            "-c", f"advertised.listeners=PLAINTEXT://127.0.0.1:{advertised},BROKERS://127.0.0.1:{to_brokers}",
         ]  # fmt: skip
+        if self.processes == 1:
+            command += [
+                "-c", f"advertised.listeners=PLAINTEXT://127.0.0.1:{advertised},BROKERS://127.0.0.1:{to_brokers}"
+            ]  # fmt: skip
+        else:
+            command += ["-c", f"tiered.processes={self.processes}", "-c", f"tiered.processes.port.step={PORT_STEP}"]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=log, env=self._env | self.program.find_environment(), cwd=self.program.root
@@ -135,6 +158,40 @@ class ChaosBroker:
             process.wait()
             raise AssertionError(f"broker {self.node} did not stop: {self.log_tail()}") from None
 
+    @property
+    def directories(self) -> list[Path]:
+        """Returns the data directory of each process."""
+        return [Path(process_directory(str(self.directory), number)) for number in range(self.processes)]
+
+    def ports(self) -> dict[int, int]:
+        """Returns the port of each process's own, by node id."""
+        return {node: self.port + PORT_STEP * number for number, node in enumerate(self.node_ids, 1)}
+
+    def find_processes(self) -> dict[int, int]:
+        """Returns the operating system's ids of the running processes of a machine, by node id."""
+        assert self.process is not None
+        parent, found = self.process.pid, dict[int, int]()
+        for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+            with suppress(OSError):  # it has just ended
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+                if "--process" in words:
+                    found[self.node + PROCESS_STEP * int(words[words.index("--process") + 1].split("/")[0])] = int(pid)
+        return found
+
+    def kill_machine(self) -> None:
+        """Kills the parent and all processes at once, and returns when all have ended."""
+        found = self.find_processes()
+        assert self.process is not None
+        self.process.kill()
+        for pid in found.values():
+            os.kill(pid, signal.SIGKILL)
+        self.end(signal.SIGKILL)
+        until = time.monotonic() + STOP_SECONDS
+        for pid in found.values():
+            while _is_running(pid):
+                assert time.monotonic() < until, f"process {pid} of machine {self.node} goes on"
+                time.sleep(PAUSE_SECONDS)
+
     def close(self) -> None:
         """Frees its ports for other brokers."""
         for held in self._held:
@@ -149,14 +206,46 @@ class ChaosBroker:
         return self.log.read_text(errors="replace")[-3000:]
 
 
+def _hold_ports(processes: int) -> list[socket.socket]:
+    """Returns sockets at a free port and, where there are several processes, at that of each process."""
+    for _ in range(TRIES):
+        held = [held_port()]
+        try:
+            for number in range(1, processes + 1 if processes > 1 else 1):
+                held.append(socket.socket())
+                held[-1].bind(("127.0.0.1", held[0].getsockname()[1] + PORT_STEP * number))
+                held[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        except OSError:  # taken: draw again
+            for each in held:
+                each.close()
+            continue
+        return held
+    raise OSError(f"no ports {PORT_STEP} apart are free")
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
 class ChaosCluster:
     """The three brokers, sometimes a fourth, their links, and their bucket if it injects faults. See
     `chaos_cluster`."""
 
     def __init__(
-        self, directory: Path, links: LinkProxy, s3: FakeS3 | None, settings: Mapping[str, str], program: Program
+        self,
+        directory: Path,
+        links: LinkProxy,
+        s3: FakeS3 | None,
+        settings: Mapping[str, str],
+        program: Program,
+        processes: int = 1,
     ) -> None:
         self._program = program
+        self.processes = processes
         self.links = links
         self.s3 = s3
         self.directory = directory
@@ -177,7 +266,9 @@ class ChaosCluster:
         if self.s3 is not None:
             own = self.links.add(BUCKET, urlsplit(self.s3.endpoint).port or 0, origin=node)
             env = self.s3.environment | {"AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{own}"}
-        broker = self.brokers[node] = ChaosBroker(node, self.directory, self._options, env, self._program)
+        broker = self.brokers[node] = ChaosBroker(
+            node, self.directory, self._options, env, self._program, self.processes
+        )
         self.ports[node] = self.links.add(node, broker.port, origin=CLIENT)
         self._to_brokers[node] = self.links.add(node, broker.inter_broker_port, origin=None)
 
@@ -252,7 +343,21 @@ class ChaosCluster:
 
     def fetch_views(self) -> dict[int, ClusterView | None]:
         """Returns the view of each running broker; None if it does not reply."""
+        if self.processes > 1:
+            return fetch_views(
+                {node: port for each in self.pids() for node, port in self.brokers[each].ports().items()}
+            )
         return fetch_views({node: self.ports[node] for node in self.pids()})
+
+    @property
+    def node_ids(self) -> tuple[int, ...]:
+        """Returns the node ids of all brokers but the fourth."""
+        return tuple(sorted(node for each in NODES for node in self.brokers[each].node_ids))
+
+    def kill_machines(self, *machines: int) -> None:
+        """Kills all processes of machines."""
+        for each in machines:
+            self.brokers[each].kill_machine()
 
     def agreed_view(self) -> ClusterView | None:
         """Returns the view of all running brokers; None if they disagree, or if one does not reply."""
@@ -263,7 +368,7 @@ class ChaosCluster:
         """True if all brokers agree that all are there, and that every partition has a leader and all replicas in
         sync."""
         view = self.agreed_view()
-        return view is not None and view.is_settled(NODES)
+        return view is not None and view.is_settled(self.node_ids)
 
     def wait_until(self, condition: Callable[[], bool], seconds: float, what: Callable[[], Any]) -> float:
         """Waits until the condition holds; returns the seconds. A broker that ends by itself is an error."""
@@ -304,18 +409,18 @@ async def _elect(addresses: Sequence[Address]) -> None:
 
 @contextmanager
 def chaos_cluster(
-    directory: Path, store: str, settings: Mapping[str, str], program: Program = THIS_PROGRAM
+    directory: Path, store: str, settings: Mapping[str, str], program: Program = THIS_PROGRAM, processes: int = 1
 ) -> Iterator[ChaosCluster]:
-    """Yields three running brokers of a program that know each other; `store` is file or s3. No process is left at the
-    end."""
+    """Yields three running brokers of a program that know each other, or three machines of several processes; `store`
+    is file or s3. No process is left at the end."""
     with ExitStack() as stack:
         s3 = stack.enter_context(s3_fake()) if store == "s3" else None
-        three = ChaosCluster(directory, stack.enter_context(link_proxy()), s3, settings, program)
+        three = ChaosCluster(directory, stack.enter_context(link_proxy()), s3, settings, program, processes)
         try:
             three.start(*NODES)
             three.wait_until(three.is_in_sync, 60, lambda: three.brokers[1].log_tail())
             yield three
         finally:
-            three.kill(*three.pids())
+            (three.kill if processes == 1 else three.kill_machines)(*three.pids())
             for broker in three.brokers.values():
                 broker.close()

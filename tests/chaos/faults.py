@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.chaos.cluster import FOURTH, MOVE_SECONDS, NODES, ChaosCluster
+from tests.chaos.cluster import FOURTH, MOVE_SECONDS, NODES, ChaosBroker, ChaosCluster
 from tests.chaos.link_proxy import BUCKET, CLIENT, Link
 from tests.chaos.views import ClusterView
 from tests.fakes3 import HttpFault
+from tiered.ids import PROCESS_STEP
 from tiered.object_store.faulty import FaultKind
 
 WRITES = ("PUT", "POST")
@@ -35,7 +37,8 @@ class FaultContext:
 
     def leader(self, *, controller: bool | None = None) -> int:
         """Returns the broker that leads most partitions; only the controller, or only others, if that is given."""
-        chosen = [node for node in NODES if controller is None or controller is (node == self.view.controller)]
+        known = self.trio.node_ids
+        chosen = [node for node in known if controller is None or controller is (node == self.view.controller)]
         return max(chosen, key=lambda node: len(self.view.partitions_led_by(node)))
 
     def follower(self) -> int:
@@ -268,6 +271,92 @@ def slow_bucket() -> HttpFault:
     return HttpFault(FaultKind.DELAY, seconds=0.7)
 
 
+def _machine_of(scene: FaultContext, node: int) -> ChaosBroker:
+    return scene.trio.brokers[node % PROCESS_STEP]
+
+
+def _kill_machines(choose: Callable[[FaultContext], tuple[int, ...]]) -> Callable[[FaultContext], None]:
+    """Kills all processes of the machines of the chosen brokers."""
+
+    def begin(scene: FaultContext) -> None:
+        machines = sorted({node % PROCESS_STEP for node in choose(scene)})
+        scene.targets = tuple(node for each in machines for node in scene.trio.brokers[each].node_ids)
+        scene.trio.kill_machines(*machines)
+
+    return begin
+
+
+def _signal_processes(
+    choose: Callable[[FaultContext], tuple[int, ...]], how: signal.Signals
+) -> Callable[[FaultContext], None]:
+    """Signals single processes of machines."""
+
+    def begin(scene: FaultContext) -> None:
+        scene.targets = choose(scene)
+        for node in scene.targets:
+            os.kill(_machine_of(scene, node).find_processes()[node], how)
+
+    return begin
+
+
+def _resume_processes(scene: FaultContext) -> None:
+    for node in scene.targets:
+        os.kill(_machine_of(scene, node).find_processes()[node], signal.SIGCONT)
+
+
+def _start_machines(scene: FaultContext) -> None:
+    scene.trio.start(*sorted({node % PROCESS_STEP for node in scene.targets}))
+
+
+def _wipe_machines_and_start(scene: FaultContext) -> None:
+    for node in {node % PROCESS_STEP for node in scene.targets}:
+        scene.trio.brokers[node].wipe()
+    _start_machines(scene)
+
+
+def _roll_machines(scene: FaultContext) -> None:
+    """Restarts one machine after the other with SIGTERM, each once everything is whole."""
+    trio = scene.trio
+    scene.targets = trio.node_ids
+    for node in sorted(NODES, key=lambda each: each == scene.view.controller % PROCESS_STEP):
+        code = trio.brokers[node].end(signal.SIGTERM)
+        assert code == 0, f"machine {node} ended with {code}: {trio.brokers[node].log_tail()}"
+        trio.start(node)
+        trio.wait_until(trio.is_in_sync, IN_SYNC_SECONDS, trio.fetch_views)
+
+
+def machine_of_leader(scene: FaultContext) -> tuple[int, ...]:
+    """Returns the brokers of the machine that leads most partitions."""
+
+    def count_led(machine: int) -> int:
+        return sum(len(scene.view.partitions_led_by(node)) for node in scene.trio.brokers[machine].node_ids)
+
+    return scene.trio.brokers[max(NODES, key=count_led)].node_ids
+
+
+def all_machines(scene: FaultContext) -> tuple[int, ...]:
+    return scene.trio.node_ids
+
+
+OF_MACHINES = (
+    ChaosFault("kill -9 of one process", _signal_processes(leader, signal.SIGKILL), _do_nothing,
+        acks_within=DEAD_ACK_SECONDS),
+    ChaosFault("kill -9 of the controller's process", _signal_processes(controller, signal.SIGKILL), _do_nothing,
+        acks_within=DEAD_ACK_SECONDS),
+    ChaosFault("kill -9 of a machine", _kill_machines(machine_of_leader), _start_machines,
+        acks_within=DEAD_ACK_SECONDS),
+    ChaosFault("kill -9 of the controller's machine", _kill_machines(controller), _start_machines,
+        acks_within=DEAD_ACK_SECONDS),
+    ChaosFault("kill -9 of all machines", _kill_machines(all_machines), _start_machines, stays_available=False),
+    ChaosFault("SIGSTOP of one process", _signal_processes(leader, signal.SIGSTOP), _resume_processes),
+    ChaosFault("SIGSTOP of the controller's process", _signal_processes(controller, signal.SIGSTOP),
+        _resume_processes),
+    ChaosFault("SIGSTOP of a machine", _signal_processes(machine_of_leader, signal.SIGSTOP), _resume_processes),
+    ChaosFault("kill -9 of a machine, its disks wiped", _kill_machines(machine_of_leader), _wipe_machines_and_start,
+        acks_within=DEAD_ACK_SECONDS),
+    ChaosFault("rolling restart of machines", _roll_machines, _do_nothing),
+)  # fmt: skip
+"""Faults of three machines of several processes, whose parent starts a process again that has ended."""
 ON_ANY_STORE = (
     ChaosFault("kill -9 of a leader", _kill(leader), _start, acks_within=DEAD_ACK_SECONDS),
     ChaosFault("kill -9 of the controller", _kill(controller), _start, acks_within=DEAD_ACK_SECONDS),
@@ -332,5 +421,5 @@ SHORT = {
 
 
 def faults_by_name(names: tuple[str, ...]) -> list[ChaosFault]:
-    by_name = {fault.name: fault for fault in ALL_FAULTS}
+    by_name = {fault.name: fault for fault in (*ALL_FAULTS, *OF_MACHINES)}
     return [by_name[name] for name in names]

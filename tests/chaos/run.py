@@ -24,7 +24,14 @@ from tests.chaos.audit import (
     read_all,
 )
 from tests.chaos.cluster import NODES, THIS_PROGRAM, ChaosCluster, Program, chaos_cluster
-from tests.chaos.copies import compare_brokers, compare_cold, producer_lookup, read_cold_batches, read_log_batches
+from tests.chaos.copies import (
+    StoredBatch,
+    compare_brokers,
+    compare_cold,
+    producer_lookup,
+    read_cold_batches,
+    read_log_batches,
+)
 from tests.chaos.faults import ChaosFault, FaultContext
 from tests.chaos.transactions import EACH, CopierChain, TransactionalWriter
 from tests.chaos.views import ClusterView
@@ -249,16 +256,17 @@ def run(
     topic: Mapping[str, str] | None = None,
     resent_allowed: str = "",
     program: Program = THIS_PROGRAM,
+    processes: int = 1,
     say: Callable[[str], None] = print,
 ) -> ChaosReport:
     """Runs faults one after the other while clients write `rate` records a second and partition; then stops everything
     and audits it. `deadline_factor` multiplies all deadlines before the audit, and `topic` has settings of topics.
     `resent_allowed` is the reason for which a client may repeat records under a new producer epoch, if it may. The
-    brokers begin with `program`."""
+    brokers begin with `program`. With `processes` there are three machines of that many brokers."""
     began = time.monotonic()
     report = ChaosReport(store)
     with ExitStack() as stack:
-        three = stack.enter_context(chaos_cluster(directory, store, settings, program))
+        three = stack.enter_context(chaos_cluster(directory, store, settings, program, processes))
         three.create(TOPIC, PARTITIONS, topic or {})
         for name in (TRANSACTIONS_TOPIC, COPIES_TOPIC):
             three.create(name, TRANSACTIONS_PARTITIONS, topic or {})
@@ -341,7 +349,14 @@ def _audit(
     codes = three.stop()
     if set(codes.values()) != {0}:
         report.failures.append(f"exit codes {codes}")
-    those = {node: read_log_batches(three.brokers[node].directory) for node in NODES}
+    those: dict[int, dict[PartitionKey, list[StoredBatch]]] = {}
+    for node in NODES:  # a machine holds one replica of a partition
+        held = [read_log_batches(directory) for directory in three.brokers[node].directories]
+        those[node] = {place: log for each in held for place, log in each.items()}
+        if len(those[node]) < sum(map(len, held)):
+            report.failures.append(
+                f"two processes of machine {node} hold a partition: {[sorted(each) for each in held]}"
+            )
     with patch.dict(os.environ, three.environment):
         bucket = asyncio.run(read_cold_batches(three.store, places))
     sender = producer_lookup([*those.values(), {place: part.batches for place, part in bucket.items()}])

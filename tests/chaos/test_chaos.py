@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.cluster import QUICK_SETTINGS
-from tests.chaos.faults import ALL_FAULTS, FIRST, SHORT, faults_by_name
+from tests.chaos.faults import ALL_FAULTS, FIRST, OF_MACHINES, SHORT, faults_by_name
 from tests.chaos.run import run
 
 pytestmark = [
@@ -20,6 +20,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(400),
 ]
+SHORT_OF_MACHINES = ("kill -9 of one process", "kill -9 of the controller's machine", "SIGSTOP of one process")
 RATE = 20.0
 """Records a second and partition: a low rate leaves CPU for other tests."""
 TOPIC = {"internal.segment.bytes": "32768", "local.retention.bytes": "65536"}
@@ -28,13 +29,16 @@ DEADLINE_FACTOR = 3.0
 
 
 @pytest.mark.parametrize(
-    ("store", "names"),
+    ("store", "names", "processes"),
     [
-        pytest.param("s3", (FIRST,), id="first"),
-        *(pytest.param(store, names, id=store, marks=pytest.mark.also) for store, names in SHORT.items()),
+        pytest.param("s3", (FIRST,), 1, id="first"),
+        *(pytest.param(store, names, 1, id=store, marks=pytest.mark.also) for store, names in SHORT.items()),
+        pytest.param("file", SHORT_OF_MACHINES, 2, id="machines", marks=pytest.mark.also),
     ],
 )
-def test_no_record_is_lost_while_brokers_fail(store: str, names: tuple[str, ...], tmp_path: Path) -> None:
+def test_no_record_is_lost_while_brokers_fail(
+    store: str, names: tuple[str, ...], processes: int, tmp_path: Path
+) -> None:
     report = run(
         tmp_path,
         store,
@@ -44,6 +48,7 @@ def test_no_record_is_lost_while_brokers_fail(store: str, names: tuple[str, ...]
         rate=RATE,
         deadline_factor=DEADLINE_FACTOR,
         topic=TOPIC,
+        processes=processes,
     )
     print(report)
     assert report.is_ok, report
@@ -52,4 +57,5 @@ def test_no_record_is_lost_while_brokers_fail(store: str, names: tuple[str, ...]
 
 
 def test_names_of_faults_are_unique() -> None:
-    assert len({fault.name for fault in ALL_FAULTS}) == len(ALL_FAULTS)
+    faults = (*ALL_FAULTS, *OF_MACHINES)
+    assert len({fault.name for fault in faults}) == len(faults)
