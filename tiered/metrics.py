@@ -8,7 +8,7 @@ bytes, `_total` on counters.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 Labels = tuple[str, ...]
@@ -158,9 +158,11 @@ class Histogram:
 
 
 class Metrics:
-    """All metrics of one broker. A second request for a name returns the same object."""
+    """All metrics of one broker. A second request for a name returns the same object. `refresh` updates the values that
+    are computed for a scrape alone."""
 
     def __init__(self) -> None:
+        self.refresh: Callable[[], Awaitable[None]] | None = None
         self._metrics: dict[str, Counter | Gauge | Histogram] = {}
 
     def counter(self, name: str, help: str, labels: Sequence[str] = ()) -> Counter:

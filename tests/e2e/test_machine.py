@@ -10,6 +10,7 @@ import socket
 import sys
 import time
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -112,3 +113,28 @@ def test_port_in_use_is_told_before_anything_is_written(tmp_path: Path) -> None:
     assert re.search(rf"cannot listen on 127.0.0.1:({port}|{port - step}): Address already in use", done.stderr)
     assert done.returncode != 0
     assert not (tmp_path / "data").exists()
+
+
+def up_of(text: str) -> dict[str, str]:
+    """Returns which processes have reported their metrics, by number."""
+    return dict(re.findall(r'^tiered_machine_process_up\{process="(\d)"\} (\d)$', text, re.MULTILINE))
+
+
+def test_metrics_at_the_shared_address_are_those_of_each_process(tmp_path: Path) -> None:
+    with ServeProcess(tmp_path / "data", *TWO) as machine:
+        status, text = machine.ask("GET", "/metrics")
+        assert status == 200 and up_of(text) == {"0": "1", "1": "1"}
+        started = re.findall(r'^process_start_time_seconds\{process="(\d)"\}', text, re.MULTILINE)
+        assert sorted(started) == ["0", "1"] and text.count("# TYPE process_start_time_seconds") == 1
+        for each in machine.ask("GET", "/tiered/v1/cluster")[1]["brokers"]:
+            with urlopen(f"{each['http']}/metrics", timeout=SECONDS) as own:
+                text = own.read().decode()
+            assert "process_start_time_seconds " in text and not up_of(text)
+        pids = processes_of(machine)
+        os.kill(pids[1], signal.SIGSTOP)
+        try:
+            silent = machine.ask("GET", "/metrics")[1]
+        finally:
+            os.kill(pids[1], signal.SIGCONT)
+        assert up_of(silent) == {"0": "1", "1": "0"}
+        assert 'process_start_time_seconds{process="1"}' not in silent

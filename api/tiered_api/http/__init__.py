@@ -3,6 +3,7 @@
 May import: broker, health, kafka.client, kafka.server
 
 ~ operations   health, metrics, broker identity, state of a partition
+  machine_metrics  the metrics of all processes of a machine as one text
 ~ groups       consumer groups of any coordinator
 ~ group_lags   consumer lag metrics under the names of kafka_exporter
 ~ audit_topic  the audit log as a topic

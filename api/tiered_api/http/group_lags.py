@@ -56,6 +56,7 @@ class GroupLags:
         self._refreshed_ms = -REFRESH_INTERVAL_MS
         self._refresh_lock = asyncio.Lock()
         metrics = context.broker.metrics
+        metrics.refresh = self.refresh_if_served
         metrics.gauge(
             "kafka_consumergroup_lag_sum", "Records of a topic that a group has not committed.", LABELS
         ).set_function(lambda: {labels: lag.records for labels, lag in self._lags.items()})
@@ -67,6 +68,11 @@ class GroupLags:
             "Sum of the offsets of a topic that a group has committed.",
             LABELS,
         ).set_function(lambda: {labels: lag.committed for labels, lag in self._lags.items()})
+
+    async def refresh_if_served(self) -> None:
+        """Updates the lags once the broker serves."""
+        if self._context.broker.served.is_set():
+            await self.refresh()
 
     async def refresh(self) -> None:
         """Updates the lags. Concurrent callers share one update."""

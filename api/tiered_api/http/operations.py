@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from aiohttp import web
 
 from tiered.broker.partition_report import explain
-from tiered.ids import incarnation_digest
+from tiered.errors import Refused, Unavailable
+from tiered.ids import PROCESS_STEP, incarnation_digest
 from tiered.security.acls import CLUSTER_NAME, Operation, ResourceType
 from tiered_api.http.exchange import media_types
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import HttpResponse, json_response
 from tiered_api.http.group_lags import GroupLags
+from tiered_api.http.machine_metrics import merge_metrics
 from tiered_api.http.partitions.reads import require_local_leader
+from tiered_api.kafka.protocol.messages.tiered_metrics import TieredMetricsRequest, TieredMetricsResponse
 
+PROCESS_SECONDS = 3.0
+"""Time that another process of the machine has to report its metrics. Prometheus waits for ten seconds."""
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -31,11 +37,34 @@ async def healthz(request: HttpRequest) -> web.StreamResponse:
 
 
 async def metrics(request: HttpRequest) -> web.StreamResponse:
-    """Returns the metrics as Prometheus text."""
+    """Returns the metrics as Prometheus text: those of this broker or, at the address that the processes of a machine
+    share, those of each process."""
     media_types.negotiate_type(request.headers.get("Accept"), (media_types.TEXT, "application/openmetrics-text"))
-    if request.context.broker.served.is_set():
-        await request.context.service(GroupLags).refresh()
-    return HttpResponse(request.context.broker.metrics.render().encode(), media_type=PROMETHEUS)
+    broker = request.context.broker
+    others = [each for each in range(broker.settings.processes) if each != broker.settings.process]
+    if not request.is_at_shared_address():
+        others = []
+    refreshing = request.context.service(GroupLags).refresh_if_served()
+    _, *reports = await asyncio.gather(refreshing, *(_fetch_metrics(request, each) for each in others))
+    text = broker.metrics.render()
+    if others:
+        texts = dict(sorted({broker.settings.process: text, **dict(zip(others, reports, strict=True))}.items()))
+        text = await request.run_job(sum(len(each or "") for each in texts.values()), merge_metrics, texts)
+    return HttpResponse(text.encode(), media_type=PROMETHEUS)
+
+
+async def _fetch_metrics(request: HttpRequest, process: int) -> str | None:
+    """Returns the metrics of another process of this machine; None if it does not report them in time."""
+    settings = request.context.broker.settings
+    node = settings.node_id + PROCESS_STEP * (process - settings.process)
+    try:
+        async with asyncio.timeout(PROCESS_SECONDS):
+            got = await request.context.remote_brokers.send_request(
+                node, TieredMetricsRequest(), TieredMetricsResponse, 0, caller=request.caller
+            )
+    except (Unavailable, Refused, TimeoutError):
+        return None
+    return None if got.error_code else got.text.decode()
 
 
 async def get_node(request: HttpRequest) -> web.StreamResponse:

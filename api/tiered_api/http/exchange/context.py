@@ -46,6 +46,8 @@ class HttpContext:
         self.remote_brokers = RemoteBrokers(broker)
         self.clock = broker.world.clock
         self.closing = False
+        self.shared_port: int | None = None
+        """The port that the processes of this machine share."""
         self.streams: dict[str, set[object]] = {}
         """Connections that are event streams, by the address of their client."""
         self._stream_holders: dict[object, str] = {}

@@ -165,6 +165,11 @@ class HttpRequest(web.BaseRequest):
             host = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
         return f"{'https' if self.has_tls() else 'http'}://{host}"
 
+    def is_at_shared_address(self) -> bool:
+        """True if the request came to an address that processes of this machine share."""
+        port = self.transport.get_extra_info("sockname")[1] if self.transport is not None else None
+        return port is not None and port == self.context.shared_port
+
     def has_tls(self) -> bool:
         """True if the connection is encrypted."""
         return self.transport is not None and self.transport.get_extra_info("sslcontext") is not None

@@ -444,6 +444,7 @@ class HttpServer:
 
     async def share(self, sock: socket.socket) -> None:
         """Serves the connections of an address too that processes of this machine share."""
+        self._listener.context.shared_port = sock.getsockname()[1]
         server = await asyncio.get_running_loop().create_server(
             self._handshakes or self._listener, sock=sock, backlog=BACKLOG
         )

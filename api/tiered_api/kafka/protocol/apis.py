@@ -145,6 +145,7 @@ _OPERATOR_TABLE = (
     Api(20004, "TieredAcknowledge", 0, 0, 0),
     Api(20005, "TieredCompact", 0, 0, 0),
     Api(20007, "TieredRotateSecret", 0, 0, 0),
+    Api(20008, "TieredMetrics", 0, 0, 0),
 )
 
 APIS: dict[int, Api] = {api.key: api for api in _TABLE}

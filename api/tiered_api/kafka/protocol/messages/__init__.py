@@ -60,6 +60,7 @@ May import: kafka.protocol
   tiered_compact                 TieredCompact (API key 20005, for the command line)
   tiered_follow                  TieredFollow (API key 20001, between brokers)
   tiered_heard                   TieredHeard (API key 20003, between brokers)
+  tiered_metrics                 TieredMetrics (API key 20008, between processes of a machine)
   tiered_rotate_secret           TieredRotateSecret (API key 20007, for the command line)
   tiered_submit                  TieredSubmit (API key 20002, between brokers)
   txn_offset_commit              TxnOffsetCommit (API key 28)

@@ -56,6 +56,7 @@ May import: as kafka.server
 ~ tiered_compact                 TieredCompact (20005): facts of compaction, and a clean now
 ~ tiered_follow                  TieredFollow (20001): entries of the metadata log for another broker
 ~ tiered_heard                   TieredHeard (20003): this broker's view of the controller
+~ tiered_metrics                 TieredMetrics (20008): the metrics of this broker
 ~ tiered_rotate_secret           TieredRotateSecret (20007): the next secret of the brokers
 ~ tiered_submit                  TieredSubmit (20002): a request forwarded to the controller
 ~ txn_offset_commit              TxnOffsetCommit (28): offsets of a group, as a part of a transaction

@@ -26,6 +26,7 @@ from tiered_api.kafka.protocol.messages import (
     list_partition_reassignments,
     sync_group,
     tiered_acknowledge,
+    tiered_metrics,
     tiered_rotate_secret,
     unregister_broker,
     update_features,
@@ -244,6 +245,9 @@ API_RULES: dict[str, Rule] = {
     "TieredActFor": Rule((), note=CREDENTIAL),
     "TieredAcknowledge": Rule(
         (_cluster(_ALTER),), cluster.check_cluster(_ALTER, tiered_acknowledge.TieredAcknowledgeResponse)
+    ),
+    "TieredMetrics": Rule(
+        (_cluster(_DESCRIBE),), cluster.check_cluster(_DESCRIBE, tiered_metrics.TieredMetricsResponse)
     ),
     "TieredRotateSecret": Rule(
         (_cluster(_ALTER),), cluster.check_cluster(_ALTER, tiered_rotate_secret.TieredRotateSecretResponse)
