@@ -15,7 +15,7 @@ from random import Random
 
 from tests.fuzz.mutations import mutate
 from tests.fuzz.rounds import CORPUS, SECONDS_MOST
-from tests.unit.kafka.values import TABLES, Drawn, versions
+from tests.unit.kafka.values import OURS, TABLES, Drawn, versions
 from tiered_api.kafka.protocol import apis, codec, headers
 from tiered_api.kafka.protocol.schema import Message
 
@@ -59,7 +59,7 @@ def keep_requests(module_name: str) -> Path:
     """Writes a request of an API in each served version into the corpus. Raises `StopIteration` for an unknown name."""
     api = next(each for each in apis.ALL_APIS.values() if each.module_name == module_name)
     drawn, path = Drawn(api.key, gentle=True), CORPUS / "wire" / f"frame-{module_name}.many"
-    table = TABLES[f"{api.name}Request"]
+    table = (TABLES | OURS)[f"{api.name}Request"]
     frames = [
         headers.encode_request_header(api, version, 7, "c") + codec.encode(drawn.message(table, version), version)
         for version in api.served_versions
