@@ -157,6 +157,15 @@ class Unknown:
 PutResult = Ok | ConditionFailed | Conflict | NotFound | Unknown
 
 
+def describe_failed_put(result: PutResult) -> str:
+    """Returns in words why a put did not succeed."""
+    if isinstance(result, Unknown):
+        return result.why
+    if isinstance(result, ConditionFailed):
+        return "the object exists, or has another version"
+    return "the store has no such bucket or object" if isinstance(result, NotFound) else "another put was in its way"
+
+
 @value
 class GetResult:
     """The bytes of an object (or of a range of it), the size of the whole object and its version."""

@@ -36,7 +36,7 @@ from tiered.errors import Corrupt, Fenced, Unavailable
 from tiered.ids import PartitionId, TopicPartition
 from tiered.metrics import Metrics
 from tiered.object_store.conditional_put import PutOutcome, Stored, put_until_known
-from tiered.ports import Clock, NotFound, ObjectStore, Ok, Rng
+from tiered.ports import Clock, NotFound, ObjectStore, Ok, Rng, describe_failed_put
 
 T = TypeVar("T")
 
@@ -429,7 +429,7 @@ class ManifestStore:
         self._keys_in_flight.setdefault(partition_id, set()).add(made.key)
         result = await self._store.put(made.key, encode_submanifest(partition_id, made.level, made.nodes))
         if not isinstance(result, Ok):
-            raise Unavailable(f"sub-manifest {made.key} was not stored: {result!r}")
+            raise Unavailable(f"sub-manifest {made.key} was not stored: {describe_failed_put(result)}")
         self._cache_submanifest(made.key, made.nodes)
 
     async def _pause(self, tp: TopicPartition, started: int, failed: int, why: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tiered.errors import Unavailable
-from tiered.ports import Buffer, FileSlice, NotFound, ObjectStore, Ok
+from tiered.ports import Buffer, FileSlice, NotFound, ObjectStore, Ok, describe_failed_put
 
 
 async def put_verified(store: ObjectStore, key: str, log_part: Buffer | FileSlice, tail: bytes) -> int:
@@ -13,7 +13,7 @@ async def put_verified(store: ObjectStore, key: str, log_part: Buffer | FileSlic
     """
     result = await store.upload(key, [log_part, tail])
     if not isinstance(result, Ok):
-        raise Unavailable(f"upload of {key} failed: {result!r}")
+        raise Unavailable(f"upload of {key} failed: {describe_failed_put(result)}")
     log_bytes = log_part.length if isinstance(log_part, FileSlice) else len(log_part)
     got = await store.get(key, log_bytes, len(tail))
     if isinstance(got, NotFound) or got.size != log_bytes + len(tail) or got.data != tail:

@@ -21,7 +21,7 @@ from tiered.object_store.encrypted import EncryptedStore
 from tiered.object_store.probe import FOLDER
 from tiered.object_store.url import open_store
 from tiered.offline.bucket import READ_AHEAD_BYTES, Bucket
-from tiered.ports import FileSlice, ListedObject, NotFound, Ok
+from tiered.ports import FileSlice, ListedObject, NotFound, Ok, describe_failed_put
 from tiered.system.clock import SystemClock, SystemRng
 
 AT_ONCE = 8
@@ -144,7 +144,7 @@ class BucketRewriter:
         if not await self._is_named(key):
             await self._store.delete([key])
             return False
-        return True if isinstance(result, Ok) else f"upload of {key} failed: {result!r}"
+        return True if isinstance(result, Ok) else f"upload of {key} failed: {describe_failed_put(result)}"
 
     async def _copy(self, key: str, file: IO[bytes]) -> int | None:
         """Copies the content into a file, and returns its size; None if the object changed meanwhile."""

@@ -14,6 +14,7 @@ from tiered.cold.verified_put import put_verified
 from tiered.errors import Unavailable
 from tiered.object_store.faulty import FaultKind, FaultRule, Faults, FaultyStore
 from tiered.object_store.memory import MemoryStore
+from tiered.ports import ConditionFailed, Conflict, NotFound, PutResult, Unknown, describe_failed_put
 
 LOG, TAIL = b"log" * 50, b"indexes and a footer"
 
@@ -47,3 +48,16 @@ def test_object_that_was_not_read_back_whole_is_unavailable(kind: FaultKind, ver
             await put_verified(store, "k", LOG, TAIL)
 
     run(scenario, FaultRule(kind, verbs))
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        (Unknown("Not a directory"), "Not a directory"),
+        (ConditionFailed(), "the object exists, or has another version"),
+        (Conflict(), "another put was in its way"),
+        (NotFound(), "the store has no such bucket or object"),
+    ],
+)
+def test_failed_put_is_told_in_words(result: PutResult, words: str) -> None:
+    assert describe_failed_put(result) == words
