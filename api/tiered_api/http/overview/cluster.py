@@ -53,7 +53,7 @@ def _judge(image: Image, topics: list[TopicImage], reports: list[BrokerReport], 
     live, defaults = image.live_ids(), settings.topic_defaults()
     lacking = [topic for topic in topics if _lacks_something(topic, live)]
     messages = [make_topic_response(topic, live) for topic in lacking]
-    seen = ClusterView(image.controller, _summarize_brokers(image), messages)
+    seen = ClusterView(image.controller, _summarize_brokers(image, settings.inter_broker_listener_name), messages)
     min_isr = {topic.name: topic_config(topic, defaults).min_insync_replicas for topic in lacking}
     parts = [(topic.name, number, each) for topic in lacking for number, each in enumerate(topic.partitions)]
     eligible = {(name, number): EligibleReplicas(each.elr, each.last_known) for name, number, each in parts}
@@ -94,13 +94,14 @@ def _lacks_something(topic: TopicImage, live: frozenset[int]) -> bool:
     return any(len(each.isr) < len(each.replicas) or each.leader not in live for each in topic.partitions)
 
 
-def _summarize_brokers(image: Image) -> dict[int, BrokerSummary]:
-    return {node: _summarize_broker(each) for node, each in sorted(image.brokers.items())}
+def _summarize_brokers(image: Image, inter_broker: str) -> dict[int, BrokerSummary]:
+    return {node: summarize_broker(each, inter_broker) for node, each in sorted(image.brokers.items())}
 
 
-def _summarize_broker(broker: BrokerImage) -> BrokerSummary:
+def summarize_broker(broker: BrokerImage, inter_broker: str) -> BrokerSummary:
+    """Returns what clients see of a broker. Its address is that of a listener for clients, if it has one."""
     state = LIVE if broker.live else FENCED if broker.alive else STOPPED
-    address = next(iter(broker.listeners.values()), None)
+    address = min(broker.listeners.items(), key=lambda each: each[0] == inter_broker, default=("", None))[1]
     return BrokerSummary(broker.node_id, state, address, broker.rack or None, broker.is_disk_full, broker.process)
 
 
