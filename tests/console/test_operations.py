@@ -73,6 +73,24 @@ def test_acl_is_added_told_as_a_sentence_and_removed(secured: Site) -> None:
         page.get_by_text("There are no ACLs").wait_for()
 
 
+def test_acls_that_cover_a_topic_are_found_from_its_page(secured: Site) -> None:
+    secured.tiered("acl", "add", "--allow-principal", "User:all", "--topic", "*", "--operation", "Read")
+    secured.tiered("acl", "add", "--deny-principal", "User:exact", "--topic", "orders", "--operation", "Write")
+    prefixed = ("--resource-pattern-type", "prefixed", "--operation", "Read")
+    for user, beginning in (("beginning", "ord"), ("other", "orders-")):
+        secured.tiered("acl", "add", "--allow-principal", f"User:{user}", "--topic", beginning, *prefixed)
+    with secured.page("topics/orders") as page:
+        page.locator("main").get_by_role("link", name="Access", exact=True).click()
+        table = page.get_by_role("table", name="ACLs")
+        for user in ("all", "beginning", "exact"):
+            table.get_by_text(f"User:{user}", exact=True).wait_for()
+        assert table.get_by_text("User:other").count() == 0
+        page.get_by_label("Covers the name").fill("")
+        table.get_by_text("User:other").wait_for()
+        page.get_by_label("Search").fill("orders-1")
+        page.get_by_text("Others may cover the name: by *, or by its beginning.").wait_for()
+
+
 def test_acl_that_locks_everybody_out_is_added_only_by_force(site: Site, tmp_path: Path) -> None:
     options = ("-c", f"authorizer.class.name={STANDARD_AUTHORIZER}", "-c", "allow.everyone.if.no.acl.found=true")
     with start_up(tmp_path / "data", 1, *options) as up:

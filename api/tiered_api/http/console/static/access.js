@@ -60,14 +60,17 @@ function RemoveAcl({ path, acl }) {
   return html`<${Act} label="Remove" title="Remove an ACL" plan=${plan} confirm=${acl.principal} command=${(values) => aclCommand("remove", acl, values.force)} perform=${perform} force=${LOCK_OUT} />`;
 }
 
+// True if the pattern of an ACL covers a name: all names, those with a beginning, or this one.
+const covers = (acl, name) => acl.resource_type !== "CLUSTER" && (acl.pattern_type === "PREFIXED" ? name.startsWith(acl.resource_name) : acl.resource_name === "*" || acl.resource_name === name);
+
 function Acls({ cluster }) {
-  const [view, change] = useAddress({ tab: "", search: "" });
+  const [view, change] = useAddress({ tab: "", search: "", covers: "" });
   const path = `/v3/clusters/${cluster}/acls`;
   const about = useAbout();
   const acls = usePoll(cluster && about?.has_authorizer ? path : null, 5);
   if (about && !about.has_authorizer) return html`<p class="verdict">The cluster has no ACLs: everybody may do everything. <code>authorizer.class.name</code> turns them on.</p>`;
   const wanted = view.search.toLowerCase();
-  const rows = (acls.value?.data ?? []).filter((each) => `${each.principal} ${each.resource_name}`.toLowerCase().includes(wanted));
+  const rows = (acls.value?.data ?? []).filter((each) => `${each.principal} ${each.resource_name}`.toLowerCase().includes(wanted) && (!view.covers || covers(each, view.covers)));
   const columns = [
     ["principal", "Principal"],
     ["permission", "Effect", (each) => html`<span class=${`state ${each.permission === "ALLOW" ? "live" : "fenced"}`}>${words(each.permission)}</span>`],
@@ -78,9 +81,11 @@ function Acls({ cluster }) {
     ["act", "", (each) => html`<${RemoveAcl} path=${path} acl=${each} />`],
   ];
   return html`<div class="tools"><label>Search <input type="search" value=${view.search} onInput=${(event) => change({ search: event.target.value })} /></label>
+      <label>Covers the name <input type="search" placeholder="a whole name" value=${view.covers} onInput=${(event) => change({ covers: event.target.value })} /></label>
       ${cluster && html`<${AddAcl} path=${path} />`}<span class="dim">${acls.value && plural(rows.length, "ACL")}</span></div>
+    <p class="dim">A deny is stronger than every allow. The users of <code>super.users</code> need no ACL.</p>
     <${Loading} state=${acls} />
-    ${acls.value && html`<${Table} name="ACLs" rows=${rows} columns=${columns} empty=${view.search ? "No ACL has this." : "There are no ACLs: only super users may do anything."} />`}`;
+    ${acls.value && html`<${Table} name="ACLs" rows=${rows} columns=${columns} empty=${view.covers ? "No ACL covers this name." : view.search ? "No ACL has this text as it stands. Others may cover the name: by *, or by its beginning." : "There are no ACLs: only super users may do anything."} />`}`;
 }
 
 function SetPassword({ user }) {

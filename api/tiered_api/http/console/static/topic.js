@@ -82,7 +82,8 @@ export function TopicPage({ topic, cluster }) {
   const table = usePoll(about?.has_warehouse ? `${path}/table` : null, TABLE_SECONDS);
   const found = groups.value?.groups ?? [];
   return html`<${Title} words=${topic}>
-      ${about?.messages && html`<a class="button" href=${`/console/topics/${encodeURIComponent(topic)}/messages`}>Messages</a>`}<//>
+      ${about?.messages && html`<a class="button" href=${`/console/topics/${encodeURIComponent(topic)}/messages`}>Messages</a>`}
+      ${about?.has_authorizer && html`<a class="button" href=${`/console/access?covers=${encodeURIComponent(topic)}`}>Access</a>`}<//>
     <div class="tabs" role="tablist">${TABS.map(([name, words]) => html`
       <button role="tab" aria-selected=${view.tab === name} onClick=${() => change({ tab: name })}>${words}</button>`)}</div>
     <${Loading} state=${storage} />
