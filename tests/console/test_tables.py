@@ -73,7 +73,7 @@ def test_list_leads_to_a_table_its_reasons_and_a_dead_record(site: Site) -> None
         page.get_by_role("table", name="Versions").get_by_role("cell", name="load").first.wait_for()
         page.get_by_text("The same by a command").click()
         assert "tiered verify --store STORE --topic 'orders'" in (page.locator("details pre").last.text_content() or "")
-        reasons.get_by_role("link", name="0@").click()
+        reasons.get_by_role("link", name="partition 0, offset").click()
         page.get_by_role("table", name="Records").wait_for()
 
 
@@ -103,3 +103,15 @@ def test_costs_of_a_day_are_its_use_at_the_prices(site: Site) -> None:
         assert requests > 0 and abs(cost - requests * 0.005 / 1000) < cost / 10
         assert f"day={today}" in page.url
         assert page.get_by_text("Broker 3 counts since").count() == 1
+
+
+def test_stored_bytes_of_a_day_are_their_average(site: Site) -> None:
+    with site.page("topics") as page:
+        reply = page.request.get(f"{site.urls[0]}/tiered/v1/costs?days=8").json()
+        reply["days"][1]["stored_gib_hours"] = 48.0
+        page.route("**/tiered/v1/costs?*", lambda route: route.fulfill(json=reply))
+        page.goto(f"{site.urls[0]}/console/costs")
+        bill = page.get_by_role("table", name=f"Use of the bucket on {reply['days'][1]['day']}")
+        assert bill.get_by_role("row", name="Stored, on average").get_by_role("cell").nth(2).text_content() == "2.0 GiB"
+        days = page.get_by_role("table", name="Days").get_by_role("row", name=reply["days"][1]["day"])
+        assert days.get_by_role("cell").nth(3).text_content() == "2.0 GiB"

@@ -79,7 +79,7 @@ export function Act({ label, title = label, fields = [], plan, command, confirm,
           ${found.rows?.length > 0 && html`<div class="plan"><${Table} name="What changes" rows=${found.rows} columns=${found.columns} /></div>`}
           ${found.blocked && html`<p class="error">${found.blocked}</p>`}
           ${text && html`<h4>The same as a command</h4><pre>${text}</pre>`}
-          ${confirm && !found.blocked && html`<label>Type <code>${confirm}</code> to confirm
+          ${confirm && !found.blocked && html`<label><span>Type <code>${confirm}</code> to confirm</span>
             <input value=${typed} onInput=${(event) => put({ typed: event.target.value })} autocomplete="off" aria-label="name to confirm" /></label>`}`}
         <${ErrorBox} error=${error} />
         ${force && !done && (values.force || error?.status === 409) && html`<label class="check"><input type="checkbox" checked=${!!values.force} onChange=${(event) => put({ values: { ...values, force: event.target.checked } })} /> ${force}</label>`}

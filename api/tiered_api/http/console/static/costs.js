@@ -15,7 +15,10 @@ export function money(amount, currency) {
   return `${amount.toFixed(Math.max(2, digits))} ${currency}`;
 }
 
-const byteHours = (day) => `${bytes(day.stored_gib_hours * 2 ** 30)} for an hour`;
+const HOUR_MS = 3_600_000;
+
+// The bytes that were stored, as an average over the hours of the day: of today, those until now.
+const stored = (day) => (day.stored_gib_hours * 2 ** 30) / Math.min(24, Math.max(1, (Date.now() - Date.parse(day.day)) / HOUR_MS));
 
 function Bill({ day, currency }) {
   const rows = CLASSES.map(([verb, words]) => ({ words, ...day.classes[verb] }));
@@ -25,8 +28,8 @@ function Bill({ day, currency }) {
     ["bytes", "Bytes", (each) => bytes(each.bytes), true],
     ["cost", "Cost", (each) => money(each.cost, currency), true],
   ];
-  const stored = { words: `Stored: ${byteHours(day)}`, requests: null, bytes: null, cost: day.stored_cost };
-  return html`<${Table} name=${`Use of the bucket on ${day.day}`} rows=${[...rows, stored]} columns=${columns} />`;
+  const kept = { words: "Stored, on average", requests: null, bytes: stored(day), cost: day.stored_cost };
+  return html`<${Table} name=${`Use of the bucket on ${day.day}`} rows=${[...rows, kept]} columns=${columns} />`;
 }
 
 export function CostsPage() {
@@ -40,7 +43,7 @@ export function CostsPage() {
     ["day", "Day (UTC)", (each) => html`<button class="sort" aria-pressed=${each === picked} onClick=${() => change({ day: each.day })}>${each.day}</button>${each === found.days[0] && html` <span class="dim">until now</span>`}`],
     ["requests", "Requests", (each) => number(sum(each, "requests")), true],
     ["bytes", "Bytes moved", (each) => bytes(sum(each, "bytes")), true],
-    ["stored_gib_hours", "Stored", byteHours, true],
+    ["stored_gib_hours", "Stored on average", (each) => bytes(stored(each)), true],
     ["cost", "Cost", (each) => money(each.cost, currency), true],
   ];
   return html`<${Title} words="Costs" />

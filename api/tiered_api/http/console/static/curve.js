@@ -8,7 +8,7 @@ export function Curve({ lines, format }) {
   const all = lines.flatMap(([, points]) => points);
   const times = all.map(([ms]) => ms);
   const [first, last] = [Math.min(...times), Math.max(...times)];
-  if (all.length < 2 || last === first) return html`<p class="dim">The curve begins now.</p>`;
+  if (all.length < 2 || last === first) return html`<p class="dim">The curve begins with the next look, in a few seconds.</p>`;
   const most = Math.max(...all.map(([, value]) => value)) || 1;
   const place = ([ms, value]) => `${((ms - first) / (last - first)) * WIDTH},${HEIGHT - (value / most) * (HEIGHT - TOP)}`;
   const words = lines.map(([name, points]) => `${name}: ${points.length ? format(points.at(-1)[1]) : "nothing"} now`).join(", ");

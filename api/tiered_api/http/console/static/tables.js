@@ -33,7 +33,7 @@ const ROW = [
   ["bytes", "Bytes", (each) => bytes(each.bytes), true],
   ["newest_ms", "Newest record", (each) => ago(each.newest_ms), true],
   ["committed_ms", "Last commit", (each) => ago(each.committed_ms), true],
-  ["lag", "Behind the topic", (each) => number(each.lag), true],
+  ["lag", "Records behind", (each) => number(each.lag), true],
   ["dead_letters", "Dead letters", (each) => number(each.dead_letters), true],
   ["version", "Version", (each) => number(each.version), true],
   ["verified", "Last verify", (each) => html`<${Verified} found=${each.verified} version=${each.version} />`],
@@ -74,7 +74,7 @@ const VERSION = [
 ];
 
 function Letters({ found, messages }) {
-  const record = (each) => `${number(each.partition)}@${number(each.offset)}`;
+  const record = (each) => `partition ${number(each.partition)}, offset ${number(each.offset)}`;
   const columns = [
     ["why", "Reason"],
     ["count", "Dead letters", (each) => number(each.count), true],
@@ -101,7 +101,7 @@ export function TablePage({ table }) {
         <div><dt>Rows</dt><dd>${number(found.rows)}</dd></div>
         <div><dt>Newest record</dt><dd>${ago(found.newest_ms)}</dd></div>
         <div><dt>Last commit</dt><dd>${ago(found.committed_ms)}</dd></div>
-        <div><dt>Behind the topic</dt><dd>${number(found.lag)}</dd></div>
+        <div><dt>Records behind</dt><dd>${number(found.lag)}</dd></div>
         <div><dt>Dead letters</dt><dd>${number(found.dead_letters)}</dd></div>
         <div><dt>Files</dt><dd>${number(found.files)}, ${bytes(found.bytes)}</dd></div></dl>
       <p>${found.topic ? html`Topic ${found.is_topic_there ? html`<a href=${topicPath(found.topic)}>${found.topic}</a>` : html`<code>${found.topic}</code> <span class="dim">(gone, or made anew)</span>`}.` : "It holds no topic."} Last verify: <${Verified} found=${found.verified} version=${found.version} />.</p>

@@ -135,7 +135,7 @@ function DeleteTopic({ cluster, topic, storage, groups }) {
     facts: [
       `${plural(records(rows), "record")} in ${plural(rows.length, "partition")} will be gone for ever.`,
       `${bytes(copies)} on the disks and ${bytes(sum(rows, "cold_bytes"))} in the bucket will be free; the objects of the bucket are deleted after a delay.`,
-      groups.length ? `${plural(groups.length, "group")} lose their offsets of it: ${groups.map((each) => each.group).join(", ")}.` : "No group that you may see reads it.",
+      groups.length ? `${plural(groups.length, "group")} ${groups.length === 1 ? "loses its" : "lose their"} offsets of it: ${groups.map((each) => each.group).join(", ")}.` : "No group that you may see reads it.",
     ],
   });
   const perform = async () => {
