@@ -255,3 +255,14 @@ def test_record_is_found_in_all_partitions_and_its_place_told(site: Site) -> Non
         region = page.get_by_role("region", name=f"Segment of partition {partition}")
         region.get_by_text("Offsets", exact=False).first.wait_for()
         assert f"?pick={partition}%3A{offset}" in page.url or f"?pick={partition}:{offset}" in page.url
+
+
+def test_filter_on_the_newest_records_offers_the_older_ones(site: Site) -> None:
+    for partition in ("all", "0", "1", "2"):
+        with site.page(f"topics/orders/messages?partition={partition}&filter=%22id%22%3A7%2C") as page:
+            page.get_by_text("This searched the newest 200 records of each partition that you chose").wait_for()
+            page.get_by_role("button", name="Search from the start").click()
+            page.wait_for_function("location.search.includes('from=start')")
+            page.get_by_text("This searched the newest").wait_for(state="detached")
+            if partition == "all":
+                page.get_by_text("1 record of").wait_for()

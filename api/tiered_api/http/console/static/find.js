@@ -1,6 +1,6 @@
 // A search through all partitions of a topic, one after the other: where did a record go?
 import { html, useEffect, useState } from "./vendor/htm-preact-3.1.1.js";
-import { readQuery, request } from "./api.js";
+import { FILTERS, readQuery, request } from "./api.js";
 import { number, plural, time } from "./format.js";
 import { ErrorBox, Table } from "./parts.js";
 
@@ -47,7 +47,14 @@ function useFind(topic, partitions, view, run) {
   return state;
 }
 
-export function FindRecords({ topic, partitions, view, run, stop, show }) {
+// Says that a filter saw the newest records alone, and offers the rest: a person who finds nothing thinks of the topic.
+export function NewestAlone({ view, busy, again }) {
+  if (view.from !== "end" || busy || !Object.keys(FILTERS).some((each) => view[each])) return null;
+  return html`<p class="verdict">This searched the newest ${SHOWN_MAX} records of each partition that you chose, no older ones.
+    ${" "}<button type="button" onClick=${again}>Search from the start</button></p>`;
+}
+
+export function FindRecords({ topic, partitions, view, run, stop, show, again }) {
   const found = useFind(topic, partitions, view, run);
   const text = (record, name) => html`<span class="short">${record[`${name}_base64`] ?? record[name] ?? html`<span class="dim">null</span>`}</span>`;
   const columns = [
@@ -62,5 +69,6 @@ export function FindRecords({ topic, partitions, view, run, stop, show }) {
     <p class="dim" role="status">${`${plural(found.rows.length, "record")} of ${number(found.scanned)} scanned in ${plural((partitions ?? []).length, "partition")}`}${found.busy ? ` … partition ${found.at ?? 0} now ` : ""}
       ${found.busy && html`<button type="button" onClick=${stop}>Stop</button>`}</p>
     ${found.rows.length >= SHOWN_MAX && html`<p class="dim">The search ends at ${SHOWN_MAX} records.</p>`}
+    <${NewestAlone} view=${view} busy=${found.busy} again=${again} />
     <${Table} name="Records" rows=${found.rows} columns=${columns} empty=${found.busy ? "Searching …" : "No record fits."} /></div>`;
 }

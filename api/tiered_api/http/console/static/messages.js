@@ -2,7 +2,7 @@
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
 import { FILTERS, filterQuery, readQuery, request, useAbout, usePoll } from "./api.js";
 import { CopyAs } from "./copy.js";
-import { FindRecords } from "./find.js";
+import { FindRecords, NewestAlone } from "./find.js";
 import { number, plural, time } from "./format.js";
 import { ErrorBox, NoMessages, Title, useAddress } from "./parts.js";
 import { Produce } from "./produce.js";
@@ -138,6 +138,10 @@ function Messages({ topic, cluster }) {
     event.preventDefault();
     setRun(run + 1);
   };
+  const fromStart = () => {
+    change({ from: "start" });
+    setRun(run + 1);
+  };
   const field = (name) => ({ value: view[name], onInput: (event) => change({ [name]: event.target.value }) });
   return html`<${Title} words=${topic}><a class="button" href=${`/console/topics/${encodeURIComponent(topic)}`}>Tiers</a><//>
     <form class="tools" onSubmit=${submit}><fieldset disabled=${!!live}>
@@ -158,14 +162,15 @@ function Messages({ topic, cluster }) {
       ${search.busy && html`<button type="button" onClick=${() => setRun(0)}>Stop</button>`}
       <button type="button" aria-pressed=${!!live} disabled=${all} onClick=${() => setLive(live ? null : view)}>${live ? "Stop live" : "Live"}</button>
     </form>
-    ${all && html`<${FindRecords} topic=${topic} partitions=${partitions.value} view=${view} run=${run} stop=${() => setRun(0)} show=${(each) => { change({ partition: String(each.partition), from: "offset", at: String(each.offset) }); setRun(run + 1); }} />`}
-    ${!all && html`<${OnePartition} ...${{ topic, cluster, view, change, live, tail, search, shown, again: () => setRun(run + 1) }} />`}`;
+    ${all && html`<${FindRecords} topic=${topic} partitions=${partitions.value} view=${view} run=${run} stop=${() => setRun(0)} again=${fromStart} show=${(each) => { change({ partition: String(each.partition), from: "offset", at: String(each.offset) }); setRun(run + 1); }} />`}
+    ${!all && html`<${OnePartition} ...${{ topic, cluster, view, change, live, tail, search, shown, fromStart, again: () => setRun(run + 1) }} />`}`;
 }
 
-function OnePartition({ topic, cluster, view, change, live, tail, search, shown, again }) {
+function OnePartition({ topic, cluster, view, change, live, tail, search, shown, fromStart, again }) {
   return html`<div><${ErrorBox} error=${live ? tail.error : search.error} />
     <p class="dim" role="status">${live ? `Live: ${plural(shown.length, "record")} since you asked.`
       : `${plural(search.records.length, "record")} of ${number(search.scanned)} scanned${search.busy ? " …" : ""}${search.end === null ? "" : `; the partition ends at ${number(search.end)}`}`}</p>
+    ${!live && html`<${NewestAlone} view=${view} busy=${search.busy} again=${fromStart} />`}
     ${shown.length > 0 && html`<div class="wide"><table aria-label="Records"><thead><tr><th class="number" scope="col">Offset</th><th scope="col">Time (UTC)</th><th scope="col">Key</th><th scope="col">Value</th></tr></thead>
       <tbody>${shown.map((record) => html`<${Message} key=${record.offset} record=${record} topic=${topic} partition=${view.partition} />`)}</tbody></table></div>`}
     ${shown.length > 0 && html`<p><button onClick=${() => download(topic, view.partition, shown)}>Save ${plural(shown.length, "record")} as JSON lines</button></p>`}
