@@ -9,6 +9,7 @@ import os
 import signal
 from contextlib import suppress
 
+import confluent_kafka
 import pytest
 
 from tests.console.site import MARKUP, RECORDS, Site
@@ -266,3 +267,24 @@ def test_filter_on_the_newest_records_offers_the_older_ones(site: Site) -> None:
             page.get_by_text("This searched the newest").wait_for(state="detached")
             if partition == "all":
                 page.get_by_text("1 record of").wait_for()
+
+
+def test_health_says_what_to_do_and_what_a_caller_does_not_see(site: Site) -> None:
+    with site.page("topics") as page:
+        reply = page.request.get(f"{site.urls[0]}/tiered/v1/cluster").json()
+        sick = reply | {
+            "healthy": False,
+            "reasons": ["bucket", "nodes down"],
+            "broker_problems": ["broker 1: no store"],
+        }
+        page.route("**/tiered/v1/cluster", lambda route: route.fulfill(json=sick))
+        page.goto(f"{site.urls[0]}/console/")
+        alert = page.get_by_role("alert")
+        alert.get_by_text("Bucket, nodes down.").wait_for()
+        alert.get_by_text("Start the brokers that are not live.").wait_for()
+        alert.get_by_text("Look at the network, the credentials and the rights of the store.").wait_for()
+        page.unroute("**/tiered/v1/cluster")
+        partial = reply | {"healthy": True, "partial": True, "hidden": ["one thing", "no other"]}
+        page.route("**/tiered/v1/cluster", lambda route: route.fulfill(json=partial))
+        page.goto(f"{site.urls[0]}/console/")
+        page.get_by_text("You see one thing. You see no other.").wait_for()

@@ -85,11 +85,25 @@ function Bucket({ brokers }) {
   return html`<h2>Bucket</h2><${Table} name="Requests to the bucket" rows=${rows} columns=${columns} />`;
 }
 
+// What mends each reason of `tiered cluster health`, in the order in which an operator acts.
+const MENDS = {
+  "nodes down": "Start the brokers that are not live.",
+  "no controller": "Start a broker that reaches the bucket: it becomes controller.",
+  "leaderless partitions": "Start the brokers that the column Why names.",
+  "under-min-ISR partitions": "Mend what the column Why says of these partitions. Writes with acks=all are refused meanwhile.",
+  "under-replicated partitions": "Wait if a broker started a moment ago: it copies. Else mend what the column Why says.",
+  "possible losses": "See `tiered cluster losses`, which also acknowledges them.",
+  bucket: "Look at the network, the credentials and the rights of the store. Segments wait on the disks meanwhile, and go up by themselves.",
+  "broker problems": "Mend what the sentences name. The log of that broker has more.",
+};
+const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1)}.`;
+
 function Verdict({ found }) {
   if (found.healthy && !found.partial) return html`<div class="verdict good"><strong>Healthy.</strong> Every partition has its leader and its replicas.</div>`;
-  if (found.healthy) return html`<div class="verdict"><strong>Healthy, as far as you may see.</strong> ${found.hidden.join(" ")}</div>`;
-  return html`<div class="verdict bad" role="alert"><strong>Not healthy.</strong> ${found.reasons.join(", ")}
-    <ul>${found.broker_problems.map((sentence) => html`<li>${sentence}</li>`)}</ul></div>`;
+  if (found.healthy) return html`<div class="verdict"><strong>Healthy, as far as you may see.</strong> ${found.hidden.map((each) => `You see ${each}.`).join(" ")}</div>`;
+  return html`<div class="verdict bad" role="alert"><strong>Not healthy.</strong> ${sentence(found.reasons.join(", "))}
+    <ul>${found.broker_problems.map((each) => html`<li>${each}</li>`)}</ul>
+    <strong>What to do</strong><ul>${found.reasons.filter((each) => MENDS[each]).map((each) => html`<li>${MENDS[each]}</li>`)}</ul></div>`;
 }
 
 function Partitions({ rows }) {
