@@ -13,6 +13,7 @@ import confluent_kafka
 import pytest
 
 from tests.console.site import MARKUP, RECORDS, Site
+from tests.e2e.serving import SECONDS
 
 PAGES = {
     "": "Brokers",
@@ -288,3 +289,27 @@ def test_health_says_what_to_do_and_what_a_caller_does_not_see(site: Site) -> No
         page.route("**/tiered/v1/cluster", lambda route: route.fulfill(json=partial))
         page.goto(f"{site.urls[0]}/console/")
         page.get_by_text("You see one thing. You see no other.").wait_for()
+
+
+def test_long_names_and_odd_bytes_leave_each_column_in_sight(site: Site) -> None:
+    name = "n" * 249
+    site.tiered("topic", "create", name)
+    producer = confluent_kafka.Producer({"bootstrap.servers": site.cluster.kafka[0]})
+    headers: list[tuple[str, str | bytes | None]] = [
+        ("city", "Zürich مرحبا".encode()),
+        ("raw", b"\xff\xfe"),
+        ("none", None),
+    ]
+    producer.produce(name, key=b"\xff\xfek", value="x" * 100_000, headers=headers)
+    assert producer.flush(SECONDS) == 0
+    site.tiered("topic", "consume", name, "-g", "g" * 249, "-n", "1")
+    for path in ("topics", "groups", f"topics/{name}?tab=groups", f"groups/{'g' * 249}"):
+        with site.page(path) as page:
+            page.get_by_text(("g" if "groups" in path else "n") * 249).first.wait_for()
+            right = "[...document.querySelectorAll('thead th')].map((each) => each.getBoundingClientRect().right)"
+            page.wait_for_function(f"{right}.length > 0")
+            assert max(page.evaluate(right)) <= 1280
+    with site.page(f"topics/{name}/messages?partition=0&from=start") as page:
+        page.locator("button[aria-expanded]").click()
+        for text in ("Zürich مرحبا", "//4=", "100,000 characters", "//5r"):
+            page.get_by_text(text, exact=False).first.wait_for()

@@ -10,6 +10,17 @@ import { Produce } from "./produce.js";
 const SHOWN_MAX = 200;
 const NO_FILTER = Object.fromEntries(Object.keys(FILTERS).map((each) => [each, ""]));
 
+// The value of a header: as text if it is UTF-8, else as it came, in base64.
+function HeaderValue({ base64 }) {
+  if (base64 === null) return html`<span class="dim">null</span>`;
+  try {
+    const bytes = Uint8Array.from(atob(base64), (each) => each.charCodeAt(0));
+    return html`<code>${new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes)}</code>`;
+  } catch {
+    return html`<span class="dim">base64</span> <code>${base64}</code>`;
+  }
+}
+
 function Content({ value, base64 }) {
   if (base64 !== undefined) return html`<span class="dim">base64</span> <code>${base64}</code>`;
   if (value === null) return html`<span class="dim">null</span>`;
@@ -35,7 +46,7 @@ function Message({ record, topic, partition }) {
     ${open && html`<tr class="whole"><td></td><td colspan="3">
       <h4>Key</h4><${Content} value=${record.key} base64=${record.key_base64} />
       <h4>Value <span class="dim">${plural(size, "character")}</span></h4><${Content} value=${record.value} base64=${record.value_base64} />
-      ${record.headers.length > 0 && html`<h4>Headers</h4><dl>${record.headers.map((each) => html`<div><dt><code>${each.name}</code></dt><dd><code>${each.value === null ? "null" : atob(each.value)}</code></dd></div>`)}</dl>`}
+      ${record.headers.length > 0 && html`<h4>Headers</h4><dl>${record.headers.map((each) => html`<div><dt><code>${each.name}</code></dt><dd><${HeaderValue} base64=${each.value} /></dd></div>`)}</dl>`}
       <p class="dim">leader epoch ${record.leader_epoch} · <a href=${`/console/topics/${encodeURIComponent(topic)}?pick=${partition}:${record.offset}`}>where it is stored</a></p>
       <${CopyAs} topic=${topic} partition=${partition} offset=${record.offset} /></td></tr>`}`;
 }
