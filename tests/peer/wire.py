@@ -46,7 +46,9 @@ class Wire:
 
     def has_reply(self, seconds: float = 0.0) -> bool:
         """True if a reply has begun to arrive."""
-        return bool(select.select([self._socket], [], [], seconds)[0])
+        waiting = select.poll()  # select() refuses descriptors above 1,023
+        waiting.register(self._socket, select.POLLIN)
+        return bool(waiting.poll(seconds * 1000))
 
     def receive(self, kind: type[R]) -> R:
         """Returns the reply to the oldest request without one."""
