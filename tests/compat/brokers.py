@@ -22,6 +22,8 @@ from tests.token_server import TokenServer
 QUICK = {
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",
+    "group.consumer.session.timeout.ms": "2000",
+    "group.consumer.heartbeat.interval.ms": "300",
     "log.cleaner.backoff.ms": "500",
     "log.flush.offset.checkpoint.interval.ms": "500",
     "offsets.topic.num.partitions": "4",
@@ -31,8 +33,12 @@ QUICK = {
 }
 """Settings of both brokers with short timeouts: a dead member is removed after a second or two."""
 
-THEIRS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
-"""Settings of Kafka alone: ours sleeps until the next deadline of a transaction."""
+THEIRS = {
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+    "group.consumer.min.session.timeout.ms": "1000",
+    "group.consumer.min.heartbeat.interval.ms": "300",
+}
+"""Settings of Kafka alone: ours sleeps until the next deadline of a transaction, and has no such bounds."""
 
 KAFKAS_LOGIN = f"listener.name.{LISTENER.lower()}.{MECHANISM.lower()}.sasl.jaas.config"
 """Setting of Kafka alone: it wants a login module also for SCRAM."""

@@ -165,6 +165,8 @@ def _all_assignors_but(assignor: str) -> tuple[str, ...]:
     return tuple(each for each in EVERY_ASSIGNOR if each != assignor)
 
 
+CONSUMER_GROUPS = "consumer groups"
+"""Ability to be a member by KIP-848. Its assignors are those of the broker, with `server-` before their names."""
 RECORDS = frozenset({"records"})
 CONSUMER = RECORDS | frozenset({"assign", "static", "times", "null headers", "double headers", "watch"})
 ADMIN = frozenset({"topics", "groups", "delete records"})
@@ -176,7 +178,7 @@ KINDS = (
     ClientKind(
         "confluent",
         _python("confluent"),
-        CONSUMER | ADMIN | CONFIGS | TRANSACTIONS,
+        CONSUMER | ADMIN | CONFIGS | TRANSACTIONS | {CONSUMER_GROUPS},
         assignors=_all_assignors_but("sticky"),
     ),
     ClientKind(
@@ -222,7 +224,7 @@ KINDS = (
         needs=("node", "npm"),
         only=("broker's way of transactions",),
     ),
-    ClientKind("java-4.2", lambda: _java(PEER_POM / "pom.xml"), JAVA, java=True),
+    ClientKind("java-4.2", lambda: _java(PEER_POM / "pom.xml"), JAVA | {CONSUMER_GROUPS}, java=True),
     ClientKind("java-2.8", lambda: _java(DRIVERS / "java" / "pom.xml"), JAVA, java=True),
     ClientKind("java-3.9", lambda: _java(DRIVERS / "java" / "pom-3.9.xml"), JAVA, java=True),
 )

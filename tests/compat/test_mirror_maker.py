@@ -1,5 +1,6 @@
 """Tests of MirrorMaker 2 between Kafka and ours, in both directions at once, with the configuration of
-docs/MIGRATION.md: records exactly once over a `kill -9` of MirrorMaker, settings, and the offsets of groups."""
+docs/how-to/move-from-kafka.md: records exactly once over a `kill -9` of MirrorMaker, settings, and the offsets of
+groups."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ pytestmark = [
 ]
 MIRROR_MAKER = "org.apache.kafka.connect.mirror.MirrorMaker"
 kafka_admin = pytest.importorskip("confluent_kafka.admin")
-PAGE = Path(__file__).parents[2] / "docs" / "MIGRATION.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "move-from-kafka.md"
 POLICIES = {"identity": "IdentityReplicationPolicy", "default": "DefaultReplicationPolicy"}
 PARTITIONS = 2
 RECORDS, READ = 600, 250

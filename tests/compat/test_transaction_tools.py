@@ -149,6 +149,25 @@ def test_features_tool_shows_the_version_of_transactions(broker: CompatBroker) -
 
 
 @THOROUGH
+def test_features_tool_changes_a_level_and_says_why_it_does_not(broker: CompatBroker) -> None:
+    def change(*words: str) -> str:
+        return tool("features", *broker.reach, *words)
+
+    try:
+        assert "transaction.version can be downgraded to 1." in change(
+            "downgrade", "--feature", "transaction.version=1", "--dry-run"
+        )
+        assert "transaction.version was downgraded to 1." in change("downgrade", "--feature", "transaction.version=1")
+        assert "FinalizedVersionLevel: 1" in change("describe").replace("\t", " ").split("transaction.version", 1)[1]
+    finally:
+        assert "transaction.version was upgraded to 2." in change("upgrade", "--feature", "transaction.version=2")
+    for feature in ("transaction.version=3", "nothing.version=1"):
+        name, level = feature.split("=")
+        with pytest.raises(RuntimeError, match=rf"(?s)Could not upgrade {name} to {level}\. \w.*1 out of 1 operation"):
+            change("upgrade", "--feature", feature)
+
+
+@THOROUGH
 def test_dump_tool_reads_the_states_of_a_transaction(broker: CompatBroker, client: DriverClient, name: str) -> None:
     client.ask("txn_commit", producer=name)
     logs = sorted(broker.logs.glob("__transaction_state-*/*.log"))

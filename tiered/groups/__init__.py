@@ -1,4 +1,4 @@
-"""Consumer groups of the classic protocol as pure decisions.
+"""Groups of consumers as pure decisions: the classic protocol here, KIP-848 in `consumer`.
 
 May import: quotas
 
@@ -20,5 +20,6 @@ May import: quotas
   records            records of `__consumer_offsets` in Kafka's bytes
   string_lengths     length checks of strings for these records
   limits             Kafka's limits for groups
+  consumer/          consumer groups (KIP-848)
   invariants         a check of all that must hold between decisions
 """

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from tiered.errors import Code
 from tiered.groups.classic import ClassicGroup, ClassicGroupState
-from tiered.groups.decision import Decision
+from tiered.groups.consumer.admin import drop_consumer_group, is_empty, list_consumer_groups
+from tiered.groups.consumer.classic_view import describe_as_classic
+from tiered.groups.consumer.group import ConsumerGroup
+from tiered.groups.decision import Decision, GroupState
 from tiered.groups.member import ClassicGroupMember
 from tiered.groups.offsets import offset_tombstone
 from tiered.groups.rebalance import drop_group
@@ -17,6 +18,7 @@ from tiered.groups.requests import (
     DescribedMember,
     DescribeGroup,
     DescribeGroupReply,
+    GroupProgress,
     ListedGroup,
     ListGroups,
     ListGroupsReply,
@@ -26,9 +28,12 @@ from tiered.shard import CoordinatorRecord
 CLASSIC = "classic"
 
 
-def handle_describe_group(groups: dict[str, ClassicGroup], request: DescribeGroup) -> DescribeGroupReply:
+def handle_describe_group(state: GroupState, request: DescribeGroup) -> DescribeGroupReply:
     """Handles DescribeGroups for one group. The protocol is set only in a stable group, the metadata mostly so."""
-    group = groups.get(request.group)
+    consumer_group = state.log_state.consumer_groups.get(request.group)
+    if consumer_group is not None and request.with_consumer_groups:
+        return describe_as_classic(consumer_group, state.find_topic)
+    group = state.groups.get(request.group)
     if group is None:
         return DescribeGroupReply(Code.GROUP_ID_NOT_FOUND, request.group, ClassicGroupState.DEAD.value)
     protocol = (group.protocol or "") if group.state is ClassicGroupState.STABLE else ""
@@ -43,28 +48,49 @@ def handle_describe_group(groups: dict[str, ClassicGroup], request: DescribeGrou
         )
         for member in group.members.values()
     )
-    return DescribeGroupReply(Code.NONE, group.name, group.state.value, group.protocol_type or "", protocol, members)
+    return DescribeGroupReply(
+        Code.NONE, group.name, group.state.value, group.protocol_type or "", protocol, members,
+        _describe_progress(group) if request.with_progress else None,
+    )  # fmt: skip
+
+
+def _describe_progress(group: ClassicGroup) -> GroupProgress:
+    """Returns since when a group is in its state, and which members its rebalance waits for."""
+    awaited: tuple[str, ...] = ()
+    if group.state is ClassicGroupState.PREPARING:
+        awaited = tuple(each.member_id for each in group.members.values() if each.join_token is None)
+    elif group.state is ClassicGroupState.COMPLETING:
+        awaited = tuple(name for name in group.members if name in group.pending_sync_members)
+    return GroupProgress(
+        group.state_since_ms, group.reason, group.rebalance_timeout_ms(), awaited, len(group.pending_members)
+    )
 
 
 def _first_metadata(member: ClassicGroupMember) -> bytes:
     return next((metadata for _, metadata in member.protocols), b"")
 
 
-def handle_list_groups(groups: Iterable[ClassicGroup], request: ListGroups) -> ListGroupsReply:
+def handle_list_groups(state: GroupState, request: ListGroups) -> ListGroupsReply:
     """Handles ListGroups: returns the groups that pass both filters."""
-    states = {state.lower() for state in request.states}
-    if request.types and CLASSIC not in {each.lower() for each in request.types}:
-        return ListGroupsReply(())
-    found = [
-        ListedGroup(group.name, group.protocol_type or "", group.state.value, CLASSIC)
-        for group in groups
-        if not states or group.state.value.lower() in states
-    ]
+    states, types = ({each.lower() for each in filtered} for filtered in (request.states, request.types))
+    found = list(list_consumer_groups(state.log_state.consumer_groups, states, types))
+    if not types or CLASSIC in types:
+        found += (
+            ListedGroup(group.name, group.protocol_type or "", group.state.value, CLASSIC)
+            for group in state.groups.values()
+            if not states or group.state.value.lower() in states
+        )
     return ListGroupsReply(tuple(sorted(found)))
 
 
 def handle_delete_group(decision: Decision, request: DeleteGroup) -> DeleteReply:
     """Handles DeleteGroups for one group: removes an empty group with all its offsets."""
+    consumer_group = decision.state.log_state.consumer_groups.get(request.group)
+    if consumer_group is not None:
+        if not is_empty(consumer_group):
+            return DeleteReply(Code.NON_EMPTY_GROUP)
+        remove_consumer_group(decision, consumer_group)
+        return DeleteReply(Code.NONE)
     group = decision.state.groups.get(request.group)
     if group is None:
         return DeleteReply(Code.GROUP_ID_NOT_FOUND)
@@ -76,8 +102,19 @@ def handle_delete_group(decision: Decision, request: DeleteGroup) -> DeleteReply
 
 def remove_group(decision: Decision, group: ClassicGroup) -> None:
     """Writes tombstones for all that the log has of the group, and drops it."""
-    log_state = decision.state.log_state
-    decision.write(*[offset_tombstone(group.name, *each) for each in log_state.offset_partitions(group.name)])
-    if group.name in log_state.groups:
+    _delete_offsets(decision, group.name)
+    if group.name in decision.state.log_state.groups:
         decision.write(CoordinatorRecord(group_key(group.name), None))
     drop_group(decision, group)
+
+
+def remove_consumer_group(decision: Decision, group: ConsumerGroup) -> None:
+    """Writes tombstones for all that the log has of an empty consumer group."""
+    _delete_offsets(decision, group.name)
+    drop_consumer_group(decision, group)
+    decision.state.holders.forget(group.name)
+
+
+def _delete_offsets(decision: Decision, group: str) -> None:
+    log_state = decision.state.log_state
+    decision.write(*[offset_tombstone(group, *each) for each in log_state.offset_partitions(group)])

@@ -32,17 +32,13 @@ class ClassicGroupState(Enum):
 
 TRANSITIONS: dict[ClassicGroupState, frozenset[ClassicGroupState]] = {
     ClassicGroupState.EMPTY: frozenset({ClassicGroupState.PREPARING, ClassicGroupState.DEAD}),
-    ClassicGroupState.PREPARING: frozenset(
-        {ClassicGroupState.COMPLETING, ClassicGroupState.EMPTY, ClassicGroupState.DEAD}
-    ),
-    ClassicGroupState.COMPLETING: frozenset(
-        {ClassicGroupState.STABLE, ClassicGroupState.PREPARING, ClassicGroupState.DEAD}
-    ),
-    ClassicGroupState.STABLE: frozenset({ClassicGroupState.PREPARING, ClassicGroupState.DEAD}),
+    ClassicGroupState.PREPARING: frozenset({ClassicGroupState.COMPLETING, ClassicGroupState.EMPTY}),
+    ClassicGroupState.COMPLETING: frozenset({ClassicGroupState.STABLE, ClassicGroupState.PREPARING}),
+    ClassicGroupState.STABLE: frozenset({ClassicGroupState.PREPARING}),
     ClassicGroupState.DEAD: frozenset(),
 }
 """Permitted changes of state: members join (Preparing), wait for the leader's assignment (Completing), work (Stable).
-"""
+A group is dropped (Dead) only if it is empty."""
 
 
 @dataclass(slots=True)
@@ -78,6 +74,8 @@ class ClassicGroup:
         self.leader: str | None = None
         self.subscribed_topics: frozenset[str] | None = None
         self.reason = ""
+        self.is_taken_over = False
+        """True from the load of a coordinator to the first rebalance there."""
         self.members: dict[str, ClassicGroupMember] = {}
         self.static_members: dict[str, str] = {}
         self.pending_members: set[str] = set()
@@ -92,6 +90,7 @@ class ClassicGroup:
     def from_value(cls, name: str, value: GroupValue, shard_protocol_bytes: GroupBytes | None = None) -> ClassicGroup:
         """Builds the group as its last rebalance left it."""
         group = cls(name, value.state_since_ms, shard_protocol_bytes)
+        group.is_taken_over = True
         group.generation = value.generation
         group.protocol_type = value.protocol_type or None
         group.protocol = value.protocol

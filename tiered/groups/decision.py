@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from tiered.deadlines import Deadlines
 from tiered.groups.classic import ClassicGroup
+from tiered.groups.consumer.epochs import SubscribedTopic
 from tiered.groups.holders import GroupBytes, GroupHolders
 from tiered.groups.limits import GroupSettings
 from tiered.groups.log_state import LogState
@@ -20,6 +21,8 @@ from tiered.shard import CoordinatorRecord, CoordinatorResult, Now, ProducerIdAn
 MEMBER, JOIN, SYNC, EXPIRY = "member", "join", "sync", "sweep"
 """Kinds of deadlines: a member's session, the wait for JoinGroup, the wait for SyncGroup, the next expiry of offsets.
 """
+CONSUMER_SESSION, CONSUMER_REBALANCE = "consumer session", "consumer rebalance"
+"""Kinds of deadlines of members of consumer groups: the session, and the wait until a member has revoked partitions."""
 
 
 class ParkedRequest(NamedTuple):
@@ -45,6 +48,13 @@ class GroupState:
     """The memory of all groups of the broker. By default this shard is the only one."""
     find_topic_id: Callable[[str], str] = lambda topic: ""
     """Returns the id of the topic that has a name now; "" if there is none."""
+    find_topic: Callable[[str], SubscribedTopic | None] = lambda topic: None
+    """Returns the topic that has a name now; None if there is none."""
+    metadata_version: Callable[[], int] = lambda: 0
+    """Returns the version of the cluster's metadata: `find_topic` returns the same while it stays."""
+    match_topics: Callable[[str], frozenset[str]] | None = None
+    """Returns the names of all topics that a regular expression matches as a whole. Raises `Refused` if it is none.
+    None: there is no engine for regular expressions."""
     issued_member_ids: dict[tuple[str, str], None] = field(default_factory=dict)
     """(group, member id) of the ids given out last, oldest first. Some of them are used or removed by now."""
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tiered.groups.classic import ClassicGroup, ClassicGroupState
+from tiered.groups.consumer.group import ConsumerGroup
 from tiered.groups.log_state import GroupOffsets
 from tiered.groups.pending_offsets import PendingOffsets
 from tiered.groups.records import NO_TIME, OffsetValue
@@ -29,6 +30,19 @@ def find_expired_offsets(
         for partition, offset in partitions.items():
             is_pending = pending.has_partition(group.name, topic, partition)
             if not is_pending and _has_expired(group, offset, now_ms, retention_ms):
+                yield topic, partition
+
+
+def find_expired_consumer_offsets(
+    group: ConsumerGroup, offsets: GroupOffsets, pending: PendingOffsets, cutoff_ms: int
+) -> Iterator[tuple[str, int]]:
+    """Yields topic and partition of each expired offset of a consumer group: those committed up to `cutoff_ms` for
+    topics without a subscriber. A group without members has no subscribers."""
+    for topic, partitions in offsets.items():
+        if group.is_subscribed(topic):
+            continue
+        for partition, offset in partitions.items():
+            if offset.commit_ms <= cutoff_ms and not pending.has_partition(group.name, topic, partition):
                 yield topic, partition
 
 

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tiered.groups.classic import ClassicGroup, ClassicGroupState
-from tiered.groups.decision import EXPIRY, JOIN, MEMBER, SYNC, GroupState
+from tiered.groups.consumer.invariants import find_consumer_violations
+from tiered.groups.decision import CONSUMER_REBALANCE, CONSUMER_SESSION, EXPIRY, JOIN, MEMBER, SYNC, GroupState
 from tiered.groups.records import read_group
 
 
@@ -14,18 +15,28 @@ def find_violations(shard_state: GroupState) -> Iterator[str]:
     """Yields a sentence for each broken rule."""
     known = set(shard_state.log_state.groups) | set(shard_state.log_state.offsets)
     known |= set(shard_state.log_state.pending.groups())
-    if not known <= set(shard_state.groups):
-        yield f"the log has groups that the shard lacks: {known - set(shard_state.groups)}"
+    consumer_groups = shard_state.log_state.consumer_groups
+    if not known <= {*shard_state.groups, *consumer_groups}:
+        yield f"the log has groups that the shard lacks: {known - {*shard_state.groups, *consumer_groups}}"
+    if not consumer_groups.keys().isdisjoint(shard_state.groups):
+        yield f"groups of both protocols: {consumer_groups.keys() & shard_state.groups.keys()}"
+    for consumer_group in consumer_groups.values():
+        for what in find_consumer_violations(consumer_group, shard_state.deadlines):
+            yield f"consumer group {consumer_group.name}: {what}"
     for name, group in shard_state.groups.items():
         for what in (*_check_members(group), *_check_state(group, shard_state), *_check_deadlines(group, shard_state)):
             yield f"group {name} in {group.state.value}: {what}"
     for kind, name, member_id in shard_state.deadlines:
+        if kind in (CONSUMER_SESSION, CONSUMER_REBALANCE):
+            if name not in consumer_groups or member_id not in consumer_groups[name].members:
+                yield f"a deadline names {member_id}, which is no member of consumer group {name}"
+            continue
         found = shard_state.groups.get(name)
         if kind != EXPIRY and found is None:
             yield f"a deadline names {name}, which is no group"
         if kind == MEMBER and found is not None and member_id not in {*found.members, *found.pending_members}:
             yield f"a session deadline names {member_id}, which is no member of {name}"
-    yield from shard_state.holders.find_violations(shard_state.groups)
+    yield from shard_state.holders.find_violations({*shard_state.groups, *consumer_groups})
     tokens = Counter(
         token
         for group in shard_state.groups.values()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from tiered.errors import Code
 from tiered.groups.classic import ClassicGroup, ClassicGroupState
+from tiered.groups.consumer.admin import drop_consumer_group, is_empty
 from tiered.groups.decision import MEMBER, Decision
 from tiered.groups.member import ClassicGroupMember
 from tiered.groups.rebalance import (
@@ -47,6 +48,10 @@ def handle_join_group(decision: Decision, request: JoinGroup, token: int) -> Non
     if code is not None:
         decision.reply(token, JoinGroupReply(code, request.member_id))
         return
+    consumer_group = decision.state.log_state.consumer_groups.get(request.group)
+    if consumer_group is not None and not is_empty(consumer_group):
+        decision.reply(token, JoinGroupReply(Code.INCONSISTENT_GROUP_PROTOCOL, request.member_id))
+        return
     group = decision.state.groups.get(request.group)
     if group is None:
         if request.member_id:
@@ -55,6 +60,8 @@ def handle_join_group(decision: Decision, request: JoinGroup, token: int) -> Non
         group = decision.state.groups[request.group] = ClassicGroup(
             request.group, decision.now.wall_ms, decision.state.protocol_bytes
         )
+    if consumer_group is not None:
+        drop_consumer_group(decision, consumer_group)  # it is empty, and its offsets go on in the classic group
     decision.state.holders.claim(group.name, request.holder)
     if not _can_join(decision, group, request.member_id):
         decision.state.deadlines.cancel((MEMBER, group.name, request.member_id))

@@ -23,3 +23,9 @@ class GroupSettings:
     """Memory that all groups of a broker may take, in bytes."""
     record_bytes_max: int = 1_000_000
     """Largest record that the log takes, in bytes. A group with all its members and their assignments is one record."""
+    consumer_session_timeout_ms: int = 45_000
+    consumer_heartbeat_interval_ms: int = 5_000
+    regex_refresh_ms: int = 600_000
+    """Time after which regular expressions of consumer groups are matched with the topics anew."""
+    consumer_size_max: int = 2**31 - 1
+    """Members of one consumer group."""

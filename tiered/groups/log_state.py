@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tiered.errors import Corrupt
+from tiered.groups.consumer import records as consumer_records
+from tiered.groups.consumer.group import ConsumerGroup
 from tiered.groups.holders import GroupBytes
 from tiered.groups.pending_offsets import PendingOffsets, offset_size, size_growth
 from tiered.groups.records import (
@@ -27,12 +29,14 @@ GroupOffsets = dict[str, dict[int, OffsetValue]]
 class LogState:
     """Newest value of each key in the log.
 
-    `groups` keeps the values in the log's bytes: their fields are needed only when a coordinator loads. `pending` are
-    the offsets of open transactions. `skipped_records` counts records that `apply` could not use.
+    `groups` keeps the values of classic groups in the log's bytes: their fields are needed only when a coordinator
+    loads. `consumer_groups` are all that there is of these. `pending` are the offsets of open transactions.
+    `skipped_records` counts records that `apply` could not use.
     """
 
     def __init__(self) -> None:
         self.groups: dict[str, bytes] = {}
+        self.consumer_groups: dict[str, ConsumerGroup] = {}
         self.offsets: dict[str, GroupOffsets] = {}
         self.sizes = GroupBytes()
         """Memory that the values of each group take."""
@@ -68,7 +72,24 @@ class LogState:
                     self.groups[group] = value
                 self.sizes.add(group, len(value or b"") - len(before))
             case None:
-                self.skipped_records += 1
+                self._apply_to_consumer_group(raw, value)
+
+    def _apply_to_consumer_group(self, raw: bytes, value: bytes | None) -> None:
+        key = consumer_records.read_key(raw)
+        if key is None:
+            self.skipped_records += 1
+            return
+        known = self.consumer_groups.get(key.group)
+        if known is None and value is None:
+            return  # the tombstone of a group that is gone
+        group = known or ConsumerGroup(key.group)
+        before = group.memory_bytes
+        group.apply(key, value)
+        self.sizes.add(group.name, group.memory_bytes - before)
+        if group.is_gone:
+            del self.consumer_groups[group.name]
+        elif known is None:
+            self.consumer_groups[group.name] = group
 
     def apply_offset(self, key: OffsetKey, value: OffsetValue, producer: ProducerIdAndEpoch | None) -> None:
         """Applies the record of an offset with the value that `read_offset` returns for it."""
@@ -138,7 +159,8 @@ class LogState:
         replay of the log after the snapshot would end them with the marker of an earlier transaction.
         """
         undecided = dict.fromkeys(self.pending.groups())
-        decided = [group for group in dict.fromkeys((*self.groups, *self.offsets)) if group not in undecided]
+        known = dict.fromkeys((*self.groups, *self.consumer_groups, *self.offsets))
+        decided = [group for group in known if group not in undecided]
         if undecided:
             yield [record for group in undecided for record in self._snapshot_undecided(group)]
         for group in decided:
@@ -156,4 +178,6 @@ class LogState:
 
     def _snapshot_members(self, group: str) -> list[CoordinatorRecord]:
         value = self.groups.get(group)
-        return [] if value is None else [CoordinatorRecord(group_key(group), value)]
+        found = [] if value is None else [CoordinatorRecord(group_key(group), value)]
+        consumer_group = self.consumer_groups.get(group)
+        return found if consumer_group is None else [*found, *consumer_group.snapshot()]

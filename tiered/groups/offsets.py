@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tiered.errors import Code
 from tiered.groups.classic import ClassicGroup, ClassicGroupState
+from tiered.groups.consumer.fencing import check_committer, check_fetcher, check_transactional_committer
 from tiered.groups.decision import Decision, GroupState
 from tiered.groups.pending_offsets import pending_size, size_growth
 from tiered.groups.rebalance import drop_group_if_unused
@@ -34,6 +35,12 @@ LATEST_MS = (1 << 63) - 1
 
 def handle_commit_offsets(decision: Decision, request: CommitOffsets) -> CommitOffsetsReply:
     """Handles OffsetCommit. A client that is no member may commit while the group has none (a simple group)."""
+    consumer_group = decision.state.log_state.consumer_groups.get(request.group)
+    if consumer_group is not None:
+        code = check_committer(consumer_group, request.member_id, request.generation, request.knows_epochs)
+        if code is None:
+            return CommitOffsetsReply(_write_offsets(decision, request.group, request, NO_TIME))
+        return CommitOffsetsReply((code,) * len(request.offsets))
     group = decision.state.groups.get(request.group)
     code = _validate_commit(group, request)
     if code is not None:
@@ -44,7 +51,10 @@ def handle_commit_offsets(decision: Decision, request: CommitOffsets) -> CommitO
     expires = NO_TIME
     if request.retention_ms != NO_RETENTION:
         expires = min(decision.now.wall_ms + request.retention_ms, LATEST_MS)
-    return CommitOffsetsReply(_write_offsets(decision, group, request, expires))
+    codes = _write_offsets(decision, group.name, request, expires)
+    if not any(code is Code.NONE for code in codes):
+        drop_group_if_unused(decision, group)  # clients that are not members may name any number of groups
+    return CommitOffsetsReply(codes)
 
 
 def handle_commit_transactional_offsets(decision: Decision, request: CommitTransactionalOffsets) -> CommitOffsetsReply:
@@ -52,12 +62,22 @@ def handle_commit_transactional_offsets(decision: Decision, request: CommitTrans
 
     A request that names a member or a generation is fenced by them (KIP-447). Before v3 it names none.
     """
+    consumer_group = decision.state.log_state.consumer_groups.get(request.group)
+    if consumer_group is not None:
+        code = check_transactional_committer(consumer_group, request.member_id, request.generation)
+        if code is None:
+            codes = _write_offsets(decision, request.group, request, NO_TIME, request.producer)
+            return CommitOffsetsReply(codes)
+        return CommitOffsetsReply((code,) * len(request.offsets))
     group = decision.state.groups.get(request.group)
     code = _validate_transactional_commit(group, request)
     if code is not None:
         return CommitOffsetsReply((code,) * len(request.offsets))
     group = group or _create_simple_group(decision, request.group)
-    return CommitOffsetsReply(_write_offsets(decision, group, request, NO_TIME, request.producer))
+    codes = _write_offsets(decision, group.name, request, NO_TIME, request.producer)
+    if not any(code is Code.NONE for code in codes):
+        drop_group_if_unused(decision, group)
+    return CommitOffsetsReply(codes)
 
 
 def _create_simple_group(decision: Decision, name: str) -> ClassicGroup:
@@ -67,7 +87,7 @@ def _create_simple_group(decision: Decision, name: str) -> ClassicGroup:
 
 def _write_offsets(
     decision: Decision,
-    group: ClassicGroup,
+    group: str,
     request: CommitOffsets | CommitTransactionalOffsets,
     expires_ms: int,
     producer: ProducerIdAndEpoch | None = None,
@@ -77,10 +97,10 @@ def _write_offsets(
     A row without a topic id gets the id of the topic that has the name now.
     """
     state, log_state = decision.state, decision.state.log_state
-    codes, added_bytes, written = list[Code](), 0, 0
+    codes, added_bytes = list[Code](), 0
     room: int | None = None
     is_refused = False
-    state.holders.claim(group.name, request.holder)
+    state.holders.claim(group, request.holder)
     topic, topic_id = "", state.find_topic_id("")
     for row in request.offsets:
         if row.topic != topic:  # mostly, the rows of a topic stand together
@@ -91,7 +111,7 @@ def _write_offsets(
         if row.topic_id and _is_other_topic(row.topic_id, topic_id):
             codes.append(Code.UNKNOWN_TOPIC_ID)
             continue
-        key = OffsetKey(group.name, topic, row.partition)
+        key = OffsetKey(group, topic, row.partition)
         value = OffsetValue(
             row.offset, row.leader_epoch, row.metadata, decision.now.wall_ms, expires_ms, row.topic_id or topic_id
         )
@@ -101,18 +121,15 @@ def _write_offsets(
             growth = pending_size(value) - pending_size(log_state.pending.find(producer.producer_id, key))
         if growth > 0:
             added_bytes += growth
-            room = state.find_room(group.name) if room is None else room
+            room = state.find_room(group) if room is None else room
             if added_bytes > room:  # clients retry
                 if not is_refused:
-                    state.report_refusal(group.name, added_bytes)
+                    state.report_refusal(group, added_bytes)
                 is_refused = True
                 codes.append(Code.COORDINATOR_NOT_AVAILABLE)
                 continue
         decision.write_offset(key, value, producer)
         codes.append(Code.NONE)
-        written += 1
-    if not written:
-        drop_group_if_unused(decision, group)  # clients that are not members may name any number of groups
     return tuple(codes)
 
 
@@ -158,8 +175,13 @@ def _validate_transactional_commit(group: ClassicGroup | None, request: CommitTr
 def handle_fetch_offsets(state: GroupState, request: FetchOffsets) -> FetchOffsetsReply:
     """Handles OffsetFetch. An unknown group has committed nothing.
 
-    A request without a topic id is about the topic that has the name now.
+    A request without a topic id is about the topic that has the name now. A member of a consumer group that names
+    itself is fenced by its epoch.
     """
+    consumer_group = state.log_state.consumer_groups.get(request.group)
+    code = check_fetcher(consumer_group, request.member_id, request.member_epoch)
+    if code is not None:
+        return FetchOffsetsReply(code)
     ids = dict(request.topic_ids)
     rows: list[PartitionOffset] = []
     if request.partitions is None:
@@ -207,14 +229,16 @@ def _is_other_topic(topic_id: str, other_id: str) -> bool:
 
 def handle_delete_offsets(decision: Decision, request: DeleteOffsets) -> DeleteReply:
     """Handles OffsetDelete. Offsets of subscribed topics stay. A group that is not of consumers has to be empty."""
+    consumer_group = decision.state.log_state.consumer_groups.get(request.group)
     group = decision.state.groups.get(request.group)
-    if group is None:
+    if group is None and consumer_group is None:
         return DeleteReply(Code.GROUP_ID_NOT_FOUND)
-    if group.state is not ClassicGroupState.EMPTY and group.protocol_type != CONSUMER:
+    if group is not None and group.state is not ClassicGroupState.EMPTY and group.protocol_type != CONSUMER:
         return DeleteReply(Code.NON_EMPTY_GROUP)
     codes = list[Code]()
     for topic, partition in request.partitions:
-        if group.is_subscribed_to_topic(topic):
+        is_subscribed = consumer_group is not None and consumer_group.is_subscribed(topic)
+        if is_subscribed or (group is not None and group.is_subscribed_to_topic(topic)):
             codes.append(Code.GROUP_SUBSCRIBED_TO_TOPIC)
             continue
         codes.append(Code.NONE)

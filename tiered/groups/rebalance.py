@@ -18,6 +18,8 @@ from tiered.groups.member import ClassicGroupMember
 from tiered.groups.records import group_record
 from tiered.groups.requests import GenerationStarted, JoinGroupReply, SyncGroupReply
 
+FIRST_AFTER_LOAD = "; the first rebalance since the coordinator of the group moved or restarted"
+
 # -- joining ----------------------------------------------------------------------------------------------------------
 
 
@@ -38,7 +40,8 @@ def prepare_rebalance(decision: Decision, group: ClassicGroup, reason: str) -> N
         fail_pending_syncs(decision, group, Code.REBALANCE_IN_PROGRESS)
     group.pending_sync_members.clear()
     decision.state.deadlines.cancel((SYNC, group.name, ""))
-    group.reason = reason[:REASON_MAX]
+    group.reason = reason[:REASON_MAX] + (FIRST_AFTER_LOAD if group.is_taken_over else "")
+    group.is_taken_over = False
     first = group.state is ClassicGroupState.EMPTY
     group.transition_to(ClassicGroupState.PREPARING, decision.now.wall_ms)
     timeout = group.rebalance_timeout_ms()

@@ -7,9 +7,13 @@ older client knows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from tiered.errors import Code
+from tiered.groups.consumer.assignment import Assignment
+from tiered.groups.consumer.reconciliation import CurrentAssignment
+from tiered.groups.consumer.records import MemberMetadata
 from tiered.shard import ProducerIdAndEpoch
 from tiered.value import value
 
@@ -139,6 +143,48 @@ class LeaveGroupReply:
     codes: tuple[Code, ...] = ()
 
 
+# -- members of consumer groups (KIP-848) -----------------------------------------------------------------------------
+
+
+@value
+class ConsumerHeartbeat:
+    """The reply is `ConsumerHeartbeatReply`. A field that is None says that nothing changed.
+
+    `member_epoch` is 0 to join, -1 to leave, -2 if a static member leaves and will be back. `rebalance_timeout_ms` -1
+    says that nothing changed. `owned` are the partitions that the member owns.
+    """
+
+    group: str
+    member_id: str
+    member_epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    topics: tuple[str, ...] | None = None
+    regex: str | None = None
+    assignor: str | None = None
+    owned: Assignment | None = None
+    client_id: str = ""
+    client_host: str = ""
+    holder: str = ""
+    """The holder that a new group counts for (`quotas.shares`)."""
+    may_describe: Callable[[str], bool] = lambda topic: True
+    """True for a topic whose name the caller may know: a regular expression matches no others."""
+
+
+@value
+class ConsumerHeartbeatReply:
+    """Reply to `ConsumerHeartbeat`. `assignment` is None if the member has it already. `message` says why a request is
+    refused."""
+
+    code: Code
+    message: str | None = None
+    member_id: str = ""
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: Assignment | None = None
+
+
 # -- offsets ----------------------------------------------------------------------------------------------------------
 
 
@@ -160,7 +206,8 @@ class CommitOffsets:
 
     A row whose topic id is not that of the topic with this name gets UNKNOWN_TOPIC_ID.
 
-    Below v9 GROUP_ID_NOT_FOUND becomes ILLEGAL_GENERATION.
+    Below v9 GROUP_ID_NOT_FOUND becomes ILLEGAL_GENERATION, and `knows_epochs` is False: members of consumer groups are
+    refused then.
     """
 
     group: str
@@ -169,6 +216,7 @@ class CommitOffsets:
     member_id: str = ""
     instance_id: str | None = None
     retention_ms: int = NO_RETENTION
+    knows_epochs: bool = True
     holder: str = ""
     """The holder that a new group counts for (`quotas.shares`)."""
 
@@ -283,10 +331,13 @@ class LowerOffsets:
 @value
 class DescribeGroup:
     """The reply is `DescribeGroupReply`. `any_state`: with metadata also while the group is not Stable, for the first
-    protocol of each member."""
+    protocol of each member. `with_progress`: with the state of its rebalance. `with_consumer_groups`: a consumer group
+    is described as if it were a classic one."""
 
     group: str
     any_state: bool = False
+    with_progress: bool = False
+    with_consumer_groups: bool = False
 
 
 class DescribedMember(NamedTuple):
@@ -300,9 +351,21 @@ class DescribedMember(NamedTuple):
     assignment: bytes
 
 
+class GroupProgress(NamedTuple):
+    """A group since its last change of state: `awaited` are the members that its rebalance waits for, and `pending`
+    counts ids that were given out and not used yet. Such members have `rebalance_timeout_ms`."""
+
+    since_ms: int
+    reason: str
+    rebalance_timeout_ms: int
+    awaited: tuple[str, ...] = ()
+    pending: int = 0
+
+
 @value
 class DescribeGroupReply:
-    """Reply to `DescribeGroup`. An unknown group is Dead with GROUP_ID_NOT_FOUND; below v6 the handler sends NONE."""
+    """Reply to `DescribeGroup`. An unknown group is Dead with GROUP_ID_NOT_FOUND; below v6 the handler sends NONE.
+    `type` is "classic" or "consumer"."""
 
     code: Code
     group: str
@@ -310,6 +373,38 @@ class DescribeGroupReply:
     protocol_type: str = ""
     protocol: str = ""
     members: tuple[DescribedMember, ...] = ()
+    progress: GroupProgress | None = None
+    type: str = "classic"
+
+
+@value
+class DescribeConsumerGroup:
+    """The reply is `DescribeConsumerGroupReply`."""
+
+    group: str
+
+
+class DescribedConsumerMember(NamedTuple):
+    """A member of a consumer group as administrators see it."""
+
+    member_id: str
+    metadata: MemberMetadata
+    current: CurrentAssignment
+    target: Assignment
+
+
+@value
+class DescribeConsumerGroupReply:
+    """Reply to `DescribeConsumerGroup`."""
+
+    code: Code
+    group: str
+    state: str = ""
+    epoch: int = 0
+    target_epoch: int = 0
+    assignor: str = ""
+    members: tuple[DescribedConsumerMember, ...] = ()
+    message: str | None = None
 
 
 @value
@@ -324,7 +419,7 @@ class ListGroups:
 
 
 class ListedGroup(NamedTuple):
-    """One row of the list. `type` is "classic"."""
+    """One row of the list. `type` is "classic" or "consumer"."""
 
     group: str
     protocol_type: str
@@ -351,6 +446,7 @@ Request = (
     | SyncGroup
     | Heartbeat
     | LeaveGroup
+    | ConsumerHeartbeat
     | CommitOffsets
     | CommitTransactionalOffsets
     | FetchOffsets
@@ -358,6 +454,7 @@ Request = (
     | TopicsDeleted
     | LowerOffsets
     | DescribeGroup
+    | DescribeConsumerGroup
     | ListGroups
     | DeleteGroup
 )
@@ -366,10 +463,12 @@ Reply = (
     | SyncGroupReply
     | HeartbeatReply
     | LeaveGroupReply
+    | ConsumerHeartbeatReply
     | CommitOffsetsReply
     | FetchOffsetsReply
     | DeleteReply
     | DescribeGroupReply
+    | DescribeConsumerGroupReply
     | ListGroupsReply
 )
 
@@ -386,6 +485,15 @@ class GenerationStarted(NamedTuple):
     assignor: str | None
 
 
+class TargetComputed(NamedTuple):
+    """A consumer group has a new target for its members."""
+
+    group: str
+    epoch: int
+    members: int
+    assignor: str
+
+
 class OffsetLowered(NamedTuple):
     """A committed offset was lowered from `offset` to `end`."""
 
@@ -396,4 +504,4 @@ class OffsetLowered(NamedTuple):
     end: int
 
 
-Event = GenerationStarted | OffsetLowered
+Event = GenerationStarted | TargetComputed | OffsetLowered

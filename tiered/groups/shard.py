@@ -10,10 +10,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from tiered.groups import requests
-from tiered.groups.admin import handle_delete_group, handle_describe_group, handle_list_groups, remove_group
+from tiered.groups.admin import (
+    handle_delete_group,
+    handle_describe_group,
+    handle_list_groups,
+    remove_consumer_group,
+    remove_group,
+)
 from tiered.groups.classic import ClassicGroup, ClassicGroupState
-from tiered.groups.decision import EXPIRY, JOIN, MEMBER, SYNC, Decision, GroupState
-from tiered.groups.expiry import find_expired_offsets
+from tiered.groups.consumer.admin import handle_describe_consumer_group, is_empty
+from tiered.groups.consumer.epochs import SubscribedTopic
+from tiered.groups.consumer.group import ConsumerGroup
+from tiered.groups.consumer.heartbeat import handle_consumer_heartbeat
+from tiered.groups.consumer.sessions import on_consumer_timeout, schedule_rebalance, schedule_session
+from tiered.groups.decision import (
+    CONSUMER_REBALANCE,
+    CONSUMER_SESSION,
+    EXPIRY,
+    JOIN,
+    MEMBER,
+    SYNC,
+    Decision,
+    GroupState,
+)
+from tiered.groups.expiry import find_expired_consumer_offsets, find_expired_offsets
 from tiered.groups.invariants import find_violations
 from tiered.groups.join import handle_join_group
 from tiered.groups.limits import GroupSettings
@@ -42,8 +62,9 @@ class GroupShard:
     """Decides the requests of one coordinator partition, as a `CoordinatorShard`.
 
     `new_uuid` returns a fresh UUID as text. `find_topic_id` returns the id of the topic that has a name now, "" if
-    there is none. `holdings` are those of all shards of the broker; None if there is no other one. `next_due_ms` (None:
-    never) is on the monotonic clock; it may change with each call.
+    there is none. `find_topic` returns more of it, and the same while `metadata_version` stays. `holdings` are those of
+    all shards of the broker; None if there is no other one. `next_due_ms` (None: never) is on the monotonic clock; it
+    may change with each call.
     """
 
     def __init__(
@@ -52,8 +73,18 @@ class GroupShard:
         new_uuid: Callable[[], str],
         find_topic_id: Callable[[str], str] = lambda topic: "",
         holdings: Holdings | None = None,
+        find_topic: Callable[[str], SubscribedTopic | None] = lambda topic: None,
+        metadata_version: Callable[[], int] = lambda: 0,
+        match_topics: Callable[[str], frozenset[str]] | None = None,
     ) -> None:
-        self.state = GroupState(settings, new_uuid, find_topic_id=find_topic_id)
+        self.state = GroupState(
+            settings,
+            new_uuid,
+            find_topic_id=find_topic_id,
+            find_topic=find_topic,
+            metadata_version=metadata_version,
+            match_topics=match_topics,
+        )
         if holdings is not None:
             self.state.holdings = holdings
         self._groups_to_expire: list[str] = []
@@ -80,13 +111,20 @@ class GroupShard:
         """
         decision = Decision(self.state, now)
         for name, raw in self.state.log_state.groups.items():
+            if name in self.state.log_state.consumer_groups:
+                continue  # a torn move from one protocol to the other: the later one counts
             group = self.state.groups[name] = ClassicGroup.from_value(name, read_group(raw), self.state.protocol_bytes)
             for member in group.members.values():
                 decision.schedule_heartbeat(group, member)
             if len(group.members) > self.state.settings.size_max:
                 prepare_rebalance(decision, group, f"the group has more than {self.state.settings.size_max} members")
+        consumer_groups = self.state.log_state.consumer_groups
+        for name, consumer_group in consumer_groups.items():
+            for member_id, consumer in consumer_group.members.items():
+                schedule_session(decision, name, member_id)
+                schedule_rebalance(decision, name, member_id, consumer)
         for name in (*self.state.log_state.offsets, *self.state.log_state.pending.groups()):
-            if name not in self.state.groups:
+            if name not in self.state.groups and name not in consumer_groups:
                 self.state.groups[name] = ClassicGroup(name, now.wall_ms, self.state.protocol_bytes)
         self.state.holders.settle()
         self._schedule_expiry(now)
@@ -111,6 +149,8 @@ class GroupShard:
         match request:
             case requests.Heartbeat():
                 decision.reply(token, handle_heartbeat(decision, request))
+            case requests.ConsumerHeartbeat():
+                decision.reply(token, handle_consumer_heartbeat(decision, request))
             case requests.CommitOffsets():
                 decision.reply(token, handle_commit_offsets(decision, request))
             case requests.CommitTransactionalOffsets():
@@ -130,9 +170,12 @@ class GroupShard:
             case requests.LowerOffsets():
                 lower_offsets(decision, request.offsets)
             case requests.DescribeGroup():
-                decision.reply(token, handle_describe_group(self.state.groups, request))
+                decision.reply(token, handle_describe_group(self.state, request))
+            case requests.DescribeConsumerGroup():
+                groups = self.state.log_state.consumer_groups
+                decision.reply(token, handle_describe_consumer_group(groups, request))
             case requests.ListGroups():
-                decision.reply(token, handle_list_groups(self.state.groups.values(), request))
+                decision.reply(token, handle_list_groups(self.state, request))
             case requests.DeleteGroup():
                 decision.reply(token, handle_delete_group(decision, request))
         self.state.holders.settle()
@@ -144,6 +187,9 @@ class GroupShard:
         for kind, name, member_id in self.state.deadlines.pop_due(now.mono_ms):
             if kind == EXPIRY:
                 self._expire_offsets(decision)
+                continue
+            if kind in (CONSUMER_SESSION, CONSUMER_REBALANCE):
+                on_consumer_timeout(decision, name, member_id)
                 continue
             group = self.state.groups[name]
             if kind == MEMBER:
@@ -179,12 +225,16 @@ class GroupShard:
     def _expire_offsets(self, decision: Decision) -> None:
         """Removes expired offsets, and an empty group with its last offset: one slice in each turn."""
         if not self._groups_to_expire:
-            self._groups_to_expire = sorted(self.state.groups, reverse=True)
+            self._groups_to_expire = sorted({*self.state.groups, *self.state.log_state.consumer_groups}, reverse=True)
         looked_at = 0
         while self._groups_to_expire and looked_at < EXPIRY_SLICE_OFFSETS:
-            group = self.state.groups.get(self._groups_to_expire.pop())
+            name = self._groups_to_expire.pop()
+            group = self.state.groups.get(name)
             if group is not None:
                 looked_at += self._expire_group(decision, group)
+            consumer_group = self.state.log_state.consumer_groups.get(name)
+            if consumer_group is not None:
+                looked_at += self._expire_consumer_group(decision, consumer_group)
         if self._groups_to_expire:
             self.state.deadlines.set((EXPIRY, "", ""), decision.now.mono_ms + 1)
         else:
@@ -206,6 +256,17 @@ class GroupShard:
             and not log_state.has_offsets(group.name)
         ):
             remove_group(decision, group)
+        return count + 1
+
+    def _expire_consumer_group(self, decision: Decision, group: ConsumerGroup) -> int:
+        log_state = self.state.log_state
+        offsets = log_state.offsets.get(group.name, {})
+        count = sum(map(len, offsets.values()))
+        cutoff_ms = decision.now.expiry_ms - self.state.settings.retention_ms
+        expired_keys = list(find_expired_consumer_offsets(group, offsets, log_state.pending, cutoff_ms))
+        decision.write(*[offset_tombstone(group.name, topic, partition) for topic, partition in expired_keys])
+        if is_empty(group) and not log_state.has_offsets(group.name):
+            remove_consumer_group(decision, group)
         return count + 1
 
     def _schedule_expiry(self, now: Now) -> None:

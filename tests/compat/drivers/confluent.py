@@ -15,6 +15,8 @@ kafka: Any = confluent_kafka
 TopicPartition = kafka.TopicPartition
 of_admin: Any = confluent_kafka.admin
 SECONDS = 30
+SERVER = "server-"
+"""Before the names of assignors of the broker."""
 FOREVER = 2_000_000
 
 
@@ -115,11 +117,16 @@ class ConfluentDriver:
         reset: str = "earliest",
         isolation: str = "read_uncommitted",
     ) -> None:
-        settings = {
-            "group.id": group,
+        protocol: dict[str, Any] = {
             "partition.assignment.strategy": assignor.replace("round-robin", "roundrobin"),
             "session.timeout.ms": session_ms,
             "heartbeat.interval.ms": session_ms // 4,
+        }
+        if assignor.startswith(SERVER):
+            protocol = {"group.protocol": "consumer", "group.remote.assignor": assignor.removeprefix(SERVER)}
+        settings = {
+            **protocol,
+            "group.id": group,
             "auto.offset.reset": reset.replace("none", "error"),
             "enable.auto.commit": False,
             "fetch.message.max.bytes": FOREVER,

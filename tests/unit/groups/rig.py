@@ -7,10 +7,13 @@ member in a generation never changes (rule I17, as far as one coordinator can se
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable
 from typing import TypeVar
 
-from tiered.errors import Code
+from tiered.errors import Code, Refused
+from tiered.groups.consumer.assignment import Assignment
+from tiered.groups.consumer.epochs import SubscribedTopic
 from tiered.groups.limits import GroupSettings
 from tiered.groups.log_state import LogState
 from tiered.groups.pending_offsets import PendingOffset
@@ -19,6 +22,8 @@ from tiered.groups.requests import (
     CommitOffsets,
     CommitOffsetsReply,
     CommitTransactionalOffsets,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatReply,
     DescribeGroup,
     DescribeGroupReply,
     Event,
@@ -76,6 +81,11 @@ def _pending(state: LogState) -> list[tuple[OffsetKey, list[PendingOffset]]]:
     ]
 
 
+def _consumer_groups(state: LogState) -> dict[str, set[CoordinatorRecord]]:
+    """Returns the records of each consumer group."""
+    return {name: set(group.snapshot()) for name, group in state.consumer_groups.items()}
+
+
 class Rig:
     """A shard under test. `log` holds all records that were ever appended, `topic_ids` the ids by topic name."""
 
@@ -85,6 +95,11 @@ class Rig:
         self.refused: list[tuple[str, str]] = []
         """The holders that a share refused, each with the reason."""
         self.topic_ids: dict[str, str] = {}
+        self.topics: dict[str, SubscribedTopic] = {}
+        """The topics that exist, by name, as far as consumer groups look at them."""
+        self.metadata_version = 1
+        self.resolved: list[str] = []
+        """The regular expressions that were matched with the topics, in order."""
         self._ids = itertools.count(1)
         self._tokens = itertools.count(1)
         self.ms = self.fast_ms = 0
@@ -144,6 +159,7 @@ class Rig:
         restored.apply(self.snapshot())
         for loaded in (replayed, restored):
             assert (loaded.groups, loaded.offsets) == (self.shard.log_state.groups, self.shard.log_state.offsets)
+            assert _consumer_groups(loaded) == _consumer_groups(self.shard.log_state)
             assert _pending(loaded) == _pending(self.shard.log_state)
             assert loaded.memory_bytes == self.shard.log_state.memory_bytes
             assert loaded.sizes.by_group == self.shard.log_state.sizes.by_group
@@ -159,7 +175,9 @@ class Rig:
                 GROUP_BYTES, lambda: self.settings.bytes_max, lambda: shard.state.memory_bytes + self.held_elsewhere,
                 lambda: (shard.state.holders.by_holder,),
             ),
+            self.topics.get, lambda: self.metadata_version,
         )  # fmt: skip
+        shard.state.match_topics = self.match_topics
         shard.state.holdings.on_refused = lambda _, holder, why: self.refused.append((holder, why))
         if records is not None:
             shard.apply(records)
@@ -188,6 +206,41 @@ class Rig:
                 first = self._assigned.setdefault((asked.group, asked.generation, asked.member_id), reply.assignment)
                 assert first == reply.assignment
         self.check()
+
+    # -- consumer groups -----------------------------------------------------------------------------------------------
+
+    def set_topic(self, name: str, partition_count: int, topic_id: str = "") -> None:
+        """Creates a topic, adds partitions to it, or removes it with its last partition."""
+        self.metadata_version += 1
+        if partition_count:
+            known = self.topics.get(name)
+            self.topics[name] = SubscribedTopic(topic_id or (known and known.topic_id) or THIS, partition_count)
+        else:
+            del self.topics[name]
+
+    def match_topics(self, regex: str) -> frozenset[str]:
+        """Stands for an engine of linear time."""
+        self.resolved.append(regex)
+        try:
+            pattern = re.compile(regex)
+        except re.error as error:
+            raise Refused(Code.INVALID_REGULAR_EXPRESSION, str(error)) from None
+        return frozenset(filter(pattern.fullmatch, self.topics))
+
+    def consume(
+        self, member_id: str, epoch: int = 0, *, group: str = G, topics: tuple[str, ...] | None = None,
+        owned: Assignment | None = None, instance_id: str | None = None, rebalance_ms: int = -1,
+        assignor: str | None = None, regex: str | None = None, holder: str = "",
+    ) -> ConsumerHeartbeatReply:  # fmt: skip
+        """Sends ConsumerGroupHeartbeat: all that a join needs if the epoch is 0."""
+        if epoch == 0:
+            topics = topics or (("t",) if regex is None else None)
+            owned, rebalance_ms = {}, 60_000 if rebalance_ms < 0 else rebalance_ms
+        request = ConsumerHeartbeat(
+            group, member_id, epoch, instance_id, None, rebalance_ms, topics, regex, assignor, owned, "c",
+            "/127.0.0.1", holder,
+        )  # fmt: skip
+        return self.reply_to(request, ConsumerHeartbeatReply)
 
     # -- the usual requests --------------------------------------------------------------------------------------------
 

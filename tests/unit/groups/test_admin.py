@@ -11,7 +11,9 @@ from tiered.groups.requests import (
     DeleteGroup,
     DeleteReply,
     DescribedMember,
+    DescribeGroup,
     DescribeGroupReply,
+    GroupProgress,
     JoinGroupReply,
     ListGroups,
     ListGroupsReply,
@@ -45,6 +47,49 @@ def test_group_in_a_rebalance_has_no_protocol(rig: Rig) -> None:
     assert (reply.state, reply.protocol, reply.members[0].metadata) == ("PreparingRebalance", "", b"")
     rig.pass_ms(10_000)
     assert (rig.describe().state, rig.describe().protocol) == ("CompletingRebalance", "")
+
+
+def test_progress_names_the_members_that_a_rebalance_waits_for(rig: Rig) -> None:
+    (first, second), generation = rig.stable(2)
+
+    def progress() -> GroupProgress:
+        found = rig.reply_to(DescribeGroup(G, with_progress=True), DescribeGroupReply).progress
+        assert found is not None
+        return found
+
+    assert progress().awaited == () and rig.describe().progress is None
+    third = rig.new_id()
+    assert progress().pending == 1
+    rig.pass_ms(1_000)
+    before_ms = progress().since_ms
+    rig.join(third)
+    assert progress().awaited == (first, second) and progress().since_ms > before_ms and progress().pending == 0
+    assert progress().rebalance_timeout_ms == 60_000
+    rig.join(first)
+    assert progress().awaited == (second,)
+    rig.join(second)
+    assert set(progress().awaited) == {first, second, third} and rig.describe().state == "CompletingRebalance"
+    rig.sync(third, generation + 1)
+    assert set(progress().awaited) == {first, second}
+
+
+def test_first_rebalance_after_a_load_says_that_the_coordinator_moved(rig: Rig) -> None:
+    (first, second), generation = rig.stable(2)
+
+    def reason() -> str:
+        found = rig.reply_to(DescribeGroup(G, with_progress=True), DescribeGroupReply).progress
+        assert found is not None
+        return found.reason
+
+    assert "moved" not in reason()
+    rig.reload()
+    rig.join(first)
+    assert reason().startswith(f"member {first} ") and "since the coordinator of the group moved" in reason()
+    rig.join(second)
+    for member in (first, second):
+        rig.sync(member, generation + 1)
+    rig.join(first)
+    assert "moved" not in reason(), "the next one has another reason"
 
 
 def test_list_has_the_groups_that_pass_its_filters(rig: Rig) -> None:

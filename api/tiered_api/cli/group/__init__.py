@@ -2,6 +2,7 @@
 
 May import: as cli
 
-~ groups  list, describe, delete, offset-delete
-~ seek    changes of committed offsets of an inactive group
+~ groups           list, describe, delete, offset-delete
+~ consumer_groups  consumer groups (KIP-848) in the form of classic groups
+~ seek             changes of committed offsets of an inactive group
 """

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
+from tiered_api.cli.deletion_rights import may_delete_group
 from tiered_api.cli.exits import Exit
+from tiered_api.cli.group.consumer_groups import describe_consumer_group
 from tiered_api.cli.output import Row, format_rows, print_json, print_lines, print_rows
 from tiered_api.cli.reach import open_client, parse_numbers
-from tiered_api.cli.status import OK, format_status, print_outcomes
+from tiered_api.cli.status import DRY_RUN, OK, format_status, print_outcomes
 from tiered_api.cli.topic.describe import partitions_of, print_errors, topics_by_name
 from tiered_api.cli.topic.topics import compile_pattern
 from tiered_api.kafka.client.client import KafkaClient, code_from_number, only_result, to_refused
-from tiered_api.kafka.client.group_member import read_assignment
+from tiered_api.kafka.client.group_member import read_assignment, read_subscription
 from tiered_api.kafka.client.group_offsets import delete_offsets, fetch_committed_offsets
 from tiered_api.kafka.client.leader_routing import (
     EARLIEST,
@@ -108,6 +110,9 @@ async def delete_groups(args: Namespace) -> int:
     rows: list[Row] = []
     async with open_client(args) as client:
         for name in await select_groups(client, args):
+            if args.dry_run:
+                rows.append(await _plan_deletion(client, name))
+                continue
             request = DeleteGroupsRequest(groups_names=[name])
             got = await send_to_coordinator(
                 client, name, request, DeleteGroupsResponse, lambda got: only_result(got.results).error_code
@@ -120,6 +125,8 @@ async def offset_delete(args: Namespace) -> int:
     """Deletes the committed offsets of a group for topics."""
     async with open_client(args) as client:
         partitions = await _partitions(client, args.topics)
+        if args.dry_run:
+            return print_outcomes(await _plan_offset_deletion(client, args.group, partitions), args.format)
         got = await delete_offsets(client, args.group, partitions)
     rows = [
         {"topic": tp.topic, "partition": tp.partition, "status": format_status(no.code.number, None) if no else OK}
@@ -175,6 +182,8 @@ async def describe_group(client: KafkaClient, name: str) -> GroupReport:
     request = DescribeGroupsRequest(groups=[name])
     got = await send_to_coordinator(client, name, request, DescribeGroupsResponse, lambda got: got.groups[0].error_code)
     group = got.groups[0]
+    if group.group_state in ("", DEAD):
+        group = await describe_consumer_group(client, name) or group
     if group.error_code and code_from_number(group.error_code) is not Code.GROUP_ID_NOT_FOUND:
         raise to_refused(group.error_code, f"group {name}", group.error_message)
     offsets = await fetch_committed_offsets(client, name)
@@ -256,6 +265,40 @@ def _explain_negative_lag(group: str, row: dict[str, Any]) -> str:
 
 
 # -- delete -----------------------------------------------------------------------------------------------------------
+
+
+async def _plan_deletion(client: KafkaClient, name: str) -> Row:
+    """Returns the row of a group that would be deleted: how many members and committed offsets it has."""
+    try:
+        group = await describe_group(client, name)
+    except Refused as no:
+        return {"group": name, "members": None, "offsets": None, "status": format_status(no.code.number, None)}
+    offsets = sum(row["current_offset"] is not None for row in group.rows)
+    code = Code.NON_EMPTY_GROUP if group.members else Code.NONE
+    if not await may_delete_group(client, name):
+        code = Code.GROUP_AUTHORIZATION_FAILED
+    status = format_status(code.number, None, dry_run=True)
+    return {"group": name, "members": len(group.members), "offsets": offsets, "status": status}
+
+
+async def _plan_offset_deletion(client: KafkaClient, name: str, partitions: Mapping[str, Sequence[int]]) -> list[Row]:
+    """Returns the rows of offsets that would be deleted. Those of a topic that members read stay."""
+    group = await describe_group(client, name)
+    if not await may_delete_group(client, name):
+        raise to_refused(Code.GROUP_AUTHORIZATION_FAILED.number, f"group {name}")
+    read = {topic for member in group.members for topic in read_subscription(member.member_metadata)}
+    offsets = {(row["topic"], row["partition"]): row["current_offset"] for row in group.rows}
+    refused = format_status(Code.GROUP_SUBSCRIBED_TO_TOPIC.number, None)
+    return [
+        {
+            "topic": topic,
+            "partition": number,
+            "offset": offsets.get((topic, number)),
+            "status": refused if topic in read else DRY_RUN,
+        }
+        for topic, numbers in sorted(partitions.items())
+        for number in numbers
+    ]
 
 
 async def _partitions(client: KafkaClient, texts: Iterable[str]) -> dict[str, list[int]]:

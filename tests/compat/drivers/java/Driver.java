@@ -39,6 +39,7 @@ public final class Driver {
             "round-robin", PACKAGE + "RoundRobinAssignor",
             "sticky", PACKAGE + "StickyAssignor",
             "cooperative-sticky", PACKAGE + "CooperativeStickyAssignor");
+    private static final String SERVER = "server-";
     private static final String BYTES = "org.apache.kafka.common.serialization.ByteArray";
 
     private final String address;
@@ -296,9 +297,15 @@ public final class Driver {
         int session = request.hasNonNull("session_ms") ? request.get("session_ms").asInt() : 6000;
         Properties settings = reach();
         settings.put("group.id", request.get("group").asText());
-        settings.put("partition.assignment.strategy", ASSIGNORS.get(text(request, "assignor", "range")));
-        settings.put("session.timeout.ms", session);
-        settings.put("heartbeat.interval.ms", session / 4);
+        String assignor = text(request, "assignor", "range");
+        if (assignor.startsWith(SERVER)) {
+            settings.put("group.protocol", "consumer");
+            settings.put("group.remote.assignor", assignor.substring(SERVER.length()));
+        } else {
+            settings.put("partition.assignment.strategy", ASSIGNORS.get(assignor));
+            settings.put("session.timeout.ms", session);
+            settings.put("heartbeat.interval.ms", session / 4);
+        }
         settings.put("auto.offset.reset", text(request, "reset", "earliest"));
         settings.put("enable.auto.commit", "false");
         settings.put("max.partition.fetch.bytes", "2000000");
