@@ -3,6 +3,8 @@
 May import: coordinator, durability
 
 ~ hosted_replicas  the leader and follower replicas of this broker (R5, R6)
+~ chains           the write-ahead chains: the own one, and those that this broker takes over (R7, I38)
 ~ isr_updater      ISR change requests of all led partitions (R3)
+~ conditional_append  an append on the condition that the log ends at an offset (I37)
 ~ suspects         brokers that may be gone, for Metadata replies during failover
 """

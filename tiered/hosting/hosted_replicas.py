@@ -13,11 +13,13 @@ from typing import NamedTuple
 
 from tiered.controller.member_view import MemberView
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
+from tiered.durability.adopted_logs import AdoptedLog, choose_adopted
 from tiered.durability.data_directory import DataDirectory, DirectoryState
 from tiered.durability.log_store import OPENING_AT_ONCE, LogStore
 from tiered.durability.loss_rules import is_overstated, is_unreported
 from tiered.durability.possible_losses import PossibleLosses
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
+from tiered.hosting.chains import ChainError, Chains
 from tiered.hosting.suspects import SuspectedBrokers
 from tiered.hot.clean_shutdown import CleanLogEntry
 from tiered.hot.disk_log import DiskLog
@@ -30,6 +32,7 @@ from tiered.metrics import Metrics
 from tiered.peers import Peers
 from tiered.ports import World
 from tiered.replication.become_leader import PreviousLeader, prepare_leader_log, refuse_later_epochs
+from tiered.replication.chain_history import ChainHistory
 from tiered.replication.cold_tier import ColdTier
 from tiered.replication.disk_state import DiskState
 from tiered.replication.follower_replica import FollowerPorts, FollowerReplica
@@ -45,13 +48,14 @@ log = logging.getLogger(__name__)
 class ReplicaStorage(NamedTuple):
     """The storage that the replicas of a broker share: disk, data directory, bucket, snapshots of coordinators.
 
-    `snapshot_stores` has one for each internal topic, by its name.
+    `snapshot_stores` has one for each internal topic, by its name. `chains` are the write-ahead chains.
     """
 
     disk: DiskState
     directory: DataDirectory
     cold_tier: ColdTier
     snapshot_stores: Mapping[str, CoordinatorSnapshotStore]
+    chains: Chains
 
 
 TASKS_AT_ONCE = 1_000
@@ -83,9 +87,10 @@ class HostedReplicas:
         self.unopened_followers: dict[TopicPartition, tuple[Follow, str]] = {}
         self._view = view
         self._world = world
-        self._disk = storage.disk
+        self._disk, self._directory = storage.disk, storage.directory
         self._cold_tier = storage.cold_tier
         self._snapshot_stores = storage.snapshot_stores
+        self._chains = storage.chains
         self._events: ReplicaEvents
         self._leader_ports: LeaderPorts
         self._follower_ports = FollowerPorts(world.clock, storage.disk, self.save_offsets)
@@ -131,7 +136,13 @@ class HostedReplicas:
         """Reports all events of leader replicas to `events`."""
         self._events = events
         self._leader_ports = LeaderPorts(
-            self._cold_tier, self._world.clock, self._disk, events, self._has_controller_contact, self.save_offsets
+            self._cold_tier,
+            self._world.clock,
+            self._disk,
+            events,
+            self._has_controller_contact,
+            self.save_offsets,
+            self._chains.writer,
         )
 
     def list_leaders(self) -> list[LeaderReplica]:
@@ -180,7 +191,13 @@ class HostedReplicas:
     async def recover(self, image: Image, state: DirectoryState) -> None:
         """Opens the logs of all partitions that have a replica here, before this broker registers."""
         known = dict(hosted_partitions(image, self._view.node_id))
-        state = await self.log_store.recover(known, state)
+        adopted = self._choose_adopted(image, state)
+        if adopted and not known:
+            # All logs here are as a clean stop left them: no record is in the page cache alone. Without this proof a
+            # kill before the first proof of this directory would be reported as a possible loss.
+            state = state._replace(same_boot=True)
+        known |= {each.tp: image.topics_by_id[each.topic_id] for each in adopted}
+        state = await self.log_store.recover(known, state, adopted)
         try:
             await self._disk.guard(self.log_store.adopt_proof())
         except Unavailable as error:
@@ -198,6 +215,17 @@ class HostedReplicas:
             never_cold = entry is not None and not entry.has_cold_segments and entry.leader_epoch == last.leader_epoch
             if never_cold and self.log_store.get(tp) is not None:
                 self._never_tiered.add(partition_id)
+
+    def _choose_adopted(self, image: Image, state: DirectoryState) -> tuple[AdoptedLog, ...]:
+        """Returns the logs from another process of this machine that become replicas here. Keeps those that cannot
+        become replicas beside the others: the cluster has no other place for them."""
+        adopted, refused = choose_adopted(image, self._view.node_id, self._view.settings.process, state.adopted)
+        for each, why in refused:
+            if name := self._directory.set_aside(each.tp):
+                log.error(
+                    "log of another broker is kept and not served partition=%s name=%s why=%s", each.tp, name, why
+                )
+        return adopted
 
     def _can_save_synced_entry(self, tp: TopicPartition) -> bool:
         """True if the partition has a role here and no loss of it is unreported.
@@ -325,11 +353,16 @@ class HostedReplicas:
         for store in self._snapshot_stores.values():
             store.invalidate_listing()
         old, new = _opening_slots()
+        histories = await self._chains.take_over(image, leads)
         for first in range(0, len(leads), TASKS_AT_ONCE):
             some = leads[first : first + TASKS_AT_ONCE]
-            await asyncio.gather(*(self._open_leader(image, each, new if each.is_new else old) for each in some))
+            await asyncio.gather(
+                *(self._open_leader(image, each, new if each.is_new else old, histories.get(each.tp)) for each in some)
+            )
 
-    async def _open_leader(self, image: Image, lead: Lead, slots: asyncio.Semaphore) -> None:
+    async def _open_leader(
+        self, image: Image, lead: Lead, slots: asyncio.Semaphore, history: ChainHistory | ChainError | None
+    ) -> None:
         topic = image.topics_by_id.get(lead.topic_id)
         if topic is None or topic.partitions[lead.tp.partition].leader_epoch != lead.leader_epoch:
             return  # a newer image is about to be applied
@@ -337,7 +370,7 @@ class HostedReplicas:
             if lead.is_new:
                 await asyncio.sleep(0)  # opening a new log waits for nothing: a thousand would block the event loop
             try:
-                replica = await self._become_leader(topic, lead)
+                replica = await self._become_leader(topic, lead, history)
                 if replica.log.truncations.is_unsettled:  # else parts of the truncated records could come back
                     await self._disk.flush(replica.log)
                     await self.log_store.save_offsets()
@@ -368,7 +401,9 @@ class HostedReplicas:
         """Notes a loss that the new leader has to report (R4), and blocks appends if the metadata log lacks it."""
         reported, known = image.losses.get(replica.partition_id), topic.partitions[lead.tp.partition]
         replica.possible_loss = reported[-1]._asdict() if reported else None
-        if replica.restarted_at_cold_end or (lead.tp in self.losses.suspect_partitions and not lead.is_new):
+        if known.is_in_bucket:  # each acknowledged record was in the bucket, and has been read
+            self.losses.clear_suspect_partitions({lead.tp})
+        elif replica.restarted_at_cold_end or (lead.tp in self.losses.suspect_partitions and not lead.is_new):
             self.losses.add_unreported(replica)
             if is_unreported(known.loss, replica.leader_epoch, replica.epoch_start):
                 replica.admission.block_appends()
@@ -392,7 +427,11 @@ class HostedReplicas:
             self._disk.mark_full(why)
             self.log_store.close_broken(tp)
 
-    async def _become_leader(self, topic: TopicImage, lead: Lead) -> LeaderReplica:
+    async def _become_leader(
+        self, topic: TopicImage, lead: Lead, history: ChainHistory | ChainError | None
+    ) -> LeaderReplica:
+        if isinstance(history, Exception):
+            raise history
         known = topic.partitions[lead.tp.partition]
         hot = await self.log_store.open_or_create(lead.tp, topic, is_new=lead.is_new)
         refuse_later_epochs(hot, lead.leader_epoch)
@@ -402,20 +441,22 @@ class HostedReplicas:
             if self.has_clean_predecessor(partition_id, lead.leader_epoch)
             else PreviousLeader.MAY_STILL_WRITE
         )
-        if lead.is_new or partition_id in self._never_tiered:
+        if lead.is_new or (partition_id in self._never_tiered and history is None):
             previous_leader = PreviousLeader.NONE
         elif lead.was_in_sync:
             previous_leader = PreviousLeader.WAS_IN_SYNC_WITH
         self._never_tiered.discard(partition_id)
         snapshot_store = self._snapshot_stores.get(topic.name)
         if snapshot_store is not None and not lead.is_new:
-            start = await snapshot_store.reconcile(hot, partition_id)
+            start = await snapshot_store.reconcile(hot, partition_id, history)
         else:
             start = await prepare_leader_log(
-                hot, self._cold_tier, partition_id, topic.name, lead.leader_epoch, previous_leader
+                hot, self._cold_tier, partition_id, topic.name, lead.leader_epoch, previous_leader, history
             )
         cold_end = start.manifest.cold_end_offset if start.manifest is not None else 0
         committed = max(self._high_watermarks.pop(lead.tp, 0), cold_end, hot.start_offset)
+        if known.is_in_bucket:  # each record that was committed is there
+            start = start._replace(stored_end=max(start.stored_end, min(committed, hot.end_offset)))
         return LeaderReplica(
             lead.tp, lead.topic_id, hot,
             LeaderState(

@@ -19,6 +19,7 @@ from tiered.ids import NO_EPOCH, PartitionId
 from tiered.records.batch import decode_header
 from tiered.records.marker import TransactionMarker
 from tiered.records.model import HEADER_BYTES
+from tiered.replication.chain_history import ChainHistory, append_from_chains
 from tiered.replication.cold_history import find_lost_markers, read_history, restart_at_cold_end
 from tiered.replication.cold_tier import ColdTier
 from tiered.replication.leader_state import ColdLog, Lineage, RestartAtColdEnd, reconcile
@@ -34,6 +35,8 @@ class LeaderStart(NamedTuple):
     restart: RestartAtColdEnd | None
     takeover_pending: bool = False
     """True if the manifest must be taken over soon, because an earlier leader may still change it."""
+    stored_end: int = 0
+    """All records below are in the bucket, in segments or in write-ahead chains."""
     lost_markers: Sequence[TransactionMarker] = ()
     """Markers of cold transactions that no disk has any more: this leader writes them before any other record."""
 
@@ -82,13 +85,15 @@ async def prepare_leader_log(
     topic: str,
     leader_epoch: int,
     previous_leader: PreviousLeader,
+    chains: ChainHistory | None = None,
 ) -> LeaderStart:
     """Makes the local log agree with the cold segments. The new epoch then starts at max(local end, cold end) with its
     first batch. Raises `Unavailable` if the bucket does not reply; the partition must not be served then.
 
     Reading the manifest is not enough while a change by an earlier leader may still land. That change may name records
     that are not in this log. The cold end would then move past other records, acknowledged here in the meantime. In
-    that case this leader takes over the manifest first, which fences that change.
+    that case this leader takes over the manifest first, which fences that change. `chains` has the records of the
+    partition in write-ahead chains; they were fenced before.
     """
     manifest, tiered = None, hot.config.remote_storage_enable
     if previous_leader is not PreviousLeader.NONE and not (
@@ -106,6 +111,9 @@ async def prepare_leader_log(
     restart = await _restart_if_diverged(hot, cold, manifest) if manifest is not None else None
     if hot.producers.is_incomplete:
         await _restore_producers(hot, cold, manifest)
+    stored_end = manifest.cold_end_offset if manifest is not None else 0
+    if chains is not None:
+        stored_end = await _append_from_chains(hot, cold, manifest, chains)
     lost_markers: Sequence[TransactionMarker] = ()
     if manifest is not None:
         hot.advance_start(min(manifest.log_start_offset, hot.end_offset))
@@ -123,7 +131,24 @@ async def prepare_leader_log(
     if restart is not None or hot.synced_entry.fsynced_only:
         await hot.flush()  # acknowledged records are fsynced then, so they count as committed again at once
     takeover_pending = tiered and previous_leader is PreviousLeader.WAS_IN_SYNC_WITH
-    return LeaderStart(manifest, restart, takeover_pending=takeover_pending, lost_markers=lost_markers)
+    return LeaderStart(
+        manifest, restart, takeover_pending=takeover_pending, stored_end=stored_end, lost_markers=lost_markers
+    )
+
+
+async def _append_from_chains(hot: DiskLog, cold: ColdTier, manifest: Manifest | None, chains: ChainHistory) -> int:
+    """Appends what chains have above the cold end. Returns the end of what is in the bucket."""
+
+    async def restart(first: int) -> None:
+        if manifest is not None and manifest.entries:
+            restart_at_cold_end(hot, await read_history(cold, manifest))
+        else:
+            hot.truncate_fully_and_start_at(first, (), None)
+
+    start = manifest.cold_end_offset if manifest is not None else hot.local_start_offset
+    entries = manifest.entries if manifest is not None else ()
+    epoch = entries[-1].lineage[-1][0] if entries and entries[-1].lineage else NO_EPOCH
+    return await append_from_chains(hot, start, epoch, chains, restart)
 
 
 async def _restart_if_diverged(hot: DiskLog, cold: ColdTier, manifest: Manifest) -> RestartAtColdEnd | None:

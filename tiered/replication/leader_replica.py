@@ -33,6 +33,8 @@ from tiered.replication.read_result import FollowerReadResult, RecordBytes
 from tiered.replication.record_deletion import RecordDeletion
 from tiered.replication.replication_quota import ThrottledReplicas
 from tiered.replication.unified_log import UnifiedLog
+from tiered.replication.unstored_batches import UnstoredBatches
+from tiered.wal.chain_writer import ChainedLog, ChainWriter
 
 ACKS_ALL = -1
 """Producer acks: wait for every in-sync replica."""
@@ -48,13 +50,16 @@ class LeaderEvents(Protocol):
     def on_follower_caught_up(self, replica: LeaderReplica) -> None:
         """A follower that is not in the ISR has enough of the log to join it."""
 
+    def on_chain_fenced(self, replica: LeaderReplica) -> None:
+        """A later leader has fenced this one in its write-ahead chain."""
+
 
 @dataclass(frozen=True)
 class LeaderPorts:
     """The parts that all leader replicas of one broker share.
 
     `has_controller_contact` returns True if the broker has contact with the controller (R6). `save_offsets` writes the
-    start offsets of all logs durably.
+    start offsets of all logs durably. `chain` is the write-ahead chain of the broker; None if it has none.
     """
 
     cold: ColdTier
@@ -63,6 +68,7 @@ class LeaderPorts:
     events: LeaderEvents
     has_controller_contact: Callable[[], bool]
     save_offsets: Callable[[], Awaitable[None]]
+    chain: ChainWriter | None = None
 
 
 class LeaderReplica:
@@ -72,6 +78,8 @@ class LeaderReplica:
 
     __slots__ = (
         "__weakref__",
+        "_chain",
+        "_chained",
         "_clock",
         "_disk",
         "_events",
@@ -83,6 +91,7 @@ class LeaderReplica:
         "cold",
         "deletion",
         "epoch_start",
+        "in_snapshots_to",
         "initial_cold_end_offset",
         "led_since_slot",
         "log",
@@ -129,6 +138,8 @@ class LeaderReplica:
         )
         self.led_since_slot = 0
         """Slot of the image by which this broker leads. It wrote no record of this leader epoch before."""
+        self.in_snapshots_to = 0
+        """All records below are in each snapshot of the coordinator that is kept; 0 for any other topic."""
         self.upload_problem = ""
         self.cleanable_in_bucket: CleanableRange | None = None
         """The part of the bucket that a clean may read, as of the last look; None before it."""
@@ -148,7 +159,10 @@ class LeaderReplica:
         if state.high_watermark:
             log.producers.txns.on_high_watermark(state.high_watermark)
         state.record_deletion(self.log_start_offset)
-        self._advance(log.flushed_offset if log.synced_entry.fsynced_only else log.end_offset)
+        self._chain = ports.chain
+        self._chained: ChainedLog | None = None
+        self._begin_chain(max(start.stored_end, self.cold_end_offset))
+        self._advance(self._own_position())
 
     # -- state --------------------------------------------------------------------------------------------------------
 
@@ -190,6 +204,11 @@ class LeaderReplica:
         return self.unified_log.cold_end_offset
 
     @property
+    def unchained_end(self) -> int:
+        """All records below are in the bucket without a chain: in segments or in snapshots of a coordinator."""
+        return max(self.cold_end_offset, self.in_snapshots_to)
+
+    @property
     def may_have_cold_records(self) -> bool:
         """False if no record is in the bucket."""
         return self.cold_end_offset > 0
@@ -213,6 +232,7 @@ class LeaderReplica:
         first."""
         return (
             self.state.is_sole_member
+            and self._chained is None
             and not self.log.synced_entry.fsynced_only
             and not self.admission.has_unreported_loss
         )
@@ -286,7 +306,9 @@ class LeaderReplica:
     ) -> LogAppendInfo:
         """Writes batches or a marker. The caller has checked the admission."""
         appended = self._write(data, deep, guard, from_coordinator, opened, holder)
-        if not self.log.synced_entry.fsynced_only:
+        if self._chained is not None:
+            self._chained.on_append(len(data))
+        elif not self.log.synced_entry.fsynced_only:
             self._advance(appended.last_offset + 1)
         if self.reads.end_listeners:
             self.reads.end_listeners.notify()
@@ -370,9 +392,9 @@ class LeaderReplica:
     async def flush(self, end: int | None = None) -> None:
         """Fsyncs the log up to `end` (None: all). A failed fsync ends the use of the directory; a full disk does
         not."""
-        flushed = await self._disk.flush(self.log, end)
+        await self._disk.flush(self.log, end)
         if self.reads.stop_error is None:
-            self._advance(flushed if self.log.synced_entry.fsynced_only else self.log.end_offset)
+            self._advance(self._own_position())
 
     def _advance(self, position: int) -> None:
         if not self.state.advance(position, self.log.config.min_insync_replicas):
@@ -484,7 +506,8 @@ class LeaderReplica:
     def on_config_changed(self) -> None:
         """Applies new topic settings: fewer in-sync replicas may be enough or more may be needed, and records that are
         not fsynced may count from now on."""
-        self._advance(self.state.end if self.log.synced_entry.fsynced_only else self.log.end_offset)
+        self._begin_chain(self.cold_end_offset)
+        self._advance(self._own_position())
         self.deletion.wake()
         self._wake_if_below_min_isr()
 
@@ -520,7 +543,47 @@ class LeaderReplica:
         self.admission.on_loss_reported()
         self.deletion.wake()
         self.log.producers.guards.clear()
+        self._end_chain()
         self.reads.stop(why)
+
+    # -- the write-ahead chain ----------------------------------------------------------------------------------------
+
+    @property
+    def chain_stored_end(self) -> int | None:
+        """All records below are in the bucket; None if the topic does not have `flush=bucket`."""
+        return self._chained.stored.end if self._chained is not None else None
+
+    @property
+    def has_own_chain_only(self) -> bool:
+        """True if all committed records are in segments or in the chain of this broker, put under this leadership."""
+        return (
+            self._chained is not None
+            and self.unchained_end >= self._chained.base
+            and self._chained.stored.end >= self.high_watermark
+        )
+
+    def _begin_chain(self, stored_end: int) -> None:
+        """Begins or ends the use of the chain, as the topic's setting says. All records below `stored_end` are in the
+        bucket."""
+        if self.config.flush != "bucket" or self._chain is None:
+            self._end_chain()
+        elif self._chained is None and not self.is_stopped:
+            batches = UnstoredBatches(self.log, self.unified_log, self.state, self._disk)
+            self._chained = self._chain.add(
+                self.partition_id, self.leader_epoch, batches, stored_end,
+                on_stored=self._advance, on_fenced=lambda: self._events.on_chain_fenced(self),
+            )  # fmt: skip
+
+    def _end_chain(self) -> None:
+        if self._chained is not None and self._chain is not None:
+            self._chain.remove(self._chained)
+            self._chained = None
+
+    def _own_position(self) -> int:
+        """Returns the end of the records that count here: those in the bucket, those that are fsynced, or all."""
+        if self._chained is not None:
+            return self._chained.stored.end
+        return self.log.flushed_offset if self.log.synced_entry.fsynced_only else self.log.end_offset
 
 
 def _initial_cold_end_offset(start: LeaderStart) -> int:

@@ -75,6 +75,16 @@ class FollowerProgress:
         return self.offset < end and now_ns - self.caught_up_ns > lag_ns
 
 
+class FollowerPosition(NamedTuple):
+    """A follower's log end by its last fetch, and when it was caught up and fetched last; `NEVER_NS` if it never did
+    under this leader."""
+
+    node_id: int
+    offset: int
+    caught_up_ns: int = NEVER_NS
+    last_fetch_ns: int = NEVER_NS
+
+
 class LeaderState:
     """The state that the leader of `leader_epoch` keeps of its partition. The epoch starts at `epoch_start`; this
     leader began at `began_ns`. `end` is the leader's own position. All offsets are exclusive ends. `high_watermark` is
@@ -145,6 +155,11 @@ class LeaderState:
         """True if no other replica counts, so that all records of the leader are committed."""
         return self._is_sole_member
 
+    @property
+    def began_ns(self) -> int:
+        """When this leader began."""
+        return self._began_ns
+
     def has_min_isr(self, min_isr: int) -> bool:
         """True if enough replicas are in the ISR: `min_isr`, or all of them if there are fewer replicas."""
         in_sync = len(self._isr)
@@ -200,6 +215,17 @@ class LeaderState:
         """Returns a follower's log end, by its last fetch; None if it has not fetched."""
         follower = self._followers.get(broker)
         return follower.offset if follower is not None else None
+
+    def list_followers(self) -> list[FollowerPosition]:
+        """Returns where each other replica is, in order."""
+        known = self._followers
+        return [
+            FollowerPosition(node, each.offset, each.caught_up_ns, each.last_fetch_ns)
+            if (each := known.get(node)) is not None
+            else FollowerPosition(node, 0)
+            for node in sorted(self.replicas)
+            if node != self.node_id
+        ]
 
     def in_sync_followers(self) -> list[tuple[int, int, int]]:
         """Returns (broker, first offset on its disk, log end) of each other member of the ISR that has fetched."""

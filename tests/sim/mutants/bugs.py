@@ -77,6 +77,25 @@ def count_all_as_far(original: Any) -> Any:
     return other_addresses
 
 
+def adopt_nothing(original: Any) -> Any:
+    return lambda adopted: original(())
+
+
+def find_no_predecessor(original: Any) -> Any:
+    return lambda disk, chosen, count: {}
+
+
+def find_no_obstacle(original: Any) -> Any:
+    return lambda directories, moves, count: ""
+
+
+def trust_any_giver(original: Any) -> Any:
+    def describe_refusal(image: Any, node: int, process: int, given: Any) -> str:
+        return ""
+
+    return describe_refusal
+
+
 # -- replication ------------------------------------------------------------------------------------------------------
 
 
@@ -339,6 +358,25 @@ def accept_any_commit(original: Any) -> Any:
         return None if group is not None else original(group, request)
 
     return refusal
+
+
+def take_all_for_free(original: Any) -> Any:
+    return lambda group, topic_id, partition: True
+
+
+def own_nothing(original: Any) -> Any:
+    return lambda owned, partitions: False
+
+
+def accept_any_epoch(original: Any) -> Any:
+    def refusal(group: Any, member_id: str, epoch: int) -> Any:
+        return None if member_id in group.members else original(group, member_id, epoch)
+
+    return refusal
+
+
+def forget_sessions(original: Any) -> Any:
+    return lambda decision, group, member_id: None
 
 
 def refuse_late_members(original: Any) -> Any:

@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
-from tests.sim.cluster.options import ClusterOptions, TopicShape, compaction_options
+from tests.sim.cluster.options import CHAINS, ClusterOptions, TopicShape, compaction_options
+from tests.sim.cluster.shapes import of_consumers
 from tests.sim.harness.disk import SimFile
-from tests.sim.mutants import bugs, compaction_bugs, rest_bugs, transaction_bugs
+from tests.sim.mutants import bugs, chain_bugs, compaction_bugs, rest_bugs, transaction_bugs
 from tiered.cold import cold_cleaning, collector
 from tiered.cold.cold_cleaning import ColdCleaning
 from tiered.cold.collector import Collector
@@ -34,9 +35,13 @@ from tiered.controller.standby import StandbyController
 from tiered.coordination.transaction_markers import TransactionMarkers
 from tiered.coordinator.runtime import CoordinatorRuntime
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
+from tiered.durability import log_mover
 from tiered.durability.log_store import LogStore
 from tiered.groups import join
 from tiered.groups import offsets as commits
+from tiered.groups import shard as groups_shard
+from tiered.groups.consumer import fencing, reconciliation
+from tiered.groups.consumer.group import ConsumerGroup
 from tiered.groups.log_state import LogState
 from tiered.groups.pending_offsets import PendingOffsets
 from tiered.groups.shard import GroupShard
@@ -51,18 +56,26 @@ from tiered.producers.states import ProducerStates
 from tiered.producers.verification import VerificationGuards
 from tiered.replication import become_leader, leader_replica, offset_lookup
 from tiered.replication.leader_reads import LeaderReads
+from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.leader_state import LeaderState
 from tiered.transactions import end, partitions, producer_init
 from tiered.transactions import shard as transaction_shard
 from tiered.transactions.decision import ShardState
 from tiered.transactions.shard import TransactionShard
+from tiered.upkeep import chain_deletion
 from tiered.upkeep.tiering import Tiering
+from tiered.wal.chain_writer import ChainWriter
+from tiered.wal.takeover import ChainTakeover
+from tiered.wal.trimming import ChainTrimming
+from tiered.wal.window import DecidedSlots
+from tiered_api.cli.broker import processes
 from tiered_api.http.consumers.instance import ConsumerInstance
 from tiered_api.http.consumers.reading import ConsumerPoll
 from tiered_api.http.v2 import consumers
 from tiered_api.kafka.client.connection import BrokerConnection
 
 _ERROR = re.compile(r"^[A-Za-z_][\w.]*: (?:liveness: not within [\d.]+ s: )?(.*)$", re.MULTILINE)
+IN_SYNC = "every broker serves, every partition is led and in sync"
 Owner = type[Any] | ModuleType
 Wrap = Callable[[Any], Any]
 
@@ -115,9 +128,46 @@ def _with_machines(drawn: ClusterOptions) -> ClusterOptions:
     )  # fmt: skip
 
 
+def _with_process_changes(drawn: ClusterOptions) -> ClusterOptions:
+    """Changes the number of processes of machines, whose partitions have one replica."""
+    return _with_machines(drawn).with_changes(
+        topics=(TopicShape("t0", 6, 1, 1, "none"),),
+        changes_processes=True,
+        moves=False,
+        admin=False,
+        troubles=(),
+        leaves=False,
+    )
+
+
+def _with_chains(drawn: ClusterOptions) -> ClusterOptions:
+    """Gives records one copy, in the bucket, which is slow; brokers lose their disks, and some go on too late."""
+    return drawn.with_changes(
+        topics=(TopicShape("t0", 2, 1, 1, "bucket"),), troubles=("disk_lost", "freeze", "bucket_away"), troublemakers=1,
+        pause_seconds=1.0, session_ms=1500, send_rate=8.0, senders=3, in_flight=5, worst_fault=0.03, bucket_rate=0.0,
+        segment_bytes=1024, window_ms=50, chaos_seconds=25.0, rebuild=True, admin=False, moves=False, members=0,
+        rot=False, joins=False, changes=(), deletes=False, retention_bytes=-1, retention_ms=-1,
+    )  # fmt: skip
+
+
+def _with_chain_changes(drawn: ClusterOptions) -> ClusterOptions:
+    """Changes meanwhile if records are acknowledged once they are in the bucket, and hardly ever closes a segment."""
+    return _with_chains(drawn).with_changes(
+        changes=(CHAINS,), segment_bytes=1 << 20, rebuild=False, troubles=("disk_lost",), pause_seconds=2.0
+    )
+
+
 def _with_group(drawn: ClusterOptions) -> ClusterOptions:
     """Adds two members of a group that lose contact with their coordinator."""
     return drawn.with_changes(members=2, troubles=("one_way", "isolated", "kill"), troublemakers=2, chaos_seconds=25.0)
+
+
+def _with_consumers(drawn: ClusterOptions) -> ClusterOptions:
+    """Has four members of a consumer group, and little else, while coordinators die and lose contact."""
+    return of_consumers(drawn).with_changes(
+        topics=(TopicShape("t0", 4, 3, 2, "none"),), group_topics=1, consumers=4, rebuild=False,
+        troubles=("kill", "isolated", "one_way"), troublemakers=1, chaos_seconds=25.0,
+    )  # fmt: skip
 
 
 def _with_rebuild(drawn: ClusterOptions) -> ClusterOptions:
@@ -469,6 +519,22 @@ MUTANTS = {
             ((commits, "_validate_commit", bugs.accept_any_commit),), _with_group,
         ),
         SimMutant(
+            "given_before_free", "a member of a consumer group gets what another one owns", ("I17", "groups"),
+            ((ConsumerGroup, "is_free", bugs.take_all_for_free),), _with_consumers,
+        ),
+        SimMutant(
+            "revoked_unasked", "members of a consumer group count as having given up partitions", ("I17",),
+            ((reconciliation, "owns_any", bugs.own_nothing),), _with_consumers,
+        ),
+        SimMutant(
+            "old_member_epoch", "a member of a consumer group commits with an epoch that it left", ("I18",),
+            ((fencing, "_check_epoch", bugs.accept_any_epoch),), _with_consumers,
+        ),
+        SimMutant(
+            "sessions_end_with_coordinators", "members of consumer groups never expire after a move", ("groups",),
+            ((groups_shard, "schedule_session", bugs.forget_sessions),), _with_consumers,
+        ),
+        SimMutant(
             "served_by_name", "a broker serves what it has not acted on yet", ("ID", "I5", "I6", "I16"),
             ((HostedReplicas, "stop_topics", bugs.skip_replica_stop), (HostedReplicas, "_is_deleted",
              bugs.keep_leading_deleted_topic)),
@@ -685,6 +751,64 @@ MUTANTS = {
             ((StandbyController, "_other_addresses", bugs.count_all_as_far),), _with_machines,
         ),
         SimMutant(
+            "chain_counts_log_end", "records count before the bucket has them", ("I5", "I6", "I9"),
+            ((LeaderReplica, "_own_position", chain_bugs.count_log_end),), _with_chains,
+        ),
+        SimMutant(
+            "chain_confirms_early", "a window confirms its records before its put", ("I5", "I6", "I9"),
+            ((ChainWriter, "_put_window", chain_bugs.confirm_before_the_put),), _with_chains,
+        ),
+        SimMutant(
+            "chain_slots_apart", "a window confirms its records although a slot before it is free",
+            ("I5", "I6", "I9", "everything can be read", IN_SYNC),
+            ((DecidedSlots, "decide", chain_bugs.confirm_each_slot),), _with_chains,
+        ),
+        SimMutant(
+            "chain_ignores_fence", "a leader goes on after a fence", ("I5", "I6", "I9"),
+            ((ChainWriter, "_give_up", chain_bugs.lead_on_after_fence),), _with_chains,
+        ),
+        SimMutant(
+            "chain_not_fenced", "a chain is read without a fence", ("I5", "I6", "I9"),
+            ((ChainTakeover, "_put_fence", chain_bugs.read_without_fence),), _with_chains,
+        ),
+        SimMutant(
+            "chain_not_read", "a leader takes its own log for whole", ("I9",),
+            ((become_leader, "append_from_chains", chain_bugs.keep_local_log),), _with_chains,
+        ),
+        SimMutant(
+            "chain_of_last_only", "the metadata log names the chain of the last leader only", ("I9", "I38"),
+            ((partition_transitions, "_add_chain", chain_bugs.read_last_chain_only),), _with_chains,
+        ),
+        SimMutant(
+            "chain_trimmed_early", "windows go although segments lack their records", ("I38",),
+            ((ChainTrimming, "first_needed", chain_bugs.trim_all_decided),), _with_chains,
+        ),
+        SimMutant(
+            "chain_forgotten", "an owner forgets who needs its chain", ("I38",),
+            ((chain_deletion, "names_chain", chain_bugs.forget_at_each_look),), _with_chains,
+        ),
+        SimMutant(
+            "chain_kept_by_name", "a topic counts as in the bucket after it has left", ("I9", "I10"),
+            ((partition_transitions, "change_flush", chain_bugs.keep_guarantee),), _with_chain_changes,
+        ),
+        SimMutant(
+            "chain_begins_at_end", "a leader takes all that it finds for stored",
+            ("I5", "I6", "I9", "I10", "every reader reads to the end"),
+            ((ChainWriter, "add", chain_bugs.start_with_all),), _with_chain_changes,
+        ),
+        SimMutant(
+            "moved_logs_are_not_named", "a process does not learn which logs moved to it", ("I5", IN_SYNC),
+            ((log_mover, "encode_adopted", bugs.adopt_nothing),), _with_process_changes,
+        ),
+        SimMutant(
+            "giver_starts_first", "a process runs before the one that took its logs has said so", ("I5", IN_SYNC),
+            ((processes, "find_predecessors_on", bugs.find_no_predecessor),), _with_process_changes,
+        ),
+        SimMutant(
+            "killed_process_gives_logs", "logs move from a process that did not stop cleanly", ("I5", IN_SYNC),
+            ((processes, "find_obstacle", bugs.find_no_obstacle),), _with_process_changes,
+        ),
+        SimMutant(
             "compact_only_expires", "retention takes what only compaction may", ("I22",),
             ((retention, "total_limits", compaction_bugs.expire_by_any_policy),), _with_compaction,
         ),
@@ -693,6 +817,20 @@ MUTANTS = {
 
 
 FIRST_SEEDS = {
+    "chain_counts_log_end": 0,
+    "chain_confirms_early": 0,
+    "chain_slots_apart": 18,
+    "chain_ignores_fence": 2,
+    "chain_not_fenced": 0,
+    "chain_not_read": 0,
+    "chain_of_last_only": 0,
+    "chain_trimmed_early": 0,
+    "chain_forgotten": 11,
+    "chain_kept_by_name": 0,
+    "chain_begins_at_end": 13,
+    "moved_logs_are_not_named": 1,
+    "giver_starts_first": 0,
+    "killed_process_gives_logs": 13,
     "process_not_registered": 0,
     "moved_beside": 0,
     "placed_by_process": 0,
@@ -714,6 +852,10 @@ FIRST_SEEDS = {
     "zombie_controller": 1,
     "answers_at_once": 1,
     "old_generation": 1,
+    "given_before_free": 0,
+    "revoked_unasked": 0,
+    "old_member_epoch": 1,
+    "sessions_end_with_coordinators": 0,
     "slot_reuse": 4,
     "r1_keeps_leading": 1,
     "r3_moves_below": 0,

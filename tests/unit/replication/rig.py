@@ -32,17 +32,20 @@ from tiered.peers import (
     MetadataFetchReply,
     PartitionCodes,
     PartitionFetch,
+    QuotaUse,
     ReplicaFetch,
     TransactionPartitions,
 )
 from tiered.ports import FileSlice
 from tiered.replication.become_leader import LeaderStart, PreviousLeader, prepare_leader_log
+from tiered.replication.chain_history import ChainHistory
 from tiered.replication.cold_tier import ColdTier
 from tiered.replication.disk_state import DiskState
 from tiered.replication.follower_replica import FollowerPorts, FollowerReplica
 from tiered.replication.leader_replica import LeaderPorts, LeaderReplica
 from tiered.replication.leader_state import LeaderState
 from tiered.replication.replica_fetcher import FetcherPorts, FetcherSettings, ReplicaFetchers
+from tiered.wal.chain_writer import ChainWriter
 
 T = TypeVar("T")
 
@@ -56,6 +59,7 @@ class RecordedEvents:
 
     def __init__(self) -> None:
         self.with_caught_up_followers: list[LeaderReplica] = []
+        self.fenced: list[LeaderReplica] = []
 
     def on_lead(self, replica: LeaderReplica) -> None: ...
 
@@ -67,6 +71,9 @@ class RecordedEvents:
 
     def on_follower_caught_up(self, replica: LeaderReplica) -> None:
         self.with_caught_up_followers.append(replica)
+
+    def on_chain_fenced(self, replica: LeaderReplica) -> None:
+        self.fenced.append(replica)
 
 
 class LeaderList:
@@ -139,13 +146,13 @@ class BrokerRig:
     async def lead(
         self, epoch: int, isr: list[int], replicas: list[int] | None = None, *, tp: TopicPartition = TP,
         high_watermark: int = 0, previous_leader: PreviousLeader = PreviousLeader.NONE,
-        is_loss_unreported: bool = False,
+        is_loss_unreported: bool = False, chain: ChainWriter | None = None, chains: ChainHistory | None = None,
     ) -> LeaderReplica:  # fmt: skip
         hot, partition_id = await self.open_log(tp), PartitionId(TOPIC_ID, tp.partition)
         start = (
             LeaderStart(None, None)
             if previous_leader is PreviousLeader.NONE
-            else await prepare_leader_log(hot, self.cold, partition_id, tp.topic, epoch, previous_leader)
+            else await prepare_leader_log(hot, self.cold, partition_id, tp.topic, epoch, previous_leader, chains)
         )
         state = LeaderState(
             self.node_id, epoch, isr, replicas=replicas or isr, epoch_start=hot.end_offset, partition_epoch=epoch,
@@ -153,7 +160,7 @@ class BrokerRig:
         )  # fmt: skip
         leader = LeaderReplica(
             tp, TOPIC_ID, hot, state, start,
-            LeaderPorts(self.cold, self.clock, self.state, self.events, lambda: True, self.save_offsets),
+            LeaderPorts(self.cold, self.clock, self.state, self.events, lambda: True, self.save_offsets, chain),
         )  # fmt: skip
         if is_loss_unreported:
             leader.admission.block_appends()
@@ -295,6 +302,9 @@ class DirectPeers:
     async def add_partitions_to_txn(
         self, address: str, transactions: Sequence[TransactionPartitions], timeout: float
     ) -> Sequence[PartitionCodes]:
+        raise AssertionError("not asked here")
+
+    async def report_quota_use(self, address: str, uses: Sequence[QuotaUse], timeout: float) -> None:
         raise AssertionError("not asked here")
 
     async def check_listening(self, address: str, timeout: float) -> None:

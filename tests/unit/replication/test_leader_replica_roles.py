@@ -416,6 +416,8 @@ async def test_leadership_that_ended_does_not_start_late(cluster: ThreeBrokers) 
     await cluster.fence(node)
     await wait_until(lambda: leader.is_stopped)
     partitions = cluster.members[node].partitions
-    partitions.unopened_leaders[TP] = (Lead(TP, leader.topic_id, epoch, False), "the bucket was away")
+    unopened = (Lead(TP, leader.topic_id, epoch, False), "the bucket was away")
+    partitions.unopened_leaders[TP] = unopened
     await partitions.retry_unopened()
     assert partitions.find_leader(TP) is None
+    assert partitions.unopened_leaders == {TP: unopened}  # nothing was tried: the log may have later epochs by now

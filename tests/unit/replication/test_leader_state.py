@@ -8,7 +8,15 @@ from collections.abc import Callable
 import pytest
 
 from tiered.errors import Fenced
-from tiered.replication.leader_state import ColdLog, KeepLocalLog, LeaderState, ProposedIsr, RestartAtColdEnd, reconcile
+from tiered.replication.leader_state import (
+    ColdLog,
+    FollowerPosition,
+    KeepLocalLog,
+    LeaderState,
+    ProposedIsr,
+    RestartAtColdEnd,
+    reconcile,
+)
 
 LAG = 10
 LIVE = {1: 11, 2: 22, 3: 33}
@@ -102,6 +110,15 @@ def test_member_counts_until_its_removal_is_committed() -> None:
     assert partition.high_watermark == 10
     assert apply_isr(partition, [1])
     assert partition.high_watermark == 20
+
+
+def test_followers_are_listed_with_their_times_also_before_a_fetch() -> None:
+    state = LeaderState(1, 5, (1, 2), replicas=(3, 1, 2), epoch_start=0, began_ns=70)
+    state.advance(10, 1)
+    state.record_fetch(2, 20, 4, log_end=10, now_ns=100, min_isr=1)
+    state.record_fetch(2, 20, 10, log_end=12, now_ns=200, min_isr=1)
+    assert state.began_ns == 70
+    assert state.list_followers() == [FollowerPosition(2, 10, 100, 200), FollowerPosition(3, 0)]
 
 
 def test_follower_joins_isr_only_at_epoch_start() -> None:

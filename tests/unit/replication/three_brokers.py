@@ -22,6 +22,7 @@ from tiered.coordination.snapshot_stores import make_group_snapshot_store
 from tiered.durability.data_directory import DataDirectory
 from tiered.durability.possible_losses import PossibleLosses
 from tiered.errors import Code, Refused, Unavailable
+from tiered.hosting.chains import Chains
 from tiered.hosting.hosted_replicas import HostedReplicas, ReplicaStorage
 from tiered.hosting.isr_updater import IsrUpdater
 from tiered.hosting.suspects import SuspectedBrokers
@@ -78,6 +79,7 @@ class BrokerProcess:
             storage=ReplicaStorage(
                 broker.state, directory, broker.cold,
                 {OFFSETS_TOPIC: make_group_snapshot_store(broker.store, broker.clock, self.metrics)},
+                Chains(self.view, broker.store, world, self.metrics, lambda: CLUSTER),
             ),
             losses=losses, peers=cluster.peers,
             suspected_brokers=SuspectedBrokers(broker.clock, self.view, lambda node_id: None),

@@ -1,0 +1,172 @@
+"""The takeover of partitions whose records are in another broker's chain: fence first, read after.
+
+The fence goes into the first free slot of the chain. The owner, if it still runs, finds it there: no record behind it
+is acknowledged. Everything before it counts, whether it was acknowledged or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+
+from tiered.errors import Corrupt, Unavailable
+from tiered.ids import PartitionId
+from tiered.object_store.conditional_put import PutOutcome, Stored, put_until_known
+from tiered.ports import Clock, GetResult, NotFound, ObjectStore, Rng
+from tiered.records.native import crc32c
+from tiered.wal.history import Place, find_hole, valid_extents
+from tiered.wal.layout import (
+    HEADER_BYTES,
+    ChainId,
+    Fence,
+    Window,
+    decode,
+    encode_fence,
+    header_end,
+    parse_key,
+    slot_key,
+)
+
+log = logging.getLogger(__name__)
+
+GETS_AT_ONCE = 16
+_BACKOFF_SECONDS = (0.02, 1.0)
+_ATTEMPTS = 6
+
+
+class FencedChain:
+    """The objects of a chain before the own fence, which is in slot `end`."""
+
+    def __init__(self, chain: ChainId, objects: Sequence[Window | Fence], end: int) -> None:
+        self.chain = chain
+        self.objects = objects
+        self.end = end
+
+    def extents_of(self, partition: PartitionId) -> list[Place]:
+        """Returns the extents of a partition that count."""
+        return valid_extents(self.chain, self.objects, partition, self.end)
+
+
+class ChainTakeover:
+    """Fences chains, and reads them. `cluster_id` is that of the bucket, known once the broker has read it."""
+
+    def __init__(self, store: ObjectStore, clock: Clock, rng: Rng, cluster_id: Callable[[], str]) -> None:
+        self._store = store
+        self._clock = clock
+        self._random = rng.stream("wal-takeover")
+        self._cluster_id = cluster_id
+        self._slots = asyncio.Semaphore(GETS_AT_ONCE)
+
+    async def fence(self, chain: ChainId, epochs: Mapping[PartitionId, int]) -> FencedChain:
+        """Puts a fence with the new leader epoch of each partition, and returns what is before it.
+
+        The objects that count are those right before the fence, without a gap. The owner deletes its first objects:
+        their records are in segments. A put that lands late may bring one back, and behind it is a gap. Raises
+        `Unavailable` if the bucket does not reply: a fence may be there then, and a later call puts another one. Raises
+        `Corrupt` if an object before the fence is damaged.
+        """
+        listed = await self._list(chain)
+        newest = await self._find_header(chain, listed[-1]) if listed else None
+        if listed and newest is None:
+            raise Unavailable(f"the newest object of the chain was deleted: {slot_key(chain, listed[-1])}")
+        slot = find_hole(listed, newest.decided if newest is not None else 0)
+        nonce = f"{self._random.getrandbits(64):016x}"
+        while await self._put_fence(chain, slot, nonce, epochs) is not None:
+            slot += 1  # the owner, or another broker, has put an object meanwhile
+        first = min([*listed[:1], slot])
+        found = await asyncio.gather(*(self._find_header(chain, each) for each in range(first, slot)))
+        begin = max((number for number, each in enumerate(found, 1) if each is None), default=0)
+        objects = [each for each in found[begin:] if each is not None]
+        while first and not begin and (hidden := await self._find_header(chain, first - 1)) is not None:
+            objects.insert(0, hidden)  # the list did not show it
+            first -= 1
+        log.info(
+            "chain is fenced chain=%s slot=%d objects=%d partitions=%d", chain.prefix, slot, len(objects), len(epochs)
+        )
+        return FencedChain(chain, objects, slot)
+
+    async def delete_windows(self, chain: ChainId) -> int:
+        """Deletes all windows of a chain that nothing needs, and keeps its fences. Returns how many were deleted."""
+        windows = []
+        for slot in await self._list(chain):
+            if isinstance(await self._find_header(chain, slot), Window):
+                windows.append(slot_key(chain, slot))
+        if windows:
+            await self._store.delete(windows)
+        return len(windows)
+
+    async def read(self, places: Iterable[Place]) -> AsyncIterator[tuple[Place, bytes]]:
+        """Yields the batches of extents in order, and reads some extents ahead. Raises `Unavailable` and `Corrupt`."""
+        waiting: list[tuple[Place, asyncio.Task[bytes]]] = []
+        try:
+            for place in places:
+                waiting.append((place, asyncio.create_task(self._read_extent(place), name="wal extent")))
+                if len(waiting) == GETS_AT_ONCE:
+                    first, task = waiting.pop(0)
+                    yield first, await task
+            while waiting:
+                first, task = waiting.pop(0)
+                yield first, await task
+        finally:
+            for _, task in waiting:
+                task.cancel()
+
+    async def _list(self, chain: ChainId) -> list[int]:
+        """Returns all slots that have an object, in order."""
+        slots: list[int] = []
+        after = ""
+        while page := await self._store.list(chain.prefix, after):
+            slots += [found[1] for each in page if (found := parse_key(each.key)) is not None]
+            after = page[-1].key
+        return slots
+
+    async def _put_fence(
+        self, chain: ChainId, slot: int, nonce: str, epochs: Mapping[PartitionId, int]
+    ) -> Window | Fence | None:
+        """Returns None if the fence is in the slot, else the object that is there."""
+        body = encode_fence(chain, slot, nonce, self._cluster_id(), epochs)
+
+        async def read() -> Stored[Window | Fence] | None:
+            found = await self._find_header(chain, slot)
+            return None if found is None else Stored(found, found.nonce, "")
+
+        settled = await put_until_known(
+            self._store, slot_key(chain, slot), body, nonce, before=None, read=read, pause=self._back_off
+        )
+        if settled.outcome is PutOutcome.LANDED:
+            return None
+        assert settled.found is not None, settled
+        return settled.found.value
+
+    async def _find_header(self, chain: ChainId, slot: int) -> Window | Fence | None:
+        """Returns what a slot holds; None if it has no object."""
+        key = slot_key(chain, slot)
+        got = await self._get(key, 0, HEADER_BYTES)
+        if isinstance(got, GetResult) and (end := header_end(got.data, key)) > len(got.data) < got.size:
+            got = await self._get(key, 0, end)
+        return decode(got.data, chain, slot, self._cluster_id(), got.size) if isinstance(got, GetResult) else None
+
+    async def _read_extent(self, place: Place) -> bytes:
+        extent, key = place.extent, slot_key(place.chain, place.slot)
+        got = await self._get(key, extent.position, extent.length)
+        if isinstance(got, NotFound) or len(got.data) != extent.length or crc32c(got.data) != extent.crc:
+            raise Corrupt(f"batches of {extent.partition} are missing or damaged", where=key, position=extent.position)
+        return got.data
+
+    async def _get(self, key: str, start: int, length: int) -> GetResult | NotFound:
+        """Gets a range, with more attempts than the store makes: a takeover needs all objects of a chain."""
+        attempt = 0
+        while True:
+            try:
+                async with self._slots:
+                    return await self._store.get(key, start, length)
+            except Unavailable as error:
+                await self._back_off(attempt, str(error))
+                attempt += 1
+
+    async def _back_off(self, attempt: int, why: str) -> None:
+        if attempt >= _ATTEMPTS:
+            raise Unavailable(f"the chain is not read: {why}")
+        least, most = _BACKOFF_SECONDS
+        await self._clock.sleep(min(most, least * 2**attempt) * (0.5 + self._random.random()))
