@@ -10,7 +10,7 @@ import ssl
 import sys
 import time
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
@@ -22,6 +22,7 @@ import pytest
 from tests.certificates import sign
 from tests.e2e.kafka_site import RawClient
 from tests.e2e.serving import SECONDS, ServeProcess
+from tests.e2e.test_machine import processes_of
 from tiered.security.scram import ScramClient, ScramMechanism
 from tiered_api.kafka.protocol.messages import alter_client_quotas as altering
 from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
@@ -66,17 +67,39 @@ MEASURED: list[dict[str, object]] = []
 
 
 class AttackedBroker:
-    """A broker in a process of its own, as an attack sees it: without TLS and login."""
+    """A broker in a process of its own, as an attack sees it: without TLS and login. `processes` above 1 are those of a
+    machine: their memory counts together, and the one that delays other clients most is judged."""
 
-    def __init__(self, served: ServeProcess, directory: Path) -> None:
+    def __init__(self, served: ServeProcess, directory: Path, processes: int = 1) -> None:
         self.served = served
         self.directory = directory
+        self.processes = processes
         self._clients: list[RawClient] = []
         self._connections: list[HTTPConnection] = []
 
     @property
     def pid(self) -> int:
         return self.served.process.pid
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that serve."""
+        return [self.pid] if self.processes == 1 else list(processes_of(self.served).values())
+
+    def own_addresses(self) -> list[str]:
+        """Returns an address of each process for the Kafka protocol."""
+        if self.processes == 1:
+            return [self.address]
+        return [each["address"] for each in self.ask("GET", "/tiered/v1/cluster")[1]["brokers"]]
+
+    def leader_port(self, topic: str, partition: int = 0) -> int:
+        """Returns the port of the process that leads a partition, without TLS and login."""
+        if self.processes == 1:
+            return self.port_of("PLAINTEXT")
+        leader = self.ask("GET", f"/topics/{topic}")[1]["partitions"][partition]["leader"]
+        brokers = self.ask("GET", "/tiered/v1/cluster")[1]["brokers"]
+        [address] = [each["address"] for each in brokers if each["node_id"] == leader]
+        return int(address.rpartition(":")[2])
 
     @property
     def address(self) -> str:
@@ -141,18 +164,20 @@ class AttackedBroker:
         client.close()
 
     def memory(self, what: str = "VmRSS") -> int:
-        """Returns MB of the process; `VmHWM`: the maximum since `forget_peak`."""
-        text = Path(f"/proc/{self.pid}/status").read_text()
-        return int(text.partition(f"{what}:")[2].split()[0]) // 1024
+        """Returns MB of the processes; `VmHWM`: the maximum since `forget_peak`."""
+        texts = [Path(f"/proc/{pid}/status").read_text() for pid in self.pids]
+        return sum(int(text.partition(f"{what}:")[2].split()[0]) for text in texts) // 1024
 
     def forget_peak(self) -> int:
-        """Lets `VmHWM` begin anew. Returns the MB of the process."""
-        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+        """Lets `VmHWM` begin anew. Returns the MB of the processes."""
+        for pid in self.pids:
+            Path(f"/proc/{pid}/clear_refs").write_text("5")
         return self.memory()
 
     def cpu_wait_seconds(self) -> float:
-        """Returns the seconds in which the broker was runnable while others ran on all cores."""
-        return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[1]) / 1e9
+        """Returns the seconds in which a process was runnable while others ran on all cores: those of the process that
+        waited most."""
+        return max(int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) for pid in self.pids) / 1e9
 
     def close_clients(self) -> None:
         """Ends all connections at once, also those that wait for a reply in another thread."""
@@ -172,36 +197,41 @@ class AttackedBroker:
 
     @asynccontextmanager
     async def attack(self, name: str, *, memory: int, probe_kind: str = "") -> AsyncIterator[None]:
-        """Judges the attack inside the context: the process may grow by `memory` MB, and other clients get replies all
-        the time. `probe_kind` is "heartbeat" for requests that take turns with those of the attackers."""
-        kind = [probe_kind] if probe_kind else []
-        probe = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.hostile.probe", self.address, *kind, stdin=PIPE, stdout=PIPE
-        )
-        assert probe.stdin is not None and probe.stdout is not None
+        """Judges the attack inside the context: the processes may grow by `memory` MB, and other clients get replies of
+        each all the time. `probe_kind` is "heartbeat" for requests that take turns with those of the attackers."""
+        kind, pids = [probe_kind] if probe_kind else [], self.pids
+        probes = [
+            await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "tests.hostile.probe", address, *kind, stdin=PIPE, stdout=PIPE
+            )
+            for address in self.own_addresses()
+        ]
         try:
-            assert await probe.stdout.readline() == b"ready\n"
+            for probe in probes:
+                assert probe.stdout is not None and await probe.stdout.readline() == b"ready\n"
             await asyncio.sleep(QUIET_SECONDS)
-            quiet = await measure(probe)
+            quiet = await measure_worst(probes)
             before, began = self.forget_peak(), time.monotonic()
             queued = self.cpu_wait_seconds()
             yield
             took, queued = time.monotonic() - began, self.cpu_wait_seconds() - queued
-            waited = await measure(probe)
+            waited = await measure_worst(probes)
         finally:
-            if probe.returncode is None:
-                with suppress(ProcessLookupError):
-                    probe.kill()
-            await probe.wait()
+            for probe in probes:
+                if probe.returncode is None:
+                    with suppress(ProcessLookupError):
+                        probe.kill()
+                await probe.wait()
             self.close_clients()
         grown = self.memory("VmHWM") - before
         busy = round(queued / took, 2)
         measured = {
-            "attack": name, **waited, "quiet_p99": quiet["p99"], "memory_mb": grown, "memory_bound_mb": memory,
-            "queued": busy, "seconds": round(took, 1),
+            "attack": name + (f", {self.processes} processes" if self.processes > 1 else ""), **waited,
+            "quiet_p99": quiet["p99"], "memory_mb": grown, "memory_bound_mb": memory, "queued": busy,
+            "seconds": round(took, 1),
         }  # fmt: skip
         write_measured(measured)
-        assert self.served.process.poll() is None, "the broker has ended"
+        assert self.served.process.poll() is None and self.pids == pids, "the broker has ended"
         assert grown <= memory, measured
         if FULL and busy > BUSY:
             pytest.skip(f"the machine is busy, so times are not judged: {measured}")
@@ -232,6 +262,13 @@ async def measure(process: asyncio.subprocess.Process) -> dict[str, float]:
     return found
 
 
+async def measure_worst(probes: Sequence[asyncio.subprocess.Process]) -> dict[str, float]:
+    """Returns the latencies of several probes since the last call: the worst of each kind, and the number of all."""
+    found = [await measure(each) for each in probes]
+    worst = {name: max(each.get(name, 0) for each in found) for name in ("p50", "p99", "worst")}
+    return {"count": sum(each["count"] for each in found), **worst}
+
+
 async def set_quota(
     client: RawClient, kind: str, name: str, limits: dict[str, float], *, is_lifted: bool = False
 ) -> None:
@@ -251,21 +288,28 @@ def write_measured(measured: dict[str, object]) -> None:
 
 @contextmanager
 def attacked_broker(
-    directory: Path, *arguments: str, stop_seconds: float = SECONDS, http: str = "127.0.0.1:0", **settings: object
+    directory: Path,
+    *arguments: str,
+    stop_seconds: float = SECONDS,
+    http: str = "127.0.0.1:0",
+    processes: int = 1,
+    **settings: object,
 ) -> Iterator[AttackedBroker]:
-    """Yields a broker with these arguments and settings, which must end cleanly in time. It has a listener for each
-    security protocol, and users."""
+    """Yields a broker with these arguments and settings, or the `processes` of a machine, which must end cleanly in
+    time. It has a listener for each security protocol, and users."""
     users = directory.with_name(f"{directory.name}-users")
     users.write_text("".join(f"SCRAM-SHA-512=[name={each},password={PASSWORD}]\n" for each in (ROOT, GOOD, HOSTILE)))
     key = directory.with_name(f"{directory.name}.pem")
     made = sign("CN=broker")
     key.write_text(made.key_pem + made.certificate_pem)
     listeners = ",".join(f"{each}://127.0.0.1:0" for each in LISTENERS)
-    given = {"listeners": listeners, "ssl_keystore_location": key, **settings}
+    given = {"listeners": listeners, "ssl_keystore_location": key, "tiered_processes": processes, **settings}
     words = [word for name, value in given.items() for word in ("-c", f"{name.replace('_', '.')}={value}")]
     with ServeProcess(directory, "--add-scram", f"@{users}", *arguments, *words, http=http) as served:
-        yield AttackedBroker(served, directory)
+        yield AttackedBroker(served, directory, processes)
         served.process.terminate()
         assert served.process.wait(stop_seconds) == 0
     log = served.log.read_text()
-    assert "clean=True" in log and "Traceback" not in log and "is fenced" not in log, log[-2_000:]
+    assert log.count("clean=True") == processes and "Traceback" not in log, log[-2_000:]
+    # The processes of a machine stop one after the other, and the last controller misses those before.
+    assert "is fenced" not in log.partition("stopping process-")[0], log[-2_000:]

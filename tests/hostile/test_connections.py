@@ -27,7 +27,7 @@ async def test_announced_frames_do_not_take_the_memory_of_others(to: AttackedBro
             for _ in range(scale(40, 480)):
                 client = await to.client(f"127.0.0.{host}")
                 client.writer.write((100_000_000).to_bytes(4, "big") + PRODUCE_HEAD + bytes(41_000))
-        honest = await to.client("127.0.0.9")
+        honest = await to.client("127.0.0.9", to.leader_port(to.name("t")))
         begun = time.monotonic()
         assert await produce(honest, to.name("t"), (0, batch([bytes(200_000)]))) == [0]
         assert time.monotonic() - begun < scale(60, 10)

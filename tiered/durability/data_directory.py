@@ -4,6 +4,7 @@
 - The proof (`hot/proof_file.py`) says what a start may believe of page cache and logs. Its boot mark is written after a
   recovery whose result is fsynced. An I/O error removes the proof for good: the directory is then untrusted.
 - The clean mark, Kafka's own, proves that all logs are durable (R1). It too names an incarnation.
+- `adopted` names logs that another process of this machine gave to this directory (I36).
 - `metadata_position` detects an older bucket. Operators remove this note alone, so it is a file of its own.
 
 `open` returns what the files say. `discard_untrusted` (`broker/registration.py`) decides what of it counts.
@@ -19,6 +20,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from tiered.durability import metadata_position
+from tiered.durability.adopted_logs import ADOPTED_FILE, AdoptedLog, parse_adopted
 from tiered.durability.metadata_position import MetadataPosition
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.hot import checkpoints, clean_shutdown, proof_file
@@ -35,6 +37,8 @@ ROOT = "log"
 META_FILE = "meta.properties"
 VERSION = "1"
 DELETE_SUFFIX = "-delete"
+STRAY_SUFFIX = "-stray"
+"""Ends the name of a log that is no replica of this broker and is kept, as in Kafka."""
 INCARNATIONS_MAX = 100
 """Incarnations in the proof: starts in a row that could not register."""
 NAME_BYTES_MAX = 255
@@ -67,6 +71,8 @@ class DirectoryState(NamedTuple):
     """The incarnations of the proof: one must have been the last that ran."""
     clean_incarnation: str = ""
     """The incarnation of the clean mark: it must have been the last that ran."""
+    adopted: tuple[AdoptedLog, ...] = ()
+    """Logs that another process of this machine gave to this directory."""
 
     @property
     def is_intact(self) -> bool:
@@ -113,9 +119,10 @@ class DataDirectory:
             proof.synced,
             proof.incarnations,
             checkpoints.parse_clean_mark(clean_mark or b""),
+            self._load_adopted(),
         )
         if not held:
-            if self._disk.exists(f"{ROOT}/{checkpoints.RECOVERY_POINTS}"):
+            if not found.adopted and self._list_logs():
                 log.warning(
                     "%s of the data directory is gone or empty, and logs are there: the directory counts as another"
                     " one, whose logs may lack their ends",
@@ -127,10 +134,25 @@ class DataDirectory:
         await self._disk.sync_dir(ROOT)
         return found
 
+    def _load_adopted(self) -> tuple[AdoptedLog, ...]:
+        data = checkpoints.load(self._disk, ROOT, ADOPTED_FILE)
+        return parse_adopted(data, f"{ROOT}/{ADOPTED_FILE}") if data is not None else ()
+
+    async def forget_adopted(self) -> None:
+        """Removes the file of adopted logs: the metadata names this broker for them now. Raises `Unavailable`."""
+        if self._disk.exists(f"{ROOT}/{ADOPTED_FILE}"):
+            self._disk.remove(f"{ROOT}/{ADOPTED_FILE}")
+            await self._disk.sync_dir(ROOT)
+
+    def set_aside(self, tp: TopicPartition) -> str:
+        """Renames the directory of a log that is no replica of this broker, to keep it. Returns the new name; "" if
+        there is no such directory. Raises `Unavailable`."""
+        return self._rename_aside(tp, "adopted", STRAY_SUFFIX) if self._disk.exists(self.log_path(tp)) else ""
+
     def read_cluster_id(self) -> str:
         """Returns the id of the cluster that the directory belongs to; "" if it belongs to none yet."""
         held = checkpoints.load(self._disk, ROOT, META_FILE)
-        rows = dict(_parse_properties((held or b"").decode(errors="replace").splitlines()))
+        rows = dict(parse_properties((held or b"").decode(errors="replace").splitlines()))
         return rows.get("cluster.id", "")
 
     def refuse_older_bucket(self, found: MetadataPosition) -> None:
@@ -272,7 +294,7 @@ class DataDirectory:
 
     def _list_logs(self) -> list[tuple[str, TopicPartition]]:
         """Returns the directories of logs with their partitions."""
-        named = ((name, _parse_directory_name(name)) for name in self._disk.list(ROOT))
+        named = ((name, parse_log_name(name)) for name in self._disk.list(ROOT))
         return [(name, tp) for name, tp in named if tp is not None]
 
     async def _forget_logs(self, kept: DirectoryState) -> bool:
@@ -346,14 +368,14 @@ class DataDirectory:
         if self._disk.exists(self.log_path(tp)):
             self._pending_deletions.append((due_ms, self._rename_aside(tp, topic_id)))
 
-    def _rename_aside(self, tp: TopicPartition, label: str) -> str:
-        """Renames a partition's directory for its deletion, and returns the name."""
+    def _rename_aside(self, tp: TopicPartition, label: str, suffix: str = DELETE_SUFFIX) -> str:
+        """Renames a partition's directory for its deletion, or to keep it, and returns the name."""
         while True:
-            end = f".{label}.{next(self._rename_numbers)}{DELETE_SUFFIX}"
+            end = f".{label}.{next(self._rename_numbers)}{suffix}"
             name = str(tp)[: NAME_BYTES_MAX - len(end)] + end
             if not self._disk.exists(f"{ROOT}/{name}"):  # an earlier process may have left one
                 self._disk.rename(self.log_path(tp), f"{ROOT}/{name}")
-                self._renames += 1
+                self._renames += suffix == DELETE_SUFFIX
                 return name
 
     def must_save_offsets(self, now_ms: int) -> bool:
@@ -379,7 +401,7 @@ class DataDirectory:
         return True
 
     def _check_owner(self, text: str, cluster_id: str, node_id: int) -> str:
-        rows = dict(_parse_properties(text.splitlines()))
+        rows = dict(parse_properties(text.splitlines()))
         for name in ("cluster.id", "node.id", "directory.id"):
             if not rows.get(name):
                 raise Corrupt(
@@ -412,7 +434,7 @@ async def _encode_offsets(offsets: list[tuple[TopicPartition, int]]) -> bytes:
     return checkpoints.encode_rows([row async for row in each_of(checkpoints.encode_offset_rows(offsets))])
 
 
-def _parse_directory_name(name: str) -> TopicPartition | None:
+def parse_log_name(name: str) -> TopicPartition | None:
     """Returns the partition whose log has this directory name; None if the name is of no log."""
     topic, dash, number = name.rpartition("-")
     return TopicPartition(topic, int(number)) if dash and number.isdecimal() else None
@@ -432,7 +454,7 @@ def _counts_as_durable(state: DirectoryState, tp: TopicPartition) -> bool:
     return point > 0 or (point == 0 and state.same_boot)
 
 
-def _parse_properties(lines: Iterable[str]) -> Iterable[tuple[str, str]]:
+def parse_properties(lines: Iterable[str]) -> Iterable[tuple[str, str]]:
     for line in lines:
         key, equals, value = line.partition("=")
         if equals and not line.startswith("#"):

@@ -1,7 +1,8 @@
 """Reports of this broker's disk to the controller: full, recovering, usable.
 
 The controller moves leaderships away from a full disk. It gives them back once the disk is usable again. A report that
-fails is repeated, also to the next controller: the image tells which report was the last.
+fails is repeated, also to the next controller: the image tells which report was the last. The processes of a machine
+have one disk: it is full for all of them as soon as one has reported it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tiered.errors import Code, Refused, Unavailable
 from tiered.log_limiter import LogLimiter
 from tiered.metadata.changes import DISK_FULL, DISK_RECOVERING, DISK_USABLE
 from tiered.metadata.features import DISK_REPORTS
+from tiered.metadata.image import Image
 from tiered.ports import Clock
 from tiered.replication.disk_state import DiskState
 from tiered.security.principal import BROKER, Caller, Principal
@@ -48,6 +50,16 @@ class DiskReports:
             due = self.find_due()
             if due is not None:
                 await self._report(due)
+
+    def on_image(self, old: Image, new: Image) -> None:
+        """Marks the disk as full when another process of this machine has reported it. This happens once for each
+        report, because each process finds out for itself when the disk has room again."""
+        own = new.brokers.get(self._view.node_id)
+        if new.brokers is old.brokers or own is None or self._disk_state.full is not None:
+            return
+        for node_id in sorted(new.full_disk_ids() - old.full_disk_ids() - {own.node_id}):
+            if new.brokers[node_id].is_disk_full and new.brokers[node_id].machine == own.machine:
+                self._disk_state.mark_full(f"broker {node_id} of this machine found no room")
 
     def find_due(self) -> ReportDisk | None:
         """Returns the report that the image lacks; None if there is none, or another incarnation has registered."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tiered.config.settings import Settings, TopicConfig
 from tiered.controller.member_view import MemberView
+from tiered.durability.adopted_logs import AdoptedLog
 from tiered.durability.data_directory import DataDirectory, DirectoryState, LogOffsets
 from tiered.errors import Corrupt, Refused, Unavailable, check_invariant
 from tiered.hot.checkpoints import SUSPECT_FILE
@@ -63,12 +64,16 @@ class LogStore:
         self._synced_logs = SyncedLogs(directory.proof_file, can_save_synced_entry)
         self._logs: dict[TopicPartition, DiskLog] = {}
         self._directory_state: DirectoryState | None = None
+        self.adopted: tuple[AdoptedLog, ...] = ()
+        """Logs of another process of this machine that this start opened: this broker has no replica of them before it
+        registers."""
         self._unchecked: set[TopicPartition] = set()
         """Partitions whose logs the start could not open: the notes in the data directory still hold for them."""
         self._corrupt: set[TopicPartition] = set()
         """Partitions with rotten logs that the start could not open, or not cut, and with logs that are gone."""
         self._unopened_ends: dict[PartitionId, tuple[int, int]] = {}
         """Last epoch and end offset of logs that the start could read but not open."""
+        self._is_closing = False
         self._truncation_failed: set[TopicPartition] = set()
         """Partitions whose logs were closed because a truncation failed."""
         self._closed_offsets: dict[TopicPartition, LogOffsets] = {}
@@ -94,12 +99,20 @@ class LogStore:
 
     # -- opening ------------------------------------------------------------------------------------------------------
 
-    async def recover(self, known: Mapping[TopicPartition, TopicImage], state: DirectoryState) -> DirectoryState:
-        """Opens all logs in the data directory, and deletes those of other topics.
+    async def recover(
+        self,
+        known: Mapping[TopicPartition, TopicImage],
+        state: DirectoryState,
+        adopted: Sequence[AdoptedLog] = (),
+    ) -> DirectoryState:
+        """Opens all logs in the data directory, and deletes those of other topics. The process that `adopted` logs come
+        from had stopped cleanly.
 
         A log that cannot be opened now is tried again by `open_or_create`. Returns the state of the directory without
         the deleted logs.
         """
+        self.adopted = tuple(adopted)
+        stopped_cleanly = {each.tp for each in adopted}
         noted = {*state.recovery_points, *state.log_starts}
         state, lost = await self._directory.delete_stray_logs(
             {tp: topic.topic_id for tp, topic in known.items()}, state
@@ -123,8 +136,9 @@ class LogStore:
         async for tp, topic in each_of(known.items()):
             if tp in self._stale_checkpoints:
                 continue  # `open_or_create` creates the log after the checkpoint files forgot the earlier one
+            past = state._replace(clean=True) if tp in stopped_cleanly else state
             try:
-                self._logs[tp] = await self._open_log(tp, topic, state)
+                self._logs[tp] = await self._open_log(tp, topic, past)
             except (Unavailable, Corrupt) as error:
                 log.error("log cannot be opened partition=%s why=%s", tp, error)
                 self._unchecked.add(tp)
@@ -166,6 +180,7 @@ class LogStore:
             check_invariant(hot.topic_id == topic.topic_id, "log of another topic", tp, hot.topic_id, topic.topic_id)
             return hot
         assert self._directory_state is not None
+        self._refuse_if_closing(tp)
         if is_new:
             self._closed_offsets.pop(tp, None)
         if tp not in self._closed_offsets:  # a log in its directory belongs to an earlier topic of that name
@@ -182,6 +197,9 @@ class LogStore:
                 recovery_points={}, log_starts=starts, clean_entries={}, same_boot=same_boot, clean=False
             )
         hot = await self._open_log(tp, topic, past, is_new=is_new)
+        if self._is_closing:
+            hot.close()
+        self._refuse_if_closing(tp)
         self._unchecked.discard(tp)
         self._truncation_failed.discard(tp)
         known = topic.partitions[tp.partition]
@@ -295,6 +313,10 @@ class LogStore:
         self._files.forget_directory(self._directory.log_path(tp))  # also if opening the log failed halfway
         self._directory.rename_for_deletion(tp, topic_id, self._world.clock.wall_ms() + delay_ms)
 
+    def _refuse_if_closing(self, tp: TopicPartition) -> None:
+        if self._is_closing:
+            raise Unavailable(f"the log of {tp} is not opened: the broker is stopping")
+
     # -- the end ------------------------------------------------------------------------------------------------------
 
     async def save_offsets(self) -> None:
@@ -309,6 +331,7 @@ class LogStore:
         The next start then has nothing to check. `make_clean_entry` returns the entry of a small log, which the next
         start need not even read.
         """
+        self._is_closing = True  # a log that is opened now would be written to after its mark
         try:
             logs = iter(list(self._logs.values()))
             await asyncio.gather(*(self._close_logs(logs) for _ in range(CLOSING_AT_ONCE)))

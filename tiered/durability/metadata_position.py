@@ -24,6 +24,8 @@ class MetadataPosition(NamedTuple):
     slot: int
     controller_epoch: int
     next_producer_id: int
+    metadata_version: int = 0
+    """The level of `tiered.metadata.version`, which is never lowered; 0 in a note of an earlier program."""
 
     def __str__(self) -> str:
         return f"slot {self.slot}, controller epoch {self.controller_epoch}, next producer id {self.next_producer_id}"
@@ -31,7 +33,9 @@ class MetadataPosition(NamedTuple):
 
 def get_position(cluster_id: str, image: Image) -> MetadataPosition:
     """Returns the position of a committed image."""
-    return MetadataPosition(cluster_id, image.slot, image.controller_epoch, image.next_producer_id)
+    return MetadataPosition(
+        cluster_id, image.slot, image.controller_epoch, image.next_producer_id, image.metadata_version
+    )
 
 
 def encode(position: MetadataPosition) -> bytes:
@@ -44,8 +48,9 @@ def parse(data: bytes, *, where: str = "") -> MetadataPosition:
     body = unseal(data, where)
     try:
         return MetadataPosition(
-            str(body["cluster_id"]), int(body["slot"]), int(body["controller_epoch"]), int(body["next_producer_id"])
-        )
+            str(body["cluster_id"]), int(body["slot"]), int(body["controller_epoch"]), int(body["next_producer_id"]),
+            int(body.get("metadata_version", 0)),
+        )  # fmt: skip
     except (KeyError, TypeError, ValueError):
         raise Corrupt("the position of the metadata log lacks a number", where=where) from None
 
@@ -53,7 +58,7 @@ def parse(data: bytes, *, where: str = "") -> MetadataPosition:
 def refuse_older(found: MetadataPosition, noted: MetadataPosition, path: str) -> None:
     """Raises `Refused` if the metadata log in the bucket is below the note in the file `path`. The note of another
     cluster says nothing."""
-    pairs = zip(found[1:], noted[1:], strict=True)
+    pairs = zip(found[1:4], noted[1:4], strict=True)
     if found.cluster_id == noted.cluster_id and any(there < here for there, here in pairs):
         raise Refused(
             Code.INCONSISTENT_CLUSTER_ID,

@@ -2,7 +2,8 @@
 
 An idle partition is noted with its end once all of it is in the bucket. The next append withdraws the note: the request
 goes out at once, and the record does not wait for it. If all disks are lost before that request is committed, the
-report of losses does not name this record.
+report of losses does not name this record. A leader with `flush=bucket` notes that its chain and segments have all of
+a partition (R7).
 """
 
 from __future__ import annotations
@@ -17,13 +18,17 @@ from tiered.controller.member_view import MemberView
 from tiered.controller.requests import NoteStoredEnds, StoredEnd
 from tiered.durability.possible_losses import PossibleLosses
 from tiered.errors import Refused, Unavailable
-from tiered.ids import UNKNOWN_END
+from tiered.ids import UNKNOWN_END, TopicId
 from tiered.log_limiter import LogLimiter
+from tiered.metadata.features import CHAINS
 from tiered.metadata.parts.topics import PartitionImage
 from tiered.ports import Clock
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.led_partitions import LedPartitions
 from tiered.system.turns import each_of
+
+ChainedNote = tuple[TopicId, int, int, bool]
+"""A row of `NoteStoredEnds.chained`."""
 
 log = logging.getLogger(__name__)
 
@@ -108,20 +113,34 @@ class StoredEnds:
         unreported = self._losses.unreported
         before, self._idle = self._idle, {}
         found: dict[LeaderReplica, int] = {}
+        chained: list[ChainedNote] = []
         async for replica in each_of(list(self._led_partitions.list_leaders())):
             if not replica.is_stopped and replica not in unreported:
-                self._check_replica(replica, before.get(replica, UNKNOWN_END), found)
+                self._check_replica(replica, before.get(replica, UNKNOWN_END), found, chained)
             if len(found) == ENDS_MAX:
                 await self._submit(found)
                 await self._submit(self._take_written())
                 found = {}
+            if len(chained) == ENDS_MAX:
+                await self._send((), tuple(chained))
+                chained = []
         await self._submit(found)
+        if chained:
+            await self._send((), tuple(chained))
 
-    def _check_replica(self, replica: LeaderReplica, last_end: int, found: dict[LeaderReplica, int]) -> None:
-        """Adds a leader to `found` if its note has to change: it is idle since the last check, or was written to."""
+    def _check_replica(
+        self, replica: LeaderReplica, last_end: int, found: dict[LeaderReplica, int], chained: list[ChainedNote]
+    ) -> None:
+        """Adds a leader to `found` if its note has to change: it is idle since the last check, or was written to. Adds
+        it to `chained` if it needs no chain of an earlier one any more, and the metadata log says otherwise."""
         end, known = replica.stored_end, self._get_partition_image(replica)
         if known is None:
             return
+        is_in_bucket = replica.chain_stored_end is not None
+        if is_in_bucket or known.chains:
+            needs_one = replica.has_own_chain_only and not (known.is_in_bucket and len(known.chains) == 1)
+            if (needs_one or not is_in_bucket) and self._view.image.metadata_version >= CHAINS:
+                chained.append((replica.topic_id, replica.partition, known.partition_epoch, is_in_bucket))
         if end != UNKNOWN_END:
             self._idle[replica] = end
         if known.stored_end != UNKNOWN_END and known.stored_end < replica.log.end_offset:
@@ -140,13 +159,20 @@ class StoredEnds:
         if not ends:
             return
         notes = (StoredEnd(each.topic_id, each.partition, each.leader_epoch, end) for each, end in ends.items())
-        request = NoteStoredEnds(self._view.node_id, self._view.incarnation, tuple(notes))
+        if not await self._send(tuple(notes), ()):
+            self._written |= {each: None for each, end in ends.items() if end == UNKNOWN_END}
+
+    async def _send(self, ends: tuple[StoredEnd, ...], chained: tuple[ChainedNote, ...]) -> bool:
+        """Sends one request. Returns False if it failed."""
+        request = NoteStoredEnds(self._view.node_id, self._view.incarnation, ends, chained)
         try:
             await self._channel.submit(request, SUBMIT_SECONDS)
         except (Refused, Unavailable) as error:
             suppressed = self._log_limiter.admit()
             if suppressed is not None:
                 log.warning(
-                    "stored ends are noted later partitions=%d suppressed=%d why=%s", len(ends), suppressed, error
-                )
-            self._written |= {each: None for each, end in ends.items() if end == UNKNOWN_END}
+                    "stored ends are noted later partitions=%d suppressed=%d why=%s",
+                    len(ends) + len(chained), suppressed, error,
+                )  # fmt: skip
+            return False
+        return True

@@ -1,9 +1,9 @@
 """Rules of the bucket that hold at every moment, checked on each write that takes effect, and on each delete.
 
-I20 an object never changes, and is of a kind that docs/FORMATS.md has; I21 cold data has no hole and no overlap and
-never shrinks; I22/I23 a manifest names only existing objects, and no named object is deleted; I24 a metadata slot is
-written once; I25 controller epochs never go back; M3 the boundary only grows and names existing snapshots. Beyond them:
-an offset that a manifest names stays in the same object for as long as it is named (I20).
+I20 an object never changes, and is of a kind that docs/internals/formats.md has; I21 cold data has no hole and no
+overlap and never shrinks; I22/I23 a manifest names only existing objects, and no named object is deleted; I24 a
+metadata slot is written once; I25 controller epochs never go back; M3 the boundary only grows and names existing
+snapshots. Beyond them: an offset that a manifest names stays in the same object for as long as it is named (I20).
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ from tiered.metadata.layout import (
     decode_entry,
 )
 from tiered.object_store.probe import FOLDER as PROBE_FOLDER
+from tiered.wal.layout import ChainId, Window
+from tiered.wal.layout import decode as decode_wal_object
+from tiered.wal.layout import parse_key as parse_wal_key
 
 WRITTEN_ONCE = (FORMAT_KEY, SNAPSHOT_PREFIX, GROUP_SNAPSHOTS.prefix, TRANSACTION_SNAPSHOTS.prefix)
 """Beginnings of the keys of all other objects: none is replaced by other bytes. A late put of a snapshot may come after
@@ -51,7 +54,7 @@ class BucketRules:
         self._deleted: set[TopicId] = set()
         self._unreferenced: list[str] | None = None
         """Objects that no manifest names; None if the bucket has changed since they were listed."""
-        self.counts = {"snapshots": 0, "collected_slots": 0, "spills": 0, "void_slots": 0}
+        self.counts = dict.fromkeys(("snapshots", "collected_slots", "spills", "void_slots", "windows", "fences"), 0)
         bucket.memory.on_write = self._check
         bucket.memory.on_delete = self._check_delete
 
@@ -78,8 +81,12 @@ class BucketRules:
             self._check_slot(key, body)
         elif key.startswith(WRITTEN_ONCE):
             self._check_immutable(key, body)
+        elif (place := parse_wal_key(key)) is not None:
+            found = decode_wal_object(body, *place, "", len(body))
+            self.counts["windows" if isinstance(found, Window) else "fences"] += 1
+            self._check_immutable(key, body)
         else:
-            assert key.startswith(f"{PROBE_FOLDER}/"), f"I20: {key} is of no kind that docs/FORMATS.md has"
+            assert key.startswith(f"{PROBE_FOLDER}/"), f"I20: {key} is of no kind that docs/internals/formats.md has"
 
     def _check_delete(self, keys: Sequence[str]) -> None:
         """I23: no named object is deleted. M3: no slot above the boundary is deleted."""
@@ -90,8 +97,14 @@ class BucketRules:
                 slot = int(key.rpartition("/")[2])
                 assert slot <= self._boundary.collected, f"M3: slot {slot} goes, the boundary is {self._boundary}"
             assert key not in [each.key for each in self._boundary.snapshots], f"I23: {key} goes, the boundary names it"
-            if key.startswith(WRITTEN_ONCE):
-                self._crc.pop(key, None)
+            place = parse_wal_key(key)
+            if key.startswith(WRITTEN_ONCE) or place is not None:
+                self._crc.pop(key, None)  # a late put may bring it back with other bytes
+            if place is not None and key in self._bucket.objects:
+                body = self._bucket.objects[key].data
+                found = decode_wal_object(body, *place, "", len(body))
+                if isinstance(found, Window):  # the owner may delete fences too: it puts nothing into their slots
+                    self._check_window_delete(key, place[0], found)
             if key.startswith("data/"):
                 topic, partition = key.split("/")[1:3]
                 partition_id = PartitionId(TopicId(topic), int(partition))
@@ -100,6 +113,9 @@ class BucketRules:
                     if alive is None:
                         alive = named[partition_id] = self.named_keys(partition_id)
                     assert key not in alive, f"I23: {key} goes, {partition_id} names it"
+
+    def _check_window_delete(self, key: str, chain: ChainId, window: Window) -> None:
+        """Checks that nobody needs a window that is deleted."""
 
     def named_keys(self, partition_id: PartitionId) -> set[str]:
         """Returns the key of a partition's manifest, if it has one, and all keys that it names and still needs."""

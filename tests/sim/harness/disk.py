@@ -164,6 +164,10 @@ class SimDisk:
         """Revokes the port of a dead process: its tasks can change nothing here any more."""
         self._failed = DEAD
 
+    @property
+    def contents(self) -> DurableBytes:
+        return self._contents
+
     def after_kill(self) -> SimDisk:
         """Returns the disk after the death of the process: the page cache is whole."""
         self.revoke()

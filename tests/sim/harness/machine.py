@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.sim.harness.clock import SimClock, SimRng
 from tests.sim.harness.disk import SimDisk
+from tests.sim.harness.durable_bytes import DurableBytes
 from tests.sim.harness.loop import SimLoop
 from tests.sim.harness.network import SimNetwork
 from tests.sim.harness.store import SimBucket
@@ -37,6 +38,10 @@ class SimMachine:
         rng = SimRng(f"{self._rng.seed}/{self._processes}")
         store = self._bucket.wrap(self.store, self.clock)
         return World(self.clock, rng, self.disk, store, self._network.host(self.name))
+
+    def replace_contents(self, contents: DurableBytes) -> None:
+        """Gives the next process a directory with these contents. The process before must be gone."""
+        self.disk = self._keep_conditions(SimDisk(self._rng.stream("disk"), contents))
 
     def kill(self) -> None:
         """Kills the process; the page cache survives. The system is up and resets the connections of the peers."""

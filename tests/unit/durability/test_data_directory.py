@@ -95,7 +95,10 @@ async def test_logs_without_a_name_plate_are_refused(*, caplog: pytest.LogCaptur
     disk = SimDisk(random.Random(1))
     await DataDirectory(disk).open("c", 1, "d")
     assert not caplog.messages, "an empty directory is a new one"
-    await DataDirectory(disk).save_offsets({})
+    disk.remove(f"{ROOT}/{META_FILE}")
+    await DataDirectory(disk).open("c", 1, "e")
+    assert not caplog.messages, "nor has it anything to lose without logs"
+    disk.make_dirs(f"{ROOT}/t-0")
     disk.remove(f"{ROOT}/{META_FILE}")
     found = await DataDirectory(disk).open("c", 1, "fresh")
     assert found.directory_id == "fresh"
