@@ -7,6 +7,7 @@ May import: clients, system, controller, replication, health, cli.text
   kafka_arguments  the parsers of the commands topic, group, transaction and cluster
   security_arguments  the parsers of the commands acl, user, quota and audit
   profile_arguments  the parser of the command profile
+  explain_arguments  the parsers of the commands explain and debug
   parsing          building blocks of the parser
 ~ output           tables for people, JSON lines for programs
 ~ terminal         pictures on a terminal, by the extra `cli`
@@ -22,12 +23,15 @@ May import: clients, system, controller, replication, health, cli.text
 ~ login            the login of the connections of commands
 ~ status           the outcomes of the items of a request
 ~ configs          settings of topics and brokers over the Kafka protocol (KIP-339)
+~ deletion_rights  the topics and groups that the caller may delete
 ~ internal_rows    internal topics folded into one table row each
 ~ version          `tiered version`
   topic/           `tiered topic`
   group/           `tiered group`
   transaction/     `tiered transaction`
   cluster/         `tiered cluster`
+  explain/         `tiered explain`
+  debug/           `tiered debug`
   live/            `tiered top`, and groups that are watched
   security/        `tiered acl`, `tiered user`, `tiered quota` and `tiered audit`
   profile/         `tiered profile`

@@ -13,15 +13,16 @@ from tiered_api.cli.parsing import (
     Commands,
     Parser,
     add_command,
+    add_dry_run_option,
     add_format_option,
     add_isolation_option,
+    add_noun,
     add_profile_options,
     add_progress_option,
     count,
     number_of,
     number_within,
 )
-from tiered_api.cli.profile_arguments import add_profile_commands
 from tiered_api.cli.security_arguments import add_security_commands
 
 COMMAND_CONFIG_HELP = "with --bootstrap: properties of a Kafka client, with its TLS and its login"
@@ -38,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
     """Returns the parser of the whole command line. Parsed arguments carry their `command`."""
     whole = Parser(
         prog="tiered",
-        description="A log service of the Kafka family that needs a bucket and nothing else.",
+        description="A log service of the Kafka family, with records on disks of brokers and in a bucket.",
         epilog=EXIT_CODES_HELP,
     )
     whole.add_argument("--version", action="version", version=f"tiered {__version__}")
@@ -48,11 +49,13 @@ def parser() -> argparse.ArgumentParser:
     _demo(commands)
     add_kafka_commands(commands)
     add_security_commands(commands)
-    add_profile_commands(commands)
-    _cold(commands)
-    _encryption(commands)
+    add_noun(commands, "explain", "tell why things are as they are, and what mends them", _explain)
+    add_noun(commands, "debug", "collect what is needed to find out what is wrong", _debug)
+    add_noun(commands, "profile", "named settings of connections: brokers, TLS and login", _profile)
+    add_noun(commands, "cold", "read the bucket without a broker", _cold)
+    add_noun(commands, "encryption", "the keys that encrypt the bucket", _encryption)
     _lake(commands)
-    _table(commands)
+    add_noun(commands, "table", "look at Delta tables, erase rows, or replay dead letters", _table)
     version = add_command(commands, "version", "print the version", Command("tiered_api.cli.version", "version"))
     add_format_option(version)
     return whole
@@ -74,6 +77,11 @@ def _serve(commands: Commands) -> None:
         nargs="?",
         const="",
         help="open the console in a browser once the broker is ready, at a page such as topics/orders",
+    )
+    serve.add_argument(
+        "--ephemeral",
+        action="store_true",
+        help="for tests: a temporary directory, free ports in a line of JSON, and an end with the parent process",
     )
     serve.add_argument(
         "--add-scram",
@@ -136,9 +144,25 @@ def _demo(commands: Commands) -> None:
     demo.add_argument("--records", metavar="N", type=count, help="only the first N flights")
 
 
-def _cold(commands: Commands) -> None:
-    cold = commands.add_parser("cold", help="read the bucket without a broker", epilog=EXIT_CODES_HELP)
-    verbs = cold.add_subparsers(metavar="VERB", required=True)
+def _explain(verbs: Commands) -> None:
+    from tiered_api.cli.explain_arguments import add_explain_verbs
+
+    add_explain_verbs(verbs)
+
+
+def _debug(verbs: Commands) -> None:
+    from tiered_api.cli.explain_arguments import add_debug_verbs
+
+    add_debug_verbs(verbs)
+
+
+def _profile(verbs: Commands) -> None:
+    from tiered_api.cli.profile_arguments import add_profile_verbs
+
+    add_profile_verbs(verbs)
+
+
+def _cold(verbs: Commands) -> None:
     ls = add_command(verbs, "ls", "list what is in the bucket", Command("tiered_api.cli.cold.commands", "ls"))
     ls.add_argument("--topic", metavar="T", help="list the segments of this topic")
     ls.add_argument("-i", "--internal", action="store_true", help="a row for each partition of internal topics too")
@@ -165,10 +189,7 @@ def _cold(commands: Commands) -> None:
         add_format_option(verb)
 
 
-def _encryption(commands: Commands) -> None:
-    encryption = commands.add_parser(
-        "encryption", help="the keys that encrypt the bucket", epilog=EXIT_CODES_HELP
-    ).add_subparsers(metavar="VERB", required=True)
+def _encryption(encryption: Commands) -> None:
     module = "tiered_api.cli.cold.encryption"
     add = add_command(encryption, "add", "add a new random key to a key file", Command(module, "add"))
     add.add_argument("file", metavar="FILE", help="the key file; a missing one is created")
@@ -189,6 +210,7 @@ def _encryption(commands: Commands) -> None:
     removed.add_argument("file", metavar="FILE", help="the key file")
     removed.add_argument("id", metavar="ID", help="the id of a key in it that is not active")
     removed.add_argument("--store", metavar="URL", required=True, help=STORE_HELP)
+    add_dry_run_option(removed, "look if an object needs the key, remove nothing")
     listed = add_command(
         encryption,
         "list",
@@ -305,11 +327,7 @@ def _lake(commands: Commands) -> None:
         command.add_argument("--warehouse", metavar="DIR", default=WAREHOUSE, help=WAREHOUSE_HELP)
 
 
-def _table(commands: Commands) -> None:
-    table = commands.add_parser(
-        "table", help="look at Delta tables, erase rows, or replay dead letters", epilog=EXIT_CODES_HELP
-    )
-    verbs = table.add_subparsers(metavar="VERB", required=True)
+def _table(verbs: Commands) -> None:
     ls = add_command(verbs, "ls", "list the tables of a warehouse", Command("tiered_api.cli.lake.tables", "ls"))
     describe = add_command(
         verbs,
@@ -366,6 +384,7 @@ def _table(commands: Commands) -> None:
         "--where", metavar="CONDITION", required=True, help="SQL condition on the table's columns: key = 'user-17'"
     )
     erase.add_argument("--reason", metavar="TEXT", required=True, help="why; the table keeps it with the condition")
+    add_dry_run_option(erase, "count the rows, erase nothing")
     change = add_command(
         verbs,
         "change",
@@ -380,6 +399,7 @@ def _table(commands: Commands) -> None:
     rule.add_argument("--rename-to", metavar="NAME", help="the column of the field gets another name")
     rule.add_argument("--retype", metavar="TYPE", help="the column of the field gets another type, rows included")
     rule.add_argument("--drop-column", action="store_true", help="the field has no column any more, nor values in rows")
+    add_dry_run_option(change, "count the rows with a value that --drop-column takes out, change nothing")
     for verb in (erase, replay, change):
         add_progress_option(verb)
         verb.add_argument("--store", metavar="URL", required=True, help=STORE_HELP)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 
 from tiered_api.cli.parsing import (
-    EXIT_CODES_HELP,
     INT16_MAX,
     INT32_MAX,
     Command,
     Commands,
     add_command,
+    add_dry_run_option,
     add_format_option,
     add_isolation_option,
+    add_noun,
     add_profile_options,
     add_progress_option,
     count,
@@ -23,32 +24,16 @@ from tiered_api.cli.parsing import (
 DURATIONS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 ACKS = {"0": 0, "none": 0, "1": 1, "leader": 1, "-1": -1, "all": -1}
 RECORD_FORMAT = (
-    "%%t topic, %%p partition, %%o offset, %%k key, %%v value, %%d timestamp, %%h{...} headers (docs/CLI.md)"
+    "%%t topic, %%p partition, %%o offset, %%k key, %%v value, %%d timestamp, %%h{...} headers (docs/reference/cli.md)"
 )
 
 
 def add_kafka_commands(commands: Commands) -> None:
     """Adds `tiered topic`, `tiered group`, `tiered transaction`, `tiered cluster` and `tiered top`."""
-    topic = commands.add_parser(
-        "topic", help="create, change, read, write and delete topics of a Kafka cluster", epilog=EXIT_CODES_HELP
-    ).add_subparsers(metavar="VERB", required=True)
-    _topic(topic)
-    _topic_storage(topic)
-    _topic_change(topic)
-    _produce(topic)
-    _consume(topic)
-    group = commands.add_parser(
-        "group", help="describe, move and delete consumer groups of a Kafka cluster", epilog=EXIT_CODES_HELP
-    ).add_subparsers(metavar="VERB", required=True)
-    _group(group)
-    transaction = commands.add_parser(
-        "transaction", help="list, describe and abort transactions of a Kafka cluster", epilog=EXIT_CODES_HELP
-    ).add_subparsers(metavar="VERB", required=True)
-    _transaction(transaction)
-    cluster = commands.add_parser(
-        "cluster", help="brokers, health and settings of a Kafka cluster", epilog=EXIT_CODES_HELP
-    ).add_subparsers(metavar="VERB", required=True)
-    _cluster(cluster)
+    add_noun(commands, "topic", "create, change, read, write and delete topics of a Kafka cluster", _topics)
+    add_noun(commands, "group", "describe, move and delete consumer groups of a Kafka cluster", _group)
+    add_noun(commands, "transaction", "list, describe and abort transactions of a Kafka cluster", _transaction)
+    add_noun(commands, "cluster", "brokers, health and settings of a Kafka cluster", _cluster)
     add_verb(commands, "top", "show brokers, topics and groups on a terminal, live", "live.top", "top", form=False)
 
 
@@ -92,6 +77,11 @@ def _add_regex_option(command: argparse.ArgumentParser, what: str) -> None:
     command.add_argument("-r", "--regex", action="store_true", help=f"take the names as regular expressions of {what}")
 
 
+def _topics(verbs: Commands) -> None:
+    for add_verbs in (_topic, _topic_storage, _topic_change, _produce, _consume):
+        add_verbs(verbs)
+
+
 def _topic(verbs: Commands) -> None:
     create = add_verb(verbs, "create", "create topics", "topic.topics", "create")
     create.add_argument("topics", metavar="TOPIC", nargs="+")
@@ -121,7 +111,7 @@ def _topic(verbs: Commands) -> None:
         help="a setting of the topics",
     )
     create.add_argument("--if-not-exists", action="store_true", help="a topic that already exists is no error")
-    create.add_argument("-d", "--dry-run", "--dry", action="store_true", help="only check the request, create nothing")
+    add_dry_run_option(create, "only check the request, create nothing", "-d", "--dry")
     listed = add_verb(verbs, "list", "list topics", "topic.topics", "list_topics", aliases=("ls",))
     listed.add_argument("topics", metavar="TOPIC", nargs="*")
     listed.add_argument("-d", "--detailed", action="store_true", help="a row for each partition")
@@ -177,14 +167,15 @@ def _topic_change(verbs: Commands) -> None:
         metavar="NAME=VALUE",
         help="remove words from a setting that is a list",
     )
-    alter.add_argument("--dry-run", "--dry", action="store_true", help="only check the request, change nothing")
+    add_dry_run_option(alter, "only check the request, change nothing", "--dry")
     _add_regex_option(alter, "topics")
     more = add_verb(verbs, "add-partitions", "give topics more partitions", "topic.topics", "add_partitions")
     more.add_argument("topics", metavar="TOPIC", nargs="+")
     more.add_argument("-n", "--num", type=number_of, required=True, metavar="N", help="number of partitions to add")
-    more.add_argument("--dry-run", action="store_true", help="only check the request, change nothing")
-    delete = add_verb(verbs, "delete", "delete topics", "topic.topics", "delete")
+    add_dry_run_option(more, "only check the request, change nothing")
+    delete = add_verb(verbs, "delete", "delete topics", "topic.deletion", "delete")
     delete.add_argument("topics", metavar="TOPIC", nargs="+")
+    add_dry_run_option(delete, "show how many records the topics have, delete nothing")
     _add_regex_option(delete, "topics")
     trim = add_verb(
         verbs, "trim", "delete the records of a topic before an offset or a time", "topic.describe", "trim",
@@ -195,10 +186,10 @@ def _topic_change(verbs: Commands) -> None:
         "-o", "--offset", required=True, metavar="WHERE", help="the new start: an offset, end, or @TIME as in consume"
     )
     trim.add_argument("-p", "--partitions", required=True, metavar="0,1|all", help="partitions, or the word all")
-    trim.add_argument("--dry-run", action="store_true", help="show the old and the new start, delete nothing")
+    add_dry_run_option(trim, "show the old and the new start and the records between, delete nothing")
     compact = add_verb(verbs, "compact", "clean compacted topics as soon as possible", "topic.compact", "compact")
     compact.add_argument("topics", metavar="TOPIC", nargs="+")
-    compact.add_argument("--dry-run", action="store_true", help="only show what cleans did and what is dirty")
+    add_dry_run_option(compact, "only show what cleans did and what is dirty")
     _add_regex_option(compact, "topics")
 
 
@@ -312,10 +303,11 @@ def _group(verbs: Commands) -> None:
     where.add_argument("--to-file", metavar="FILE", help="to the offsets in a file: TOPIC PARTITION OFFSET on a line")
     seek.add_argument("--topics", action="append", default=[], metavar="T,...", help="only these topics")
     seek.add_argument("--allow-new-topics", action="store_true", help="also topics without a committed offset")
-    seek.add_argument("--dry-run", action="store_true", help="show the new offsets, commit nothing")
+    add_dry_run_option(seek, "show the new offsets, commit nothing")
     delete = add_verb(verbs, "delete", "delete groups that have no members", "group.groups", "delete_groups")
     delete.add_argument("groups", metavar="GROUP", nargs="+")
     _add_regex_option(delete, "groups")
+    add_dry_run_option(delete, "show how many members and offsets the groups have, delete nothing")
     offsets = add_verb(verbs, "offset-delete", "delete committed offsets of a group", "group.groups", "offset_delete")
     offsets.add_argument("group", metavar="GROUP")
     offsets.add_argument(
@@ -327,6 +319,7 @@ def _group(verbs: Commands) -> None:
         metavar="TOPIC[:0,1]",
         help="offsets of this topic",
     )
+    add_dry_run_option(offsets, "show the offsets, delete nothing")
 
 
 def _transaction(verbs: Commands) -> None:
@@ -416,6 +409,15 @@ def _cluster(verbs: Commands) -> None:
             metavar="BYTES",
             help="most bytes a second that each broker copies; waits for the moves, then removes the limit",
         )
+    raised = add_verb(
+        verbs, "upgrade", "show which formats brokers write and support, or finalize an upgrade", "cluster.upgrade",
+        "upgrade",
+    )  # fmt: skip
+    which = raised.add_mutually_exclusive_group()
+    which.add_argument("--status", action="store_true", help="only show the levels (default)")
+    which.add_argument(
+        "--finalize", action="store_true", help="write the newest formats: no way back to the old program"
+    )
     rotate = add_verb(
         verbs, "rotate-secret", "give the brokers a new secret, and end the old one", "cluster.secrets", "rotate_secret"
     )
@@ -426,8 +428,10 @@ def _cluster(verbs: Commands) -> None:
     for verb in (move, even, leave, rotate):
         add_progress_option(verb)
     add_verb(verbs, "unthrottle", "remove all rates that moves have set", "cluster.moves", "remove_throttles")
-    config = verbs.add_parser("config", help="settings of brokers", epilog=EXIT_CODES_HELP)
-    keys = config.add_subparsers(metavar="VERB", required=True)
+    add_noun(verbs, "config", "settings of brokers", _config)
+
+
+def _config(keys: Commands) -> None:
     listed = add_verb(keys, "list", "list the settings of a broker", "cluster.commands", "config_list", aliases=("ls",))
     listed.add_argument("--filter", default="", metavar="TEXT", help="only settings whose names contain this")
     get = add_verb(keys, "get", "print settings by their names", "cluster.commands", "config_get")
@@ -440,6 +444,8 @@ def _cluster(verbs: Commands) -> None:
     reset.add_argument("keys", metavar="NAME", nargs="+")
     for verb in (listed, get, change, reset):
         verb.add_argument("--node", type=number_of, metavar="ID", help="settings of this broker")
+    for verb in (change, reset):
+        add_dry_run_option(verb, "only check the request, change nothing")
 
 
 def _acks(text: str) -> int:

@@ -41,6 +41,7 @@ class Parser(argparse.ArgumentParser):
     option of the command that is most alike."""
 
     _words: Sequence[str] = ()
+    _add_verbs: Callable[[Commands], None] | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -50,6 +51,17 @@ class Parser(argparse.ArgumentParser):
         if "required" in message:  # perhaps an option is there under a wrong name
             message += self._name_alike([word for word in self._words if not self._is_option(word)])
         self.exit(2, f"tiered: {message} (see {self.prog} --help)\n")
+
+    def add_verbs_later(self, add_verbs: Callable[[Commands], None]) -> None:
+        """Makes a noun of this command, whose verbs are added once it is parsed. A parser of all verbs is the largest
+        part of the work before a broker starts."""
+        self._add_verbs = add_verbs
+
+    def complete(self) -> None:
+        """Adds the verbs of a noun, once."""
+        if self._add_verbs is not None:
+            add_verbs, self._add_verbs = self._add_verbs, None
+            add_verbs(self.add_subparsers(metavar="VERB", required=True))
 
     def parse_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -65,6 +77,7 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         """Returns the known arguments, and the words that are none. Each command has a parser of its own."""
+        self.complete()
         self._words = sys.argv[1:] if args is None else args
         return super().parse_known_args(args, namespace)
 
@@ -92,6 +105,11 @@ def add_command(
     return made
 
 
+def add_noun(commands: Commands, name: str, help: str, add_verbs: Callable[[Commands], None]) -> None:
+    """Adds a command that has verbs."""
+    commands.add_parser(name, help=help, epilog=EXIT_CODES_HELP).add_verbs_later(add_verbs)
+
+
 def add_format_option(command: argparse.ArgumentParser, *more: str) -> None:
     """Adds the option for the output format."""
     command.add_argument(
@@ -102,6 +120,11 @@ def add_format_option(command: argparse.ArgumentParser, *more: str) -> None:
 def add_progress_option(command: argparse.ArgumentParser) -> None:
     """Adds the option of commands that may take more than two seconds."""
     command.add_argument("--no-progress", action="store_true", help="draw no line on a terminal that says what is left")
+
+
+def add_dry_run_option(command: argparse.ArgumentParser, what: str, *aliases: str) -> None:
+    """Adds the option of commands that delete or change something: they say what would happen, and do nothing."""
+    command.add_argument(*aliases, "--dry-run", dest="dry_run", action="store_true", help=what)
 
 
 def add_profile_options(command: argparse.ArgumentParser, file_help: str) -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from tiered_api.cli.parsing import EXIT_CODES_HELP, Command, Commands, add_command, add_format_option
+from tiered_api.cli.parsing import Command, Commands, add_command, add_format_option
 
 
-def add_profile_commands(commands: Commands) -> None:
-    """Adds `tiered profile`."""
-    verbs = commands.add_parser(
-        "profile", help="named settings of connections: brokers, TLS and login", epilog=EXIT_CODES_HELP
-    ).add_subparsers(metavar="VERB", required=True)
+def add_profile_verbs(verbs: Commands) -> None:
+    """Adds the verbs of `tiered profile`."""
     create = _add(verbs, "create", "create a profile, and make it the current one", "create")
     create.add_argument("name", metavar="NAME")
     create.add_argument(

@@ -8,7 +8,7 @@ import math
 from tiered.security.acls import Operation
 from tiered.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, MECHANISMS
 from tiered_api.cli.kafka_arguments import add_verb
-from tiered_api.cli.parsing import EXIT_CODES_HELP, Commands, number_within
+from tiered_api.cli.parsing import Commands, add_dry_run_option, add_noun, number_within
 
 DEFAULT_MECHANISM = "SCRAM-SHA-512"
 EVENTS_MAX = 100_000
@@ -29,18 +29,9 @@ _OPERATIONS = {each.name.replace("_", ""): each for each in Operation if each >=
 
 def add_security_commands(commands: Commands) -> None:
     """Adds `tiered acl`, `tiered user`, `tiered quota` and `tiered audit`."""
-    acl = commands.add_parser(
-        "acl", help="the ACLs: which operations a principal may carry out", epilog=EXIT_CODES_HELP
-    ).add_subparsers(metavar="VERB", required=True)
-    _acl(acl)
-    user = commands.add_parser(
-        "user", help="the users of a cluster that log in with SCRAM", epilog=EXIT_CODES_HELP
-    ).add_subparsers(metavar="VERB", required=True)
-    _user(user)
-    quota = commands.add_parser(
-        "quota", help="the quotas of users, client ids and addresses", epilog=EXIT_CODES_HELP
-    ).add_subparsers(metavar="VERB", required=True)
-    _quota(quota)
+    add_noun(commands, "acl", "the ACLs: which operations a principal may carry out", _acl)
+    add_noun(commands, "user", "the users of a cluster that log in with SCRAM", _user)
+    add_noun(commands, "quota", "the quotas of users, client ids and addresses", _quota)
     _audit(commands)
 
 
@@ -95,7 +86,7 @@ def _acl(verbs: Commands) -> None:
             help="match: all rules that apply to the named resources (default any)",
         )  # fmt: skip
     for verb in (added, removed):
-        verb.add_argument("--dry-run", action="store_true", help="only show the rules, change nothing")
+        add_dry_run_option(verb, "only show the rules, change nothing")
         _add_force_option(verb)
 
 
@@ -123,6 +114,7 @@ def _user(verbs: Commands) -> None:
     removed.add_argument("users", metavar="USER", nargs="+")
     removed.add_argument("--mechanism", choices=tuple(MECHANISMS), help="remove only the passwords of this mechanism")
     removed.add_argument("--with-rules", action="store_true", help="remove the ACLs and quotas of these users too")
+    add_dry_run_option(removed, "only show what would be removed, change nothing")
     _add_force_option(removed)
 
 
@@ -145,7 +137,7 @@ def _quota(verbs: Commands) -> None:
     )
     removed.add_argument("keys", metavar="QUOTA", nargs="*", help="only these quotas (default all of the owner)")
     for verb in (changed, removed):
-        verb.add_argument("--dry-run", action="store_true", help="only check the change, change nothing")
+        add_dry_run_option(verb, "only check the change, change nothing")
 
 
 def _quota_value(text: str) -> tuple[str, float]:

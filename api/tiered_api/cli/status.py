@@ -9,11 +9,15 @@ from tiered_api.cli.output import Row, print_rows
 from tiered_api.kafka.client.error_sentences import explain_error
 
 OK = "OK"
+DRY_RUN = f"{OK} (dry run)"
+"""The status of an item that a command with `--dry-run` would change or delete."""
 
 
-def format_status(number: int, message: str | None) -> str:
+def format_status(number: int, message: str | None, *, dry_run: bool = False) -> str:
     """Returns OK, or the error in words with its code."""
-    return explain_error(number, message) if number else OK
+    if number:
+        return explain_error(number, message)
+    return DRY_RUN if dry_run else OK
 
 
 def print_outcomes(rows: Sequence[Row], form: str) -> Exit:

@@ -7,10 +7,11 @@ brokers, so a partition below it is under-replicated too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tiered.metadata.parts.topics import Loss
+from tiered.time_text import format_time
 from tiered.value import value
 from tiered_api.health.view import FENCED, BrokerReport, ClusterView
 from tiered_api.kafka.protocol.messages.metadata import MetadataResponsePartition
@@ -103,9 +104,7 @@ def summarize_health(
     reasons = ["nodes down"] if down else []
     reasons += [] if seen.is_live(seen.controller) else ["no controller"]
     reasons += [f"{problem} partitions" for problem, named in names.items() if named]
-    bucket_unreachable = {
-        each.node_id: each.store_unreachable_since_ms for each in reports if each.store_unreachable_since_ms >= 0
-    }
+    bucket_unreachable = find_bucket_away(reports)
     missed = {node for node, broker in seen.brokers.items() if not seen.is_live(node) and node not in down}
     troubled = [each for each in reports if each.problems and each.node_id not in missed]
     lost = {(each.topic, each.partition): each for broker in reports for each in broker.losses}
@@ -113,6 +112,9 @@ def summarize_health(
     reasons += ["bucket"] if bucket_unreachable else []
     reasons += ["broker problems"] if any(each.node_id not in {*bucket_unreachable, *down} for each in troubled) else []
     hidden = list(_describe_hidden(reports))
+    machines_down = {
+        machine: brokers for machine, brokers in seen.brokers_of_machines().items() if {*brokers} <= {*down}
+    }
     return {
         "healthy": not reasons,
         "reasons": reasons,
@@ -121,6 +123,7 @@ def summarize_health(
         "controller": seen.controller,
         "nodes": list(seen.brokers),
         "nodes_down": down,
+        "machines_down": list(machines_down),
         "leaderless_partitions": names[LEADERLESS],
         "under_min_isr_partitions": names[UNDER_MIN_ISR],
         "under_replicated_partitions": names[UNDER_REPLICATED],
@@ -137,7 +140,10 @@ def summarize_health(
             for (topic, partition), each in sorted(lost.items())
         ],
         "bucket_away_since_ms": min(bucket_unreachable.values(), default=None),
-        "broker_problems": [f"broker {each.node_id}: {why}" for each in troubled for why in each.problems],
+        "broker_problems": [
+            *(describe_bucket_away(bucket_unreachable) if len(bucket_unreachable) > 1 else ()),
+            *_describe_problems(troubled, machines_down),
+        ],
         "partitions": [
             {
                 "topic": each.topic,
@@ -154,6 +160,35 @@ def summarize_health(
             for each in found
         ],
     }
+
+
+def find_bucket_away(reports: Iterable[BrokerReport]) -> dict[int, int]:
+    """Returns since when (ms) the bucket is away, by broker."""
+    return {each.node_id: each.store_unreachable_since_ms for each in reports if each.store_unreachable_since_ms >= 0}
+
+
+def describe_bucket_away(since_ms: Mapping[int, int]) -> Iterator[str]:
+    """Yields one sentence for an outage, however many brokers see it. Each notices it with a request of its own, some
+    of them a minute later."""
+    if since_ms:
+        who = f"say brokers {' and '.join(map(str, since_ms))}" if len(since_ms) > 1 else f"says broker {min(since_ms)}"
+        yield f"requests to the bucket fail since {format_time(min(since_ms.values()))}, {who}"
+
+
+def _describe_problems(troubled: Sequence[BrokerReport], machines_down: Mapping[int, Sequence[int]]) -> Iterator[str]:
+    """Yields the problems of brokers. A machine that is away is one sentence, which names its brokers and has the
+    problem of the first."""
+    silent = {each.node_id for each in troubled if not each.has_replied}
+    away = {machine: brokers for machine, brokers in machines_down.items() if {*brokers} <= silent}
+    firsts = {brokers[0]: machine for machine, brokers in away.items()}
+    covered = {node for brokers in away.values() for node in brokers[1:]}
+    for each in troubled:
+        machine = firsts.get(each.node_id)
+        if machine is not None:
+            brokers = " and ".join(map(str, away[machine]))
+            yield f"machine {machine} is away: brokers {brokers} do not reply; broker {each.node_id} {each.problems[0]}"
+        elif each.node_id not in covered:
+            yield from (f"broker {each.node_id}: {why}" for why in each.problems)
 
 
 def _describe_hidden(reports: Sequence[BrokerReport]) -> Iterator[str]:

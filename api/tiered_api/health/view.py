@@ -34,6 +34,8 @@ class BrokerSummary:
     is_disk_full: bool = False
     process: int = 0
     """Its number among the processes of its machine."""
+    fenced_since_ms: int = -1
+    """Since when it is fenced, -1 if it is not or if that is not known."""
 
     @property
     def machine(self) -> int:
@@ -81,6 +83,15 @@ class ClusterView:
         """Returns broker -> machine of the brokers that are processes of a machine with others."""
         return {node: broker.machine for node, broker in self.brokers.items() if broker.process}
 
+    def brokers_of_machines(self) -> dict[int, list[int]]:
+        """Returns machine -> brokers of the machines with several processes."""
+        several = set(self.machines().values())
+        found: dict[int, list[int]] = {machine: [] for machine in sorted(several)}
+        for node, broker in self.brokers.items():
+            if broker.machine in several:
+                found[broker.machine].append(node)
+        return found
+
     def state(self, node: int) -> str:
         """Returns one of the four states."""
         known = self.brokers.get(node)
@@ -98,8 +109,9 @@ def build_view(registered: DescribeClusterResponse | None, got: MetadataResponse
         state = STOPPED if broker.is_stopped else FENCED if broker.is_fenced else AWAY
         where = str(Address(broker.host, broker.port))
         known[broker.broker_id] = BrokerSummary(
-            broker.broker_id, state, where, broker.rack, broker.is_disk_full, broker.process
-        )
+            broker.broker_id, state, where, broker.rack, broker.is_disk_full, broker.process,
+            broker.fenced_since_ms,
+        )  # fmt: skip
     gone = {broker.broker_id for broker in registered.brokers if broker.is_fenced} if registered is not None else set()
     for here in got.brokers:
         if here.node_id not in gone:

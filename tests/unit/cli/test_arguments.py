@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.cli.test_profiles import list_parsers
 from tiered.errors import Refused
 from tiered.ids import TopicPartition
 from tiered_api.cli import main as command_line
@@ -82,6 +83,22 @@ def test_brokers_have_the_name_that_kafkas_tools_give_them() -> None:
             assert parser().parse_args([*verb, option, "h:1"]).brokers == "h:1"
     for option in ("--bootstrap", "--bootstrap-server"):
         assert parser().parse_args(["sql", "SELECT 1", option, "h:1"]).bootstrap == "h:1"
+
+
+DELETING = {"delete", "remove", "trim", "erase", "reset", "offset-delete", "unregister", "drop", "purge"}
+WITHOUT_RECORDS = {
+    "profile remove": "settings in a file of this machine",
+    "cluster unregister": "refused while the broker has a replica",
+}
+
+
+def test_each_verb_that_deletes_can_show_what_it_would_delete() -> None:
+    found = {name: verb for name, verb in list_parsers(parser()) if name.split()[-1] in DELETING}
+    assert found.keys() >= {"topic delete", "topic trim", "group delete", "acl remove", "table erase", *WITHOUT_RECORDS}
+    lacking = {name for name, verb in found.items() if "--dry-run" not in verb._option_string_actions}
+    assert lacking == WITHOUT_RECORDS.keys()
+    changes = next(verb for name, verb in list_parsers(parser()) if name == "table change")
+    assert "--dry-run" in changes._option_string_actions, "it can drop a column"
 
 
 def test_bounds_of_ranges_are_accepted() -> None:

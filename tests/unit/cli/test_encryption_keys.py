@@ -138,6 +138,9 @@ def test_key_is_removed_once_no_object_needs_it(tmp_path: Path, capsys: pytest.C
     assert "has 1 objects whose key is not known, which may be one: the header of" in capsys.readouterr().err
     assert file.read_bytes() == before
     damaged.write_bytes(whole)
+    assert main([*words, "--dry-run"]) == Exit.OK
+    assert capsys.readouterr().out == f"key one can be removed: no object of {place} needs it\n"
+    assert file.read_bytes() == before
     assert main(words) == Exit.OK
     assert capsys.readouterr().out == f"key one was removed: {file} has 1 key, two encrypts new objects\n"
     ring = parse_key_ring(file.read_text(), "f")

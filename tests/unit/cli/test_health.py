@@ -6,12 +6,14 @@ import json
 
 import pytest
 
+from tiered.time_text import format_time
 from tiered_api.cli.cluster.brokers import broker_rows
 from tiered_api.cli.cluster.health import print_health
 from tiered_api.cli.exits import Exit
 from tiered_api.health.verdict import (
     EligibleReplicas,
     UnhealthyPartition,
+    describe_bucket_away,
     find_unhealthy,
     summarize_health,
     topics_to_examine,
@@ -24,6 +26,8 @@ from tiered_api.kafka.protocol.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+
+NOW = 1_700_000_000_000
 
 
 def seen(
@@ -204,6 +208,66 @@ def test_text_explains_some_partitions_and_counts_the_rest(capfd: pytest.Capture
     known = seen(*([(1, [1, 4], [1])] * 103))
     print_health(summarize_health(known, found(known)), "text")
     assert capfd.readouterr().out.splitlines()[-1] == "... and 3 more: --format json has all of them"
+
+
+def machines(*live: int) -> ClusterView:
+    """Machines 1 and 2 have two processes each, machine 3 has one; others than the live brokers are fenced."""
+    all_brokers = {1: 0, 2: 0, 3: 0, 1001: 1, 1002: 1}
+    registered = [
+        DescribeClusterBroker(node, "h", 9000 + node, is_fenced=node not in live, process=process)
+        for node, process in all_brokers.items()
+    ]
+    brokers = [MetadataResponseBroker(node, "h", 9000 + node) for node in live]
+    return build_view(DescribeClusterResponse(brokers=registered), MetadataResponse(brokers=brokers, controller_id=1))
+
+
+def silent(node: int) -> BrokerReport:
+    return BrokerReport(node, (f"is fenced, and does not reply: no route to {node}",), has_replied=False)
+
+
+def test_machine_that_is_away_is_one_sentence_with_its_brokers(capfd: pytest.CaptureFixture[str]) -> None:
+    verdict = summarize_health(machines(1, 1001, 3), [], [silent(2), silent(1002)])
+    why = "broker 2 is fenced, and does not reply: no route to 2"
+    assert verdict["broker_problems"] == [f"machine 2 is away: brokers 2 and 1002 do not reply; {why}"]
+    assert (verdict["machines_down"], verdict["nodes_down"], verdict["reasons"]) == ([2], [2, 1002], ["nodes down"])
+    print_health(verdict, "text")
+    assert ["Machines", "down:", "[2]"] in [line.split() for line in capfd.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("live", "reports", "problems", "away"),
+    [
+        ((1, 1001, 3, 1002), [silent(2)], ["broker 2: is fenced, and does not reply: no route to 2"], []),
+        ((1, 2, 1001, 1002), [silent(3)], ["broker 3: is fenced, and does not reply: no route to 3"], []),
+        (
+            (1, 1001, 3),
+            [silent(2), BrokerReport(1002, ("no store", "cut off"))],
+            ["broker 2: is fenced, and does not reply: no route to 2", "broker 1002: no store", "broker 1002: cut off"],
+            [2],
+        ),
+    ],
+)
+def test_broker_alone_has_its_own_sentences(
+    live: tuple[int, ...], reports: list[BrokerReport], problems: list[str], away: list[int]
+) -> None:
+    verdict = summarize_health(machines(*live), [], reports)
+    assert (verdict["broker_problems"], verdict["machines_down"]) == (problems, away)
+
+
+def test_outage_of_the_bucket_has_one_time_for_all_brokers() -> None:
+    reports = [
+        BrokerReport(1, ("store away",), NOW + 70_000),
+        BrokerReport(3, ("store away",), NOW),
+        BrokerReport(2, ()),
+    ]
+    first, *own = summarize_health(seen(), [], reports)["broker_problems"]
+    assert first == f"requests to the bucket fail since {format_time(NOW)}, say brokers 1 and 3"
+    assert own == ["broker 1: store away", "broker 3: store away"]
+    assert summarize_health(seen(), [], reports[:1])["broker_problems"] == ["broker 1: store away"]
+    assert list(describe_bucket_away({3: NOW})) == [
+        f"requests to the bucket fail since {format_time(NOW)}, says broker 3"
+    ]
+    assert not list(describe_bucket_away({}))
 
 
 def test_lists_are_short_and_user_topics_come_first(capfd: pytest.CaptureFixture[str]) -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
 from tiered.config.processes import of_process
 from tiered.config.settings import Settings
-from tiered.errors import Refused, Unavailable
+from tiered.errors import Unavailable
 from tiered_api.cli.arguments import parser
-from tiered_api.cli.broker.directories import refuse_lost_processes
 from tiered_api.cli.broker.machine import HTTP, Machine, bind_shared, parse_shared, process_command, ready_line
 
 ANYWHERE = Settings(kafka="127.0.0.1:0", http="127.0.0.1:0", store="s3://b/p", data_dir="/d")
@@ -49,15 +47,3 @@ def test_shared_addresses_are_open_before_any_process_runs() -> None:
     finally:
         for each in shared.values():
             each.close()
-
-
-def test_fewer_processes_than_have_records_are_refused(tmp_path: Path) -> None:
-    refuse_lost_processes(str(tmp_path / "missing"), 1)
-    for number in (1, 3):
-        (tmp_path / f"process-{number}" / "log").mkdir(parents=True)
-    refuse_lost_processes(str(tmp_path), 1)
-    for number in (1, 3):
-        (tmp_path / f"process-{number}" / "log" / "meta.properties").write_text("version=1\n")
-    refuse_lost_processes(str(tmp_path), 4)
-    with pytest.raises(Refused, match=r"process-3 has the records of a process, .* is 2: start 4"):
-        refuse_lost_processes(str(tmp_path), 2)

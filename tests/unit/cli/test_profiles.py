@@ -15,6 +15,7 @@ from tiered_api.cli.broker.sources import load_settings
 from tiered_api.cli.client_sources import FILE_VARIABLE, PROFILE_VARIABLE, VARIABLES, find_client_settings
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.main import main
+from tiered_api.cli.parsing import Parser
 
 WORDS = {
     "audit": "--topic t",
@@ -27,6 +28,12 @@ WORDS = {
     "group delete": "g",
     "group describe": "g",
     "group offset-delete": "g -t t:0",
+    "explain fetch": "t 0 0",
+    "explain group": "g",
+    "explain partition": "t 0",
+    "explain segment": "t 0 0",
+    "explain table": "t",
+    "explain topic": "t",
     "group seek": "g --to start",
     "acl add": "--cluster --allow-principal User:a",
     "acl remove": "--principal User:a",
@@ -58,6 +65,8 @@ WORDS = {
 
 def list_parsers(parent: argparse.ArgumentParser, name: str = "") -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """Yields the parser of each command."""
+    if isinstance(parent, Parser):
+        parent.complete()
     below = {
         id(made): (f"{name} {verb}".strip(), made)
         for action in parent._actions

@@ -19,7 +19,8 @@ QUICK = frozenset(
     """
     acl add|acl list|acl remove|audit|cluster brokers|cluster certificates|cluster config get|cluster config list
     cluster config reset|cluster config set|cluster health|cluster info|cluster losses|cluster unregister
-    cluster unthrottle|cold ls|encryption activate|encryption add|group delete|group describe|group list
+    cluster unthrottle|cluster upgrade|cold ls|encryption activate|encryption add|explain fetch
+    explain group|explain partition|explain segment|explain table|explain topic|group delete|group describe|group list
     group offset-delete|group seek|profile clear|profile create|profile current|profile list|profile remove|profile set
     profile show|profile use|quota list|quota remove|quota set|serve|table describe|table diff|table history|table ls
     top|topic add-partitions|topic alter|topic check-settings|topic compact|topic consume|topic create|topic delete

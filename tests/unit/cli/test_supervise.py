@@ -83,6 +83,22 @@ def test_failed_first_start_ends_all_with_its_exit_code() -> None:
     ]
 
 
+def test_program_starts_once_those_before_it_are_ready(tmp_path: Path) -> None:
+    sign = tmp_path / "sign"
+    is_ready = f"import os; ready = os.path.exists({str(sign)!r})\n"
+    says = "import sys; print('early' if not ready else 'in time', file=sys.stderr, flush=True)\n"
+    first = program("a", f"open({str(sign)!r}, 'w').close()\n" + STAYS)
+    second = program("b", is_ready + says + STAYS)._replace(after=frozenset("a"))
+    code, output = run(first, second, act=stop_when("all", "ready at first | ready at first"))
+    assert code == 0 and ("b", "in time") in output and ("up", "b starts after a") in output
+
+
+def test_program_that_waits_for_others_ends_with_them() -> None:
+    waits = program("b", STAYS)._replace(after=frozenset("a"))
+    code, output = run(program("a", "import sys; sys.exit(2)"), waits, act=lambda *_: None)
+    assert code == 2 and not any(name == "b" for name, _ in output)
+
+
 @pytest.mark.parametrize("script", ["pass", "import os; os.kill(os.getpid(), 9)"])
 def test_first_start_that_exits_without_an_error_code_is_a_failure(script: str) -> None:
     assert run(program("a", script), act=lambda *_: None)[0] == 1
@@ -140,6 +156,60 @@ def test_stop_during_a_pause_starts_nothing() -> None:
         program("a", dies), act=stop_when("up", "a ended with exit code 5, and is started again in 0.01 s")
     )
     assert (code, len(output)) == (0, 2)
+
+
+def restart_when(*line: str) -> Callable[[Supervisor, Output], None]:
+    """Requests a restart after this output, and a stop once it is over."""
+
+    def act(fleet: Supervisor, output: Output) -> None:
+        if output[-1] == line:
+            fleet.request_restart()
+        elif output[-1][1] == "all processes were restarted" or "the restart ends" in output[-1][1]:
+            fleet.request_stop()
+
+    return act
+
+
+def test_restart_goes_on_once_a_process_is_ready_again() -> None:
+    everybody = ("all", "ready at first | ready at first")
+    code, output = run(program("a", STAYS), program("b", STAYS), act=restart_when(*everybody))
+    assert code == 0
+    assert output[: output.index(("up", "all processes were restarted")) + 1] == [
+        everybody,
+        *[
+            step
+            for name in "ab"
+            for step in (("up", f"restarting {name}"), (name, "bye"), ("up", f"{name} is ready again"))
+        ],
+        ("up", "all processes were restarted"),
+    ]
+
+
+def test_restart_ends_at_a_process_that_does_not_get_ready() -> None:
+    everybody = ("all", "ready at first | ready at first")
+    fails = "import sys; sys.exit(3)"
+    _, output = run(program("a", STAYS, fails, STAYS), program("b", STAYS), act=restart_when(*everybody))
+    assert ("up", "the restart ends here: a did not get ready") in output
+    assert ("up", "restarting b") not in output and ("up", "stopping b") in output
+
+
+def test_restart_kills_a_process_that_does_not_stop() -> None:
+    code, output = run(
+        program("a", DEAF, STAYS), act=restart_when("all", "ready at first"), stop_seconds=0.2
+    )  # fmt: skip
+    assert ("up", "killing a: it took more than 0.2 s to stop") in output
+    assert ("up", "all processes were restarted") in output and code == 0
+
+
+def test_restart_is_refused_while_a_process_is_not_ready() -> None:
+    def act(fleet: Supervisor, output: Output) -> None:
+        if "is started again in" in output[-1][1]:
+            fleet.request_restart()
+        elif output[-1] == ("up", "no restart: a is not ready"):
+            fleet.request_stop()
+
+    code, output = run(program("a", DIES, STAYS), act=act)
+    assert code == 0 and ("up", "restarting a") not in output
 
 
 def test_error_of_one_stop_is_the_error_of_all() -> None:

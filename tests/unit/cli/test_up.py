@@ -58,6 +58,11 @@ def test_one_line_has_the_addresses_of_all_brokers(tmp_path: Path) -> None:
         "tiered is ready: 2 brokers kafka=127.0.0.1:91,127.0.0.1:92 http=http://127.0.0.1:81,http://127.0.0.1:82"
         " store=file:///b"
     )
+    lines = [
+        each.replace("(health", f"(console http://127.0.0.1:{at}/console/, health")
+        for each, at in zip(lines, (81, 82), strict=True)
+    ]
+    assert " console=http://127.0.0.1:81/console/ store=" in ready_line(made, lines)
 
 
 def test_bucket_of_environment_or_setting_is_that_of_all_brokers(

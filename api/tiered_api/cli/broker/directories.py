@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 
-from tiered.config.processes import process_directory
 from tiered.durability.data_directory import META_FILE, ROOT
 from tiered.errors import Code, Refused
 from tiered.system.local_disk import claim_directory
@@ -41,23 +40,6 @@ def refuse_cluster_directory(directory: str) -> None:
     if _has_broker(broker_directory(directory, 1)):
         why = f"{os.path.abspath(directory)} is the directory of a cluster (tiered up)"
         raise Refused(Code.INVALID_CONFIG, f"{why}: take another --data-dir")
-
-
-def refuse_lost_processes(directory: str, count: int) -> None:
-    """Refuses to run fewer processes than have records in the directory of a machine."""
-    if (last := count_known_processes(directory) - 1) >= count:
-        why = f"{process_directory(directory, last)} has the records of a process, and tiered.processes is {count}"
-        raise Refused(Code.INVALID_CONFIG, f"{why}: start {last + 1} processes")
-
-
-def count_known_processes(directory: str) -> int:
-    """Returns the number of processes for which the directory of a machine has records; 1 for a single one."""
-    numbers = [
-        int(found[1])
-        for name in (os.listdir(directory) if os.path.isdir(directory) else ())
-        if (found := re.fullmatch(r"process-([0-9]+)", name)) and _has_broker(os.path.join(directory, name))
-    ]
-    return max(numbers, default=0) + 1
 
 
 def _has_broker(path: str) -> bool:

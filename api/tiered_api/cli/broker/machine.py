@@ -17,16 +17,10 @@ from tiered.broker.real_world import EMBEDDED_BUCKET
 from tiered.config.processes import of_process
 from tiered.config.settings import Settings, parse_address
 from tiered.errors import Code, Refused, Unavailable
-from tiered.system.local_disk import LockFile
 from tiered.system.network import bind_listener
-from tiered_api.cli.broker.directories import (
-    LOCK,
-    MACHINE_LOCK,
-    claim_data_directory,
-    refuse_cluster_directory,
-    refuse_lost_processes,
-)
-from tiered_api.cli.broker.supervise import READY, Program, Supervisor, print_line, stop_on_signals
+from tiered_api.cli.broker.directories import claim_data_directory, refuse_cluster_directory
+from tiered_api.cli.broker.processes import MachineStart, find_predecessors, settled_machine
+from tiered_api.cli.broker.supervise import READY, Program, Supervisor, print_line, restart_on_signal, stop_on_signals
 from tiered_api.cli.exits import Exit
 
 log = logging.getLogger(__name__)
@@ -61,8 +55,10 @@ def machine_store(machine: Settings) -> str:
     return machine.store or f"file://{quote(os.path.abspath(machine.data_dir))}/{EMBEDDED_BUCKET}"
 
 
-def run_machine(args: Namespace, chosen: Settings, count: int, cores: int) -> Exit | int:
-    """Runs the processes until SIGTERM or Ctrl-C. Raises `Refused` or `Unavailable` before anything is written."""
+def run_machine(args: Namespace, chosen: Settings, wanted: int, start: MachineStart, cores: int) -> Exit | int:
+    """Runs the processes until SIGTERM or Ctrl-C. Raises `Refused` or `Unavailable` before anything is written. The
+    settings ask for `wanted` processes."""
+    count = start.count
     if chosen.store.startswith("memory:"):
         raise Refused(Code.INVALID_CONFIG, f"store={chosen.store}: processes cannot share memory")
     if not chosen.effective_listeners():
@@ -71,17 +67,14 @@ def run_machine(args: Namespace, chosen: Settings, count: int, cores: int) -> Ex
     if count > cores:
         log.warning("more processes than cores: they will wait for each other processes=%d cores=%d", count, cores)
     refuse_cluster_directory(chosen.data_dir)
-    refuse_lost_processes(chosen.data_dir, count)
     processes = tuple(of_process(chosen, number, count, machine_store(chosen)) for number in range(count))
     shared = bind_shared(chosen)
     try:
         for each in processes:
             _check_ports_free(each)
-        claim_data_directory(chosen.data_dir)
-        for each in processes:  # a single process may run on the directory, or those of a machine that was killed
-            if os.path.isdir(each.data_dir):
-                LockFile(os.path.join(each.data_dir, LOCK)).check_free()
-        with LockFile(os.path.join(chosen.data_dir, MACHINE_LOCK)):
+        for each in processes:  # the first one has the machine's directory
+            claim_data_directory(each.data_dir)
+        with settled_machine(chosen, wanted, start):
             return asyncio.run(_run(args, Machine(chosen, processes, shared)))
     finally:
         for sock in shared.values():
@@ -185,10 +178,15 @@ async def _run(args: Namespace, machine: Machine) -> Exit | int:
 
             open_console(f"{machine.settings.http_scheme}://{machine.address(HTTP)}", args.open)
 
+    after = find_predecessors(machine.settings, len(names))
     programs = [
-        Program(name, process_command(args, machine, number), READY, machine.descriptors)
+        Program(
+            name, process_command(args, machine, number), READY, machine.descriptors,
+            frozenset(names[each] for each in after.get(number, ())),
+        )
         for number, name in enumerate(names)
-    ]
+    ]  # fmt: skip
     fleet = Supervisor(programs, print_output, OWN_NAME, stop_seconds=STOP_SECONDS)
     stop_on_signals(fleet)
+    restart_on_signal(fleet)
     return await fleet.run(on_ready)

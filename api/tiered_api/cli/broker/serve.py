@@ -29,6 +29,7 @@ from tiered.config.settings import Settings, broker_rows, parse_address
 from tiered.errors import Code, Refused, Unavailable
 from tiered.metadata.changes import ScramCredentialSet
 from tiered.metrics import Metrics
+from tiered.records import native
 from tiered.system.descriptors import describe_descriptors
 from tiered.system.local_disk import LockFile
 from tiered.system.network import SocketNet
@@ -36,12 +37,12 @@ from tiered.system.pauses import Pauses
 from tiered_api.cli.broker.directories import (
     LOCK,
     claim_data_directory,
-    count_known_processes,
     refuse_cluster_directory,
-    refuse_lost_processes,
 )
+from tiered_api.cli.broker.ephemeral import EphemeralDirectory, format_ephemeral, make_ephemeral
 from tiered_api.cli.broker.log_output import log_to_stderr, open_audit_log, set_log_level
 from tiered_api.cli.broker.machine import HTTP, format_ready, machine_store, parse_process, parse_shared, run_machine
+from tiered_api.cli.broker.processes import plan_start, say_obstacle, settled_machine
 from tiered_api.cli.broker.scram_users import add_users, read_credentials
 from tiered_api.cli.broker.sources import load_settings
 from tiered_api.cli.exits import Exit
@@ -79,9 +80,21 @@ class RunningBroker:
 def serve(args: Namespace) -> NoReturn:
     """Runs a broker until it is stopped."""
     sys.setswitchinterval(SWITCH_SECONDS)
+    # It restarts the processes of a machine, through their parent. systemd may send it to all of them.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     # Objects of the start live on: collecting them would only take time. But a start may wait for days.
     gc.set_threshold(GC_STARTING, 50, 1000)
-    chosen, warnings = load_settings(args.config, os.environ, args.pairs, option_settings(args))
+    ephemeral = make_ephemeral(args)
+    try:
+        _serve(args, ephemeral)
+    finally:
+        if ephemeral is not None:
+            ephemeral.remove()
+
+
+def _serve(args: Namespace, ephemeral: EphemeralDirectory | None) -> NoReturn:
+    weakest = ephemeral.settings() if ephemeral is not None else {}
+    chosen, warnings = load_settings(args.config, os.environ, args.pairs, option_settings(args), weakest)
     log_to_stderr(chosen.log_level)
     open_audit_log(chosen.tiered_audit_file)
     for warning in warnings:
@@ -93,12 +106,19 @@ def serve(args: Namespace) -> NoReturn:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if args.process is not None:
         chosen = of_process(chosen, *parse_process(args.process), machine_store(chosen))
-    elif (count := count_processes(chosen, cores, count_known_processes(chosen.data_dir))) > 1:
-        sys.exit(run_machine(args, chosen, count, cores))
     else:
-        refuse_lost_processes(chosen.data_dir, 1)
+        wanted = count_processes(chosen, cores)
+        start = plan_start(chosen, wanted)
+        say_obstacle(start, wanted)
+        if start.count > 1:
+            if ephemeral is not None:
+                raise Refused(Code.INVALID_CONFIG, f"tiered.processes={start.count}: --ephemeral runs one process")
+            sys.exit(run_machine(args, chosen, wanted, start, cores))
+        if start.journal is not None:
+            with settled_machine(chosen, wanted, start):
+                pass
     users, shared = read_credentials(args.add_scram), parse_shared(args.shared)
-    asyncio.run(_run_until_stopped(chosen, users, args.open, shared))
+    asyncio.run(_run_until_stopped(chosen, users, args.open, shared, ephemeral))
 
 
 def option_settings(args: Namespace) -> dict[str, str]:
@@ -213,6 +233,8 @@ async def _serve_kafka(
         if HTTP in shared:
             await http.share(shared[HTTP])
         yield RunningBroker(broker, http.url, tuple(each.address for each in bound))
+        http.leave_shared()
+        kafka.leave_shared()
         await broker.hand_over()
     finally:
         await kafka.close()
@@ -230,7 +252,11 @@ def _advertise_http(chosen: Settings, where: str) -> str:
 
 
 async def _run_until_stopped(
-    chosen: Settings, new_users: Sequence[ScramCredentialSet], page: str | None, shared: Mapping[str, socket.socket]
+    chosen: Settings,
+    new_users: Sequence[ScramCredentialSet],
+    page: str | None,
+    shared: Mapping[str, socket.socket],
+    ephemeral: EphemeralDirectory | None,
 ) -> NoReturn:
     stop_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -250,10 +276,17 @@ async def _run_until_stopped(
             starting = None
             _freeze_gc()
             warn_about_store(running.broker.world.store.url)
-            print(ready_line(running), flush=True)
+            warn_about_speed()
+            print(
+                ready_line(running) if ephemeral is None else format_ephemeral(running.url, running.kafka), flush=True
+            )
             if page is not None:
                 open_page(running.url, page)
-            ends = [group.create_task(event.wait()) for event in (stop_requested, running.broker.ended)]
+            ends: list[asyncio.Task[object]] = [
+                group.create_task(event.wait()) for event in (stop_requested, running.broker.ended)
+            ]
+            if ephemeral is not None:
+                ends.append(group.create_task(ephemeral.wait_for_parent()))
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             for each in ends:
                 each.cancel()
@@ -262,15 +295,18 @@ async def _run_until_stopped(
         if starting is None:
             raise
         log.info("stopped before it served")
-        exit_process(Exit.OK)
-    if not stop_requested.is_set():
+        exit_process(Exit.OK, ephemeral)
+    if running.broker.ended.is_set() and not stop_requested.is_set():
         print_error(running.broker.health().problems[0])
-    exit_process(Exit.OK if stop_requested.is_set() else Exit.FAILED)
+        exit_process(Exit.FAILED, ephemeral)
+    exit_process(Exit.OK, ephemeral)
 
 
-def exit_process(code: Exit) -> NoReturn:
+def exit_process(code: Exit, ephemeral: EphemeralDirectory | None = None) -> NoReturn:
     """Ends the process, now that all is closed. A busy thread would delay a normal exit: for minutes if it waits for a
     bucket that does not reply, for seconds if it decompresses a body."""
+    if ephemeral is not None:
+        ephemeral.remove()
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -291,6 +327,12 @@ def warn_about_store(url: str) -> None:
         log.warning("the bucket is memory: everything ends with this process")
     elif url.startswith("file:"):
         log.info("the bucket is a directory: its records are only as safe as that disk store=%s", url)
+
+
+def warn_about_speed() -> None:
+    """Warns if the C extension is not in use."""
+    if not native.NATIVE:
+        log.warning("records are checked in plain Python, 10 to 30 times slower than in C why=%s", native.WHY_PURE)
 
 
 def open_page(url: str, page: str) -> None:

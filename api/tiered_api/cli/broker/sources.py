@@ -35,14 +35,19 @@ KUBERNETES_VARIABLE = re.compile(r"TIERED_(SERVICE_(HOST|PORT\w*)=.*|PORT(_\d+_\
 
 SourcedTexts = dict[str, tuple[str, str]]
 """By name: the text, and its source."""
+NOTHING: Mapping[str, tuple[str, str]] = {}
 
 
 def load_settings(
-    file: str | None, environment: Mapping[str, str], pairs: Sequence[str], options: Mapping[str, str]
+    file: str | None,
+    environment: Mapping[str, str],
+    pairs: Sequence[str],
+    options: Mapping[str, str],
+    weakest: Mapping[str, tuple[str, str]] = NOTHING,
 ) -> tuple[Settings, list[str]]:
-    """Returns the settings, and a warning for each setting that is accepted without effect. Raises `Refused`
-    (INVALID_CONFIG) with the source."""
-    given: SourcedTexts = {}
+    """Returns the settings, and a warning for each setting that is accepted without effect. All other sources win over
+    `weakest`. Raises `Refused` (INVALID_CONFIG) with the source."""
+    given: SourcedTexts = dict(weakest)
     if file is not None:
         given.update((name, (text, file)) for name, text in _read(file).items())
     given.update(_from_environment(environment))

@@ -4,6 +4,7 @@ stopped one after the other.
 If a process exits before it was ready for the first time, all are stopped: its output names the problem to fix. Any
 other process is restarted after a pause, which doubles while the process keeps exiting. The first `request_stop` stops
 them in reverse order; each has a time limit before it is killed. The second call kills all that are left.
+`request_restart` restarts them one after the other: each is ready again before the next one is stopped.
 """
 
 from __future__ import annotations
@@ -35,12 +36,14 @@ PrintLine = Callable[[str, str], None]
 
 class Program(NamedTuple):
     """A named command. `command` is called before each start with the last ready line of the process ("" the first
-    time). A ready line begins with `ready_prefix`. The process inherits the descriptors in `descriptors`."""
+    time). A ready line begins with `ready_prefix`. The process inherits the descriptors in `descriptors`. Its first
+    start waits until the programs that `after` names are ready."""
 
     name: str
     command: Callable[[str], Sequence[str]]
     ready_prefix: str
     descriptors: tuple[int, ...] = ()
+    after: frozenset[str] = frozenset()
 
 
 class ManagedProcess:
@@ -55,6 +58,11 @@ class ManagedProcess:
         """Seconds for which the last process was ready; None if it never was."""
         self.process: Process | None = None
         self.is_stopping = False
+        self.is_restarting = False
+        """True if it was stopped to be started again at once."""
+        self.settled = asyncio.Event()
+        """Set when the process is ready, or ended before it was."""
+        self.was_ready = asyncio.Event()
         self.ended = asyncio.Event()
         """True if no process runs, and none will be started."""
         self.code = 0
@@ -90,6 +98,7 @@ class Supervisor:
         self._pauses = pauses
         self._stop_requested = asyncio.Event()
         self._kill_requested = asyncio.Event()
+        self._restart_requested = asyncio.Event()
         self._has_started = False
         """True once every process has been ready: the start is over."""
         self._failed: ManagedProcess | None = None
@@ -100,13 +109,19 @@ class Supervisor:
             self._kill_requested.set()
         self._stop_requested.set()
 
+    def request_restart(self) -> None:
+        """Requests a restart of all processes, one after the other. A request while one is under way does nothing."""
+        self._restart_requested.set()
+
     async def run(self, ready: Callable[[Sequence[str]], None]) -> Exit | int:
         """Runs until a stop is requested, or until a first start fails. `ready` gets the ready lines once all have one.
         Returns 0 if all stopped in order, the exit code of a process that did not start, else 1."""
         async with asyncio.TaskGroup() as group:
             for member in self._members:
                 group.create_task(self._supervise(member, ready))
+            restarts = group.create_task(self._restart_on_request())
             await self._stop_requested.wait()
+            restarts.cancel()
             await self._stop()
         if self._failed is not None:
             code = self._failed.code
@@ -118,12 +133,18 @@ class Supervisor:
     async def _supervise(self, member: ManagedProcess, ready: Callable[[Sequence[str]], None]) -> None:
         try:
             pause = 0.0
+            await self._wait_for_others(member)
             while not member.is_stopping:
                 member.code = await self._run_process(member, ready)
                 if member.is_stopping:
                     if member.code == -signal.SIGTERM and member.ready_seconds is None:
                         member.code = 0  # it had not started enough to end in another way
                     return
+                if member.is_restarting:
+                    member.is_restarting = False
+                    pause = 0.0
+                    continue
+                member.settled.set()
                 if not self._has_started and not member.ready_line:
                     self._failed = self._failed or member
                     self._report(f"{member.name} did not start: it {describe_exit(member.code)}")
@@ -138,6 +159,20 @@ class Supervisor:
                         return
         finally:
             member.ended.set()
+
+    async def _wait_for_others(self, member: ManagedProcess) -> None:
+        """Waits until the programs before this one are ready, or a stop is requested."""
+        ready = [each.was_ready for each in self._members if each.name in member.program.after]
+        if not ready:
+            return
+        self._report(f"{member.name} starts after {', '.join(sorted(member.program.after))}")
+        async with asyncio.TaskGroup() as group:
+            waits = group.create_task(_wait_for_all(ready))
+            stops = group.create_task(self._stop_requested.wait())
+            await asyncio.wait((waits, stops), return_when=asyncio.FIRST_COMPLETED)
+            member.is_stopping = member.is_stopping or self._stop_requested.is_set()
+            waits.cancel()
+            stops.cancel()
 
     async def _run_process(self, member: ManagedProcess, ready: Callable[[Sequence[str]], None]) -> int:
         """Runs one process from start to end. Returns its exit code, negative for a signal."""
@@ -178,6 +213,8 @@ class Supervisor:
 
     def _on_ready(self, member: ManagedProcess, line: str, ready: Callable[[Sequence[str]], None]) -> None:
         member.ready_line, member.ready_at = line, asyncio.get_running_loop().time()
+        member.settled.set()
+        member.was_ready.set()
         if self._has_started:
             self._report(f"{member.name} is ready again")
         elif all(each.ready_at is not None for each in self._members):
@@ -185,6 +222,40 @@ class Supervisor:
             ready([each.ready_line for each in self._members])
 
     # -- all of them --------------------------------------------------------------------------------------------------
+
+    async def _restart_on_request(self) -> None:
+        while True:
+            await self._restart_requested.wait()
+            if await self._restart():
+                self._report("all processes were restarted")
+            self._restart_requested.clear()
+
+    async def _restart(self) -> bool:
+        """Restarts the processes one after the other. Returns False if one does not get ready: the others go on as they
+        are, and the one is started again as after any other end."""
+        for member in self._members:
+            if member.ready_at is None:
+                self._report(f"no restart: {member.name} is not ready")
+                return False
+        for member in self._members:
+            if member.ready_at is None:  # it has ended meanwhile, and is started again anyway
+                continue
+            self._report(f"restarting {member.name}")
+            process, member.is_restarting = member.process, True
+            member.settled.clear()
+            member.send(signal.SIGTERM)
+            try:
+                async with asyncio.timeout(self._stop_seconds):
+                    if process is not None:
+                        await process.wait()
+            except TimeoutError:
+                self._report(f"killing {member.name}: it took more than {self._stop_seconds:g} s to stop")
+                member.send(signal.SIGKILL)
+            await member.settled.wait()
+            if member.ready_at is None:
+                self._report(f"the restart ends here: {member.name} did not get ready")
+                return False
+        return True
 
     async def _stop(self) -> None:
         for member in self._members:
@@ -220,12 +291,22 @@ class Supervisor:
         self._print_line(self._own_name, line)
 
 
+async def _wait_for_all(events: Sequence[asyncio.Event]) -> None:
+    for event in events:
+        await event.wait()
+
+
 def stop_on_signals(supervisor: Supervisor) -> None:
     """Stops all processes on SIGTERM, Ctrl-C and the end of the terminal, unless a caller ignores the last one."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN or number is not signal.SIGHUP:
             loop.add_signal_handler(number, supervisor.request_stop)
+
+
+def restart_on_signal(supervisor: Supervisor) -> None:
+    """Restarts the processes one after the other on SIGUSR1."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, supervisor.request_restart)
 
 
 def print_line(line: str, where: TextIO) -> None:

@@ -6,6 +6,7 @@ May import: as cli
 ~ brokers         brokers and unregister
 ~ health          health: the report on partitions and brokers
 ~ certificates    certificates: those of all listeners, and rejected ones
+~ upgrade         upgrade: levels of the formats that brokers write, and the step to the newest (KIP-584)
 ~ secrets         rotate-secret: a new secret of the brokers
 ~ losses          losses: possibly lost records, and their acknowledgement
 ~ moves           reassign, rebalance, decommission (KIP-455)

@@ -86,9 +86,10 @@ def _total_lag(held: list[tuple[str, int]], lags: dict[tuple[str, int], int] | N
 
 async def _lags(client: KafkaClient, node: int) -> dict[tuple[str, int], int]:
     """Returns the lags that one broker reports for its replicas; nothing if the broker does not reply or does not
-    report them."""
+    report them. A broker that has just ended is not waited for."""
+    request = DescribeLogDirsRequest(topics=None)
     try:
-        got = await client.send(DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse, node_id=node)
+        got = await client.send(request, DescribeLogDirsResponse, node_id=node, connects_once=True)
     except (Refused, Unavailable):
         return {}
     return {

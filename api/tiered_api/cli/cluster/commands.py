@@ -129,6 +129,6 @@ async def _alter(args: Namespace, changes: list[tuple[str, str | None]]) -> list
     configs = [AlterableConfig(name, DELETE if value is None else SET, value) for name, value in changes]
     async with open_client(args) as client:
         name = ALL_BROKERS if args.node is None else str(await _node(client, args))
-        got = only_result(await alter_configs(client, BROKER, {name: configs}, node=args.node))
-    words = format_status(got.error_code, got.error_message)
+        got = only_result(await alter_configs(client, BROKER, {name: configs}, node=args.node, dry_run=args.dry_run))
+    words = format_status(got.error_code, got.error_message, dry_run=args.dry_run)
     return [{"setting": name, "value": value, "status": words} for name, value in changes]

@@ -162,6 +162,7 @@ def _print_overview(found: dict[str, Any], internal: bool) -> None:
         "Controller ID": found["controller"],
         "All nodes": found["nodes"],
         "Nodes down": found["nodes_down"],
+        **({"Machines down": found["machines_down"]} if found["machines_down"] else {}),
     }
     for words, key in LISTS.items():
         lines[f"{words} ({len(found[key])})"] = _abbreviate(found[key])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from tiered.controller.partition_health import SILENT_MEND
 from tiered.errors import Code, Refused, Unavailable
+from tiered.time_text import format_time
 from tiered_api.health.view import FENCED, STOPPED, BrokerReport, BrokerSummary, ClusterView, build_report, build_view
 from tiered_api.kafka.client.client import KafkaClient, to_refused
 from tiered_api.kafka.protocol.messages.describe_cluster import (
@@ -59,7 +61,8 @@ async def _fetch_report_of_down(client: KafkaClient, broker: BrokerSummary) -> B
     if broker.state == STOPPED:
         sentence = f"stopped, and has not joined again ({why}): if its process runs, its log says why it cannot join"
     else:
-        sentence = f"is fenced, and does not reply: {why}"
+        since = f" since {format_time(broker.fenced_since_ms)}" if broker.fenced_since_ms >= 0 else ""
+        sentence = f"is fenced{since}, and does not reply: {why} ({SILENT_MEND})"
     return BrokerReport(broker.node_id, (sentence,), has_replied=False)
 
 

@@ -59,6 +59,10 @@ def remove(args: Namespace) -> int:
         why = f"{args.store} has {counts[UNKNOWN]} objects whose key is not known, which may be {args.id}"
         raise Refused(Code.INVALID_REQUEST, f"{why}: {found.faults[0]}")
 
+    if args.dry_run:
+        print_lines([f"key {args.id} can be removed: no object of {args.store} needs it"])
+        return Exit.OK
+
     def change(lines: list[str]) -> list[str]:
         _check_removable(lines, args)
         return remove_key(lines, args.id)

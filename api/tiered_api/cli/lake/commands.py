@@ -185,7 +185,7 @@ def verify(args: Namespace) -> int:
 
 
 def erase(args: Namespace) -> int:
-    """Erases rows from a table and prints each step."""
+    """Erases rows from a table and prints each step, or counts them."""
     if lack := describe_missing_native("duckdb"):
         return report_missing(lack)
     from pyspark_tiered.delta.folder_check import check_warehouse
@@ -207,6 +207,7 @@ def erase(args: Namespace) -> int:
             args.where,
             args.reason,
             print_progress,
+            dry_run=args.dry_run,
             on_bytes=lambda done, total: shown.report(done, total, BYTES),
         )
     return Exit.OK
@@ -223,11 +224,28 @@ def change(args: Namespace) -> int:
         def on_file(done: int, total: int) -> None:
             shown.report(done, total, "files")
 
-        done = _change(args, FieldChanger(args.store, args.topic, args.warehouse, args.field, on_file))
+        changer = FieldChanger(args.store, args.topic, args.warehouse, args.field, on_file)
+        if args.dry_run:
+            return _count_values(args, changer)
+        done = _change(args, changer)
     if args.format == "json":
         print_json({"topic": args.topic, "field": args.field, "done": done})
     else:
         print_lines([done, "`tiered table replay-dead` makes rows of the dead letters that fit now"])
+    return Exit.OK
+
+
+def _count_values(args: Namespace, changer: FieldChanger) -> int:
+    """Prints how many rows have a value that a drop of the column would take out."""
+    if not args.drop_column:
+        why = "--dry-run counts what --drop-column takes out: no other change takes values out of rows"
+        raise Refused(Code.INVALID_REQUEST, why)
+    found = changer.count()
+    if args.format == "json":
+        print_json({"topic": args.topic, "field": args.field, **found._asdict(), "dry_run": True})
+    else:
+        said = f"{args.field} has a value in {found.values} of {found.rows} rows, and a column in {found.files} files"
+        print_lines([f"{said}: nothing was changed (dry run)"])
     return Exit.OK
 
 
@@ -326,6 +344,8 @@ def erased_line(progress: EraseProgress) -> str:
     if progress.step == "done":
         values = f", and {progress.values:,} rows and dead letters of their values" if progress.values else ""
         return f"done: {progress.rows:,} rows erased{values}; older versions of the tables keep them until a VACUUM"
+    if progress.step == "counted":
+        return f"dry run: {progress.rows:,} rows would be erased, and nothing was"
     if progress.step == "removed":
         return f"removed: {progress.removed:,} rows are out of the table"
     return f"{progress.step}: {progress.rows:,} rows"

@@ -1,4 +1,5 @@
-"""The broker whose HTTP has the newest records, for `tiered sql` and `tiered table`."""
+"""The broker whose HTTP a command asks: `tiered sql` and `tiered table` for the newest records, `tiered explain` and
+`tiered debug` for the state of the cluster."""
 
 from __future__ import annotations
 
@@ -15,6 +16,8 @@ from tiered_api.cli.client_sources import find_client_settings
 from tiered_api.cli.encryption import SSL, make_tls_options
 from tiered_api.cli.login import DEFAULT_MECHANISM
 from tiered_api.cli.profiles import HTTP
+
+DEFAULT_HTTP = "127.0.0.1:8082"
 
 if TYPE_CHECKING:
     from pyspark_tiered.log.login import HttpLogin
@@ -71,6 +74,20 @@ def find_http_place(args: Namespace) -> HttpPlace | None:
     except Refused as refused:
         raise settings.explain(refused) from None
     return place
+
+
+def find_operator_place(args: Namespace) -> HttpPlace:
+    """Returns the broker that `--http` names, else that of the profile, else the one on this machine. Raises `Refused`
+    for settings that are wrong, with their sources."""
+    settings = find_client_settings(args)
+    source = settings.source(HTTP)
+    try:
+        login = _make_login(settings)
+        if args.http is not None or source is None:
+            return HttpPlace(args.http or DEFAULT_HTTP, login, settings)
+        return HttpPlace(settings.get(HTTP), login, settings, source.name)
+    except Refused as refused:
+        raise settings.explain(refused) from None
 
 
 def _make_login(settings: ClientSettings) -> HttpLogin:

@@ -25,7 +25,7 @@ from tiered_api.cli.output import Row, print_rows
 from tiered_api.cli.reach import open_client
 from tiered_api.cli.security.acl_requests import AclOutcome, choose_acls, create_acls, delete_acls, fetch_acls
 from tiered_api.cli.security.lockout import FORCE, fetch_rights
-from tiered_api.cli.status import OK, format_status, print_outcomes
+from tiered_api.cli.status import DRY_RUN, format_status, print_outcomes
 
 COLUMNS = ("principal", "host", "permission", "operation", "resource_type", "resource_name", "pattern")
 RULES_PER_REQUEST = 100
@@ -134,7 +134,7 @@ async def _carry_out(
 ) -> list[tuple[Acl, str]]:
     """Sends ACLs in shares, and returns the status of each."""
     if args.dry_run:
-        return [(acl, f"{OK} (dry run)") for acl in acls]
+        return [(acl, DRY_RUN) for acl in acls]
     statuses: list[str] = []
     for first in range(0, len(acls), RULES_PER_REQUEST):
         for result in await send(acls[first : first + RULES_PER_REQUEST]):

@@ -56,7 +56,9 @@ async def check_mechanism(client: KafkaClient, mechanism: str) -> None:
             _report_unknown(mechanism, str(fault))
             return
         if shown.error_code:
-            _report_unknown(mechanism, f"settings of broker {node}: {explain_error(shown.error_code)}")
+            _report_unknown(
+                mechanism, f"settings of broker {node}: {explain_error(shown.error_code, shown.error_message)}"
+            )
             return
         taken = read_mechanisms({each.name: each.value for each in shown.configs})
         if taken.has(mechanism):

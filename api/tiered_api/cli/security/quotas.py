@@ -98,9 +98,9 @@ async def fetch_quotas(client: KafkaClient, entity: QuotaEntity, *, is_exact: bo
     }
 
 
-async def remove_all_quotas(client: KafkaClient, entity: QuotaEntity, keys: Iterable[str]) -> str:
+async def remove_all_quotas(client: KafkaClient, entity: QuotaEntity, keys: Iterable[str], *, is_dry: bool) -> str:
     """Removes quotas of one entity. Returns the status."""
-    return await _alter(client, entity, [OpData(key, 0.0, True) for key in keys], is_dry=False)
+    return await _alter(client, entity, [OpData(key, 0.0, True) for key in keys], is_dry)
 
 
 async def _alter(client: KafkaClient, entity: QuotaEntity, ops: list[OpData], is_dry: bool) -> str:
@@ -108,8 +108,7 @@ async def _alter(client: KafkaClient, entity: QuotaEntity, ops: list[OpData], is
     entry = EntryData([EntityData(*part) for part in entity], ops)
     got = await client.send_to_controller(AlterClientQuotasRequest([entry], is_dry), AlterClientQuotasResponse)
     result = only_result(got.entries)
-    status = format_status(result.error_code, result.error_message)
-    return f"{OK} (dry run)" if is_dry and status == OK else status
+    return format_status(result.error_code, result.error_message, dry_run=is_dry)
 
 
 def _print_outcome(args: Namespace, entity: QuotaEntity, quotas: Mapping[str, float], status: str) -> int:

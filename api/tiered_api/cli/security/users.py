@@ -24,7 +24,7 @@ from tiered_api.cli.security.lockout import FORCE, fetch_rights
 from tiered_api.cli.security.login_mechanisms import check_mechanism
 from tiered_api.cli.security.passwords import read_password
 from tiered_api.cli.security.quotas import Quotas, fetch_quotas, remove_all_quotas
-from tiered_api.cli.status import OK, format_status, print_outcomes
+from tiered_api.cli.status import DRY_RUN, OK, format_status, print_outcomes
 from tiered_api.kafka.client.client import KafkaClient, to_refused
 from tiered_api.kafka.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -91,12 +91,15 @@ async def remove_users(args: Namespace) -> int:
         rows: list[Row] = []
         for user, mechanisms in wanted.items():
             for each in sorted(mechanisms):
+                if args.dry_run:
+                    rows.append({"user": user, "mechanism": each, "status": DRY_RUN})
+                    continue
                 deletion = ScramCredentialDeletion(user, MECHANISMS[each].number)
                 rows += await _alter(client, AlterUserScramCredentialsRequest([deletion], []), each)
-        done = {row["user"] for row in rows if row["status"] == OK}
+        done = {row["user"] for row in rows if row["status"] in (OK, DRY_RUN)}
         for user, found in rules.items():
             if user in done and args.with_rules:
-                rows += await _remove_rules(client, user, found)
+                rows += await _remove_rules(client, user, found, is_dry=args.dry_run)
             elif user in done:
                 _report_rules(user, found)
     return print_outcomes(rows, args.format)
@@ -146,21 +149,23 @@ def _report_rules(user: str, rules: Rules) -> None:
     left = " and ".join(f"{count} {what}{'s' * (count > 1)}" for count, what in counts if count)
     if left:
         print_error(
-            f"user {user} left {left}, which hold for the next user of that name: `acl remove --principal User:{user}`"
-            f" and `quota remove --user {user}` remove them, as `user remove --with-rules` does"
+            f"user {user} leaves {left}, which hold for the next user of that name:"
+            f" `acl remove --principal User:{user}` and `quota remove --user {user}` remove them, as"
+            " `user remove --with-rules` does"
         )
 
 
-async def _remove_rules(client: KafkaClient, user: str, rules: Rules) -> list[Row]:
+async def _remove_rules(client: KafkaClient, user: str, rules: Rules, *, is_dry: bool) -> list[Row]:
     """Removes the ACLs and the quotas that name a user."""
     acls, quotas = rules
     rows: list[Row] = []
-    for acl, outcome in zip(acls, await delete_acls(client, acls) if acls else (), strict=True):
-        status = format_status(outcome.error_code, outcome.error_message)
+    outcomes = await delete_acls(client, acls) if acls and not is_dry else ()
+    statuses = [format_status(each.error_code, each.error_message) for each in outcomes]
+    for acl, status in zip(acls, [DRY_RUN] * len(acls) if is_dry else statuses, strict=True):
         what = f"{acl.permission.name} {acl.operation.name} on {acl.resource_type.name} {acl.resource_name}"
         rows.append({"user": user, "mechanism": f"ACL: {what}", "status": status})
     for entity, values in quotas.items():
-        status = await remove_all_quotas(client, entity, values)
+        status = await remove_all_quotas(client, entity, values, is_dry=is_dry)
         rows.append({"user": user, "mechanism": f"quotas of {entity_text(entity)}", "status": status})
     return rows
 

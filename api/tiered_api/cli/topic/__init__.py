@@ -2,7 +2,8 @@
 
 May import: as cli
 
-~ topics          create, list, delete, alter, add-partitions
+~ topics          create, list, alter, add-partitions
+~ deletion        delete, and how many records would go
 ~ describe        describe, trim
 ~ storage         describe-storage: where the records of partitions are
 ~ positions       the positions of groups in topics

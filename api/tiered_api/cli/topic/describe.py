@@ -13,6 +13,7 @@ from tiered.ids import TopicPartition
 from tiered_api.cli.cluster.health import explain_partitions
 from tiered_api.cli.cluster.view import fetch_cluster_view
 from tiered_api.cli.configs import TOPIC, config_rows, describe_configs
+from tiered_api.cli.deletion_rights import find_kept_topics
 from tiered_api.cli.exits import Exit
 from tiered_api.cli.output import Row, print_error, print_json, print_lines, print_rows
 from tiered_api.cli.reach import open_client, parse_numbers
@@ -26,6 +27,7 @@ from tiered_api.kafka.client.leader_routing import (
     EARLIEST,
     LATEST,
     PartitionOutcomes,
+    cap_last_stable,
     list_offsets,
     list_offsets_at,
     send_to_leaders,
@@ -36,13 +38,15 @@ from tiered_api.kafka.protocol.messages.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopic,
 )
-from tiered_api.kafka.protocol.messages.metadata import MetadataResponseTopic
+from tiered_api.kafka.protocol.messages.metadata import MetadataResponsePartition, MetadataResponseTopic
 from tiered_api.kafka.protocol.schema import Message
 
 OWN_SETTING = "flush"
 """A setting of topics that Kafka does not have."""
 TO_HIGH_WATERMARK = -1
 """The offset of DeleteRecords that means: everything."""
+CLEANUP_POLICY = "cleanup.policy"
+PLAN_COLUMNS = ("topic", "partition", "start_offset", "new_start_offset", "records", "error")
 
 
 async def describe(args: Namespace) -> int:
@@ -204,19 +208,22 @@ async def partition_rows(client: KafkaClient, topic: MetadataResponseTopic) -> l
     rows: list[Row] = []
     for each in sorted(topic.partitions, key=lambda each: each.partition_index):
         tp = TopicPartition(topic.name or "", each.partition_index)
-        rows.append(
-            {
-                "partition": each.partition_index,
-                "leader": each.leader_id,
-                "epoch": each.leader_epoch,
-                "replicas": each.replica_nodes,
-                "isr": each.isr_nodes,
-                "log_start_offset": offset_of(starts, tp),
-                "high_watermark": offset_of(ends, tp),
-                "last_stable_offset": offset_of(stable, tp),
-            }
-        )
+        rows.append(partition_row(each, offset_of(starts, tp), offset_of(ends, tp), offset_of(stable, tp)))
     return rows
+
+
+def partition_row(each: MetadataResponsePartition, start: int | None, end: int | None, stable: int | None) -> Row:
+    """Returns the row of a partition, by offsets that were looked up one after the other."""
+    return {
+        "partition": each.partition_index,
+        "leader": each.leader_id,
+        "epoch": each.leader_epoch,
+        "replicas": each.replica_nodes,
+        "isr": each.isr_nodes,
+        "log_start_offset": start,
+        "high_watermark": end,
+        "last_stable_offset": cap_last_stable(stable, end),
+    }
 
 
 def offset_of(found: PartitionOutcomes[tuple[int, int]], tp: TopicPartition) -> int | None:
@@ -258,7 +265,8 @@ async def _trim(args: Namespace) -> list[Row]:
         else:
             offsets = await resolve_offsets(client, where, wanted)
         if args.dry_run:
-            return _sorted_rows([*rows, *await _plan_trim(client, offsets)])
+            planned = await _plan_trim(client, offsets)
+            return _sorted_rows([*map(_plan_row, rows), *planned])
         got = await _delete_records(client, offsets)
         refused = {tp: outcome for tp, outcome in got.items() if isinstance(outcome, Refused)}
         beyond = [tp for tp, refusal in refused.items() if refusal.code is Code.OFFSET_OUT_OF_RANGE]
@@ -293,15 +301,30 @@ async def _find_times(
 
 
 async def _plan_trim(client: KafkaClient, offsets: Mapping[TopicPartition, int]) -> list[Row]:
-    """Returns the rows of a trim that deletes nothing."""
+    """Returns the rows of a trim that deletes nothing, with the reasons why it would not delete either."""
+    refused = {name: await _find_trim_refusal(client, name) for name in {each.topic for each in offsets}}
     starts = await list_offsets_at(client, offsets, EARLIEST)
     ends = await list_offsets_at(client, offsets, LATEST)
     rows: list[Row] = []
     for each, offset in offsets.items():
         beyond = f"offset {offset} is above the high watermark {ends[each]}" if offset > ends[each] else None
-        row = _trim_row(each, None if beyond else max(offset, starts[each]), beyond)
-        rows.append({"topic": each.topic, "partition": each.partition, "start_offset": starts[each], **row})
+        error = refused[each.topic] or beyond
+        start = None if error else max(offset, starts[each])
+        records = None if start is None else start - starts[each]
+        rows.append(_plan_row(_trim_row(each, start, error), starts[each], records))
     return rows
+
+
+async def _find_trim_refusal(client: KafkaClient, name: str) -> str | None:
+    """Returns why the broker deletes no records of a topic at all; None if it does, or if its settings are not told."""
+    if await find_kept_topics(client, [name]):
+        return format_status(Code.TOPIC_AUTHORIZATION_FAILED.number, None)
+    for result in await describe_configs(client, TOPIC, [name], [CLEANUP_POLICY]):
+        for each in result.configs:
+            if each.name == CLEANUP_POLICY and "delete" not in (each.value or "delete").split(","):
+                no = Refused(Code.POLICY_VIOLATION, name)
+                return format_status(no.code.number, _explain_trim(no, 0, None))
+    return None
 
 
 def _explain_trim(no: Refused, offset: int, end: tuple[int, int] | Refused | None) -> str | None:
@@ -315,6 +338,11 @@ def _explain_trim(no: Refused, offset: int, end: tuple[int, int] | Refused | Non
 
 def _trim_row(tp: TopicPartition, start: int | None, error: str | None) -> Row:
     return {"topic": tp.topic, "partition": tp.partition, "new_start_offset": start, "error": error}
+
+
+def _plan_row(row: Row, start: int | None = None, records: int | None = None) -> Row:
+    """Returns the row of a dry run: the present start, and how many records lie before the new one."""
+    return {**dict.fromkeys(PLAN_COLUMNS), **row, "start_offset": start, "records": records}
 
 
 def _sorted_rows(rows: Iterable[Row]) -> list[Row]:

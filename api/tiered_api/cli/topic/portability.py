@@ -46,7 +46,7 @@ async def check_settings(args: Namespace) -> int:
         for first in range(0, len(topics), AT_ONCE):
             for each in await describe_configs(client, TOPIC, topics[first : first + AT_ONCE]):
                 if each.error_code:
-                    missing.append(to_refused(each.error_code, each.resource_name))
+                    missing.append(to_refused(each.error_code, each.resource_name, each.error_message))
                     continue
                 notes = CHECKS[args.to](copied_settings(each.configs))
                 rows += [_row(each.resource_name, note) for note in notes]

@@ -19,7 +19,14 @@ from tiered_api.cli.topic.describe import offset_of, partitions_of, report_refus
 from tiered_api.cli.topic.positions import Positions, fetch_positions
 from tiered_api.cli.topic.topics import select_topics
 from tiered_api.kafka.client.client import KafkaClient
-from tiered_api.kafka.client.leader_routing import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, list_offsets
+from tiered_api.kafka.client.leader_routing import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    LATEST_TIERED,
+    cap_last_stable,
+    list_offsets,
+)
 from tiered_api.kafka.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from tiered_api.kafka.protocol.messages.metadata import MetadataResponseTopic
 
@@ -81,7 +88,8 @@ async def _storage(args: Namespace, read_loaded: ReadLoaded, *, with_stable: boo
             if with_stable:
                 wanted = partitions_of(topic)
                 ends = await list_offsets(client, dict.fromkeys(wanted, LATEST), read_committed=True)
-                stable[name] = [offset_of(ends, tp) for tp in wanted]
+                high = [row["high_watermark"] for row in rows]
+                stable[name] = [cap_last_stable(offset_of(ends, tp), end) for tp, end in zip(wanted, high, strict=True)]
     return Storage(topics, stable)
 
 

@@ -1,4 +1,4 @@
-"""`tiered topic create|list|delete|alter|add-partitions`: topics as rows, one outcome for each."""
+"""`tiered topic create|list|alter|add-partitions`: topics as rows, one outcome for each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from tiered_api.kafka.protocol.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from tiered_api.kafka.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from tiered_api.kafka.protocol.messages.incremental_alter_configs import AlterableConfig
 from tiered_api.kafka.protocol.messages.metadata import MetadataResponseTopic
 
@@ -46,27 +45,11 @@ async def create(args: Namespace) -> int:
         got = await client.send_to_controller(request, CreateTopicsResponse)
     rows: list[Row] = []
     for each in got.topics:
-        word = format_status(each.error_code, each.error_message)
+        word = format_status(each.error_code, each.error_message, dry_run=args.dry_run)
         if each.error_code == Code.TOPIC_ALREADY_EXISTS.number and args.if_not_exists:
             word = f"{OK} (exists)"
-        elif word == OK and args.dry_run:
-            word = f"{OK} (dry run)"
         rows.append({"topic": each.name, "status": word})
     return print_outcomes(rows, args.format)
-
-
-async def delete(args: Namespace) -> int:
-    """Deletes topics."""
-    async with open_client(args) as client:
-        names = await select_topics(client, args)
-        request = DeleteTopicsRequest(
-            topics=[DeleteTopicState(name=name) for name in names], topic_names=names, timeout_ms=client.timeout_ms
-        )
-        got = await client.send_to_controller(request, DeleteTopicsResponse)
-    found = [
-        {"topic": each.name, "status": format_status(each.error_code, each.error_message)} for each in got.responses
-    ]
-    return print_outcomes(found, args.format)
 
 
 async def alter(args: Namespace) -> int:
@@ -92,7 +75,11 @@ async def alter(args: Namespace) -> int:
         got = await alter_configs(client, TOPIC, dict.fromkeys(there, changes), dry_run=args.dry_run) if there else []
     rows: list[Row] = [{"topic": name, "status": format_status(number, None)} for name, number in missing.items()]
     found = rows + [
-        {"topic": each.resource_name, "status": format_status(each.error_code, each.error_message)} for each in got
+        {
+            "topic": each.resource_name,
+            "status": format_status(each.error_code, each.error_message, dry_run=args.dry_run),
+        }
+        for each in got
     ]
     return print_outcomes(found, args.format)
 
@@ -117,7 +104,10 @@ async def add_partitions(args: Namespace) -> int:
         )
     found = [
         *rows,
-        *({"topic": each.name, "status": format_status(each.error_code, each.error_message)} for each in got.results),
+        *(
+            {"topic": each.name, "status": format_status(each.error_code, each.error_message, dry_run=args.dry_run)}
+            for each in got.results
+        ),
     ]
     return print_outcomes(found, args.format)
 
