@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.e2e.serving import SECONDS, run_tiered
-from tests.e2e.test_up import UpProcess, start_up
+from tests.e2e.serving import SECONDS, ServedCluster, run_tiered, serve_cluster
+from tests.e2e.test_up import UpProcess
 from tests.sources import ROOT
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 MARKUP = "<script>globalThis.owned = true</script><img src=x onerror='globalThis.owned = true'>"
 """A text that a page must show and never run."""
 RECORDS = 3_000
+Start = Callable[..., AbstractContextManager[ServedCluster | UpProcess]]
+"""Starter of a cluster: `serve_cluster`, or `start_up` where brokers are killed and return."""
 
 
 def find_browser() -> str:
@@ -48,12 +50,12 @@ def open_browser() -> Iterator[Browser]:
 class Site:
     """The cluster, and pages of its console."""
 
-    def __init__(self, cluster: UpProcess, browser: Browser) -> None:
+    def __init__(self, cluster: ServedCluster | UpProcess, browser: Browser, warehouse: Path | None = None) -> None:
         self.cluster = cluster
-        self.warehouse = cluster.log.with_name("tables")
+        self.warehouse = warehouse
         self.browser = browser
-        self.store = cluster.line.partition(" store=")[2].split()[0]
-        self.urls = cluster.line.partition(" http=")[2].split()[0].split(",")
+        self._window: Page | None = None
+        self.store, self.urls = cluster.store, cluster.urls
 
     def tiered(self, *arguments: str) -> str:
         """Runs a command on the cluster; returns its output."""
@@ -80,24 +82,50 @@ class Site:
 
     @contextmanager
     def page(self, path: str, *, broker: int = 0, **options: Any) -> Iterator[Page]:
-        """Yields a page of the console. Fails if the page reports an error or asks another host for anything."""
-        context = self.browser.new_context(viewport={"width": 1280, "height": 860}, **options)
-        page = context.new_page()
+        """Yields a page of the console in a new window."""
+        page = self._open_window(**options)
+        with self._watch(page, path, broker):
+            yield page
+        page.context.close()
+
+    @contextmanager
+    def visit(self, path: str) -> Iterator[Page]:
+        """Yields a page in light colours, in the window of the last visit: a new window takes twice the time. A
+        test that fakes replies or a clock opens a window of its own: these stay with a window."""
+        page, self._window = self._window or self._open_window(), None
+        page.mouse.move(0, 0)
+        page.emulate_media(color_scheme="light")
+        with self._watch(page, path):
+            yield page
+        self._window = page  # a visit that fails leaves none
+
+    def _open_window(self, **options: Any) -> Page:
+        page = self.browser.new_context(viewport={"width": 1280, "height": 860}, **options).new_page()
         page.set_default_timeout(60_000)
-        faults: list[str] = []
-        page.on("pageerror", lambda fault: faults.append(f"{path}: {fault}"))
-        page.on("console", lambda said: faults.append(f"{path}: {said.text}") if said.type == "error" else None)
+        return page
+
+    @contextmanager
+    def _watch(self, page: Page, path: str, broker: int = 0) -> Iterator[None]:
+        """Goes to a page. Fails if it reports an error or asks another host for anything."""
         own = self.urls[broker]
-        page.on("request", lambda asked: None if asked.url.startswith(own) else faults.append(asked.url))
+        faults: list[str] = []
+        watchers: dict[Any, Callable[[Any], None]] = {
+            "pageerror": lambda fault: faults.append(f"{path}: {fault}"),
+            "console": lambda said: faults.append(f"{path}: {said.text}") if said.type == "error" else None,
+            "request": lambda asked: None if asked.url.startswith(own) else faults.append(asked.url),
+        }
+        for event, watcher in watchers.items():
+            page.on(event, watcher)
         page.goto(f"{own}/console/{path}")
-        yield page
+        yield
         assert page.evaluate("globalThis.owned") is None, "text of a record ran as a script"
         assert not faults, faults
-        context.close()
+        for event, watcher in watchers.items():
+            page.remove_listener(event, watcher)
 
 
 @contextmanager
-def open_site(directory: Path) -> Iterator[Site]:
+def open_site(directory: Path, start: Start = serve_cluster) -> Iterator[Site]:
     """Yields a cluster with a topic `orders` in both tiers, and a group that has read a part of it."""
     often = ("remote.log.manager.task.interval.ms=500", "log.retention.check.interval.ms=500")
     warehouse = directory / "tables"
@@ -106,8 +134,8 @@ def open_site(directory: Path) -> Iterator[Site]:
     console = (f"tiered.console.warehouse={warehouse}", f"tiered.console.prices={prices}")
     settings = ("tiered.internal.configs.enable=true", *often, *console)
     given = [word for each in settings for word in ("-c", each)]
-    with open_browser() as browser, start_up(directory / "data", 3, *given) as up:
-        site = Site(up, browser)
+    with open_browser() as browser, start(directory / "data", 3, *given) as cluster:
+        site = Site(cluster, browser, warehouse)
         small = ("-c", "internal.segment.bytes=16384", "-c", "local.retention.bytes=30000")
         site.tiered("topic", "create", "orders", "-p", "3", "-r", "3", *small)
         site.tiered("topic", "create", "empty")

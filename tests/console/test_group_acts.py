@@ -26,7 +26,7 @@ def offsets(site: Site, group: str) -> dict[int, int]:
 def test_offsets_are_reset_to_what_the_preview_told(site: Site) -> None:
     site.tiered("topic", "consume", "orders", "-g", "again", "-n", "900")
     read = sum(offsets(site, "again").values())
-    with site.page("groups/again") as page:
+    with site.visit("groups/again") as page:
         dialog = open_act(page, "Reset offsets")
         dialog.get_by_role("button", name="What will change?").click()
         dialog.get_by_text(f"{read:,} records will be read again.").wait_for()
@@ -43,7 +43,7 @@ def test_offsets_are_reset_to_what_the_preview_told(site: Site) -> None:
 def test_one_partition_is_moved_by_keyboard_alone(site: Site) -> None:
     site.tiered("topic", "consume", "orders", "-g", "keys", "-n", "900")
     before = offsets(site, "keys")
-    with site.page("groups/keys") as page:
+    with site.visit("groups/keys") as page:
         page.get_by_role("button", name="Reset offsets").press("Enter")
         dialog = page.get_by_role("dialog")
         dialog.get_by_label("Go to").select_option("offset")
@@ -63,7 +63,7 @@ def test_one_partition_is_moved_by_keyboard_alone(site: Site) -> None:
 
 def test_group_is_deleted_only_once_its_name_is_typed(site: Site) -> None:
     site.tiered("topic", "consume", "orders", "-g", "leaving", "-n", "900")
-    with site.page("groups/leaving") as page:
+    with site.visit("groups/leaving") as page:
         dialog = open_act(page, "Delete group")
         dialog.get_by_text("committed offsets will be gone").wait_for()
         button = dialog.get_by_role("button", name="Delete group")
@@ -79,7 +79,7 @@ def test_group_is_deleted_only_once_its_name_is_typed(site: Site) -> None:
 
 
 def test_groups_are_listed_with_since_when_they_are_behind(site: Site) -> None:
-    with site.page("groups") as page:
+    with site.visit("groups") as page:
         row = page.get_by_role("row", name="billing")
         row.wait_for()
         text = row.text_content() or ""

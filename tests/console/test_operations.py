@@ -3,6 +3,7 @@ a login with few rights, a read-only console, and a page of another site."""
 
 from __future__ import annotations
 
+import asyncio
 import http.server
 import json
 import os
@@ -10,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -20,12 +22,12 @@ from urllib.request import Request, urlopen
 import confluent_kafka
 import pytest
 
+from tests.compat.test_transaction_tools import write_unverified
 from tests.console.site import MARKUP, Site
 from tests.console.test_group_acts import open_act
 from tests.console.test_topic_acts import PREVIEW, confirm, describe
-from tests.e2e.serving import SECONDS
+from tests.e2e.serving import SECONDS, serve_cluster
 from tests.e2e.test_http_tables import add_commit
-from tests.e2e.test_up import start_up
 from tiered.config.settings import STANDARD_AUTHORIZER
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ SECURED = {
 def secured(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A broker with ACLs and an audit topic, beside the cluster whose browser it uses."""
     options = [word for name, value in SECURED.items() for word in ("-c", f"{name}={value}")]
-    with start_up(tmp_path_factory.mktemp("secured") / "data", 1, *options) as up:
+    with serve_cluster(tmp_path_factory.mktemp("secured") / "data", 1, *options) as up:
         made = Site(up, site.browser)
         made.tiered("topic", "create", "audit")
         made.tiered("topic", "create", "orders")
@@ -51,9 +53,13 @@ def secured(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
 
 
 def test_acl_is_added_told_as_a_sentence_and_removed(secured: Site) -> None:
-    with secured.page("access") as page:
+    with secured.visit("access") as page:
         dialog = open_act(page, "Add an ACL")
         dialog.get_by_label("Principal").fill(ODD_USER)
+        dialog.get_by_label("Name (* for all)").fill("*")
+        dialog.get_by_label("Operation").select_option("ALL")
+        dialog.get_by_role("button", name=PREVIEW).click()
+        dialog.get_by_text(f"{ODD_USER} may do everything with every topic, from any address.").wait_for()
         dialog.get_by_label("Name (* for all)").fill("orders")
         dialog.get_by_label("Operation").select_option("WRITE")
         dialog.get_by_role("button", name=PREVIEW).click()
@@ -76,15 +82,18 @@ def test_acl_is_added_told_as_a_sentence_and_removed(secured: Site) -> None:
 def test_acls_that_cover_a_topic_are_found_from_its_page(secured: Site) -> None:
     secured.tiered("acl", "add", "--allow-principal", "User:all", "--topic", "*", "--operation", "Read")
     secured.tiered("acl", "add", "--deny-principal", "User:exact", "--topic", "orders", "--operation", "Write")
+    secured.tiered("acl", "add", "--allow-principal", "User:group", "--group", "*", "--operation", "Read")
     prefixed = ("--resource-pattern-type", "prefixed", "--operation", "Read")
     for user, beginning in (("beginning", "ord"), ("other", "orders-")):
         secured.tiered("acl", "add", "--allow-principal", f"User:{user}", "--topic", beginning, *prefixed)
-    with secured.page("topics/orders") as page:
+    with secured.visit("topics/orders") as page:
         page.locator("main").get_by_role("link", name="Access", exact=True).click()
         table = page.get_by_role("table", name="ACLs")
         for user in ("all", "beginning", "exact"):
             table.get_by_text(f"User:{user}", exact=True).wait_for()
-        assert table.get_by_text("User:other").count() == 0
+        assert table.get_by_text("User:other").count() == table.get_by_text("User:group").count() == 0
+        page.locator(".tools > label select").select_option("")
+        table.get_by_text("User:group").wait_for()
         page.get_by_label("Covers the name").fill("")
         table.get_by_text("User:other").wait_for()
         page.get_by_label("Search").fill("orders-1")
@@ -93,7 +102,7 @@ def test_acls_that_cover_a_topic_are_found_from_its_page(secured: Site) -> None:
 
 def test_acl_that_locks_everybody_out_is_added_only_by_force(site: Site, tmp_path: Path) -> None:
     options = ("-c", f"authorizer.class.name={STANDARD_AUTHORIZER}", "-c", "allow.everyone.if.no.acl.found=true")
-    with start_up(tmp_path / "data", 1, *options) as up:
+    with serve_cluster(tmp_path / "data", 1, *options) as up:
         url = Site(up, site.browser).urls[0]
         context = site.browser.new_context()
         page = context.new_page()
@@ -118,15 +127,18 @@ def test_acl_that_locks_everybody_out_is_added_only_by_force(site: Site, tmp_pat
 
 
 def test_user_is_added_and_removed_and_its_password_never_shown(secured: Site) -> None:
-    with secured.page("access?tab=users") as page:
+    with secured.visit("access?tab=users") as page:
         dialog = open_act(page, "Add a user")
         dialog.get_by_label("User", exact=True).fill("carol")
         dialog.get_by_label("Password").fill("not to be shown")
         dialog.get_by_label("Once more").fill("another")
         dialog.get_by_role("button", name=PREVIEW).click()
         dialog.get_by_text("The two passwords differ.").wait_for()
+        assert dialog.get_by_text("carol has a password").count() == 0
         dialog.get_by_label("Once more").fill("not to be shown")
         dialog.get_by_role("button", name=PREVIEW).click()
+        dialog.get_by_text("No listener of this broker takes passwords of users").wait_for()
+        dialog.get_by_text("Rights are those that ACLs and the broker's settings give to User:carol.").wait_for()
         dialog.get_by_role("button", name="Add a user").click()
         dialog.get_by_text("The password of carol is set.").wait_for()
         dialog.get_by_role("button", name="Close").click()
@@ -140,24 +152,26 @@ def test_user_is_added_and_removed_and_its_password_never_shown(secured: Site) -
 
 
 def test_quota_is_set_and_removed(secured: Site) -> None:
-    with secured.page("access?tab=quotas") as page:
+    with secured.visit("access?tab=quotas") as page:
         dialog = open_act(page, "Set a quota")
         dialog.get_by_label("Name (empty").fill("alice")
         dialog.get_by_label("Value").fill("1048576")
         dialog.get_by_role("button", name=PREVIEW).click()
-        dialog.get_by_text("user alice: producer_byte_rate 1,048,576 on each broker.").wait_for()
+        dialog.get_by_text("user alice: producer_byte_rate 1,048,576 B/s on each broker.").wait_for()
         dialog.get_by_role("button", name="Set a quota").click()
         dialog.get_by_text("The quota is in force.").wait_for()
         dialog.get_by_role("button", name="Close").click()
         page.get_by_role("row").filter(has=page.get_by_text("user alice")).get_by_role("button").click()
         dialog = page.locator("dialog[open]")
-        dialog.get_by_text("producer_byte_rate of 1,048,576 ends at once.").wait_for()
+        dialog.get_by_text("producer_byte_rate of 1,048,576 B/s ends at once.").wait_for()
         dialog.get_by_role("button", name="Remove").click()
         dialog.get_by_text("The quota is removed.").wait_for()
 
 
 def test_setting_of_a_broker_is_changed(secured: Site) -> None:
-    with secured.page("settings?search=log.retention.ms") as page:
+    with secured.visit("settings") as page:
+        page.get_by_role("button", name="Show all settings").click()
+        page.get_by_label("Search").fill("log.retention.ms")
         row = page.get_by_role("row").filter(has=page.get_by_text("log.retention.ms", exact=True))
         row.get_by_role("button", name="Change").click()
         dialog = page.locator("dialog[open]")
@@ -170,6 +184,19 @@ def test_setting_of_a_broker_is_changed(secured: Site) -> None:
         row.get_by_text("86400000").wait_for()
 
 
+def test_setting_is_changed_for_all_brokers(secured: Site) -> None:
+    with secured.page("settings?search=log.retention.bytes") as page:
+        page.get_by_role("button", name="Change").first.click()
+        dialog = page.locator("dialog[open]")
+        dialog.get_by_label("log.retention.bytes:").fill("123456789")
+        dialog.locator("select").select_option("all")
+        dialog.get_by_role("button", name=PREVIEW).click()
+        assert "log.retention.bytes=123456789 --brokers" in (dialog.locator("pre").text_content() or "")
+        dialog.get_by_role("button", name="Change").click()
+        dialog.get_by_text("log.retention.bytes is changed.").wait_for()
+    assert secured.tiered("cluster", "config", "get", "log.retention.bytes").strip() == "123456789"
+
+
 def test_audit_answers_who_deleted_a_topic(secured: Site) -> None:
     secured.tiered("topic", "create", "doomed")
     secured.tiered("topic", "delete", "doomed")
@@ -180,6 +207,14 @@ def test_audit_answers_who_deleted_a_topic(secured: Site) -> None:
             page.get_by_role("button", name="Read again").click()
             page.wait_for_timeout(500)
         assert "User:ANONYMOUS" in (row.text_content() or "") and "doomed" in (row.text_content() or "")
+    with secured.page("metadata") as page:
+        page.get_by_text("topic deleted: doomed").wait_for()
+        script = """change => import('/console/static/metadata.js').then(
+            metadata => metadata.changeWords(change, new Map([['id', 'it']])))"""
+        noted = {"kind": "stored_ends_noted", "ends": [["id", 2, 7]]}
+        assert page.evaluate(script, noted) == "all records of it/2 are in the bucket, below 7"
+        page.locator("summary", has_text="broker registered").first.click()
+        page.locator("details[open] dd", has_text=" UTC").first.wait_for()
 
 
 def test_open_transaction_is_shown_and_aborted(site: Site) -> None:
@@ -189,7 +224,7 @@ def test_open_transaction_is_shown_and_aborted(site: Site) -> None:
     producer.begin_transaction()
     producer.produce("empty", "open")
     producer.flush(60)
-    with site.page("transactions?topic=empty") as page:
+    with site.visit("transactions?topic=empty") as page:
         page.get_by_role("table", name="Open transactions").get_by_text("open").wait_for()
         row = page.get_by_role("table", name="Transactions").get_by_role("row").filter(has=page.get_by_text(name))
         row.get_by_text("Ongoing").wait_for()
@@ -202,9 +237,54 @@ def test_open_transaction_is_shown_and_aborted(site: Site) -> None:
         producer.commit_transaction(30)
 
 
+def test_hanging_transaction_is_shown_and_aborted(site: Site) -> None:
+    site.tiered("topic", "create", "hanging", "-p", "1", "-r", "1")
+    leader = describe(site, "hanging")[0]["leader"]
+    site.tiered("cluster", "config", "set", "transaction.partition.verification.enable=false")
+    try:
+        written = write_unverified(site.cluster.kafka[leader - 1], "hanging")
+        ThreadPoolExecutor(1).submit(asyncio.run, written).result(SECONDS)  # the driver of the browser has a loop here
+    finally:
+        site.tiered("cluster", "config", "reset", "transaction.partition.verification.enable")
+    with site.page("transactions?topic=hanging") as page:
+        row = page.get_by_role("table", name="Open transactions").get_by_role("row").nth(1)
+        row.get_by_text("hangs: no coordinator will end it").wait_for()
+        row.get_by_role("button", name="Abort").click()
+        dialog = page.locator("dialog[open]")
+        dialog.get_by_text("The transaction of producer 4711 that begins at offset 0 is aborted.").wait_for()
+        confirm(dialog, "hanging", "Abort")
+        dialog.get_by_text("The transaction is aborted.").wait_for()
+        dialog.get_by_role("button", name="Close").click()
+        page.get_by_text("The topic has no open transaction.").wait_for()
+
+
 def test_moves_are_listed_and_none_is_said(site: Site) -> None:
-    with site.page("moves") as page:
+    with site.visit("moves") as page:
         page.get_by_text("No partition moves.").wait_for()
+
+
+def test_move_shows_the_bytes_that_its_copies_lack(site: Site) -> None:
+    with site.page("topics") as page:
+        url = f"{site.urls[0]}/tiered/v1/topics/orders/partitions/0/segments?from=9007199254740991&limit=1"
+        reply = page.request.get(url).json()
+        own = next(each for each in reply["brokers"] if each["node_id"] == reply["leader"])
+        copy = next(each for each in reply["brokers"] if each["node_id"] != reply["leader"])
+        assert not reply["segments"] and copy["log_end_offset"] == own["log_end_offset"]
+        move = {"topic_name": "orders", "partition_id": 0, "removing_replicas": list[int]()}
+        moves = {"data": [move | {"adding_replicas": [copy["node_id"]]}]}
+        page.route("**/reassignment", lambda route: route.fulfill(json=moves))
+        own.update(local_start_offset=1_000, log_end_offset=2_000, local_bytes=5 << 30)
+        copy.update(log_end_offset=1_800)
+        page.route("**/orders/partitions/0/segments*", lambda route: route.fulfill(json=reply))
+        page.goto(f"{site.urls[0]}/console/moves")
+        left = page.get_by_role("table", name="Moves").get_by_role("row").nth(1).get_by_role("cell").nth(4)
+        left.get_by_text("1.0 GiB").wait_for()
+        copy.update(log_end_offset=300)  # what is in the bucket alone is not copied from the leader
+        left.get_by_text("5.0 GiB").wait_for()
+        copy.update(error="broker 3 does not reply")
+        left.get_by_text("\u2013").wait_for()
+        page.unroute("**/orders/partitions/0/segments*")
+        left.get_by_text("0 B").wait_for()
 
 
 def test_move_is_listed_and_cancelled_by_keyboard_alone(site: Site) -> None:
@@ -225,7 +305,7 @@ def test_move_is_listed_and_cancelled_by_keyboard_alone(site: Site) -> None:
             press_until(page, "Tab", "document.activeElement.textContent === 'Cancel the move'")
             page.keyboard.press("Enter")
             dialog = page.locator("dialog[open]")
-            dialog.get_by_text(f"The partition stays on brokers {leader}.").wait_for()
+            dialog.get_by_text(f"The partition stays on broker {leader}.").wait_for()
             press_until(page, "Tab", "document.activeElement.ariaLabel === 'name to confirm'")
             page.keyboard.type("slow")
             page.keyboard.press("Enter")
@@ -248,7 +328,7 @@ def press_until(page: Page, key: str, condition: str) -> None:
 
 def test_markup_in_principals_is_text_in_the_metadata_log(secured: Site) -> None:
     secured.tiered("acl", "add", "--topic", "orders", "--allow-principal", f"User:{MARKUP}", "--operation", "Read")
-    with secured.page("metadata") as page:
+    with secured.visit("metadata") as page:
         entry = page.locator("summary", has_text="acl added").filter(has_text=MARKUP).first
         entry.click()
         page.locator("dd", has_text=f"User:{MARKUP}").first.wait_for()
@@ -261,6 +341,7 @@ def test_markup_in_the_sentence_of_an_error_is_text(site: Site, path: str) -> No
     page.set_default_timeout(60_000)
     page.goto(f"{site.urls[0]}/console/{path.format(quote(MARKUP, safe=''))}")
     page.locator(".error").first.wait_for()
+    assert ", request " in (page.locator(".error").first.text_content() or "")
     assert page.evaluate("globalThis.owned") is None
     assert page.locator("main img, main script").count() == 0
     context.close()
@@ -269,7 +350,7 @@ def test_markup_in_the_sentence_of_an_error_is_text(site: Site, path: str) -> No
 @pytest.mark.parametrize("path", ["transactions", "access", "access?tab=users", "settings", "moves", "audit"])
 def test_heading_comes_first_on_each_page_of_operators(secured: Site, path: str) -> None:
     """Preact once put a table above the heading."""
-    with secured.page(path) as page:
+    with secured.visit(path) as page:
         page.get_by_role("heading", level=1).wait_for()
         page.locator("main table, main p").first.wait_for()
         assert page.evaluate("document.querySelector('main').firstElementChild.className") == "title"
@@ -288,7 +369,7 @@ def guarded(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
         *("-c", f"authorizer.class.name={STANDARD_AUTHORIZER}", "-c", "super.users=User:ANONYMOUS;User:admin"),
         *("-c", "authentication.method=BASIC", "-c", "tiered.console.read.only=true"),
     ]
-    with start_up(tmp_path_factory.mktemp("guarded") / "data", 1, *options) as up:
+    with serve_cluster(tmp_path_factory.mktemp("guarded") / "data", 1, *options) as up:
         made = Site(up, site.browser)
         for user in ("admin", "guest"):
             password = tmp_path_factory.mktemp("password") / "file"
@@ -329,6 +410,11 @@ def test_read_only_console_shows_no_act_and_the_broker_refuses_one(guarded: Site
     page.goto(f"{guarded.urls[0]}/console/topics/orders")
     page.get_by_text("read-only").wait_for()
     page.get_by_text("Partition 0").wait_for()
+    page.get_by_role("link", name="Messages").click()
+    page.get_by_text("0 records of").wait_for()
+    assert page.get_by_text("Write a record").count() == 0
+    page.go_back()
+    page.get_by_text("Partition 0").wait_for()
     for label in ("Delete topic", "Delete records", "Move", "Add partitions"):
         assert page.get_by_role("button", name=label, exact=True).count() == 0
     script = """async () => {
@@ -363,7 +449,7 @@ def test_page_of_another_site_deletes_nothing_with_a_login_that_is_kept(guarded:
     page.get_by_text("orders").first.wait_for()  # the browser keeps the login from now on
     with _serve(tmp_path) as address:
         page.goto(f"http://{address}/index.html")
-        page.wait_for_function("document.title !== ''")
+        page.wait_for_function("() => document.title !== ''")
         assert page.title() == "rejected,opaque,rejected"
         page.evaluate("document.getElementById('f').submit()")
         page.wait_for_load_state()

@@ -32,7 +32,7 @@ def show_segment(page: Page, partition: int) -> str:
 
 def test_click_on_a_bar_shows_the_segment_and_its_first_records(site: Site) -> None:
     first = find_segments(site, 0)[0]
-    with site.page("topics/orders") as page:
+    with site.visit("topics/orders") as page:
         page.locator("svg.tiers rect.bucket").first.wait_for()
         page.locator("svg.tiers").first.click(position={"x": 3, "y": 15})
         words = show_segment(page, 0)
@@ -48,35 +48,45 @@ def test_click_on_a_bar_shows_the_segment_and_its_first_records(site: Site) -> N
 
 def test_last_segment_says_why_it_is_on_the_disk(site: Site) -> None:
     last = find_segments(site, 1)[-1]
-    with site.page(f"topics/orders?pick=1:{last['base_offset']}") as page:
+    with site.visit(f"topics/orders?pick=1:{last['base_offset']}") as page:
         words = show_segment(page, 1)
         assert last["why_local"] in words and last["why_local"].startswith("it is open")
         assert "on the disks of brokers 1, 2, 3" in words
+        page.get_by_label("Why is this segment so?").press("Enter")
+        page.get_by_text(f"The leader's disk has it because {last['why_local']}.").wait_for()
+        page.get_by_label("Why is partition 0 so?").press("Enter")
+        page.get_by_text("Broker 1 leads partition orders/0, and 3 of 3 replicas are in sync.").wait_for()
         assert page.get_by_role("button", name="Next segment").is_disabled()
 
 
 def test_keyboard_goes_from_segment_to_segment(site: Site) -> None:
     rows = find_segments(site, 2)
-    with site.page("topics/orders") as page:
+    with site.visit("topics/orders") as page:
         page.get_by_role("button", name="Segments").last.press("Enter")
         assert f"Offsets 0 to {rows[0]['end_offset'] - 1} " in show_segment(page, 2).replace(",", "")
         page.get_by_role("button", name="Next segment").press("Enter")
+        assert page.evaluate("document.activeElement.textContent") == "Next segment"
         page.get_by_text(f"Offsets {rows[1]['base_offset']} to {rows[1]['end_offset'] - 1}").wait_for()
         page.get_by_role("button", name="Segment before").press("Enter")
         page.get_by_text(f"Offsets 0 to {rows[0]['end_offset'] - 1}").wait_for()
         page.locator("summary", has_text="All segments").press("Enter")
         listed = page.get_by_role("table", name="Segments")
         listed.get_by_role("row").nth(len(rows)).wait_for()
-        page.get_by_role("button", name="Close").press("Enter")
+        page.get_by_role("button", name="Segment before").press("Escape")
         page.get_by_role("region").wait_for(state="detached")
+        assert page.evaluate("document.activeElement.textContent") == "Segments"
+        page.get_by_role("button", name="Partition 2:").press("ArrowRight")
+        assert f"Offsets 0 to {rows[0]['end_offset'] - 1} " in show_segment(page, 2).replace(",", "")
 
 
 def test_bars_over_time_name_the_times_of_their_ends(site: Site) -> None:
     find_segments(site, 0)
-    with site.page("topics/orders") as page:
+    with site.visit("topics/orders") as page:
         page.get_by_label("Bars over").select_option("time")
         page.locator("svg.tiers rect.bucket").first.wait_for()
         ends = page.locator(".ends").first.locator("span").all_text_contents()
+        others = [page.locator(".ends").nth(number).locator("span").all_text_contents() for number in (1, 2)]
+        assert all(each[::2] == ends[::2] for each in others), "bars over time have one scale"
         assert all(text.startswith("20") and text.count(":") == 2 for text in (ends[0], ends[2])) and ends[0] < ends[2]
         widths = [float(each.get_attribute("width") or 0) for each in page.locator("svg.tiers rect").all()]
         assert all(0 <= each <= 1000 for each in widths)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.console.site import Site, open_browser
-from tests.e2e.test_up import start_up
+from tests.e2e.serving import serve_cluster
 
 
 def test_console_without_messages_shows_no_record_and_says_so(tmp_path: Path) -> None:
-    with open_browser() as browser, start_up(tmp_path, 1, "-c", "tiered.console.messages=false") as up:
+    with open_browser() as browser, serve_cluster(tmp_path, 1, "-c", "tiered.console.messages=false") as up:
         site = Site(up, browser)
         site.tiered("topic", "create", "t")
         site.produce("t", [{"key": "hidden-key", "value": "hidden-value"}])

@@ -16,6 +16,7 @@ STRANGE = "<img src=x onerror='globalThis.owned = true'>"
 def fill_warehouse(site: Site) -> None:
     """Loads `orders`, and adds dead letters and tables of strangers."""
     tables = site.warehouse
+    assert tables is not None
     loaded = run_tiered(
         *("load", "--store", site.store, "--topic", "orders", "--warehouse", str(tables), "--engine", "native")
     )

@@ -1,8 +1,9 @@
 """The HTTP server, with all that it serves.
 
-May import: broker, health, kafka.client, kafka.server
+May import: broker, registry, health, explanation, kafka.client, kafka.server
 
 ~ operations   health, metrics, broker identity, state of a partition
+  openmetrics      the metrics in the form of OpenMetrics
   machine_metrics  the metrics of all processes of a machine as one text
 ~ groups       consumer groups of any coordinator
 ~ group_lags   consumer lag metrics under the names of kafka_exporter
@@ -14,7 +15,9 @@ May import: broker, health, kafka.client, kafka.server
   consumers/   consumer instances of REST v2
   v2/          REST v2
   v3/          REST v3
+  registry/    the schema registry, with the addresses of Confluent's API
   admin/       acts of operators from any broker
   overview/    the state of the whole cluster from any broker
+  explanations/ why a partition, a group, a topic or a table is as it is
   console/     the page for browsers
 """

@@ -1,5 +1,6 @@
 """The lag of consumer groups, as metrics under the names of kafka_exporter. Computed at each scrape, for the groups
-that this broker coordinates, over all their partitions.
+that this broker coordinates, over all their partitions: those with a committed offset, and those that a member has. A
+partition without a committed offset counts from its log start.
 
 The first `tiered.metrics.max.group.topics` pairs of a group and a topic have labels of their own. All others share one.
 """
@@ -7,17 +8,18 @@ The first `tiered.metrics.max.group.topics` pairs of a group and a topic have la
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
 from tiered.errors import Corrupt, Refused, Unavailable
-from tiered.ids import TopicPartition
+from tiered.ids import TopicId, TopicPartition
 from tiered.metrics import OTHERS, Labels
 from tiered_api.http.exchange.context import HttpContext
 from tiered_api.http.exchange.remote_brokers import Leader, OffsetQuery
 from tiered_api.http.partitions.end_history import EndHistory
-from tiered_api.kafka.client.leader_routing import LATEST
+from tiered_api.kafka.client.group_member import read_assignment
+from tiered_api.kafka.client.leader_routing import EARLIEST, LATEST
 
 REFRESH_INTERVAL_MS = 2_000
 """Lags that are younger are not computed again."""
@@ -27,6 +29,8 @@ used."""
 PARTITIONS_MAX = 100_000
 """Most partitions of which end offsets are fetched."""
 LABELS = ("consumergroup", "topic")
+CommittedOffsets = tuple[str, str, dict[int, int]]
+"""A group, a topic, and the committed offset of each partition."""
 
 
 class GroupTopicLag(NamedTuple):
@@ -53,6 +57,8 @@ class GroupLags:
         """Pairs that have labels of their own."""
         self._histories: dict[TopicPartition, EndHistory] = {}
         self._ends: dict[TopicPartition, int] = {}
+        self._starts: dict[TopicPartition, int] = {}
+        self._assigned: dict[str, tuple[list[bytes], list[TopicPartition]]] = {}
         self._refreshed_ms = -REFRESH_INTERVAL_MS
         self._refresh_lock = asyncio.Lock()
         metrics = context.broker.metrics
@@ -88,19 +94,55 @@ class GroupLags:
             each for each in self._context.broker.group_coordinators.iter_committed_offsets() if each[1] in topics
         ]
         wanted = dict.fromkeys(TopicPartition(topic, p) for _, topic, offsets in committed for p in offsets)
+        uncommitted = self._find_uncommitted(committed)
+        wanted |= dict.fromkeys(tp for _, tp in uncommitted)
         partitions = list(wanted)[:PARTITIONS_MAX]
         self._ends = await self._end_offsets(partitions)
+        self._starts = await self._log_starts(dict.fromkeys(tp for _, tp in uncommitted if tp in self._ends))
         self._histories = {tp: self._histories.get(tp) or EndHistory() for tp in self._ends}
         for tp, end in self._ends.items():
             self._histories[tp].record_end(end, now_ms)
         lags: dict[Labels, GroupTopicLag] = {}
-        self._forget_others({(group, topic) for group, topic, _ in committed})
+        self._forget_others(
+            {(group, topic) for group, topic, _ in committed} | {(group, tp.topic) for group, tp in uncommitted}
+        )
         for group, topic, offsets in committed:
             labels = self._labels(group, topic)
             for p, offset in offsets.items():
                 lag = self._lag(TopicPartition(topic, p), offset, now_ms)
                 lags[labels] = lags.get(labels, GroupTopicLag()).add(lag)
+        for group, tp in uncommitted:
+            if tp in self._starts:
+                labels, lag = self._labels(group, tp.topic), self._lag(tp, self._starts[tp], now_ms)
+                lags[labels] = lags.get(labels, GroupTopicLag()).add(lag._replace(committed=0))
         self._lags = lags
+
+    def _find_uncommitted(self, committed: list[CommittedOffsets]) -> list[tuple[str, TopicPartition]]:
+        """Returns the partitions that a member has and that its group has not committed, of topics that exist."""
+        offsets = {(group, topic): partitions for group, topic, partitions in committed}
+        topics = self._context.broker.image.topics
+        return [
+            (group, tp)
+            for group, tp in self._iter_assigned()
+            if tp.topic in topics and tp.partition not in offsets.get((group, tp.topic), ())
+        ]
+
+    def _iter_assigned(self) -> Iterator[tuple[str, TopicPartition]]:
+        """Yields the partitions of all members. Reads an assignment of the classic protocol once."""
+        coordinators, by_id = self._context.broker.group_coordinators, self._context.broker.image.topics_by_id
+        known, self._assigned = self._assigned, {}
+        for group, assignments in coordinators.iter_assignments():
+            before = known.get(group)
+            if before is None or before[0] != assignments:
+                before = assignments, [tp for each in assignments for tp in read_assignment(each)]
+            self._assigned[group] = before
+            for tp in before[1]:
+                yield group, tp
+        for group, owned in coordinators.iter_owned():
+            for topic_id, partitions in owned.items():
+                if (topic := by_id.get(TopicId(topic_id))) is not None:
+                    for partition in partitions:
+                        yield group, TopicPartition(topic.name, partition)
 
     def _lag(self, tp: TopicPartition, offset: int, now_ms: int) -> GroupTopicLag:
         end = self._ends.get(tp)
@@ -152,16 +194,36 @@ class GroupLags:
                     leader = self._context.remote_brokers.leader(tp, topic_id)
                     query = OffsetQuery(topic_id, leader.epoch, LATEST)
                     remote.setdefault(leader._replace(epoch=-1), {})[tp] = query
-        for each in await asyncio.gather(*(self._fetch_end_offsets(*share) for share in remote.items())):
+        for each in await asyncio.gather(*(self._fetch_offsets(*share) for share in remote.items())):
             found.update(each)
         return found
 
-    async def _fetch_end_offsets(
+    async def _log_starts(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Returns the log starts: those known here, else those of the leaders, else the last known ones."""
+        broker, found = self._context.broker, dict[TopicPartition, int]()
+        remote: dict[Leader, dict[TopicPartition, OffsetQuery]] = {}
+        for tp in partitions:
+            topic_id = broker.image.topics[tp.topic].topic_id
+            replica = broker.hosted_replicas.find_leader(tp)
+            if replica is not None and replica.topic_id == topic_id:
+                found[tp] = replica.log_start_offset
+                continue
+            if tp in self._starts:
+                found[tp] = self._starts[tp]
+            with suppress(Refused):
+                leader = self._context.remote_brokers.leader(tp, topic_id)
+                query = OffsetQuery(topic_id, leader.epoch, EARLIEST)
+                remote.setdefault(leader._replace(epoch=-1), {})[tp] = query
+        for each in await asyncio.gather(*(self._fetch_offsets(*share) for share in remote.items())):
+            found.update(each)
+        return found
+
+    async def _fetch_offsets(
         self, leader: Leader, queries: Mapping[TopicPartition, OffsetQuery]
     ) -> dict[TopicPartition, int]:
-        """Returns the ends of the partitions that one broker leads; nothing if the broker does not reply in time."""
+        """Returns offsets of the partitions that one broker leads; nothing if the broker does not reply in time."""
         with suppress(Refused, Unavailable, Corrupt, TimeoutError):
             async with asyncio.timeout(REFRESH_SECONDS):
                 got = await self._context.remote_brokers.list_offsets(leader, queries)
-            return {tp: end for tp, end in got.items() if isinstance(end, int)}
+            return {tp: offset for tp, offset in got.items() if isinstance(offset, int)}
         return {}

@@ -15,6 +15,7 @@ from tiered.groups.requests import (
     DescribeGroupReply,
     FetchOffsets,
     FetchOffsetsReply,
+    GroupProgress,
     PartitionOffset,
 )
 from tiered.ids import TopicId, TopicPartition
@@ -49,15 +50,16 @@ class GroupDescription(NamedTuple):
     description: DescribeGroupReply
 
 
-async def describe_group(context: HttpContext, group: str) -> GroupDescription:
+async def describe_group(context: HttpContext, group: str, *, with_progress: bool = False) -> GroupDescription:
     """Describes a group; the code is GROUP_ID_NOT_FOUND if there is none. Raises `Refused` if no coordinator is found
     in time."""
 
     async def describe() -> GroupDescription:
         broker = await find_coordinator(context, group)
         if broker == context.broker.settings.node_id:
-            return GroupDescription(broker, await context.broker.group_coordinators.submit(group, DescribeGroup(group)))
-        [found] = await _describe_groups(context, broker, [group])
+            asked = DescribeGroup(group, with_progress=with_progress, with_consumer_groups=True)
+            return GroupDescription(broker, await context.broker.group_coordinators.submit(group, asked))
+        [found] = await _describe_groups(context, broker, [group], with_progress=with_progress)
         if found.description.code in STALE_COORDINATOR_CODES:
             raise Refused(found.description.code, f"broker {broker} does not coordinate group {group[:249]!r}")
         return found
@@ -96,7 +98,9 @@ async def _groups_of_broker(context: HttpContext, broker: int) -> list[GroupDesc
     if broker == this_broker.settings.node_id:
         groups: list[GroupDescription] = []
         async for name in each_of([each.group for each in await this_broker.group_coordinators.list_groups()]):
-            described = await this_broker.group_coordinators.submit(name, DescribeGroup(name))
+            described = await this_broker.group_coordinators.submit(
+                name, DescribeGroup(name, with_consumer_groups=True)
+            )
             groups.append(GroupDescription(broker, replace(described, members=())))
         return groups
     got = await _list_groups(context, broker)
@@ -118,8 +122,10 @@ async def _list_groups(context: HttpContext, broker: int) -> ListGroupsResponse:
     return got
 
 
-async def _describe_groups(context: HttpContext, broker: int, names: Sequence[str]) -> list[GroupDescription]:
-    request = DescribeGroupsRequest(list(names))
+async def _describe_groups(
+    context: HttpContext, broker: int, names: Sequence[str], *, with_progress: bool = False
+) -> list[GroupDescription]:
+    request = DescribeGroupsRequest(list(names), include_progress=with_progress, include_consumer_groups=True)
     try:
         got = await context.remote_brokers.send_request(broker, request, DescribeGroupsResponse, DESCRIBE_VERSION)
     except Unavailable as fault:
@@ -136,8 +142,19 @@ def _to_description(group: DescribedGroup) -> DescribeGroupReply:
         for each in group.members
     )  # fmt: skip
     code = code_from_number(group.error_code)
+    progress = [
+        GroupProgress(each.since_ms, each.reason, each.rebalance_timeout_ms, tuple(each.awaited), each.pending)
+        for each in group.progress or ()
+    ]
     return DescribeGroupReply(
-        code, group.group_id, group.group_state, group.protocol_type, group.protocol_data, members
+        code,
+        group.group_id,
+        group.group_state,
+        group.protocol_type,
+        group.protocol_data,
+        members,
+        progress[0] if progress else None,
+        group.group_type or "classic",
     )
 
 

@@ -16,12 +16,14 @@ from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import HttpResponse, json_response
 from tiered_api.http.group_lags import GroupLags
 from tiered_api.http.machine_metrics import merge_metrics
+from tiered_api.http.openmetrics import to_openmetrics
 from tiered_api.http.partitions.reads import require_local_leader
 from tiered_api.kafka.protocol.messages.tiered_metrics import TieredMetricsRequest, TieredMetricsResponse
 
 PROCESS_SECONDS = 3.0
 """Time that another process of the machine has to report its metrics. Prometheus waits for ten seconds."""
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = f"{media_types.OPENMETRICS}; version=1.0.0; charset=utf-8"
 
 
 async def healthz(request: HttpRequest) -> web.StreamResponse:
@@ -37,9 +39,9 @@ async def healthz(request: HttpRequest) -> web.StreamResponse:
 
 
 async def metrics(request: HttpRequest) -> web.StreamResponse:
-    """Returns the metrics as Prometheus text: those of this broker or, at the address that the processes of a machine
-    share, those of each process."""
-    media_types.negotiate_type(request.headers.get("Accept"), (media_types.TEXT, "application/openmetrics-text"))
+    """Returns the metrics as Prometheus text, or as OpenMetrics if the client prefers it: those of this broker or, at
+    the address that the processes of a machine share, those of each process."""
+    form = media_types.negotiate_type(request.headers.get("Accept"), (media_types.TEXT, media_types.OPENMETRICS))
     broker = request.context.broker
     others = [each for each in range(broker.settings.processes) if each != broker.settings.process]
     if not request.is_at_shared_address():
@@ -50,6 +52,8 @@ async def metrics(request: HttpRequest) -> web.StreamResponse:
     if others:
         texts = dict(sorted({broker.settings.process: text, **dict(zip(others, reports, strict=True))}.items()))
         text = await request.run_job(sum(len(each or "") for each in texts.values()), merge_metrics, texts)
+    if form == media_types.OPENMETRICS:
+        return HttpResponse(to_openmetrics(text).encode(), media_type=OPENMETRICS)
     return HttpResponse(text.encode(), media_type=PROMETHEUS)
 
 

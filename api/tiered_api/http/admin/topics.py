@@ -11,8 +11,10 @@ from typing import Any
 
 from aiohttp import web
 
+from tiered.compaction.cleanable_range import is_compacted
 from tiered.errors import Code, Refused
 from tiered.hot.time_lookup import TimeLookups
+from tiered.metadata.effective_config import topic_config
 from tiered.metadata.parts.topics import PartitionImage, TopicImage
 from tiered_api.http.admin.requests import check_code, explain, send_as_caller
 from tiered_api.http.exchange.errors import BAD_REQUEST, PARTITION_NOT_FOUND, HttpError
@@ -203,7 +205,10 @@ async def compact_topic(request: HttpRequest) -> web.StreamResponse:
 
     numbers = range(len(topic.partitions))
     outcomes = await _ask_leaders(topic, numbers, ask)
-    rows = [{"partition": number, **outcomes.get(number, {"error": "its leader does not say"})} for number in numbers]
+    config = topic_config(topic, request.context.broker.settings.topic_defaults())
+    policy = ",".join(config.cleanup_policy)
+    why = "its leader does not say" if is_compacted(config) else f"cleanup.policy is {policy}, and not compact"
+    rows = [{"partition": number, **outcomes.get(number, {"error": why})} for number in numbers]
     return _reply(request, topic, only, rows)
 
 

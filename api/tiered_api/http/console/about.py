@@ -10,8 +10,9 @@ from tiered_api.http.exchange.responses import json_response
 
 
 async def get_console(request: HttpRequest) -> web.StreamResponse:
-    """Returns the caller's principal, whether pages may change anything and show records, whether there are ACLs and a
-    warehouse, and the topic of the audit log if there is one that the caller may describe."""
+    """Returns the caller's principal, whether pages may change anything and show records, whether there are ACLs,
+    logins with a password and a warehouse, and the topic of the audit log if there is one that the caller may
+    describe."""
     broker = request.context.broker
     audit = broker.settings.tiered_audit_topic
     return json_response(
@@ -22,6 +23,7 @@ async def get_console(request: HttpRequest) -> web.StreamResponse:
             "messages": broker.settings.tiered_console_messages,
             "has_warehouse": bool(broker.settings.tiered_console_warehouse),
             "has_authorizer": broker.authorization.authorizer is not None,
+            "takes_passwords": broker.settings.takes_passwords,
             "audit_topic": audit if audit and request.may(Operation.DESCRIBE, ResourceType.TOPIC, audit) else None,
         }
     )

@@ -98,6 +98,13 @@ class HttpContext:
         assert isinstance(service, kind)
         return service
 
+    def lazy_service(self, kind: Callable[[HttpContext], T]) -> T:
+        """Returns the service of a class that is made for its first use: most brokers never need it."""
+        assert isinstance(kind, type)
+        if kind not in self._services:
+            self.add_service(kind(self))
+        return self.service(kind)
+
     @asynccontextmanager
     async def timeout(self, seconds: float, closing_seconds: float = 0) -> AsyncIterator[None]:
         """Limits the time of a long poll or a stream, as `asyncio.timeout` does: raises TimeoutError after `seconds`,

@@ -5,7 +5,7 @@ The code is the status, or the status x 100 + n. No text of an unexpected except
 
 from __future__ import annotations
 
-from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
+from tiered.errors import Code, Corrupt, Fenced, HttpRefused, Refused, Unavailable
 from tiered.quotas.shares import PotRefused
 from tiered_api.http.exchange.limits import Exhausted
 
@@ -92,6 +92,8 @@ def refused_to_http_error(refused: Refused) -> HttpError:
     """Converts a refusal of the engine."""
     if isinstance(refused, PotRefused):
         return HttpError(429, refused.why, (("Retry-After", "10"),))
+    if isinstance(refused, HttpRefused):
+        return HttpError(refused.error_code, refused.why)
     code = CODES.get(refused.code)
     if code is None:
         code = KAFKA_RETRIABLE_ERROR if refused.code.retriable else BAD_REQUEST

@@ -57,8 +57,11 @@ class HttpLimits:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> HttpLimits:
-        """Returns the limits that the broker's settings say; all others keep their defaults."""
-        return cls(body_bytes=settings.tiered_http_body_max_bytes)
+        """Returns the limits that the broker's settings say; all others keep their defaults. The memory is that of the
+        machine: each of its processes has a share, which holds the largest body."""
+        body_bytes = settings.tiered_http_body_max_bytes
+        share = max(cls.memory_bytes // settings.processes, min(body_bytes, cls.memory_bytes))
+        return cls(body_bytes=body_bytes, memory_bytes=share)
 
 
 def max_connections(settings: Settings, peer: str) -> int:

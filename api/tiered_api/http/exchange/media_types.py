@@ -8,10 +8,13 @@ JSON = "application/json"
 BINARY = "application/octet-stream"
 EVENTS = "text/event-stream"
 TEXT = "text/plain"
+OPENMETRICS = "application/openmetrics-text"
 HTML = "text/html"
 V2 = "application/vnd.kafka.v2+json"
 V2_JSON = "application/vnd.kafka.json.v2+json"
 V2_BINARY = "application/vnd.kafka.binary.v2+json"
+REGISTRY = ("application/vnd.schemaregistry.v1+json", "application/vnd.schemaregistry+json", JSON)
+"""Types of bodies and replies of the schema registry."""
 
 
 def body_type(header: str | None, accepted: tuple[str, ...]) -> str:

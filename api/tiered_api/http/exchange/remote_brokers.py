@@ -171,6 +171,18 @@ class RemoteBrokers:
         why = part.error_message or f"broker {leader.node_id} refuses records for {tp}: {explain_error(code.number)}"
         raise kind(code, why)
 
+    async def append_at(
+        self, leader: Leader, tp: TopicPartition, topic_id: TopicId, data: bytes, end_offset: int, timeout_ms: int
+    ) -> None:
+        """Appends one batch in the name of this broker if the log of the partition ends at `end_offset`. Returns once
+        it is committed. Raises `Refused` with OFFSET_OUT_OF_RANGE if the log ends elsewhere, and `Unavailable` if the
+        outcome is unknown."""
+        self._short_requests.credential = self._broker.credential
+        seconds = timeout_ms / 1000
+        await self._short_requests.append_at(
+            leader.address, topic_id, tp.partition, leader.epoch, end_offset, data, seconds
+        )
+
     async def fetch(
         self,
         leader: Leader,

@@ -68,7 +68,7 @@ RECORD_V3 = body_schema("", **_RECORD_V3)
 ENTRY_V3 = body_schema("id", id=STRING, **_RECORD_V3)
 BATCH_V3 = body_schema("entries", entries=array(ENTRY_V3))
 RECORD_V2 = body_schema("", key=ANY, value=ANY, partition=_or_null(INTEGER))
-_IGNORED: Schema = {"description": "Without effect: there is no schema registry"}
+_IGNORED: Schema = {"description": "Without effect: formats with a schema are not served"}
 PRODUCE_V2 = body_schema(
     "records",
     records=array(RECORD_V2),
@@ -212,6 +212,23 @@ CONFIG_CHANGE = body_schema(
 )
 CONFIG_CHANGES = body_schema("data", data=array(CONFIG_CHANGE), validate_only=BOOLEAN)
 
+# -- schema registry --------------------------------------------------------------------------------------------------
+
+_KEPT: Schema = {"type": "object", "nullable": True, "additionalProperties": True}
+SCHEMA_REFERENCE = body_schema("name subject version", name=STRING, subject=STRING, version=INTEGER)
+REGISTERED_SCHEMA = body_schema(
+    "schema",
+    schema=STRING,
+    schemaType=_or_null({"type": "string", "enum": ["AVRO", "JSON", "PROTOBUF"]}),
+    references=_or_null(array(SCHEMA_REFERENCE)),
+    id={**_or_null(INTEGER), "description": "In mode IMPORT: the id of the schema"},
+    version={**_or_null(INTEGER), "description": "In mode IMPORT: its version"},
+    metadata={**_KEPT, "description": "Kept, without effect"},
+    ruleSet={**_KEPT, "description": "Kept, without effect"},
+)
+REGISTRY_LEVEL = body_schema("compatibility", compatibility=STRING, normalize=_or_null(BOOLEAN))
+REGISTRY_MODE = body_schema("mode", mode={"type": "string", "enum": ["READWRITE", "READONLY", "IMPORT"]})
+
 BODIES: dict[str, Schema] = {
     "Acl": ACL,
     "BatchV3": BATCH_V3,
@@ -230,6 +247,9 @@ BODIES: dict[str, Schema] = {
     "QuotaChange": QUOTA_CHANGE,
     "RecordV3": RECORD_V3,
     "RecordsDeletion": RECORDS_DELETION,
+    "RegisteredSchema": REGISTERED_SCHEMA,
+    "RegistryLevel": REGISTRY_LEVEL,
+    "RegistryMode": REGISTRY_MODE,
     "SubscriptionV2": SUBSCRIPTION_V2,
     "TopicCreation": TOPIC_CREATION,
     "TopicGrowth": TOPIC_GROWTH,

@@ -11,6 +11,7 @@ from tiered.broker.partition_report import describe_cold_segments
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.ids import PartitionId, TopicPartition
 from tiered.metadata.parts.topics import TopicImage
+from tiered.replication.leader_replica import LeaderReplica
 from tiered_api.http.exchange.errors import PARTITION_NOT_FOUND, HttpError
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import json_response
@@ -23,7 +24,12 @@ from tiered_api.kafka.protocol.messages.describe_log_dirs import (
     DescribeLogDirsResponse,
     ReportedSegment,
 )
-from tiered_api.kafka.server.context.replica_storage import BUCKET_SECONDS, SEGMENTS_MAX, describe_with_segments
+from tiered_api.kafka.server.context.replica_storage import (
+    BUCKET_SECONDS,
+    SEGMENTS_MAX,
+    describe_leader,
+    describe_with_segments,
+)
 
 PAGE = 200
 """Segments of a reply, unless the request says how many."""
@@ -38,10 +44,7 @@ async def get_partition_segments(request: HttpRequest) -> web.StreamResponse:
     most = request.query_integer("limit", PAGE, 1, SEGMENTS_MAX)
     part = topic.partitions[number]
     asked = await asyncio.gather(
-        *(
-            _ask_broker(request, topic, number, node, start, most if node == part.leader else 0)
-            for node in part.replicas
-        )
+        *(ask_broker(request, topic, number, node, start, most if node == part.leader else 0) for node in part.replicas)
     )
     places = dict(zip(part.replicas, asked, strict=True))
     leader = places.get(part.leader, "no broker leads the partition now")
@@ -103,23 +106,29 @@ def _row(segment: ReportedSegment, places: dict[int, DescribeLogDirsPartition | 
         "created_ms": segment.created_ms if segment.created_ms >= 0 else None,
         "on_brokers": has_disk,
         "why_local": segment.why_local or None,
+        "why_code": segment.why_code or None,
         "object": {"key": segment.key, "uploaded_ms": segment.uploaded_ms} if segment.key else None,
         "cleaned": segment.is_cleaned,
     }
 
 
-async def _ask_broker(
-    request: HttpRequest, topic: TopicImage, number: int, node: int, start: int, most: int
+async def ask_broker(
+    request: HttpRequest, topic: TopicImage, number: int, node: int, start: int, most: int, *, with_leader: bool = False
 ) -> DescribeLogDirsPartition | str:
-    """Returns what the disk of a broker has of the partition, or why that is not known. This broker asks for itself: it
-    has checked that the caller may describe the topic, and the request needs a right on the cluster."""
+    """Returns what the disk of a broker has of the partition, or why that is not known; `with_leader`, with the state
+    of the leader if that broker leads. This broker asks for itself: it has checked that the caller may describe the
+    topic, and the request needs a right on the cluster."""
     broker, tp = request.context.broker, TopicPartition(topic.name, number)
     if node == broker.settings.node_id:
         held = broker.hosted_replicas.find_leader(tp) or broker.hosted_replicas.find_follower(tp)
         if held is None or held.topic_id != topic.topic_id:
             return f"broker {node} does not have the partition open"
-        return await describe_with_segments(broker, held, start, most)
-    ask = DescribeLogDirsRequest([DescribableLogDirTopic(topic.name, [number])], start, most)
+        place = await describe_with_segments(broker, held, start, most)
+        if with_leader and isinstance(held, LeaderReplica):
+            place.leader = [describe_leader(broker, held)]
+        return place
+    named = [DescribableLogDirTopic(topic.name, [number])]
+    ask = DescribeLogDirsRequest(named, start, most, include_leader=with_leader)
     try:
         got = await request.context.remote_brokers.send_request(
             node, ask, DescribeLogDirsResponse, DESCRIBE_LOG_DIRS, BUCKET_SECONDS

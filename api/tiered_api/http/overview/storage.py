@@ -10,14 +10,16 @@ from aiohttp import web
 
 from tiered.errors import Refused, Unavailable
 from tiered.ids import TopicId, TopicPartition
-from tiered.metadata.parts.topics import PartitionImage
+from tiered.metadata.effective_config import topic_config
+from tiered.metadata.parts.topics import PartitionImage, TopicImage
+from tiered.metadata.topic_names import INTERNAL
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.system.turns import each_of
 from tiered_api.http.exchange.remote_brokers import Leader, OffsetQuery
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import json_response
 from tiered_api.http.partitions.produce import find_topic
-from tiered_api.kafka.client.leader_routing import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED
+from tiered_api.kafka.client.leader_routing import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, cap_last_stable
 from tiered_api.kafka.protocol.messages.describe_log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsPartition,
@@ -48,6 +50,22 @@ async def get_topic_storage(request: HttpRequest) -> web.StreamResponse:
     topic = find_topic(request.context, request.args["topic"])
     marks = request.query_integer("marks", 0, 0, MARKS_OF_PARTITION)
     marks = min(marks, MARKS_MAX // max(1, len(topic.partitions)))
+    found = await fetch_tiers(request, topic, marks)
+    rows = [_row(number, part, found[number]) for number, part in enumerate(topic.partitions)]
+    defaults = request.context.broker.settings.topic_defaults()
+    return json_response(
+        {
+            "topic": topic.name,
+            "topic_id": str(topic.topic_id),
+            "is_internal": topic.name in INTERNAL,
+            "cleanup_policy": list(topic_config(topic, defaults).cleanup_policy),
+            "partitions": rows,
+        }
+    )
+
+
+async def fetch_tiers(request: HttpRequest, topic: TopicImage, marks: int = 0) -> dict[int, Tiers]:
+    """Returns the tiers of each partition of a topic, by their leaders, with `marks` of time."""
     found: dict[int, Tiers] = {}
     remote: dict[Leader, dict[TopicPartition, OffsetQuery]] = {}
     async for number in each_of(range(len(topic.partitions))):
@@ -67,18 +85,18 @@ async def get_topic_storage(request: HttpRequest) -> web.StreamResponse:
         *(_ask_leader(request, leader, queries, marks) for leader, queries in remote.items())
     ):
         found.update(each)
-    rows = [_row(number, part, found[number]) for number, part in enumerate(topic.partitions)]
-    return json_response({"topic": topic.name, "topic_id": str(topic.topic_id), "partitions": rows})
+    return found
 
 
 def _describe_replica(request: HttpRequest, replica: LeaderReplica, marks: int) -> Tiers:
     place = describe_replica(request.context.broker, replica, marks)
-    return _with_marks(place) | {
+    knows_end = replica.high_watermark >= replica.epoch_start  # as a look-up of offsets (KIP-207)
+    return _describe_place(place) | {
         "log_start_offset": replica.log_start_offset,
         "local_start_offset": replica.local_start_offset,
         "cold_end_offset": replica.cold_end_offset or None,
-        "last_stable_offset": replica.last_stable_offset,
-        "high_watermark": replica.high_watermark,
+        "last_stable_offset": replica.last_stable_offset if knows_end else None,
+        "high_watermark": replica.high_watermark if knows_end else None,
         "local_bytes": replica.log.segments.size_bytes,
         "cold_bytes": replica.unified_log.cold_bytes,
     }
@@ -109,11 +127,12 @@ async def _ask_leader(
     found: dict[int, Tiers] = {}
     for tp in queries:
         tiers: Tiers = {name: each.get(tp) for name, each in zip(LOOKUPS, offsets, strict=True)}
+        tiers["last_stable_offset"] = cap_last_stable(tiers["last_stable_offset"], tiers["high_watermark"])
         last_tiered = tiers.pop("last_tiered_offset")
         tiers["cold_end_offset"] = None if last_tiered is None else last_tiered + 1
         place = places.get(tp)
         tiers["local_bytes"], tiers["cold_bytes"] = (place.partition_size, place.remote_size) if place else (None, None)
-        found[tp.partition] = tiers | (_with_marks(place) if place else {})
+        found[tp.partition] = tiers | (_describe_place(place) if place else {})
     return found
 
 
@@ -134,8 +153,10 @@ async def _fetch_places(
 ) -> dict[TopicPartition, DescribeLogDirsPartition]:
     """Returns the bytes of each partition on disk and in the bucket, and its marks of time. This broker asks for
     itself: it has checked that the caller may describe the topic, and the request needs a right on the cluster."""
-    numbers = [tp.partition for tp in partitions]
-    ask = DescribeLogDirsRequest([DescribableLogDirTopic(request.args["topic"], numbers)], marks_max=marks)
+    named: dict[str, DescribableLogDirTopic] = {}
+    for tp in partitions:
+        named.setdefault(tp.topic, DescribableLogDirTopic(tp.topic)).partitions.append(tp.partition)
+    ask = DescribeLogDirsRequest(list(named.values()), marks_max=marks)
     got = await request.context.remote_brokers.send_request(
         leader.node_id, ask, DescribeLogDirsResponse, DESCRIBE_LOG_DIRS
     )
@@ -147,7 +168,9 @@ async def _fetch_places(
     }
 
 
-def _with_marks(place: DescribeLogDirsPartition) -> Tiers:
-    if place.time_marks is None:
-        return {}
-    return {"time_marks": [[each.offset, each.ms] for each in place.time_marks]}
+def _describe_place(place: DescribeLogDirsPartition) -> Tiers:
+    """Returns what the leader alone knows: how far the log is cleaned, and marks of time if they were asked for."""
+    found: Tiers = {"cleaned_to_offset": place.cleaned_to if place.cleaned_to > 0 else None}
+    if place.time_marks is not None:
+        found["time_marks"] = [[each.offset, each.ms] for each in place.time_marks]
+    return found

@@ -54,20 +54,10 @@ async def list_tables(request: HttpRequest) -> web.StreamResponse:
 
 async def get_table(request: HttpRequest) -> web.StreamResponse:
     """Returns a table with its offsets by partition, its columns and versions, and the reasons of its dead letters."""
-    reports, name = request.context.service(WarehouseReports), request.args["table"]
     versions = request.query_integer("versions", VERSIONS, 1, VERSIONS_MAX)
-    absent = HttpError(404, f"there is no table {name[:249]!r} that you may see")
-    if not reports.warehouse:
-        raise HttpError(404, f"no warehouse is set ({SETTING})")
-    if len(name) > NAME_CHARACTERS or not _may_read_something(request):
-        raise absent
-    report = await reports.read(Asked(name, versions), request.caller.holder)
-    request.recheck()
-    table = report.tables.get(name)
-    if table is None and report.problem is not None:
-        raise HttpError(503, report.problem)
-    if table is None or not _may_see(request, table):
-        raise absent
+    report, table = await read_table(request, request.args["table"], versions)
+    if table is None:
+        raise refuse_table(request.args["table"])
     image, ends = request.context.broker.image, await _fetch_ends(request, [table])
     letters = {(table.get("topic", ""), table.get("topic_id", "")): table.get("dead_letters")}
     return json_response(
@@ -76,6 +66,29 @@ async def get_table(request: HttpRequest) -> web.StreamResponse:
         | {key: table.get(key) for key in DETAILS}
         | {"partitions": list_partitions(table, image, ends)}
     )
+
+
+async def read_table(request: HttpRequest, name: str, versions: int) -> tuple[Report, Table | None]:
+    """Returns the report on a table, and the table if the warehouse has it. Raises `HttpError` 404 without a warehouse
+    or for a table that the caller may not see, 503 if it is not read."""
+    reports = request.context.service(WarehouseReports)
+    if not reports.warehouse:
+        raise HttpError(404, f"no warehouse is set ({SETTING})")
+    if len(name) > NAME_CHARACTERS or not _may_read_something(request):
+        raise refuse_table(name)
+    report = await reports.read(Asked(name, versions), request.caller.holder)
+    request.recheck()
+    table = report.tables.get(name)
+    if table is None and report.problem is not None:
+        raise HttpError(503, report.problem)
+    if table is not None and not _may_see(request, table):
+        raise refuse_table(name)
+    return report, table
+
+
+def refuse_table(name: str) -> HttpError:
+    """Returns the error for a table that is not there, and for one that the caller may not see."""
+    return HttpError(404, f"there is no table {name[:249]!r} that you may see")
 
 
 async def get_topic_table(request: HttpRequest) -> web.StreamResponse:
@@ -133,7 +146,7 @@ def topics_by_name(table: str) -> list[str]:
     return [table.removesuffix(suffix) for suffix in SUFFIXES if table.endswith(suffix)]
 
 
-def _live_topic(table: Table, image: Image) -> TopicImage | None:
+def find_live_topic(table: Table, image: Image) -> TopicImage | None:
     """Returns the topic of a table if it is still there, and was not made anew."""
     topic = image.topics.get(table.get("topic", ""))
     return topic if topic is not None and str(topic.topic_id) == table.get("topic_id") else None
@@ -142,7 +155,7 @@ def _live_topic(table: Table, image: Image) -> TopicImage | None:
 async def _fetch_ends(request: HttpRequest, tables: Iterable[Table]) -> Ends:
     wanted: dict[TopicPartition, None] = {}
     for table in tables:
-        topic = _live_topic(table, request.context.broker.image)
+        topic = find_live_topic(table, request.context.broker.image)
         if topic is not None and len(wanted) + len(topic.partitions) <= ENDS_MAX:
             wanted |= {TopicPartition(topic.name, number): None for number in range(len(topic.partitions))}
     return await fetch_end_offsets(request.context, wanted)
@@ -150,7 +163,7 @@ async def _fetch_ends(request: HttpRequest, tables: Iterable[Table]) -> Ends:
 
 def list_partitions(table: Table, image: Image, ends: Ends) -> list[dict[str, Any]]:
     """Returns how far each partition of a table's topic is loaded, and how many offsets the log has more. Pure."""
-    topic, offsets = _live_topic(table, image), table.get("offsets") or {}
+    topic, offsets = find_live_topic(table, image), table.get("offsets") or {}
     numbers = {int(number) for number in offsets} | set(range(len(topic.partitions) if topic is not None else 0))
     rows = []
     for number in sorted(numbers):
@@ -166,13 +179,13 @@ def list_partitions(table: Table, image: Image, ends: Ends) -> list[dict[str, An
 def summarize_table(table: Table, image: Image, ends: Ends, letters: Letters) -> dict[str, Any]:
     """Returns the row of a table. The lag is null if it is not known of each partition. Pure."""
     kind = "unreadable" if "problem" in table else table["kind"]
-    has_lag = kind in ("raw", "typed") and _live_topic(table, image) is not None
+    has_lag = kind in ("raw", "typed") and find_live_topic(table, image) is not None
     lags = [each["lag"] for each in list_partitions(table, image, ends)] if has_lag else [None]
     return {
         "table": table["table"],
         "kind": kind,
         **{name: table.get(name) for name in FACTS},
-        "is_topic_there": _live_topic(table, image) is not None,
+        "is_topic_there": find_live_topic(table, image) is not None,
         "lag": None if None in lags else sum(lags),
         "dead_letters": None if kind == LETTERS else letters.get((table.get("topic", ""), table.get("topic_id", ""))),
         "problem": table.get("problem"),

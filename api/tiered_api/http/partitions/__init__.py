@@ -12,6 +12,7 @@ May import: as http
   record_filter     the records that a read wants, by text, key, header and JSON
   json_condition    a path in a JSON value, and a comparison with what stands there
   record_search     the records of a filter in record batches, of which few are decoded
+  search_window     the offsets that a search from the end reads next
   end_history       past end offsets of a partition, for the age of a lag
 ~ remote_partition  one partition, served here or by a remote leader
 """

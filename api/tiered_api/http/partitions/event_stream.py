@@ -51,10 +51,13 @@ async def _stream(request: HttpRequest, spec: ReadSpec, form: str, wanted: Recor
     pieces, spec = await _next_events(request, spec, form, wanted)
     response = open_stream(media_types.EVENTS)
     await response.prepare(request)
+    size = sum(map(len, pieces))
     await _send(request, response, pieces or [b": open\n\n"])
     spec = replace(spec, wait_ms=KEEPALIVE_MS)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + request.context.limits.stream_seconds
+    if request.meter is not None:
+        await _slow_down(request, response, size, deadline)
     while loop.time() < deadline and not request.context.closing and request.transport is not None:
         try:
             pieces, spec = await _next_events(request, spec, form, wanted)
@@ -115,6 +118,7 @@ async def _next_events(
             fetched.aborted_txns,
             OBJECTS_MAX,
             wanted,
+            spec.with_control,
         )
     request.require(Operation.READ, ResourceType.TOPIC, spec.source.topic)
     request.set_held_memory(rendered.size)

@@ -2,7 +2,7 @@
 
 The key becomes the producer id of the batches that the request writes, and a hash of the request becomes their epoch
 and first sequence. So the proof that the key was used is in the log with the records: the leader finds the batch as it
-finds a batch that an idempotent producer sends again. docs/decisions has the reasons.
+finds a batch that an idempotent producer sends again. docs/internals/decisions has the reasons.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from tiered.hot.time_lookup import TimeLookups
 from tiered.ports import FileSlice
 from tiered.records.aborted import AbortedTransaction, AbortedTransactions
 from tiered.records.batch import decode_header
+from tiered.records.marker import TransactionMarker, decode_marker
 from tiered.records.model import CODEC_MASK, CRC_FROM, HEADER_BYTES, BatchHeader, Record, codec_of
 from tiered.records.native import crc32c, walk
 from tiered.records.opened_size import stated_size
@@ -61,19 +62,22 @@ class ReadSpec:
     """Bytes of memory for each byte of batches."""
     read_committed: bool = True
     """Without records of open and aborted transactions."""
+    with_control: bool = False
+    """With control records: the markers that end transactions."""
 
 
 async def parse_read_spec(request: HttpRequest, max_bytes: int) -> ReadSpec:
     """Returns the read that path and query specify. Raises `HttpError` 404 for the partition, 400 for the query."""
     source = partition_of_path(request)
-    meant = request.query_parameters().get("topic_id", source.topic_id)
+    parameters = request.query_parameters()
+    meant = parameters.get("topic_id", source.topic_id)
     if meant != source.topic_id:
         why = (
             f"the topic {source.topic} with id {meant[:40]} is gone, or was created again: the id is {source.topic_id}"
         )
         raise HttpError(404, why)
     limits = request.context.limits
-    isolation = request.query_parameters().get("isolation_level", ISOLATION_LEVELS[0])
+    isolation = parameters.get("isolation_level", ISOLATION_LEVELS[0])
     if isolation not in ISOLATION_LEVELS:
         raise HttpError(400, f"isolation_level={isolation[:40]!r} is none of {', '.join(ISOLATION_LEVELS)}")
     read_committed = isolation == ISOLATION_LEVELS[0]
@@ -83,7 +87,15 @@ async def parse_read_spec(request: HttpRequest, max_bytes: int) -> ReadSpec:
         request.query_integer("max_bytes", min(DEFAULT_BYTES, max_bytes), 1, max_bytes),
         request.query_integer("timeout", 0, 0, limits.poll_ms),
         read_committed=read_committed,
+        with_control="control_records" in parameters and _wants_control(parameters["control_records"]),
     )
+
+
+def _wants_control(given: str) -> bool:
+    """True for "true". Raises `HttpError` 400 if it is not "false" either."""
+    if given not in ("true", "false"):
+        raise HttpError(400, f"control_records={given[:40]!r} is neither true nor false")
+    return given == "true"
 
 
 def partition_of_path(request: HttpRequest) -> AnyPartition:
@@ -241,13 +253,15 @@ _HEADERS = attrgetter("headers")
 
 
 class DecodedBatch(NamedTuple):
-    """The data records of one batch from the requested offset on, with the fields of the batch. Keys, values and
-    headers of the records take `size` bytes at most; -1 if that is not known."""
+    """The records of one batch from the requested offset on, with the fields of the batch. Keys, values and headers of
+    the records take `size` bytes at most; -1 if that is not known."""
 
     leader_epoch: int
     next_offset: int
     records: list[Record]
     size: int = -1
+    marker: TransactionMarker | None = None
+    """The content of the control record, if this is a control batch that the read wants."""
 
 
 def decode_batches(
@@ -256,12 +270,14 @@ def decode_batches(
     room: int,
     objects: int = OBJECTS_MAX,
     aborted: Sequence[AbortedTransaction] = (),
+    with_control: bool = False,
 ) -> Iterator[DecodedBatch]:
-    """Decodes the batches of `data`, without records below `offset`; control batches, and those of the `aborted`
-    transactions, are empty. Ends before the record that would exceed `room` decompressed bytes or `objects` records and
-    headers, perhaps within a batch, but returns at least one record. Readers of JSON cannot check a CRC, so it is
-    checked here. Ends before a batch that cannot be read. Raises `Corrupt` if that is the first one and damaged, and
-    `TooLarge` if a bound is the reason: its first record alone has more than `objects` headers, for example."""
+    """Decodes the batches of `data`, without records below `offset`. Batches of the `aborted` transactions are empty,
+    and control batches too without `with_control`. Ends before the record that would exceed `room` decompressed bytes
+    or `objects` records and headers, perhaps within a batch, but returns at least one record. Readers of JSON cannot
+    check a CRC, so it is checked here. Ends before a batch that cannot be read. Raises `Corrupt` if that is the first
+    one and damaged, and `TooLarge` if a bound is the reason: its first record alone has more than `objects` headers,
+    for example."""
     at, whole, transactions = 0, memoryview(data), AbortedTransactions(aborted)
     while at < len(data):
         head = decode_header(data, at)
@@ -269,12 +285,15 @@ def decode_batches(
             if at:
                 return
             raise Corrupt("CRC of a stored batch does not match", position=at)
-        if aborted and transactions.has_batch(head):
+        is_control = head.is_control
+        is_hidden = is_control and not with_control
+        if (aborted and transactions.has_batch(head)) or is_hidden:
             yield DecodedBatch(head.leader_epoch, head.next_offset, [])
             at += head.size
             continue
         try:
             rows, ended = read_batch(data, at, head, offset, room, objects)
+            marker = read_marker(data, at, head) if is_control else None
         except Corrupt:  # or too large for what is left of the bounds
             if at:  # the next read begins here and tells it
                 return
@@ -288,7 +307,7 @@ def decode_batches(
             return
         made = len(rows) + sum(map(len, map(_HEADERS, rows)))
         next_offset = head.next_offset if ended else rows[-1].offset + 1
-        yield DecodedBatch(head.leader_epoch, next_offset, rows, size + RECORD_BYTES * made)
+        yield DecodedBatch(head.leader_epoch, next_offset, rows, size + RECORD_BYTES * made, marker)
         room -= size
         objects -= made
         if not ended or objects <= 0:
@@ -299,15 +318,18 @@ def decode_batches(
 def read_batch(
     data: bytes, at: int, head: BatchHeader, offset: int, room: int, objects: int
 ) -> tuple[list[Record], bool]:
-    """Returns the data records of one batch from `offset` on, within the bounds, and True if these are all."""
-    if head.is_control:
-        return [], True
+    """Returns the records of one batch from `offset` on, within the bounds, and True if these are all."""
     try:
         return read_records(data, at, head, offset, room, objects, SHOWN_BYTES_MAX)
     except TooLarge:
         raise
     except Corrupt as error:
         raise Corrupt(f"{error.why}; a raw read gives the batch as it is", position=at) from None
+
+
+def read_marker(data: bytes, at: int, head: BatchHeader) -> TransactionMarker:
+    """Returns the marker in a control batch. Raises `Corrupt` if it has none."""
+    return decode_marker(data[at : at + head.size])
 
 
 @contextmanager

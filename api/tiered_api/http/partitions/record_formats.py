@@ -112,7 +112,7 @@ def _field_v3(field: Any, what: str, code: int) -> tuple[bytes | None, str]:
         return (None if data is None else _FROM_V3[kind](data, what)), kind
     if kind is None and data is None:
         return None, ""
-    raise record_error(f"{what}.type has to be one of BINARY, JSON, STRING (there is no schema registry)")
+    raise record_error(f"{what}.type has to be one of BINARY, JSON, STRING (formats with a schema are not served)")
 
 
 def parse_record_v3(

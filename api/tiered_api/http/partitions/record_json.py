@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 import orjson
 
 from tiered.records.aborted import AbortedTransaction
+from tiered.records.marker import TransactionMarker
 from tiered.records.model import Header, Record
 from tiered.records.pieces import RECORD_BYTES
 from tiered_api.http.exchange.errors import CONVERSION_FAILED, HttpError
 from tiered_api.http.partitions.json_condition import TooLongToShow, parse_json
 from tiered_api.http.partitions.reads import OBJECTS_MAX, SHOWN_BYTES_MAX, DecodedBatch, decode_batches
 from tiered_api.http.partitions.record_filter import RecordFilter
-from tiered_api.http.partitions.record_search import RecordSearch
+from tiered_api.http.partitions.record_search import LastRecords, RecordSearch
 
 PIECE_BYTES = 1 << 17
 """Bytes of records that are rendered in one step, beside a single larger record."""
@@ -92,9 +93,11 @@ def _find_longest(records: Sequence[Record]) -> int:
     return max(map(len, filter(None, chain(map(_KEY, records), map(_VALUE, records)))), default=0)
 
 
-def _rows_json(records: Sequence[Record], epoch: int, form: str) -> list[dict[str, Any]]:
+def _rows_json(records: Sequence[Record], batch: DecodedBatch, form: str) -> list[dict[str, Any]]:
     """Returns records of one batch. Raises `ValueError` if a key or value is not of the form."""
-    show = FORMS[form]
+    epoch, marker, show = batch.leader_epoch, batch.marker, FORMS[form]
+    if marker is not None:
+        return [_control_row(record, epoch, marker) for record in records]
     if form == "string" and _find_longest(records) <= SHOWN_BYTES_MAX:
         show = bytes.decode  # what `_text` does then, without a call of Python for each
     return [
@@ -127,6 +130,22 @@ def _row(row: Record, epoch: int, form: str) -> Row:
             tails.append((f"{name}_base64", data))
     out["headers"] = headers_json(row.headers)
     return out, tails
+
+
+def _control_row(record: Record, epoch: int, marker: TransactionMarker) -> dict[str, Any]:
+    """Returns the row of a control record, with what it says beside the fields of all rows."""
+    return {
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "leader_epoch": epoch,
+        "key": None,
+        "value": None,
+        "headers": [],
+        "control": "commit" if marker.commit else "abort",
+        "producer_id": marker.producer_id,
+        "producer_epoch": marker.producer_epoch,
+        "coordinator_epoch": marker.coordinator_epoch,
+    }
 
 
 def _row_pieces(row: dict[str, Any], tails: Tails) -> Iterator[bytes]:
@@ -173,15 +192,15 @@ def _gather(
     batches: Iterator[DecodedBatch],
     offset: int,
     room: int,
-    render: Callable[[Sequence[Record], int], list[bytes]],
+    render: Callable[[Sequence[Record], DecodedBatch], list[bytes]],
     between: bytes = b"",
 ) -> Rendered:
-    """Returns what `render` makes of the records and their leader epoch, with `between` between its results."""
+    """Returns what `render` makes of the records and their batch, with `between` between its results."""
     pieces, count, following, size = list[bytes](), 0, offset, 0
     for batch in batches:
         for records, ends in _slices(batch):
             if records:
-                made = render(records, batch.leader_epoch)
+                made = render(records, batch)
                 if count and between:
                     pieces.append(between)
                 pieces += made
@@ -200,9 +219,11 @@ def encode_json(
     outer: dict[str, Any],
     aborted: Sequence[AbortedTransaction] = (),
     objects: int = OBJECTS_MAX,
+    with_control: bool = False,
 ) -> Rendered:
     """Returns a JSON read: `outer` with the next offset and the records."""
-    pieces, count, following = _gather_json(decode_batches(data, offset, room, objects, aborted), offset, room, form)
+    batches = decode_batches(data, offset, room, objects, aborted, with_control)
+    pieces, count, following = _gather_json(batches, offset, room, form)
     return _complete_json(outer | {"next_offset": following}, pieces, count, following)
 
 
@@ -222,14 +243,23 @@ def encode_found(
     return _complete_json(outer | {"next_offset": following, "scanned": search.scanned}, pieces, count, following)
 
 
+def encode_last(found: LastRecords, room: int, form: str, outer: dict[str, Any]) -> Rendered:
+    """Returns a JSON read of the records that a search from the end found, the last one first. The next read is before
+    `next_before`."""
+    pieces, count, _ = _gather_json(iter(found.batches), 0, room, form)
+    records = [record for batch in found.batches for record in batch.records]
+    before = found.searched_from if count == len(records) else records[count - 1].offset
+    return _complete_json(outer | {"next_before": before}, pieces, count, before)
+
+
 def _gather_json(batches: Iterator[DecodedBatch], offset: int, room: int, form: str) -> Rendered:
     """Returns records as JSON, with commas between them."""
 
-    def render(records: Sequence[Record], epoch: int) -> list[bytes]:
+    def render(records: Sequence[Record], batch: DecodedBatch) -> list[bytes]:
         try:
-            return [orjson.dumps(_rows_json(records, epoch, form))[1:-1]]
+            return [orjson.dumps(_rows_json(records, batch, form))[1:-1]]
         except ValueError:
-            return _join([_row(record, epoch, form) for record in records])
+            return _join([_row(record, batch.leader_epoch, form) for record in records])
 
     return _gather(batches, offset, room, render, b",")
 
@@ -320,22 +350,23 @@ def encode_events(
     aborted: Sequence[AbortedTransaction] = (),
     objects: int = OBJECTS_MAX,
     wanted: RecordFilter | None = None,
+    with_control: bool = False,
 ) -> Rendered:
     """Returns events, of all records or of those that fit a filter. The id of an event is the record's offset."""
 
-    def render(records: Sequence[Record], epoch: int) -> list[bytes]:
+    def render(records: Sequence[Record], batch: DecodedBatch) -> list[bytes]:
         out: list[bytes] = []
         try:
-            rows = _rows_json(records, epoch, form)
+            rows = _rows_json(records, batch, form)
         except ValueError:
             for record in records:
-                row, tails = _row(record, epoch, form)
+                row, tails = _row(record, batch.leader_epoch, form)
                 out += (b"id: %d\ndata: " % record.offset, *_row_pieces(row, tails), b"\n\n")
             return out
         return [b"".join(b"id: %d\ndata: %b\n\n" % (row["offset"], orjson.dumps(row)) for row in rows)]
 
     if wanted is None:
-        batches = decode_batches(data, offset, room, objects, aborted)
+        batches = decode_batches(data, offset, room, objects, aborted, with_control)
     else:
         batches = RecordSearch(data, wanted).find_records(offset, OBJECTS_MAX, room, aborted, objects)
     return _gather(batches, offset, room, render)

@@ -25,6 +25,8 @@ from tiered_api.http.exchange.sendfile import FileSliceResponse
 from tiered_api.http.partitions.event_stream import stream_events
 from tiered_api.http.partitions.idempotency import HEADER, IdempotencyKey, IdempotencyKeys, find_key
 from tiered_api.http.partitions.reads import (
+    MAX_OFFSET,
+    OBJECTS_MAX,
     ReadSpec,
     decode_memory,
     drop_aborted,
@@ -38,8 +40,10 @@ from tiered_api.http.partitions.reads import (
     tell_unshown_record,
 )
 from tiered_api.http.partitions.record_filter import FILTERS, RecordFilter, parse_filter
-from tiered_api.http.partitions.record_json import FORMS, encode_found, encode_json, encode_v2
+from tiered_api.http.partitions.record_json import FORMS, encode_found, encode_json, encode_last, encode_v2
 from tiered_api.http.partitions.record_search import RecordSearch
+from tiered_api.http.partitions.remote_partition import fetch_bounds
+from tiered_api.http.partitions.search_window import SearchWindow
 
 NEXT_OFFSET = "Tiered-Next-Offset"
 """Header with the offset of the next read. The batches or records of a reply alone do not always tell it."""
@@ -67,11 +71,16 @@ V2_FORMS = {media_types.V2_BINARY: "binary", media_types.V2: "binary", media_typ
 
 
 async def read_records(request: HttpRequest) -> web.StreamResponse:
-    """Returns records from `offset` or `timestamp` on, in the form that Accept names."""
+    """Returns records from `offset` or `timestamp` on, or the last ones before `before`, in the form that Accept
+    names."""
     kind = media_types.negotiate_type(request.headers.get("Accept"), READ_TYPES)
     wanted = _parse_wanted(request)
+    before = _parse_before(request, kind)
     if wanted is not None and kind not in FILTERED_TYPES:
         raise HttpError(400, f"{', '.join(FILTERS)} are for reads of {' and '.join(FILTERED_TYPES)}")
+    if "control_records" in request.query_parameters() and (wanted is not None or kind not in FILTERED_TYPES):
+        why = f"control_records is for reads of {' and '.join(FILTERED_TYPES)} without {', '.join(FILTERS)}"
+        raise HttpError(400, why)
     limits = request.context.limits
     if kind == media_types.BINARY:
         # With TLS the bytes pass through this process, as those of JSON do.
@@ -82,6 +91,8 @@ async def read_records(request: HttpRequest) -> web.StreamResponse:
         return HttpResponse(media_type=kind)
     if kind == media_types.EVENTS:
         return await stream_events(request, spec, parse_format(request), wanted)
+    if before is not None:
+        return await _search_back(request, spec, wanted or RecordFilter(), before)
     if wanted is not None:
         return await _search_json(request, spec, wanted)
     return await _read_json(request, spec, kind)
@@ -136,7 +147,16 @@ async def _read_json(request: HttpRequest, spec: ReadSpec, kind: str) -> HttpRes
         else:
             outer = _describe_read(spec, fetched)
             rendered = await request.run_job(
-                max_decoded_size(data), encode_json, data, spec.offset, room, shown, outer, fetched.aborted_txns
+                max_decoded_size(data),
+                encode_json,
+                data,
+                spec.offset,
+                room,
+                shown,
+                outer,
+                fetched.aborted_txns,
+                OBJECTS_MAX,
+                spec.with_control,
             )
     request.set_held_memory(rendered.size)
     context.records_read.inc(rendered.shown)
@@ -169,6 +189,59 @@ def _parse_wanted(request: HttpRequest) -> RecordFilter | None:
         return parse_filter(request.query_parameters())
     except ValueError as error:
         raise HttpError(400, str(error)) from None
+
+
+def _parse_before(request: HttpRequest, kind: str) -> int | None:
+    """Returns the offset before which a read from the end begins; beyond each end for "latest". None for a read that
+    goes forward."""
+    parameters = request.query_parameters()
+    if "before" not in parameters:
+        return None
+    if kind != media_types.JSON:
+        raise HttpError(400, f"before is for reads of {media_types.JSON}")
+    if "offset" in parameters or "timestamp" in parameters:
+        raise HttpError(400, "before, offset and timestamp exclude each other")
+    if parameters["before"] == "latest":
+        return MAX_OFFSET
+    return request.query_integer("before", 0, 0, MAX_OFFSET, "latest or an integer of at least 0")
+
+
+async def _search_back(request: HttpRequest, spec: ReadSpec, wanted: RecordFilter, before: int) -> HttpResponse:
+    """Reads one stretch after the other towards the log start, `max_bytes` at a time, until records fit, none are left,
+    or `SEARCH_MS` are over. One stretch is searched at least, so that the next request gets on."""
+    shown, clock, room = parse_format(request), request.context.clock, request.context.limits.json_bytes
+    most = request.query_integer("limit", FOUND_MAX, 1, FOUND_MAX)
+    deadline, scanned = clock.mono_ns() + SEARCH_MS * 1_000_000, 0
+    log_start, end = await fetch_bounds(spec.source, spec.read_committed)
+    window = SearchWindow(log_start, min(end, before), most, spec.max_bytes)
+    while True:
+        spec = replace(spec, offset=window.start, max_bytes=window.read_bytes, wait_ms=0)
+        fetched, data = await _fetch_to_decode(request, spec)
+        search = RecordSearch(data, wanted, scanned, spec.with_control)
+        with tell_unshown_record(spec.source.topic, spec.source.partition):
+            found = await request.run_job(
+                max_decoded_size(data),
+                search.find_last,
+                window.start,
+                window.end,
+                most,
+                room // 2,
+                fetched.aborted_txns,
+            )
+        is_covered = found.covered >= window.end
+        is_over = is_covered and clock.mono_ns() > deadline
+        if is_covered:
+            scanned = search.scanned
+            window.move(found.size)
+        else:
+            window.retry(found.covered, found.size)
+        if found.batches or window.is_empty or is_over or request.transport is None:
+            outer = _describe_read(spec, fetched) | {"scanned": scanned}
+            rendered = await request.run_job(len(data), encode_last, found, room, shown, outer)
+            request.set_held_memory(rendered.size)
+            request.context.records_read.inc(rendered.shown)
+            return HttpResponse(rendered.pieces, media_type=media_types.JSON)
+        request.set_held_memory(0)
 
 
 async def _search_json(request: HttpRequest, spec: ReadSpec, wanted: RecordFilter) -> HttpResponse:

@@ -51,8 +51,10 @@ OVERVIEW: dict[str, Schema] = {
         brokers=array({"type": "object"}),
         partitions=array({"type": "object"}),
         broker_problems=array(STRING),
+        machines_down=array(INTEGER),
         topics=INTEGER,
         partition_count=INTEGER,
+        partitions_left_out=INTEGER,
     ),
     "TopicSummaries": object_schema(
         "topics",
@@ -73,6 +75,8 @@ OVERVIEW: dict[str, Schema] = {
         "topic partitions",
         topic=STRING,
         topic_id=STRING,
+        is_internal=BOOLEAN,
+        cleanup_policy=array(STRING),
         partitions=array(
             object_schema(
                 "partition leader",
@@ -82,6 +86,7 @@ OVERVIEW: dict[str, Schema] = {
                 isr=array(INTEGER),
                 error=STRING,
                 time_marks=array(array(INTEGER)),
+                cleaned_to_offset={**INTEGER, "nullable": True},
                 **{name: {**INTEGER, "nullable": True} for name in POSITIONS[:-2]},
             )
         ),
@@ -160,12 +165,29 @@ OVERVIEW: dict[str, Schema] = {
                 created_ms={**INTEGER, "nullable": True},
                 on_brokers=array(INTEGER),
                 why_local=TEXT_OR_NULL,
+                why_code=TEXT_OR_NULL,
                 object={"type": "object", "nullable": True},
                 cleaned=BOOLEAN,
             )
         ),
         next_from={**INTEGER, "nullable": True},
         error=TEXT_OR_NULL,
+    ),
+    "Explanation": object_schema(
+        "facts sentences",
+        topic=STRING,
+        topic_id=STRING,
+        partition=INTEGER,
+        base_offset=INTEGER,
+        offset=INTEGER,
+        group=STRING,
+        table=STRING,
+        facts=array(
+            object_schema(
+                "code trouble values mend", code=STRING, trouble=BOOLEAN, values={"type": "object"}, mend=TEXT_OR_NULL
+            )
+        ),
+        sentences=array(STRING),
     ),
     "TopicTable": object_schema(
         "topic is_set table offsets",

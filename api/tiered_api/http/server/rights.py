@@ -54,6 +54,17 @@ _DESCRIBE_CLUSTER = _cluster(Operation.DESCRIBE)
 _SEE_CONFIGS, _SET_CONFIGS = _topic(Operation.DESCRIBE_CONFIGS), _topic(Operation.ALTER_CONFIGS)
 _SEE_CLUSTER_CONFIGS, _SET_CLUSTER_CONFIGS = _cluster(Operation.DESCRIBE_CONFIGS), _cluster(Operation.ALTER_CONFIGS)
 
+
+def _subject(operation: str) -> RouteRule:
+    return RouteRule(note=f"{operation} on the TOPIC of the subject, or on TOPIC _schemas")
+
+
+_SEE_SUBJECT = _subject("DESCRIBE")
+_SUBJECTS = RouteRule(note="subjects without DESCRIBE on their TOPIC are left out, but for DESCRIBE on TOPIC _schemas")
+_SEE_ID = RouteRule(note="DESCRIBE on the TOPIC of a subject with the schema, or on TOPIC _schemas")
+_SEE_REGISTRY = RouteRule(note="DESCRIBE_CONFIGS on TOPIC _schemas")
+_SET_REGISTRY = RouteRule(note="ALTER_CONFIGS on TOPIC _schemas")
+
 ROUTE_RULES: dict[str, RouteRule] = {
     "healthz": RouteRule(note="its problems and details need DESCRIBE on CLUSTER"),
     "metrics": _DESCRIBE_CLUSTER,
@@ -76,6 +87,12 @@ ROUTE_RULES: dict[str, RouteRule] = {
     "list_tables": RouteRule(note="tables of topics without READ are left out, but for DESCRIBE on CLUSTER"),
     "get_table": RouteRule(note="READ on the TOPIC of the table, or DESCRIBE on CLUSTER"),
     "get_topic_groups": _DESCRIBE_TOPIC._replace(note="groups without DESCRIBE are left out"),
+    "explain_topic": _DESCRIBE_TOPIC,
+    "explain_partition": _DESCRIBE_TOPIC,
+    "explain_segment": _DESCRIBE_TOPIC,
+    "explain_fetch": _DESCRIBE_TOPIC._replace(note="DESCRIBE_CONFIGS on CLUSTER for the quota of another user"),
+    "explain_group": _LAGS,
+    "explain_table": RouteRule(note="READ on the TOPIC of the table, or DESCRIBE on CLUSTER"),
     "delete_records": _topic(Operation.DELETE),
     "compact_topic": _topic(Operation.ALTER),
     "elect_leaders": _cluster(Operation.ALTER),
@@ -172,6 +189,37 @@ ROUTE_RULES: dict[str, RouteRule] = {
     "v3_list_lags": _LAGS,
     "v3_get_lag": _LAGS,
     "v3_get_lag_summary": _LAGS,
+    "list_subjects": _SUBJECTS,
+    "find_schema_version": _SEE_SUBJECT,
+    "delete_subject": _subject("DELETE"),
+    "list_subject_versions": _SEE_SUBJECT,
+    "register_schema": _subject("WRITE"),
+    "get_subject_version": _SEE_SUBJECT,
+    "delete_version": _subject("DELETE"),
+    "get_version_text": _SEE_SUBJECT,
+    "list_referrers": _SEE_SUBJECT,
+    "list_schemas": _SUBJECTS,
+    "list_schema_types": _NOTHING,
+    "get_schema": _SEE_ID,
+    "get_schema_by_guid": _SEE_ID,
+    "get_schema_text": _SEE_ID,
+    "list_schema_subjects": _SEE_ID,
+    "list_schema_versions": _SEE_ID,
+    "list_contexts": _SUBJECTS,
+    "get_global_level": _SEE_REGISTRY,
+    "set_global_level": _SET_REGISTRY,
+    "reset_global_level": _SET_REGISTRY,
+    "get_subject_level": _subject("DESCRIBE_CONFIGS"),
+    "set_subject_level": _subject("ALTER_CONFIGS"),
+    "reset_subject_level": _subject("ALTER_CONFIGS"),
+    "get_global_mode": _SEE_REGISTRY,
+    "set_global_mode": _SET_REGISTRY,
+    "reset_global_mode": _SET_REGISTRY,
+    "get_subject_mode": _subject("DESCRIBE_CONFIGS"),
+    "set_subject_mode": _subject("ALTER_CONFIGS"),
+    "reset_subject_mode": _subject("ALTER_CONFIGS"),
+    "check_with_versions": _SEE_SUBJECT,
+    "check_with_version": _SEE_SUBJECT,
 }
 """The rule of each route, by the name of its operation."""
 

@@ -25,6 +25,12 @@ V2_CONSUMER_BODIES = (media_types.V2, media_types.JSON, media_types.V2_JSON, med
 READ = (
     Query("offset", "string", 'First offset to give, or "earliest" (without it) or "latest"'),
     Query("timestamp", "integer", "Instead of offset: milliseconds; begin at the first record at or after them"),
+    Query(
+        "before",
+        "string",
+        'Instead of offset: the last records before this offset, or before the end with "latest", the last one first. '
+        "For application/json; the next read is before next_before",
+    ),
     Query("max_bytes", "integer", "Bytes of record batches at most; at least one batch is given"),
     Query("timeout", "integer", "Milliseconds to wait for the first record"),
     Query(
@@ -32,6 +38,7 @@ READ = (
         "string",
         "read_committed (without it) or read_uncommitted: without or with records of open and aborted transactions",
     ),
+    Query("control_records", "boolean", "true: commits and aborts too, as records with control. Not with a filter"),
     Query(
         "contains",
         "string",
@@ -41,7 +48,7 @@ READ = (
     Query("key", "string", "Only records with exactly this key"),
     Query("header", "string", "Only records with a header of this name, or NAME:TEXT: with the text in its value"),
     Query("json", "string", 'Only records whose value is JSON that fits: $.status == "failed", $.items[*].price > 10'),
-    Query("limit", "integer", "With one of these: records of a JSON reply at most, 1,000 (without it)"),
+    Query("limit", "integer", "With one of these, or before: records of a JSON reply at most, 1,000 (without it)"),
     Query("topic_id", "string", "The topic id that the reader means: a topic created again under its name is refused"),
     Query(
         "format", "string", "string (without it), json or binary: how application/json and events show key and value"
@@ -75,7 +82,7 @@ def _v2(method: str, path: str, handler: str, response: str) -> Route:
 
 OPERATIONS = (
     _get("/healthz", "operations:healthz", "Health"),
-    Route("GET", "/metrics", "operations:metrics", response_types=(media_types.TEXT,)),
+    Route("GET", "/metrics", "operations:metrics", response_types=(media_types.TEXT, media_types.OPENMETRICS)),
     _get("/tiered/v1/node", "operations:get_node", "Node"),
     _get("/tiered/v1/topics/{topic}/partitions/{partition}", "operations:get_partition_state", "PartitionState"),
 )
@@ -136,6 +143,22 @@ OVERVIEW = (
         "Table",
         (Query("versions", "integer", "Newest versions at most: 20 (without it) to 100"),),
     ),
+)
+
+FETCH = (
+    Query("offset", "integer", "The offset of the fetch (without it, the next record)"),
+    Query("isolation_level", "string", "read_committed (without it) or read_uncommitted"),
+    Query("user", "string", "The user whose quota holds (without it, the caller)"),
+    Query("client_id", "string", "The client id whose quota holds"),
+)
+PARTITION_OF_KAFKA = "/tiered/v1/topics/{topic}/partitions/{partition}"
+EXPLANATIONS = (
+    _get("/tiered/v1/topics/{topic}/explain", "explanations.topics:explain_topic", "Explanation"),
+    _get(f"{PARTITION_OF_KAFKA}/explain", "explanations.partitions:explain_partition", "Explanation"),
+    _get(f"{PARTITION_OF_KAFKA}/segments/{{base}}/explain", "explanations.partitions:explain_segment", "Explanation"),
+    _get(f"{PARTITION_OF_KAFKA}/fetch/explain", "explanations.partitions:explain_fetch", "Explanation", FETCH),
+    _get("/tiered/v1/groups/{group}/explain", "explanations.groups:explain_group", "Explanation"),
+    _get("/tiered/v1/tables/{table}/explain", "explanations.tables:explain_table", "Explanation"),
 )
 
 CONSOLE = (
@@ -361,9 +384,84 @@ V3_GROUPS = (
     _get(f"{GROUP}/lag-summary", "v3.groups:get_lag_summary", "Object"),
 )
 
+REGISTRY_FLAGS = {
+    "deleted": "true: also what is deleted softly",
+    "deletedOnly": "true: only what is deleted softly",
+    "permanent": "true: for ever, after a soft deletion",
+    "normalize": "true: compare schemas in their normal form",
+    "latestOnly": "true: only the latest version of each subject",
+    "defaultToGlobal": "true: what is in force for the subject, whoever has set it",
+    "force": "true: import although subjects exist",
+    "verbose": "true: say why",
+    "fetchMaxId": "true: also the highest id",
+}
+REGISTRY_TEXTS = {
+    "subjectPrefix": "Only subjects that begin so; :.CONTEXT: stands for those of a context, :*: for all",
+    "subject": "A subject of the context that the id belongs to",
+    "format": "serialized: Protobuf as a base64 descriptor",
+}
+PAGE = (Query("offset", "integer", "Entries to leave out"), Query("limit", "integer", "Entries at most; -1 for all"))
+
+
+def _registry(method: str, path: str, handler: str, *query: str, body: str = "", page: bool = False) -> Route:
+    flags = tuple(Query(name, "boolean", REGISTRY_FLAGS[name]) for name in query if name in REGISTRY_FLAGS)
+    texts = tuple(Query(name, "string", REGISTRY_TEXTS[name]) for name in query if name in REGISTRY_TEXTS)
+    return Route(
+        method,
+        path,
+        f"registry.{handler}",
+        query=(*flags, *texts, *(PAGE if page else ())),
+        request_types=media_types.REGISTRY if body else (),
+        request_schema=body,
+        response_types=media_types.REGISTRY,
+    )
+
+
+SUBJECT = "/subjects/{subject}"
+VERSION = f"{SUBJECT}/versions/{{version}}"
+BY_ID = "/schemas/ids/{id}"
+CHECK = "/compatibility/subjects/{subject}/versions"
+SCHEMA_BODY = "RegisteredSchema"
+REGISTRY = (
+    _registry("GET", "/subjects", "subjects:list_subjects", "deleted", "deletedOnly", "subjectPrefix", page=True),
+    _registry("POST", SUBJECT, "subjects:find_schema_version", "deleted", "normalize", body=SCHEMA_BODY),
+    _registry("DELETE", SUBJECT, "subjects:delete_subject", "permanent"),
+    _registry("GET", f"{SUBJECT}/versions", "subjects:list_subject_versions", "deleted", "deletedOnly", page=True),
+    _registry("POST", f"{SUBJECT}/versions", "subjects:register_schema", "normalize", body=SCHEMA_BODY),
+    _registry("GET", VERSION, "subjects:get_subject_version", "deleted", "format"),
+    _registry("DELETE", VERSION, "subjects:delete_version", "permanent"),
+    _registry("GET", f"{VERSION}/schema", "subjects:get_version_text", "deleted", "format"),
+    _registry("GET", f"{VERSION}/referencedby", "subjects:list_referrers", page=True),
+    _registry("GET", "/schemas", "schemas:list_schemas", "deleted", "latestOnly", "subjectPrefix", page=True),
+    _registry("GET", "/schemas/types", "schemas:list_schema_types"),
+    _registry("GET", BY_ID, "schemas:get_schema", "subject", "format", "fetchMaxId"),
+    _registry("GET", "/schemas/guids/{guid}", "schemas:get_schema_by_guid", "format"),
+    _registry("GET", f"{BY_ID}/schema", "schemas:get_schema_text", "subject", "format"),
+    _registry("GET", f"{BY_ID}/subjects", "schemas:list_schema_subjects", "subject", "deleted", page=True),
+    _registry("GET", f"{BY_ID}/versions", "schemas:list_schema_versions", "subject", "deleted", page=True),
+    _registry("GET", "/contexts", "schemas:list_contexts", page=True),
+    _registry("GET", "/config", "rules:get_global_level"),
+    _registry("PUT", "/config", "rules:set_global_level", body="RegistryLevel"),
+    _registry("DELETE", "/config", "rules:reset_global_level"),
+    _registry("GET", "/config/{subject}", "rules:get_subject_level", "defaultToGlobal"),
+    _registry("PUT", "/config/{subject}", "rules:set_subject_level", body="RegistryLevel"),
+    _registry("DELETE", "/config/{subject}", "rules:reset_subject_level"),
+    _registry("GET", "/mode", "rules:get_global_mode"),
+    _registry("PUT", "/mode", "rules:set_global_mode", "force", body="RegistryMode"),
+    _registry("DELETE", "/mode", "rules:reset_global_mode"),
+    _registry("GET", "/mode/{subject}", "rules:get_subject_mode", "defaultToGlobal"),
+    _registry("PUT", "/mode/{subject}", "rules:set_subject_mode", "force", body="RegistryMode"),
+    _registry("DELETE", "/mode/{subject}", "rules:reset_subject_mode"),
+    _registry("POST", CHECK, "compatibility:check_with_versions", "normalize", "verbose", body=SCHEMA_BODY),
+    _registry(
+        "POST", f"{CHECK}/{{version}}", "compatibility:check_with_version", "normalize", "verbose", body=SCHEMA_BODY
+    ),
+)
+
 ROUTES = (
     *OPERATIONS,
     *OVERVIEW,
+    *EXPLANATIONS,
     *CONSOLE,
     *RECORDS,
     *TOPIC_ACTS,
@@ -376,6 +474,7 @@ ROUTES = (
     *V3_TOPICS,
     *V3_CONFIGS,
     *V3_GROUPS,
+    *REGISTRY,
 )
 
 

@@ -58,6 +58,8 @@ from tiered_api.http.v3.fast_produce import HeadCache
 log = logging.getLogger(__name__)
 
 BACKLOG = 1024
+REQUEST_ID = "Tiered-Request-Id"
+"""Header of an error with the id under which the log of the broker has it."""
 ANSWERED_WHILE_STARTING = ("healthz", "metrics", "get_node")
 """Operations that work before the broker serves."""
 ANSWERED_OVER_LIMIT = ("healthz", "metrics")
@@ -66,7 +68,7 @@ SPARE_CONNECTIONS_MAX = 16
 """Most connections above a limit that are open at the same time."""
 TOO_MANY = (
     "too many connections, or too many new ones: tiered.http.connections.max and other limits bound them"
-    " (docs/OPERATIONS.md)"
+    " (docs/reference/limits.md)"
 )
 
 
@@ -366,6 +368,8 @@ class HttpListener(web.Server):
             self._hosts.check(request.headers, request.version, is_console=is_console)
             if self.context.broker.settings.tiered_console_read_only:
                 check_read_only(request.method, request.headers)
+            if request.target.startswith("/contexts/"):
+                request.target = _strip_context(request.target)
             route, request.args = self.table.match(request.method, request.target)
             request.operation = route.operation
             if not self.context.broker.settings.tiered_console_messages:
@@ -386,7 +390,7 @@ class HttpListener(web.Server):
                 request.caller = request.caller._replace(client_id=client_id)
             response = await (route.handle(request) if request.meter is None else _serve_metered(route, request))
         except EXPECTED_ERRORS as error:
-            response = self._refuse(request, to_http_error(error), error)
+            response = self._refuse(request, to_http_error(error), error, self._request_id(begun_ns))
             # Frames of its traceback refer to it: they would keep the data of the request until the next collection.
             error.__traceback__ = error.__context__ = None
         except (ConnectionError, asyncio.CancelledError):
@@ -395,8 +399,12 @@ class HttpListener(web.Server):
         except Exception as error:
             if isinstance(error, InvariantViolation):
                 self.context.broker.on_invariant_violation(error)
-            log.exception("request failed operation=%s target=%r", request.operation, request.target)
-            response = error_response(HttpError(500, "internal error; the broker's log says more"), close=True)
+            request_id = self._request_id(begun_ns)
+            log.exception(
+                "request failed request_id=%s operation=%s target=%r", request_id, request.operation, request.target
+            )
+            why = HttpError(500, "internal error; the broker's log says more", ((REQUEST_ID, request_id),))
+            response = error_response(why, close=True)
         self.context.requests.inc(1, request.operation, str(response.status))
         seconds = (self.context.clock.mono_ns() - begun_ns) * 1e-9
         self.context.seconds.observe(seconds, request.operation)
@@ -409,13 +417,32 @@ class HttpListener(web.Server):
         connection.on_response(request, response)
         return response
 
+    def _request_id(self, begun_ns: int) -> str:
+        """Returns the id by which the log of the broker names a request that failed."""
+        return f"{self.context.broker.settings.node_id}-{begun_ns:x}"
+
     @staticmethod
-    def _refuse(request: HttpRequest, answer: HttpError, error: Exception) -> web.StreamResponse:
+    def _refuse(request: HttpRequest, answer: HttpError, error: Exception, request_id: str) -> web.StreamResponse:
         if isinstance(error, Corrupt):
-            log.error("stored data is corrupt operation=%s target=%r why=%s", request.operation, request.target, error)
-        elif answer.status >= 500:
-            log.debug("request failed operation=%s status=%d reason=%s", request.operation, answer.status, error)
-        return error_response(answer, close=answer.close or not request.content.is_eof())
+            log.error(
+                "stored data is corrupt request_id=%s operation=%s target=%r why=%s",
+                request_id, request.operation, request.target, error,
+            )  # fmt: skip
+        else:
+            log.debug(
+                "request refused request_id=%s operation=%s status=%d reason=%s",
+                request_id, request.operation, answer.status, error,
+            )  # fmt: skip
+        response = error_response(answer, close=answer.close or not request.content.is_eof())
+        response.extra_headers += ((REQUEST_ID, request_id),)
+        return response
+
+
+def _strip_context(target: str) -> str:
+    """Returns a target of the schema registry without a context. Few brokers need the package that knows how."""
+    from tiered.registry.context_paths import strip_context
+
+    return strip_context(target)
 
 
 async def _serve_metered(route: Route, request: HttpRequest) -> web.StreamResponse:
@@ -441,14 +468,20 @@ class HttpServer:
         self.open_connections = listener.open_connections
         self._listener = listener
         self._servers = [server]
+        self._shared: asyncio.Server | None = None
 
     async def share(self, sock: socket.socket) -> None:
         """Serves the connections of an address too that processes of this machine share."""
         self._listener.context.shared_port = sock.getsockname()[1]
-        server = await asyncio.get_running_loop().create_server(
+        self._shared = await asyncio.get_running_loop().create_server(
             self._handshakes or self._listener, sock=sock, backlog=BACKLOG
         )
-        self._servers.append(server)
+        self._servers.append(self._shared)
+
+    def leave_shared(self) -> None:
+        """Leaves new connections to the other processes of this machine."""
+        if self._shared is not None:
+            self._shared.close()
 
     async def close(self) -> None:
         """Stops listening, lets requests finish for a moment, and ends the others."""

@@ -90,7 +90,7 @@ def group_shape(request: HttpRequest, found: GroupDescription) -> Shape:
         "is_simple": not group.protocol_type,
         "partition_assignor": group.protocol,
         "state": _WORD.sub("_", group.state).upper(),
-        "type": "CLASSIC",
+        "type": group.type.upper(),
         "is_mixed_consumer_group": False,
         "coordinator": related_link(link(request, "brokers", broker)),
         "consumers": related_link(f"{url}/consumers"),

@@ -23,7 +23,19 @@ function aclCommand(verb, acl, force) {
   return tiered("acl", verb, ...resource, ...pattern, acl.permission === "ALLOW" ? "--allow-principal" : "--deny-principal", acl.principal, ...host, "--operation", acl.operation, force ? "--force" : "");
 }
 
-const sentence = (acl) => `${acl.principal} ${acl.permission === "ALLOW" ? "may" : "may not"} ${words(acl.operation)} ${acl.resource_type === "CLUSTER" ? "the cluster" : `${acl.pattern_type === "PREFIXED" ? `each ${words(acl.resource_type)} whose name begins with` : `the ${words(acl.resource_type)}`} ${acl.resource_name}`}, from ${acl.host === "*" ? "any address" : acl.host}.`;
+const VERBS = {
+  ALL: "do everything with", DESCRIBE_CONFIGS: "see the settings of", ALTER_CONFIGS: "change the settings of", CLUSTER_ACTION: "act as a broker of",
+  IDEMPOTENT_WRITE: "write idempotently to", TWO_PHASE_COMMIT: "commit in two phases with", CREATE_TOKENS: "create tokens of", DESCRIBE_TOKENS: "see tokens of",
+};
+
+// What an ACL covers, and what it says, in words.
+function resourceWords(acl) {
+  if (acl.resource_type === "CLUSTER") return "the cluster";
+  const kind = words(acl.resource_type);
+  if (acl.pattern_type === "PREFIXED") return `each ${kind} whose name begins with ${acl.resource_name}`;
+  return acl.resource_name === "*" ? `every ${kind}` : `the ${kind} ${acl.resource_name}`;
+}
+const sentence = (acl) => `${acl.principal} ${acl.permission === "ALLOW" ? "may" : "may not"} ${VERBS[acl.operation] ?? words(acl.operation)} ${resourceWords(acl)}, from ${acl.host === "*" ? "any address" : acl.host}.`;
 
 function AddAcl({ path }) {
   const kinds = Object.keys(OPERATIONS);
@@ -57,20 +69,20 @@ function RemoveAcl({ path, acl }) {
     const gone = await request(`${path}?${new URLSearchParams(values.force ? { ...chosen, force: "true" } : chosen)}`, { method: "DELETE" });
     return `${plural(gone.data.length, "ACL")} removed.`;
   };
-  return html`<${Act} label="Remove" title="Remove an ACL" plan=${plan} confirm=${acl.principal} command=${(values) => aclCommand("remove", acl, values.force)} perform=${perform} force=${LOCK_OUT} />`;
+  return html`<${Act} label="Remove" title="Remove an ACL" deletes plan=${plan} confirm=${acl.principal} command=${(values) => aclCommand("remove", acl, values.force)} perform=${perform} force=${LOCK_OUT} />`;
 }
 
 // True if the pattern of an ACL covers a name: all names, those with a beginning, or this one.
 const covers = (acl, name) => acl.resource_type !== "CLUSTER" && (acl.pattern_type === "PREFIXED" ? name.startsWith(acl.resource_name) : acl.resource_name === "*" || acl.resource_name === name);
 
 function Acls({ cluster }) {
-  const [view, change] = useAddress({ tab: "", search: "", covers: "" });
+  const [view, change] = useAddress({ tab: "", search: "", covers: "", kind: "" });
   const path = `/v3/clusters/${cluster}/acls`;
   const about = useAbout();
   const acls = usePoll(cluster && about?.has_authorizer ? path : null, 5);
   if (about && !about.has_authorizer) return html`<p class="verdict">The cluster has no ACLs: everybody may do everything. <code>authorizer.class.name</code> turns them on.</p>`;
   const wanted = view.search.toLowerCase();
-  const rows = (acls.value?.data ?? []).filter((each) => `${each.principal} ${each.resource_name}`.toLowerCase().includes(wanted) && (!view.covers || covers(each, view.covers)));
+  const rows = (acls.value?.data ?? []).filter((each) => `${each.principal} ${each.resource_name}`.toLowerCase().includes(wanted) && (!view.covers || covers(each, view.covers)) && (!view.kind || each.resource_type === view.kind));
   const columns = [
     ["principal", "Principal"],
     ["permission", "Effect", (each) => html`<span class=${`state ${each.permission === "ALLOW" ? "live" : "fenced"}`}>${words(each.permission)}</span>`],
@@ -82,13 +94,24 @@ function Acls({ cluster }) {
   ];
   return html`<div class="tools"><label>Search <input type="search" value=${view.search} onInput=${(event) => change({ search: event.target.value })} /></label>
       <label>Covers the name <input type="search" placeholder="a whole name" value=${view.covers} onInput=${(event) => change({ covers: event.target.value })} /></label>
+      <label>Resource <select onChange=${(event) => change({ kind: event.target.value })}><option value="">each</option>
+        ${Object.keys(OPERATIONS).map((each) => html`<option value=${each} selected=${each === view.kind}>${words(each)}</option>`)}</select></label>
       ${cluster && html`<${AddAcl} path=${path} />`}<span class="dim">${acls.value && plural(rows.length, "ACL")}</span></div>
     <p class="dim">A deny is stronger than every allow. The users of <code>super.users</code> need no ACL.</p>
     <${Loading} state=${acls} />
-    ${acls.value && html`<${Table} name="ACLs" rows=${rows} columns=${columns} empty=${view.covers ? "No ACL covers this name." : view.search ? "No ACL has this text as it stands. Others may cover the name: by *, or by its beginning." : "There are no ACLs: only super users may do anything."} />`}`;
+    ${acls.value && html`<${Table} name="ACLs" rows=${rows} columns=${columns} empty=${view.covers ? "No ACL covers this name." : view.kind ? "No ACL is for such a resource." : view.search ? "No ACL has this text as it stands. Others may cover the name: by *, or by its beginning." : "There are no ACLs: only super users may do anything."} />`}`;
 }
 
-function SetPassword({ user }) {
+// Returns sentences on the logins and the rights of a user, as the broker is set.
+export function loginFacts(name, about) {
+  return [
+    about?.takes_passwords ? `${name} can log in with it.` : "No listener of this broker takes passwords of users: it has no effect until one does (a listener with SASL, or `authentication.method=BASIC` for HTTP).",
+    about?.has_authorizer ? `Rights are those that ACLs and the broker's settings give to User:${name}.` : "The cluster has no ACLs: everybody may do everything.",
+  ];
+}
+
+function SetPassword({ user, mechanisms = [] }) {
+  const about = useAbout();
   const fields = [
     ...(user ? [] : [{ name: "user", label: "User", required: true, maxlength: 249 }]),
     { name: "mechanism", label: "Mechanism", options: MECHANISMS },
@@ -98,9 +121,11 @@ function SetPassword({ user }) {
   const plan = async (values) => {
     const clear = location.protocol === "http:" && !["localhost", "127.0.0.1", "[::1]"].includes(location.hostname);
     const blocked = values.password === values.again ? null : "The two passwords differ.";
-    const facts = [user ? `The old password of ${user} for ${values.mechanism} ends at once.` : `${values.user} can log in with ${values.mechanism}, and has no rights until an ACL gives them.`];
+    if (blocked) return { facts: [], blocked };
+    const name = user ?? values.user;
+    const facts = [mechanisms.includes(values.mechanism) ? `The old password of ${user} for ${values.mechanism} ends at once.` : `${name} has a password for ${values.mechanism}.`, ...loginFacts(name, about)];
     if (clear) facts.push("This page has no TLS: others on the network can read the password.");
-    return { facts, blocked };
+    return { facts };
   };
   const perform = async (values) => {
     const name = user ?? values.user;
@@ -117,7 +142,7 @@ function RemoveUser({ user }) {
     await request(`/tiered/v1/users/${encodeURIComponent(user)}${values.force ? "?force=true" : ""}`, { method: "DELETE" });
     return `User ${user} is removed.`;
   };
-  return html`<${Act} label="Remove" title=${`Remove the user ${user}`} plan=${plan} confirm=${user} command=${(values) => tiered("user", "remove", user, values.force ? "--force" : "")} perform=${perform} force=${LOCK_OUT} />`;
+  return html`<${Act} label="Remove" title=${`Remove the user ${user}`} deletes plan=${plan} confirm=${user} command=${(values) => tiered("user", "remove", user, values.force ? "--force" : "")} perform=${perform} force=${LOCK_OUT} />`;
 }
 
 function Users() {
@@ -125,14 +150,16 @@ function Users() {
   const columns = [
     ["user", "User"],
     ["mechanisms", "Logs in with", (each) => each.mechanisms.map((way) => `${way.mechanism}, ${number(way.iterations)} iterations`).join("; ")],
-    ["act", "", (each) => html`<${SetPassword} user=${each.user} /> <${RemoveUser} user=${each.user} />`],
+    ["act", "", (each) => html`<${SetPassword} user=${each.user} mechanisms=${each.mechanisms.map((way) => way.mechanism)} /> <${RemoveUser} user=${each.user} />`],
   ];
   return html`<div class="tools"><${SetPassword} /><span class="dim">${users.value && plural(users.value.users.length, "user")}</span></div>
     <${Loading} state=${users} />
     ${users.value && html`<${Table} name="Users" rows=${users.value.users} columns=${columns} empty="No user has a password for SCRAM." />`}`;
 }
 
-const QUOTAS = ["producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate", "connection_creation_rate"];
+const UNITS = { producer_byte_rate: "B/s", consumer_byte_rate: "B/s", request_percentage: "%", controller_mutation_rate: "changes/s", connection_creation_rate: "connections/s" };
+const QUOTAS = Object.keys(UNITS);
+const amount = (quota, value) => [number(value), UNITS[quota]].filter(Boolean).join(" ");
 const PARTS = { user: "--user", client_id: "--client-id", ip: "--ip" };
 const ownerWords = (owner) => Object.entries(owner).map(([kind, name]) => `${kind.replace("_", " ")} ${name ?? "(each without its own)"}`).join(", ");
 const ownerOptions = (owner) => Object.entries(owner).flatMap(([kind, name]) => (name === null ? [`--default-${PARTS[kind].slice(2)}`] : [PARTS[kind], name]));
@@ -143,13 +170,13 @@ function SetQuota() {
     { name: "name", label: "Name (empty: each without a quota of its own)" },
     { name: "quota", label: "Quota", options: [...QUOTAS.map((each) => [each, each]), ["other", "another one"]] },
     { name: "other", label: "Its name", required: true, shown: (values) => values.quota === "other" },
-    { name: "value", label: "Value", type: "number", step: "any", min: 0, required: true },
+    { name: "value", label: "Value (B/s, % of a core, or changes or connections a second)", type: "number", step: "any", min: 0, required: true },
   ];
   const body = (values, only) => ({ owner: { [values.kind]: values.name || null }, set: { [values.quota === "other" ? values.other : values.quota]: Number(values.value) }, validate_only: only });
   const plan = async (values) => {
     const wanted = body(values, true);
     await request("/tiered/v1/quotas", { method: "POST", body: wanted });
-    return { facts: [`${ownerWords(wanted.owner)}: ${Object.entries(wanted.set).map(([key, value]) => `${key} ${number(value)}`)} on each broker.`, "Clients above it are slowed down, not refused."] };
+    return { facts: [`${ownerWords(wanted.owner)}: ${Object.entries(wanted.set).map(([key, value]) => `${key} ${amount(key, value)}`)} on each broker.`, "Clients above it are slowed down, not refused."] };
   };
   const perform = async (values) => {
     await request("/tiered/v1/quotas", { method: "POST", body: body(values, false) });
@@ -163,12 +190,12 @@ function SetQuota() {
 }
 
 function RemoveQuota({ row }) {
-  const plan = async () => ({ facts: [`${ownerWords(row.owner)}: ${row.quota} of ${number(row.value)} ends at once.`] });
+  const plan = async () => ({ facts: [`${ownerWords(row.owner)}: ${row.quota} of ${amount(row.quota, row.value)} ends at once.`] });
   const perform = async () => {
     await request("/tiered/v1/quotas", { method: "POST", body: { owner: row.owner, remove: [row.quota] } });
     return "The quota is removed.";
   };
-  return html`<${Act} label="Remove" title="Remove a quota" plan=${plan} command=${() => tiered("quota", "remove", ...ownerOptions(row.owner), row.quota)} perform=${perform} />`;
+  return html`<${Act} label="Remove" title="Remove a quota" deletes plan=${plan} command=${() => tiered("quota", "remove", ...ownerOptions(row.owner), row.quota)} perform=${perform} />`;
 }
 
 function Quotas() {
@@ -177,7 +204,7 @@ function Quotas() {
   const columns = [
     ["owner", "For", (each) => ownerWords(each.owner)],
     ["quota", "Quota", (each) => html`<code>${each.quota}</code>`],
-    ["value", "Value", (each) => number(each.value), true],
+    ["value", "Value on each broker", (each) => amount(each.quota, each.value), true],
     ["act", "", (each) => html`<${RemoveQuota} row=${each} />`],
   ];
   return html`<div class="tools"><${SetQuota} /><span class="dim">${quotas.value && plural(rows.length, "quota")}</span></div>
@@ -192,6 +219,6 @@ export function AccessPage({ cluster }) {
   const [, , Shown] = TABS.find(([name]) => name === view.tab) ?? TABS[0];
   return html`<${Title} words="Access" />
     <div class="tabs" role="tablist">${TABS.map(([name, label]) => html`
-      <button role="tab" aria-selected=${view.tab === name} onClick=${() => change({ tab: name, search: "" })}>${label}</button>`)}</div>
+      <button role="tab" data-words=${label} aria-selected=${view.tab === name} onClick=${() => change({ tab: name, search: "" })}>${label}</button>`)}</div>
     <${Shown} cluster=${cluster} />`;
 }

@@ -1,5 +1,6 @@
 // Requests to the broker's public HTTP interface. The console knows nothing that these requests do not tell.
 import { useEffect, useState } from "./vendor/htm-preact-3.1.1.js";
+import { parseTime } from "./format.js";
 
 export const POLL_SECONDS = 2;
 const REPLY_SECONDS = 20;
@@ -10,12 +11,12 @@ const SEARCH_BYTES = 1 << 23;
 
 // An error as the interface states it. `status` is 0 when no reply came.
 export class ApiError extends Error {
-  constructor(message, status = 0, code = 0) {
+  constructor(message, status = 0, code = 0, id = "") {
     super(message);
-    const others = status ? [] : live.filter((each) => each.http && each.http !== location.origin);
-    this.elsewhere = others.map((each) => [each.node_id, each.http + location.pathname + location.search]);
+    this.elsewhere = status ? [] : findOthers();
     this.status = status;
     this.code = code;
+    this.id = id;
   }
 }
 
@@ -24,6 +25,35 @@ let live = [];
 
 export function rememberBrokers(brokers) {
   live = brokers.filter((each) => each.state === "live");
+}
+
+// Returns the other live brokers, each with the address of this page there: first those behind this broker's id.
+export function findOthers() {
+  const own = about?.node_id ?? -1;
+  const others = live.filter((each) => /^https?:/.test(each.http ?? "") && each.http !== location.origin && each.node_id !== own);
+  const turn = (each) => (each.node_id < own ? 1 : 0);
+  return others.sort((a, b) => turn(a) - turn(b) || a.node_id - b.node_id).map((each) => [each.node_id, each.http + location.pathname + location.search]);
+}
+
+// True while no request gets a reply: the last reply came before the last request that failed had begun.
+let silent = false;
+let lastReply = 0;
+const listeners = new Set();
+
+function setSilent(is) {
+  if (silent === is) return;
+  silent = is;
+  for (const listener of listeners) listener(is);
+}
+
+export function useSilence() {
+  const [is, setIs] = useState(silent);
+  useEffect(() => {
+    listeners.add(setIs);
+    setIs(silent);
+    return () => listeners.delete(setIs);
+  }, []);
+  return is;
 }
 
 // Returns the brokers for Kafka clients, as one text.
@@ -39,12 +69,34 @@ export function filterQuery(view) {
   return Object.entries(FILTERS).filter(([name]) => view[name]).map(([name, parameter]) => `&${parameter}=${encodeURIComponent(view[name])}`).join("");
 }
 
-// Returns the query of a read of records from `where` on. The broker looks for those that fit the filters of `view`, and
-// returns `most` of them at most: a search reads more bytes in each step, and gets few of them.
+// Returns the parameter for the markers of transactions. A filter finds none of them.
+export const controlQuery = (view) => (view.control && !filterQuery(view) ? "&control_records=true" : "");
+
+// True if a view has its newest records first.
+export const isBack = (view) => view.from === "end" || view.from === "before";
+
+// Returns the query of a read of records: forward from `where` on, or back before it. The broker looks for those that fit
+// the filters of `view`, and returns `most` of them at most: a search reads more bytes in each step, and gets few of them.
 export function readQuery(where, view, most) {
   const filters = filterQuery(view);
-  const search = filters ? `&max_bytes=${SEARCH_BYTES}${filters}&limit=${most}` : `&max_bytes=${READ_BYTES}`;
-  return `records?${where}${search}&isolation_level=${view.open ? "read_uncommitted" : "read_committed"}`;
+  const limit = filters || isBack(view) ? `&limit=${most}` : "";
+  return `records?${where}&max_bytes=${filters ? SEARCH_BYTES : READ_BYTES}${filters}${controlQuery(view)}${limit}&isolation_level=${view.open ? "read_uncommitted" : "read_committed"}`;
+}
+
+// Returns where the first read of a partition begins.
+export function firstRead(view) {
+  if (view.from === "end") return "before=latest";
+  if (view.from === "before") return `before=${encodeURIComponent(view.at || "0")}`;
+  if (view.from === "time") return `timestamp=${view.at ? parseTime(view.at) || encodeURIComponent(view.at) : 0}`;
+  return `offset=${view.from === "offset" ? encodeURIComponent(view.at || "0") : "earliest"}`;
+}
+
+// Returns the next read after the reply `got` to a read at `where`; "" at the end, or at the log start.
+export function nextRead(where, view, got) {
+  if (isBack(view)) return got.next_before > got.log_start_offset ? `before=${got.next_before}` : "";
+  const end = view.open ? got.high_watermark : got.last_stable_offset;
+  const next = `offset=${got.next_offset}`;
+  return got.next_offset < end && next !== where ? next : "";
 }
 
 const SILENT = "The broker does not reply. The page tries again every two seconds.";
@@ -52,6 +104,7 @@ const SILENT = "The broker does not reply. The page tries again every two second
 export async function request(path, { method = "GET", body, accept = "application/json", signal } = {}) {
   const headers = { Accept: accept };
   if (body !== undefined) headers["Content-Type"] = "application/json";
+  const began = performance.now();
   let reply;
   let text;
   try {
@@ -59,12 +112,15 @@ export async function request(path, { method = "GET", body, accept = "applicatio
     const either = signal ? AbortSignal.any([signal, limit]) : limit;
     reply = await fetch(path, { method, headers, signal: either, body: body === undefined ? undefined : JSON.stringify(body) });
     text = await reply.text();
+    lastReply = performance.now();
+    setSilent(false);
   } catch (fault) {
     if (fault.name === "AbortError") throw fault;
+    if (began >= lastReply) setSilent(true);
     throw new ApiError(SILENT);
   }
   const value = text && reply.headers.get("Content-Type")?.includes("json") ? JSON.parse(text) : null;
-  if (!reply.ok) throw new ApiError(value?.message ?? `The broker replied ${reply.status}.`, reply.status, value?.error_code);
+  if (!reply.ok) throw new ApiError(value?.message ?? `The broker replied ${reply.status}.`, reply.status, value?.error_code, reply.headers.get("Tiered-Request-Id"));
   return value;
 }
 
@@ -80,12 +136,12 @@ setInterval(() => {
   next?.load();
 }, POLL_SECONDS * 1000);
 
-// Fetches `path` at once and then about every `seconds` while the page is visible; 0: once. Keeps the last value beside
+// Fetches `path` at once and then about every `seconds` while the page is visible; 0: once, null: no more. Keeps the last value beside
 // an error, and forgets it when the path changes. Another `round` asks anew at once.
 export function usePoll(path, seconds = POLL_SECONDS, round = 0) {
   const [state, setState] = useState({ path, value: null, error: null });
   useEffect(() => {
-    if (!path) return undefined;
+    if (!path || seconds === null) return undefined;
     const stop = new AbortController();
     const watch = { due: Infinity };
     watch.load = async () => {
@@ -113,12 +169,14 @@ export function usePoll(path, seconds = POLL_SECONDS, round = 0) {
   return state.path === path ? state : { path, value: null, error: null };
 }
 
+// The broker, the caller's principal and what the page may offer, null until the broker has told it.
 let about = null;
+const ABOUT = "/tiered/v1/console";
 
-// The caller's principal and what the page may offer, null until the broker has told it.
-export function useAbout() {
+// Returns them. With `seconds` it asks again, and so tells when the broker is silent on a page that asks for nothing else.
+export function useAbout(seconds = 0) {
   const [known, setKnown] = useState(about);
-  const { value } = usePoll(known ? null : "/tiered/v1/console", known ? 0 : POLL_SECONDS);
+  const { value } = usePoll(known && !seconds ? null : ABOUT, seconds || (known ? 0 : POLL_SECONDS));
   useEffect(() => {
     if (value) {
       about = value;
@@ -127,6 +185,9 @@ export function useAbout() {
   }, [value]);
   return known;
 }
+
+// Asks at once whether the broker is there.
+export const lookForBroker = () => request(ABOUT).catch(() => null);
 
 let cluster = null;
 

@@ -1,9 +1,9 @@
 // The brokers of the cluster, and what is wrong with it.
 import { html, useEffect, useState } from "./vendor/htm-preact-3.1.1.js";
 import { usePoll } from "./api.js";
-import { Curve } from "./curve.js";
+import { Curve, WINDOW_MS, rateOver } from "./curve.js";
 import { bytes, number, plural, span } from "./format.js";
-import { Loading, Table, Title } from "./parts.js";
+import { Coded, Loading, Table, Title } from "./parts.js";
 
 const KEPT = 150;
 const IN = "kafka_server_brokertopicmetrics_bytesin_total";
@@ -22,8 +22,8 @@ const COLUMNS = [
   ["machine", "Machine"],
   ["leaders", "Leads", (each) => number(each.leaders), true],
   ["replicas", "Replicas", (each) => number(each.replicas), true],
-  ["in", "In", (each) => rate(each.in), true],
-  ["out", "Out", (each) => rate(each.out), true],
+  ["in", "Written", (each) => rate(each.in), true],
+  ["out", "Read", (each) => rate(each.out), true],
   ["free", "Disk free", (each) => bytes(each.figures[FREE]), true],
   ["lag", "Waits for the bucket", (each) => waits(each), true],
 ];
@@ -39,32 +39,32 @@ function waits({ figures }) {
   return figures[WAITING] ? `${plural(figures[WAITING], "segment")}, ${span(figures[LAG] ?? 0)}` : "nothing";
 }
 
-// The rates of counters between two looks, by broker: { node: { name: value per second } }. A broker that started anew
-// counts from 0: it has no rates at that look.
-export function ratesBetween(before, after) {
+// Returns the rates of the brokers, by broker, over the last looks: { node: { name: value per second } }.
+export function ratesOf(looks) {
   const found = {};
-  for (const broker of after.brokers) {
-    const was = before.brokers.find((each) => each.node_id === broker.node_id);
-    const seconds = (after.at - before.at) / 1000;
-    found[broker.node_id] = {};
+  for (const { node_id: node } of looks.at(-1).brokers) {
+    found[node] = {};
     for (const name of [IN, OUT]) {
-      const change = broker.figures[name] - was?.figures[name];
-      if (change >= 0 && seconds > 0) found[broker.node_id][name] = change / seconds;
+      const counts = looks.map(({ at, brokers }) => [at, brokers.find((each) => each.node_id === node)?.figures[name]]);
+      const known = counts.slice(counts.findLastIndex(([, count]) => count === undefined) + 1);
+      const rate = rateOver(known);
+      if (rate !== null) found[node][name] = rate;
     }
   }
   return found;
 }
 
 function useRates(found) {
-  const [state, setState] = useState({ last: null, rates: {}, points: [] });
+  const [state, setState] = useState({ looks: [], rates: {}, points: [] });
   useEffect(() => {
     if (!found) return;
-    setState(({ last, points }) => {
-      const now = { ...found, at: Date.now() };
-      if (!last) return { last: now, rates: {}, points };
-      const rates = ratesBetween(last, now);
+    setState(({ looks: were, points }) => {
+      const now = { brokers: found.brokers, at: Date.now() };
+      const looks = [...were.filter((each) => now.at - each.at <= WINDOW_MS), now];
+      const rates = ratesOf(looks);
+      if (looks.length < 2) return { looks, rates, points };
       const sum = (name) => Object.values(rates).reduce((total, each) => total + (each[name] ?? 0), 0);
-      return { last: now, rates, points: [...points, [now.at, sum(IN), sum(OUT)]].slice(-KEPT) };
+      return { looks, rates, points: [...points, [now.at, sum(IN), sum(OUT)]].slice(-KEPT) };
     });
   }, [found]);
   return state;
@@ -102,8 +102,8 @@ function Verdict({ found }) {
   if (found.healthy && !found.partial) return html`<div class="verdict good"><strong>Healthy.</strong> Every partition has its leader and its replicas.</div>`;
   if (found.healthy) return html`<div class="verdict"><strong>Healthy, as far as you may see.</strong> ${found.hidden.map((each) => `You see ${each}.`).join(" ")}</div>`;
   return html`<div class="verdict bad" role="alert"><strong>Not healthy.</strong> ${sentence(found.reasons.join(", "))}
-    <ul>${found.broker_problems.map((each) => html`<li>${each}</li>`)}</ul>
-    <strong>What to do</strong><ul>${found.reasons.filter((each) => MENDS[each]).map((each) => html`<li>${MENDS[each]}</li>`)}</ul></div>`;
+    <ul>${found.broker_problems.map((each) => html`<li><${Coded} text=${each} /></li>`)}</ul>
+    <strong>What to do</strong><ul>${found.reasons.filter((each) => MENDS[each]).map((each) => html`<li><${Coded} text=${MENDS[each]} /></li>`)}</ul></div>`;
 }
 
 function Partitions({ rows }) {
@@ -132,11 +132,11 @@ export function ClusterPage() {
       <dl class="figures">
         <div><dt>Brokers</dt><dd>${number(found.brokers.length)}</dd></div>
         <div><dt>Controller</dt><dd>${found.controller < 0 ? "none" : found.controller}</dd></div>
-        <div><dt>Topics</dt><dd>${number(found.topics)}</dd></div>
+        <div><dt>Topics, internal ones too</dt><dd>${number(found.topics)}</dd></div>
         <div><dt>Partitions</dt><dd>${number(found.partition_count)}</dd></div>
       </dl>
-      ${hasFigures && html`<h2>Records</h2>
-        <${Curve} format=${rate} lines=${[["in", points.map(([ms, value]) => [ms, value])], ["out", points.map(([ms, , value]) => [ms, value])]]} />`}
+      ${hasFigures && html`<h2>Bytes written and read</h2>
+        <${Curve} format=${rate} lines=${[["written", points.map(([ms, value]) => [ms, value])], ["read", points.map(([ms, , value]) => [ms, value])]]} />`}
       <h2>Brokers</h2>
       <${Table} name="Brokers" rows=${brokers} columns=${columnsOf(brokers)} />
       <${Partitions} rows=${found.partitions} />

@@ -1,8 +1,13 @@
 // The same read in other tools, as text to copy.
 import { html, useState } from "./vendor/htm-preact-3.1.1.js";
 import { bootstrapBrokers } from "./api.js";
+import { plain } from "./format.js";
 
-export const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+// Returns a word for a shell. Controls are escapes, so that a person sees the command that runs.
+export function quoted(text) {
+  if (plain(text) === text) return `'${text.replaceAll("'", "'\\''")}'`;
+  return `$'${plain(text.replace(/[\\']/g, "\\$&"))}'`;
+}
 
 // Returns [tool, command] for the record at an offset.
 export function commands({ origin, brokers, topic, partition, offset }) {

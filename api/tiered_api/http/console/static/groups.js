@@ -1,15 +1,15 @@
 // Consumer groups: their members, how far behind they are, in records and in seconds, and how that changes.
 import { html, useEffect, useState } from "./vendor/htm-preact-3.1.1.js";
 import { Act, tiered } from "./act.js";
-import { request, usePoll } from "./api.js";
+import { POLL_SECONDS, request, usePoll } from "./api.js";
 import { Curve } from "./curve.js";
-import { number, plural, span, time } from "./format.js";
+import { TIME_INPUT, groupState, number, parseTime, plural, requireTime, span, time } from "./format.js";
 import { Loading, Table, Title, useAddress } from "./parts.js";
+import { Why } from "./why.js";
 
 const KEPT = 150;
 const TARGETS = [["earliest", "the first record"], ["latest", "the end"], ["timestamp", "a time (UTC)"], ["offset", "an offset of one partition"]];
 
-const stateWords = (state) => (state ?? "").replace(/(?<=[a-z])(?=[A-Z])/g, " ").toLowerCase();
 const since = (each) => (each.oldest_unread_ms === null ? "–" : html`<span title=${`${time(each.oldest_unread_ms)} UTC`}>${span(each.seconds)}</span>`);
 
 export function GroupsPage() {
@@ -19,7 +19,7 @@ export function GroupsPage() {
   const left = groups.value?.groups_left_out;
   const columns = [
     ["group", "Group", (each) => html`<a href=${`/console/groups/${encodeURIComponent(each.group)}`}>${each.group}</a>`],
-    ["state", "State", (each) => stateWords(each.state)],
+    ["state", "State", (each) => groupState(each.state)],
     ["topics", "Topics", (each) => each.topics.map((topic, at) => html`${at ? ", " : ""}<a href=${`/console/topics/${encodeURIComponent(topic)}`}>${topic}</a>`)],
     ["lag", "Records behind", (each) => number(each.lag), true],
     ["seconds", "Behind by", since, true],
@@ -32,21 +32,24 @@ export function GroupsPage() {
     ${groups.value && html`<${Table} name="Groups" rows=${rows} columns=${columns} empty=${view.search ? "No group has this in its name." : "There are no groups that you may see."} />`}`;
 }
 
-// The lag while the page is open, as [ms, records] and [ms, seconds].
+// The lag while the page is open, as [ms, records, seconds, time of the oldest unread record].
 function useTrend(found) {
   const [points, setPoints] = useState([]);
   useEffect(() => {
-    if (found) setPoints((were) => [...were, [Date.now(), found.lag, found.seconds ?? 0]].slice(-KEPT));
+    if (found) setPoints((were) => [...were, [Date.now(), found.lag, found.seconds ?? 0, found.oldest_unread_ms]].slice(-KEPT));
   }, [found]);
   return points;
 }
 
 function Trend({ points }) {
-  if (points.length < 2) return null;
+  if (points.length < 2) return html`<p class="dim">${" "}</p>`;
   const change = points.at(-1)[1] - points[0][1];
   const seconds = Math.round((points.at(-1)[0] - points[0][0]) / 1000);
-  const words = `${plural(Math.abs(change), "record")} ${change > 0 ? "more" : "fewer"} behind than ${seconds} s ago.`;
-  return html`<p class="dim">${change ? words : "The lag does not change."}</p>`;
+  const words = change ? `${plural(Math.abs(change), "record")} ${change > 0 ? "more" : "fewer"} behind than ${seconds} s ago.` : "The lag in records does not change.";
+  const older = points.at(-1)[2] - points[0][2];
+  const stays = points.at(-1)[3] === points[0][3] && change >= 0;
+  const also = !older ? "" : older < 0 ? ` In time it is ${span(-older)} less.` : ` In time it grew by ${span(older)}${stays ? ": the oldest unread record is the same, so nobody reads it" : ""}.`;
+  return html`<p class="dim">${words}${also}</p>`;
 }
 
 const MOVES = [
@@ -62,14 +65,14 @@ const MOVES = [
 function resetBody(values) {
   if (values.to === "offset") return { offsets: [{ topic: values.topic, partition: Number(values.partition), offset: Number(values.offset) }] };
   const body = { to: values.to };
-  if (values.to === "timestamp") body.timestamp = Date.parse(`${values.at}Z`);
+  if (values.to === "timestamp") body.timestamp = requireTime(values.at);
   if (values.topic) body.topics = [values.topic];
   return body;
 }
 
 function resetCommand(group, values) {
   if (values.to === "offset") return `echo ${values.topic} ${values.partition} ${values.offset} | ${tiered("group", "seek", group, "--to-file", "/dev/stdin")}`;
-  const to = { earliest: "start", latest: "end", timestamp: `@${Date.parse(`${values.at}Z`)}` }[values.to];
+  const to = { earliest: "start", latest: "end", timestamp: `@${parseTime(values.at)}` }[values.to];
   return tiered("group", "seek", group, "--to", to, ...(values.topic ? ["--topics", values.topic] : []));
 }
 
@@ -82,7 +85,7 @@ function Reset({ group, found }) {
     { name: "topic", label: "Topic", options: topics.map((each) => [each, each]), value: "", shown: (values) => values.to === "offset" },
     { name: "partition", label: "Partition", type: "number", min: 0, required: true, value: "0", shown: (values) => values.to === "offset" },
     { name: "offset", label: "Offset", type: "number", min: 0, required: true, shown: (values) => values.to === "offset" },
-    { name: "at", label: "Time (UTC)", type: "datetime-local", step: 1, required: true, shown: (values) => values.to === "timestamp" },
+    { name: "at", label: "Time (UTC)", ...TIME_INPUT, shown: (values) => values.to === "timestamp" },
   ];
   const plan = async (values) => {
     const wanted = values.to === "offset" && !values.topic ? { ...values, topic: topics[0] } : values;
@@ -104,22 +107,29 @@ function Reset({ group, found }) {
   return html`<${Act} label="Reset offsets" title=${`Reset the offsets of ${group}`} fields=${fields} plan=${plan} command=${(_, shown) => shown.command} perform=${perform} />`;
 }
 
-function Delete({ group, found }) {
+function Delete({ group, found, setGone }) {
   const committed = found.partitions.filter((each) => each.current_offset !== null);
   const plan = async () => ({
     facts: [`${plural(committed.length, "committed offset")} will be gone. Records stay.`, "A consumer that joins under this name later begins where its auto.offset.reset says."],
     blocked: found.members.length ? `The group has ${plural(found.members.length, "member")}: stop them first.` : null,
   });
   const perform = async () => {
-    await request(`/tiered/v1/groups/${encodeURIComponent(group)}`, { method: "DELETE" });
+    setGone(true);
+    try {
+      await request(`/tiered/v1/groups/${encodeURIComponent(group)}`, { method: "DELETE" });
+    } catch (fault) {
+      setGone(false);
+      throw fault;
+    }
     return `Group ${group} is deleted.`;
   };
   const leave = () => location.assign("/console/groups");
-  return html`<${Act} label="Delete group" title=${`Delete the group ${group}`} plan=${plan} confirm=${group} command=${() => tiered("group", "delete", group)} perform=${perform} after=${leave} />`;
+  return html`<${Act} label="Delete group" title=${`Delete the group ${group}`} deletes plan=${plan} confirm=${group} command=${() => tiered("group", "delete", group)} perform=${perform} after=${leave} />`;
 }
 
 export function GroupPage({ group }) {
-  const lag = usePoll(`/tiered/v1/groups/${encodeURIComponent(group)}`);
+  const [gone, setGone] = useState(false);
+  const lag = usePoll(`/tiered/v1/groups/${encodeURIComponent(group)}`, gone ? null : POLL_SECONDS);
   const found = lag.value;
   const points = useTrend(found);
   const lagColumns = [
@@ -138,17 +148,18 @@ export function GroupPage({ group }) {
     ["instance_id", "Static id", (each) => each.instance_id ?? "–"],
     ["member_id", "Member", (each) => html`<code>${each.member_id}</code>`],
   ];
-  return html`<${Title} words=${group}>${found && html`<${Reset} group=${group} found=${found} /><${Delete} group=${group} found=${found} />`}<//>
+  return html`<${Title} kind="Group" words=${group}>${found && html`<${Reset} group=${group} found=${found} /><${Delete} group=${group} found=${found} setGone=${setGone} />`}<//>
     <${Loading} state=${lag} />
     ${found && html`<dl class="figures">
-      <div><dt>State</dt><dd>${stateWords(found.state)}</dd></div>
+      <div><dt>State</dt><dd>${groupState(found.state)}</dd></div>
       <div><dt>Members</dt><dd>${number(found.members.length)}</dd></div>
       <div><dt>Records behind</dt><dd>${number(found.lag)}</dd></div>
       <div><dt>Behind by</dt><dd>${found.seconds === null ? (found.lag ? "–" : "nothing") : span(found.seconds)}</dd></div>
       ${found.oldest_unread_ms !== null && html`<div><dt>Oldest unread record (UTC)</dt><dd>${time(found.oldest_unread_ms).slice(0, 19)}</dd></div>`}</dl>
+      <${Why} path=${`/tiered/v1/groups/${encodeURIComponent(group)}`} what="this group" />
       <h2>Lag</h2>
-      <${Curve} lines=${[["records behind", points.map(([ms, records]) => [ms, records])]]} format=${number} />
-      <${Curve} lines=${[["behind by", points.map(([ms, , seconds]) => [ms, seconds])]]} format=${span} />
+      <${Curve} lines=${[["records behind", points.map(([ms, records]) => [ms, records])]]} format=${(count) => number(Math.round(count))} />
+      <${Curve} waits=${false} lines=${[["behind by", points.map(([ms, , seconds]) => [ms, seconds])]]} format=${span} />
       <${Trend} points=${points} />
       ${found.times_missing > 0 && html`<p class="dim">The times of ${plural(found.times_missing, "record")} are not read yet.</p>`}
       <${Table} name="Lag by partition" rows=${found.partitions} columns=${lagColumns} empty="The group has committed no offset that you may see." />

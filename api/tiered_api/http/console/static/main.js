@@ -1,10 +1,12 @@
 // The console: addresses, and the page of an address. index.html has the frame, which is there before any script runs.
 import { html, render, useEffect, useState } from "./vendor/htm-preact-3.1.1.js";
-import { ApiError, rememberBrokers, useAbout, useCluster, usePoll } from "./api.js";
+import { ApiError, findOthers, rememberBrokers, useAbout, useCluster, usePoll, useSilence } from "./api.js";
 import { ErrorBox, Loading } from "./parts.js";
 
 const ROOT = "/console/";
 const BROKERS_SECONDS = 30;
+const PULSE_SECONDS = 10;
+const AWAY_SECONDS = 10;
 
 // Each pattern with the script and the name of its page, which is loaded when it is opened. A segment ":name" becomes the
 // argument `name`.
@@ -59,8 +61,36 @@ function usePage(path) {
   return { ...(state.path === path ? state : { Page: null, error: null }), found: wanted?.found };
 }
 
+// True if words that somebody wrote would be lost with the page.
+const isWriting = () => document.querySelector("dialog[open]") || [...document.querySelectorAll("textarea")].some((each) => each.value);
+
+// Counts seconds down while the broker is silent, and goes on with another one: the same page there. The broker that is
+// back, and a person who stays, end it. It stands still while the page is hidden, offline, or has words that would be lost.
+function Away() {
+  const silent = useSilence();
+  const [left, setLeft] = useState(AWAY_SECONDS);
+  const [stays, setStays] = useState(false);
+  const [node, address] = (silent && findOthers()[0]) || [];
+  const counts = !!address && !stays;
+  useEffect(() => {
+    setLeft(AWAY_SECONDS);
+    if (!counts) return undefined;
+    const timer = setInterval(() => document.hidden || !navigator.onLine || isWriting() || setLeft((was) => was - 1), 1000);
+    return () => clearInterval(timer);
+  }, [counts]);
+  useEffect(() => {
+    if (!silent) setStays(false);
+  }, [silent]);
+  useEffect(() => {
+    if (counts && left <= 0) location.replace(address);
+  }, [counts, left]);
+  return html`<div>${counts && html`<div class="lost"><span role="alert">This page goes on with broker ${node}</span> <span role="timer">in ${Math.max(left, 0)} s</span>
+    <a class="button" href=${address}>Go now</a> <button onClick=${() => setStays(true)}>Stay</button></div>`}</div>`;
+}
+
 function Caller({ about, cluster }) {
   return html`
+    ${about && html`<span title="the broker that this page asks">broker ${about.node_id}</span> · `}
     ${about?.read_only && html`<span class="state" title="tiered.console.read.only">read-only</span> `}
     ${about && html`<span title="your principal">${about.principal}</span> · `}<span title="id of the cluster">${cluster}</span>`;
 }
@@ -68,7 +98,7 @@ function Caller({ about, cluster }) {
 function Frame() {
   const [place, setPlace] = useState(location.pathname + location.search);
   const cluster = useCluster();
-  const about = useAbout();
+  const about = useAbout(PULSE_SECONDS);
   const known = usePoll("/tiered/v1/cluster", BROKERS_SECONDS).value;
   useEffect(() => {
     if (known) rememberBrokers(known.brokers);
@@ -109,7 +139,8 @@ function Frame() {
     ${Page ? html`<${Page} key=${path} ...${found} cluster=${cluster.id} />`
       : error ? html`<div><${ErrorBox} error=${error} /><button onClick=${() => location.reload()}>Try again</button></div>`
       : found ? html`<${Loading} state=${{ value: null }} />`
-      : html`<h1>No such page</h1><p>The console has no page at <code>${path}</code>.</p>`}`;
+      : html`<h1>No such page</h1><p>The console has no page at <code>${path}</code>.</p>`}
+    <${Away} />`;
 }
 
 render(html`<${Frame} />`, document.getElementById("main"));

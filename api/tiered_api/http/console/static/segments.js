@@ -1,8 +1,9 @@
 // One segment of a partition in words, with its first records, and the list of all segments.
-import { html, useEffect, useState } from "./vendor/htm-preact-3.1.1.js";
+import { html, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
 import { request, usePoll } from "./api.js";
 import { bytes, number, plural, time } from "./format.js";
 import { ErrorBox, Loading, NoMessages, Table } from "./parts.js";
+import { Why } from "./why.js";
 
 const FIRST_RECORDS = 5;
 const READ_BYTES = 16384;
@@ -44,14 +45,19 @@ function Lack({ error, segments }) {
 // Shows the segment that holds `offset`. `onPick` gets an offset of another one, or null to close.
 export function SegmentPanel({ topic, partition, offset, messages, onPick, onFound }) {
   const found = usePoll(`/tiered/v1${pathOf(topic, partition)}/segments?from=${offset}&limit=1`, 30);
-  const segment = found.value?.segments[0];
+  // The last one stays while the next one comes, so that the buttons keep the focus.
+  const last = useRef(null);
+  if (found.value) last.current = found.value;
+  const known = found.value ?? (found.error ? null : last.current);
+  const segment = known?.segments[0];
+  const go = (offset) => offset !== null && offset !== undefined && onPick(offset);
   useEffect(() => {
     if (segment) onFound?.([segment.base_offset, segment.end_offset]);
   }, [segment?.base_offset, segment?.end_offset]);
   return html`<div class="panel" role="region" aria-label=${`Segment of partition ${partition}`}>
-    <${Loading} state=${found} />
-    <${Lack} error=${found.value?.error} segments=${found.value?.segments} />
-    ${found.value && !segment && !found.value.error && html`<p>Offset ${number(offset)} is in no segment now.</p>`}
+    <${Loading} state=${{ value: known, error: found.error }} />
+    <${Lack} error=${known?.error} segments=${known?.segments} />
+    ${known && !segment && !known.error && html`<p>Offset ${number(offset)} is in no segment now.</p>`}
     ${segment && html`
       <p><strong>Offsets ${number(segment.base_offset)} to ${number(segment.end_offset - 1)}</strong> of partition ${partition}, ${bytes(segment.bytes)}: ${whereIs(segment)}.</p>
       <dl class="facts">
@@ -62,10 +68,11 @@ export function SegmentPanel({ topic, partition, offset, messages, onPick, onFou
         ${segment.created_ms !== null && html`<div><dt>On the leader's disk since</dt><dd>${time(segment.created_ms)} UTC</dd></div>`}
         ${segment.cleaned && html`<div><dt>Compaction</dt><dd>has cleaned it</dd></div>`}
       </dl>
+      <${Why} key=${`why-${segment.base_offset}`} path=${`/tiered/v1${pathOf(topic, partition)}/segments/${segment.base_offset}`} what="this segment" />
       <${FirstRecords} key=${segment.base_offset} topic=${topic} partition=${partition} segment=${segment} messages=${messages} />`}
     <p class="tools">
-      <button disabled=${!segment?.base_offset} onClick=${() => onPick(segment.base_offset - 1)}>Segment before</button>
-      <button disabled=${!found.value?.next_from} onClick=${() => onPick(found.value.next_from)}>Next segment</button>
+      <button aria-disabled=${!segment?.base_offset} onClick=${() => go(segment?.base_offset ? segment.base_offset - 1 : null)}>Segment before</button>
+      <button aria-disabled=${!known?.next_from} onClick=${() => go(known?.next_from)}>Next segment</button>
       <button onClick=${() => onPick(null)}>Close</button></p>
     <${AllSegments} topic=${topic} partition=${partition} onPick=${onPick} />
   </div>`;

@@ -4,6 +4,7 @@ import { useAbout, usePoll } from "./api.js";
 import { quoted } from "./copy.js";
 import { bytes, number, plural, span, time } from "./format.js";
 import { ErrorBox, Loading, Table, Title, useAddress } from "./parts.js";
+import { Why } from "./why.js";
 
 // The broker keeps what it has read for some seconds: each look starts a process there.
 const SECONDS = 60;
@@ -21,7 +22,7 @@ function Verified({ found, version }) {
 }
 
 export function NoWarehouse() {
-  return html`<p>No warehouse is set, so this page knows of no tables.</p>
+  return html`<p>A warehouse is the place where Delta tables are kept. None is set, so this page knows of no tables.</p>
     <p>Set <code>tiered.console.warehouse</code> of the brokers to the place that <code>tiered load --warehouse</code> writes to, for example <code>file:///srv/tables</code> or <code>s3://bucket/tables</code>, and start them again.</p>`;
 }
 
@@ -94,9 +95,10 @@ export function TablePage({ table }) {
   const found = state.value;
   const place = found?.warehouse ?? "WAREHOUSE";
   const commands = found?.topic ? [`tiered sql ${quoted(`SELECT * FROM \`${table}\` LIMIT 10`)} --warehouse ${quoted(place)}`, `tiered verify --store STORE --topic ${quoted(found.topic)} --warehouse ${quoted(place)}`] : [];
-  return html`<${Title} words=${table}><span class="dim">${found && (found.problem ? "" : `${found.kind} table`)}</span><//>
+  return html`<${Title} kind="Table" words=${table}><span class="dim">${found && (found.problem ? "" : `${found.kind} table`)}</span><//>
     <${Loading} state=${state} />
     ${found?.problem && html`<${ErrorBox} error=${{ message: `The table cannot be shown: ${found.problem}` }} />`}
+    ${found && html`<${Why} path=${`/tiered/v1/tables/${encodeURIComponent(table)}`} what="this table" />`}
     ${found && !found.problem && html`<dl class="figures">
         <div><dt>Rows</dt><dd>${number(found.rows)}</dd></div>
         <div><dt>Newest record</dt><dd>${ago(found.newest_ms)}</dd></div>

@@ -1,11 +1,13 @@
 // One topic: the tiers of its partitions, its settings, its groups.
-import { html, useState } from "./vendor/htm-preact-3.1.1.js";
-import { useAbout, usePoll } from "./api.js";
+import { html, useEffect, useState } from "./vendor/htm-preact-3.1.1.js";
+import { POLL_SECONDS, useAbout, usePoll } from "./api.js";
 import { SetTopicConfig, TopicActs } from "./topic_acts.js";
-import { bytes, number } from "./format.js";
-import { Loading, Table, Title, useAddress } from "./parts.js";
+import { WINDOW_MS, rateOver } from "./curve.js";
+import { bytes, groupState, number, plural } from "./format.js";
+import { Loading, SettingName, Table, Title, TopicTabs, useAddress } from "./parts.js";
 import { SegmentPanel } from "./segments.js";
-import { Legend, TierBar } from "./tiers.js";
+import { Legend, TierBar, rangeOf } from "./tiers.js";
+import { Why } from "./why.js";
 
 const SHOWN_MAX = 64;
 const TABLE_SECONDS = 60;
@@ -14,8 +16,23 @@ function sum(rows, name) {
   return rows.reduce((total, each) => total + Math.max(0, each[name] ?? 0), 0);
 }
 
+// Returns the records a second of each partition over the last looks: { partition: rate }.
+function useRates(storage) {
+  const [looks, setLooks] = useState([]);
+  useEffect(() => {
+    if (!storage) return;
+    const ends = Object.fromEntries(storage.partitions.map((each) => [each.partition, each.high_watermark]));
+    setLooks((were) => [...were.filter(([at]) => Date.now() - at <= WINDOW_MS), [Date.now(), ends]]);
+  }, [storage]);
+  const known = (partition) => looks.map(([at, ends]) => [at, ends[partition]]).filter(([, end]) => end !== undefined && end !== null);
+  const rates = Object.keys(looks.at(-1)?.[1] ?? {}).map((partition) => [partition, rateOver(known(partition))]);
+  return Object.fromEntries(rates.filter(([, rate]) => rate !== null));
+}
+
+const rateWords = (rate) => `${plural(rate < 10 ? Math.round(rate * 10) / 10 : Math.round(rate), "record")}/s`;
+
 // `view.pick` is "PARTITION:OFFSET": the segment that is shown.
-function Tiers({ topic, storage, groups, table, view, change, messages }) {
+function Tiers({ topic, storage, rates, groups, table, view, change, messages }) {
   const [all, setAll] = useState(false);
   const [picked, setPicked] = useState(null);
   const rows = storage.partitions;
@@ -24,21 +41,26 @@ function Tiers({ topic, storage, groups, table, view, change, messages }) {
   const pick = (number) => (at) => {
     setPicked(null);
     change({ pick: at === null ? "" : `${number}:${at}` });
+    if (at === null) document.getElementById(`segments-${number}`)?.focus();
   };
+  const closes = (number) => (event) => event.key === "Escape" && number === partition && pick(number)(null);
+  const range = view.axis === "time" ? rangeOf(rows) : null;
   return html`<dl class="figures">
       <div><dt>Partitions</dt><dd>${number(rows.length)}</dd></div>
-      <div><dt>On disk</dt><dd>${bytes(sum(rows, "local_bytes"))}</dd></div>
+      <div><dt>On the disks of the leaders</dt><dd>${bytes(sum(rows, "local_bytes"))}</dd></div>
       <div><dt>In the bucket</dt><dd>${bytes(sum(rows, "cold_bytes"))}</dd></div>
+      ${Object.keys(rates).length > 0 && html`<div><dt>Written now</dt><dd>${rateWords(Object.values(rates).reduce((total, each) => total + each, 0))}</dd></div>`}
     </dl>
     <div class="tools"><label>Bars over <select value=${view.axis} onChange=${(event) => change({ axis: event.target.value })}>
       <option value="" selected=${!view.axis}>offsets</option><option value="time" selected=${view.axis === "time"}>time (UTC)</option></select></label>
-      <${Legend} table=${table?.table} /></div>
+      <${Legend} table=${table?.table} cleaned=${rows.some((each) => each.cleaned_to_offset)} /></div>
     ${table?.problem && html`<p class="dim">What is loaded into its Delta table is not known: ${table.problem}.</p>`}
-    ${(all ? rows : rows.filter((each, at) => at < SHOWN_MAX || each.partition === partition)).map((each) => html`<section class="partition" key=${each.partition}>
+    ${(all ? rows : rows.filter((each, at) => at < SHOWN_MAX || each.partition === partition)).map((each) => html`<section class="partition" key=${each.partition} onKeyDown=${closes(each.partition)}>
       <h3><a href=${`/console/topics/${encodeURIComponent(topic)}/messages?partition=${each.partition}`}>Partition ${each.partition}</a>
-        <span class="dim"> leader ${each.leader < 0 ? "none" : each.leader}, in sync ${each.isr.join(", ")}${each.isr.length < each.replicas.length ? html` of <span class="state fenced">${each.replicas.join(", ")}</span>` : ""}</span>
-        <button class="sort" aria-expanded=${each.partition === partition} onClick=${() => pick(each.partition)(each.partition === partition ? null : each.log_start_offset ?? 0)}>Segments</button></h3>
-      <${TierBar} partition=${each} positions=${positions(each.partition)} loaded=${table?.offsets[each.partition]} byTime=${view.axis === "time"} onPick=${pick(each.partition)} picked=${each.partition === partition ? picked : null} />
+        <span class="dim"> leader ${each.leader < 0 ? "none" : each.leader}, in sync ${each.isr.join(", ")}${each.isr.length < each.replicas.length ? html` of <span class="state fenced">${each.replicas.join(", ")}</span>` : ""}${rates[each.partition] === undefined ? "" : `, ${rateWords(rates[each.partition])}`}</span>
+        <button class="sort" id=${`segments-${each.partition}`} aria-expanded=${each.partition === partition} onClick=${() => pick(each.partition)(each.partition === partition ? null : each.log_start_offset ?? 0)}>Segments</button></h3>
+      <${TierBar} partition=${each} positions=${positions(each.partition)} loaded=${table?.offsets[each.partition]} byTime=${view.axis === "time"} range=${range} onPick=${pick(each.partition)} picked=${each.partition === partition ? picked : null} />
+      <${Why} path=${`/tiered/v1/topics/${encodeURIComponent(topic)}/partitions/${each.partition}`} what=${`partition ${each.partition}`} />
       ${each.partition === partition && html`<${SegmentPanel} topic=${topic} partition=${partition} offset=${offset} messages=${messages} onPick=${pick(partition)} onFound=${setPicked} />`}</section>`)}
     ${!all && rows.length > SHOWN_MAX && html`<button onClick=${() => setAll(true)}>Show all ${number(rows.length)} partitions</button>`}`;
 }
@@ -47,7 +69,7 @@ function Settings({ cluster, topic }) {
   const configs = usePoll(cluster && `/v3/clusters/${cluster}/topics/${encodeURIComponent(topic)}/configs`, 5);
   const [view, change] = useAddress({ setting: "" });
   const columns = [
-    ["name", "Setting", (each) => html`<code>${each.name}</code>`],
+    ["name", "Setting", (each) => html`<${SettingName} config=${each} />`],
     ["value", "Value", (each) => html`<code>${each.value ?? "hidden"}</code>`],
     ["source", "From", (each) => each.source.toLowerCase().replaceAll("_", " ")],
     ["act", "", (each) => !each.is_read_only && html`<${SetTopicConfig} cluster=${cluster} topic=${topic} config=${each} />`],
@@ -61,34 +83,28 @@ function Settings({ cluster, topic }) {
 function Groups({ groups }) {
   const columns = [
     ["group", "Group", (each) => html`<a href=${`/console/groups/${encodeURIComponent(each.group)}`}>${each.group}</a>`],
-    ["state", "State"],
+    ["state", "State", (each) => groupState(each.state)],
     ["lag", "Behind", (each) => number(each.lag), true],
   ];
   return html`<${Table} name="Groups" rows=${groups} columns=${columns} empty="No group that you may see has committed an offset of this topic." />`;
 }
 
-const TABS = [
-  ["", "Tiers"],
-  ["groups", "Groups"],
-  ["settings", "Settings"],
-];
-
 export function TopicPage({ topic, cluster }) {
   const [view, change] = useAddress({ tab: "", axis: "", pick: "" });
   const about = useAbout();
   const path = `/tiered/v1/topics/${encodeURIComponent(topic)}`;
-  const storage = usePoll(`${path}/storage${view.axis === "time" ? "?marks=32" : ""}`);
-  const groups = usePoll(`${path}/groups`, 4);
+  const [gone, setGone] = useState(false);
+  const storage = usePoll(`${path}/storage${view.axis === "time" ? "?marks=32" : ""}`, gone ? null : POLL_SECONDS);
+  const rates = useRates(storage.value);
+  const groups = usePoll(`${path}/groups`, gone ? null : 4);
   const table = usePoll(about?.has_warehouse ? `${path}/table` : null, TABLE_SECONDS);
   const found = groups.value?.groups ?? [];
-  return html`<${Title} words=${topic}>
-      ${about?.messages && html`<a class="button" href=${`/console/topics/${encodeURIComponent(topic)}/messages`}>Messages</a>`}
-      ${about?.has_authorizer && html`<a class="button" href=${`/console/access?covers=${encodeURIComponent(topic)}`}>Access</a>`}<//>
-    <div class="tabs" role="tablist">${TABS.map(([name, words]) => html`
-      <button role="tab" aria-selected=${view.tab === name} onClick=${() => change({ tab: name })}>${words}</button>`)}</div>
+  return html`<${Title} kind="Topic" words=${topic}>
+      ${about?.has_authorizer && html`<a class="button" href=${`/console/access?covers=${encodeURIComponent(topic)}&kind=TOPIC`}>Access</a>`}<//>
+    <${TopicTabs} topic=${topic} shown=${view.tab} messages=${about?.messages} choose=${(tab) => change({ tab })} />
     <${Loading} state=${storage} />
-    ${storage.value && html`<${TopicActs} topic=${topic} cluster=${cluster} storage=${storage.value} groups=${found} />`}
-    ${view.tab === "" && storage.value && html`<${Tiers} topic=${topic} storage=${storage.value} groups=${found} table=${table.value} view=${view} change=${change} messages=${about?.messages} />`}
+    ${storage.value && html`<${TopicActs} topic=${topic} cluster=${cluster} storage=${storage.value} setGone=${setGone} />`}
+    ${view.tab === "" && storage.value && html`<${Tiers} topic=${topic} storage=${storage.value} rates=${rates} groups=${found} table=${table.value} view=${view} change=${change} messages=${about?.messages} />`}
     ${view.tab === "groups" && (groups.value ? html`<${Groups} groups=${found} />` : html`<${Loading} state=${groups} />`)}
-    ${view.tab === "settings" && html`<${Settings} cluster=${cluster} topic=${topic} />`}`;
+    ${view.tab === "settings" && html`<${Why} path=${path} what="this topic" /><${Settings} cluster=${cluster} topic=${topic} />`}`;
 }

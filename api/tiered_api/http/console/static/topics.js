@@ -18,10 +18,11 @@ export function TopicsPage({ cluster }) {
   const [view, change] = useAddress({ search: "", internal: "" });
   const wanted = view.search.toLowerCase();
   const rows = (topics.value?.topics ?? []).filter((each) => (view.internal || !each.is_internal) && each.name.toLowerCase().includes(wanted));
-  return html`<${Title} words="Topics"><span class="dim">${topics.value && plural(rows.length, "topic")}</span>${cluster && html`<${CreateTopic} cluster=${cluster} />`}<//>
+  const hidden = (topics.value?.topics ?? []).filter((each) => each.is_internal).length;
+  return html`<${Title} words="Topics"><span class="dim">${topics.value && plural(rows.length, "topic")}${topics.value && !view.internal && hidden > 0 && `, and ${plural(hidden, "internal one")}`}</span>${cluster && html`<${CreateTopic} cluster=${cluster} />`}<//>
     <div class="tools">
       <label>Search <input type="search" value=${view.search} onInput=${(event) => change({ search: event.target.value })} /></label>
-      <label><input type="checkbox" checked=${!!view.internal} onChange=${(event) => change({ internal: event.target.checked ? "1" : "" })} /> internal topics</label>
+      <label><input type="checkbox" checked=${!!view.internal} onChange=${(event) => change({ internal: event.target.checked ? "1" : "" })} /> internal topics too</label>
     </div>
     <${Loading} state=${topics} />
     ${topics.value && html`<${Table} name="Topics" rows=${rows} columns=${COLUMNS} empty=${view.search ? "No topic has this in its name." : "There are no topics that you may see."} />`}`;

@@ -2,7 +2,7 @@
 import { html } from "./vendor/htm-preact-3.1.1.js";
 import { Act, tiered } from "./act.js";
 import { request, usePoll } from "./api.js";
-import { number, plural, span, time } from "./format.js";
+import { number, plural, span, stateWords, time } from "./format.js";
 import { Loading, Table, Title, useAddress } from "./parts.js";
 
 const ENDED = ["CompleteCommit", "CompleteAbort", "Empty", "Dead"];
@@ -19,7 +19,7 @@ function AbortId({ row }) {
     await request(`/tiered/v1/transactions/${encodeURIComponent(row.transactional_id)}/abort`, { method: "POST", body: {} });
     return "The transaction is aborted.";
   };
-  return html`<${Act} label="Abort" title=${`Abort the transaction of ${row.transactional_id}`} plan=${plan} confirm=${row.transactional_id} command=${() => tiered("transaction", "abort", row.transactional_id)} perform=${perform} />`;
+  return html`<${Act} label="Abort" title=${`Abort the transaction of ${row.transactional_id}`} deletes plan=${plan} confirm=${row.transactional_id} command=${() => tiered("transaction", "abort", row.transactional_id)} perform=${perform} />`;
 }
 
 function AbortOpen({ topic, row }) {
@@ -33,7 +33,7 @@ function AbortOpen({ topic, row }) {
     return "The transaction is aborted.";
   };
   const command = (values) => tiered("transaction", "abort", "-t", topic, "-p", row.partition, "--start-offset", row.start_offset, ...(values.force ? ["--force"] : []));
-  return html`<${Act} label="Abort" title=${`Abort a transaction of ${topic}`} fields=${fields} plan=${plan} confirm=${topic} command=${command} perform=${perform} />`;
+  return html`<${Act} label="Abort" title=${`Abort a transaction of ${topic}`} deletes fields=${fields} plan=${plan} confirm=${topic} command=${command} perform=${perform} />`;
 }
 
 function OfTopic({ topic }) {
@@ -42,8 +42,8 @@ function OfTopic({ topic }) {
     ["partition", "Partition", null, true],
     ["start_offset", "Begins at", (each) => number(each.start_offset), true],
     ["producer_id", "Producer id", null, true],
-    ["producer_epoch", "Epoch", null, true],
-    ["last_timestamp", "Last record ago", (each) => age(each.last_timestamp), true],
+    ["producer_epoch", "Epoch", null, true, "Each start of a producer with the same transactional id has the next number; older ones are fenced"],
+    ["last_timestamp", "Last record before", (each) => age(each.last_timestamp), true],
     ["hanging", "State", (each) => (each.hanging ? html`<span class="state fenced">hangs: no coordinator will end it</span>` : "open")],
     ["act", "", (each) => html`<${AbortOpen} topic=${topic} row=${each} />`],
   ];
@@ -60,8 +60,8 @@ export function TransactionsPage() {
   const rows = all.filter((each) => view.ended || !ENDED.includes(each.state));
   const columns = [
     ["transactional_id", "Transactional id", (each) => html`<code>${each.transactional_id}</code>`],
-    ["state", "State"],
-    ["started_ms", "Open since", (each) => age(each.started_ms), true],
+    ["state", "State", (each) => stateWords(each.state)],
+    ["started_ms", "Open for", (each) => age(each.started_ms), true],
     ["timeout_ms", "Timeout", (each) => (each.timeout_ms === null ? "–" : span(each.timeout_ms / 1000)), true],
     ["producer_id", "Producer id", null, true],
     ["coordinator", "Coordinator", null, true],
@@ -73,7 +73,7 @@ export function TransactionsPage() {
     <${Loading} state=${found} />
     ${found.value?.partial && html`<p class="dim">You may not describe all transactional ids: others are left out.</p>`}
     ${found.value?.left_out > 0 && html`<p class="dim">${plural(found.value.left_out, "id")} without an open transaction left out.</p>`}
-    ${found.value && html`<${Table} name="Transactions" rows=${rows} columns=${columns} empty="No transaction is open that you may see." />`}
+    ${found.value && html`<${Table} name="Transactions" rows=${rows} columns=${columns} empty=${view.ended ? "There is no transactional id that you may see." : "No transaction is open that you may see."} />`}
     <h2>Open transactions in the log of a topic</h2>
     <div class="tools"><label>Topic <select onChange=${(event) => change({ topic: event.target.value })}>
       <option value="">choose one</option>
