@@ -1,24 +1,13 @@
-"""Figures as SVG charts: ours beside Kafka and the goal, or beside the goal alone.
-
-`python -m bench.charts` draws the charts of docs/PERFORMANCE.md anew from the tables that stand in it.
-"""
+"""Figures as SVG charts: ours beside Kafka and the goal, or beside the goal alone."""
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from xml.sax.saxutils import escape
 
 from bench.figures import Figure, number
-from bench.peer.report import UNITS, ReportRow
-
-ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "PERFORMANCE.md"
-PICTURES = ROOT / "docs" / "pictures"
-MEASURED, PEER = PICTURES / "measured.svg", PICTURES / "beside-kafka.svg"
+from bench.peer.report import UNITS, ReportRow, name_workload
 
 LABEL_WIDTH, BAR_WIDTH, TEXT_WIDTH = 440, 340, 270
 ROW_HEIGHT, BAR_HEIGHT, TOP, BOTTOM = 34, 11, 64, 14
@@ -120,7 +109,7 @@ def bars_of_figures(figures: Iterable[Figure]) -> list[Bar]:
     """Returns the bars of a run of `make bench`."""
     return [
         Bar(
-            each.name, each.value, f"{number(each.value)} {each.unit}", goal=each.goal, is_met=each.is_met,
+            each.name, each.value, f"{number(each.value)} {each.unit}".strip(), goal=each.goal, is_met=each.is_met,
             goal_text="" if each.goal is None else ("<= " if each.at_most else ">= ") + number(each.goal),
         )
         for each in figures
@@ -136,79 +125,9 @@ def bars_of_rows(titles: dict[str, str], rows: Iterable[ReportRow]) -> list[Bar]
         text = "" if each.goal is None else f"{'<=' if each.at_most else '>='} {each.goal:g}"
         bars.append(
             Bar(
-                f"{titles[each.workload]}: {what}", each.ours, f"{number(each.ours)} {each.unit}",
-                each.kafka, f"{number(each.kafka)} {each.unit}", goal,
+                f"{name_workload(titles, each)}: {what}", each.ours, f"{number(each.ours)} {each.unit}".strip(),
+                each.kafka, f"{number(each.kafka)} {each.unit}".strip(), goal,
                 text if not text or each.is_own else f"{text} of Kafka", each.met,
             )
         )  # fmt: skip
     return bars
-
-
-def read_table(text: str, heading: str, first: str) -> list[list[str]]:
-    """Returns the cells of the first table below a heading whose first column is called `first`."""
-    below = text[text.index(f"\n{heading}\n") :]
-    lines = below[below.index(f"| {first} |") :].splitlines()[2:]
-    rows = []
-    for line in lines:
-        if not line.startswith("|"):
-            break
-        rows.append([cell.strip().replace("`", "") for cell in line.strip("|").split("|")])
-    return rows
-
-
-def parse_value(text: str) -> float | None:
-    """Returns the number at the beginning of a cell, None if there is none. Both sides of a row have one unit."""
-    found = re.match(r"(?:[<>]=? )?(-?[\d,]+(?:\.\d+)?)", text)
-    return None if found is None else float(found[1].replace(",", ""))
-
-
-def bars_of_page(text: str) -> tuple[list[Bar], list[Bar]]:
-    """Returns the bars of the tables "Measured" and "Beside Kafka" of docs/PERFORMANCE.md."""
-    measured, peer = [], []
-    for name, ours, goal, verdict, *_ in _named(read_table(text, "## Measured", "Measure")):
-        value, wanted = parse_value(ours), parse_value(goal)
-        if value is not None and wanted is not None:
-            measured.append(Bar(name, value, ours, goal=wanted, goal_text=goal, is_met=verdict.startswith("met")))
-    for name, ours, kafka, _, goal, verdict in _named(read_table(text, "## Beside Kafka", "Measure")):
-        value, theirs, share = parse_value(ours), parse_value(kafka), parse_value(goal)
-        if value is not None and theirs is not None:
-            wanted = None if share is None else share * theirs
-            is_met = None if share is None else verdict.startswith("met")
-            text_of_goal = f"{goal} of Kafka" if goal else ""
-            peer.append(Bar(name, value, ours, theirs, kafka, wanted, text_of_goal, is_met))
-    return measured, peer
-
-
-def _named(rows: Iterable[list[str]]) -> list[list[str]]:
-    """Returns rows whose first cell names its subject: "the same, CPU" follows the row that it is about."""
-    named, last = [], ""
-    for name, *rest in rows:
-        if name.startswith("the same"):
-            name = f"{last.partition(', CPU')[0]}: {name.removeprefix('the same').strip(' ,/')}"
-        else:
-            last = name
-        named.append([name, *rest])
-    return named
-
-
-def charts_of_page(text: str) -> dict[Path, str]:
-    """Returns the files of the charts of docs/PERFORMANCE.md."""
-    measured, peer = bars_of_page(text)
-    return {
-        MEASURED: draw("Measured, beside the goals", measured),
-        PEER: draw(
-            "tiered beside Apache Kafka 4.2: rates (longer is better), costs and times (shorter is better)", peer
-        ),
-    }
-
-
-def main() -> int:
-    PICTURES.mkdir(exist_ok=True)
-    for path, chart in charts_of_page(PAGE.read_text()).items():
-        path.write_text(chart)
-        print(path.relative_to(ROOT))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

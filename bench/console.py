@@ -43,7 +43,8 @@ OPEN_SECONDS = 30
 SEARCHES = 5
 SEARCHERS, SEARCH_SECONDS = 10, 20
 SETTINGS = (f"tiered.partitions.max.per.broker={2 * TOPICS}",)
-NEEDLE = "needle-in-a-haystack"
+NEEDLES = {"start": "needle-in-the-last", "end": "needle-in-the-first"}
+"""Text that one record has, by where a search for it begins: at the other end of the partition."""
 PAGES = {
     "": "Since the brokers started",
     "topics": "topic-00000",
@@ -87,8 +88,9 @@ def main() -> list[Figure]:
         say_load("painted")
         figures += measure_open_pages(browser, broker)
         say_load("open")
-        figures += [*measure_search(browser, broker), *measure_others(browser, broker)]
-        say_load("searched")
+        for begin in NEEDLES:
+            figures += [*measure_search(browser, broker, begin), *measure_others(browser, broker, begin)]
+            say_load(f"searched from the {begin}")
         return figures
 
 
@@ -97,15 +99,15 @@ def say_load(when: str) -> None:
 
 
 def fill(broker: BrokerProcess) -> None:
-    """Creates the topics, and writes the records: the last one has the text that a search looks for."""
+    """Creates the topics, and writes the records: the first and the last one have texts that searches look for."""
     names = [f"topic-{number:05d}" for number in range(TOPICS)]
     for first in range(0, TOPICS, TOPICS_AT_ONCE):
         run_tiered(broker, "topic", "create", *names[first : first + TOPICS_AT_ONCE])
     broker.create_topic("big", 1, retention_ms=-1)
-    body = make_body()
-    for first in range(0, RECORDS, POST_RECORDS):
-        if first + POST_RECORDS == RECORDS:
-            body = make_body(NEEDLE)
+    special = {0: make_body(first=NEEDLES["end"]), RECORDS - POST_RECORDS: make_body(last=NEEDLES["start"])}
+    plain = make_body()
+    for offset in range(0, RECORDS, POST_RECORDS):
+        body = special.get(offset, plain)
         status, answer = broker.request("POST", "/topics/big/partitions/0/records", body, media_types.BINARY)
         if status != 200:
             raise RuntimeError(f"{status} {answer[:300]!r}")
@@ -123,14 +125,14 @@ def kafka_address(broker: BrokerProcess) -> str:
     return str(address)
 
 
-def make_body(last: str = "") -> bytes:
-    """Returns batches of records whose values are JSON of some `RECORD_BYTES`. The last record has `last`."""
+def make_body(first: str = "", last: str = "") -> bytes:
+    """Returns batches of records whose values are JSON of some `RECORD_BYTES`. The first and last have these texts."""
     now = int(time.time() * 1000)
     values = [{"id": number, "note": os.urandom(RECORD_BYTES // 2 - 16).hex()} for number in range(POST_RECORDS)]
-    values[-1]["last"] = last
+    values[0]["first"], values[-1]["last"] = first, last
     records = [(now, b"key-%d" % number, json.dumps(value).encode(), ()) for number, value in enumerate(values)]
     return b"".join(
-        encode_batch(records[first : first + BATCH_RECORDS]) for first in range(0, POST_RECORDS, BATCH_RECORDS)
+        encode_batch(records[index : index + BATCH_RECORDS]) for index in range(0, POST_RECORDS, BATCH_RECORDS)
     )
 
 
@@ -208,13 +210,14 @@ def cpu_share(broker: BrokerProcess, seconds: float, page: Page | None = None) -
     return 100 * (broker.cpu_seconds() - before) / (time.perf_counter() - began)
 
 
-def measure_search(browser: Browser, broker: BrokerProcess) -> Iterator[Figure]:
-    """Measures a search for a text that only the last record has, and how soon a search stops."""
+def measure_search(browser: Browser, broker: BrokerProcess, begin: str) -> Iterator[Figure]:
+    """Measures a search for a text that only the record farthest from `begin` has, and how soon a search stops."""
     found, stopped, left = [], [], []
+    path = f"topics/big/messages?from={begin}&filter="
     for _ in range(SEARCHES):
-        with open_page(browser, broker, f"topics/big/messages?from=start&filter={NEEDLE}") as page:
+        with open_page(browser, broker, path + NEEDLES[begin]) as page:
             found.append(page.evaluate(SHOWN, f"1 record of {RECORDS:,} scanned;"))
-        with open_page(browser, broker, "topics/big/messages?from=start&filter=that-nobody-wrote") as page:
+        with open_page(browser, broker, path + "that-nobody-wrote") as page:
             page.evaluate(SHOWN, "scanned …")
             page.wait_for_timeout(200)
             stopped.append(page.evaluate(STOPPED))
@@ -222,24 +225,20 @@ def measure_search(browser: Browser, broker: BrokerProcess) -> Iterator[Figure]:
             reads = broker.metric("tiered_http_requests_total")
             page.wait_for_timeout(500)
             left.append(broker.metric("tiered_http_requests_total") - reads)
-    note = f"{RECORDS:,} records of 1 KiB, the last one has the text; {min(found):.0f}-{max(found):.0f}"
-    yield Figure("a search of a partition", median(found) / 1000, "s", 3, at_most=True, note=note)
+    note = f"{RECORDS:,} records of 1 KiB, the farthest has the text; {min(found):.0f}-{max(found):.0f}"
+    yield Figure(f"a search of a partition from its {begin}", median(found) / 1000, "s", 3, at_most=True, note=note)
     note = f"requests later than 100 ms after it: {max(left) - 1:.0f}"  # the one is that of the metrics
-    yield Figure("until a search stops", max(stopped), "ms", 100, at_most=True, note=note)
+    yield Figure(f"until a search from the {begin} stops", max(stopped), "ms", 100, at_most=True, note=note)
 
 
-def measure_others(browser: Browser, broker: BrokerProcess) -> Iterator[Figure]:
-    """Measures what another client of the broker waits while ten pages search."""
+def measure_others(browser: Browser, broker: BrokerProcess, begin: str) -> Iterator[Figure]:
+    """Measures what another client of the broker waits while ten pages search from `begin`."""
+    path = f"topics/big/messages?from={begin}&filter=that-nobody-wrote"
     with start_probe(broker) as read:
         time.sleep(SEARCH_SECONDS / 4)
         quiet = read()
         with ExitStack() as stack:
-            pages = [
-                stack.enter_context(
-                    open_page(browser, broker, "topics/big/messages?from=start&filter=that-nobody-wrote")
-                )
-                for _ in range(SEARCHERS)
-            ]
+            pages = [stack.enter_context(open_page(browser, broker, path)) for _ in range(SEARCHERS)]
             for page in pages:
                 page.evaluate(SHOWN, "scanned")
             read()
@@ -252,7 +251,7 @@ def measure_others(browser: Browser, broker: BrokerProcess) -> Iterator[Figure]:
             took = time.perf_counter() - began
             waits, share = read(), (queued_seconds(broker) - queued) / took
             cpu = (broker.cpu_seconds() - before) / took
-    note = f"{SEARCHERS} pages search; broker {cpu:.2f} of a core, waits for a core {share:.2f} of the time"
+    note = f"{SEARCHERS} search from the {begin}; broker {cpu:.2f} of a core, waits {share:.2f} of the time for one"
     yield Figure(
         "p99 of another client", waits["p99"], "ms", P99_MS, at_most=True, note=f"{note}; quiet {quiet['p99']}"
     )

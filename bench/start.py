@@ -33,7 +33,7 @@ def start_and_idle(root: Path) -> list[Figure]:
         memory = broker.memory() / 1e6
     return [
         Figure("start to ready (file store)", statistics.median(seconds), "s", 0.5, at_most=True),
-        Figure("idle RSS", memory, "MB", 100, at_most=True),
+        Figure("idle RSS", memory, "MB", 45, at_most=True),
         Figure("idle CPU", idle_cpu, "% of a core", 1.0, at_most=True),
         Figure("idle bucket requests", idle_requests, "a minute", 1.0, at_most=True),
     ]

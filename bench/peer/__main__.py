@@ -2,6 +2,9 @@
 
 Both brokers acknowledge from the page cache. Ours has its bucket in a directory. In legs this short no segment closes,
 so nothing is copied to the bucket meanwhile, and the figures show nothing about tiering.
+
+`--processes 1,2,4` runs ours with each of these numbers of processes, beside Kafka, which has one. Workloads with one
+broker that all clients reach by its leaders suit that: closed-64, produce-1k, consume-1k and those like them.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TextIO
@@ -22,27 +25,14 @@ import confluent_kafka
 
 from bench.charts import bars_of_rows, draw
 from bench.figures import run_pairs
-from bench.peer import (
-    cleaning,
-    groups,
-    handshakes,
-    latency,
-    lifecycle,
-    replicated,
-    tenants,
-    throughput,
-    transactions,
-)
 from bench.peer.brokers import KafkaBroker, MeasuredBroker, TieredBroker
 from bench.peer.clients import build_loader
 from bench.peer.machine import pin_cores, touch_memory, wait_quiet
 from bench.peer.report import FOREIGN_SHARE, Pair, ReportRow, make_row, table
-from bench.peer.workload import FULL, QUICK, Figures, Leg, Scale, Workload
+from bench.peer.workload import FULL, OF_PROCESSES, QUICK, Figures, Leg, Scale, Workload
+from bench.peer.workloads import TITLES, WORKLOADS
+from bench.results import start_run, write_results
 
-WORKLOADS = (
-    *throughput.WORKLOADS, *latency.WORKLOADS, *lifecycle.WORKLOADS, *groups.WORKLOADS, *replicated.WORKLOADS,
-    *transactions.WORKLOADS, *cleaning.WORKLOADS, *handshakes.WORKLOADS, *tenants.WORKLOADS,
-)  # fmt: skip
 SIDES: Mapping[str, type[MeasuredBroker]] = {"ours": TieredBroker, "kafka": KafkaBroker}
 PAIRS, QUICK_PAIRS = 5, 1
 REPEATS = 2
@@ -55,15 +45,16 @@ class LegRunner:
     def __init__(self, root: Path, scale: Scale, out: TextIO | None) -> None:
         self._root, self._scale, self._out = root, scale, out
 
-    def run(self, workload: Workload, side: str) -> Figures:
-        """Returns the first leg without foreign load, or the one with the least."""
+    def run(self, workload: Workload, side: str, processes: int = 1) -> Figures:
+        """Returns the first leg without foreign load, or the one with the least. Kafka has one process."""
+        kind = TieredBroker.of_processes(processes) if side == "ours" else SIDES[side]
         best: Figures | None = None
         for _ in range(1 if self._scale is QUICK else 1 + REPEATS):
             share = wait_quiet(QUICK_QUIET_SECONDS if self._scale is QUICK else QUIET_SECONDS)
-            figures = {**workload.run(Leg(self._root, self._scale, SIDES[side])), "busy_before": share}
-            self.write_note(kind="leg", workload=workload.name, side=side, **figures)
+            figures = {**workload.run(Leg(self._root, self._scale, kind)), "busy_before": share}
+            self.write_note(kind="leg", workload=workload.name, side=side, processes=processes, **figures)
             summary = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
-            print(f"{workload.name} {side}: {summary}", file=sys.stderr, flush=True)
+            print(f"{workload.name} {side} of {processes}: {summary}", file=sys.stderr, flush=True)
             if best is None or figures["foreign"] < best["foreign"]:
                 best = figures
             if best["foreign"] <= FOREIGN_SHARE:
@@ -78,16 +69,29 @@ class LegRunner:
             self._out.flush()
 
 
-def compare(runner: LegRunner, workload: Workload, pairs: int) -> list[ReportRow]:
-    """Runs all pairs of one workload."""
-    done = [
-        Pair(ours, kafka)
-        for ours, kafka in run_pairs(pairs, lambda: runner.run(workload, "ours"), lambda: runner.run(workload, "kafka"))
+def compare(
+    run: Callable[[Workload, str, int], Figures], workload: Workload, pairs: int, processes: Sequence[int] = (1,)
+) -> list[ReportRow]:
+    """Runs all pairs of one workload. A pair has a leg of ours for each number of processes, and one of Kafka."""
+
+    def run_ours() -> dict[int, Figures]:
+        return {count: run(workload, "ours", count) for count in processes}
+
+    done = list(run_pairs(pairs, run_ours, lambda: {0: run(workload, "kafka", 1)}))
+    metrics = workload.metrics if tuple(processes) == (1,) else (*workload.metrics, *OF_PROCESSES)
+    return [
+        make_row(workload, metric, [Pair(ours[count], kafka[0]) for ours, kafka in done], count)
+        for count in processes
+        for metric in metrics
     ]
-    rows = [make_row(workload, metric, done) for metric in workload.metrics]
-    for each in rows:
-        runner.write_note(kind="row", **asdict(each))
-    return rows
+
+
+def parse_counts(text: str) -> tuple[int, ...]:
+    """Returns the numbers of a list with commas."""
+    counts = tuple(int(each) for each in text.split(","))
+    if min(counts) < 1:
+        raise ValueError(text)
+    return counts
 
 
 def arguments() -> argparse.Namespace:
@@ -99,8 +103,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, help=f"legs of each side (default {PAIRS}, quick {QUICK_PAIRS})")
     parser.add_argument("--quick", action="store_true", help="short legs that leave Kafka cold: for development only")
     parser.add_argument("--side", choices=sorted(SIDES), help="only this one: legs without ratios")
+    parser.add_argument(
+        "--processes", type=parse_counts, default=(1,), metavar="N,N", help="numbers of processes of ours (default 1)"
+    )
     parser.add_argument("--cores", default="", help="such as 2,3, or all (default: the last two)")
     parser.add_argument("--out", type=Path, help="file for one JSON line per leg and per figure; appended to")
+    parser.add_argument("--results", type=Path, metavar="DIR", help="folder of results, such as bench/results")
     parser.add_argument("--chart", type=Path, help="file for a chart of the figures, as SVG")
     parser.add_argument("--dir", type=Path, help="where brokers keep their data (default: the temporary directory)")
     args = parser.parse_args()
@@ -120,6 +128,7 @@ def main() -> int:
     out = args.out.open("a") if args.out else None
     rows: list[ReportRow] = []
     failed: list[str] = []
+    run = None if args.results is None else start_run("quick legs" if args.quick else "")
     with tempfile.TemporaryDirectory(prefix="tiered-bench-", dir=args.dir) as directory:
         runner = LegRunner(Path(directory), scale, out)
         version = subprocess.run(
@@ -134,18 +143,23 @@ def main() -> int:
             try:
                 if args.side:
                     for _ in range(args.pairs):
-                        runner.run(each, args.side)
+                        for count in args.processes if args.side == "ours" else (1,):
+                            runner.run(each, args.side, count)
                 else:
-                    rows += compare(runner, each, args.pairs)
+                    done = compare(runner.run, each, args.pairs, args.processes)
+                    rows += done
+                    for row in done:
+                        runner.write_note(kind="row", **asdict(row))
+                    if run is not None:
+                        write_results(args.results, run, (), done)
             except (RuntimeError, OSError, confluent_kafka.KafkaException) as error:
                 failed.append(each.name)
                 runner.write_note(kind="failure", workload=each.name, why=str(error))
                 print(f"{each.name} failed: {error}", file=sys.stderr, flush=True)
     if rows:
-        titles = {each.name: each.title for each in WORKLOADS}
-        print(table(titles, rows))
+        print(table(TITLES, rows))
         if args.chart is not None:
-            args.chart.write_text(draw("tiered beside Apache Kafka", bars_of_rows(titles, rows)))
+            args.chart.write_text(draw("tiered beside Apache Kafka", bars_of_rows(TITLES, rows)))
     return 1 if failed else 0
 
 

@@ -11,17 +11,21 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from bench.peer.machine import cpu_of, memory_of
+from bench.peer.machine import children_of, cpu_of, memory_of, private_and_shared
 from bench.peer.wire import api_versions_request, is_acknowledged, send_request
 from tests.peer.kafka import BROKER, format_directory, java
-from tests.ports import free_port
+from tests.ports import hold_ports
 
 START_SECONDS = 180.0
 STOP_SECONDS = 180.0
 STEP_SECONDS = 0.002
+PORT_STEP = 1
+"""`tiered.processes.port.step` of a broker of several processes."""
+READY = b"tiered is ready"
 SAME_SETTINGS = {"log.segment.delete.delay.ms": "500"}
 """Set on both brokers: warm-up rounds are deleted before the next round, and their files have to go at once."""
 
@@ -47,10 +51,15 @@ class MeasuredBroker(ABC):
     """
 
     name: str
+    processes = 1
+    """Number of processes that take requests."""
 
     def __init__(self, root: Path, settings: Mapping[str, str] | None = None, *, keep_files: bool = False) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=root))
-        self.port = free_port()
+        held = hold_ports(self.processes, PORT_STEP)
+        self.port: int = held[0].getsockname()[1]
+        for each in held:
+            each.close()
         self.address = f"127.0.0.1:{self.port}"
         self.settings = {**SAME_SETTINGS, **(settings or {})}
         self._process: subprocess.Popen[bytes] | None = None
@@ -73,7 +82,8 @@ class MeasuredBroker(ABC):
 
     @property
     def pids(self) -> tuple[int, ...]:
-        return (self.pid,)
+        """Returns the ids of all its processes."""
+        return (self.pid,) if self.processes == 1 else (self.pid, *children_of(self.pid))
 
     def spawn(self) -> float:
         """Starts the process. Returns its start time at once."""
@@ -114,7 +124,11 @@ class MeasuredBroker(ABC):
         if process is None:
             return 0.0
         start = time.perf_counter()
+        others = children_of(process.pid) if self.processes > 1 and how == signal.SIGKILL else ()
         process.send_signal(how)
+        for pid in others:  # each has a session of its own
+            with suppress(ProcessLookupError):
+                os.kill(pid, how)
         try:
             process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
@@ -123,13 +137,21 @@ class MeasuredBroker(ABC):
         return time.perf_counter() - start
 
     def cpu(self) -> float:
-        return cpu_of(self.pid)
+        return sum(map(cpu_of, self.pids))
 
     def rss(self) -> int:
-        return memory_of(self.pid)
+        return sum(map(memory_of, self.pids))
 
     def peak_rss(self) -> int:
-        return memory_of(self.pid, "VmHWM")
+        return sum(memory_of(pid, "VmHWM") for pid in self.pids)
+
+    def memory(self) -> dict[str, float]:
+        """Returns the memory that is its own, and what its processes share with each other or with other programs.
+
+        `peak_rss` counts shared memory once for each process.
+        """
+        found = [private_and_shared(pid) for pid in self.pids]
+        return {"private_mb": sum(own for own, _ in found) / 1e6, "shared_mb": max(shared for _, shared in found) / 1e6}
 
     def disk_bytes(self) -> int:
         """Returns the size of its directory."""
@@ -171,10 +193,32 @@ class TieredBroker(MeasuredBroker):
 
     name = "ours"
 
+    @classmethod
+    def of_processes(cls, count: int) -> type[TieredBroker]:
+        """Returns the broker as one machine of so many processes (`tiered.processes`)."""
+        return cls if count == 1 else type(f"TieredBrokerOf{count}", (cls,), {"processes": count})
+
+    def spawn(self) -> float:
+        self._output_start = self._output.stat().st_size if self._output.exists() else 0
+        return super().spawn()
+
+    def start(self) -> None:
+        """Starts it and returns once it answers requests, with several processes once all of them are ready."""
+        super().start()
+        until = time.perf_counter() + START_SECONDS
+        while self.processes > 1 and READY not in self._output.read_bytes()[self._output_start :]:
+            self.check_alive()
+            if time.perf_counter() > until:
+                raise RuntimeError(f"not all processes of {self.name} are ready: {self.output_tail()}")
+            time.sleep(STEP_SECONDS)
+
     def command(self) -> list[str]:
         command = [sys.executable, "-m", "tiered_api.cli.main", "serve", "--data-dir", str(self.directory / "data")]
         command += ["--http", "127.0.0.1:0", "--kafka", self.address]
-        for name, value in {"tiered.partitions.max.per.broker": "20000", **self.settings}.items():
+        settings = {"tiered.partitions.max.per.broker": "20000", **self.settings}
+        if self.processes > 1:
+            settings |= {"tiered.processes": str(self.processes), "tiered.processes.port.step": str(PORT_STEP)}
+        for name, value in settings.items():
             command += ["-c", f"{name}={value}"]
         return command
 
@@ -191,10 +235,10 @@ def bytes_below(directory: Path) -> int:
     return total
 
 
-def wait_acknowledged(broker: MeasuredBroker, request: bytes, error_offset: int) -> None:
-    """Sends a produce request until it is acknowledged."""
+def wait_acknowledged(broker: MeasuredBroker, request: bytes, error_offset: int, port: int | None = None) -> None:
+    """Sends a produce request until it is acknowledged, to the port of the leader if the broker has several."""
     until = time.perf_counter() + START_SECONDS
-    while not is_acknowledged(broker.port, request, error_offset):
+    while not is_acknowledged(port or broker.port, request, error_offset):
         broker.check_alive()
         if time.perf_counter() > until:
             raise RuntimeError(f"{broker.name} takes no record: {broker.output_tail()}")

@@ -129,6 +129,21 @@ def count_records(address: str, topic: str, partitions: int) -> int:
         consumer.close()
 
 
+def leader_addresses(address: str, topic: str) -> list[str]:
+    """Returns HOST:PORT of the leader of each partition, in their order, once all have one."""
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 2})
+    until = time.perf_counter() + ADMIN_SECONDS
+    while True:
+        found = admin.list_topics(topic, 10)
+        partitions = found.topics[topic].partitions
+        leaders = [found.brokers.get(partitions[number].leader) for number in sorted(partitions)]
+        if leaders and all(leaders):
+            return [f"{each.host}:{each.port}" for each in leaders if each is not None]
+        if time.perf_counter() > until:
+            raise RuntimeError(f"partitions of {topic} have no leader")
+        time.sleep(0.02)
+
+
 @dataclass
 class AckTimes:
     """Times at which records, one on each partition, were acknowledged: seconds since the start of the measurement."""

@@ -1,6 +1,7 @@
 /* Closed loop: -g connections, one request in flight on each, raw sockets. Connection i sends frame i (modulo) of the
-   file given by -f (requests with their lengths before them, one after the other); the two bytes at -s of each answer
-   are an error code. -t is not used. */
+   file given by -f (requests with their lengths before them, one after the other) to address i (modulo) of -b, a list
+   with commas: one address for all frames, or that of each frame's leader. The two bytes at -s of each answer are an
+   error code. -t is not used. */
 #include "load.h"
 
 #include <arpa/inet.h>
@@ -14,7 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { ANSWER_MAX = 4096, FRAMES_MAX = 4096, EVENTS = 256, STALL_MS = 10000, SAMPLES_PER_SECOND = 1000000 };
+enum { ANSWER_MAX = 4096, FRAMES_MAX = 4096, ADDRESS_MAX = 64, EVENTS = 256, STALL_MS = 10000, SAMPLES_PER_SECOND = 1000000 };
 
 struct frame {
     const char *bytes;
@@ -47,8 +48,19 @@ static size_t frames_of(const char *path, struct frame *frames) {
     return count;
 }
 
+/* Copies the address of a number (modulo) out of a list with commas. */
+static void address_of(const char *list, size_t number, char *address) {
+    size_t count = 1;
+    for (const char *c = list; *c; c++) count += *c == ',';
+    for (number %= count; number; number--) list = strchr(list, ',') + 1;
+    size_t length = strcspn(list, ",");
+    if (length >= ADDRESS_MAX) fail("-b: an address of %zu bytes", length);
+    memcpy(address, list, length);
+    address[length] = 0;
+}
+
 static int connected(const char *address) {
-    char host[64];
+    char host[ADDRESS_MAX];
     const char *colon = strrchr(address, ':');
     if (!colon || (size_t)(colon - address) >= sizeof host) fail("-b %s", address);
     memcpy(host, address, (size_t)(colon - address));
@@ -113,7 +125,9 @@ void run_closed(const struct options *o) {
     int poller = epoll_create1(0);
     for (int i = 0; i < o->groups; i++) {
         struct connection *c = &connections[i];
-        c->fd = connected(o->brokers);
+        char address[ADDRESS_MAX];
+        address_of(o->brokers, (size_t)i, address);
+        c->fd = connected(address);
         c->frame = frames[(size_t)i % count];
         struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
         epoll_ctl(poller, EPOLL_CTL_ADD, c->fd, &event);

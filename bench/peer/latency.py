@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 from bench.peer.brokers import wait_acknowledged
-from bench.peer.clients import create_topics
+from bench.peer.clients import create_topics, leader_addresses, run_loader
 from bench.peer.machine import measure_wakeup_delay
-from bench.peer.throughput import CONSUMER, PARTITIONS, run_load
+from bench.peer.throughput import CONSUMER, count_partitions, run_load
 from bench.peer.wire import produce_error_offset, produce_request
 from bench.peer.workload import MEMORY, Figures, Leg, Metric, Workload, cpu, rate
 
@@ -38,16 +38,19 @@ def measure_open_loop(leg: Leg) -> Figures:
 
 
 def measure_closed_loop(leg: Leg, *, connections: int) -> Figures:
+    """Each connection asks the leader of one partition; every process leads as many partitions."""
     with leg.broker(leg.root) as broker:
-        create_topics(broker.address, {TOPIC: PARTITIONS})
-        requests = [produce_request(TOPIC, each, VALUE) for each in range(PARTITIONS)]
-        for request in requests:
-            wait_acknowledged(broker, request, produce_error_offset(TOPIC))
+        partitions = count_partitions(broker)
+        create_topics(broker.address, {TOPIC: partitions})
+        requests = [produce_request(TOPIC, each, VALUE) for each in range(partitions)]
+        leaders = leader_addresses(broker.address, TOPIC)
+        for request, leader in zip(requests, leaders, strict=True):
+            wait_acknowledged(broker, request, produce_error_offset(TOPIC), int(leader.rpartition(":")[2]))
         frames = leg.root / "frames"
         frames.write_bytes(b"".join(requests))
         options = ["-f", str(frames), "-s", str(produce_error_offset(TOPIC)), "-g", str(connections)]
         options += ["-w", str(leg.scale.warm_seconds), "-T", str(leg.scale.timed_seconds)]
-        done = run_load(broker, "closed", TOPIC, options, {})
+        done = run_loader("closed", broker.pids, ",".join(leaders), TOPIC, options, {})
         return {
             "rate": done.counts["requests"] / done.counts["seconds"],
             **{name: done.counts[name] for name in QUANTILES},
@@ -55,6 +58,7 @@ def measure_closed_loop(leg: Leg, *, connections: int) -> Figures:
             "broker_cores": done.usage.broker_cpu / done.usage.seconds,
             "client_cores": done.counts["client_cpu"] / done.counts["seconds"],
             "peak_rss_mb": broker.peak_rss() / 1e6,
+            **broker.memory(),
             "seconds": done.counts["seconds"],
             "foreign": done.usage.foreign_share,
         }
@@ -71,7 +75,7 @@ WORKLOADS = (
     ),
     Workload(
         "closed-64", "64 connections, one record of 100 B a request",
-        (rate("requests/s", 1.0), cpu("us/request"), Metric("p50_us", "us"), Metric("p99_us", "us"), MEMORY),
+        (rate("requests/s", 1.3), cpu("us/request", 0.5), Metric("p50_us", "us"), Metric("p99_us", "us"), MEMORY),
         partial(measure_closed_loop, connections=64),
     ),
     Workload(

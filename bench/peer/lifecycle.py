@@ -94,13 +94,13 @@ def measure_after_kill(leg: Leg) -> Figures:
         }
 
 
-def _partitions(count: int) -> Workload:
+def _partitions(count: int, *, written: float, restart: float) -> Workload:
     return Workload(
         f"partitions-{count}", f"{count:,} partitions created, a record acknowledged on each, clean restart",
         (
-            Metric("written_seconds", "s", 0.2), Metric("create_cpu", "s of CPU"),
+            Metric("written_seconds", "s", written), Metric("create_cpu", "s of CPU"),
             Metric("rss_kb_each", "kB each", 0.5),
-            Metric("stop_seconds", "s"), Metric("restart_seconds", "s", 0.1), Metric("restart_cpu", "s of CPU"),
+            Metric("stop_seconds", "s"), Metric("restart_seconds", "s", restart), Metric("restart_cpu", "s of CPU"),
         ),
         partial(measure_partitions, count=count),
     )  # fmt: skip
@@ -115,11 +115,11 @@ WORKLOADS = (
         ),
         measure_start,
     ),
-    _partitions(1_000),
-    _partitions(10_000),
+    _partitions(1_000, written=0.1, restart=0.06),
+    _partitions(10_000, written=0.2, restart=0.1),
     Workload(
         "after-kill", "kill -9 with 2 GB unflushed in 100 partitions, page cache intact",
-        (Metric("first_seconds", "s", 0.1), Metric("all_seconds", "s"), Metric("cpu", "s of CPU")),
+        (Metric("first_seconds", "s", 0.05), Metric("all_seconds", "s"), Metric("cpu", "s of CPU")),
         measure_after_kill,
     ),
 )  # fmt: skip

@@ -31,6 +31,25 @@ def memory_of(pid: int, field: str = "VmRSS") -> int:
     return int(status.split(f"{field}:")[1].split()[0]) * 1024
 
 
+def children_of(pid: int) -> tuple[int, ...]:
+    """Returns the ids of a process's children; none if it is gone."""
+    try:
+        return tuple(int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    except OSError:
+        return ()
+
+
+def private_and_shared(pid: int) -> tuple[int, int]:
+    """Returns the bytes of a process's pages that no other process has, and of those that others have too."""
+    private = shared = 0
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Private_"):
+            private += int(line.split()[1]) * 1024
+        elif line.startswith("Shared_"):
+            shared += int(line.split()[1]) * 1024
+    return private, shared
+
+
 def kernel_seconds() -> float:
     """Returns the CPU seconds of the kernel's own threads: write-back of the brokers' data is no foreign work."""
     total = 0

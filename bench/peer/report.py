@@ -45,6 +45,8 @@ class ReportRow:
     at_most: bool
     is_own: bool
     met: bool | None
+    processes: int = 1
+    """Processes of our broker."""
 
 
 def confidence_interval(ratios: Sequence[float]) -> tuple[float, float]:
@@ -62,7 +64,7 @@ def _ratio(ours: float, kafka: float) -> float:
     return float("inf") if ours else 1.0
 
 
-def make_row(workload: Workload, metric: Metric, pairs: Sequence[Pair]) -> ReportRow:
+def make_row(workload: Workload, metric: Metric, pairs: Sequence[Pair], processes: int = 1) -> ReportRow:
     """Returns the row of one metric."""
     noisy = sum(max(pair.ours["foreign"], pair.kafka["foreign"]) > FOREIGN_SHARE for pair in pairs)
     ours = [pair.ours[metric.key] for pair in pairs]
@@ -73,7 +75,13 @@ def make_row(workload: Workload, metric: Metric, pairs: Sequence[Pair]) -> Repor
     return ReportRow(
         workload.name, metric.key, metric.unit, statistics.median(ours), statistics.median(kafka),
         statistics.median(ratios), low, high, len(pairs), noisy, metric.goal, metric.at_most, metric.is_own, is_met,
+        processes,
     )  # fmt: skip
+
+
+def name_workload(titles: dict[str, str], row: ReportRow) -> str:
+    """Returns the title of a row's workload, with the number of processes if there are several."""
+    return titles[row.workload] + (f", {row.processes} processes" if row.processes > 1 else "")
 
 
 def table(titles: dict[str, str], rows: Sequence[ReportRow]) -> str:
@@ -82,8 +90,8 @@ def table(titles: dict[str, str], rows: Sequence[ReportRow]) -> str:
     lines.append("| --- | --- | ---: | ---: | ---: | --- | ---: | --- |")
     last = ""
     for each in rows:
-        title = "" if each.workload == last else titles[each.workload]
-        last = each.workload
+        title = name_workload(titles, each)
+        title, last = "" if title == last else title, title
         figure = f"{UNITS.sub('', each.metric).replace('_', ' ')} ({each.unit})"
         ratio = f"{'~' if each.noisy_pairs else ''}{each.ratio:.2f}"
         goal = "" if each.goal is None else f"{'<=' if each.at_most else '>='} {each.goal:g}"

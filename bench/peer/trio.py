@@ -41,6 +41,14 @@ class BenchCluster:
     def peak_rss(self) -> int:
         return sum(each.peak_rss() for each in self.brokers.values())
 
+    def memory(self) -> dict[str, float]:
+        """Returns the memory of all brokers that is their own, and what each shares with others."""
+        found = [each.memory() for each in self.brokers.values()]
+        return {
+            "private_mb": sum(each["private_mb"] for each in found),
+            "shared_mb": max(each["shared_mb"] for each in found),
+        }
+
     def disk_bytes(self) -> int:
         return sum(each.disk_bytes() for each in self.brokers.values())
 

@@ -74,3 +74,5 @@ def cpu(unit: str, goal: float | None = None) -> Metric:
 
 
 MEMORY = Metric("peak_rss_mb", "MB")
+OF_PROCESSES = (Metric("private_mb", "MB"), Metric("shared_mb", "MB"))
+"""Compared too where a machine has several processes: the memory of each, and what they share."""

@@ -1,0 +1,21 @@
+"""All workloads, in the order of a run."""
+
+from __future__ import annotations
+
+from bench.peer import (
+    cleaning,
+    groups,
+    handshakes,
+    latency,
+    lifecycle,
+    replicated,
+    tenants,
+    throughput,
+    transactions,
+)
+
+WORKLOADS = (
+    *throughput.WORKLOADS, *latency.WORKLOADS, *lifecycle.WORKLOADS, *groups.WORKLOADS, *replicated.WORKLOADS,
+    *transactions.WORKLOADS, *cleaning.WORKLOADS, *handshakes.WORKLOADS, *tenants.WORKLOADS,
+)  # fmt: skip
+TITLES = {each.name: each.title for each in WORKLOADS}
