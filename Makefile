@@ -6,13 +6,13 @@
 #   make test-all  those too that show the same once more, on the other kind of store or against Kafka
 #   make compat  Kafka's clients against ours, plainly and over SASL_SSL, and against Apache Kafka, the same assertions:
 #                make -j2 compat for two at once; Java, kcat (apt: kafkacat or kcat) and node with npm are used where
-#                they are there. It also replaces brokers of an earlier program, from the history of this clone, under load
+#                they are there. It also replaces brokers of earlier programs, from the history of this clone, under load
 #   make check   format, lint, types, floors, tidy, docs, counts of work, known holes of dependencies: what takes seconds
 #   make hooks   the hook of git that checks the message of each commit, for this clone; a hook that is there stays
 #   make look    a report on files, names, words and import circles; it fails nothing, and keeps sizes that fell in tests/shape.json
 #   make lock    requirements/ anew: the newest versions that pyproject.toml allows, with their hashes
 #   make sim     simulated runs of a cluster with faults: make sim SEEDS=1000, or one again: make sim SEED=42;
-#                SHAPE=one-broker, groups (that commit offsets) or machines (of two processes) for all of them
+#                SHAPE=one-broker, groups (that commit offsets), consumers (KIP-848) or machines (of two processes)
 #   make sim-mutants  bugs put in on purpose, each of which the simulator must find: MUTANTS="name name", else all
 #   make mutation-test  small edits of the source, each of which some test must find: MUTANTS="name name", AREA=hot,
 #                WITHOUT_UNITS=1 for simulations alone, OUT=found.jsonl to go on later
@@ -26,9 +26,11 @@
 #   make kill-tables  kills at random moments, each with a check: OF=repair, erase or stream, KILLS=20; needs Java
 #   make query-tables  queries of a whole topic while all else runs, each of which counts a prefix of the log: QUERIES=1000,
 #                ENGINE=native for those of tiered sql, MINUTES=60 at most
-#   make bench   the figures of docs/PERFORMANCE.md, and bench.svg, their chart
-#   make bench-peer  ours beside Apache Kafka, hours: WORKLOADS="produce-1k start", PAIRS=5, OUT=figures.jsonl; also a
-#                chart, bench-peer.svg
+#   make bench   figures beside their goals, into bench/results and docs/PERFORMANCE.md; also a chart, bench.svg
+#   make bench-peer  ours beside Apache Kafka, hours, into the same: WORKLOADS="produce-1k start", PAIRS=5,
+#                PROCESSES=1,2,4 for machines of so many, OUT=legs.jsonl for each leg; also a chart, bench-peer.svg
+#   make docs    the pages of docs/ as a site with search in build/site; a link that leads nowhere fails it
+#   make dist    an sdist and wheels for Linux (x86_64, aarch64) in dist/, then their tests in empty environments
 #   make up      a broker: Kafka on 127.0.0.1:9092, HTTP on 127.0.0.1:8082, data in ./tiered-data
 #   make clean   remove .venv and caches
 
@@ -46,7 +48,7 @@ JARS := echo "Looking for Delta's jars (the first time Maven fetches them, 26 MB
   $(BIN)/python -m pyspark_tiered.jars > /dev/null 2>&1 || [ $$? -eq 3 ]
 
 .PHONY: demo test test-all compat compat-ours compat-secure compat-peer check hooks look lock sim sim-mutants mutation-test fuzz sanitize chaos \
-  hostile race-tables kill-tables query-tables bench bench-peer up clean
+  docs dist hostile race-tables kill-tables query-tables bench bench-peer up clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.demo
@@ -135,10 +137,21 @@ query-tables: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	@$(JARS)
-	$(BIN)/python -m bench --chart bench.svg
+	$(BIN)/python -m bench --results bench/results --chart bench.svg
+	$(BIN)/python -m bench.page
 
 bench-peer: $(VENV)/.dev
-	$(BIN)/python -m bench.peer $(if $(PAIRS),--pairs $(PAIRS)) $(if $(OUT),--out $(OUT)) --chart bench-peer.svg $(WORKLOADS)
+	$(BIN)/python -m bench.peer $(if $(PAIRS),--pairs $(PAIRS)) $(if $(OUT),--out $(OUT)) \
+	  $(if $(PROCESSES),--processes $(PROCESSES)) --results bench/results --chart bench-peer.svg $(WORKLOADS)
+	$(BIN)/python -m bench.page
+
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "To read and search it: $(BIN)/python -m http.server --directory build/site --bind 127.0.0.1 8000"
+
+dist: $(VENV)/.dist
+	$(BIN)/python infra/wheels/make_dist.py
+	DIST=dist $(BIN)/python -m pytest tests/packages
 
 up: $(VENV)/.core
 	$(BIN)/tiered serve
@@ -183,3 +196,13 @@ $(VENV)/.dev: $(LOCKED) requirements/dev.txt | $(BIN)/python
 	@echo "Installing the broker, Spark and the tools of its tests (once, some 600 MB)"
 	$(call install,dev)
 	@touch $(VENV)/.core $(VENV)/.demo $@
+
+$(VENV)/.docs: $(VENV)/.core requirements/docs.txt
+	@echo "Installing the tools that build the site (once, some 40 MB)"
+	$(PIP) --require-hashes -r requirements/docs.txt
+	@touch $@
+
+$(VENV)/.dist: $(VENV)/.dev requirements/dist.txt
+	@echo "Installing the tools that build packages (once, some 120 MB)"
+	$(PIP) --require-hashes -r requirements/dist.txt
+	@touch $@

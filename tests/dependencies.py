@@ -26,8 +26,12 @@ FOLDER = ROOT / "requirements"
 SETS: dict[str, tuple[str, ...]] = {
     "core": (),
     "secure": ("tls", "encryption", "oauth"),
+    "registry": ("registry",),
+    "regex": ("regex",),
     "demo": ("spark", "sql", "cli", "demo"),
-    "dev": ("spark", "sql", "cli", "demo", "dev"),
+    "dev": ("spark", "sql", "cli", "registry", "regex", "demo", "dev"),
+    "dist": ("dist",),
+    "docs": ("docs",),
 }
 """By file of requirements/: the extras of pyproject.toml whose packages it has besides the broker's own."""
 
@@ -89,7 +93,7 @@ def lock() -> None:
     needed = [*project()["build-system"]["requires"], "pip"]
     _compile("build", "-", "--generate-hashes", given="\n".join(needed))
     constraint = ["-c", str(FOLDER / "build.txt")]
-    for name in ("dev", "demo", "secure", "core"):
+    for name in ("dev", "demo", "registry", "regex", "secure", "core", "dist", "docs"):
         extras = [word for extra in SETS[name] for word in ("--extra", extra)]
         _compile(name, "pyproject.toml", *extras, *constraint, "--generate-hashes")
         constraint = ["-c", str(FOLDER / "dev.txt")]
@@ -172,8 +176,10 @@ def conclusion(locked: Verdict | None, lowest: Verdict | None) -> tuple[list[str
 
 def audit() -> int:
     """Audits all locked packages, and the lowest version of each range in pyproject.toml."""
-    texts = {name: (FOLDER / f"{name}.txt").read_text() for name in ("build", "dev", "floors")}
-    locked = {f"{each.requirement.name}=={each.version}" for name in ("build", "dev") for each in pins(texts[name])}
+    texts = {name: (FOLDER / f"{name}.txt").read_text() for name in ("build", "dev", "dist", "docs", "floors")}
+    locked = {
+        f"{pin.requirement.name}=={pin.version}" for name in texts if name != "floors" for pin in pins(texts[name])
+    }
     direct = ranges(SETS["dev"])
     lowest = {name: each for name, each in applicable(texts["floors"], "3.11", "linux").items() if name in direct}
     found = run_audit(sorted(locked))

@@ -1,4 +1,4 @@
-"""A report on the shape of the sources. It fails nothing: docs/decisions/0005-sizes-are-a-report.md says why.
+"""A report on the shape of the sources. It fails nothing: docs/internals/decisions/0005-sizes-are-a-report.md says why.
 
     python -m tests.look                     the report
     python -m tests.look --counts            its counts alone, as JSON
@@ -41,7 +41,7 @@ METAPHORS = {
         "stranger": r"strangers?",
     }.items()
 }
-"""Words for which docs/GLOSSARY.md has a term of Kafka, Raft or S3, or a plain one."""
+"""Words for which docs/internals/glossary.md has a term of Kafka, Raft or S3, or a plain one."""
 WIRE_NAMES = {"TieredHeardRequest", "TieredHeardResponse", "tiered_heard", "heard_ms_ago", "IsrWish", "wishes"}
 """Names in messages between brokers, or made of such names: they stay."""
 METAPHOR = re.compile("|".join(pattern.pattern.replace(r"\b", "") for pattern in METAPHORS.values()), re.IGNORECASE)

@@ -32,3 +32,20 @@ def held_port() -> socket.socket:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         return held
     raise OSError(f"none of {TRIES} ports drawn from {BELOW_EPHEMERAL} is free")
+
+
+def hold_ports(processes: int, step: int) -> list[socket.socket]:
+    """Returns sockets at a free port and, where there are several processes, at that of each process above it."""
+    for _ in range(TRIES):
+        held = [held_port()]
+        try:
+            for number in range(1, processes + 1 if processes > 1 else 1):
+                held.append(socket.socket())
+                held[-1].bind(("127.0.0.1", held[0].getsockname()[1] + step * number))
+                held[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        except OSError:  # taken: draw again
+            for each in held:
+                each.close()
+            continue
+        return held
+    raise OSError(f"no ports {step} apart are free")

@@ -3,8 +3,8 @@
     python -m tests.shape            the counts beside the kept ones; those that fell are kept
     python -m tests.shape --check    fails if a count is above the kept one
 
-Nothing asks for a cut: docs/decisions/0005-sizes-are-a-report.md says why. A change that has a reason to add a large
-file or class raises the count in tests/shape.json by hand, and its commit says the reason.
+Nothing asks for a cut: docs/internals/decisions/0005-sizes-are-a-report.md says why. A change that has a reason to add
+a large file or class raises the count in tests/shape.json by hand, and its commit says the reason.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def measures() -> list[Measure]:
         many_methods(product),
         long_functions(product),
         full_folders(product),
-        nameless_tests(unit, [*modules(), *(f"bench.{path.stem}" for path in (ROOT / "bench").glob("*.py"))]),
+        nameless_tests(unit, [*modules(), *(f"bench.{path.stem}" for path in (ROOT / "bench").rglob("*.py"))]),
     ]
 
 

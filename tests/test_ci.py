@@ -42,7 +42,7 @@ def test_browser_is_installed_where_debian_has_it(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "make test\n")
     asked = (tmp_path / "apt").read_text().splitlines() if (tmp_path / "apt").exists() else []
     if is_debian():
-        assert asked == ["apt-get update -qq", "apt-get install -y -qq --no-install-recommends chromium"]
+        assert asked == ["apt-get update -qq", "apt-get install -y -qq --no-install-recommends chromium prometheus"]
         assert done.stderr == ""
     else:
         assert not asked and "apt-get install chromium" in done.stderr

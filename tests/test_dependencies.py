@@ -157,5 +157,5 @@ def test_maven_refuses_a_file_with_another_checksum() -> None:
 def test_make_installs_only_locked_packages() -> None:
     makefile = (ROOT / "Makefile").read_text()
     commands = [line for line in makefile.splitlines() if re.search(r"pip install|\$\(PIP\)", line)]
-    assert commands and all("--no-deps" in line or line.startswith("$(PIP)") for line in commands)
+    assert commands and all("--no-deps" in line or line.strip().startswith("$(PIP)") for line in commands)
     assert all("--require-hashes" in line or line.endswith(" -e .") for line in commands if line.startswith("$(PIP)"))

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
 import re
 import shlex
 import sys
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from io import StringIO
 from itertools import takewhile
 from pathlib import Path
@@ -19,6 +21,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests import states
 from tests.look import BEGINNING
 from tests.sim.mutants.mutants import MUTANTS
 from tests.sources import ROOT, modules, tree
@@ -29,32 +32,37 @@ from tiered.config.settings import broker_rows, listed_topic_rows, topic_rows
 from tiered_api.cli.arguments import parser
 from tiered_api.cli.broker.sources import environment_variable
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.parsing import Command
+from tiered_api.cli.parsing import Command, Parser
 from tiered_api.http.server.rights import ROUTE_RULES
 from tiered_api.http.server.routes import table
 from tiered_api.kafka.server.rights.operations import API_RULES
 
-SETTINGS = ROOT / "docs" / "SETTINGS.md"
-ACLS = ROOT / "docs" / "ACLS.md"
-INVARIANTS = ROOT / "docs" / "INVARIANTS.md"
-DESIGN = ROOT / "docs" / "DESIGN.md"
-FOLDERS = ("docs", "infra", "tests")
+SETTINGS = ROOT / "docs" / "reference" / "settings.md"
+ACLS = ROOT / "docs" / "reference" / "acls.md"
+INVARIANTS = ROOT / "docs" / "internals" / "invariants.md"
+DESIGN = ROOT / "docs" / "internals" / "design.md"
+STATES = ROOT / "docs" / "internals"
+HEALTH = ROOT / "docs" / "reference" / "health-and-metrics.md"
+FOLDERS = ("bench", "docs", "infra", "tests")
 PAGES = [*sorted(ROOT.glob("*.md")), *(page for folder in FOLDERS for page in sorted((ROOT / folder).rglob("*.md")))]
 
 HEAD = """\
 # Settings
 
-Generated from `tiered/config/` by `python -m tests.test_docs`. How they are given: [OPERATIONS.md](OPERATIONS.md).
+For operators and owners of topics: look up a setting, its default, and the values that it takes.
+
+Generated from `tiered/config/` by `python -m tests.test_docs`. How they are given: [Operation](../how-to/operate.md).
 """
 
 
 OF_MACHINE = """\
 `Of` is for machines with several processes (`tiered.processes`): each process has an equal share of a number that is of
-the machine, and every other setting as it is."""
+the machine, and every other setting as it is. Client quotas and `tiered.store.request.rate` are not shared out: the
+processes count the use of a client together."""
 
 
 def settings_page() -> str:
-    """Returns the whole of docs/SETTINGS.md."""
+    """Returns the whole of docs/reference/settings.md."""
     own = {name: row for name, row in broker_rows().items() if not row.topic_name}
     defaults = {row.topic_name: name for name, row in broker_rows().items() if row.topic_name}
     parts = [HEAD, "## Of a topic", "", "| Setting | Type | Default | Allowed | Broker's default | |"]
@@ -78,13 +86,15 @@ def settings_page() -> str:
 ACLS_HEAD = """\
 # Rights of requests
 
+For administrators: look up which right a request needs.
+
 Generated from `tiered_api.kafka.server.rights.operations` and `tiered_api.http.server.rights` by
-`python -m tests.test_docs`. How rights are granted: [SECURITY.md](SECURITY.md#authorization).
+`python -m tests.test_docs`. How rights are granted: [Security](security.md#authorization).
 """
 
 
 def acls_page() -> str:
-    """Returns the whole of docs/ACLS.md."""
+    """Returns the whole of docs/reference/acls.md."""
     parts = [ACLS_HEAD, "## Kafka protocol", "", "| API | Rights | |", "| --- | --- | --- |"]
     for name, rule in API_RULES.items():
         needs = ", ".join(f"{need.operation.name} on {need.kind.name}" for need in rule.needs)
@@ -119,6 +129,11 @@ def test_settings_page_equals_the_tables() -> None:
     assert SETTINGS.read_text() == settings_page(), "run: python -m tests.test_docs"
 
 
+@pytest.mark.parametrize("name", states.pages())
+def test_states_and_their_pictures_are_those_of_the_code(name: str) -> None:
+    assert (STATES / name).read_text() == states.pages()[name], "run: python -m tests.test_docs"
+
+
 SAID_ONCE = {
     "preallocate": "its sentence says that it is kept without effect",
     "log.preallocate": "brokers warn of it, and of topics with it",
@@ -140,9 +155,9 @@ def test_every_setting_is_read_by_the_code(name: str) -> None:
 
 def first_command(line: str) -> list[str]:
     """Returns the words of a line of a shell, up to an operator that ends the command."""
-    reader = shlex.shlex(line, posix=True, punctuation_chars="|;>&")
+    reader = shlex.shlex(line, posix=True, punctuation_chars="|;<>&")
     reader.whitespace_split = True
-    return [*takewhile(lambda word: not word.startswith(("|", ";", ">", "&")), reader)]
+    return [*takewhile(lambda word: not word.startswith(("|", ";", "<", ">", "&")), reader)]
 
 
 @pytest.mark.parametrize(("page", "line"), [(page.name, line) for page in PAGES for line in commands(page)])
@@ -156,6 +171,8 @@ def test_documented_commands_parse(page: str, line: str) -> None:
 
 def list_commands(parent: argparse.ArgumentParser, name: str = "tiered") -> Iterator[tuple[str, Command]]:
     """Yields each command of the command line: its words, and what runs it."""
+    if isinstance(parent, Parser):
+        parent.complete()
     below = {
         id(made): (f"{name} {verb}", made)
         for action in parent._actions
@@ -200,19 +217,113 @@ def test_sentences_of_pages_begin_with_a_plain_word() -> None:
     assert not found
 
 
+def prose(page: Path) -> str:
+    """Returns a page without its blocks of code."""
+    return re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def links(page: Path) -> Iterator[tuple[Path, str]]:
+    """Yields the file and the anchor of each link of a page to a file of the repository."""
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", prose(page)):
+        if not target.startswith("https://"):
+            yield (page.parent / target).resolve() if target else page, anchor
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """Returns the anchors of the headings of a page."""
+    heads = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_have_a_target(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        assert target.startswith("https://") or (page.parent / target).exists(), f"{page.name}: {target}"
+    for target, anchor in links(page):
+        assert target.exists(), f"{page.name}: {target}"
+        assert not anchor or anchor in anchors(target), f"{page.name}: {target.name} has no heading for #{anchor}"
+
+
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+INDEX = ROOT / "docs" / "index.md"
+
+
+def test_every_page_is_two_clicks_from_the_index() -> None:
+    first = {target for target, _ in links(INDEX)}
+    second = {target for page in first if page.suffix == ".md" for target, _ in links(page)}
+    assert set(DOCS) - {INDEX} <= first | second
+
+
+def test_site_has_every_page_in_its_navigation() -> None:
+    """MkDocs is not among the tools of the tests; `make docs` checks all links in its way."""
+    listed = re.findall(r"^ +- (?:\w+: )?([\w/.-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted({*listed}) and {page.relative_to(ROOT / "docs").as_posix() for page in DOCS} == {
+        each for each in listed if not each.startswith("repository/")
+    }
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in DOCS if page.parent.name != "decisions"],
+    ids=lambda page: page.name,
+)
+def test_first_line_of_a_page_says_who_it_is_for(page: Path) -> None:
+    _, first, *_ = page.read_text().split("\n\n")
+    assert re.match(r"For [^.:]+: ", first), f"{page.name}: {first:.60}"
+
+
+MARK = re.compile(r"<!-- (run|not run): (.+?) -->")
+
+
+def marks(page: Path) -> Iterator[tuple[str, str, str]]:
+    """Yields each block of a shell or of Python on a page, with the kind and the text of its mark. A mark before the
+    block wins over the one below the title of the page. A block without any has empty ones."""
+    text = page.read_text()
+    of_page = re.match(rf"# .+\n{MARK.pattern}\n", text)
+    for mark, block in re.findall(r"(?:^(<!-- .+? -->)\n)?^```(?:sh|python)\n(.*?)^```", text, re.M | re.S):
+        found = MARK.fullmatch(mark) or of_page
+        yield (block, found[1], found[2]) if found else (block, "", "")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_of_a_page_are_run_by_a_test_or_say_why_not(page: Path) -> None:
+    """A page says it in its head for all its blocks, or before a block: `run: FILE` or `not run: REASON`."""
+    for block, kind, text in marks(page):
+        assert kind, f"{page.name}: a block without a mark: {block:.60}"
+        if kind == "run":
+            test = ROOT / text
+            assert test.is_file() and page.name in test.read_text(), f"{page.name}: {text}"
+
+
+RIGHTS_OF_S3 = {
+    "abort_multipart_upload": "AbortMultipartUpload",
+    "complete_multipart_upload": "PutObject",
+    "create_multipart_upload": "PutObject",
+    "delete_objects": "DeleteObject",
+    "get_object": "GetObject",
+    "head_object": "GetObject",
+    "list_multipart_uploads": "ListBucketMultipartUploads",
+    "list_objects_v2": "ListBucket",
+    "put_object": "PutObject",
+    "upload_part": "PutObject",
+}
+"""The right that each request to S3 needs."""
+
+
+def test_policy_of_the_bucket_has_the_rights_of_all_requests() -> None:
+    page = (ROOT / "docs" / "how-to" / "set-up-a-bucket.md").read_text()
+    (policy,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    given = {action for each in json.loads(policy)["Statement"] for action in each["Action"]}
+    calls = set(re.findall(r"client\.(\w+_\w+)", modules()["tiered.object_store.s3"].read_text()))
+    assert {f"s3:{RIGHTS_OF_S3[call]}" for call in calls} == given
 
 
 def test_exit_codes_are_documented() -> None:
-    table = re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "OPERATIONS.md").read_text(), re.MULTILINE)
+    table = re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "how-to" / "operate.md").read_text(), re.MULTILINE)
     assert [int(code) for code in table] == [code.value for code in Exit]
 
 
 def test_documented_metrics_exist() -> None:
-    told = set(re.findall(r"`((?:tiered|kafka)_[a-z_]+)`", (ROOT / "docs" / "OPERATIONS.md").read_text()))
+    told = set(re.findall(r"`((?:tiered|kafka)_[a-z_]+)`", HEALTH.read_text()))
     text = "\n".join(path.read_text() for path in modules().values())
     assert told and all(f'"{name}"' in text for name in told), told
 
@@ -229,10 +340,10 @@ def test_names_of_metrics_say_what_they_count() -> None:
 
 MAPS = [
     ROOT / "CONTRIBUTING.md",
-    ROOT / "docs" / "DESIGN.md",
-    ROOT / "docs" / "GLOSSARY.md",
+    ROOT / "docs" / "internals" / "design.md",
+    ROOT / "docs" / "internals" / "glossary.md",
     ROOT / "tests" / "README.md",
-    *sorted((ROOT / "docs" / "decisions").glob("*.md")),
+    *sorted((ROOT / "docs" / "internals" / "decisions").glob("*.md")),
 ]
 """Pages that lead a reader to files by their paths from the root."""
 
@@ -256,16 +367,18 @@ def test_page_of_the_tests_has_each_of_their_folders() -> None:
 
 @pytest.mark.parametrize("package", [name for name in packages() if name.startswith("tiered.")])
 def test_table_of_packages_says_what_each_map_says(package: str) -> None:
-    """The table of docs/DESIGN.md is the first map that a reader sees."""
+    """The table of docs/internals/design.md is the first map that a reader sees."""
     said = re.search(r"^May import: (.+)$", ast.get_docstring(tree(modules()[package])) or "", re.MULTILINE)
     row = re.search(rf"^\| `{package.replace('.', '/')}` \| [^|]+ \| (.+) \|$", DESIGN.read_text(), re.MULTILINE)
-    assert row and said and row[1] == said[1], f"docs/DESIGN.md has no row for {package}, or another `May import`"
+    assert row and said and row[1] == said[1], (
+        f"docs/internals/design.md has no row for {package}, or another `May import`"
+    )
 
 
 def acks() -> list[list[str]]:
-    """Returns the cells of the rows of the table of docs/GUARANTEES.md: acks, where the record is, what it survives,
-    tests."""
-    head, _, rest = (ROOT / "docs" / "GUARANTEES.md").read_text().partition("| --- | --- | --- | --- |\n")
+    """Returns the cells of the rows of the table of docs/concepts/guarantees.md: acks, where the record is, what it
+    survives, tests."""
+    head, _, rest = (ROOT / "docs" / "concepts" / "guarantees.md").read_text().partition("| --- | --- | --- | --- |\n")
     assert head.endswith("shown by |\n")
     rows = rest.partition("\n\n")[0].splitlines()
     return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in rows]
@@ -290,14 +403,14 @@ SPOKEN = {"COMMENT", "STRING", "FSTRING_MIDDLE"}
 
 
 class Rule(NamedTuple):
-    """One section of docs/INVARIANTS.md, by its parts."""
+    """One section of docs/internals/invariants.md, by its parts."""
 
     kept_by: str
     shown_by: str
 
 
 def rules() -> dict[str, Rule]:
-    """Returns every rule of docs/INVARIANTS.md by its number or name."""
+    """Returns every rule of docs/internals/invariants.md by its number or name."""
     sections = re.findall(r"^### (\w+) .*?\n(.*?)(?=^##|\Z)", INVARIANTS.read_text(), re.MULTILINE | re.DOTALL)
     found = {}
     for number, body in sections:
@@ -402,9 +515,18 @@ def test_file_that_keeps_a_rule_names_it(number: str) -> None:
         assert number in said, f"{path} and {number}"
 
 
+def test_figures_of_the_readme_are_on_the_page_of_figures() -> None:
+    """Each row of the README has our figure and Kafka's, as they stand beside each other on the page."""
+    readme = (ROOT / "README.md").read_text().split("## Three figures")[1].split("## ")[0]
+    rows = re.findall(r"^\| [^|]+ \| ([\d.,]+)\S* ?\S* \| ([\d.,]+)\S* ?\S* \|$", readme, re.MULTILINE)
+    page = (ROOT / "docs" / "PERFORMANCE.md").read_text()
+    other = [row for row in rows if f"| {row[0]} | {row[1]} |" not in page]
+    assert len(rows) == 3 and not other, "README.md, Three figures: take those of docs/PERFORMANCE.md"
+
+
 def test_readme_names_both_set_up_commands_and_the_licence_is_whole() -> None:
     readme = (ROOT / "README.md").read_text()
-    start = readme.split("## Start")[1].split("## ")[0]
+    start = readme.split("## Demo and tests")[1].split("## ")[0]
     assert re.findall(r"^make \w+", start, re.MULTILINE) == ["make demo", "make test"]
     assert "Apache License\n" in (ROOT / "LICENSE").read_text()
 
@@ -412,4 +534,6 @@ def test_readme_names_both_set_up_commands_and_the_licence_is_whole() -> None:
 if __name__ == "__main__":
     SETTINGS.write_text(settings_page())
     ACLS.write_text(acls_page())
+    for made, content in states.pages().items():
+        (STATES / made).write_text(content)
     sys.exit(0)

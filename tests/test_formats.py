@@ -1,4 +1,4 @@
-"""Tests of docs/FORMATS.md: it names every field that is written, and every kind of change."""
+"""Tests of docs/internals/formats.md: it names every field that is written, and every kind of change."""
 
 from __future__ import annotations
 
@@ -9,28 +9,36 @@ from dataclasses import fields
 import orjson
 import pytest
 
+from pyspark_tiered.proof import erasures, last_verify
 from tests.sim.harness.bucket_rules import WRITTEN_ONCE
 from tests.sources import ROOT
+from tiered.cold import layout as cold_layout
+from tiered.cold import manifest_codec
 from tiered.cold.manifest import SegmentEntry, SubmanifestRef
 from tiered.coordination.snapshot_stores import GROUP_SNAPSHOTS
 from tiered.coordinator import snapshot
+from tiered.durability import adopted_logs, data_directory, move_plan
 from tiered.ids import PartitionId, TopicId
 from tiered.metadata import layout
 from tiered.metadata.changes import KINDS
+from tiered.metadata.features import FIELDS_SINCE, HIGHEST_METADATA_VERSION, NAMES_SINCE
 from tiered.metadata.image import Image, to_json
 from tiered.metadata.layout import Boundary, Entry, Format, SnapshotRef
 from tiered.metadata.parts.brokers import BrokerImage
 from tiered.metadata.parts.topics import DeletedTopic, PartitionImage, TopicImage
+from tiered.object_store import encrypted_object
 from tiered.producers.states import ProducerStates
 from tiered.records.native import crc32c
+from tiered.wal import layout as wal_layout
 
-PAGE = (ROOT / "docs" / "FORMATS.md").read_text()
+GATES = "Versions and levels"
+PAGE = (ROOT / "docs" / "internals" / "formats.md").read_text()
 
 
 def part(title: str) -> str:
     """Returns the text below one heading, up to the next of its level or above."""
     level = re.search(rf"^(#+) {re.escape(title)}$", PAGE, re.MULTILINE)
-    assert level is not None, f"docs/FORMATS.md has no heading {title!r}"
+    assert level is not None, f"docs/internals/formats.md has no heading {title!r}"
     rest = PAGE[level.end() :]
     end = re.search(rf"^#{{1,{len(level.group(1))}}} ", rest, re.MULTILINE)
     return rest[: end.start()] if end else rest
@@ -39,6 +47,36 @@ def part(title: str) -> str:
 def body(sealed: bytes) -> set[str]:
     """Returns the names at the top of an object's body."""
     return set(orjson.loads(sealed)["body"])
+
+
+@pytest.mark.parametrize(
+    ("name", "newest"),
+    [
+        ("encrypted object", encrypted_object.VERSION),
+        ("cold segment", cold_layout.FOOTER_VERSION),
+        ("partition manifest", manifest_codec.FORMAT),
+        ("`meta/FORMAT`", layout.FORMAT_VERSION),
+        ("log entries", max(level for each in FIELDS_SINCE.values() for level in each.values())),
+        ("settings and client quotas", max(NAMES_SINCE.values())),
+        ("requests that brokers forward", HIGHEST_METADATA_VERSION),
+        ("window and fence", wal_layout.VERSION),
+        ("snapshot of groups", snapshot.TRANSACTIONAL_VERSION),
+        ("snapshot of transactional ids", snapshot.VERSION),
+        ("`meta.properties`", int(data_directory.VERSION)),
+        ("`adopted`", adopted_logs.VERSION),
+        ("`moves`", move_plan.VERSION),
+        ("`_erased`", erasures.VERSION),
+        ("`_verified`", last_verify.VERSION),
+    ],
+)
+def test_newest_version_of_every_format_is_documented_with_its_gate(name: str, newest: int) -> None:
+    [row] = re.findall(rf"^\| {re.escape(name)}[^|]*\|[^|]*\| (?:level )?(\d+) \| [^|]+ \|$", part(GATES), re.MULTILINE)
+    assert int(row) == newest
+
+
+def test_every_name_with_a_level_is_documented() -> None:
+    found = re.search(r"These names are of level 1: (.*?)\. A broker", part(GATES), re.DOTALL)
+    assert found is not None and {*re.findall(r"`([^`]+)`", found[1])} == NAMES_SINCE.keys()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -3,6 +3,7 @@ settings, and brokers that start with them find each other."""
 
 from __future__ import annotations
 
+import atexit
 import configparser
 import json
 import os
@@ -11,8 +12,10 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -285,3 +288,112 @@ def test_page_names_existing_files() -> None:
     assert all((INFRA / name).exists() for name in named), named
     for line in re.findall(r"^tiered .*$|(?<=broker-1 )tiered .*$", page, re.MULTILINE):
         parser().parse_args(shlex.split(line)[1:])
+
+
+KUBERNETES = "1.31.0"
+CHART = INFRA / "helm" / "tiered"
+NEEDS_HELM = pytest.mark.skipif(shutil.which("helm") is None, reason="needs helm")
+WITH_LOGINS = (
+    "tls.secretName=tls", "firstUsers.secretName=users", "superUsers=User:admin", "encryption.secretName=keys",
+    "s3.secretName=s3", "s3.endpoint=https://s3.example.org",
+)  # fmt: skip
+SHAPES = {
+    "open": ("insecure=true",),
+    "secured": WITH_LOGINS,
+    "without volumes": ("insecure=true", "persistence.enabled=false"),
+}
+
+
+@cache
+def helm_home() -> dict[str, str]:
+    """The environment of helm, which wants folders of its own."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return {**os.environ, "HELM_CONFIG_HOME": folder, "HELM_CACHE_HOME": folder, "HELM_DATA_HOME": folder}
+
+
+def render(*values: str, namespace: str = "logs") -> list[dict[str, Any]]:
+    """Returns the manifests of the chart. Raises `AssertionError` with the words of a refusal."""
+    words = [word for value in ("store=s3://bucket/prefix", *values) for word in ("--set", value)]
+    done = subprocess.run(
+        ["helm", "template", "log", str(CHART), "--namespace", namespace, "--kube-version", KUBERNETES, *words],
+        capture_output=True, text=True, timeout=240, check=False, env=helm_home(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+@NEEDS_HELM
+def test_helm_accepts_the_chart() -> None:
+    words = ["--set", "store=s3://bucket/prefix", "--set", "insecure=true"]
+    done = subprocess.run(
+        ["helm", "lint", "--strict", "--kube-version", KUBERNETES, str(CHART), *words],
+        capture_output=True, text=True, timeout=240, check=False, env=helm_home(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+
+
+@NEEDS_HELM
+@pytest.mark.parametrize("shape", SHAPES)
+def test_pod_starts_a_broker_of_the_chart(shape: str, tmp_path: Path) -> None:
+    """The shell finds the node id in the name of the pod, and Kubernetes replaces its variables."""
+    manifests = {each["kind"]: each for each in render(*SHAPES[shape])}
+    (container,) = manifests["StatefulSet"]["spec"]["template"]["spec"]["containers"]
+    shell, option, script, name = container["command"]
+    pod = "log-tiered-2"
+    words = [word.replace("$(POD_NAME)", pod) for word in container["args"]]
+    told = subprocess.run(
+        [shell, option, script.replace("exec tiered", "printf '%s\\n'"), name, *words], capture_output=True, text=True,
+        timeout=60, check=True, env={**os.environ, "POD_NAME": pod},
+    ).stdout.splitlines()  # fmt: skip
+    properties = tmp_path / "cluster.properties"
+    properties.write_text(manifests["ConfigMap"]["data"]["cluster.properties"])
+    told[told.index("/etc/tiered/cluster.properties")] = str(properties)
+    chosen = serve_settings(told, {})
+    assert (chosen.node_id, chosen.store, chosen.data_dir) == (3, "s3://bucket/prefix", "/data")
+    assert (chosen.default_replication_factor, chosen.min_insync_replicas) == (3, 2)
+    own = f"{pod}.log-tiered-brokers.logs.svc"
+    told_addresses = {each.address for each in chosen.resolve_advertised_listeners(chosen.effective_listeners(), "x")}
+    assert told_addresses == {f"{own}:19092", f"{own}:9092"} and own in chosen.advertised_http
+    is_secured = shape == "secured"
+    assert all(each.requires_login and each.is_encrypted for each in chosen.effective_listeners()) is is_secured
+    listened = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert listened == {"kafka": 9092, "internal": 19092, "http": int(chosen.http.rpartition(":")[2])}
+    mounted = {each["mountPath"] for each in container["volumeMounts"]}
+    files = [chosen.ssl_keystore_location, chosen.ssl_truststore_location, chosen.tiered_encryption_keys_file]
+    assert all(os.path.dirname(path) in mounted for path in files if path)
+
+
+@NEEDS_HELM
+@pytest.mark.parametrize("shape", SHAPES)
+def test_manifests_of_the_chart_follow_the_schemas(shape: str) -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason="needs kubernetes-validate")
+    for manifest in render(*SHAPES[shape]):
+        validate.validate(manifest, KUBERNETES, strict=True)
+
+
+@NEEDS_HELM
+def test_pod_of_the_chart_writes_to_its_volumes_only_without_rights() -> None:
+    (pod,) = [each["spec"]["template"]["spec"] for each in render("insecure=true") if each["kind"] == "StatefulSet"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] == 10001
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+    }  # fmt: skip
+    assert "USER 10001" in (INFRA / "compose" / "Dockerfile").read_text().splitlines()
+
+
+@NEEDS_HELM
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (("store=",), "store is empty"),
+        (("store=file:///x", "insecure=true"), "pods share a bucket"),
+        ((), "tls.secretName is empty"),
+        (("tls.secretName=tls",), "firstUsers.secretName is empty"),
+        (("insecure=true", "replicas=2"), "default.replication.factor=3, and there are 2 brokers"),
+    ],
+)
+def test_chart_refuses_in_words_what_cannot_work(values: tuple[str, ...], words: str) -> None:
+    with pytest.raises(AssertionError, match=re.escape(words)):
+        render(*values)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from pathlib import Path
 
-from tests.sources import PACKAGES, ROOT
+from packaging.requirements import Requirement
+
+from tests.sources import PACKAGES, ROOT, imports, modules
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
@@ -18,6 +21,19 @@ def test_every_package_is_listed() -> None:
         for init in folder.rglob("__init__.py")
     }
     assert set(PROJECT["tool"]["setuptools"]["packages"]) == found
+
+
+DISTRIBUTIONS = {"botocore": "boto3", "google": "protobuf", "jwt": "pyjwt", "py4j": "pyspark", "re2": "google-re2"}
+"""The distribution that brings a module of another name."""
+
+
+def test_every_module_that_is_imported_is_of_a_declared_distribution() -> None:
+    """Another package may bring it today, and leave it out tomorrow: pyarrow once brought numpy."""
+    extras = PROJECT["project"]["optional-dependencies"]
+    lines = [*PROJECT["project"]["dependencies"], *(line for extra in extras.values() for line in extra)]
+    imported = {each.module.partition(".")[0] for path in modules().values() for each in imports(path)}
+    others = imported - sys.stdlib_module_names - PACKAGES.keys()
+    assert {DISTRIBUTIONS.get(name, name) for name in others} <= {Requirement(line).name for line in lines}
 
 
 def test_every_folder_of_sources_is_a_package() -> None:

@@ -32,8 +32,10 @@ Packages, each above those that it may import:
   object_store/  implementations of the ObjectStore port, and their wrappers
   producers/     the producers of one partition, as pure decisions
   hot/           the log of one partition on local disk
+  wal/           write-ahead chains in the bucket: records before their segments close
   cold/          the segments of one partition in the bucket
   replication/   the leader and the followers of one partition
+  registry/      the schema registry as pure decisions
   quotas/        client quotas as pure decisions
   metadata/      the replicated cluster metadata
   controller/    the active controller, and the standby controllers
@@ -47,6 +49,7 @@ Packages, each above those that it may import:
   upkeep/        timed work on partitions: uploads, deletion, cleaning
   broker/        one broker process: wiring and order
   offline/       the bucket without a broker
+  testing/       brokers inside a test suite; it stands above the servers
 """
 
 __version__ = "0.1.0"

@@ -192,6 +192,14 @@ class Refused(Exception):
         self.why = why
 
 
+class HttpRefused(Refused):
+    """A refusal with a code of an HTTP API, for which Kafka has none."""
+
+    def __init__(self, error_code: int, why: str) -> None:
+        super().__init__(Code.INVALID_REQUEST, why)
+        self.error_code = error_code
+
+
 class Unavailable(Exception):
     """A port (object store, disk or network) cannot do what was requested now. The caller may try again unless
     `final`. `refused` means that nothing was requested or done: wrong credentials or permissions, a bucket that does

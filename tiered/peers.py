@@ -159,6 +159,16 @@ class TransactionPartitions(NamedTuple):
     partitions: Sequence[TopicPartition]
 
 
+class QuotaUse(NamedTuple):
+    """The use of a quota by a client: bytes, seconds or changes. `user` and `client_id` are those of its `Limit`."""
+
+    key: str
+    user: str
+    client_id: str
+    value: float
+    bound: float
+
+
 PartitionCodes = Mapping[TopicPartition, Code]
 """Kafka's code for each partition of a request."""
 
@@ -215,6 +225,10 @@ class Peers(Protocol):
     ) -> Sequence[FoundTransaction]:
         """Returns the transactions of these producer ids that are in one of these states at the broker that coordinates
         them. Raises `Refused` if the broker has not loaded all of its coordinators, or may leave out some ids."""
+        ...
+
+    async def report_quota_use(self, address: str, uses: Sequence[QuotaUse], timeout: float) -> None:
+        """Reports to another process of this machine what clients used of their quotas here."""
         ...
 
     async def check_listening(self, address: str, timeout: float) -> None:

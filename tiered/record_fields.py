@@ -37,6 +37,17 @@ def encode_uvarint(value: int) -> bytes:
     return bytes(out)
 
 
+def encode_compact_string(value: str) -> bytes:
+    """Encodes a string of a flexible version that may not be null."""
+    raw = value.encode()
+    return encode_uvarint(len(raw) + 1) + raw
+
+
+def encode_compact_nullable_string(value: str | None) -> bytes:
+    """Encodes a string of a flexible version that may be null."""
+    return b"\0" if value is None else encode_compact_string(value)
+
+
 class FieldReader:
     """Reads a record field by field. Raises `Corrupt` if the record ends too early or a field is malformed."""
 

@@ -1,7 +1,7 @@
 """Three brokers as processes on one machine, each behind a link that can be cut, and the state that they report.
 
-With several processes (`tiered.processes`) each of the three stands for a machine. Its brokers advertise their own
-addresses, so that only faults of processes reach them.
+With several processes (`tiered.processes`) each of the three stands for a machine. Each process has links of its own,
+and they are cut together.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.chaos.link_proxy import BUCKET, CLIENT, LinkProxy, link_proxy
 from tests.chaos.views import ClusterView, fetch_views
 from tests.e2e.serving import COMMAND
 from tests.fakes3 import FakeS3, s3_fake
-from tests.ports import TRIES, held_port
+from tests.ports import hold_ports
 from tiered.config.processes import process_directory
 from tiered.errors import Refused, Unavailable
 from tiered.ids import PROCESS_STEP
@@ -57,6 +57,9 @@ SETTINGS = {
     "offsets.topic.num.partitions": "3",
     "transaction.state.log.num.partitions": "3",
 }
+MACHINE_SETTINGS = {"min.insync.replicas": "2"}
+"""A controller that is cut off and reaches the bucket fences the others before they take over. A partition that it
+leads has no other replica in sync then. With two required ones, the others may lead it all the same (ELR)."""
 QUICK_SETTINGS = {
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "700",
@@ -70,18 +73,20 @@ SMALL_SEGMENTS = "internal.segment.bytes"
 
 @dataclass(frozen=True)
 class Program:
-    """The program of a broker: that of this repository, or another one whose sources are in the folder `root`."""
+    """The program of a broker: that of this repository, another one whose sources are in the folder `root`, or an
+    installed one."""
 
     root: Path | None = None
+    command: tuple[str, ...] = tuple(COMMAND)
     options: tuple[str, ...] = ("-c", "tiered.internal.configs.enable=true")
     """Options that other programs do not know."""
     segment_bytes: str = SMALL_SEGMENTS
     """The setting of topics for small segments."""
 
     def find_environment(self) -> dict[str, str]:
-        """Returns the variables that let Python import the program."""
+        """Returns the variables that let Python import the program, and not this one in its place."""
         if self.root is None:
-            return {}
+            return {} if self.command == tuple(COMMAND) else {"PYTHONPATH": ""}
         return {"PYTHONPATH": os.pathsep.join(str(self.root / each) for each in ("", "api", "spark"))}
 
 
@@ -104,10 +109,11 @@ class ChaosBroker:
         self.program = program
         self.node = node
         self.processes = processes
-        self.node_ids = tuple(node + PROCESS_STEP * number for number in range(processes))
+        """Number of processes of the next start: at most as many as at first."""
+        self.processes_at_first = processes
         self.directory = directory / f"broker-{node}"
         self.log = directory / f"broker-{node}.log"
-        held = [_hold_ports(processes) for _ in range(3)]
+        held = [hold_ports(processes, PORT_STEP) for _ in range(3)]
         self._held = [each for ports in held for each in ports]
         self.port, self.inter_broker_port, self._http = (ports[0].getsockname()[1] for ports in held)
         """For clients, for brokers, and for HTTP."""
@@ -117,19 +123,16 @@ class ChaosBroker:
         self.frozen = False
 
     def start(self, advertised: int, to_brokers: int) -> None:
-        """Starts the process; clients and brokers connect to these ports."""
+        """Starts the process; clients and brokers connect to these ports, or to those of each process above them."""
         assert self.process is None
         command = [
-            *COMMAND, "serve", "--node-id", str(self.node), "--data-dir", str(self.directory), *self._options,
-            *self.program.options,
+            *self.program.command, "serve", "--node-id", str(self.node), "--data-dir", str(self.directory),
+            *self._options, *self.program.options,
             "--http", f"127.0.0.1:{self._http}", "-c", "inter.broker.listener.name=BROKERS",
             "-c", f"listeners=PLAINTEXT://127.0.0.1:{self.port},BROKERS://127.0.0.1:{self.inter_broker_port}",
+            "-c", f"advertised.listeners=PLAINTEXT://127.0.0.1:{advertised},BROKERS://127.0.0.1:{to_brokers}",
         ]  # fmt: skip
-        if self.processes == 1:
-            command += [
-                "-c", f"advertised.listeners=PLAINTEXT://127.0.0.1:{advertised},BROKERS://127.0.0.1:{to_brokers}"
-            ]  # fmt: skip
-        else:
+        if self.processes > 1:
             command += ["-c", f"tiered.processes={self.processes}", "-c", f"tiered.processes.port.step={PORT_STEP}"]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -159,17 +162,25 @@ class ChaosBroker:
             raise AssertionError(f"broker {self.node} did not stop: {self.log_tail()}") from None
 
     @property
+    def node_ids(self) -> tuple[int, ...]:
+        return tuple(self.node + PROCESS_STEP * number for number in range(self.processes))
+
+    @property
     def directories(self) -> list[Path]:
         """Returns the data directory of each process."""
         return [Path(process_directory(str(self.directory), number)) for number in range(self.processes)]
 
     def ports(self) -> dict[int, int]:
         """Returns the port of each process's own, by node id."""
+        if self.processes == 1:
+            return {self.node: self.port}
         return {node: self.port + PORT_STEP * number for number, node in enumerate(self.node_ids, 1)}
 
     def find_processes(self) -> dict[int, int]:
         """Returns the operating system's ids of the running processes of a machine, by node id."""
         assert self.process is not None
+        if self.processes == 1:
+            return {self.node: self.process.pid}
         parent, found = self.process.pid, dict[int, int]()
         for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
             with suppress(OSError):  # it has just ended
@@ -184,7 +195,8 @@ class ChaosBroker:
         assert self.process is not None
         self.process.kill()
         for pid in found.values():
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(pid, signal.SIGKILL)
         self.end(signal.SIGKILL)
         until = time.monotonic() + STOP_SECONDS
         for pid in found.values():
@@ -204,23 +216,6 @@ class ChaosBroker:
 
     def log_tail(self) -> str:
         return self.log.read_text(errors="replace")[-3000:]
-
-
-def _hold_ports(processes: int) -> list[socket.socket]:
-    """Returns sockets at a free port and, where there are several processes, at that of each process."""
-    for _ in range(TRIES):
-        held = [held_port()]
-        try:
-            for number in range(1, processes + 1 if processes > 1 else 1):
-                held.append(socket.socket())
-                held[-1].bind(("127.0.0.1", held[0].getsockname()[1] + PORT_STEP * number))
-                held[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        except OSError:  # taken: draw again
-            for each in held:
-                each.close()
-            continue
-        return held
-    raise OSError(f"no ports {PORT_STEP} apart are free")
 
 
 def _is_running(pid: int) -> bool:
@@ -251,11 +246,16 @@ class ChaosCluster:
         self.directory = directory
         self.environment = s3.environment if s3 is not None else {}
         self.store = "s3://bucket/chaos" if s3 is not None else f"file://{directory / 'bucket'}"
-        words = [word for name, value in (SETTINGS | dict(settings)).items() for word in ("-c", f"{name}={value}")]
+        given = SETTINGS | (MACHINE_SETTINGS if processes > 1 else {}) | dict(settings)
+        words = [word for name, value in given.items() for word in ("-c", f"{name}={value}")]
         self._options = ["--store", self.store, *words]
         self.brokers: dict[int, ChaosBroker] = {}
         self.ports: dict[int, int] = {}
-        self._to_brokers: dict[int, int] = {}
+        self._advertised: dict[int, tuple[int, int]] = {}
+        """The ports that each broker advertises, for clients and for brokers."""
+        self._advertised_alone: dict[int, tuple[int, int]] = {}
+        """The same, while a machine has one process."""
+        self._held: list[socket.socket] = []
         for node in NODES:
             self._add(node)
         self.address = ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
@@ -270,7 +270,21 @@ class ChaosCluster:
             node, self.directory, self._options, env, self._program, self.processes
         )
         self.ports[node] = self.links.add(node, broker.port, origin=CLIENT)
-        self._to_brokers[node] = self.links.add(node, broker.inter_broker_port, origin=None)
+        alone = self.ports[node], self.links.add(node, broker.inter_broker_port, origin=None)
+        self._advertised_alone[node] = alone
+        if self.processes > 1:
+            for_clients = self._add_processes(node, broker.port, CLIENT)
+            self._advertised[node] = for_clients, self._add_processes(node, broker.inter_broker_port, None)
+
+    def _add_processes(self, node: int, port: int, origin: int | None) -> int:
+        """Adds a link to each process of a machine, whose own ports lie above `port`. Returns the port above which the
+        links lie as far."""
+        base, *doors = hold_ports(self.processes, PORT_STEP)
+        self._held.append(base)
+        for number, door in enumerate(doors, 1):
+            self.links.add(node, port + PORT_STEP * number, origin=origin, door=door)
+        advertised: int = base.getsockname()[1]
+        return advertised
 
     def add_fourth(self) -> None:
         """Starts the fourth broker with an empty disk."""
@@ -312,7 +326,8 @@ class ChaosCluster:
 
     def start(self, *nodes: int) -> None:
         for node in nodes:
-            self.brokers[node].start(self.ports[node], self._to_brokers[node])
+            broker = self.brokers[node]
+            broker.start(*(self._advertised_alone if broker.processes == 1 else self._advertised)[node])
 
     def kill(self, *nodes: int) -> None:
         """Sends SIGKILL to all of them before it waits for the first end."""
@@ -358,6 +373,7 @@ class ChaosCluster:
         """Kills all processes of machines."""
         for each in machines:
             self.brokers[each].kill_machine()
+        self.links.refuse(machines)
 
     def agreed_view(self) -> ClusterView | None:
         """Returns the view of all running brokers; None if they disagree, or if one does not reply."""
@@ -394,6 +410,13 @@ class ChaosCluster:
             elif broker.frozen:
                 broker.thaw()
 
+    def close(self) -> None:
+        """Frees the ports."""
+        for broker in self.brokers.values():
+            broker.close()
+        for each in self._held:
+            each.close()
+
     def stop(self) -> dict[int, int]:
         """Sends SIGTERM to one after the other; returns their exit codes."""
         return {node: self.brokers[node].end(signal.SIGTERM) for node in self.pids()}
@@ -422,5 +445,4 @@ def chaos_cluster(
             yield three
         finally:
             (three.kill if processes == 1 else three.kill_machines)(*three.pids())
-            for broker in three.brokers.values():
-                broker.close()
+            three.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -304,6 +305,19 @@ def _resume_processes(scene: FaultContext) -> None:
         os.kill(_machine_of(scene, node).find_processes()[node], signal.SIGCONT)
 
 
+def _cut_machines(
+    choose: Callable[[FaultContext], tuple[int, ...]], links: Callable[[int], list[Link]]
+) -> Callable[[FaultContext], None]:
+    """Cuts links of the machines of the chosen brokers. Their processes still reach each other."""
+
+    def begin(scene: FaultContext) -> None:
+        machines = sorted({node % PROCESS_STEP for node in choose(scene)})
+        scene.targets = tuple(node for each in machines for node in scene.trio.brokers[each].node_ids)
+        scene.trio.links.cut(link for each in machines for link in links(each))
+
+    return begin
+
+
 def _start_machines(scene: FaultContext) -> None:
     scene.trio.start(*sorted({node % PROCESS_STEP for node in scene.targets}))
 
@@ -323,6 +337,26 @@ def _roll_machines(scene: FaultContext) -> None:
         assert code == 0, f"machine {node} ended with {code}: {trio.brokers[node].log_tail()}"
         trio.start(node)
         trio.wait_until(trio.is_in_sync, IN_SYNC_SECONDS, trio.fetch_views)
+
+
+def _start_with(count: Callable[[ChaosBroker], int]) -> Callable[[FaultContext], None]:
+    """Starts the machine that leads most partitions with another number of processes. The first start is killed at once
+    with all that it has started: the next one goes on."""
+
+    def change(scene: FaultContext) -> None:
+        trio = scene.trio
+        scene.targets = scene.targets or machine_of_leader(scene)
+        machine = trio.brokers[scene.targets[0] % PROCESS_STEP]
+        code = machine.end(signal.SIGTERM)
+        assert code == 0, f"machine {machine.node} ended with {code}: {machine.log_tail()}"
+        machine.processes = count(machine)
+        trio.start(machine.node)
+        scene.pause(random.uniform(0.2, 1.0))
+        trio.kill_machines(machine.node)
+        trio.start(machine.node)
+        trio.wait_until(trio.is_in_sync, IN_SYNC_SECONDS, trio.fetch_views)
+
+    return change
 
 
 def machine_of_leader(scene: FaultContext) -> tuple[int, ...]:
@@ -355,6 +389,18 @@ OF_MACHINES = (
     ChaosFault("kill -9 of a machine, its disks wiped", _kill_machines(machine_of_leader), _wipe_machines_and_start,
         acks_within=DEAD_ACK_SECONDS),
     ChaosFault("rolling restart of machines", _roll_machines, _do_nothing),
+    ChaosFault("a machine with one process, and with all again", _start_with(lambda machine: 1),
+        _start_with(lambda machine: machine.processes_at_first)),
+    ChaosFault("a leader's machine cut from brokers", _cut_machines(machine_of_leader, links_to_brokers), _mend_links),
+    ChaosFault("the controller's machine cut from brokers", _cut_machines(controller, links_to_brokers), _mend_links),
+    ChaosFault("a leader's machine cut from brokers and clients", _cut_machines(machine_of_leader, links_to_all),
+        _mend_links),
+    ChaosFault("what a leader's machine sends to brokers is lost", _cut_machines(machine_of_leader, links_out_of),
+        _mend_links),
+    ChaosFault("a leader's machine cut from the bucket", _cut_machines(machine_of_leader, links_to_bucket), _mend_links,
+        min_seconds=12, needs_s3=True),
+    ChaosFault("the controller's machine cut from the bucket", _cut_machines(controller, links_to_bucket), _mend_links,
+        min_seconds=12, needs_s3=True),
 )  # fmt: skip
 """Faults of three machines of several processes, whose parent starts a process again that has ended."""
 ON_ANY_STORE = (

@@ -1,8 +1,8 @@
 """Links between processes of one machine that can be cut: a TCP proxy in user space, in a thread of its own.
 
 There is one listener for each target. The first request of a connection names its broker, so that a link is (origin,
-target) although all brokers connect to the same port. On a cut link nothing arrives and nothing is refused; bytes in
-flight arrive when it heals, as TCP sends them again.
+target) although all brokers connect to the same port. The processes of a machine have its links. On a cut link nothing
+arrives and nothing is refused; bytes in flight arrive when it heals, as TCP sends them again.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 from tests.ports import held_port
+from tiered.ids import PROCESS_STEP
 
 CLIENT = 0
 """The origin of a connection that is not of a broker."""
@@ -35,12 +36,13 @@ class LinkProxy:
         self._listeners: dict[int, list[socket.socket]] = {}
         self._listening: dict[socket.socket, None] = {}
 
-    def add(self, node: int, port: int, *, origin: int | None) -> int:
+    def add(self, node: int, port: int, *, origin: int | None, door: socket.socket | None = None) -> int:
         """Returns the port at which `node`, which listens on `port` of loopback, is reached from now on. While no
         process listens there, connections are refused here too: brokers distinguish a dead broker from a silent one.
         `origin` is the connecting party; None: brokers, which name themselves. A connection without a known origin is
-        reset, so that it cannot bypass a cut link."""
-        door = held_port()  # drawn by its number: Linux takes a port that it chose back when the socket is shut
+        reset, so that it cannot bypass a cut link. `door` is a socket that is bound to the port, where it has to be a
+        certain one."""
+        door = door or held_port()  # drawn by its number: Linux takes a port that it chose back when the socket is shut
         door.setblocking(False)
         found: int = door.getsockname()[1]
         self._listeners.setdefault(node, []).append(door)
@@ -216,10 +218,10 @@ def link_proxy() -> Iterator[LinkProxy]:
 
 
 async def _read_origin(reader: asyncio.StreamReader) -> tuple[bytes, int | None]:
-    """Returns the head of the first request, and the broker that sent it: requests of a broker name it as their client
-    id."""
+    """Returns the head of the first request, and the machine of the broker that sent it. Requests of a broker name it
+    as their client id."""
     head = await reader.readexactly(14)
     (length,) = struct.unpack(">h", head[12:])
     name = await reader.readexactly(max(0, length))
     who, _, node = name.partition(b"-")
-    return head + name, int(node) if who == b"broker" and node.isdigit() else None
+    return head + name, int(node) % PROCESS_STEP if who == b"broker" and node.isdigit() else None

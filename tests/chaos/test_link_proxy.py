@@ -110,7 +110,8 @@ def test_broker_is_recognized_by_its_first_request(links: LinkProxy, target: soc
     port = links.add(1, target.getsockname()[1], origin=None)
     links.cut([(3, 1)])
     with ExitStack() as stack:
-        said = {name: request(f"broker-{name}") for name in (2, 3)}
+        # Broker 1003 is a process of machine 3, and has its links.
+        said = {name: request(f"broker-{name}") for name in (2, 3, 1003)}
         for head in said.values():
             stack.enter_context(closing(connect(port))).sendall(head + b"rest")
         found = b""

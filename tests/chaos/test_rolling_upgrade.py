@@ -1,11 +1,13 @@
-"""Test of three brokers of an earlier program that are replaced under load, one after the other, by this program.
+"""Tests of three brokers of an earlier program that are replaced under load, one after the other, by this program.
 
-`make compat` runs it. The rules of levels are in `tests/sim/scenarios/test_metadata_levels.py`.
+`make compat` runs them. The rules of levels are in `tests/sim/scenarios/test_metadata_levels.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import re
 import signal
 import subprocess
@@ -19,7 +21,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from tests.chaos.audit import TransactionOutcome
 from tests.chaos.cluster import NODES, THIS_PROGRAM, ChaosCluster, Program
-from tests.chaos.earlier_program import BEFORE_LEVELS, extract_program
+from tests.chaos.earlier_program import BEFORE_LEVELS, LAST_RELEASE, extract_program, install_program
 from tests.chaos.faults import IN_SYNC_SECONDS, ChaosFault, FaultContext
 from tests.chaos.run import run
 from tiered.errors import Code
@@ -45,6 +47,8 @@ TOPIC = {"internal.segment.bytes": "32768", "local.retention.bytes": "65536"}
 DEADLINE_FACTOR = 3.0
 CREATE_SECONDS = 120.0
 REFUSED_SECONDS = 120.0
+LAST_LEVEL = 1
+"""Level of the last release."""
 UPGRADE, SAFE_DOWNGRADE = 1, 2
 """Numbers in Kafka of the kinds of an update."""
 
@@ -93,7 +97,8 @@ def replace_all(
             if check_level and number:
                 code, words = change_level(scene.trio, HIGHEST_METADATA_VERSION)
                 words_of_both = (
-                    r"broker \d+ |there is no such feature"  # a controller of the earlier program knows none
+                    # A controller of an earlier program knows no levels, or not this one.
+                    r"broker \d+ |there is no such feature|its levels are 0 to "
                 )
                 assert code is Code.INVALID_UPDATE_VERSION and re.search(words_of_both, words), (code, words)
             replace_program(scene, node, program)
@@ -129,6 +134,58 @@ def raise_level(scene: FaultContext) -> None:
     assert code is Code.INVALID_UPDATE_VERSION and words, (code, words)
 
 
+def show_levels(three: ChaosCluster) -> tuple[int, int]:
+    """Returns the level in force, and the level that all brokers support."""
+    shown = json.loads(three.command("cluster", "upgrade", "--format", "json"))
+    return shown["level"], shown["supported"]
+
+
+def expect_levels(level: int, supported: int) -> Callable[[FaultContext], None]:
+    """Waits until each broker tells that it supports a level. The level in force is `level`."""
+
+    def begin(scene: FaultContext) -> None:
+        scene.trio.wait_until(
+            lambda: show_levels(scene.trio)[1] == supported,
+            IN_SYNC_SECONDS,
+            lambda: scene.trio.command("cluster", "upgrade"),
+        )
+        assert show_levels(scene.trio) == (level, supported)
+
+    return begin
+
+
+def finalize(scene: FaultContext) -> None:
+    """Finalizes the upgrade by the command, and makes the metadata log hold what the earlier program refuses."""
+    three = scene.trio
+    said = three.command("cluster", "upgrade", "--finalize")
+    assert "there is nothing to finalize" in said, said
+    level = HIGHEST_METADATA_VERSION
+    three.wait_until(lambda: show_levels(three) == (level, level), IN_SYNC_SECONDS, lambda: show_levels(three))
+    three.wait_until(partial(create_topic, three, "short-lived"), CREATE_SECONDS, str)
+    three.command("topic", "delete", "short-lived")
+    code, words = change_level(three, LAST_LEVEL, SAFE_DOWNGRADE)
+    assert code is Code.INVALID_UPDATE_VERSION and words, (code, words)
+
+
+def refuse_bucket(old: Program, directory: Path) -> None:
+    """A broker of an earlier program with an empty disk says why it does not start on the bucket, and leaves it."""
+    bucket = directory / "bucket"
+
+    def objects() -> dict[str, int]:
+        files = (path for path in bucket.rglob("*") if path.is_file())
+        return {str(path.relative_to(bucket)): path.stat().st_size for path in files}
+
+    before = objects()
+    words = ["serve", "--node-id", "9", "--data-dir", str(directory / "late"), "--store", f"file://{bucket}"]
+    done = subprocess.run(
+        [*old.command, *words, "--http", "127.0.0.1:0", "--kafka", "127.0.0.1:0"],
+        capture_output=True, text=True, timeout=REFUSED_SECONDS, env={**os.environ, **old.find_environment()},
+    )  # fmt: skip
+    print(f"the earlier program alone ended with {done.returncode}: {done.stderr[-600:]}")
+    assert done.returncode > 0 and "tiered:" in done.stderr and "Traceback" not in done.stderr, done
+    assert objects() == before
+
+
 def refuse_earlier_program(old: Program) -> Callable[[FaultContext], None]:
     """An earlier program does not start any more, says so, and writes nothing. This program starts after it."""
 
@@ -155,16 +212,8 @@ def refuse_earlier_program(old: Program) -> Callable[[FaultContext], None]:
     return begin
 
 
-@pytest.mark.parametrize("store", ["file", "s3"])
-def test_brokers_of_an_earlier_program_are_replaced_under_load(store: str, tmp_path: Path) -> None:
-    old = extract_program(BEFORE_LEVELS, tmp_path / "old")
-    steps = [
-        fault("one replaced by this program", replace_all("first", [1], THIS_PROGRAM)),
-        fault("and back by the earlier one", replace_all("back", [1], old)),
-        fault("each replaced by this program", replace_all("all", [2, 3, 1], THIS_PROGRAM, check_level=True)),
-        fault("the level raised", raise_level),
-        fault("a start of the earlier program refused", refuse_earlier_program(old)),
-    ]
+def replace_under_load(tmp_path: Path, store: str, old: Program, steps: Sequence[ChaosFault]) -> None:
+    """Runs the steps while clients write. Nothing is lost, and no client sees an error that it does not retry."""
     report = run(
         tmp_path, store, steps, {}, has_java=False, rate=RATE, deadline_factor=DEADLINE_FACTOR,
         topic=TOPIC, program=old,
@@ -175,3 +224,32 @@ def test_brokers_of_an_earlier_program_are_replaced_under_load(store: str, tmp_p
     assert report.read + report.compacted >= sum(report.acked.values()) > 0
     assert report.batches > 0 and report.cold > 0 and report.copied > 0
     assert report.transactions[TransactionOutcome.COMMITTED] > 0
+
+
+def test_brokers_of_the_program_before_levels_are_replaced_under_load(tmp_path: Path) -> None:
+    old = extract_program(BEFORE_LEVELS, tmp_path / "old")
+    steps = [
+        fault("one replaced by this program", replace_all("first", [1], THIS_PROGRAM)),
+        fault("and back by the earlier one", replace_all("back", [1], old)),
+        fault("each replaced by this program", replace_all("all", [2, 3, 1], THIS_PROGRAM, check_level=True)),
+        fault("the level raised", raise_level),
+        fault("a start of the earlier program refused", refuse_earlier_program(old)),
+    ]
+    replace_under_load(tmp_path, "s3", old, steps)
+
+
+def test_last_release_goes_forward_back_and_forward_under_load(tmp_path: Path) -> None:
+    old = install_program(LAST_RELEASE, tmp_path / "old")
+    newest = HIGHEST_METADATA_VERSION
+    steps = [
+        fault("all are of the last release", expect_levels(LAST_LEVEL, LAST_LEVEL)),
+        fault("each replaced by this program", replace_all("first", [1, 2, 3], THIS_PROGRAM, check_level=True)),
+        fault("this program supports more", expect_levels(LAST_LEVEL, newest)),
+        fault("each replaced by the last release", replace_all("back", [2, 3, 1], old)),
+        fault("the last release supports its level", expect_levels(LAST_LEVEL, LAST_LEVEL)),
+        fault("each replaced by this program again", replace_all("again", [3, 1, 2], THIS_PROGRAM, check_level=True)),
+        fault("the upgrade finalized", finalize),
+        fault("a start of the last release refused", refuse_earlier_program(old)),
+    ]
+    replace_under_load(tmp_path, "file", old, steps)
+    refuse_bucket(old, tmp_path)

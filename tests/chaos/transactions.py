@@ -202,6 +202,9 @@ class Copier:
         self.failures: list[str] = []
         self.doing = "start"
         """The call that it is in, for the report of a copier that hangs."""
+        self._assigned: list[TopicPartition] = []
+        """Its partitions. `Consumer.assignment` of confluent-kafka waits for a thread of librdkafka with Python's lock,
+        and that thread may wait for the lock to log something: then nothing of this process runs any more."""
         self._name = f"copier-{number}"
         self._source, self._target = topics
         self._address = address
@@ -227,7 +230,7 @@ class Copier:
             },
             logger=self._log,
         )  # fmt: skip
-        consumer.subscribe([self._source])
+        consumer.subscribe([self._source], on_assign=self._on_assign, on_revoke=self._on_revoke)
         while not self._ending.is_set():
             self.doing = "consume"
             messages = [each for each in consumer.consume(COPIED_AT_ONCE, 0.1) if not each.error()]
@@ -260,12 +263,18 @@ class Copier:
         for partition, count in counts.items():
             self.copied[partition] += count
 
+    def _on_assign(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        self._assigned = partitions
+
+    def _on_revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
+        self._assigned = []
+
     def _rewind(self, consumer: Consumer) -> None:
         """Reads on at the committed offsets of its partitions."""
         while not self._ending.is_set():
             self.doing = "rewind"
             try:
-                for each in consumer.committed(consumer.assignment(), TRY_SECONDS):
+                for each in consumer.committed(self._assigned, TRY_SECONDS):
                     consumer.seek(TopicPartition(each.topic, each.partition, max(each.offset, 0)))
             except KafkaException:
                 self._ending.wait(PAUSE_SECONDS)

@@ -93,6 +93,17 @@ async def test_request_after_a_rotation_takes_the_new_key(
 
 
 @run_by(run_by_fixture, "run")
+async def test_refused_upload_is_sent_again_from_its_first_byte(store: S3Store, *, fake: FakeS3, file: Path) -> None:
+    """Once, the second request had a length and no bytes: the store waited for them until its time was over."""
+    await store.put("k", b"", if_absent=True)
+    write_key(file, "NEW")
+    fake.rules.access_keys = frozenset(["NEW"])
+    fake.requests.clear()
+    assert isinstance(await store.upload("k", [b"x" * 700_000]), Ok)
+    assert fake.requests["PUT"] == 2
+
+
+@run_by(run_by_fixture, "run")
 async def test_create_that_was_refused_and_made_again_is_no_conflict(
     store: S3Store, *, fake: FakeS3, file: Path
 ) -> None:

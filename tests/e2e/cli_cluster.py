@@ -24,9 +24,10 @@ KINDS = ("ours", pytest.param("peer", marks=[pytest.mark.java, pytest.mark.also]
 class CliCluster:
     """A cluster at an address, and the commands that run against it."""
 
-    def __init__(self, kind: str, address: str) -> None:
+    def __init__(self, kind: str, address: str, url: str = "") -> None:
         self.kind = kind
         self.address = address
+        self.url = url
         self._names = count()
         self._started: list[ForkedCommand] = []
 
@@ -96,5 +97,9 @@ def start_cluster(kind: str, directory: Path) -> Iterator[CliCluster]:
         with Peer() as peer, closing(CliCluster(kind, peer.address)) as cluster:
             yield cluster
     else:
-        with ServeProcess(directory / "data") as broker, closing(CliCluster(kind, broker.kafka)) as cluster:
+        quick = ("-c", "group.initial.rebalance.delay.ms=0")  # as the peer of tests has it
+        with (
+            ServeProcess(directory / "data", *quick) as broker,
+            closing(CliCluster(kind, broker.kafka, broker.url)) as cluster,
+        ):
             yield cluster

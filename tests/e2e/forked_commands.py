@@ -2,8 +2,9 @@
 commands do, and four times what the start of a broker does. Each has its own descriptors, environment, signals and exit
 code, as a command of a shell has.
 
-`python -m tests.e2e.forked_commands DESCRIPTOR` is that process. It reads a command from each message of this socket,
-and ends with the process of the tests."""
+`python -m tests.e2e.forked_commands DESCRIPTOR DESCRIPTOR` is that process. It reads a command from each message of
+the first socket, and ends with the process of the tests. Shells reach the second one by its path, through
+`tests/e2e/shell_command.py`."""
 
 from __future__ import annotations
 
@@ -14,10 +15,12 @@ import json
 import os
 import pkgutil
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import termios
 import threading
 from collections.abc import Mapping, Sequence
@@ -29,8 +32,8 @@ from tiered_api.cli.main import main as run_command
 
 PACKAGES = ("cluster", "group", "security", "topic", "transaction", "lake", "cold", "live")
 """Folders of commands that are imported beforehand: those that talk to brokers, and those of tables and buckets."""
-BROKER = "tiered_api.cli.broker.serve"
-"""The module of `serve`, which is imported before the first broker."""
+BROKERS = {"serve": "tiered_api.cli.broker.serve", "up": "tiered_api.cli.broker.up"}
+"""The modules of commands that are imported before the first one."""
 MESSAGE_BYTES = 1 << 18
 
 
@@ -130,17 +133,42 @@ class ForkedCommand(ForkedProcess):
         self.wait()
 
 
+_STARTING = threading.Lock()
+
+
 @cache
+def shell_socket() -> str:
+    """Returns the path of the socket for commands of shells, in a folder of its owner alone."""
+    _parent()
+    return _shell_path()
+
+
+@cache
+def _shell_path() -> str:
+    folder = tempfile.mkdtemp(prefix="tiered-shell-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return f"{folder}/socket"
+
+
 def _parent() -> socket.socket:
-    """Returns the socket of the process that forks, which is started by the first command."""
+    """Returns the socket of the process that forks, which is started by the first command. Threads may start their
+    first commands at the same time."""
+    with _STARTING:
+        return _start_parent()
+
+
+@cache
+def _start_parent() -> socket.socket:
     own, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs:
-        descriptor = str(theirs.fileno())
+    with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as shells:
+        shells.bind(_shell_path())
+        shells.listen()
+        descriptors = (theirs.fileno(), shells.fileno())
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.e2e.forked_commands", descriptor],
+            [sys.executable, "-m", "tests.e2e.forked_commands", *map(str, descriptors)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
+            pass_fds=descriptors,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
         )
 
@@ -152,8 +180,8 @@ def _parent() -> socket.socket:
     return own
 
 
-def serve(requests: socket.socket) -> None:
-    """Forks a command for each message, until no more can come."""
+def serve(requests: socket.socket, shells: socket.socket) -> None:
+    """Forks a command for each message, until no more can come from the tests."""
     for package in PACKAGES:
         folder = import_module(f"tiered_api.cli.{package}")
         for module in pkgutil.iter_modules(folder.__path__, f"{folder.__name__}."):
@@ -162,18 +190,29 @@ def serve(requests: socket.socket) -> None:
     # Nobody waits for the forks, which wait for the commands.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        message, pipes, _, _ = socket.recv_fds(requests, MESSAGE_BYTES, 4)
-        if not message:
-            return
-        request = json.loads(message)
-        if request["arguments"][:1] == ["serve"] and BROKER not in sys.modules:
-            import_module(BROKER)
-            gc.freeze()
-        if os.fork() == 0:
-            requests.close()
-            _run(request, *pipes)
-        for pipe in pipes:
-            os.close(pipe)
+        if requests in select.select([requests, shells], [], [])[0]:
+            message, pipes, _, _ = socket.recv_fds(requests, MESSAGE_BYTES, 4)
+            if not message:
+                return
+            _fork(json.loads(message), pipes, requests, shells)
+        else:
+            with shells.accept()[0] as shell:
+                message, pipes, _, _ = socket.recv_fds(shell, MESSAGE_BYTES, 4)
+            if message:  # else the shell has ended meanwhile
+                _fork(json.loads(message), pipes, requests, shells)
+
+
+def _fork(request: dict[str, Any], pipes: list[int], *sockets: socket.socket) -> None:
+    module = BROKERS.get("".join(request["arguments"][:1]))
+    if module is not None and module not in sys.modules:
+        import_module(module)
+        gc.freeze()
+    if os.fork() == 0:
+        for each in sockets:
+            each.close()
+        _run(request, *pipes)
+    for pipe in pipes:
+        os.close(pipe)
 
 
 def _run(request: dict[str, Any], stdin: int, stdout: int, stderr: int, status: int) -> NoReturn:
@@ -194,6 +233,8 @@ def _run(request: dict[str, Any], stdin: int, stdout: int, stderr: int, status: 
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.chdir(request["directory"])
+    if "mask" in request:
+        os.umask(request["mask"])
     os.environ.clear()
     os.environ.update(request["environment"])
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -201,4 +242,4 @@ def _run(request: dict[str, Any], stdin: int, stdout: int, stderr: int, status: 
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(*(socket.socket(fileno=int(each)) for each in sys.argv[1:]))

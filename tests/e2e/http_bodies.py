@@ -13,7 +13,7 @@ TYPO = "vaule"
 DEEP: Any = json.loads("[" * 60 + "]" * 60)
 ARGUMENTS = {
     "topic": "t", "partition": "0", "broker": "1", "config": "retention.ms", "group": "g", "instance": "one",
-    "user": "carol", "transactional_id": "nobody",
+    "user": "carol", "transactional_id": "nobody", "subject": "t-value", "version": "1",
 }  # fmt: skip
 SHAPES: dict[str, tuple[Any, ...]] = {
     "null": (None,),
@@ -97,6 +97,9 @@ CONSUMER = {
     "fetch.min.bytes": 1,
     "consumer.request.timeout.ms": 1000,
 }
+CHECK = "/compatibility/subjects/{subject}"
+SCHEMA = {"schema": "{}", "schemaType": "JSON", "metadata": {"owner": "o"}, "ruleSet": {}}
+IMPORTED = {**SCHEMA, "references": [{"name": "n", "subject": "s", "version": 1}], "id": 7, "version": 1}
 CREATION = {
     "topic_name": "new",
     "partitions_count": 1,
@@ -159,6 +162,19 @@ BODIES = (
     Body("POST", f"{INSTANCE}/positions", {"timestamps": [{**ONE, "timestamp": "2026-01-01T00:00:00Z"}]}, 422, V2),
     Body("POST", f"{INSTANCE}/positions/beginning", {"partitions": [ONE]}, 422, V2),
     Body("POST", f"{INSTANCE}/positions/end", {"partitions": [ONE]}, 422, V2),
+    Body("POST", "/subjects/{subject}/versions", SCHEMA, 422, twice_code=40002),
+    Body("POST", "/subjects/{subject}/versions", IMPORTED, 422, twice_code=40002, own_refusal="not in import mode"),
+    Body("POST", "/subjects/{subject}", SCHEMA, 422, twice_code=40002, own_refusal="not found"),
+    Body("POST", f"{CHECK}/versions", SCHEMA, 422, twice_code=40002),
+    Body("POST", f"{CHECK}/versions/{{version}}", SCHEMA, 422, twice_code=40002, own_refusal="not found"),
+    *(
+        body
+        for scope in ("", "/{subject}")
+        for body in (
+            Body("PUT", f"/config{scope}", {"compatibility": "FULL", "normalize": True}, 422, twice_code=40002),
+            Body("PUT", f"/mode{scope}", {"mode": "READWRITE"}, 422, twice_code=40002),
+        )
+    ),
 )
 
 Edit = Callable[[dict[str, Any], Schema], Iterator[Any]]

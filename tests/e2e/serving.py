@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -124,3 +125,32 @@ class ServeProcess:
         self._output.close()
         log = self.log.read_text(errors="replace")
         assert not find_passwords(log), log
+
+
+class ServedCluster:
+    """Brokers that share a bucket, in the order of their ids."""
+
+    def __init__(self, brokers: Sequence[ServeProcess], store: str) -> None:
+        self.brokers = brokers
+        self.store = store
+        self.kafka = [each.kafka for each in brokers]
+        self.urls = [each.url for each in brokers]
+
+    def pids(self) -> list[int]:
+        """Returns the brokers' processes, in order."""
+        return [each.process.pid for each in self.brokers]
+
+
+@contextmanager
+def serve_cluster(directory: Path, brokers: int = 1, *settings: str) -> Iterator[ServedCluster]:
+    """Yields a cluster whose brokers are forks. Nobody starts a broker again that ends."""
+    directory.mkdir(parents=True, exist_ok=True)
+    store = f"file://{directory}/bucket"
+    with ExitStack() as stack:
+        started = [
+            stack.enter_context(
+                ServeProcess(directory / f"broker-{node}", *settings, "--store", store, "--node-id", str(node))
+            )
+            for node in range(1, brokers + 1)
+        ]
+        yield ServedCluster(started, store)

@@ -112,7 +112,7 @@ def test_removed_user_leaves_no_rule_unsaid(tmp_path: Path, capsys: pytest.Captu
         command("quota set --user bob producer_byte_rate=1024")
         command("quota set --user bob --client-id c request_percentage=5")
         assert command("user remove bob --mechanism SCRAM-SHA-256")[1] == "", "the user is still there"
-        assert "user bob left 2 ACLs and 2 quotas" in command("user remove bob")[1]
+        assert "user bob leaves 2 ACLs and 2 quotas" in command("user remove bob")[1]
         make_bob()
         out, err = command("user remove bob --with-rules")
         assert (len(out.splitlines()), err) == (6, "")

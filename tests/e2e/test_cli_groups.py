@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pytest
 
 from tests.e2e.cli_cluster import KINDS, CliCluster, start_cluster
@@ -58,6 +59,22 @@ def test_printed_records_are_committed_and_the_next_member_continues(cluster: Cl
     assert cluster.consume(topic, "-g", group, "-n", "6", form=r"%o\n") == [str(n) for n in range(4, 10)]
     shown = describe(cluster, group)
     assert (shown["state"], shown["members"], shown["total_lag"], shown["coordinator"]) == ("Empty", 0, 0, 1)
+
+
+def test_consumer_group_is_described_with_its_members(cluster: CliCluster) -> None:
+    topic, group = create_filled_topic(cluster, 2, 3), cluster.new_name("server-side")
+    settings = {"group.protocol": "consumer", "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": cluster.address, "group.id": group, **settings})
+    consumer.subscribe([topic])
+    while consumer.poll(1) is None:
+        pass  # the test has a limit of its own
+    consumer.commit(offsets=[confluent_kafka.TopicPartition(topic, 0, 2)], asynchronous=False)
+    shown = describe(cluster, group)
+    assert (shown["state"], shown["members"], shown["total_lag"]) == ("Stable", 1, 4)
+    assert {row["client_id"] for row in shown["partitions"]} == {"rdkafka"}
+    assert offsets(cluster, group) == [(0, 2, 1), (1, None, 3)]
+    consumer.close()
+    assert describe(cluster, group)["state"] == "Empty"
 
 
 def test_offset_above_the_end_has_a_negative_lag_and_a_sentence(cluster: CliCluster, tmp_path: Path) -> None:
@@ -152,7 +169,11 @@ def test_two_members_share_partitions_and_an_interrupted_one_leaves(cluster: Cli
     ]  # fmt: skip
     refused = cluster.rows("group", "seek", group, "--to", "start", "--topics", topic, "--allow-new-topics", code=1)
     assert {"group " + group + " has members; stop them first (UNKNOWN_MEMBER_ID)"} == {row["error"] for row in refused}
-    assert cluster.rows("group", "delete", group, code=1)[0]["status"] == explain_error(Code.NON_EMPTY_GROUP.number)
+    for dry in (["--dry-run"], []):
+        [row] = cluster.rows("group", "delete", group, *dry, code=1)
+        assert row["status"] == explain_error(Code.NON_EMPTY_GROUP.number) and row.get("members", 2) == 2
+        rows = cluster.rows("group", "offset-delete", group, "-t", f"{topic}:0", *dry, code=1)
+        assert [row["status"] for row in rows] == [explain_error(Code.GROUP_SUBSCRIBED_TO_TOPIC.number)]
     for reader, how in zip(readers, (signal.SIGINT, signal.SIGTERM), strict=True):
         reader.send_signal(how)
         _, err = cluster.end(reader)
@@ -210,14 +231,21 @@ def test_seek_and_consume_say_that_no_record_is_late_enough(cluster: CliCluster)
 def test_groups_and_offsets_are_deleted(cluster: CliCluster) -> None:
     topic, group = create_filled_topic(cluster, 2, 1), cluster.new_name("gone")
     cluster.run("group", "seek", group, "--to", "end", "--topics", topic, "--allow-new-topics")
-    assert cluster.rows("group", "offset-delete", group, "-t", f"{topic}:0") == [
-        {"topic": topic, "partition": 0, "status": "OK"}
+    delete = ("group", "offset-delete", group, "-t", f"{topic}:0")
+    assert cluster.rows(*delete, "--dry-run") == [
+        {"topic": topic, "partition": 0, "offset": 1, "status": "OK (dry run)"}
     ]
+    assert cluster.rows(*delete) == [{"topic": topic, "partition": 0, "status": "OK"}]
     assert offsets(cluster, group) == [(1, 1, 0)]
+    missing = explain_error(Code.GROUP_ID_NOT_FOUND.number)
+    assert cluster.rows("group", "delete", group, "never-there", "--dry-run", code=1) == [
+        {"group": group, "members": 0, "offsets": 1, "status": "OK (dry run)"},
+        {"group": "never-there", "members": None, "offsets": None, "status": missing},
+    ]
     rows = cluster.rows("group", "delete", group, "never-there", code=1)
     assert rows == [
         {"group": group, "status": "OK"},
-        {"group": "never-there", "status": explain_error(Code.GROUP_ID_NOT_FOUND.number)},
+        {"group": "never-there", "status": missing},
     ]
     assert f"no group {group}" in cluster.run("group", "describe", group, code=1)
 

@@ -84,6 +84,18 @@ def test_users_and_rules_are_kept_by_the_command_line(tmp_path: Path, capsys: py
         assert command("acl remove --principal User:bob") == [rule | {"status": "OK"}]
         assert "no rule fits" in command("acl remove --principal User:bob", code=2)
 
+        command("topic create kept --partitions 1")
+        command("group seek readers --to end --topics kept --allow-new-topics")
+        command("acl add --topic kept --group readers --allow-principal User:bob --operation Describe")
+        for words in ("topic delete kept", "topic trim kept -o end -p all", "group delete readers"):
+            for dry in ("", " --dry-run"):
+                said = str(command(words + dry, bob, code=1))
+                assert f"{words.split()[0].upper()}_AUTHORIZATION_FAILED" in said
+        assert "no right to the group" in command("group offset-delete readers -t kept:0 --dry-run", bob, code=2)
+        row = {"topic": "kept", "partitions": 1, "records": 0, "status": "OK (dry run)"}
+        assert command("topic delete kept --dry-run") == [row]
+        command("acl remove --principal User:bob")
+
         rate = {"user": "bob", "client_id": "<default>", "ip": None, "quota": "producer_byte_rate", "value": 1024}
         share = rate | {"quota": "request_percentage", "value": 0.5}
         address = {"user": None, "client_id": None, "ip": "10.0.0.7", "quota": "connection_creation_rate", "value": 3}
@@ -108,7 +120,11 @@ def test_users_and_rules_are_kept_by_the_command_line(tmp_path: Path, capsys: py
         command(f"user alter bob --password-file {password}")
         assert "the user or the password is wrong" in command("acl list", bob, code=2)
         assert "no user would be left that may ALTER the cluster" in command("user remove admin bob", code=2)
-        assert "user bob left 1 quota, which" in command("user remove bob")
+        planned = command("user remove bob --dry-run --with-rules")
+        names = ("SCRAM-SHA-512", "quotas of client-id (default), user bob")
+        assert planned == [{"user": "bob", "mechanism": each, "status": "OK (dry run)"} for each in names]
+        assert command("user list bob") == users[1:] and command("quota list") == [rate]
+        assert "user bob leaves 1 quota, which" in command("user remove bob")
         assert "no user bob" in command("user remove bob", code=2)
         assert command("user remove admin --force") == [{"user": "admin", "mechanism": "SCRAM-SHA-512", "status": "OK"}]
         assert "the user or the password is wrong" in command("user list", code=2)
@@ -127,4 +143,5 @@ def test_users_and_rules_are_kept_by_the_command_line(tmp_path: Path, capsys: py
     refused = [
         (each["principal"], each["operation"], each["resource_type"]) for each in events if each["event"] == "operation"
     ]
-    assert refused == [*2 * [("User:bob", "ALTER", "CLUSTER")], ("User:ANONYMOUS", "DESCRIBE", "CLUSTER")]
+    acts = [("ALTER", "CLUSTER"), *2 * [("DELETE", "TOPIC")], ("DELETE", "GROUP"), ("ALTER", "CLUSTER")]
+    assert refused == [*(("User:bob", *each) for each in acts), ("User:ANONYMOUS", "DESCRIBE", "CLUSTER")]

@@ -46,6 +46,20 @@ def test_topics_are_created_listed_and_deleted_with_an_outcome_each(cluster: Cli
     assert "no topic " + first in cluster.run("topic", "list", first, code=1)
 
 
+def test_dry_run_of_a_deletion_counts_the_records(cluster: CliCluster) -> None:
+    topic = cluster.create_topic(2)
+    cluster.produce(topic, "a\nb\nc\n", "-p", "0")
+    cluster.produce(topic, "d\n", "-p", "1")
+    cluster.rows("topic", "trim", topic, "-o", "1", "-p", "0")
+    found = cluster.rows("topic", "delete", topic, "never-there", "--dry-run", code=1)
+    missing = explain_error(Code.UNKNOWN_TOPIC_OR_PARTITION.number)
+    assert found == [
+        {"topic": topic, "partitions": 2, "records": 3, "status": "OK (dry run)"},
+        {"topic": "never-there", "partitions": None, "records": None, "status": missing},
+    ]
+    assert cluster.consume(topic, "-p", "0") == ["b", "c"]
+
+
 def test_value_too_large_for_a_request_is_refused_in_one_line(cluster: CliCluster) -> None:
     topic = cluster.create_topic()
     for words in (
@@ -212,10 +226,11 @@ def test_trim_moves_the_start_by_offset_by_time_and_to_the_end(cluster: CliClust
 
 def test_trim_of_a_compacted_topic_says_how_to_allow_it(cluster: CliCluster) -> None:
     topic = cluster.create_topic(cleanup_policy="compact")
-    [row] = cluster.rows("topic", "trim", topic, "-o", "end", "-p", "0", code=1)
-    assert row["error"] == (
-        "only compaction deletes records of this topic; add delete to its cleanup.policy first (POLICY_VIOLATION)"
-    )
+    for dry in (["--dry-run"], []):
+        [row] = cluster.rows("topic", "trim", topic, "-o", "end", "-p", "0", *dry, code=1)
+        assert row["error"] == (
+            "only compaction deletes records of this topic; add delete to its cleanup.policy first (POLICY_VIOLATION)"
+        )
 
 
 def test_trim_by_a_time_after_all_records_deletes_nothing(cluster: CliCluster) -> None:
@@ -229,6 +244,7 @@ def test_trim_by_a_time_after_all_records_deletes_nothing(cluster: CliCluster) -
         assert first["error"] == (
             "no record is at or after 1700000010000 ms (it has offsets 0 to 9): -o end deletes them all"
         )
+        assert not dry or (first["records"], second["records"]) == (None, 10)
         starts = [row["log_start_offset"] for row in cluster.rows("topic", "describe-storage", topic)]
         assert starts == ([0, 0] if dry else [0, 10])
 
@@ -239,12 +255,12 @@ def test_trim_without_effect_shows_the_old_and_the_new_start(cluster: CliCluster
 
     def plan(where: str, code: int = 0) -> list[object]:
         [row] = cluster.rows("topic", "trim", topic, "-o", where, "-p", "0", "--dry-run", code=code)
-        return [row["start_offset"], row["new_start_offset"], row["error"]]
+        return [row["start_offset"], row["new_start_offset"], row["records"], row["error"]]
 
-    assert plan("2") == [0, 2, None] and plan("end") == [0, 3, None] and plan("-1") == [0, 2, None]
-    assert plan("4", 1) == [0, None, "offset 4 is above the high watermark 3"]
+    assert plan("2") == [0, 2, 2, None] and plan("end") == [0, 3, 3, None] and plan("-1") == [0, 2, 2, None]
+    assert plan("4", 1) == [0, None, None, "offset 4 is above the high watermark 3"]
     cluster.rows("topic", "trim", topic, "-o", "1", "-p", "0")
-    assert plan("start") == [1, 1, None] and plan("0") == [1, 1, None]
+    assert plan("start") == [1, 1, 0, None] and plan("0") == [1, 1, 0, None]
     assert cluster.consume(topic, "-p", "0") == ["b", "c"]
 
 

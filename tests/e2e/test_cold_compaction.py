@@ -16,7 +16,7 @@ from tests.metric_samples import samples
 from tests.refusal import refuses
 from tests.scenario import GIVEN, run_by
 from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, run
-from tiered.broker.partition_report import explain
+from tiered.broker.partition_report import explain, find_cleaned_to
 from tiered.cold import cold_cleaning
 from tiered.cold.layout import parse_key
 from tiered.controller.requests import AlterBrokerConfigs, AlterTopicConfigs
@@ -120,6 +120,7 @@ async def test_topic_cleaned_in_the_bucket_comes_back_after_a_lost_disk(rig: Sim
     assert len(await check_state(replica, written)) < 20
     shown = explain(replica)["compaction"]
     assert shown["where"] == "bucket" and shown["clean_to"] == replica.cold_end_offset
+    assert find_cleaned_to(replica) == replica.cold_end_offset > 0
     assert shown["bytes_after"] < shown["bytes_before"] // 2 and shown["dirty_bytes"] == 0
     await rig.broker.world.clock.sleep(300)
     assert replica.log_start_offset == 0, "retention deletes nothing of a topic without delete in its policy"
@@ -217,11 +218,12 @@ async def test_settings_of_the_cleaner_change_while_it_runs(rig: SimBrokerRig) -
     replica = await rig.create(**COMPACTED, remote_storage_enable="false")
     await write(replica, 60, written)
     await asyncio.sleep(120)
-    assert cleaned_to(replica) == -1 and await read(replica) == written
+    assert cleaned_to(replica) == -1 and find_cleaned_to(replica) is None and await read(replica) == written
     slow = {"log.cleaner.io.max.bytes.per.second": "1000", "log.cleaner.enable": "true"}
     began = rig.loop.now_ns
     await rig.broker.submit(AlterBrokerConfigs(-1, slow | {"log.cleaner.dedupe.buffer.size": "1048576"}))
     await rig.wait_until(lambda: cleaned_to(replica) > 0, seconds=5000)
+    assert find_cleaned_to(replica) == cleaned_to(replica)
     assert rig.loop.now_ns - began > 60 * 1e9
     fast = {"log.cleaner.io.max.bytes.per.second": "1e9", "log.cleaner.threads": "2"}
     await rig.broker.submit(AlterBrokerConfigs(-1, fast | {"log.cleaner.backoff.ms": "100"}))

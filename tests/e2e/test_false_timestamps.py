@@ -61,7 +61,7 @@ async def test_produced_batch_with_an_unset_header_is_found_by_time(site: KafkaB
 async def test_batch_over_http_gets_the_timestamp_of_its_records(
     site: HttpBroker, *, codec: Codec, newest: int
 ) -> None:
-    """A compressed batch is not opened if its header may be true (docs/COMPATIBILITY.md): it is believed."""
+    """A compressed batch is not opened if its header may be true (docs/reference/compatibility.md): it is believed."""
     data = bytes(made(TIMES, codec, newest=newest))
     stored = newest if codec and newest >= NOW else NOW + 9
     await site.create("t")

@@ -286,6 +286,7 @@ NO_POTS = {
     "log.index.size.max.bytes": _ONE,
     "message.max.bytes": _ONE,
     "offset.metadata.max.bytes": _ONE,
+    "group.consumer.max.size": _ONE,
     "group.max.size": _ONE,
     "socket.request.max.bytes": _ONE,
     "fetch.max.bytes": _ONE,
@@ -324,6 +325,7 @@ TURNS = {
 }
 """Modules with slots that clients share, each with what keeps one client from taking all."""
 OWN_WORK = {
+    "tiered.wal.takeover",
     "tiered.hosting.hosted_replicas",
     "tiered.upkeep.log_cleaner",
     "tiered.access.token_validator",

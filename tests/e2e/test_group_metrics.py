@@ -9,11 +9,12 @@ import pytest
 from tests.e2e import http_cluster
 from tests.e2e.http_cluster import HttpCluster
 from tests.e2e.http_site import HttpBroker, run
+from tests.e2e.test_http_groups import GROUP, fill, join_group
 from tests.metric_samples import samples
 from tests.scenario import run_by
 from tiered.controller.requests import DeleteTopic
 from tiered.errors import Code, Refused
-from tiered.groups.requests import CommitOffsets, PartitionOffset
+from tiered.groups.requests import CommitOffsets, ConsumerHeartbeat, PartitionOffset
 from tiered.ids import TopicPartition
 from tiered.metrics import OTHERS
 from tiered_api.http import group_lags
@@ -49,6 +50,14 @@ async def commit_at_coordinator(three: HttpCluster, group: str, *offsets: tuple[
                 return home
 
 
+async def next_ms(site: HttpBroker) -> None:
+    """Waits until the clock of the broker shows a later time than at the call: two looks can share a millisecond."""
+    began = site.broker.world.clock.wall_ms()
+    async with asyncio.timeout(60):
+        while site.broker.world.clock.wall_ms() <= began:
+            await asyncio.sleep(0.001)
+
+
 async def read_samples(site: HttpBroker, name: str) -> Found:
     answer = await site.get("/metrics")
     assert answer.status == 200
@@ -75,11 +84,28 @@ async def test_lag_is_the_sum_over_partitions_and_the_age_of_the_oldest(site: Ht
     assert (await read_samples(site, "kafka_consumergroup_lag_seconds"))["g", "t"] == 0
     await site.produce("t", "f")
     first = await read_samples(site, "kafka_consumergroup_lag_seconds")
+    await next_ms(site)
     second = await read_samples(site, "kafka_consumergroup_lag_seconds")
     assert 0 <= first["g", "t"] < second["g", "t"] < behind["g", "t"] + 60, "since the last look that had none"
     assert (await read_samples(site, "kafka_consumergroup_lag_sum"))["g", "t"] == 1
     await site.broker.submit(DeleteTopic("t"))
     assert await read_samples(site, "kafka_consumergroup_lag_sum") == {}
+
+
+@run_by(run, "tmp_path")
+async def test_partition_of_a_member_counts_before_its_first_commit(site: HttpBroker) -> None:
+    await fill(site)
+    joined = await join_group(site, TopicPartition("t", 0), TopicPartition("t", 1))
+    assert await read_samples(site, "kafka_consumergroup_lag_sum") == {(GROUP, "t"): 10}
+    await next_ms(site)
+    assert (await read_samples(site, "kafka_consumergroup_lag_seconds"))[GROUP, "t"] > 0
+    assert await read_samples(site, "kafka_consumergroup_current_offset_sum") == {(GROUP, "t"): 0}
+    mine = CommitOffsets(GROUP, (PartitionOffset("t", 1, 3),), joined.generation, joined.member_id)
+    assert (await site.broker.group_coordinators.submit(GROUP, mine)).codes == (Code.NONE,)
+    assert await read_samples(site, "kafka_consumergroup_lag_sum") == {(GROUP, "t"): 5 + 2}
+    joins = ConsumerHeartbeat("new", "m", 0, topics=("t",), owned={}, rebalance_timeout_ms=60_000, assignor="uniform")
+    assert (await site.broker.group_coordinators.submit("new", joins)).code is Code.NONE
+    assert await read_samples(site, "kafka_consumergroup_lag_sum") == {(GROUP, "t"): 5 + 2, ("new", "t"): 10}
 
 
 @run_by(run, "tmp_path", tiered_metrics_max_group_topics=3)
@@ -99,8 +125,10 @@ async def test_lag_includes_partitions_that_other_brokers_lead(three: HttpCluste
     await three.create("t", [1], [2], [3])
     for p in range(3):
         await three[1].produce("t", *"abcd"[: p + 2], partition=p)
-    home = await commit_at_coordinator(three, "g", ("t", 0, 1), ("t", 1, 1), ("t", 2, 1))
-    assert await read_samples(home, "kafka_consumergroup_lag_sum") == {("g", "t"): 1 + 2 + 3}
+    home = await commit_at_coordinator(three, GROUP, ("t", 0, 1), ("t", 1, 1))
+    assert await read_samples(home, "kafka_consumergroup_lag_sum") == {(GROUP, "t"): 1 + 2}
+    await join_group(home, *(TopicPartition("t", p) for p in range(3)))
+    assert await read_samples(home, "kafka_consumergroup_lag_sum") == {(GROUP, "t"): 1 + 2 + 4}
     others = [each for each in three.brokers.values() if each is not home]
     for each in others:
         assert await read_samples(each, "kafka_consumergroup_lag_sum") == {}, "each group is named by one broker"
@@ -108,4 +136,4 @@ async def test_lag_includes_partitions_that_other_brokers_lead(three: HttpCluste
     await three.end(gone)
     async with asyncio.timeout(120):
         found = await read_samples(home, "kafka_consumergroup_lag_sum")
-    assert found == {("g", "t"): 6}, "the ends of before count"
+    assert found == {(GROUP, "t"): 7}, "the ends and starts of before count"

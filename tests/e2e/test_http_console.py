@@ -74,6 +74,7 @@ async def test_page_learns_its_caller_and_the_audit_topic_that_it_may_describe(s
     own = {
         "principal": "User:ANONYMOUS", "node_id": 1, "read_only": False, "messages": True, "has_warehouse": False,
         "has_authorizer": True,
+        "takes_passwords": False,
     }  # fmt: skip
     assert found == own | {"audit_topic": None}
     await grant(site, ("TOPIC", "audit", "DESCRIBE"))

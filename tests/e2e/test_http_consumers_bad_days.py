@@ -16,7 +16,7 @@ from tests.e2e.http_site import RAW, HttpBroker, run, wait_until
 from tests.e2e.test_http_consumers import JSON, V2, HttpConsumer, values
 from tests.scenario import run_by
 from tiered.controller.requests import CreatePartitions, DeleteTopic
-from tiered.errors import Code
+from tiered.errors import Code, Refused
 from tiered.groups.requests import DescribeGroup, JoinGroup
 from tiered.records.batch import Codec, encode_batch
 from tiered_api.http.consumers import reading
@@ -34,8 +34,15 @@ def parts(*places: tuple[str, int]) -> dict[str, Any]:
 
 
 async def members(where: HttpBroker, group: str = "g") -> list[str | None]:
-    found = await where.broker.group_coordinators.submit(group, DescribeGroup(group))
-    return [member.instance_id for member in found.members]
+    while True:  # the test's own deadline ends it
+        try:
+            found = await where.broker.group_coordinators.submit(group, DescribeGroup(group))
+        except Refused as error:
+            if error.code is not Code.COORDINATOR_LOAD_IN_PROGRESS:
+                raise
+            await asyncio.sleep(0.002)
+            continue
+        return [member.instance_id for member in found.members]
 
 
 @run_by(run, "tmp_path")

@@ -48,7 +48,23 @@ async def test_every_post_put_and_patch_without_a_content_type_is_refused_415(si
     for path, operations in paths.items():
         target = path.format_map(
             dict.fromkeys(
-                ("group", "instance", "config", "consumer", "page", "file", "user", "transactional_id", "table"), "x"
+                (
+                    "group",
+                    "instance",
+                    "config",
+                    "consumer",
+                    "page",
+                    "file",
+                    "user",
+                    "transactional_id",
+                    "table",
+                    "base",
+                    "subject",
+                    "version",
+                    "id",
+                    "guid",
+                ),
+                "x",
             )
             | path_arguments(site)
         )

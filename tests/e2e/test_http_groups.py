@@ -7,7 +7,14 @@ from typing import Any
 from tests.e2e.http_site import RAW, HttpBroker, run
 from tests.scenario import run_by
 from tiered.errors import Code
-from tiered.groups.requests import CommitOffsets, JoinGroup, JoinGroupReply, PartitionOffset, SyncGroup
+from tiered.groups.requests import (
+    CommitOffsets,
+    ConsumerHeartbeat,
+    JoinGroup,
+    JoinGroupReply,
+    PartitionOffset,
+    SyncGroup,
+)
 from tiered.ids import TopicPartition
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered.records.batch import encode_batch
@@ -17,7 +24,18 @@ GROUP = "readers"
 
 
 async def join_and_commit(site: HttpBroker, *mine: TopicPartition) -> str:
-    """Joins a group of one member with these partitions; returns its id."""
+    """Joins a group of one member with these partitions, and commits offsets of all; returns its id."""
+    got = await join_group(site, *mine)
+    offsets = tuple(PartitionOffset(topic, partition, 2 + partition) for topic, partition in mine)
+    done = await site.broker.group_coordinators.submit(
+        GROUP, CommitOffsets(GROUP, offsets, got.generation, got.member_id)
+    )
+    assert done.codes[0] is Code.NONE
+    return got.member_id
+
+
+async def join_group(site: HttpBroker, *mine: TopicPartition) -> JoinGroupReply:
+    """Joins a group of one member with these partitions."""
     ask = site.broker.group_coordinators.submit
     join = JoinGroup(GROUP, "", None, "app", "/here", 30_000, 30_000, "consumer", (("range", b"\0\0"),))
     first: JoinGroupReply = await ask(GROUP, join)
@@ -26,9 +44,7 @@ async def join_and_commit(site: HttpBroker, *mine: TopicPartition) -> str:
     got: JoinGroupReply = await ask(GROUP, again)
     sync = SyncGroup(GROUP, got.generation, got.member_id, assignments=((got.member_id, write_assignment(mine)),))
     assert (await ask(GROUP, sync)).code is Code.NONE
-    offsets = tuple(PartitionOffset(topic, partition, 2 + partition) for topic, partition in mine)
-    assert (await ask(GROUP, CommitOffsets(GROUP, offsets, got.generation, got.member_id))).codes[0] is Code.NONE
-    return got.member_id
+    return got
 
 
 async def fill(site: HttpBroker) -> None:
@@ -69,6 +85,21 @@ async def test_groups_members_assignments_and_lags_are_shown(site: HttpBroker) -
     summary = await get(f"/{GROUP}/lag-summary")
     assert (summary["total_lag"], summary["max_lag"], summary["max_lag_partition_id"]) == (5, 3, 0)
     assert summary["max_lag_consumer_id"] == member
+
+
+@run_by(run, "tmp_path")
+async def test_consumer_group_is_shown_with_its_type_and_members(site: HttpBroker) -> None:
+    await fill(site)
+    heartbeat = ConsumerHeartbeat(GROUP, "a", 0, rebalance_timeout_ms=9_000, topics=("t",), owned={}, client_id="app")
+    joined = await site.broker.group_coordinators.submit(GROUP, heartbeat)
+    assert joined.code is Code.NONE
+    group = (await site.get(f"{site.cluster}/consumer-groups/{GROUP}")).json
+    assert (await site.get(f"{site.cluster}/consumer-groups")).json["data"] == [group]
+    shown = [group[name] for name in ("state", "type", "partition_assignor", "is_simple")]
+    assert shown == ["STABLE", "CONSUMER", "uniform", False]
+    path = f"{site.cluster}/consumer-groups/{GROUP}/consumers/a/assignments"
+    assigned = (await site.get(path)).json["data"]
+    assert [(each["topic_name"], each["partition_id"]) for each in assigned] == [("t", 0), ("t", 1)]
 
 
 @run_by(run, "tmp_path")

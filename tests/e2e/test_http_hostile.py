@@ -97,10 +97,13 @@ def test_too_large_body_is_refused_before_it_is_read(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t")
         head = b"POST /topics/t/partitions/0/records HTTP/1.1\r\n" + HOST + b"Content-Type: " + RAW.encode() + b"\r\n"
-        announced = await site.raw(head + b"Content-Length: 99999999\r\nExpect: 100-continue\r\n\r\n")
-        assert status_of(announced) == 413 and body_of(announced)["error_code"] == 413
         grown = b"".join(b"10000\r\n" + b"x" * 65536 + b"\r\n" for _ in range(20))
-        assert status_of(await site.raw(head + b"Transfer-Encoding: chunked\r\n\r\n" + grown)) == 413
+        announced, chunked = await asyncio.gather(
+            site.raw(head + b"Content-Length: 99999999\r\nExpect: 100-continue\r\n\r\n"),
+            site.raw(head + b"Transfer-Encoding: chunked\r\n\r\n" + grown),
+        )
+        assert status_of(announced) == 413 and body_of(announced)["error_code"] == 413
+        assert status_of(chunked) == 413
 
     run(tmp_path, scenario, HttpLimits(body_bytes=1 << 20))
 
@@ -176,13 +179,15 @@ async def test_too_deeply_nested_json_is_returned_as_base64(site: HttpBroker) ->
 def test_slow_heads_slow_bodies_and_idle_connections_are_closed(tmp_path: Path) -> None:
     async def scenario(site: HttpBroker) -> None:
         await site.create("t")
-        assert await site.raw(b"") == b""
-        assert await site.raw(b"GET /topics HTTP/1.1\r\nHost:") == b""
         body = b"POST /topics/t HTTP/1.1\r\n" + HOST + b"Content-Type: application/vnd.kafka.json.v2+json\r\n"
-        assert status_of(await site.raw(body + b"Content-Length: 10\r\n\r\n{")) == 408
         records = f"POST {site.cluster}/topics/t/records HTTP/1.1\r\nContent-Type: application/json\r\n".encode()
-        stream = await site.raw(records + HOST + b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"a":\r\n')
-        assert b'"error_code":408' in stream
+        nothing, head, slow, stream = await asyncio.gather(
+            site.raw(b""),
+            site.raw(b"GET /topics HTTP/1.1\r\nHost:"),
+            site.raw(body + b"Content-Length: 10\r\n\r\n{"),
+            site.raw(records + HOST + b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"a":\r\n'),
+        )
+        assert (nothing, head, status_of(slow)) == (b"", b"", 408) and b'"error_code":408' in stream
 
     run(tmp_path, scenario, HttpLimits(idle_seconds=0.3, body_seconds=0.3, stream_idle_seconds=0.3))
 

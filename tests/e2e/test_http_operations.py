@@ -2,12 +2,16 @@
 
 import re
 
+import pytest
+
 from tests.e2e import http_cluster
 from tests.e2e.http_cluster import HttpCluster
 from tests.e2e.http_site import HttpBroker, run
 from tests.scenario import run_by
 from tiered.ids import incarnation_digest
+from tiered_api.http.server import server
 from tiered_api.http.server.routes import table
+from tiered_api.http.server.server import REQUEST_ID
 
 
 @run_by(run, "tmp_path")
@@ -25,6 +29,13 @@ async def test_health_metrics_and_identity_are_served(site: HttpBroker) -> None:
     text = metrics.body.decode()
     assert "tiered_http_records_written_total 2" in text and "tiered_http_records_read_total 2" in text
     assert 'tiered_http_requests_total{operation="v3_produce_batch",status="207"} 1' in text
+    accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1"  # Prometheus
+    metrics = await site.get("/metrics", accept)
+    assert metrics.headers["Content-Type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    text = metrics.body.decode()
+    assert "# TYPE tiered_http_records_written counter\ntiered_http_records_written_total 2\n" in text
+    names = re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)
+    assert text.endswith("\n# EOF\n") and len(names) == len({*names}) > 50
 
 
 @run_by(run, "tmp_path")
@@ -43,6 +54,25 @@ async def test_partition_shows_its_hot_and_cold_offsets(site: HttpBroker) -> Non
     assert (await site.get("/tiered/v1/topics/t/partitions/1")).json["error_code"] == 40402
 
 
+@run_by(run, "tmp_path")
+async def test_request_that_fails_has_an_id_that_the_log_has(
+    site: HttpBroker, *, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG", "tiered_api.http.server.server")
+    assert REQUEST_ID not in (await site.get("/tiered/v1/node")).headers
+    refused = [await site.get("/tiered/v1/topics/absent/storage") for _ in range(2)]
+    monkeypatch.setattr(server, "find_meter", lambda *_: 1 // 0)
+    failed = await site.get("/tiered/v1/node")
+    assert [each.status for each in (*refused, failed)] == [404, 404, 500]
+    ids = [each.headers[REQUEST_ID] for each in (*refused, failed)]
+    assert len(set(ids)) == 3 and all(re.fullmatch("1-[0-9a-f]+", each) for each in ids)
+    lines = [each.getMessage() for each in caplog.records]
+    for request_id in ids:
+        assert len([line for line in lines if f"request_id={request_id} " in line]) == 1
+    [error] = [each for each in caplog.records if each.exc_info]
+    assert error.levelname == "ERROR" and f"request_id={ids[2]} operation=get_node" in error.getMessage()
+
+
 @run_by(http_cluster.run, "tmp_path", numbers=(1,))
 async def test_openapi_document_describes_the_served_routes(three: HttpCluster) -> None:
     site = three[1]
@@ -51,12 +81,14 @@ async def test_openapi_document_describes_the_served_routes(three: HttpCluster) 
     assert document["openapi"].startswith("3.0")
     assert set(document["paths"]) == {route.path.replace("...", "") for route in table().routes}
     values = {"cluster": site.broker.cluster_id, "topic": "t", "partition": "0", "broker": "1", "config": "flush"}
-    values |= {"page": "topics", "file": "main.js"}
+    values |= {"page": "topics", "file": "main.js", "base": "0"}
     for path, operations in document["paths"].items():
         if "get" not in operations or ("broker" in path and "config}" in path) or "{group}" in path:
             continue  # what needs a group is read in test_http_groups.py and test_http_consumers.py
         if "{table}" in path:
             continue  # what needs a table is read in test_http_tables.py
+        if any(part in path for part in ("{subject}", "{id}", "{guid}")):
+            continue  # what needs a schema is read in test_registry.py
         target = re.sub(r"{(\w+)}", lambda found: values[found[1]], path)
         answer = await site.get(target)
         assert answer.status == 200, (path, answer)

@@ -13,12 +13,15 @@ from tests.scenario import run_by
 from tiered.ids import TopicPartition
 from tiered_api.http.exchange.context import INLINE_BYTES
 from tiered_api.http.overview import cluster
+from tiered_api.kafka.server.context import replica_storage
 
 OFFSETS = ("log_start_offset", "local_start_offset", "cold_end_offset", "last_stable_offset", "high_watermark")
 
 
 @run_by(run, "tmp_path")
-async def test_tiers_of_a_topic_are_the_same_from_each_broker(three: HttpCluster) -> None:
+async def test_tiers_of_a_topic_are_the_same_from_each_broker(
+    three: HttpCluster, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await three.create("t", [1, 2], [2, 3], [3, 1])
     for partition in range(3):
         await write(three[1], "t", partition, "a", "b")
@@ -33,6 +36,11 @@ async def test_tiers_of_a_topic_are_the_same_from_each_broker(three: HttpCluster
         marked = (await broker.get("/tiered/v1/topics/t/storage?marks=8")).json["partitions"]
         assert [[offset for offset, _ in row["time_marks"]] for row in marked] == [[0, 2]] * 3
         assert all(ms > 1_700_000_000_000 for row in marked for _, ms in row["time_marks"])
+    assert [row["cleaned_to_offset"] for row in first["partitions"]] == [None] * 3
+    monkeypatch.setattr(replica_storage, "find_cleaned_to", lambda replica: 1 + replica.tp.partition)
+    for broker in three.brokers.values():
+        rows = (await broker.get("/tiered/v1/topics/t/storage")).json["partitions"]
+        assert [row["cleaned_to_offset"] for row in rows] == [1, 2, 3]
     assert (await three[1].get("/tiered/v1/topics/t/storage?marks=x")).status == 400
     assert (await three[1].get("/tiered/v1/topics/absent/storage")).json["error_code"] == 40401
 
@@ -42,6 +50,10 @@ async def test_groups_of_a_topic_are_shown_with_their_offsets_and_lag(site: Http
     await fill(site)
     await join_and_commit(site, TopicPartition("t", 0), TopicPartition("t", 1))
     await site.create("other")
+    why = {each["code"]: each for each in (await site.get(f"/tiered/v1/groups/{GROUP}/explain")).json["facts"]}
+    assert why.keys() == {"state", "lag"} and why["state"]["values"]["since_ms"] > 0
+    assert why["lag"]["values"]["lag"] == 2 and why["lag"]["values"]["oldest_unread_ms"] > 0
+    assert (await site.get("/tiered/v1/groups/nobody/explain")).json["error_code"] == 40405
     found = (await site.get("/tiered/v1/topics/t/groups")).json
     assert found["groups"] == [{"group": GROUP, "state": "Stable", "lag": 5, "offsets": {"0": 2, "1": 3}}]
     assert (await site.get("/tiered/v1/topics/other/groups")).json["groups"] == []
@@ -76,6 +88,7 @@ async def test_lists_of_a_health_report_are_cut(three: HttpCluster, *, monkeypat
     found = (await three[1].get("/tiered/v1/cluster")).json
     assert not found["healthy"] and found["nodes_down"] == [3] and len(found["brokers"]) == 3
     assert len(found["partitions"]) == len(found["under_replicated_partitions"]) == 1
+    assert found["partitions_left_out"] == 1
 
 
 @run_by(run, "tmp_path")

@@ -170,8 +170,11 @@ async def test_client_id_has_a_limit(site: HttpBroker) -> None:
 
 @pytest.mark.parametrize("is_late", [False, True], ids=["before", "after"])
 @run_by(run, "tmp_path")
-async def test_stream_of_events_waits_until_the_quota_allows_more(site: HttpBroker, *, is_late: bool) -> None:
-    """The quota is set before the stream begins, or after its first event."""
+async def test_stream_of_events_waits_until_the_quota_allows_more(
+    site: HttpBroker, *, is_late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The quota is set before the stream begins, or after its first event. A stream that waits sends comments."""
+    monkeypatch.setattr(metering, "NAP_SECONDS", 0.05)
     await site.create("t")
     await site.produce("t", "x" * 2000)
     if not is_late:
@@ -190,9 +193,11 @@ async def test_stream_of_events_waits_until_the_quota_allows_more(site: HttpBrok
         if is_late:
             await put(site, consumer_byte_rate=1.0)
             await site.produce("t", "z" * 2000)
-        await site.produce("t", "y" * 50)
         throttled = site.broker.metrics.counter("tiered_throttled_total", "", ("quota", "entity"))
         await wait_until(lambda: throttled.value("consumer_byte_rate", "client-id app") >= 1)
+        await site.produce("t", "y" * 50)
+        comments = seen.count(b": silence")
+        await wait_until(lambda: seen.count(b": silence") > comments + 1)
         assert b"y" * 50 not in seen
         reading.cancel()
 

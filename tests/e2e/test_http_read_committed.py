@@ -98,6 +98,45 @@ async def test_any_broker_leaves_out_aborted_records_in_every_form(three: HttpCl
     assert (refused.status, "read_committed, read_uncommitted" in refused.json["message"]) == (400, True)
 
 
+@run_by(run_cluster, "tmp_path")
+async def test_any_broker_shows_the_markers_that_a_reader_wants(three: HttpCluster) -> None:
+    await three.create("t", [1, 2])
+    await write_transactions(three[1])
+    wanted = f"{PATH}?control_records=true"
+    got = (await three.get_from_all(wanted)).json
+    shown = [(row["offset"], row.get("control"), row.get("producer_id")) for row in got["records"]]
+    ends = {3: (3, "abort", ONE), 4: (4, "commit", TWO), 7: (7, "abort", ONE)}
+    assert shown == [(2, None, None), ends[3], ends[4], ends[7], (8, None, None)]
+    every = (await three.get_from_all(f"{wanted}&isolation_level=read_uncommitted")).json
+    assert offsets(every["records"]) == [*range(9)]
+    back = (await three.get_from_all(f"{wanted}&before=8&limit=4")).json
+    assert (offsets(back["records"]), back["records"][0]["control"], back["next_before"]) == ([7, 4], "abort", 4)
+    one = await three[3].get(f"{wanted}&offset=4&max_bytes=1")
+    assert (offsets(one.json["records"]), one.json["next_offset"]) == ([4], 5)
+    plain = await three[3].get(f"{PATH}?control_records=false")
+    assert offsets(plain.json["records"]) == [2, 8]
+    for accept, query, why in (
+        (RAW, "true", "is for reads of application/json and text/event-stream"),
+        (V2_BINARY, "true", "is for reads of application/json and text/event-stream"),
+        ("application/json", "true&contains=c", "without contains, key, header, json"),
+        ("application/json", "yes", "is neither true nor false"),
+    ):
+        refused = await three[2].get(f"{PATH}?control_records={query}", accept)
+        assert refused.status == 400 and why in refused.json["message"]
+
+
+@run_by(run, "tmp_path")
+async def test_event_stream_has_the_markers_that_a_reader_wants(site: HttpBroker) -> None:
+    await site.create("t")
+    await write_transactions(site)
+    seen = b""
+    url = f"{site.url}{PATH}?control_records=true"
+    async with site.session.get(url, headers={"Accept": EVENTS}) as stream:
+        while seen.count(b"id: ") < 5:
+            seen += await stream.content.readline()
+    assert [int(line[4:]) for line in seen.splitlines() if line.startswith(b"id: ")] == [2, 3, 4, 7, 8]
+
+
 @pytest.mark.parametrize("accept", ["application/json", RAW, V2_BINARY])
 @run_by(run, "tmp_path")
 async def test_reader_of_one_batch_at_a_time_moves_on_to_the_end(site: HttpBroker, *, accept: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 from tests.e2e.http_site import RAW, HttpBroker, http_broker, run, wait_until
 from tests.scenario import run_alone, run_by
 from tiered.records.batch import Codec, decode_header, decode_records, encode_batch
+from tiered_api.http.exchange.limits import HttpLimits
 from tiered_api.http.partitions.reads import OBJECTS_MAX
 
 PATH = "/topics/t/partitions/0/records"
@@ -118,10 +119,60 @@ async def test_search_ends_after_its_time_and_goes_on_where_it_was(
 
 
 @run_by(run, "tmp_path")
+async def test_read_from_the_end_has_the_last_records_first(site: HttpBroker) -> None:
+    await fill(site)
+    found = (await site.get(f"{PATH}?before=latest&limit=3")).json
+    assert ([each["offset"] for each in found["records"]], found["next_before"]) == ([99, 98, 97], 97)
+    assert found["records"][0] == (await site.get(f"{PATH}?offset=99")).json["records"][0]
+    assert "next_offset" not in found and found["log_start_offset"] == 0
+    before, offsets, scanned = "1000", list[int](), 0
+    while before != "0":
+        found = (await site.get(f"{PATH}?contains=k2&limit=2&max_bytes=1&before={before}")).json
+        assert int(before) > found["next_before"]
+        before, scanned = str(found["next_before"]), scanned + found["scanned"]
+        offsets += [each["offset"] for each in found["records"]]
+    assert (offsets, scanned) == ([*range(29, 19, -1), 2], 100)
+    none = (await site.get(f"{PATH}?contains=absent&before=latest&max_bytes=1")).json
+    assert (none["records"], none["next_before"], none["scanned"]) == ([], 0, 100), "it reads on by itself"
+    assert (await site.get(f"{PATH}?before=0")).json["records"] == []
+
+
+@run_by(run, "tmp_path", limits=HttpLimits(body_seconds=5))
+async def test_search_from_the_end_holds_the_memory_of_one_read(
+    site: HttpBroker, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(site)
+    monkeypatch.setattr("tiered_api.http.partitions.records.decode_memory", lambda _: 100 << 20)
+    monkeypatch.setattr("tiered_api.http.partitions.records.SEARCH_MS", 60_000)
+    found = await site.get(f"{PATH}?contains=absent&before=latest&max_bytes=1")
+    assert (found.status, found.json["scanned"]) == (200, 100), "ten reads of 100 MiB do not fit together"
+
+
+@run_by(run, "tmp_path")
+async def test_search_from_the_end_goes_on_where_its_time_was_over(
+    site: HttpBroker, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(site)
+    monkeypatch.setattr("tiered_api.http.partitions.records.SEARCH_MS", -1)
+    before, steps, found = 100, 0, list[int]()
+    while before > 0:
+        page = (await site.get(f"{PATH}?contains=k7&limit=1&max_bytes=1&before={before}")).json
+        found += [each["offset"] for each in page["records"]]
+        assert page["next_before"] < before
+        before, steps = page["next_before"], steps + 1
+    assert found == [*range(79, 69, -1), 7] and steps > 11
+
+
+@run_by(run, "tmp_path")
 async def test_bad_searches_are_refused(site: HttpBroker) -> None:
     await fill(site)
     for query in ("contains=", f"contains={257 * 'x'}", "contains=k&limit=0", "contains=k&limit=x", "key=", "json=x"):
         assert (await site.get(f"{PATH}?{query}")).status == 400, query
+    for query in ("before=x", "before=-1", "before=", "before=5&offset=1", "before=5&timestamp=1", "before=5&limit=0"):
+        assert (await site.get(f"{PATH}?{query}")).status == 400, query
+    for kind in (RAW, V2_JSON, EVENTS):
+        refused = await site.get(f"{PATH}?before=latest", kind)
+        assert refused.status == 400 and "before is for reads of application/json" in refused.json["message"], kind
     for kind in (RAW, V2_JSON):
         for query in ("contains=k", "key=k", "header=h", "json=.a"):
             refused = await site.get(f"{PATH}?{query}", kind)

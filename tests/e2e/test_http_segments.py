@@ -17,7 +17,8 @@ from tiered.config.settings import STANDARD_AUTHORIZER
 from tiered.object_store.faulty import Faults, faulty
 from tiered.ports import World
 
-PATH = "/tiered/v1/topics/t/partitions/0/segments"
+PART = "/tiered/v1/topics/t/partitions/0"
+PATH = f"{PART}/segments"
 SMALL = {"internal_segment_bytes": "1024", "local_retention_bytes": "1500", "retention_ms": "-1"}
 
 
@@ -27,6 +28,37 @@ async def fill(site: HttpBroker, records: int = 30) -> None:
         await site.produce("t", f"{n:0100d}")
     replica = site.broker.leader_replica("t", 0)
     await wait_until(lambda: replica.local_start_offset > 0 and not replica.unified_log.waiting_segments)
+
+
+async def explain(site: HttpBroker, path: str) -> dict[str, Any]:
+    """Returns the facts of an explanation by their codes."""
+    reply = await site.get(path)
+    assert reply.status == 200 and len(reply.json["sentences"]) == len(reply.json["facts"]), reply
+    return {each["code"]: each for each in reply.json["facts"]}
+
+
+async def check_explanations(three: HttpCluster, rows: list[dict[str, Any]]) -> None:
+    """Fails if a broker explains another state than that of the segments."""
+    cold, end = rows[0], rows[-1]["end_offset"]
+    for broker in three.brokers.values():
+        facts = await explain(broker, f"{PART}/explain")
+        assert facts.keys() == {"leader", "high-watermark", "in-bucket"}
+        assert facts["leader"]["values"]["isr"] == [1, 2] and not any(each["trouble"] for each in facts.values())
+        facts = await explain(broker, f"{PART}/segments/{cold['base_offset']}/explain")
+        assert facts["in-bucket"]["values"]["key"] == cold["object"]["key"] and facts.keys() == {"in-bucket"}
+        facts = await explain(broker, f"{PART}/segments/{end - 1}/explain")
+        assert facts.keys() == {"not-in-bucket", "on-disk", "open"} and facts["on-disk"]["values"]["brokers"] == [1, 2]
+        assert "from-bucket" in await explain(broker, f"{PART}/fetch/explain?offset=0")
+        assert "from-disk" in await explain(broker, f"{PART}/fetch/explain?offset={end - 1}")
+        assert "waits" in await explain(broker, f"{PART}/fetch/explain?offset={end}&isolation_level=read_uncommitted")
+        facts = await explain(broker, "/tiered/v1/topics/t/explain")
+        assert facts["retention"]["values"]["retention.ms"] == {"value": "-1", "source": "DYNAMIC_TOPIC_CONFIG"}
+        assert facts["not-in-bucket"]["values"]["records"] == end - find_cold_end(rows)
+
+
+def find_cold_end(rows: list[dict[str, Any]]) -> int:
+    """Returns the offset behind the last segment in the bucket."""
+    return max(int(row["end_offset"]) for row in rows if row["object"])
 
 
 def check_rows(rows: list[dict[str, Any]], end: int) -> None:
@@ -84,6 +116,14 @@ async def test_bad_requests_for_segments_are_refused(site: HttpBroker) -> None:
     assert (await site.get(PATH.replace("/0/", "/1/"))).json["error_code"] == 40402
     assert (await site.get(PATH.replace("/0/", "/x/"))).status == 404
     assert (await site.get(PATH.replace("/t/", "/absent/"))).json["error_code"] == 40401
+    for path, status in {
+        f"{PATH}/x/explain": 404, f"{PATH}/{10**20}/explain": 404, f"{PATH}/5/explain": 200,
+        PATH.replace("/0/segments", "/1/explain"): 404, PATH.replace("/0/segments", "/0/fetch/explain"): 200,
+        PATH.replace("/0/segments", "/0/fetch/explain?offset=-1"): 400,
+        PATH.replace("/0/segments", "/0/fetch/explain?offset=1&isolation_level=x"): 400,
+        PATH.replace("/0/segments", f"/0/fetch/explain?offset=1&user={'u' * 250}"): 400,
+    }.items():  # fmt: skip
+        assert (await site.get(path)).status == status, path
 
 
 @run_by(run, "tmp_path", authorizer_class_name=STANDARD_AUTHORIZER)
@@ -133,6 +173,7 @@ async def test_segments_are_the_same_from_each_broker(three: HttpCluster) -> Non
     check_rows(found["segments"], 20)
     assert [each["node_id"] for each in found["brokers"]] == [1, 2]
     assert found["segments"][0]["on_brokers"] == [] and found["segments"][-1]["on_brokers"] == [1, 2]
+    await check_explanations(three, found["segments"])
     await three.end(2)
     await wait_until(lambda: not three[1].broker.image.brokers[2].live)
     left = (await three[3].get(PATH)).json
@@ -140,6 +181,12 @@ async def test_segments_are_the_same_from_each_broker(three: HttpCluster) -> Non
     await three.end(1)
     await wait_until(lambda: not three[3].broker.image.brokers[1].live)
     gone = (await three[3].get(PATH)).json
+    for path in (f"{PART}/explain", f"{PART}/segments/19/explain", f"{PART}/fetch/explain?offset=19"):
+        facts = {each["code"]: each for each in (await three[3].get(path)).json["facts"]}
+        assert (
+            facts["leaderless"]["values"]["replicas"] == [1, 2]
+            and "see if broker 1 runs" in facts["leaderless"]["mend"]
+        )
     assert gone["error"].startswith("no broker leads the partition now: these are the segments in the bucket alone")
     cold = [each for each in found["segments"] if each["object"]]
     assert [each["object"] for each in gone["segments"]] == [each["object"] for each in cold] and len(cold) > 2

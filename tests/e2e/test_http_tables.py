@@ -85,7 +85,13 @@ async def test_tables_are_listed_with_what_is_behind_them(site: HttpBroker, *, t
     assert one["columns"][0] == {"name": "partition", "type": "int"} and one["reasons"] == []
     bar = (await site.get("/tiered/v1/topics/t/table")).json
     assert (bar["table"], bar["offsets"], bar["problem"]) == ("t", {"0": 3}, None)
+    why = (await site.get("/tiered/v1/tables/t/explain")).json
+    assert why["facts"][0]["code"] == "not-in-bucket" and why["facts"][0]["values"]["lag"] == 2, why
+    assert (await site.get("/tiered/v1/tables/absent/explain")).status == 404
+    assert "cannot be read" in (await site.get("/tiered/v1/tables/strange/explain")).json["sentences"][0]
     await site.create("unloaded")
+    why = (await site.get("/tiered/v1/tables/unloaded/explain")).json
+    assert [each["code"] for each in why["facts"]] == ["never-loaded"]
     bar = (await site.get("/tiered/v1/topics/unloaded/table")).json
     assert (bar["table"], bar["offsets"], bar["problem"], bar["is_set"]) == (None, {}, None, True)
 

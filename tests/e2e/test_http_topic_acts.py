@@ -56,6 +56,11 @@ async def test_records_are_deleted_as_many_as_were_told(three: HttpCluster) -> N
 @run_by(run, "tmp_path")
 async def test_compaction_is_told_and_begun_at_each_leader(three: HttpCluster) -> None:
     await three.create("t", [1, 2], [2, 3], cleanup_policy="compact")
+    await three.create("plain", [1])
+    told = await ask_until_led(three[3], "/tiered/v1/topics/plain/compaction", {"validate_only": True})
+    assert told.json["partitions"][0]["error"] == "cleanup.policy is delete, and not compact"
+    place = (await three[3].get("/tiered/v1/topics/plain/storage")).json
+    assert (place["cleanup_policy"], place["is_internal"]) == (["delete"], False)
     for partition in range(2):
         await write_at(three, "t", partition, OLD_MS)
     for only in (True, False):

@@ -63,6 +63,11 @@ from tiered_api.kafka.protocol.messages.sync_group import (
     SyncGroupResponse,
 )
 from tiered_api.kafka.protocol.messages.tiered_heard import TieredHeardRequest, TieredHeardResponse
+from tiered_api.kafka.protocol.messages.tiered_quota_use import (
+    QuotaUseData,
+    TieredQuotaUseRequest,
+    TieredQuotaUseResponse,
+)
 from tiered_api.kafka.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from tiered_api.kafka.server import connection
 from tiered_api.kafka.server.fetch.cold_reads import ColdRead
@@ -273,6 +278,21 @@ async def test_unauthorized_client_is_charged_for_requests_between_brokers(
     client = await site.client()
     heard = await client.ask(TieredHeardRequest(site.broker.cluster_id, credential), 0, TieredHeardResponse)
     assert (heard.error_code, reading(site)) == (refused, [False] * 3)
+
+
+@run_by(run, "tmp_path")
+async def test_client_cannot_report_use_of_the_quota_of_another(site: KafkaBroker) -> None:
+    await put(site, (("client-id", "victim"),), producer_byte_rate=1.0)
+    limits = site.broker.client_quotas.find_limits("ANONYMOUS", "victim")
+    assert limits is not None and limits.produced is not None
+    client = await site.client()
+    uses = [QuotaUseData("producer_byte_rate", "", "victim", 1e6, 1.0)]
+    pauses = []
+    for credential in (b"guess", site.broker.credential):
+        request = TieredQuotaUseRequest(site.broker.cluster_id, credential, uses)
+        code = (await client.ask(request, 0, TieredQuotaUseResponse)).error_code
+        pauses.append((code, site.broker.client_quotas.find_pause(limits.produced) > 0))
+    assert pauses == [(Code.CLUSTER_AUTHORIZATION_FAILED.number, False), (0, True)]
 
 
 def creation(*names: str, partitions: int = 20) -> CreateTopicsRequest:

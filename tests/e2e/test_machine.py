@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -78,6 +79,42 @@ def test_killed_process_returns_and_the_other_serves_meanwhile(tmp_path: Path) -
         assert brokers_of(machine) == [(1, "live"), (1001, "live")]
 
 
+def test_restart_goes_process_by_process_behind_one_address(tmp_path: Path) -> None:
+    config = tmp_path / "machine.properties"
+    config.write_text("broker.rack=before\n")
+    with ServeProcess(tmp_path / "data", *TWO, "--config", str(config)) as machine:
+        pids = processes_of(machine)
+        config.write_text("broker.rack=after\n")
+        for pid in (machine.process.pid, *pids.values()):  # as `systemctl kill` does
+            os.kill(pid, signal.SIGUSR1)
+        end, codes = time.monotonic() + SECONDS, set()
+        while "all processes were restarted" not in machine.log.read_text():
+            assert time.monotonic() < end, machine.log.read_text()
+            with contextlib.suppress(ConnectionResetError):  # taken by a process that stops: clients try again
+                codes.add(machine.ask("GET", "/healthz")[0])
+        assert codes == {200}
+        brokers = machine.ask("GET", "/tiered/v1/cluster")[1]["brokers"]
+        assert [(each["node_id"], each["state"], each["rack"]) for each in brokers] == [
+            (1, "live", "after"),
+            (1001, "live", "after"),
+        ]
+        assert processes_of(machine).keys() == pids.keys() and not set(processes_of(machine).values()) & set(
+            pids.values()
+        )
+        log = machine.log.read_text()
+        steps = ("restarting process-0", "process-0 is ready again", "restarting process-1", "process-1 is ready again")
+        assert sorted(steps, key=log.index) == list(steps)
+        assert len(re.findall(r"broker stopped node_id=\d+ clean=True", log)) == 2
+        assert machine.stop() == 0
+
+
+def test_single_broker_goes_on_after_the_signal_for_a_restart(tmp_path: Path) -> None:
+    with ServeProcess(tmp_path / "data") as single:
+        os.kill(single.process.pid, signal.SIGUSR1)
+        assert single.ask("GET", "/healthz")[0] == 200
+        assert single.stop() == 0
+
+
 def test_directory_of_a_single_process_becomes_the_first_of_two(tmp_path: Path) -> None:
     with ServeProcess(tmp_path / "data") as single:
         single.create_topic("kept")
@@ -85,8 +122,6 @@ def test_directory_of_a_single_process_becomes_the_first_of_two(tmp_path: Path) 
     with ServeProcess(tmp_path / "data", *TWO) as machine:
         assert machine.values("kept") == ["a", "b"]
         assert brokers_of(machine) == [(1, "live"), (1001, "live")]
-    fewer = run_tiered("serve", "--data-dir", str(tmp_path / "data"), "--http", "127.0.0.1:0", "--kafka", "127.0.0.1:0")
-    assert fewer.returncode != 0 and "start 2 processes" in fewer.stderr
 
 
 @pytest.mark.parametrize(
@@ -95,6 +130,7 @@ def test_directory_of_a_single_process_becomes_the_first_of_two(tmp_path: Path) 
         (("-c", "tiered.processes=65"), "a number from 1 to 64"),
         (("-c", "tiered.processes=2", "--store", "memory://"), "processes cannot share memory"),
         (("-c", "tiered.processes=2", "--kafka", "127.0.0.1:65500"), "would have the port 65600"),
+        (("-c", "tiered.processes=64", "--kafka", "127.0.0.1:65500"), "more processes than cores"),
     ],
 )
 def test_impossible_machine_is_refused_before_it_writes(tmp_path: Path, words: tuple[str, ...], why: str) -> None:
@@ -113,6 +149,26 @@ def test_port_in_use_is_told_before_anything_is_written(tmp_path: Path) -> None:
     assert re.search(rf"cannot listen on 127.0.0.1:({port}|{port - step}): Address already in use", done.stderr)
     assert done.returncode != 0
     assert not (tmp_path / "data").exists()
+
+
+def test_directory_that_one_process_cannot_use_is_told_before_any_starts(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    (data / "process-1").write_text("no directory")
+    words = ("--data-dir", str(data), "--http", "127.0.0.1:0", "--kafka", "127.0.0.1:0")
+    done = run_tiered("serve", *words, *TWO)
+    assert done.returncode == 2 and f"cannot use the data directory {data}/process-1: File exists" in done.stderr
+    assert not (data / "log").exists() and not (data / "bucket").exists()
+
+
+def test_second_machine_with_an_id_of_the_first_is_refused(tmp_path: Path) -> None:
+    store = ("--store", f"file://{tmp_path}/bucket")
+    with ServeProcess(tmp_path / "data", *TWO, *store) as machine:
+        words = ("--data-dir", str(tmp_path / "other"), "--http", "127.0.0.1:0", "--kafka", "127.0.0.1:0")
+        done = run_tiered("serve", "--node-id", "1001", *words, *store, *TWO)
+        assert done.returncode == 2 and "broker 1001 of this store" in done.stderr
+        assert not list((tmp_path / "other").glob("**/log"))
+        assert brokers_of(machine) == [(1, "live"), (1001, "live")]
 
 
 def up_of(text: str) -> dict[str, str]:

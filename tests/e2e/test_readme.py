@@ -7,12 +7,12 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.e2e.page_examples import write_command
 from tests.e2e.serving import ServeProcess
 from tests.sources import ROOT
 
@@ -25,9 +25,7 @@ def test_commands_of_the_readme_produce_and_read_a_record(tmp_path: Path) -> Non
     assert len(blocks) == 2
     with ServeProcess(tmp_path / "data") as broker:
         environment = {**os.environ, "TIERED_BROKERS": broker.kafka, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-        command = tmp_path / "tiered"
-        command.write_text(f'#!/bin/sh\nexec {sys.executable} -m tiered_api.cli.main "$@"\n')
-        command.chmod(0o755)
+        write_command(tmp_path)
         for commands, shown in blocks:
             script = "set -e\n" + commands.replace("http://127.0.0.1:8082", broker.url).replace("$PWD/.venv/bin:", "")
             done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=240, env=environment)

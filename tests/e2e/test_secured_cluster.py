@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
-import signal
 import stat
-import subprocess
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.page_examples import check_output, read_examples, write_command
+from tests.e2e.page_examples import check_page, write_command
 from tests.ports import held_port
 from tests.sources import ROOT
 
 SECURE = ROOT / "infra" / "secure"
-SHELL_SECONDS = 240.0
-END = "=== the block ends with"
 
 pytestmark = pytest.mark.skipif(None in map(shutil.which, ("curl", "openssl")), reason="needs curl and openssl")
 
@@ -39,30 +34,6 @@ def copy_with_free_ports(source: Path, target: Path, ports: ExitStack) -> None:
         path.write_text(re.sub(r"127\.0\.0\.1:(\d+)", draw, path.read_text()))
 
 
-def run_blocks(blocks: list[str], folder: Path, path: str) -> list[tuple[str, int]]:
-    """Returns what each block printed, and its exit code. One shell runs them all, and nothing that it started
-    remains."""
-    script = "".join(f"{{\n{block}}} 2>&1\necho '{END}' $?\n" for block in blocks)
-    environment = {name: text for name, text in os.environ.items() if not name.startswith(("TIERED_", "XDG_"))}
-    shell = subprocess.Popen(
-        ["bash"],
-        cwd=folder,
-        env={**environment, "PATH": path, "HOME": str(folder)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        said, _ = shell.communicate(script, SHELL_SECONDS)
-    finally:
-        with contextlib.suppress(ProcessLookupError):  # all have ended
-            os.killpg(shell.pid, signal.SIGKILL)
-        shell.wait()
-    parts = re.split(rf"{re.escape(END)} (\d+)\n", said)
-    return [(text, int(code)) for text, code in zip(parts[::2], parts[1::2], strict=False)]
-
-
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory in which the commands of the page have run. Each has printed what the page shows."""
@@ -73,13 +44,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with ExitStack() as ports:
         copy_with_free_ports(SECURE, place / "secure", ports)
         page = (place / "secure" / "README.md").read_text()
-        examples = list(read_examples(page.replace("/path/to/this/repository/infra/secure", str(place / "secure"))))
         path = f"{place / 'bin'}{os.pathsep}{os.environ['PATH']}"
-        ran = run_blocks([commands for commands, _ in examples], folder, path)
-    for (commands, shown), (said, code) in zip(examples, ran, strict=False):
-        check_output(commands, said, shown or "")
-        assert code == 0, (commands, said)
-    assert len(ran) == len(examples), "the shell ended early"
+        check_page(page.replace("/path/to/this/repository/infra/secure", str(place / "secure")), folder, path)
     return folder
 
 

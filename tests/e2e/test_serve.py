@@ -234,6 +234,12 @@ def test_open_without_a_browser_names_the_page(tmp_path: Path) -> None:
     with ServeProcess(tmp_path / "data", "--open", env=none) as broker:
         broker.stop()
         assert f"tiered: no browser opens here; the page is {broker.url}/console/\n" in broker.log.read_text()
+        assert f"(console {broker.url}/console/, " in broker.line
+
+
+def test_ready_line_leaves_out_a_console_that_is_off(tmp_path: Path) -> None:
+    with ServeProcess(tmp_path / "data", "-c", "tiered.console.enable=false") as broker:
+        assert "console" not in broker.line and f"(health {broker.url}/healthz" in broker.line
 
 
 def test_open_of_a_console_that_is_off_is_refused(tmp_path: Path) -> None:

@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.e2e.forked_commands import ForkedProcess
 from tests.e2e.serving import COMMAND, SECONDS, ServeProcess, run_tiered
 
 ANYWHERE = ("--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0")
@@ -24,19 +25,20 @@ ANYWHERE = ("--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0")
 class UpProcess:
     """A cluster on a directory, ready after construction."""
 
-    def __init__(self, directory: Path, brokers: int, *settings: str) -> None:
+    def __init__(self, directory: Path, brokers: int, *settings: str, is_forked: bool = True) -> None:
         self.log = directory.with_name(directory.name + ".log")
-        command = [*COMMAND, "up", "--brokers", str(brokers), "--data-dir", str(directory), *ANYWHERE, *settings]
-        with self.log.open("ab") as log:
-            # Ctrl-C works as in a terminal, also where the tests run in the background of a shell.
-            self.process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=log, text=True,
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
-            )  # fmt: skip
-        assert self.process.stdout is not None
-        self.line = self.process.stdout.readline()
+        command = ["up", "--brokers", str(brokers), "--data-dir", str(directory), *ANYWHERE, *settings]
+        own, theirs = os.pipe()
+        with self.log.open("ab") as log, open(os.devnull, "rb") as nothing, open(theirs, "wb") as output:
+            streams = (nothing.fileno(), output.fileno(), log.fileno())
+            start = ForkedProcess if is_forked else _start
+            self.process = start(command, os.environ, *streams)
+        self._output = os.fdopen(own)
+        self.line = self._output.readline()
         assert self.line, self.log.read_text()
         self.kafka = self.line.partition(" kafka=")[2].split()[0].split(",")
+        self.urls = self.line.partition(" http=")[2].split()[0].split(",")
+        self.store = self.line.partition(" store=")[2].split()[0]
 
     def pids(self) -> list[int]:
         """Returns the brokers' processes, in order."""
@@ -58,14 +60,24 @@ class UpProcess:
         """Stops the cluster; returns its exit code."""
         self.process.send_signal(how)
         code = self.process.wait(SECONDS)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        self._output.close()
         return code
 
 
+def _start(
+    arguments: list[str], environment: Mapping[str, str], stdin: int, stdout: int, stderr: int
+) -> subprocess.Popen[bytes]:
+    """Starts a command as users do."""
+    return subprocess.Popen(
+        [*COMMAND, *arguments], env=environment, stdin=stdin, stdout=stdout, stderr=stderr,
+        # Ctrl-C works as in a terminal, also where the tests run in the background of a shell.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
+    )  # fmt: skip
+
+
 @contextmanager
-def start_up(directory: Path, brokers: int = 1, *settings: str) -> Iterator[UpProcess]:
-    cluster = UpProcess(directory, brokers, *settings)
+def start_up(directory: Path, brokers: int = 1, *settings: str, is_forked: bool = True) -> Iterator[UpProcess]:
+    cluster = UpProcess(directory, brokers, *settings, is_forked=is_forked)
     try:
         yield cluster
     finally:
@@ -103,7 +115,7 @@ def test_killed_broker_restarts_at_its_address_and_all_end_cleanly(tmp_path: Pat
 @pytest.mark.slow
 def test_three_brokers_are_one_cluster_that_reports_its_problems(tmp_path: Path) -> None:
     quick = ("-c", "broker.session.timeout.ms=1500", "-c", "broker.heartbeat.interval.ms=300")
-    with start_up(tmp_path / "data", 3, *quick) as cluster:
+    with start_up(tmp_path / "data", 3, *quick, is_forked=False) as cluster:
         [one, two, three] = cluster.kafka
         brokers = rows("brokers", "--brokers", three)
         assert [(each["id"], each["address"], each["state"]) for each in brokers] == [
@@ -122,6 +134,8 @@ def test_three_brokers_are_one_cluster_that_reports_its_problems(tmp_path: Path)
             [ill] = rows("health", "--brokers", one, code=10)
         finally:
             os.kill(frozen, signal.SIGCONT)
+        [said] = [each for each in ill["broker_problems"] if each.startswith("broker 3: ")]
+        assert said.startswith("broker 3: is fenced since ") and "see if its process runs" in said, said
         assert ill["nodes_down"] == [3] and ill["under_replicated_partitions"][-1] == "three/0"
         why = {f"{each['topic']}/{each['partition']}": each["why"] for each in ill["partitions"]}
         assert why.pop("three/0") == "broker 3 is fenced"

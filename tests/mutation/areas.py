@@ -83,6 +83,10 @@ AREAS = {
         _mutants("replication"), ("tests/unit/replication", "tests/unit/upkeep", "tests/unit/hosting"),
         (*_CLUSTERS, *_COPIES), ("drawn",), _NODES,
     ),
+    "wal": Area(
+        _mutants("wal"), ("tests/unit/wal", "tests/unit/replication", "tests/unit/controller", "tests/unit/upkeep"),
+        _CLUSTERS, ("drawn",), ("tests/e2e/test_flush_to_the_bucket.py",),
+    ),
     "metadata": Area(
         _mutants("metadata"),
         ("tests/unit/metadata", "tests/unit/controller", "tests/unit/broker", "tests/unit/hosting"),
@@ -111,6 +115,10 @@ AREAS = {
     "faces": Area(
         _mutants("faces"), ("tests/unit/kafka",), (f"{SCENARIOS}/test_kafka.py", *_CLUSTERS, *_COPIES), ("drawn",),
         tuple(f"tests/e2e/test_kafka_{name}.py" for name in ("produce", "fetch", "away")),
+    ),
+    "registry": Area(
+        _mutants("registry"), ("tests/unit/registry",), (f"{SCENARIOS}/test_registry_races.py",),
+        whole=("tests/e2e/test_registry.py", "tests/e2e/test_registry_cluster.py"),
     ),
     "security": Area(
         _mutants("security"), _SECURITY_UNITS,

@@ -23,10 +23,12 @@ tests/e2e/test_demo.py is the test, runs as users do."""
 
 FAST_START = {
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xmn384m",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
     **INTERPRETED,
 }
-"""For sessions that live for a minute: the better compiler would cost more than it saves."""
+"""For sessions that live for a minute: the better compiler would cost more than it saves, and so would more tasks."""
 
 
 class OtherDriver:

@@ -137,6 +137,19 @@ def test_erasure_of_a_topic_leaves_all_its_tables_proved(site: Site) -> None:
     assert verify(site.store, "t", site.warehouse).ok
 
 
+def test_dry_run_of_an_erasure_counts_the_rows_and_writes_nothing(site: Site) -> None:
+    steps = list[str]()
+    before = [places(open_table(site, which)) for which in PLACES]
+    found = erase(
+        site.store, "t", site.warehouse, '"offset" < 3', "asked for", lambda each: steps.append(each.step), dry_run=True
+    )
+    assert (steps, found.rows, found.removed) == (["counted"], 6, 0)
+    assert read_erasures(url(site), TOPIC) == []
+    assert [places(open_table(site, which)) for which in PLACES] == before
+    with pytest.raises(Refused, match="--where"):
+        erase(site.store, "t", site.warehouse, "nothing = 1", "asked for", dry_run=True)
+
+
 class Abandoned(BaseException):
     """Ends a command at once, as a kill does: no handler catches it."""
 

@@ -184,10 +184,10 @@ def test_rounds_load_each_offset_once_within_their_bytes(
 
 @given(
     st.lists(
-        st.lists(st.tuples(st.integers(1, 10**6), st.integers(1, 300)), min_size=1, max_size=3), min_size=1, max_size=8
+        st.lists(st.tuples(st.integers(1, 10**6), st.integers(1, 60)), min_size=1, max_size=3), min_size=1, max_size=8
     ),
     st.integers(1, 4),
-    st.integers(1, 400),
+    st.integers(1, 80),
     st.data(),
 )
 def test_rounds_until_no_byte_is_left_cover_every_offset(

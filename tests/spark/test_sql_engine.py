@@ -137,7 +137,7 @@ def test_earlier_versions_are_read_by_number_and_time(session: SqlSession) -> No
 
 def test_page_shows_how_to_go_back_in_the_table_and_in_the_log(tmp_path: Path) -> None:
     store, tables = f"file://{tmp_path}/store", f"{tmp_path}/tables"
-    page = (Path(__file__).parents[2] / "docs" / "SPARK.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "spark.md").read_text()
     (example,) = re.findall(r"```sql\n(.*?)```", page.partition("\n## SQL\n")[2], re.DOTALL)
     at_ms = int(datetime(2026, 11, 25, 15, tzinfo=UTC).timestamp() * 1000)
     filling.create_topic(store, "flights", TOPIC, 2)

@@ -30,7 +30,7 @@ from tiered.ids import PartitionId
 from tiered_api.cli.main import main
 
 TOPIC = filling.topic_id(1)
-NOTEBOOK = ROOT / "docs" / "tables.ipynb"
+NOTEBOOK = ROOT / "docs" / "how-to" / "tables.ipynb"
 
 
 @pytest.fixture(scope="module")

@@ -172,6 +172,8 @@ def test_types_that_need_no_rule_change_the_rows_only(tmp_path: Path) -> None:
 def test_dropped_field_has_no_column_again(site: Site) -> None:
     site.write(encode({"y": {"secret": "s", "n": 1}, "x": 4}, {"y": {"n": 2}}))
     site.load()
+    assert changer(site, "y.secret").count() == (4, 1, 1)
+    assert changer(site, "x").count() == (4, 3, 2)
     changer(site, "y.secret").drop()
     assert site.columns() == "x bigint, y struct<n: bigint>"
     changer(site, "x").drop()
@@ -240,6 +242,10 @@ def test_commands_name_a_rule_and_replay(site: Site, capsys: pytest.CaptureFixtu
     assert "values of x that are no number move to y from the next load on" in capsys.readouterr().out
     assert main(["table", "replay-dead", "t", *place]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "done: 1 dead letters became rows, 0 do not fit"
+    assert main(["table", "change", "t", "x", "--drop-column", "--dry-run", *place]) == 0
+    assert "x has a value in 2 of 3 rows, and a column in " in capsys.readouterr().out
+    assert main(["table", "change", "t", "x", "--rename-to", "z", "--dry-run", *place]) == 2
+    assert "--dry-run counts what --drop-column takes out" in capsys.readouterr().err
     for rule, said in (
         (("--rename-to", "z"), "the column of x has the name z"),
         (("--retype", "DOUBLE"), "the column of x has the type double"),
@@ -254,3 +260,15 @@ def test_commands_name_a_rule_and_replay(site: Site, capsys: pytest.CaptureFixtu
 def test_topic_without_a_typed_table_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="there is no table at"):
         change(Site(tmp_path), "x", "")
+
+
+def test_dry_run_of_a_drop_counts_the_rows_with_a_value(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.write(encode({"a b": [{"n": 1}, {}]}, {"a b": [{}]}, {"a b": []}, {"c": 1}, {"a b": [{"n": None}, {"n": 2}]}))
+    site.load()
+    columns = site.columns()
+    assert changer(site, "`a b`[].n").count() == (5, 2, 1)
+    assert changer(site, "`a b`").count() == (5, 4, 1)
+    with pytest.raises(Refused, match="has no field 'd'"):
+        changer(site, "d").count()
+    assert site.columns() == columns and site.verify().ok

@@ -23,6 +23,7 @@ from pyspark_tiered.typed.change import FieldChanger
 from pyspark_tiered.typed.form import ValueRules
 from pyspark_tiered.typed.names import RECORD_COLUMNS
 from pyspark_tiered.typed.replay import replay_dead
+from tests.seeds import first_seeds
 from tests.spark.json_records import RandomRecords
 from tests.spark.typed_site import Site
 from tiered.errors import Refused
@@ -187,7 +188,7 @@ def check_damage(table: RandomTable) -> int:
     return done
 
 
-@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(each, marks=pytest.mark.also) for each in range(6, 30))])
+@pytest.mark.parametrize("seed", first_seeds(3, 30))
 def test_random_loads_are_whole_and_damage_is_found(tmp_path: Path, seed: int) -> None:
     table = RandomTable(tmp_path, seed)
     table.run(4)

@@ -1,12 +1,14 @@
 """The client quotas of this broker: what each entity has used of it, and how long the entity has to wait.
 
-The quotas are those of the image. Use is counted on each broker on its own, as in Kafka. Without quotas nothing is
-counted, and nobody is asked who sends a request.
+The quotas are those of the image. Use is counted on each broker on its own, as in Kafka. The processes of one machine
+count together: each reports its use to the others (`quota_reports`). Without quotas nothing is counted, and nobody is
+asked who sends a request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from math import isfinite
 from typing import NamedTuple, Protocol
 
 from tiered.config.settings import Settings
@@ -14,6 +16,7 @@ from tiered.errors import Code, Refused
 from tiered.metadata.image import Image
 from tiered.metrics import OTHERS, Metrics
 from tiered.networks import network_of
+from tiered.peers import QuotaUse
 from tiered.ports import Clock
 from tiered.quotas.entity import CLIENT_ID, USER, QuotaEntity
 from tiered.quotas.precedence import Limit, QuotaTable
@@ -33,6 +36,10 @@ from tiered.security.principal import Caller
 SHOWN_MAX = 100
 """Most counts by quota and entity in the metrics: those of the entities that were throttled last."""
 SHOWN_TEXT_MAX = 100
+UNREPORTED_MAX = 2_000
+"""Most entities whose use waits for a report. The use of others until then counts on this process alone."""
+LARGE_PART = 20
+"""Part of what a quota allows at once from which on use is reported without delay."""
 THROTTLED = "The throttling quota has been exceeded."
 """Kafka's text of THROTTLING_QUOTA_EXCEEDED."""
 
@@ -94,6 +101,13 @@ class ClientQuotas:
         self._buckets = Sensors(lambda bound, now_ms: TokenBucket(bucket_samples, bucket_ms, bound, now_ms))
         self._quotas: Mapping[QuotaEntity, Mapping[str, float]] = {}
         self._on_change: list[Callable[[], object]] = []
+        self._has_siblings = settings.processes > 1
+        self._unreported: dict[Limit, float] = {}
+        self.unreportable = 0
+        """Uses that found no room in the next report."""
+        self._large_seconds = self._full_windows * self.window_ms / 1000 / LARGE_PART
+        self.on_use: Callable[[bool], object] = lambda is_large: None
+        """Called when there is something to report. True: a client used a large part of its quota since."""
         rate = settings.tiered_store_request_rate
         self._defaults = {STORE_REQUEST_RATE: rate} if rate else {}
         self.table = QuotaTable({}, self._defaults)
@@ -133,6 +147,36 @@ class ClientQuotas:
         )
         return None if limits == NO_LIMITS else limits
 
+    # -- the other processes of this machine --------------------------------------------------------------------------
+
+    def take_unreported(self) -> list[QuotaUse]:
+        """Returns the use since the last call, for the other processes of this machine."""
+        taken, self._unreported = self._unreported, {}
+        return [QuotaUse(limit.key, limit.user, limit.client_id, value, limit.bound) for limit, value in taken.items()]
+
+    def count_reported(self, uses: Iterable[QuotaUse]) -> None:
+        """Counts use at another process of this machine as that of this one."""
+        now_ms = self._now_ms()
+        for key, user, client_id, value, bound in uses:
+            limit = Limit(bound, user, client_id, key)
+            if not (isfinite(value) and isfinite(bound) and bound > 0):
+                continue
+            if key in self._rates:
+                self._find_rate(limit, now_ms).record(value, now_ms)
+            elif key == CONTROLLER_MUTATION_RATE:
+                self._find_bucket(limit, now_ms).record(value, bound, now_ms)
+
+    def _note_use(self, limit: Limit, value: float) -> None:
+        """Adds to the next report."""
+        known = self._unreported.get(limit)
+        if known is None and len(self._unreported) >= UNREPORTED_MAX:
+            self.unreportable += 1
+            return
+        used = self._unreported[limit] = value if known is None else known + value
+        is_large = used > limit.bound * self._large_seconds
+        if known is None or is_large:
+            self.on_use(is_large)
+
     # -- use of bytes and time: each returns the pause in ms ----------------------------------------------------------
 
     def record(self, limit: Limit | None, value: float) -> int:
@@ -142,6 +186,8 @@ class ClientQuotas:
         now_ms = self._now_ms()
         rate = self._find_rate(limit, now_ms)
         rate.record(value, now_ms)
+        if self._has_siblings:
+            self._note_use(limit, value)
         pause_ms = rate.throttle_ms(limit.bound, now_ms)
         if pause_ms:
             self._count(limit)
@@ -155,6 +201,8 @@ class ClientQuotas:
         """Counts time of a request that goes on. Its reply has the pause."""
         now_ms = self._now_ms()
         self._find_rate(limit, now_ms).record(spent_ns * 100 / 1e9, now_ms)
+        if self._has_siblings:
+            self._note_use(limit, spent_ns * 100 / 1e9)
 
     def find_pause(self, *limits: Limit | None) -> int:
         """Returns the time after which a client is within all of these quotas; 0 if it is now."""
@@ -172,6 +220,9 @@ class ClientQuotas:
     def _find_rate(self, limit: Limit, now_ms: int) -> SampledRate:
         return self._rates[limit.key].find((limit.key, limit.user, limit.client_id), limit.bound, now_ms)
 
+    def _find_bucket(self, limit: Limit, now_ms: int) -> TokenBucket:
+        return self._buckets.find((limit.key, limit.user, limit.client_id), limit.bound, now_ms)
+
     # -- mutations and connections ------------------------------------------------------------------------------------
 
     def charge_mutations(self, limit: Limit, count: int, *, is_strict: bool) -> int:
@@ -181,11 +232,13 @@ class ClientQuotas:
         opens a connection for each request would never wait.
         """
         now_ms = self._now_ms()
-        bucket = self._buckets.find((limit.key, limit.user, limit.client_id), limit.bound, now_ms)
+        bucket = self._find_bucket(limit, now_ms)
         if bucket.measure(limit.bound, now_ms) < 0 if is_strict else bucket.is_overdrawn(limit.bound, now_ms):
             self._count(limit)
             raise Refused(Code.THROTTLING_QUOTA_EXCEEDED, THROTTLED)
         bucket.record(count, limit.bound, now_ms)
+        if self._has_siblings:
+            self._note_use(limit, count)
         return 0 if is_strict else bucket.throttle_ms(limit.bound, now_ms)
 
     def find_mutation_pause(self, limit: Limit) -> int:
@@ -201,9 +254,12 @@ class ClientQuotas:
         if bound is None:
             return True
         counted, now_ms = host if self.table.has_ip(host) else network_of(host), self._now_ms()
-        rate = self._rates[CONNECTION_CREATION_RATE].find((CONNECTION_CREATION_RATE, counted, ""), bound, now_ms)
+        limit = Limit(bound, counted, "", CONNECTION_CREATION_RATE)
+        rate = self._find_rate(limit, now_ms)
         rate.record(1, now_ms)
         if rate.measure(now_ms) <= bound:
+            if self._has_siblings:
+                self._note_use(limit, 1)
             return True
         rate.record(-1, now_ms)
         self._count_entity(CONNECTION_CREATION_RATE, f"ip {counted}")

@@ -10,6 +10,7 @@ May import: coordination, upkeep
 ~ registration            registration of an incarnation, and of its addresses (R1, R6)
 ~ replica_event_handlers  the parts that act on events of leader replicas
 ~ figures                 health and figures of this broker for an overview
+~ fenced_brokers          brokers that the controller has fenced, and since when
 ~ health                  the health report of this broker
 ~ partition_report        the state of one partition in plain words
   stored_segments         the segments of both tiers, and why the disk still has each

@@ -21,10 +21,12 @@ from tiered.access.authorization import Authorization
 from tiered.access.client_quotas import ClientQuotas, Submitter
 from tiered.access.delegation_tokens import DelegationTokens
 from tiered.access.pots import Pots
+from tiered.access.quota_reports import QuotaReports
 from tiered.access.token_validator import TokenValidator
 from tiered.broker.cluster_metrics import ClusterMetrics
 from tiered.broker.duplicate_check import refuse_duplicate_broker
 from tiered.broker.encryption import ListenerTls
+from tiered.broker.fenced_brokers import FencedBrokers
 from tiered.broker.figures import SelfReports
 from tiered.broker.health import Health, assess_health
 from tiered.broker.registration import Registration
@@ -34,6 +36,7 @@ from tiered.broker.topic_metrics import TopicLabels, TopicMetrics
 from tiered.cold.manifest import FAN
 from tiered.config.settings import Settings
 from tiered.controller import requests
+from tiered.controller.adoption import describe_left_out
 from tiered.controller.change_costs import count_changes
 from tiered.controller.change_descriptions import describe_changes
 from tiered.controller.channel import SUBMIT_SECONDS
@@ -66,6 +69,7 @@ from tiered.errors import (
     public_message,
     unknown_topic_id,
 )
+from tiered.hosting.chains import Chains
 from tiered.hosting.hosted_replicas import HostedReplicas, ReplicaStorage
 from tiered.hosting.isr_updater import IsrUpdater
 from tiered.hosting.suspects import SuspectedBrokers
@@ -97,6 +101,7 @@ from tiered.security.acls import Operation
 from tiered.security.administrators import parse_super_users
 from tiered.security.broker_secrets import BrokerSecrets, choose_secrets
 from tiered.security.principal import Caller
+from tiered.upkeep.chain_deletion import ChainDeletion
 from tiered.upkeep.clean_throttle import CleanThrottle
 from tiered.upkeep.housekeeping import Housekeeping
 from tiered.upkeep.log_cleaner import LogCleaner
@@ -224,11 +229,12 @@ class Broker:
         self._transaction_snapshots = make_transaction_snapshot_store(self.store, world.clock, metrics)
         snapshot_stores = {each.topic: each for each in (self._group_snapshots, self._transaction_snapshots)}
         self.losses = PossibleLosses(self.view)
+        self.chains = Chains(self.view, self.store, world, metrics, lambda: self.cluster_id)
         self.hosted_replicas = HostedReplicas(
             self.view,
             world,
             metrics,
-            storage=ReplicaStorage(self.disk, self.data_directory, self.cold_tier, snapshot_stores),
+            storage=ReplicaStorage(self.disk, self.data_directory, self.cold_tier, snapshot_stores, self.chains),
             losses=self.losses,
             peers=self.peers,
             suspected_brokers=self.suspected_brokers,
@@ -246,6 +252,12 @@ class Broker:
         self.awaited_ends = AwaitedEnds(view, channel, log_store, clock)
         self.loss_reporter = LossReporter(view, channel, self.losses, log_store, self.data_directory)
         self._disk_reports = DiskReports(view, channel, self.disk, self.audit, clock)
+        self.fenced_brokers = FencedBrokers(view, clock)
+        self._quota_reports = (
+            QuotaReports(self.client_quotas, view, self.peers, clock)
+            if self.peers is not None and self.settings.processes > 1
+            else None
+        )
         self.registration = Registration(
             view,
             channel,
@@ -254,6 +266,7 @@ class Broker:
             self.losses,
             self.loss_reporter,
             clock,
+            self.data_directory,
             refuse_duplicate=self._refuse_duplicate,
         )
 
@@ -322,6 +335,7 @@ class Broker:
         self.log_cleaner = LogCleaner(
             view, world, replicas, self.tiering, self.disk, self._clean_throttle, self.retention_clock, metrics
         )
+        self._chain_deletion = ChainDeletion(view, self.chains, replicas, self.cluster, world.clock)
         self._object_deletion = ObjectDeletion(
             view, self.cluster.channel, self.cluster, self.cold_tier.collector, self.store, world.clock
         )
@@ -331,7 +345,12 @@ class Broker:
         """Passes the events of leader replicas to the parts that act on them."""
         self.hosted_replicas.subscribe(
             ReplicaEventHandlers(
-                self.tiering, self.isr_updater, self.stored_ends, self.group_coordinators, self.transaction_coordinators
+                self.tiering,
+                self.isr_updater,
+                self.stored_ends,
+                self.group_coordinators,
+                self.transaction_coordinators,
+                self.hosted_replicas.on_fenced,
             )
         )
 
@@ -521,10 +540,11 @@ class Broker:
             pending_metadata=self.cluster.pending,
             metadata_trouble=self._metadata.stall_reason,
             pots=self.pots.describe(),
-            process=self._describe_process(),
+            process=[*self._describe_process(), *describe_left_out(self.image, self.settings.node_id, self.settings)],
             missing_keys=self._encrypted.describe_missing_keys(self.cluster.active_keys()) if self._encrypted else (),
             certificates=self.tls.describe_problems(),
             clocks=self.cluster.describe_clocks(),
+            fenced=self.fenced_brokers.describe(),
             clock_comparisons=self.cluster.clock_comparisons(),
             unserved=self.hosted_replicas.list_unserved()
             | self.group_coordinators.host.list_unserved()
@@ -649,10 +669,12 @@ class Broker:
                 group.create_task(self.cluster.run(), name="cluster")
                 group.create_task(self._apply_images(), name="carry-out")
                 self._loops = [
+                    group.create_task(self.chains.writer.run(), name="write-ahead-chain"),
                     group.create_task(self.tiering.run(), name="tiering"),
                     group.create_task(self.housekeeping.run(), name="housekeeping"),
                     group.create_task(self.log_cleaner.run(), name="log-cleaner"),
                     group.create_task(self._object_deletion.run(), name="object-deletion"),
+                    group.create_task(self._chain_deletion.run(), name="chain-deletion"),
                     group.create_task(self._store_watch.run(), name="store-watch"),
                     group.create_task(self.group_coordinators.run(), name="coordinators"),
                     group.create_task(self.transaction_coordinators.run(), name="transactions"),
@@ -663,6 +685,8 @@ class Broker:
                     group.create_task(self.stored_ends.run(), name="stored-ends"),
                     group.create_task(self._disk_reports.run(), name="disk-reports"),
                 ]
+                if self._quota_reports is not None:
+                    self._loops.append(group.create_task(self._quota_reports.run(), name="quota-reports"))
         except Exception as error:
             cause = first_cause(error)
             words = public_message(cause)
@@ -744,6 +768,8 @@ class Broker:
         self.transaction_coordinators.on_image()
         self.transaction_verification.on_image()
         self.awaited_ends.on_image(new)
+        self._disk_reports.on_image(old, new)
+        self.fenced_brokers.on_image(old, new)
         self.suspected_brokers.on_image()
 
     def _apply_settings(self, image: Image) -> None:

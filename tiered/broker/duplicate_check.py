@@ -1,7 +1,8 @@
 """The check of a start for another live process of this broker (R6): one small HTTP GET, and one call between brokers.
 
 The check refuses only if the incarnation that the metadata log names replies. The check does not find a process that is
-cut off.
+cut off. The ids of a machine are checked in the metadata log alone: each process of a second machine with one of them
+refuses to start, also those whose own ids are free.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import orjson
 
 from tiered.config.settings import Settings
 from tiered.errors import Code, Corrupt, Refused, Unavailable
-from tiered.ids import incarnation_digest
+from tiered.ids import PROCESS_STEP, incarnation_digest, machine_of
 from tiered.metadata.image import Image
 from tiered.metadata.parts.brokers import BrokerImage
 from tiered.peers import Peers
@@ -26,7 +27,8 @@ LOOPBACK_ADDRESSES = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 
 
 async def refuse_duplicate_broker(image: Image, settings: Settings, net: Net, peers: Peers | None) -> None:
-    """Raises `Refused` (DUPLICATE_BROKER_REGISTRATION) if another process replies under this node id."""
+    """Raises `Refused` (DUPLICATE_BROKER_REGISTRATION) if another process replies under this node id, or if a broker of
+    another machine has one of the ids of this machine."""
     known = image.brokers.get(settings.node_id)
     address = await _find_live_address(known, settings, net, peers) if known is not None and known.alive else ""
     if known is not None and address:
@@ -35,6 +37,16 @@ async def refuse_duplicate_broker(image: Image, settings: Settings, net: Net, pe
             f"broker {known.node_id} of this store replies at {address}; stop it first,"
             " or give this one another node.id",
         )
+
+    first = machine_of(settings.node_id, settings.process)
+    for process in range(settings.processes):
+        taken = image.brokers.get(first + PROCESS_STEP * process)
+        if taken is not None and taken.alive and taken.process != process:
+            raise Refused(
+                Code.DUPLICATE_BROKER_REGISTRATION,
+                f"broker {taken.node_id} of this store is process {taken.process} of machine {taken.machine}, and would"
+                f" be process {process} of machine {first}: give this machine another node.id",
+            )
 
 
 async def _find_live_address(known: BrokerImage, settings: Settings, net: Net, peers: Peers | None) -> str:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
+from tiered.broker.stored_segments import UPLOAD_GRACE_MS
 from tiered.cold.read_backoff import DamagedObject
 from tiered.controller.partition_health import (
     PartitionHealth,
@@ -25,6 +26,7 @@ from tiered.coordination.offsets_beyond_end import OffsetBeyondEnd
 from tiered.ids import TopicPartition
 from tiered.metadata.image import Image
 from tiered.metadata.parts.topics import Loss, PartitionImage
+from tiered.metadata.topic_names import INTERNAL
 from tiered.object_store.metered import Outage
 from tiered.peers import ClockComparison
 from tiered.replication.disk_state import DiskState
@@ -33,9 +35,11 @@ from tiered.time_text import format_time
 from tiered.value import value
 
 LISTED_MAX = 20
-"""Most partitions that are listed for one kind of problem."""
-UPLOAD_GRACE_MS = 60_000
-"""Longest time that a due upload may take before it is a problem."""
+"""Most sentences for one kind of problem."""
+FULL_DISK_MEND = "give it room, or lower local.retention.ms and local.retention.bytes of topics"
+DEAD_DISK_MEND = "replace the disk, and start the broker with an empty data directory"
+NAMED_MAX = 5
+"""Most partitions that one sentence names."""
 
 
 @value
@@ -68,6 +72,7 @@ def assess_health(
     missing_keys: Iterable[str],
     certificates: Iterable[str],
     clocks: tuple[Iterable[str], Iterable[str]],
+    fenced: Iterable[str],
     clock_comparisons: Mapping[int, ClockComparison],
     unserved: dict[str, str],
     replicas: Sequence[LeaderReplica],
@@ -88,31 +93,20 @@ def assess_health(
     `copy_lag_ms`: age of the oldest record that is not in the bucket; `copy_lag_max_ms` is its limit; `holding` is the
     open transaction whose end the upload of that record waits for, if there is one. `clocks` are
     problems of this broker's clock, and of others that it finds as controller; `clock_comparisons` has the numbers.
-    `damaged` are objects in the bucket that the last cold reads found
-    missing or damaged. `contact_lost`: why this broker has no contact with the controller; "" if it has.
+    `fenced` names other brokers. `damaged` are objects in the bucket that the last cold reads found missing or damaged.
+    `contact_lost`: why this broker has no contact with the controller; "" if it has.
     """
     problems = list(_describe_not_serving(failure, waits_for_store=waits_for_store, started=started))
-    if disk.dead is not None:
-        problems.append(f"the data directory failed at {format_time(disk.dead.since_ms)}: {disk.dead.why}")
-    if disk.full is not None:
-        problems.append(
-            f"disk full since {format_time(disk.full.since_ms)}: produce is refused, reads go on ({disk.full.why})"
-        )
+    problems += [f"{said} ({DEAD_DISK_MEND if disk.dead else FULL_DISK_MEND})" for said in describe_disk(disk)]
     if outage is not None:
-        if outage.refused:
-            state = f"refuses {outage.hit or 'requests'}"
-        else:
-            state = f"unreachable for {outage.hit}" if outage.hit else "unreachable"
         backlog = (
             f"the oldest record outside the bucket has been here for {copy_lag_ms / 1000:.0f} s,"
             f" {waiting_segments} closed segments wait for upload"
             if copy_lag_ms
             else "all records are in the bucket"
         )
-        problems.append(
-            f"store {state} since {format_time(outage.since_ms)}: {backlog},"
-            f" {pending_metadata} changes of metadata wait ({outage.why})"
-        )
+        waiting = f", {pending_metadata} changes of metadata wait" if pending_metadata else ""
+        problems.append(f"{describe_outage(outage)}: {backlog}{waiting} ({outage.why})")
     elif metadata_trouble:
         problems.append(f"{pending_metadata} changes of metadata wait: {metadata_trouble}")
     problems += pots
@@ -135,15 +129,17 @@ def assess_health(
     problems += _describe_beyond_ends(beyond_ends)
     problems += [f"compaction of {tp} stopped: {why}" for tp, why in islice(uncleanable.items(), LISTED_MAX)]
     problems += _describe_damaged(damaged, image, now_ms)
-    full_disks = _describe_full_disks(image)
-    own_id = partition_health.node_id
-    if own_id in full_disks and image.brokers[own_id].moved_leaders:
-        problems.append(full_disks[own_id])
+    full_disks = _find_full_disks(image)
+    own = image.brokers.get(partition_health.node_id)
+    own_disk = full_disks.pop(own.machine) if own is not None and own.is_disk_full else None
+    if own_disk is not None and own_disk.moved_leaders:
+        problems.append(own_disk.describe())
     if started and contact_lost:
         problems.append(contact_lost)
-    own = problems.copy()
+    own_problems = problems.copy()
     problems += islice(other_clocks, LISTED_MAX)
-    problems += [words for node, words in full_disks.items() if node != own_id]
+    problems += fenced
+    problems += [each.describe() for each in full_disks.values()]
     problems += _describe_partitions(image, partition_health)
     lost = unacknowledged_losses(image)
     problems += _describe_losses(lost)
@@ -152,7 +148,7 @@ def assess_health(
         "followed_partitions": replica_count - len(replicas),
         "controller": image.controller,
         "brokers": {str(broker.node_id): broker_state(broker) for _, broker in sorted(image.brokers.items())},
-        "full_disks": list(full_disks),
+        "full_disks": [node for node, each in sorted(image.brokers.items()) if each.is_disk_full],
         "leaderless_partitions": len(partition_health.leaderless),
         "under_min_isr_partitions": len(partition_health.under_min_isr),
         "under_replicated_partitions": len(partition_health.under_replicated),
@@ -170,7 +166,24 @@ def assess_health(
         "possible_loss": {str(tp): loss._asdict() for tp, loss in lost.items()},
     }
     login_refused = outage is not None and outage.login_refused
-    return Health(started and not failure and disk.dead is None and not login_refused, problems, details, own)
+    return Health(started and not failure and disk.dead is None and not login_refused, problems, details, own_problems)
+
+
+def describe_disk(disk: DiskState) -> Iterator[str]:
+    """Yields what is wrong with the disk of a broker."""
+    if disk.dead is not None:
+        yield f"the data directory failed at {format_time(disk.dead.since_ms)}: {disk.dead.why}"
+    if disk.full is not None:
+        yield f"disk full since {format_time(disk.full.since_ms)}: produce is refused, reads go on ({disk.full.why})"
+
+
+def describe_outage(outage: Outage) -> str:
+    """Returns what the bucket refuses, and since when."""
+    if outage.refused:
+        state = f"refuses {outage.hit or 'requests'}"
+    else:
+        state = f"unreachable for {outage.hit}" if outage.hit else "unreachable"
+    return f"store {state} since {format_time(outage.since_ms)}"
 
 
 def _describe_not_serving(failure: str, *, waits_for_store: bool, started: bool) -> Iterator[str]:
@@ -188,10 +201,16 @@ def _describe_late_transactions(late_transactions: Sequence[LateTransaction]) ->
         yield (
             f"partition {late.tp} has a transaction{name} of producer id {late.producer_id} open from offset"
             f" {late.first_offset} on since {format_time(late.since_ms)}: read_committed consumers and uploads wait"
-            " for its end (see tiered transaction find-hanging)"
+            f" for its end ({_mend_late(late)})"
         )
     if len(late_transactions) > LISTED_MAX:
         yield f"and {len(late_transactions) - LISTED_MAX} more partitions each have a transaction open for too long"
+
+
+def _mend_late(late: LateTransaction) -> str:
+    if late.transactional_id:
+        return f"tiered transaction abort {late.transactional_id} ends it"
+    return f"tiered explain partition {late.tp.topic} {late.tp.partition} names the command that ends it"
 
 
 def _describe_beyond_ends(beyond_ends: Sequence[OffsetBeyondEnd]) -> Iterator[str]:
@@ -204,12 +223,17 @@ def _describe_beyond_ends(beyond_ends: Sequence[OffsetBeyondEnd]) -> Iterator[st
         yield f"and {len(beyond_ends) - LISTED_MAX} more committed offsets are above the end of a partition"
 
 
+def describe_damage(each: DamagedObject, now_ms: int) -> str:
+    """Returns when a cold read last found an object missing or damaged, and why."""
+    return f"{format_time(now_ms - each.age_ms)}: {each.why}"
+
+
 def _describe_damaged(damaged: Sequence[DamagedObject], image: Image, now_ms: int) -> Iterator[str]:
     for each in damaged[-LISTED_MAX:]:
         topic = image.topics_by_id.get(each.partition_id.topic_id)
         name = each.partition_id if topic is None else TopicPartition(topic.name, each.partition_id.partition)
         yield (
-            f"cold reads of {name} fail, last at {format_time(now_ms - each.age_ms)}: {each.why} (restore the object,"
+            f"cold reads of {name} fail, last at {describe_damage(each, now_ms)} (restore the object,"
             " and read it once; see tiered cold verify)"
         )
     if len(damaged) > LISTED_MAX:
@@ -222,8 +246,7 @@ def _describe_holding(holding: LateTransaction | None) -> str:
     name = f" of transactional id {holding.transactional_id}" if holding.transactional_id else ""
     return (
         f"; those of {holding.tp} wait for the end of a transaction{name} of producer id {holding.producer_id}, open"
-        f" from offset {holding.first_offset} on since {format_time(holding.since_ms)}"
-        " (see tiered transaction list, and abort)"
+        f" from offset {holding.first_offset} on since {format_time(holding.since_ms)} ({_mend_late(holding)})"
     )
 
 
@@ -231,27 +254,44 @@ def _late_details(late: LateTransaction) -> dict[str, Any]:
     return late._asdict() | {"tp": str(late.tp)}
 
 
-def _describe_full_disks(image: Image) -> dict[int, str]:
-    """Returns what became of the leaderships of each live broker whose disk is full."""
-    found = {}
+class _FullDisk(NamedTuple):
+    """The disk of a machine, by the reports of the live brokers there."""
+
+    node_ids: tuple[int, ...] = ()
+    moved_leaders: int = 0
+    since_ms: int = 0
+
+    def describe(self) -> str:
+        """Returns what became of the leaderships of these brokers."""
+        count, names = self.moved_leaders, " and ".join(map(str, self.node_ids))
+        moved = f"moved leadership of {count} partitions" if count else "moved no leadership"
+        where = f"broker {names}" if len(self.node_ids) == 1 else f"brokers {names} of one machine"
+        return f"{moved} from {where}: disk full since {format_time(self.since_ms)} ({FULL_DISK_MEND})"
+
+
+def _find_full_disks(image: Image) -> dict[int, _FullDisk]:
+    """Returns the full disks of live brokers, by machine."""
+    found: dict[int, _FullDisk] = {}
     for node, each in sorted(image.brokers.items()):
         if each.is_disk_full:
-            moved = (
-                f"moved leadership of {each.moved_leaders} partitions" if each.moved_leaders else "moved no leadership"
-            )
-            found[node] = f"{moved} from broker {node}: disk full since {format_time(each.disk_since_ms)}"
+            ids, moved, since_ms = found.get(each.machine, _FullDisk(since_ms=each.disk_since_ms))
+            found[each.machine] = _FullDisk((*ids, node), moved + each.moved_leaders, min(since_ms, each.disk_since_ms))
     return found
 
 
 def _describe_partitions(image: Image, partition_health: PartitionHealth) -> Iterator[str]:
     """Yields the partitions without a leader, and the partitions of this leader that have replicas out of sync."""
     missing = partial(describe_out_of_sync, image)
-    yield from _describe_each("has no leader", partition_health.leaderless, partial(describe_leaderless, image))
-    yield from _describe_each("refuses acks=all, for too few are in sync", partition_health.under_min_isr, missing)
+    leaderless = ("has no leader", "have no leader")
+    yield from _describe_each(leaderless, partition_health.leaderless, partial(describe_leaderless, image))
+    refusing = ("refuses acks=all, for too few are in sync", "refuse acks=all, for too few are in sync")
+    yield from _describe_each(refusing, partition_health.under_min_isr, missing)
     others = {
         tp: each for tp, each in partition_health.under_replicated.items() if tp not in partition_health.under_min_isr
     }
-    yield from _describe_each("has replicas that are not in sync", others, missing)
+    not_in_sync = "replicas that are not in sync, and writes go on"
+    lacking = (f"has {not_in_sync}", f"have {not_in_sync}")
+    yield from _describe_each(lacking, others, missing)
 
 
 def _describe_losses(losses_by_partition: Mapping[TopicPartition, Loss]) -> Iterator[str]:
@@ -272,9 +312,19 @@ def _describe_missing_time(loss: Loss) -> str:
 
 
 def _describe_each(
-    what: str, partitions: Mapping[TopicPartition, PartitionImage], why: Callable[[PartitionImage], str]
+    what: tuple[str, str], partitions: Mapping[TopicPartition, PartitionImage], why: Callable[[PartitionImage], str]
 ) -> Iterator[str]:
-    for tp, partition in islice(partitions.items(), LISTED_MAX):
-        yield f"partition {tp} {what}: {why(partition)}"
-    if len(partitions) > LISTED_MAX:
-        yield f"and of {len(partitions) - LISTED_MAX} more partitions each {what}"
+    """Yields one sentence for each reason, with the first partitions that have it: a broker that is away has replicas
+    of many. `what` is the predicate of one partition, and that of several."""
+    by_reason: dict[str, list[TopicPartition]] = {}
+    for tp, partition in sorted(partitions.items(), key=lambda each: each[0].topic in INTERNAL):
+        by_reason.setdefault(why(partition), []).append(tp)
+    for reason, named in islice(by_reason.items(), LISTED_MAX):
+        if len(named) == 1:
+            yield f"partition {named[0]} {what[0]}: {reason}"
+            continue
+        more = f" and {len(named) - NAMED_MAX} more" if len(named) > NAMED_MAX else ""
+        yield f"{len(named)} partitions {what[1]}: {reason} ({', '.join(map(str, named[:NAMED_MAX]))}{more})"
+    if len(by_reason) > LISTED_MAX:
+        rest = sum(len(named) for named in list(by_reason.values())[LISTED_MAX:])
+        yield f"and {rest} more partitions {what[1]}"

@@ -72,6 +72,18 @@ def describe_compaction(replica: LeaderReplica) -> CompactionFacts | None:
     return CompactionFacts(True, last, replica.cleanable_in_bucket or CleanableRange(0, 0, 0, 0, 0))
 
 
+def find_cleaned_to(replica: LeaderReplica) -> int | None:
+    """Returns the offset below which compaction has cleaned the log; None if compaction has never cleaned it."""
+    facts = replica.log.compaction
+    if not facts.may_have_gaps:
+        return None
+    if replica.config.copies_to_bucket:
+        cleaned_to = -1 if replica.manifest is None else replica.manifest.clean_to
+    else:
+        cleaned_to = -1 if facts.state is None else facts.state.clean_to
+    return cleaned_to if cleaned_to > 0 else None
+
+
 def _explain_compaction(replica: LeaderReplica) -> dict[str, Any] | None:
     facts = describe_compaction(replica)
     if facts is None:

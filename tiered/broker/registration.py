@@ -12,9 +12,11 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from tiered.broker.startup_retry import StartupRetry
 from tiered.controller import requests
+from tiered.controller.adoption import find_left_out, is_proved
 from tiered.controller.channel import ControllerChannel
 from tiered.controller.member_view import MemberView
-from tiered.durability.data_directory import DirectoryState
+from tiered.durability.adopted_logs import AdoptedLog, choose_adopted, group_by_giver
+from tiered.durability.data_directory import DataDirectory, DirectoryState
 from tiered.durability.log_store import LogStore
 from tiered.durability.loss_reporter import LossReporter
 from tiered.durability.possible_losses import PossibleLosses
@@ -51,6 +53,7 @@ class Registration:
         losses: PossibleLosses,
         loss_reporter: LossReporter,
         clock: Clock,
+        data_directory: DataDirectory,
         refuse_duplicate: Callable[[Image], Awaitable[None]],
     ) -> None:
         self._refuse_duplicate = refuse_duplicate
@@ -63,6 +66,9 @@ class Registration:
         self._losses = losses
         self._loss_reporter = loss_reporter
         self._clock = clock
+        self._data_directory = data_directory
+        self._adopted: tuple[AdoptedLog, ...] = ()
+        """The adopted logs that the last request named."""
         self._directory_state: DirectoryState | None = None
         self._is_known_directory = False
 
@@ -94,9 +100,10 @@ class Registration:
         """
         assert self._directory_state is not None
         view = self._view
-        count = sum(1 for _ in hosted_partitions(view.image, view.node_id))
+        count = sum(1 for _ in hosted_partitions(view.image, view.node_id)) + len(self._log_store.adopted)
         timeout = REGISTER_SECONDS + SECONDS_PER_PARTITION * count
         suspect_partitions = await self._register(self._directory_state, timeout)
+        await self._forget_adopted()
         overridden = overridden_settings(view.image, view.config.startup, view.node_id)
         for name, (given, in_force) in overridden.items():
             log.warning(
@@ -111,6 +118,18 @@ class Registration:
             await self._loss_reporter.report_losses()
         except Unavailable as error:
             log.warning("data directory is trusted later why=%s", error)
+
+    async def _forget_adopted(self) -> None:
+        """Removes the file of adopted logs, since the metadata names this broker for them. Drops those whose replicas
+        were deleted or moved away meanwhile."""
+        hosted = {(tp, topic.topic_id) for tp, topic in hosted_partitions(self._view.image, self._view.node_id)}
+        for each in self._log_store.adopted:
+            if each not in self._adopted and (each.tp, each.topic_id) not in hosted:
+                self._log_store.drop(each.tp, each.topic_id)
+        try:
+            await self._data_directory.forget_adopted()
+        except Unavailable as error:
+            log.warning("file of adopted logs stays until the next start why=%s", error)
 
     async def _register(self, state: DirectoryState, timeout: float) -> Collection[TopicPartition]:
         """Registers, and returns the suspect partitions of the registration.
@@ -168,12 +187,32 @@ class Registration:
             if suspects[-1:] == [tp] or not (now.isr or now.elr):
                 end = self._log_store.end_of(tp, topic.topic_id)
                 ends.append(requests.ReplicaEnd(topic.topic_id, tp.partition, *end))
+        adopted = self._choose_adopted(view.image)
+        for given in adopted:
+            whole_there = is_proved(view.image, given)
+            for topic_id, p in given.partitions:
+                topic = view.image.topics_by_id[topic_id]
+                tp, now = TopicPartition(topic.name, p), topic.partitions[p]
+                is_suspect = not whole_there or self._log_store.is_suspect(tp)
+                if is_suspect:
+                    suspects.append(tp)
+                if is_suspect or not (now.isr or now.elr):
+                    ends.append(requests.ReplicaEnd(topic_id, p, *self._log_store.end_of(tp, topic_id)))
         self._losses.set_suspect_partitions(suspects)
         return requests.RegisterBroker(
             view.node_id, view.incarnation, state.directory_id if known else "", view.settings.http_address,
             view.settings.broker_rack, whole, {}, tuple(ends), tuple(proved), self._replaces,
-            process=view.settings.process,
+            process=view.settings.process, adopted=adopted,
         )  # fmt: skip
+
+    def _choose_adopted(self, image: Image) -> tuple[requests.AdoptedReplicas, ...]:
+        """Returns the replicas to take over from other processes of this machine (I36). Raises `Refused` if one of them
+        cannot be taken over any more: the next start keeps its log aside."""
+        view = self._view
+        self._adopted, refused = choose_adopted(image, view.node_id, view.settings.process, self._log_store.adopted)
+        for each, why in refused:
+            raise Refused(Code.INVALID_REGISTRATION, f"{each.tp}: {why}: start again")
+        return group_by_giver(self._adopted)
 
     async def announce(self, http: str, listeners: Mapping[str, str], advertised_http: str) -> None:
         """Tells the cluster the addresses of this incarnation.
@@ -187,12 +226,22 @@ class Registration:
         while True:
             try:
                 await self._startup_retry.retry_refused(lambda: self._channel.submit_with_retry(announced))
+                await self._unregister_left_out()
                 return
             except Refused as refused:
                 if refused.code is not Code.BROKER_NOT_AVAILABLE or self._clock.mono_ns() >= until_ns:
                     raise
                 log.warning("addresses of this broker are not announced yet why=%s", refused.why)
             await self._clock.sleep(RETRY_SECONDS)
+
+    async def _unregister_left_out(self) -> None:
+        """Unregisters the processes that this machine does not run any more. Those that still have a replica stay."""
+        view = self._view
+        for node in find_left_out(view.image, view.node_id, view.settings):
+            try:
+                await self._channel.submit(requests.UnregisterBroker(node))
+            except (Refused, Unavailable) as error:
+                log.info("broker that this machine does not run stays registered node_id=%d why=%s", node, error)
 
 
 def discard_untrusted(last: BrokerImage | None, state: DirectoryState) -> tuple[DirectoryState, bool]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tiered.coordination.group_coordinators import GroupCoordinators
 from tiered.coordination.transaction_coordinators import TransactionCoordinators
 from tiered.durability.stored_ends import StoredEnds
+from tiered.errors import Fenced
 from tiered.hosting.isr_updater import IsrUpdater
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.upkeep.tiering import Tiering
@@ -21,6 +23,7 @@ class ReplicaEventHandlers:
     stored_ends: StoredEnds
     group_coordinators: GroupCoordinators
     transaction_coordinators: TransactionCoordinators
+    on_fenced: Callable[[LeaderReplica, Fenced], None]
 
     def on_lead(self, replica: LeaderReplica) -> None:
         self.stored_ends.on_lead(replica)
@@ -40,3 +43,6 @@ class ReplicaEventHandlers:
 
     def on_follower_caught_up(self, replica: LeaderReplica) -> None:
         self.isr_updater.wake(replica)
+
+    def on_chain_fenced(self, replica: LeaderReplica) -> None:
+        self.on_fenced(replica, Fenced(f"a later leader of {replica.tp} has put a fence into the chain of this broker"))

@@ -16,10 +16,33 @@ from tiered.config.settings import TopicConfig
 from tiered.hot.retention import SAME_AS_TOTAL, RetentionSegment, age_start_ms
 from tiered.time_text import format_seconds
 
+UPLOAD_GRACE_MS = 60_000
+"""Longest time that a due upload may take before it is a problem."""
+
+
+class LocalReason(NamedTuple):
+    """The reason why the leader's disk has a segment: a word for programs, and a sentence that begins with "it" or with
+    what keeps the segment there."""
+
+    code: str
+    text: str
+
+
+NOT_LOCAL = LocalReason("", "")
+OPEN = "open"
+TIER_OFF, COPY_OFF = "tier-off", "copy-off"
+NOT_COMMITTED, OPEN_TRANSACTION = "not-committed", "open-transaction"
+UPLOAD_FAILS, UPLOAD_WAITS = "upload-fails", "upload-waits"
+CLEANED, RETENTION_DUE, RETENTION_KEEPS, NO_LIMIT = "cleaned", "retention-due", "retention-keeps", "no-limit"
+REASON_CODES = (
+    OPEN, TIER_OFF, COPY_OFF, NOT_COMMITTED, OPEN_TRANSACTION, UPLOAD_FAILS, UPLOAD_WAITS, CLEANED, RETENTION_DUE,
+    RETENTION_KEEPS, NO_LIMIT,
+)  # fmt: skip
+
 
 class StoredSegment(NamedTuple):
     """Offsets `[base_offset, end_offset)`. Times in ms, -1 if there is none. `why_local` is empty if the leader's disk
-    does not have the segment, `key` if the bucket does not."""
+    does not have the segment, `key` if the bucket does not. `why_code` is the code of that reason."""
 
     base_offset: int
     end_offset: int
@@ -31,6 +54,7 @@ class StoredSegment(NamedTuple):
     key: str = ""
     uploaded_ms: int = -1
     is_cleaned: bool = False
+    why_code: str = ""
 
 
 class LeaderFacts(NamedTuple):
@@ -114,14 +138,14 @@ def mark_times(
     return [marks[number * (len(marks) - 1) // (most - 1)] for number in range(most)] if most > 1 else marks[-1:]
 
 
-def _describe_object(entry: SegmentEntry, local: Sequence[tuple[RetentionSegment, str]]) -> StoredSegment:
+def _describe_object(entry: SegmentEntry, local: Sequence[tuple[RetentionSegment, LocalReason]]) -> StoredSegment:
     created_ms, why = next(
         (
             (each.created_ms, why)
             for each, why in local
             if each.base_offset < entry.next_offset and each.next_offset > entry.base_offset
         ),
-        (-1, ""),
+        (-1, NOT_LOCAL),
     )
     return StoredSegment(
         entry.base_offset,
@@ -129,55 +153,61 @@ def _describe_object(entry: SegmentEntry, local: Sequence[tuple[RetentionSegment
         entry.log_bytes,
         entry.newest_ms,
         created_ms,
-        why,
+        why.text,
         entry.key,
         entry.uploaded_ms,
         entry.is_cleaned,
+        why.code,
     )
 
 
-def _describe_local(segment: RetentionSegment, why: str, facts: LeaderFacts) -> StoredSegment:
+def _describe_local(segment: RetentionSegment, why: LocalReason, facts: LeaderFacts) -> StoredSegment:
     return StoredSegment(
         max(segment.base_offset, facts.cold_end_offset),
         segment.next_offset,
         segment.size,
         segment.max_timestamp,
         segment.created_ms,
-        why,
+        why.text,
         is_cleaned=segment.next_offset <= facts.clean_to,
+        why_code=why.code,
     )
 
 
-def _explain_active(facts: LeaderFacts) -> str:
+def _explain_active(facts: LeaderFacts) -> LocalReason:
     """Returns when the active segment closes. Only closed segments move to the bucket."""
     config = facts.config
+    named = "internal.segment.bytes" if config.internal_segment_bytes else "segment.bytes"
     limits = [
-        f"at {config.segment_size} bytes (segment.bytes)",
+        f"at {config.segment_size} bytes ({named})",
         f"after {format_seconds(config.segment_ms / 1000)} (segment.ms)",
     ]
     if config.copies_to_bucket:
-        limits.append(f"after {format_seconds(facts.upload_max_lag_ms / 1000)} (tiered.upload.max.lag.ms)")
-    return f"it is open, and closes {', or '.join(limits)}"
+        limits.append(f"after {format_seconds(facts.upload_max_lag_ms / 1000)} (the brokers' tiered.upload.max.lag.ms)")
+    return LocalReason(OPEN, f"it is open, and closes {', or '.join(limits)}")
 
 
-def _explain_closed(segment: RetentionSegment, ended_ms: int, facts: LeaderFacts) -> str:
+def _explain_closed(segment: RetentionSegment, ended_ms: int, facts: LeaderFacts) -> LocalReason:
     """Returns why a closed segment is on the disk."""
     if segment.next_offset <= facts.cold_end_offset:
         return _explain_kept(segment, ended_ms, facts)
     if not facts.config.remote_storage_enable:
-        return "the topic has remote.storage.enable=false"
+        return LocalReason(TIER_OFF, "the topic has remote.storage.enable=false")
     if facts.config.remote_log_copy_disable:
-        return "the topic has remote.log.copy.disable=true"
+        return LocalReason(COPY_OFF, "the topic has remote.log.copy.disable=true")
     if segment.next_offset > facts.high_watermark:
-        return f"its records are not committed: the high watermark is {facts.high_watermark}"
+        why = f"its records are not committed: the high watermark is {facts.high_watermark}"
+        return LocalReason(NOT_COMMITTED, why)
     if segment.next_offset > facts.last_stable_offset:
-        return f"a transaction is open from offset {facts.last_stable_offset} on, and uploads stop there"
+        why = f"a transaction is open from offset {facts.last_stable_offset} on, and uploads stop there"
+        return LocalReason(OPEN_TRANSACTION, why)
     if facts.upload_problem:
-        return f"its upload fails: {facts.upload_problem}"
-    return f"it waits for its upload: {format_seconds(max(facts.now_ms - ended_ms, 0) / 1000)} since it closed"
+        return LocalReason(UPLOAD_FAILS, f"its upload fails: {facts.upload_problem}")
+    waited = format_seconds(max(facts.now_ms - ended_ms, 0) / 1000)
+    return LocalReason(UPLOAD_WAITS, f"it waits for its upload: {waited} since it closed")
 
 
-def _explain_kept(segment: RetentionSegment, ended_ms: int, facts: LeaderFacts) -> str:
+def _explain_kept(segment: RetentionSegment, ended_ms: int, facts: LeaderFacts) -> LocalReason:
     """Returns what keeps a segment on the disk that the bucket has too (`retention.find_local_start`)."""
     config = facts.config
     keep_ms, keep_bytes = config.local_retention_ms, config.local_retention_bytes
@@ -188,12 +218,15 @@ def _explain_kept(segment: RetentionSegment, ended_ms: int, facts: LeaderFacts) 
         keep_bytes, named_bytes = config.retention_bytes, "retention.bytes"
     age_ms = facts.now_ms - age_start_ms(segment.max_timestamp, ended_ms, facts.now_ms)
     if is_compacted(config) and segment.next_offset <= facts.clean_to:
-        return "the bucket has it cleaned, and the next check of retention drops it"
+        return LocalReason(CLEANED, "the bucket has it cleaned, and the next check of retention drops it")
     if 0 <= keep_ms < age_ms:
-        return f"it is older than {named_ms}={keep_ms}: the next check of retention drops it and all before it"
+        why = f"it is older than {named_ms}={keep_ms}: the next check of retention drops it and all before it"
+        return LocalReason(RETENTION_DUE, why)
     limits = []
     if keep_ms >= 0:
         limits.append(f"{named_ms}={keep_ms} keeps it for {format_seconds(max(keep_ms - age_ms, 0) / 1000)} more")
     if keep_bytes >= 0:
         limits.append(f"{named_bytes}={keep_bytes}, and closed segments have {facts.closed_bytes} bytes")
-    return "; ".join(limits) or f"{named_ms} and {named_bytes} set no limit"
+    if limits:
+        return LocalReason(RETENTION_KEEPS, "; ".join(limits))
+    return LocalReason(NO_LIMIT, f"{named_ms} and {named_bytes} set no limit")

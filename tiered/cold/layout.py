@@ -1,4 +1,4 @@
-"""Object keys in the bucket, and the bytes of a cold segment object (docs/FORMATS.md).
+"""Object keys in the bucket, and the bytes of a cold segment object (docs/internals/formats.md).
 
 Pure. Keeps I20. A cold segment has three parts: the log as it was on disk, its sections (indexes, producer snapshot,
 lineage), and a footer with the CRCs of both. The manifest repeats the section table, so readers need the footer only

@@ -1,5 +1,5 @@
-"""Encodes and decodes manifests and sub-manifests: JSON in an envelope with a CRC (docs/FORMATS.md, "Partition
-manifest").
+"""Encodes and decodes manifests and sub-manifests: JSON in an envelope with a CRC (docs/internals/formats.md,
+"Partition manifest").
 
 Decoding trusts nothing: any other document raises `Corrupt`, and one of a newer program raises `Refused`.
 """

@@ -7,6 +7,7 @@ May import: security
   portability    settings that do not survive a move between Kafka and here
   topic_limits   limits of brokers on settings that owners of topics choose
   rules          rules between several settings, and forms of list values
+  quick_settings  settings of brokers that serve test suites
   unserved       Kafka's settings of brokers that have no effect here
   kafka_aliases  Kafka's setting names, mapped to the names used here
   processes      the processes of one machine, and the settings of each

@@ -15,7 +15,7 @@ from tiered.errors import Code, Refused
 
 REQUIRED = "required"
 INSECURE = "tiered.insecure=true"
-WHERE = "docs/SECURITY.md"
+WHERE = "docs/reference/security.md"
 
 
 def is_loopback(host: str) -> bool:

@@ -17,14 +17,16 @@ from tiered.errors import Code, Refused
 from tiered.ids import PROCESS_STEP, PROCESSES_MAX
 
 AUTO = "auto"
+COUNTED_TOGETHER = frozenset({"tiered.store.request.rate"})
+"""Numbers of the machine of which each process has the whole: its processes tell each other what clients used."""
 PORT_MAX = 65535
 
 
-def count_processes(settings: Settings, cores: int, known: int = 1) -> int:
-    """Returns the number of processes that `tiered.processes` asks for on a machine with so many cores, of which
-    `known` have records there already: `auto` leaves none of them out. Raises `Refused` (INVALID_CONFIG)."""
+def count_processes(settings: Settings, cores: int) -> int:
+    """Returns the number of processes that `tiered.processes` asks for on a machine with so many cores. Raises
+    `Refused` (INVALID_CONFIG)."""
     text = settings.tiered_processes
-    count = min(max(cores, known), PROCESSES_MAX) if text == AUTO else int(text) if text.isdecimal() else 0
+    count = min(cores, PROCESSES_MAX) if text == AUTO else int(text) if text.isdecimal() else 0
     if not 1 <= count <= PROCESSES_MAX:
         raise broker_rows()["tiered.processes"].refuse(
             text, f"it must be {AUTO}, or a number from 1 to {PROCESSES_MAX}"
@@ -44,7 +46,7 @@ def share_out(settings: Settings) -> Settings:
         return settings
     shares: dict[str, float] = {}
     for name, row in broker_rows().items():
-        if row.of_machine:
+        if row.of_machine and name not in COUNTED_TOGETHER:
             whole = getattr(settings, name.replace(".", "_"))
             part = whole // settings.processes if isinstance(whole, int) else whole / settings.processes
             shares[name.replace(".", "_")] = max(part, row.low or 0, min(whole, 1))

@@ -41,7 +41,6 @@ SASL_MECHANISMS = (*SCRAM_MECHANISMS, sasl_plain.MECHANISM)
 """The mechanisms that the command line knows too."""
 
 NO_PREALLOCATION = "segment files grow as they are written"
-NO_BUCKET_FLUSH = "flush to the bucket is not built yet; ack gives an fsync on disk before the reply"
 
 
 @dataclass(frozen=True)
@@ -112,9 +111,8 @@ class TopicConfig:
     file_delete_delay_ms: int = setting(MINUTE_MS, "Time between renaming a dropped file and deleting it.", 0, LONG_MAX)
     flush: str = setting(
         "none",
-        "Durability that acks=all waits for beside the replicas: none, or a grouped fsync on each of them.",
+        "What acks=all waits for beside the replicas: nothing, a grouped fsync on each of them, or the bucket.",
         choices=("none", "ack", "bucket"),
-        unsupported={"bucket": NO_BUCKET_FLUSH},
     )
     flush_messages: int = setting(LONG_MAX, "Records after which the log is fsynced.", 1, LONG_MAX)
     flush_ms: int = setting(LONG_MAX, "Time after which the log is fsynced.", 0, LONG_MAX)
@@ -208,8 +206,8 @@ def listed_topic_rows() -> dict[str, SettingRow]:
 
 
 NO_LOGIN = "NONE"
-BEARER = "BEARER"
-HTTP_LOGINS = (NO_LOGIN, "BASIC", BEARER)
+BASIC, BEARER = "BASIC", "BEARER"
+HTTP_LOGINS = (NO_LOGIN, BASIC, BEARER)
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
@@ -232,7 +230,8 @@ class Settings:
         "", "Bucket: `s3://bucket/prefix`, `file:///dir` or `memory://`; empty is `bucket` under the data directory."
     )
     tiered_encryption_keys_file: str = setting(
-        "", "File with the keys that encrypt what goes to the bucket (docs/SECURITY.md). Empty: nothing is encrypted."
+        "",
+        "File with the keys that encrypt what goes to the bucket (docs/reference/security.md). Empty: no encryption.",
     )
     http: str = setting(
         "127.0.0.1:8082", "HOST:PORT of the HTTP interface, or https://HOST:PORT for TLS; port 0 takes a free one."
@@ -483,7 +482,7 @@ class Settings:
         256 << 20,
         "Memory for all groups that a broker coordinates: subscriptions, assignments, offsets. Above three quarters of"
         " it, joins and commits that need more are refused to clients that have more than their share"
-        " (docs/SECURITY.md); above it, to all. Clients try again.",
+        " (docs/reference/security.md); above it, to all. Clients try again.",
         1 << 20,
         LONG_MAX,
     )
@@ -505,7 +504,19 @@ class Settings:
     group_initial_rebalance_delay_ms: int = setting(
         500, "Time that an empty group waits for more members, again after each that joins. (Kafka: 3000.)", 0, INT_MAX
     )
-    group_max_size: int = setting(1_000, "Most members of a group. (Kafka: no limit.)", 1, INT_MAX)
+    group_max_size: int = setting(1_000, "Most members of a classic group. (Kafka: no limit.)", 1, INT_MAX)
+    group_consumer_session_timeout_ms: int = setting(
+        45_000, "Time without a heartbeat after which a member of a consumer group (KIP-848) is removed.", 1, INT_MAX
+    )
+    group_consumer_heartbeat_interval_ms: int = setting(
+        5_000, "Time between two heartbeats of a member of a consumer group.", 1, INT_MAX
+    )
+    group_consumer_regex_refresh_interval_ms: int = setting(
+        600_000, "Time after which a regular expression of a consumer group finds new topics.", 10_000, INT_MAX
+    )
+    group_consumer_max_size: int = setting(
+        INT_MAX, "Most members of a consumer group; `tiered.groups.max.bytes` bounds their memory.", 1, INT_MAX
+    )
     # Transactions.
     transaction_state_log_num_partitions: int = setting(50, "Partitions of `__transaction_state`.", 1, 10_000)
     transaction_state_log_replication_factor: int = setting(
@@ -532,7 +543,7 @@ class Settings:
     tiered_transactions_max_bytes: int = setting(
         256 << 20,
         "Memory for all transactional ids that a broker coordinates. Above three quarters of it, new ids and partitions"
-        " are refused to clients that have more than their share (docs/SECURITY.md); above it, to all.",
+        " are refused to clients that have more than their share (docs/reference/security.md); above it, to all.",
         1 << 20,
         LONG_MAX,
     )
@@ -625,7 +636,7 @@ class Settings:
         200_000,
         "Most producer states of a broker, counted once for each partition. Above three quarters of it, states of"
         " producers that wrote nothing for ten minutes are dropped, and new ones are refused to clients that have more"
-        " than their share (docs/SECURITY.md); above it, all new ones are. Clients try again.",
+        " than their share (docs/reference/security.md); above it, all new ones are. Clients try again.",
         1,
         INT_MAX,
     )
@@ -676,6 +687,17 @@ class Settings:
         "Age at which the oldest record outside the bucket is copied there: its segment is closed and uploaded.",
         1,
         LONG_MAX,
+    )
+    tiered_internal_topics_flush: str = setting(
+        "",
+        "Value of `flush` that `__consumer_offsets` and `__transaction_state` are created with; empty: `log.flush`.",
+        choices=("", "none", "ack", "bucket"),
+    )
+    tiered_wal_window_ms: int = setting(
+        250, "Longest time for which records of flush=bucket wait for others to share a put.", 1, 10_000
+    )
+    tiered_wal_window_bytes: int = setting(
+        8 * MIB, "Bytes of records of flush=bucket that end this wait.", 64 << 10, 256 * MIB
     )
     tiered_chunk_cache_bytes: int = setting(
         64 * MIB, "Memory for chunks read from the bucket.", MIB, LONG_MAX, of_machine=True
@@ -807,9 +829,16 @@ class Settings:
     @property
     def uses_tokens(self) -> bool:
         """True if clients may log in by token."""
+        return BEARER in self.authentication_method or OAUTHBEARER in self._login_mechanisms()
+
+    @property
+    def takes_passwords(self) -> bool:
+        """True if the users of the cluster may log in with their passwords."""
+        return BASIC in self.authentication_method or not self._login_mechanisms().isdisjoint(SCRAM_MECHANISMS)
+
+    def _login_mechanisms(self) -> set[str]:
         listeners = [each.name for each in self.effective_listeners() if each.requires_login]
-        enabled = (self.for_listener(name).sasl_enabled_mechanisms for name in listeners)
-        return BEARER in self.authentication_method or any(OAUTHBEARER in each for each in enabled)
+        return {each for name in listeners for each in self.for_listener(name).sasl_enabled_mechanisms}
 
     def plain_users(self, listener: str) -> Mapping[str, Secret]:
         """Returns the users of a listener that log in by PLAIN."""

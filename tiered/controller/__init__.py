@@ -9,6 +9,7 @@ May import: metadata
 ~ runtime                the runtime of the controller's shard: group commit, replies after commit
   topics                 decisions about topics: create, delete, configure, add partitions
   brokers                decisions about brokers: register, unregister, configure (R1)
+  adoption               replicas that a process takes over from another one of its machine (I36)
   leaders                decisions about leaders and ISRs over all partitions concerned
   features               decisions about levels of features (KIP-584)
   acls                   decisions about ACLs
@@ -20,7 +21,7 @@ May import: metadata
   change_time            the time of the event loop that a change costs this broker
   change_descriptions    what the request of a caller changed, in Kafka's words, for the audit log
   scram_credentials      decisions about SCRAM credentials of users (KIP-554)
-  partition_transitions  leader, ISR and ELR transitions of one partition (R1 to R4)
+  partition_transitions  leader, ISR and ELR transitions of one partition (R1 to R4, R7, I36)
   partition_health       leaderless, under-replicated and under-min-ISR partitions
   partition_limits       limits on partitions of a cluster and replicas of a broker
   isr_changes            committed ISR changes as lines for the broker's log

@@ -273,8 +273,11 @@ class ActiveController:
                 self.probe(node_id)
             if self._unreachable.is_log_check_due([*fenced_ids, *self.heartbeats.silent_brokers(now_ns)], now_ns):
                 self._spawn("look", own, self._check_newer_controller())
-            for node_id, incarnation in expired:
-                if self._decide("fence", node_id, FenceBroker(node_id, incarnation)):
+            # One decision for all, and one at a time: brokers that are lost together stay eligible together (I10).
+            if expired and self._spawn(
+                "fence", own, self._submit(expired[0][0], FenceBroker(*expired[0], tuple(expired[1:])))
+            ):
+                for node_id, _ in expired:
                     log.warning("broker missed its session timeout, is fenced node_id=%d", node_id)
             await self._clock.sleep(TICK_SECONDS)
 

@@ -5,6 +5,7 @@ Effects on partitions are in `leaders` and `partition_transitions`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from tiered.config.exposure import check_exposure
@@ -14,16 +15,27 @@ from tiered.config.setting import text_of
 from tiered.config.settings import Settings, TopicConfig, broker_rows
 from tiered.config.unserved import CHANGEABLE, is_known_to_kafka, is_of_one_broker
 from tiered.controller import leaders, partition_transitions, requests
+from tiered.controller.adoption import find_adopted, is_proved
 from tiered.controller.decision import ControllerResult
+from tiered.controller.features import check_settings
 from tiered.controller.leaders import UNCLEAN, PartitionContexts
 from tiered.controller.partition_transitions import PartitionContext
 from tiered.controller.placement import describe_shared_machine, find_shared_machine
 from tiered.errors import Code, Refused
-from tiered.ids import NO_EPOCH, PROCESSES_MAX, machine_of
+from tiered.ids import NO_EPOCH, PROCESSES_MAX, PartitionId, machine_of
 from tiered.metadata import changes as kinds
 from tiered.metadata import delta
 from tiered.metadata.changes import ALL_BROKERS, Change
-from tiered.metadata.effective_config import MIN_ISR, apply_edits, broker_settings, check_dynamic, topic_config
+from tiered.metadata.effective_config import (
+    CLUSTER_FLUSH,
+    FLUSH_BUCKET,
+    MIN_ISR,
+    apply_edits,
+    broker_settings,
+    check_dynamic,
+    cluster_flush,
+    topic_config,
+)
 from tiered.metadata.features import FEATURES, METADATA_VERSION, PROCESSES, PROCESSES_REFUSED
 from tiered.metadata.image import CORDONED, Image
 from tiered.metadata.parts.brokers import BrokerImage
@@ -41,7 +53,7 @@ def register(image: Image, settings: Settings, request: requests.RegisterBroker,
     force: it would stop at the first entry that it does not know.
 
     Raises `Refused` (INVALID_REGISTRATION) for a process whose node id belongs to another machine, or would put two
-    replicas of a partition on one machine.
+    replicas of a partition on one machine. `find_adopted` refuses replicas that it cannot take over.
 
     The first broker of a cluster sets the highest level of `tiered.metadata.version`.
 
@@ -71,18 +83,31 @@ def register(image: Image, settings: Settings, request: requests.RegisterBroker,
     own_min_isr = settings.min_insync_replicas
     if own_min_isr != TopicConfig().min_insync_replicas and MIN_ISR not in image.broker_configs.get(ALL_BROKERS, {}):
         changes.append(kinds.BrokerConfigChanged(ALL_BROKERS, {MIN_ISR: str(own_min_isr)}))
+    changes += _adopt_flush(image.apply(changes), settings)
+    adopted = find_adopted(image, node, request.process, request.adopted)
     reported_ends = _ReportedEnds(request)
 
     def register_replica(topic: TopicImage, p: int, old: PartitionImage, context: PartitionContext) -> PartitionImage:
-        return (
-            partition_transitions.register_broker(old, node, reported_ends.end(topic, p), context)
-            if node in old.replicas
-            else old
-        )
+        given = adopted.get(PartitionId(topic.topic_id, p)) if adopted else None
+        if given is not None:
+            end = reported_ends.end(topic, p, is_proved=is_proved(image, given))
+            old = partition_transitions.adopt_replica(old, given.from_node, node)
+            return partition_transitions.register_broker(old, node, end, context)
+        if node not in old.replicas and not old.is_in_bucket:
+            return old
+        return partition_transitions.register_broker(old, node, reported_ends.end(topic, p), context)
 
     contexts = PartitionContexts(image.apply(changes), settings, image.live_ids() | {node}, now_ms)
     changes += leaders.change_partitions(image.topics.values(), contexts, register_replica)
     return ControllerResult(tuple(changes), None)
+
+
+def _adopt_flush(image: Image, settings: Settings) -> Iterator[Change]:
+    """Writes down `log.flush=bucket` of a configuration file, unless the metadata log has a value: controller and
+    leaders must go by the same. Raises `Refused`."""
+    if settings.log_flush == FLUSH_BUCKET and not cluster_flush(image):
+        check_settings(image, {CLUSTER_FLUSH: FLUSH_BUCKET})
+        yield kinds.BrokerConfigChanged(ALL_BROKERS, {CLUSTER_FLUSH: FLUSH_BUCKET})
 
 
 def _check_machine(image: Image, request: requests.RegisterBroker) -> None:
@@ -118,15 +143,18 @@ class _ReportedEnds:
         self._proved = frozenset(request.proved if request.directory else ())
         self._ends = {(each.topic_id, each.partition): each for each in request.ends}
 
-    def end(self, topic: TopicImage, p: int) -> End | None:
+    def end(self, topic: TopicImage, p: int, *, is_proved: bool | None = None) -> End | None:
         """Returns the end of a log, or None if the log has everything that this broker ever reported to have.
 
-        A log that is not proved whole and has no reported end counts as empty.
+        A log that is not proved whole and has no reported end counts as empty. `is_proved` says if an adopted log is:
+        the proofs of this broker are not about it.
         """
         end = self._ends.get((topic.topic_id, p))
         if end is not None:
             return End(self._node, end.leader_epoch, end.end_offset)
         whole = self._whole or (topic.topic_id, p) in self._proved
+        if is_proved is not None:
+            whole = is_proved
         return None if whole else End(self._node, NO_EPOCH, 0)
 
 
@@ -192,12 +220,15 @@ def alter_configs(
         if value is not None or name in current or not is_known_to_kafka(name)
     }
     check_dynamic(edits)
+    check_settings(image, edits)
     if request.node_id == ALL_BROKERS and (alone := [name for name in edits if is_of_one_broker(name)]):
         raise Refused(Code.INVALID_CONFIG, f"{alone[0]}: it can be set for one broker only")
     listeners = {each.name for each in settings.effective_listeners()}
     for name, value in edits.items():
         if value is not None and is_dynamic(name) and not has_listener(name, listeners):
             raise Refused(Code.INVALID_CONFIG, f"{name}: no listener has that name; there are: {', '.join(listeners)}")
+    if request.node_id != ALL_BROKERS and edits.get(CLUSTER_FLUSH) == FLUSH_BUCKET:
+        raise broker_rows()[CLUSTER_FLUSH].refuse(FLUSH_BUCKET, "it can be set for a topic or for all brokers only")
     if request.node_id != ALL_BROKERS and edits.get(MIN_ISR) is not None:
         raise broker_rows()[MIN_ISR].refuse(str(edits[MIN_ISR]), "it can be set for a topic or for all brokers only")
     if request.node_id == ALL_BROKERS and MIN_ISR in current and edits.get(MIN_ISR, "") is None:
@@ -215,7 +246,7 @@ def alter_configs(
     defaults = chosen.topic_defaults()
     for topic in after.topics.values():
         topic_config(topic, defaults)
-    if request.node_id == ALL_BROKERS and edits.keys() & {MIN_ISR, UNCLEAN}:
+    if request.node_id == ALL_BROKERS and edits.keys() & {MIN_ISR, UNCLEAN, CLUSTER_FLUSH}:
         contexts = PartitionContexts(after, settings, after.live_ids(), now_ms)
-        changes = (*changes, *leaders.reevaluate_partitions(after.topics.values(), contexts))
+        changes = (*changes, *leaders.reevaluate_partitions(image, after, after.topics, contexts))
     return ControllerResult(() if request.validate_only else changes, dict(after.broker_configs[request.node_id]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from tiered.controller.decision import ControllerResult
+from tiered.controller.features import find_newer_name
 from tiered.controller.requests import AlterClientQuotas, QuotaAlteration
 from tiered.errors import Code, Refused
 from tiered.metadata.changes import Change, ClientQuotaRemoved, ClientQuotaSet
@@ -28,7 +29,9 @@ def alter_quotas(image: Image, request: AlterClientQuotas) -> ControllerResult[t
     seen, new = set[QuotaEntity](), set[QuotaEntity]()
     for each in request.alterations:
         entity = make_entity(each.entity)
-        refused = _find_fault(each, entity, entity in seen)
+        refused = _find_fault(each, entity, entity in seen) or find_newer_name(
+            image, dict(each.values), Code.INVALID_REQUEST
+        )
         seen.add(entity)
         if refused is None and entity not in image.quotas and any(value is not None for _, value in each.values):
             if len(image.quotas) + len(new) >= ENTITIES_MAX:

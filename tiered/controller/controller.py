@@ -106,7 +106,7 @@ class Controller:
             case requests.AcknowledgeLosses():
                 return leaders.acknowledge_losses(image, request, now_ms)
             case requests.NoteStoredEnds():
-                return leaders.note_stored_ends(image, request)
+                return leaders.note_stored_ends(image, settings, request, now_ms)
             case requests.ReportEnds():
                 return leaders.report_ends(image, settings, request, now_ms)
             case requests.AllocateProducerIds():
@@ -159,8 +159,7 @@ class Controller:
             case requests.DeleteTopic():
                 return topics.delete(request, now_ms)
             case requests.ForgetTopic():
-                exists = request.topic_id in self.image.deleted_topics
-                return ControllerResult((kinds.TopicForgotten(request.topic_id),) if exists else (), None)
+                return topics.forget(request.topic_id)
             case requests.CreatePartitions():
                 return topics.add_partitions(request)
             case requests.AlterTopicConfigs():

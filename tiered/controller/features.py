@@ -8,7 +8,16 @@ from tiered.controller.decision import ControllerResult
 from tiered.controller.requests import FeatureUpdate, UpdateFeatures
 from tiered.errors import Code, Refused
 from tiered.metadata.changes import FeatureLevelSet
-from tiered.metadata.features import FEATURES, METADATA_VERSION, find_level
+from tiered.metadata.effective_config import CLUSTER_FLUSH, FLUSH, FLUSH_BUCKET
+from tiered.metadata.features import (
+    CHAINS,
+    CONSUMER_GROUPS,
+    FEATURES,
+    GROUP_VERSION,
+    METADATA_VERSION,
+    NAMES_SINCE,
+    find_level,
+)
 from tiered.metadata.image import Image
 
 
@@ -39,12 +48,39 @@ def check_brokers(image: Image, request: UpdateFeatures, supported: Mapping[str,
                 raise _refuse(update, f"{what}: upgrade its program, or unregister the broker if it is gone")
 
 
+def check_settings(image: Image, edits: Mapping[str, str | None]) -> None:
+    """Raises `Refused` if a setting is set that brokers of the level in force may not know, or to such a value."""
+    if (newer := find_newer_name(image, edits, Code.INVALID_CONFIG)) is not None:
+        raise newer
+    for name in (FLUSH, CLUSTER_FLUSH):
+        if edits.get(name) == FLUSH_BUCKET and image.metadata_version < CHAINS:
+            raise _refuse_newer(f"{name}={FLUSH_BUCKET}", CHAINS, Code.INVALID_CONFIG)
+
+
+def find_newer_name(image: Image, values: Mapping[str, object], code: Code) -> Refused | None:
+    """Returns the refusal to set a setting or quota that brokers of the level in force may not know. None as a value
+    removes it, which is never refused."""
+    for name, value in values.items():
+        level = NAMES_SINCE.get(name, 0)
+        if value is not None and level > image.metadata_version:
+            return _refuse_newer(name, level, code)
+    return None
+
+
+def _refuse_newer(what: str, level: int, code: Code) -> Refused:
+    why = f"brokers of the earlier program do not know it: set it from {METADATA_VERSION}={level} on"
+    return Refused(code, f"{what}: {why}")
+
+
 def _check_update(image: Image, update: FeatureUpdate) -> None:
     levels = FEATURES.get(update.name)
     if levels is None:
         raise _refuse(update, "there is no such feature")
     if not levels.lowest <= update.level <= levels.highest:
         raise _refuse(update, f"its levels are {levels.lowest} to {levels.highest}")
+    if update.name == GROUP_VERSION and image.metadata_version < CONSUMER_GROUPS:
+        why = f"brokers of the earlier program do not know it: set it from {METADATA_VERSION}={CONSUMER_GROUPS} on"
+        raise _refuse(update, why)
     present = find_level(image.features, update.name)
     if update.level < present and update.name == METADATA_VERSION:
         raise _refuse(update, f"it has level {present}, and the metadata has what brokers of a lower one refuse")

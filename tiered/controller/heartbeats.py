@@ -94,7 +94,12 @@ class BrokerHeartbeats:
         return len(self._sessions)
 
     def set_live_brokers(self, live: Iterable[tuple[int, str]], now_ns: int) -> None:
-        """Sets the (node id, incarnation) pairs to track. A new pair starts with a full session timeout."""
+        """Sets the (node id, incarnation) pairs to track. A new pair starts with a full session timeout.
+
+        So each broker has one session to find a new controller, as in Kafka. A longer one would spare some brokers that
+        are late a fence without a loss (I10), and leave the partitions of all that are gone without a leader for as
+        much longer.
+        """
         before, self._sessions = self._sessions, {}
         for node_id, incarnation in live:
             known = before.get(node_id)

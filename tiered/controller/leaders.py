@@ -6,8 +6,9 @@ settings, and refuses requests that do not fit (R1 to R4).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
+from zlib import crc32
 
 from tiered.config.settings import Settings
 from tiered.controller import partition_transitions, requests
@@ -24,7 +25,14 @@ from tiered.metadata.changes import (
     NO_LEADER,
     Change,
 )
-from tiered.metadata.effective_config import MIN_ISR, cluster_min_isr
+from tiered.metadata.effective_config import (
+    FLUSH,
+    FLUSH_BUCKET,
+    MIN_ISR,
+    cluster_flush,
+    cluster_min_isr,
+    flushes_to_bucket,
+)
 from tiered.metadata.features import DISK_REPORTS, LOSS_TIMES, METADATA_VERSION
 from tiered.metadata.image import Image
 from tiered.metadata.parts.brokers import BrokerImage
@@ -52,6 +60,8 @@ class PartitionContexts:
             live, cluster_min_isr(image), unclean_default, now_ms, image.stopping_ids(), image.full_disk_ids(),
             image.recovering_disk_ids(),
         )  # fmt: skip
+        self._image = image
+        self._flush_default = cluster_flush(image)
 
     def __call__(self, topic: TopicImage) -> PartitionContext:
         """Returns the context of one topic."""
@@ -59,7 +69,19 @@ class PartitionContexts:
         context = self._defaults
         if min_isr is not None:
             context = replace(context, min_isr=int(min_isr))
+        if topic.configs.get(FLUSH, self._flush_default) == FLUSH_BUCKET:
+            context = replace(context, chained={node: self._image.brokers[node].incarnation for node in context.live})
         return context if unclean is None else replace(context, unclean=_is_true(unclean))
+
+    def of_partition(self, topic: TopicImage, p: int, context: PartitionContext) -> PartitionContext:
+        """Returns the context of one partition of a topic with chains: the brokers take turns as the spare one. It is
+        on no machine of another replica (I35)."""
+        machines = self._image.machines()
+        taken = {machines.get(node, node) for node in topic.partitions[p].replicas[1:]}
+        free = [node for node in sorted(context.live) if machines.get(node, node) not in taken]
+        spares = [node for node in free if node not in context.stopping | context.full] or free
+        turn = crc32(topic.topic_id.encode()) + p
+        return replace(context, spare=spares[turn % len(spares)] if spares else None)
 
 
 def change_partitions(
@@ -69,32 +91,52 @@ def change_partitions(
     for topic in topics:
         context = contexts(topic)
         for p, old in enumerate(topic.partitions):
+            if context.chained is not None:
+                context = contexts.of_partition(topic, p, context)
             new = transition(topic, p, old, context)
             if new is not old:
                 yield from partition_transitions.to_changes(topic.topic_id, p, old, new, context)
 
 
-def reevaluate_partitions(topics: Iterable[TopicImage], contexts: PartitionContexts) -> Iterator[Change]:
-    """Returns the changes that follow from changed settings: eligible replicas and leaders may differ."""
-    return change_partitions(topics, contexts, lambda _, __, old, ctx: partition_transitions.reevaluate(old, ctx))
+def reevaluate_partitions(
+    before: Image, after: Image, names: Iterable[str], contexts: PartitionContexts
+) -> Iterator[Change]:
+    """Returns the changes that follow from changed settings: eligible replicas and leaders may differ. `before` and
+    `after` are the images without and with the changed settings."""
+
+    for name in names:
+        was_in_bucket = flushes_to_bucket(before, before.topics[name].configs)
+        is_changed = was_in_bucket != flushes_to_bucket(after, after.topics[name].configs)
+        transition = _change_flush if is_changed else _reevaluate
+        yield from change_partitions([after.topics[name]], contexts, transition)
+
+
+def _change_flush(_: TopicImage, __: int, old: PartitionImage, context: PartitionContext) -> PartitionImage:
+    return partition_transitions.change_flush(old, context)
+
+
+def _reevaluate(_: TopicImage, __: int, old: PartitionImage, context: PartitionContext) -> PartitionImage:
+    return partition_transitions.reevaluate(old, context)
 
 
 def stop_broker(image: Image, settings: Settings, request: requests.StopBroker, now_ms: int) -> ControllerResult[None]:
     """Moves leaderships of a stopped broker to live ISR members. A partition without one waits for its election."""
     image.check_incarnation(request.node_id, request.incarnation)
     stopped = kinds.BrokerStopped(request.node_id, request.incarnation)
-    return ControllerResult((stopped, *_remove_broker(image, settings, request.node_id, now_ms)), None)
+    return ControllerResult((stopped, *_remove_brokers(image, settings, (request.node_id,), now_ms)), None)
 
 
 def fence_broker(
     image: Image, settings: Settings, request: requests.FenceBroker, now_ms: int
 ) -> ControllerResult[None]:
-    """Does the same as a stop, until the broker is unfenced. Changes nothing if the incarnation is not live."""
-    known = image.brokers.get(request.node_id)
-    if known is None or known.incarnation != request.incarnation or not known.live:
-        return ControllerResult((), None)
-    fenced = kinds.BrokerFenced(request.node_id, request.incarnation)
-    return ControllerResult((fenced, *_remove_broker(image, settings, request.node_id, now_ms)), None)
+    """Does the same as a stop, until the broker is unfenced. Changes nothing for an incarnation that is not live."""
+    fenced = [
+        kinds.BrokerFenced(node, incarnation)
+        for node, incarnation in dict.fromkeys(((request.node_id, request.incarnation), *request.others))
+        if (known := image.brokers.get(node)) is not None and known.incarnation == incarnation and known.live
+    ]
+    nodes = [each.node_id for each in fenced]
+    return ControllerResult((*fenced, *(_remove_brokers(image, settings, nodes, now_ms) if nodes else ())), None)
 
 
 def unfence_broker(
@@ -140,7 +182,8 @@ def hand_over_leaders(
 
 
 def report_disk(image: Image, settings: Settings, request: requests.ReportDisk, now_ms: int) -> ControllerResult[int]:
-    """Records the state of a broker's disk, and moves leaderships from full disks to ISR members with room.
+    """Records the state of a broker's disk, and moves leaderships from full disks to ISR members with room. Followers
+    with full disks leave ISRs that are large enough without them.
 
     A disk that has room again may take leaderships of other brokers whose disks are full.
     """
@@ -177,7 +220,7 @@ def leave_partitions(
         if isinstance(found, Code):
             continue
         old, context = found[1], contexts(found[0])
-        new = partition_transitions.remove_broker(old, node, context)
+        new = partition_transitions.remove_brokers(old, (node,), context)
         if new is not old:
             changes += partition_transitions.to_changes(topic_id, p, old, new, context)
     return ControllerResult(tuple(changes), None)
@@ -275,8 +318,11 @@ def acknowledge_losses(image: Image, request: requests.AcknowledgeLosses, now_ms
     return ControllerResult((kinds.LossesAcknowledged(seen, now_ms),) if seen else (), None)
 
 
-def note_stored_ends(image: Image, request: requests.NoteStoredEnds) -> ControllerResult[None]:
-    """Records stored ends for partitions that the broker still leads under the epoch that it names."""
+def note_stored_ends(
+    image: Image, settings: Settings, request: requests.NoteStoredEnds, now_ms: int
+) -> ControllerResult[None]:
+    """Records stored ends, and what is in chains, for partitions that the broker still leads under the epoch that it
+    names."""
     image.check_incarnation(request.node_id, request.incarnation)
     noted = []
     for each in {(each.topic_id, each.partition): each for each in request.ends}.values():
@@ -286,7 +332,17 @@ def note_stored_ends(image: Image, request: requests.NoteStoredEnds) -> Controll
         leads = (found[1].leader, found[1].leader_epoch) == (request.node_id, each.leader_epoch)
         if leads and found[1].stored_end != each.offset:
             noted.append((each.topic_id, each.partition, each.offset))
-    return ControllerResult((kinds.StoredEndsNoted(tuple(noted)),) if noted else (), None)
+    changes: list[Change] = [kinds.StoredEndsNoted(tuple(noted))] if noted else []
+    contexts = PartitionContexts(image, settings, image.live_ids(), now_ms)
+    for topic_id, p, partition_epoch, is_in_bucket in dict.fromkeys(request.chained):
+        found = _find_partition(image, topic_id, p)
+        if not isinstance(found, Code) and found[1].leader == request.node_id:
+            topic, old = found
+            context = contexts(topic)
+            new = partition_transitions.note_stored(old, partition_epoch, context, is_in_bucket=is_in_bucket)
+            if new is not old:
+                changes += partition_transitions.to_changes(topic_id, p, old, new, context)
+    return ControllerResult(tuple(changes), None)
 
 
 def report_ends(image: Image, settings: Settings, request: requests.ReportEnds, now_ms: int) -> ControllerResult[None]:
@@ -306,10 +362,10 @@ def report_ends(image: Image, settings: Settings, request: requests.ReportEnds, 
     return ControllerResult(tuple(changes), None)
 
 
-def _remove_broker(image: Image, settings: Settings, node: int, now_ms: int) -> Iterator[Change]:
-    contexts = PartitionContexts(image, settings, image.live_ids() - {node}, now_ms)
+def _remove_brokers(image: Image, settings: Settings, nodes: Collection[int], now_ms: int) -> Iterator[Change]:
+    contexts = PartitionContexts(image, settings, image.live_ids() - set(nodes), now_ms)
     return change_partitions(
-        image.topics.values(), contexts, lambda _, __, old, ctx: partition_transitions.remove_broker(old, node, ctx)
+        image.topics.values(), contexts, lambda _, __, old, ctx: partition_transitions.remove_brokers(old, nodes, ctx)
     )
 
 

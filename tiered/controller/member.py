@@ -265,12 +265,24 @@ class ClusterMember:
         """
         if self.active_controller is None:
             await self._metadata.verify_cluster()
-            return
+        else:
+            await self.confirm_controller()
+
+    async def confirm_controller(self) -> bool:
+        """Returns True if this broker is the controller: no other one has written to the metadata log before this
+        call. So the image has all that brokers were told before it.
+
+        Makes one request. Raises `Unavailable`, `Corrupt`, or `Refused` if the bucket holds another cluster.
+        """
+        active = self.active_controller
+        if active is None:
+            return False
         try:
             await self._metadata.check_superseded()
         except Fenced:
-            if self.active_controller is not None:
-                self.active_controller.on_newer_controller()
+            active.on_newer_controller()
+            return False
+        return self.active_controller is active
 
     async def try_take_over(self) -> None:
         """Tries to become controller, for two session timeouts at most.

@@ -18,6 +18,9 @@ from tiered.metadata.image import Image
 from tiered.metadata.parts.brokers import BrokerImage
 from tiered.metadata.parts.topics import Loss, PartitionImage
 
+SILENT_MEND = "see if its process runs: start it again, after a kill if it hangs"
+"""The act for a broker that does not answer. The others cannot tell if its process is gone or hangs."""
+
 
 @dataclass(slots=True)
 class PartitionHealth:

@@ -1,4 +1,4 @@
-"""Every transition of one partition's leader, ISR and ELR (R1 to R4, I8 to I10).
+"""Every transition of one partition's leader, ISR and ELR (R1 to R4, R7, I8 to I10, I36).
 
 Pure functions from one `PartitionImage` to the next. The functions return the same object if nothing changes.
 `check_invariants` holds after each transition. The eligible replicas must never be lost: while the ISR is below
@@ -8,14 +8,14 @@ records (ELR, KIP-966). Once the ISR is large enough again, only its members are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from tiered.controller.requests import IsrChange
 from tiered.errors import Code, check_invariant
 from tiered.ids import NO_EPOCH, TopicId
 from tiered.metadata.changes import NO_LEADER, LossReported, PartitionChanged
-from tiered.metadata.parts.topics import End, Loss, PartitionImage
+from tiered.metadata.parts.topics import ChainRef, End, Loss, PartitionImage
 from tiered.value import value
 
 END_UNKNOWN = (NO_EPOCH, 1)
@@ -30,6 +30,8 @@ class PartitionContext:
     that, the topic's settings and the time.
 
     If a partition has fewer replicas than `min_isr`, all of them are required, which leaves no other replica eligible.
+    `chained` has the incarnation of each live broker if the topic has `flush=bucket`, else None. `spare` is a live
+    broker that takes the place of a replica if none is left; None if there is no such broker.
     """
 
     live: frozenset[int]
@@ -39,6 +41,8 @@ class PartitionContext:
     stopping: frozenset[int] = frozenset()
     full: frozenset[int] = frozenset()
     recovering: frozenset[int] = frozenset()
+    chained: Mapping[int, str] | None = None
+    spare: int | None = None
 
 
 def new_partition(replicas: tuple[int, ...], context: PartitionContext) -> PartitionImage:
@@ -50,18 +54,25 @@ def new_partition(replicas: tuple[int, ...], context: PartitionContext) -> Parti
     room = tuple(node for node in live if node not in context.full)
     isr = room if len(room) >= max(1, min(context.min_isr, len(replicas))) else live
     leader = _first_live(isr, replicas, context)
-    return PartitionImage(replicas, NO_LEADER if leader is None else leader, 0, isr)
+    if leader is None:
+        return PartitionImage(replicas, NO_LEADER, 0, isr)
+    if context.chained is None:
+        return PartitionImage(replicas, leader, 0, isr)
+    chains = (ChainRef(0, leader, context.chained[leader]),)
+    return PartitionImage(replicas, leader, 0, isr, chains=chains, is_in_bucket=True)
 
 
-def remove_broker(old: PartitionImage, node: int, context: PartitionContext) -> PartitionImage:
-    """Removes `node`, which is fenced or stopped, from the ISR; `context.live` no longer has it.
+def remove_brokers(old: PartitionImage, nodes: Collection[int], context: PartitionContext) -> PartitionImage:
+    """Removes `nodes`, which are fenced or stopped, from the ISR; `context.live` no longer has them.
 
-    Its log is still trusted, so it can stay eligible (ELR).
+    Their logs are still trusted, so they can stay eligible (ELR). All that leave at once can: no leader commits between
+    them. If they left one after the other, only the last one of a whole ISR could lead again.
     """
-    if node not in old.isr:
-        return reevaluate(old, context) if old.last_known else old  # an election may have waited for its log end
-    isr = _without(old.isr, node)
-    return _update_sets(old, isr, (*old.elr, node), old.last_known, old.ends, context)
+    removed = tuple(node for node in old.isr if node in nodes)
+    if not removed:
+        return reevaluate(old, context) if old.last_known else old  # an election may have waited for a log end
+    isr = tuple(node for node in old.isr if node not in nodes)
+    return _update_sets(old, isr, (*old.elr, *removed), old.last_known, old.ends, context)
 
 
 def register_broker(old: PartitionImage, node: int, end: End | None, context: PartitionContext) -> PartitionImage:
@@ -71,6 +82,8 @@ def register_broker(old: PartitionImage, node: int, end: End | None, context: Pa
     election may have to wait for it (R4).
     """
     eligible = node in old.isr or node in old.elr
+    if node not in old.replicas and old.is_in_bucket and old.leader == NO_LEADER:
+        return reevaluate(old, context)  # it can lead, with what is in the bucket
     if node not in old.replicas or not (eligible or old.leader == NO_LEADER):
         return old
     isr, elr, last_known, ends = _without(old.isr, node), _without(old.elr, node), old.last_known, old.ends
@@ -84,6 +97,24 @@ def register_broker(old: PartitionImage, node: int, end: End | None, context: Pa
         if end is not None and node in _replicas_without_end(old, last_known, ends, context.live):
             ends = (*ends, end)
     return _update_sets(old, isr, elr, last_known, ends, context)
+
+
+def adopt_replica(old: PartitionImage, giver: int, node: int) -> PartitionImage:
+    """Gives the place of `giver`, which is not live, to `node`: the log has moved there as it was (I36).
+
+    The leader epoch is raised, as for each replica that leaves: nothing that a leader knows of `giver` counts for
+    `node`.
+    """
+    check_invariant(giver not in old.isr and node not in old.replicas, old, giver, node)
+
+    def swap(nodes: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(node if each == giver else each for each in nodes)
+
+    ends = tuple(end._replace(node_id=node) if end.node_id == giver else end for end in old.ends)
+    return replace(
+        old, replicas=swap(old.replicas), leader_epoch=old.leader_epoch + 1, elr=swap(old.elr),
+        last_known=swap(old.last_known), ends=ends, adding=swap(old.adding), removing=swap(old.removing),
+    )  # fmt: skip
 
 
 def awaited_replicas(image: PartitionImage, live: frozenset[int]) -> frozenset[int]:
@@ -111,31 +142,49 @@ def reevaluate(old: PartitionImage, context: PartitionContext) -> PartitionImage
     return _update_sets(old, old.isr, old.elr, old.last_known, old.ends, context)
 
 
+def change_flush(old: PartitionImage, context: PartitionContext) -> PartitionImage:
+    """Applies another `flush` of the topic: until its leader says so again, records may be on disks alone. While nobody
+    leads, nobody writes, and what was in the bucket is all that there is.
+
+    The chains stay: the leader may not have read them yet. The partition epoch grows even if nothing else changes, so
+    that a note under the settings before does not count (`note_stored`).
+    """
+    return reevaluate(replace(old, is_in_bucket=old.is_in_bucket and old.leader == NO_LEADER), context)
+
+
 def hand_over(old: PartitionImage, node: int, context: PartitionContext) -> PartitionImage:
     """Prepares the stop of `node`.
 
     If enough others are in sync, removes `node` from the ISR now, so that acks=all no longer waits for it. Otherwise
     `node` stays in sync until it has stopped, and another ISR member leads if there is one.
     """
-    if node in old.isr and len(old.isr) > max(1, min(context.min_isr, len(old.replicas))):
-        return remove_broker(old, node, replace(context, live=context.live - {node}))
+    if node in old.isr and _has_more_than_needed(old, context):
+        return remove_brokers(old, (node,), replace(context, live=context.live - {node}))
     successor = _first_live(_without(old.isr, node), old.replicas, context)
     return old if old.leader != node or successor is None else _in_next_epoch(old, successor, old.isr, old.elr, context)
 
 
 def leave_full_disk(old: PartitionImage, context: PartitionContext) -> PartitionImage:
-    """Moves the leadership away from a broker whose disk is full, if an ISR member has room.
+    """Moves the leadership away from a broker whose disk is full, if an ISR member has room. Without such a member it
+    keeps leading: reads go on.
 
-    Does the same as `hand_over`, so that acks=all does not wait for the full disk if enough others are in sync. Without
-    such a member it keeps leading: reads go on.
+    If enough others are in sync, each broker with a full disk leaves the ISR, so that acks=all does not wait for it.
     """
-    node = old.leader
-    if node not in context.full:
-        return old
-    successor = _first_live(_without(old.isr, node), old.replicas, context)
-    if successor is None or successor in context.full or successor in context.stopping:
-        return old
-    return hand_over(old, node, context)
+    new = old
+    if old.leader in context.full:
+        successor = _first_live(_without(old.isr, old.leader), old.replicas, context)
+        if successor is None or successor in context.full or successor in context.stopping:
+            return old
+        new = hand_over(old, old.leader, context)
+    for node in new.isr:
+        if node in context.full and node != new.leader and _has_more_than_needed(new, context):
+            new = remove_brokers(new, (node,), replace(context, live=context.live - {node}))
+    return new
+
+
+def _has_more_than_needed(image: PartitionImage, context: PartitionContext) -> bool:
+    """True if the ISR is large enough without one of its members."""
+    return len(image.isr) > max(1, min(context.min_isr, len(image.replicas)))
 
 
 def elect_preferred(old: PartitionImage, context: PartitionContext) -> PartitionImage | Code:
@@ -221,9 +270,10 @@ def to_changes(
     check_invariants(new, context)
     check_invariant(new.leader_epoch >= old.leader_epoch, "leader epochs never go back", old, new)
     ends = tuple((end.node_id, end.leader_epoch, end.end_offset) for end in new.ends)
+    chains = tuple((*each,) for each in new.chains) if new.chains else ()
     yield PartitionChanged(
         topic_id, p, new.leader, new.leader_epoch, new.isr, new.elr, new.last_known, ends,
-        () if new.replicas == old.replicas else new.replicas, new.adding, new.removing,
+        () if new.replicas == old.replicas else new.replicas, new.adding, new.removing, chains, new.is_in_bucket,
     )  # fmt: skip
     if new.loss is not None and new.loss != old.loss:
         yield LossReported(topic_id, p, *new.loss)
@@ -279,6 +329,8 @@ def _elect_leader(
     leader = _first_live(elr, old.replicas, context)
     if leader is not None:
         return _in_next_epoch(old, leader, (leader,), _without(elr, leader), context)
+    if old.is_in_bucket:
+        return _elect_from_bucket(old, elr, last_known, ends, context)
     candidates = old.replicas
     if context.unclean or not last_known:  # not all have reported their ends, and a replica just added may be empty
         candidates = tuple(node for node in old.replicas if node not in old.adding or node in last_known)
@@ -297,6 +349,28 @@ def _elect_leader(
     return replace(new, loss=Loss(new.leader_epoch, offset, context.now_ms))
 
 
+def _elect_from_bucket(
+    old: PartitionImage,
+    elr: tuple[int, ...],
+    last_known: tuple[int, ...],
+    ends: tuple[End, ...],
+    context: PartitionContext,
+) -> PartitionImage:
+    """Elects any live replica: all acknowledged records are in the bucket, and it reads those that it lacks. If none
+    lives, the spare broker takes the place of the first replica."""
+    leader = _first_live(old.replicas, old.replicas, context)
+    if leader is not None:
+        return _in_next_epoch(old, leader, (leader,), (), context)
+    if context.spare is None:
+        new = _in_same_epoch(old, NO_LEADER, (), elr, last_known, ends)
+        return old if old.leader == NO_LEADER and new == old else new
+    lost, *rest = old.replicas
+    moved = replace(
+        old, replicas=(context.spare, *rest), adding=_without(old.adding, lost), removing=_without(old.removing, lost)
+    )
+    return _in_next_epoch(moved, context.spare, (context.spare,), (), context)
+
+
 def _in_same_epoch(
     old: PartitionImage,
     leader: int,
@@ -311,7 +385,7 @@ def _in_same_epoch(
     """
     return PartitionImage(
         old.replicas, leader, old.leader_epoch, isr, elr, old.loss, old.partition_epoch, last_known, ends,
-        old.adding, old.removing, old.stored_end,
+        old.adding, old.removing, old.stored_end, old.chains, old.is_in_bucket,
     )  # fmt: skip
 
 
@@ -325,8 +399,36 @@ def _in_next_epoch(
     elr = () if len(isr) >= context.min_isr else elr
     return PartitionImage(
         old.replicas, leader, old.leader_epoch + 1, isr, elr, old.loss, old.partition_epoch, (), (),
-        old.adding, old.removing, old.stored_end,
+        old.adding, old.removing, old.stored_end, _add_chain(old, leader, context) if old.is_in_bucket else old.chains,
+        old.is_in_bucket and context.chained is not None,
     )  # fmt: skip
+
+
+def _add_chain(old: PartitionImage, leader: int, context: PartitionContext) -> tuple[ChainRef, ...]:
+    """Returns the chains of a partition that is in the bucket, once `leader` leads it under the next leader epoch."""
+    if context.chained is None:
+        return old.chains
+    ref = ChainRef(old.leader_epoch + 1, leader, context.chained[leader])
+    return (*(each for each in old.chains if each[1:] != ref[1:]), ref)
+
+
+def note_stored(
+    old: PartitionImage, partition_epoch: int, context: PartitionContext, *, is_in_bucket: bool
+) -> PartitionImage:
+    """Notes that the leader needs no chain of an earlier one, under the partition epoch that it knows.
+
+    If it goes by `flush=bucket`, all records are in segments or in its own chain, and from now on no record is on disks
+    alone (`is_in_bucket`). With another value, it has on its disk what the chains had. A note by another value than
+    that of the topic counts for nothing.
+    """
+    if old.leader == NO_LEADER or old.partition_epoch != partition_epoch:
+        return old
+    if is_in_bucket != (context.chained is not None):
+        return old
+    if context.chained is None:
+        return replace(old, chains=(), is_in_bucket=False)
+    chains = (ChainRef(old.leader_epoch, old.leader, context.chained[old.leader]),)
+    return replace(old, chains=chains, is_in_bucket=True)
 
 
 def _finish_reassignment(image: PartitionImage, context: PartitionContext) -> PartitionImage:

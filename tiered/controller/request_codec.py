@@ -36,6 +36,7 @@ _PLAIN = (str, int, float, bool, type(None))
 _NESTED = (
     ListEdit,
     requests.ReplicaEnd,
+    requests.AdoptedReplicas,
     requests.AwaitedEnd,
     requests.InSync,
     requests.IsrChange,
@@ -73,7 +74,7 @@ def encode_request(request: Request, level: int = HIGHEST_METADATA_VERSION) -> b
     The registration of a process names its machine at each level: a controller that does not know it must refuse it,
     and a new cluster has no level yet.
     """
-    if isinstance(request, requests.RegisterBroker) and request.process:
+    if isinstance(request, requests.RegisterBroker) and (request.process or request.adopted):
         level = max(level, PROCESSES)
     return orjson.dumps(_to_plain(request, level))
 

@@ -105,6 +105,19 @@ class AwaitedEnd:
 
 
 @value
+class AdoptedReplicas:
+    """Replicas of the broker `from_node` whose logs were moved to the disk of the broker that registers.
+
+    `incarnation` stopped cleanly in the data directory `directory`, and was the last one there.
+    """
+
+    from_node: int
+    directory: str
+    incarnation: str
+    partitions: tuple[tuple[TopicId, int], ...]
+
+
+@value
 class RegisterBroker:
     """-> None. A new incarnation takes its node id and loses the leaderships of the old one.
 
@@ -113,7 +126,7 @@ class RegisterBroker:
     although the broker's are not. `replaces` is the incarnation that has the node id as far as the new one knows, "" if
     none has it. The request is refused if it is another one; None replaces any. The broker supports levels of
     `tiered.metadata.version` up to `metadata_version`. It is the process number `process` of its machine, counted from
-    0.
+    0. It takes the place of another process of its machine in the replicas that are `adopted`.
     """
 
     node_id: int
@@ -128,6 +141,7 @@ class RegisterBroker:
     replaces: str | None = None
     metadata_version: int = HIGHEST_METADATA_VERSION
     process: int = 0
+    adopted: tuple[AdoptedReplicas, ...] = ()
 
 
 @value
@@ -170,10 +184,14 @@ class UnregisterBroker:
 
 @value
 class FenceBroker:
-    """-> None. The controller has lost contact with this incarnation: other brokers take over its leaderships."""
+    """-> None. The controller has lost contact with this incarnation: other brokers take over its leaderships.
+
+    `others` are brokers and incarnations that it has lost at the same time.
+    """
 
     node_id: int
     incarnation: str
+    others: tuple[tuple[int, str], ...] = ()
 
 
 @value
@@ -314,11 +332,16 @@ class StoredEnd:
 
 @value
 class NoteStoredEnds:
-    """-> None. Sent by the leader of all these partitions. Skips partitions that have another leader by now."""
+    """-> None. Sent by the leader of all these partitions. Skips partitions that have another leader by now.
+
+    `chained` are (topic id, partition, partition epoch, true if all records are in the bucket): no chain of an earlier
+    leader is needed any more.
+    """
 
     node_id: int
     incarnation: str
     ends: tuple[StoredEnd, ...]
+    chained: tuple[tuple[TopicId, int, int, bool], ...] = ()
 
 
 @value

@@ -11,6 +11,7 @@ from tiered.config.settings import Settings, TopicConfig, topic_rows
 from tiered.config.topic_limits import check_topic_limits
 from tiered.controller import leaders, partition_transitions, requests
 from tiered.controller.decision import ControllerResult
+from tiered.controller.features import check_settings
 from tiered.controller.leaders import PartitionContexts
 from tiered.controller.partition_limits import PartitionLimits
 from tiered.controller.partition_transitions import PartitionContext
@@ -19,8 +20,16 @@ from tiered.errors import Code, Refused
 from tiered.ids import TopicId
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import Change
-from tiered.metadata.effective_config import MIN_ISR, apply_edits, broker_settings, cluster_min_isr, normalize_edits
-from tiered.metadata.features import CREATORS
+from tiered.metadata.effective_config import (
+    MIN_ISR,
+    apply_edits,
+    broker_settings,
+    cluster_min_isr,
+    flushes_to_bucket,
+    normalize_edits,
+    parse_topic_config,
+)
+from tiered.metadata.features import CREATORS, DELETED_NAMES
 from tiered.metadata.image import Image
 from tiered.metadata.internal_topics import check_changeable, check_configs, internal_topic_configs
 from tiered.metadata.parts.topics import DeletedTopic, TopicImage
@@ -81,8 +90,9 @@ class Topics:
         names.check_collision(request.name)
         given = {**request.configs, **internal_topic_configs(request.name, self.settings)}
         configs = {name: text for name, text in normalize_edits(given, topic_rows()).items() if text is not None}
+        check_settings(self.image, configs)
         if configs:
-            TopicConfig.from_strings(configs, defaults=defaults)
+            parse_topic_config(request.name, configs, defaults)
         if request.name not in INTERNAL:
             check_topic_limits(configs, in_force)
         assignments = self._assignments(request, number)
@@ -167,12 +177,21 @@ class Topics:
         context = PartitionContext(
             self.image.live_ids(), int(configs.get(MIN_ISR, cluster_min_isr(self.image))),
             stopping=self.image.stopping_ids(), full=self.image.full_disk_ids(),
-            recovering=self.image.recovering_disk_ids(),
+            recovering=self.image.recovering_disk_ids(), chained=self._find_chained(configs),
         )  # fmt: skip
         elected = {each: partition_transitions.new_partition(each, context) for each in dict.fromkeys(assignments)}
         for p, replicas in enumerate(assignments, first_partition):
             new = elected[replicas]
-            yield kinds.PartitionChanged(topic_id, p, new.leader, new.leader_epoch, new.isr, ())
+            yield kinds.PartitionChanged(
+                topic_id, p, new.leader, new.leader_epoch, new.isr, (), chains=tuple((*each,) for each in new.chains),
+                is_in_bucket=new.is_in_bucket,
+            )  # fmt: skip
+
+    def _find_chained(self, configs: Mapping[str, str]) -> Mapping[int, str] | None:
+        """Returns the incarnations of live brokers if a topic with these settings has `flush=bucket`."""
+        if not flushes_to_bucket(self.image, configs):
+            return None
+        return {node: self.image.brokers[node].incarnation for node in self.image.live_ids()}
 
     def delete(self, request: requests.DeleteTopic, now_ms: int) -> ControllerResult[DeletedTopic]:
         """Deletes a topic; its name is free at once."""
@@ -180,9 +199,20 @@ class Topics:
         check_changeable(topic.name)
         if request.topic_id not in (None, topic.topic_id):
             raise Refused(Code.UNKNOWN_TOPIC_ID, f"there is no topic with id {request.topic_id}")
-        changes = (kinds.TopicDeleted(topic.topic_id, now_ms),)
+        changes = (kinds.TopicDeleted(topic.topic_id, now_ms, self._name_in_log(topic.name)),)
         after = self.image.apply(changes)
         return ControllerResult(changes, after.deleted_topics[topic.topic_id], after)
+
+    def forget(self, topic_id: TopicId) -> ControllerResult[None]:
+        """Ends a deleted topic without objects. Nothing is left to do for one that ended before."""
+        deleted = self.image.deleted_topics.get(topic_id)
+        if deleted is None:
+            return ControllerResult((), None)
+        return ControllerResult((kinds.TopicForgotten(topic_id, self._name_in_log(deleted.name)),), None)
+
+    def _name_in_log(self, name: str) -> str:
+        """Returns the name for a change that ends a topic: readers of the log have no other source of it."""
+        return name if self.image.metadata_version >= DELETED_NAMES else ""
 
     def add_partitions(self, request: requests.CreatePartitions) -> ControllerResult[TopicImage]:
         """Adds partitions at the end of a topic."""
@@ -224,17 +254,18 @@ class Topics:
         defaults = settings.topic_defaults()
         in_force = {**defaults.to_strings(), **topic.configs}
         edits = apply_edits(request.configs, topic.configs, in_force, topic_rows(), replace=request.replace)
+        check_settings(self.image, edits)
         check_topic_limits({name: text for name, text in edits.items() if text != topic.configs.get(name)}, settings)
         changes: tuple[Change, ...] = (kinds.TopicConfigChanged(topic.topic_id, edits),)
-        after = self.image.apply(changes).topics[request.name]
-        TopicConfig.from_strings(dict(after.configs), defaults=defaults)
+        image = self.image.apply(changes)
+        after = image.topics[request.name]
+        parse_topic_config(request.name, after.configs, defaults)
         check_configs(request.name, after.configs)
         if after.configs == topic.configs:
             return ControllerResult((), after)
         contexts = PartitionContexts(self.image, self.settings, self.image.live_ids(), now_ms)
-        return self._topic_decision(
-            request.name, (*changes, *leaders.reevaluate_partitions([after], contexts)), request.validate_only
-        )
+        changes = (*changes, *leaders.reevaluate_partitions(self.image, image, [request.name], contexts))
+        return self._topic_decision(request.name, changes, request.validate_only)
 
     def _topic_decision(
         self, name: str, changes: tuple[Change, ...], validate_only: bool

@@ -9,6 +9,7 @@ May import: groups, hosting, transactions
 ~ transaction_markers       markers of decided transactions, sent to the leaders of their partitions (I14)
 ~ transaction_verification  queries to the coordinator of a transaction about its partitions
 ~ marker_writer             the one way of a marker into a partition of this broker, with its reason
+  topic_regexes             regular expressions of consumer groups over the names of topics
 ~ internal_topic            an internal topic, created on first need
 ~ producer_ids              producer ids from blocks that the controller allocates
 ~ offsets_beyond_end        committed offsets above the end of a partition that lost records

@@ -19,12 +19,15 @@ from tiered.controller.channel import RequestChannel
 from tiered.controller.member_view import MemberView
 from tiered.coordination.internal_topic import InternalTopic, InternalTopicSize
 from tiered.coordination.offset_corrections import OffsetCorrections, OffsetLimits
+from tiered.coordination.topic_regexes import make_matcher
 from tiered.coordinator.host import CoordinatorHost, HostPorts, VerifyPartition
 from tiered.coordinator.partition import CoordinatorPartition
 from tiered.coordinator.runtime import CoordinatorRuntime, FindExpiryMs
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
 from tiered.durability.loss_rules import LedSinceLoss, find_new_losses
 from tiered.errors import Code, Refused
+from tiered.groups.consumer.assignment import Assignment
+from tiered.groups.consumer.epochs import SubscribedTopic
 from tiered.groups.limits import GroupSettings
 from tiered.groups.records import OffsetKey
 from tiered.groups.requests import (
@@ -41,9 +44,11 @@ from tiered.groups.requests import (
     Reply,
     Request,
     SyncGroup,
+    TargetComputed,
     TopicsDeleted,
 )
 from tiered.groups.shard import GroupShard
+from tiered.groups.subscription import CONSUMER
 from tiered.hosting.hosted_replicas import HostedReplicas
 from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metadata.image import Image
@@ -76,13 +81,19 @@ class GroupObserver:
             self.commits += len(request.offsets)
 
     def on_event(self, event: Event) -> None:
-        """Counts and logs generations, and logs offsets that were lowered."""
+        """Counts and logs generations and new assignments, and logs offsets that were lowered."""
         match event:
             case GenerationStarted():
                 self.rebalances += 1
                 log.info(
                     "group starts a generation group=%s generation=%d members=%d assignor=%s",
                     event.group, event.generation, event.members, event.assignor,
+                )  # fmt: skip
+            case TargetComputed():
+                self.rebalances += 1
+                log.info(
+                    "consumer group gets a new assignment group=%s epoch=%d members=%d assignor=%s",
+                    event.group, event.epoch, event.members, event.assignor,
                 )  # fmt: skip
             case OffsetLowered(group, topic, partition, offset, end):
                 key = OffsetKey(group, topic, partition)
@@ -120,6 +131,7 @@ class GroupCoordinators:
         self._new_losses: dict[LeaderReplica, list[tuple[PartitionId, Loss]]] = {}
         """By replica of `__consumer_offsets`: losses that became known while this broker led it, and whose lowered
         offsets are not in its log yet. Offsets without a leader epoch need them; the others go by the image alone."""
+        self._match_topics = make_matcher(lambda: ports.view.image.topics)
         self._loss_entered = asyncio.Event()
         self._long_marker = asyncio.Lock()
         """Held by the marker of many offsets that waits for its turn of the event loop."""
@@ -252,6 +264,20 @@ class GroupCoordinators:
                         continue
                     yield group, topic, {partition: each.offset for partition, each in offsets.items()}
 
+    def iter_assignments(self) -> Iterator[tuple[str, list[bytes]]]:
+        """Yields the last assignments of the members of each group of consumers, of the classic protocol."""
+        for shard in self.host.shards():
+            for name, group in shard.state.groups.items():
+                if group.protocol_type == CONSUMER and group.members:
+                    yield name, [member.assignment for member in group.members.values()]
+
+    def iter_owned(self) -> Iterator[tuple[str, Assignment]]:
+        """Yields the partitions that each member of each consumer group has (KIP-848)."""
+        for shard in self.host.shards():
+            for name, group in shard.log_state.consumer_groups.items():
+                for member in group.members.values():
+                    yield name, member.current.assigned
+
     # -- the cluster --------------------------------------------------------------------------------------------------
 
     def on_resign(self, replica: LeaderReplica) -> None:
@@ -298,10 +324,17 @@ class GroupCoordinators:
                 retention_ms=settings.offsets_retention_minutes * 60_000,
                 retention_check_ms=settings.offsets_retention_check_interval_ms,
                 bytes_max=settings.tiered_groups_max_bytes,
+                consumer_session_timeout_ms=settings.group_consumer_session_timeout_ms,
+                consumer_heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
+                regex_refresh_ms=settings.group_consumer_regex_refresh_interval_ms,
+                consumer_size_max=settings.group_consumer_max_size,
             ),
             lambda: str(uuid.UUID(int=self._rng.getrandbits(128), version=4)),
             self._find_topic_id,
             self.holdings,
+            self._find_topic,
+            lambda: self._view.image.slot,
+            self._match_topics,
         )
 
     async def find_corrections(
@@ -347,6 +380,10 @@ class GroupCoordinators:
         found = self._view.image.topics.get(topic)
         return found.topic_id if found is not None else TopicId("")
 
+    def _find_topic(self, topic: str) -> SubscribedTopic | None:
+        found = self._view.image.topics.get(topic)
+        return SubscribedTopic(found.topic_id, len(found.partitions)) if found is not None else None
+
     def _find_led(self, topic: str, partition_id: PartitionId) -> LedSinceLoss | None:
         replica = self._replicas.find_leader(TopicPartition(topic, partition_id.partition))
         loss = replica.possible_loss if replica is not None and replica.partition_id == partition_id else None
@@ -386,4 +423,7 @@ class GroupCoordinators:
 
     def _count_by_state(self) -> Mapping[tuple[str, ...], float]:
         states = Counter(group.state.value for shard in self.host.shards() for group in shard.state.groups.values())
+        states.update(
+            group.state.value for shard in self.host.shards() for group in shard.log_state.consumer_groups.values()
+        )
         return {(state,): count for state, count in states.items()}

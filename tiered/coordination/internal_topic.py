@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from tiered.controller.channel import RequestChannel
@@ -24,7 +24,8 @@ class InternalTopicSize(NamedTuple):
 
 
 class InternalTopic:
-    """The internal topic `name`. `size` returns its size according to the settings in force."""
+    """The internal topic `name`. `size` returns its size according to the settings in force; `configs` are settings of
+    the topic itself, for one that the broker gives none by its name."""
 
     def __init__(
         self,
@@ -32,11 +33,13 @@ class InternalTopic:
         size: Callable[[], InternalTopicSize],
         view: MemberView,
         channel: RequestChannel,
+        configs: Mapping[str, str] | None = None,
     ) -> None:
         self._name = name
         self._size = size
         self._view = view
         self._channel = channel
+        self._configs = configs or {}
         self._create_lock = asyncio.Lock()
 
     async def ensure(self) -> None:
@@ -57,7 +60,7 @@ class InternalTopic:
         image = self._view.image
         replicas = min(size.replication_factor, max(1, count_machines(image.placement_racks(), image.machines())))
         try:
-            await self._channel.submit(CreateTopic(self._name, size.partitions, replicas))
+            await self._channel.submit(CreateTopic(self._name, size.partitions, replicas, configs=self._configs))
         except Refused as refused:
             # If it exists already, its creation was requested by a caller that is gone, and is not committed yet.
             raise Refused(Code.COORDINATOR_NOT_AVAILABLE, f"{self._name}: {refused.why}") from None

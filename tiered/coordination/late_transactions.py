@@ -68,6 +68,10 @@ class LateTransactions:
             "kafka_server_replicamanager_partitionswithlatetransactionscount",
             "Partitions led here with a transaction that is open for longer than any timeout allows.",
         ).set_function(lambda: float(sum(1 for _ in self._scan())))
+        metrics.gauge(
+            "tiered_open_transaction_seconds",
+            "Age of the oldest open transaction in partitions led here, 0 without one.",
+        ).set_function(self._find_oldest_seconds)
 
     def find(self) -> list[LateTransaction]:
         """Returns the late transaction of each led partition that has one, the oldest first."""
@@ -127,6 +131,11 @@ class LateTransactions:
             oldest = replica.log.producers.find_oldest_txn(now_ms)
             if oldest is not None and oldest.txn_began_ms < late_before_ms:
                 yield replica, oldest
+
+    def _find_oldest_seconds(self) -> float:
+        now_ms = self._mono_ms()
+        oldest = (each.log.producers.find_oldest_txn(now_ms) for each in self._replicas.list_leaders())
+        return max((max(0, now_ms - each.txn_began_ms) / 1000 for each in oldest if each is not None), default=0.0)
 
     def _find_bound(self, now_ms: int) -> int:
         return now_ms - self._view.settings.transaction_max_timeout_ms - LATE_GRACE_MS

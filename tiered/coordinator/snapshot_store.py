@@ -21,10 +21,11 @@ from tiered.coordinator.snapshot import (
 )
 from tiered.errors import Corrupt, Unavailable
 from tiered.hot.disk_log import DiskLog
-from tiered.ids import PartitionId, TopicId, TopicPartition
+from tiered.ids import NO_EPOCH, PartitionId, TopicId, TopicPartition
 from tiered.metrics import Counter
 from tiered.ports import Clock, ConditionFailed, ListedObject, NotFound, ObjectStore, Ok
 from tiered.replication.become_leader import LeaderStart
+from tiered.replication.chain_history import ChainHistory, append_from_chains
 from tiered.replication.leader_state import RestartAtColdEnd
 from tiered.shard import CoordinatorRecord
 from tiered.system.turns import each_of
@@ -73,12 +74,31 @@ class CoordinatorSnapshotStore:
         """Drops the listing of an earlier leadership. Partitions that start together share one listing."""
         self._listed = None
 
-    async def reconcile(self, hot: DiskLog, partition_id: PartitionId) -> LeaderStart:
-        """Makes a log of the topic agree with its snapshots before this broker leads it (R5).
+    async def reconcile(self, hot: DiskLog, partition_id: PartitionId, chains: ChainHistory | None) -> LeaderStart:
+        """Makes a log of the topic agree with its snapshots and its write-ahead chains before this broker leads it
+        (R5).
 
         Offsets that a snapshot covers are never assigned again. The broker makes a log that restarts here durable
-        before it leads, as any truncated log. Raises `Unavailable` if the bucket cannot be read.
+        before it leads, as any truncated log. Raises `Unavailable` if the bucket cannot be read, and `Corrupt` if
+        records of the chains are missing or damaged.
         """
+        start = await self._reconcile_snapshots(hot, partition_id)
+        if chains is None:
+            return start
+        base, batches, names = self._bases[partition_id]
+        restarted: list[RestartAtColdEnd] = [] if start.restart is None else [start.restart]
+
+        async def restart(first: int) -> None:
+            read = batches if base is None or batches is not None else await self.read(base)
+            hot.truncate_fully_and_start_at(first, (), None)
+            self._bases[partition_id] = PreviousSnapshot(base, read, names)
+            restarted.append(RestartAtColdEnd(first, "the log disagrees with the chains"))
+
+        offset, epoch = (base.offset, base.epoch) if base is not None else (hot.local_start_offset, NO_EPOCH)
+        stored_end = await append_from_chains(hot, offset, epoch, chains, restart)
+        return LeaderStart(None, restarted[-1] if restarted else None, stored_end=stored_end)
+
+    async def _reconcile_snapshots(self, hot: DiskLog, partition_id: PartitionId) -> LeaderStart:
         names = await self._partition_names(partition_id)
         candidates = list(names)
         while True:

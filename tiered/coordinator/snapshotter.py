@@ -62,6 +62,8 @@ class CoordinatorSnapshotter:
             partition.snapshot_names = await self._store.delete_older(partition.snapshot_names, name)
         except Unavailable as error:  # the next snapshot deletes them
             log.warning("older snapshots are not deleted yet partition=%s why=%s", replica.tp, error)
+        # A snapshot that cannot be read is replaced by an older one and the records behind it.
+        replica.in_snapshots_to = min(each.offset for each in partition.snapshot_names)
 
     def _name(self, partition: AnyPartition, offset: int) -> SnapshotName:
         replica = partition.replica

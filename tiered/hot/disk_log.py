@@ -422,6 +422,11 @@ class DiskLog:
             return None
         return self._reader.read(offset, max_bytes, limit)
 
+    @property
+    def last_read_end(self) -> int:
+        """The offset after the records that the last `read` returned."""
+        return self._reader.next_offset
+
     def read_committed(
         self, offset: int, max_bytes: int, *, end_offset: int
     ) -> tuple[FileSlice | None, tuple[tuple[int, int], ...]]:

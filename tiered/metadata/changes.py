@@ -130,17 +130,19 @@ class TopicCreated:
 
 @value
 class TopicDeleted:
-    """The name is free from here on; the collector deletes the objects later."""
+    """The `name` is free from here on; the collector deletes the objects later."""
 
     topic_id: TopicId
     at_ms: int
+    name: str = field(default_factory=str)
 
 
 @value
 class TopicForgotten:
-    """The collector has deleted the last object of the topic."""
+    """The collector has deleted the last object of the topic, which had this `name`."""
 
     topic_id: TopicId
+    name: str = field(default_factory=str)
 
 
 @value
@@ -174,6 +176,8 @@ class PartitionChanged:
     If ISR and ELR are both empty, the election waits for `last_known`. `ends` are log ends reported by returned
     replicas: (node id, leader epoch of the last record, log end). Empty `replicas` means that they stay the same.
     During a reassignment (KIP-455), `adding` are the new replicas. `removing` leave once all others are in sync.
+    `chains` are the write-ahead chains that may have records which are in no segment of the bucket: (leader epoch, node
+    id, incarnation) of each leader since. If `is_in_bucket`, no acknowledged record is on disks alone.
     """
 
     topic_id: TopicId
@@ -187,6 +191,8 @@ class PartitionChanged:
     replicas: tuple[int, ...] = field(default_factory=tuple)
     adding: tuple[int, ...] = field(default_factory=tuple)
     removing: tuple[int, ...] = field(default_factory=tuple)
+    chains: tuple[tuple[int, int, str], ...] = field(default_factory=tuple)
+    is_in_bucket: bool = field(default_factory=bool)
 
 
 @value
@@ -416,6 +422,9 @@ def to_json(change: Change) -> dict[str, Any]:
     return made
 
 
+_NEWER = ": a newer program wrote it, start that one"
+
+
 def from_json(data: dict[str, Any]) -> Change:
     """Returns the change that `to_json` wrote.
 
@@ -424,9 +433,11 @@ def from_json(data: dict[str, Any]) -> Change:
     """
     kind = KINDS.get(data.get("kind", ""))
     if kind is None:
-        raise Corrupt(f"unknown metadata change: {data.get('kind')!r}")
-    if not _KEYS[kind] - _OPTIONAL[kind] <= data.keys() <= _KEYS[kind]:
-        raise Corrupt(f"metadata change {data['kind']} has the fields {sorted(data)}")
+        raise Corrupt(f"unknown metadata change: {data.get('kind')!r}{_NEWER}")
+    if unknown := data.keys() - _KEYS[kind]:
+        raise Corrupt(f"metadata change {data['kind']} has {', '.join(sorted(unknown))}{_NEWER}")
+    if lacking := _KEYS[kind] - _OPTIONAL[kind] - data.keys():
+        raise Corrupt(f"metadata change {data['kind']} lacks {', '.join(sorted(lacking))}")
     named = {name: freeze(item) if isinstance(item, list) else item for name, item in data.items()}
     del named["kind"]
     return kind(**named)

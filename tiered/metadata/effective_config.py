@@ -8,17 +8,21 @@ from collections.abc import Mapping
 
 from tiered.config.listener_overrides import PREFIX, has_listener
 from tiered.config.setting import SettingRow, check_lengths, shorten, unknown_setting
-from tiered.config.settings import Settings, TopicConfig, broker_rows
+from tiered.config.settings import Settings, TopicConfig, broker_rows, topic_rows
 from tiered.config.unserved import CHANGEABLE, ONLY_OF_LISTENERS, is_known_to_kafka
 from tiered.errors import Code, Refused
 from tiered.metadata.changes import ALL_BROKERS, ListEdit
 from tiered.metadata.image import Image
 from tiered.metadata.parts.topics import TopicImage
 from tiered.metadata.stored_configs import find_row, stored_rows
+from tiered.metadata.topic_names import INTERNAL
 from tiered.security.secret import HIDDEN
 
 MIN_ISR = "min.insync.replicas"
 _DEFAULT_MIN_ISR = TopicConfig().min_insync_replicas
+FLUSH, CLUSTER_FLUSH = "flush", "log.flush"
+FLUSH_BUCKET = "bucket"
+"""Value of `flush`: a record is acknowledged once it is in the bucket."""
 
 
 def cluster_min_isr(image: Image) -> int:
@@ -30,10 +34,24 @@ def cluster_min_isr(image: Image) -> int:
     return int(image.broker_configs.get(ALL_BROKERS, {}).get(MIN_ISR, _DEFAULT_MIN_ISR))
 
 
+def flushes_to_bucket(image: Image, configs: Mapping[str, str]) -> bool:
+    """True if records of a topic with these settings are acknowledged once they are in the bucket, by the metadata log.
+
+    The value that one broker was started with decides nothing here, as for `cluster_min_isr`.
+    """
+    return configs.get(FLUSH, cluster_flush(image)) == FLUSH_BUCKET
+
+
+def cluster_flush(image: Image) -> str:
+    """Returns `flush` of topics that do not set it, by the metadata log: "" if it does not say."""
+    return image.broker_configs.get(ALL_BROKERS, {}).get(CLUSTER_FLUSH, "")
+
+
 def broker_settings(image: Image, own: Settings, node_id: int) -> Settings:
     """Returns the settings in force on `node_id`. A setting for one broker wins over one for all brokers.
 
-    `cluster_min_isr` wins over the value that the broker was started with. Raises `Refused` if settings contradict each
+    `cluster_min_isr` wins over the value that the broker was started with, and so does `cluster_flush` over
+    `log.flush=bucket`. Raises `Refused` if settings contradict each
     other.
     """
     given = overrides(image, own, node_id)
@@ -52,6 +70,8 @@ def overrides(image: Image, own: Settings, node_id: int) -> dict[str, str]:
     given = {name: text for name, text in given.items() if name not in CHANGEABLE}
     if own.min_insync_replicas != cluster_min_isr(image):
         given[MIN_ISR] = str(cluster_min_isr(image))
+    if own.log_flush == FLUSH_BUCKET and CLUSTER_FLUSH not in given:
+        given[CLUSTER_FLUSH] = TopicConfig().flush
     return given
 
 
@@ -77,9 +97,21 @@ def topic_config(topic: TopicImage, defaults: TopicConfig) -> TopicConfig:
     Raises `Refused` with the topic's name if they contradict the defaults or each other.
     """
     try:
-        return TopicConfig.from_strings(dict(topic.configs), defaults=defaults)
+        return parse_topic_config(topic.name, topic.configs, defaults)
     except Refused as refused:
         raise Refused(refused.code, f"topic {topic.name}: {refused.why}") from None
+
+
+def parse_topic_config(name: str, configs: Mapping[str, str], defaults: TopicConfig) -> TopicConfig:
+    """Returns the settings of the topic `name`. Raises `Refused` (INVALID_CONFIG) with what is wrong.
+
+    A chain keeps records until segments have them, or a snapshot of a coordinator.
+    """
+    config = TopicConfig.from_strings(dict(configs), defaults=defaults)
+    if config.flush == FLUSH_BUCKET and not config.copies_to_bucket and name not in INTERNAL:
+        why = "the topic must have remote.storage.enable=true and remote.log.copy.disable=false"
+        raise topic_rows()[FLUSH].refuse(FLUSH_BUCKET, why)
+    return config
 
 
 def apply_edits(

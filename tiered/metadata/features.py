@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 TRANSACTION_VERSION = "transaction.version"
 METADATA_VERSION = "tiered.metadata.version"
+GROUP_VERSION = "group.version"
 
 
 class FeatureLevels(NamedTuple):
@@ -27,7 +28,8 @@ class FeatureLevels(NamedTuple):
 
 FEATURES: dict[str, FeatureLevels] = {
     TRANSACTION_VERSION: FeatureLevels(0, 2, 2),
-    METADATA_VERSION: FeatureLevels(0, 2, 0),
+    GROUP_VERSION: FeatureLevels(0, 1, 1),
+    METADATA_VERSION: FeatureLevels(0, 3, 0),
 }
 
 HIGHEST_METADATA_VERSION = FEATURES[METADATA_VERSION].highest
@@ -37,12 +39,21 @@ DISK_REPORTS = CREATORS = LOSS_TIMES = SUPPORTED_LEVELS = 1
 """Levels of `tiered.metadata.version`: states of disks, creators of topics, times of losses, and the supported level in
 a registration."""
 
-PROCESSES = 2
-"""Level of `tiered.metadata.version` from which on brokers may be processes of one machine."""
+PROCESSES = DELETED_NAMES = 2
+"""Level of `tiered.metadata.version` from which on brokers may be processes of one machine and take over replicas of
+each other, and the changes that end a topic have its name."""
+
+CONSUMER_GROUPS = 2
+"""Level of `tiered.metadata.version` from which on `group.version` may be set, and consumer groups (KIP-848) are
+served: coordinators of an earlier program lose their members."""
+
+CHAINS = 3
+"""Level of `tiered.metadata.version` from which on records of topics with `flush=bucket` are in write-ahead chains, and
+partitions name these chains."""
 
 PROCESSES_REFUSED = (
     f"brokers can be processes of one machine from {METADATA_VERSION}={PROCESSES} on: raise it once all brokers have"
-    " this program (docs/OPERATIONS.md), and start again"
+    " this program (docs/how-to/upgrade.md), and start again"
 )
 
 FIELDS_SINCE: dict[str, dict[str, int]] = {
@@ -55,8 +66,13 @@ FIELDS_SINCE: dict[str, dict[str, int]] = {
     "BrokerRegistered": {"process": PROCESSES},
     "CreateTopic": {"creator": CREATORS},
     "TopicCreated": {"creator": CREATORS},
+    "TopicDeleted": {"name": DELETED_NAMES},
+    "TopicForgotten": {"name": DELETED_NAMES},
+    "NoteStoredEnds": {"chained": CHAINS},
+    "PartitionChanged": {"chains": CHAINS, "is_in_bucket": CHAINS},
+    "PartitionImage": {"chains": CHAINS, "is_in_bucket": CHAINS},
     "TopicImage": {"creator": CREATORS},
-    "RegisterBroker": {"metadata_version": SUPPORTED_LEVELS, "process": PROCESSES},
+    "RegisterBroker": {"metadata_version": SUPPORTED_LEVELS, "process": PROCESSES, "adopted": PROCESSES},
     "ReportLoss": {"newest_ms": LOSS_TIMES},
     "LossReported": {"newest_ms": LOSS_TIMES},
     "Loss": {"newest_ms": LOSS_TIMES},
@@ -64,10 +80,28 @@ FIELDS_SINCE: dict[str, dict[str, int]] = {
 """Fields above level 0, by class. Below its level each is left out of bytes. A field that is missing
 has its default, and in messages between brokers it is 0 or empty."""
 
+NAMES_SINCE: dict[str, int] = {
+    "internal.segment.bytes": 1,
+    "tiered.certificate.expiry.warning.days": 1,
+    "tiered.clock.skew.max.ms": 1,
+    "tiered.compression.gzip.level.max": 1,
+    "tiered.compression.lz4.level.max": 1,
+    "tiered.compression.zstd.level.max": 1,
+    "tiered.max.message.bytes.max": 1,
+    "store_request_rate": 1,
+}
+"""Settings above level 0 of topics, those of brokers that the metadata log may have, and client quotas. A broker of an
+earlier program ends if the log has a setting that it does not know, and does not enforce such a quota."""
+
 
 def find_level(set_levels: Mapping[str, int], name: str) -> int:
     """Returns the level in force, given the levels that operators have set."""
     return set_levels.get(name, FEATURES[name].initial)
+
+
+def has_consumer_groups(set_levels: Mapping[str, int]) -> bool:
+    """True if clients may use consumer groups (KIP-848)."""
+    return find_level(set_levels, GROUP_VERSION) > 0 and find_metadata_version(set_levels) >= CONSUMER_GROUPS
 
 
 def find_metadata_version(set_levels: Mapping[str, int]) -> int:

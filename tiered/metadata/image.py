@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import field, fields, replace
+from functools import cache
 from typing import Any
 
 from tiered.config.settings import Settings
-from tiered.errors import Code, Refused
+from tiered.errors import Code, Corrupt, Refused
 from tiered.ids import PartitionId, TopicId
 from tiered.metadata.changes import DISK_FULL, DISK_RECOVERING, Change
 from tiered.metadata.features import find_metadata_version
@@ -212,5 +213,14 @@ def to_json(image: Image) -> dict[str, Any]:
 
 
 def from_json(body: dict[str, Any]) -> Image:
-    """Returns the image of a snapshot's body. Raises KeyError, TypeError or AttributeError if it has another shape."""
+    """Returns the image of a snapshot's body. Raises KeyError, TypeError or AttributeError if it has another shape, and
+    `Corrupt` if it has a table that this program does not know."""
+    if unknown := body.keys() - _known_keys():
+        raise Corrupt(f"the snapshot has {', '.join(sorted(unknown))}: a newer program wrote it, start that one")
     return Image(body["slot"], *(part.from_json(body) for part in _PART_CLASSES.values()))
+
+
+@cache
+def _known_keys() -> frozenset[str]:
+    """Returns the keys of a snapshot, whatever it holds."""
+    return frozenset(to_json(Image()))

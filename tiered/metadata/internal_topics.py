@@ -33,6 +33,8 @@ def internal_topic_configs(name: str, settings: Settings) -> dict[str, str]:
         settings.offsets_topic_segment_bytes if is_of_groups else settings.transaction_state_log_segment_bytes
     )
     configs = {**_FIXED, "segment.bytes": segment_bytes, "max.message.bytes": segment_bytes}
+    if settings.tiered_internal_topics_flush:
+        configs["flush"] = settings.tiered_internal_topics_flush
     if not is_of_groups:
         configs["min.insync.replicas"] = str(settings.transaction_state_log_min_isr)
     return configs

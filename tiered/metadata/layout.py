@@ -1,4 +1,4 @@
-"""Keys and bodies of the metadata objects in the bucket (docs/FORMATS.md, "Metadata").
+"""Keys and bodies of the metadata objects in the bucket (docs/internals/formats.md, "Metadata").
 
 meta/FORMAT                     created once: version of all formats, cluster id
 meta/log/<slot %020d>           created once: {slot, epoch, nonce, changes[]}, one group commit

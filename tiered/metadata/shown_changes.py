@@ -26,7 +26,7 @@ TEXT_MAX = 200
 
 def show_change(change: Change, image: Image) -> dict[str, Any]:
     """Returns the fields of a change as JSON, its kind first. Lists have at most 20 items and then how many are left
-    out. `image` has the names of topics that exist."""
+    out. `image` has the names of topics that exist, and of deleted ones until their last object is gone."""
     shown = kinds.to_json(change)
     for each in fields(change):
         if each.name in LEFT_OUT:
@@ -35,7 +35,8 @@ def show_change(change: Change, image: Image) -> dict[str, Any]:
             shown[each.name] = HIDDEN
     if isinstance(shown.get("configs"), Mapping):
         shown["configs"] = {name: _show_setting(name, value) for name, value in shown["configs"].items()}
-    topic = image.topics_by_id.get(shown.get("topic_id", ""))
+    topic_id = shown.get("topic_id", "")
+    topic = image.topics_by_id.get(topic_id) or image.deleted_topics.get(topic_id)
     if topic is not None:
         shown["topic"] = topic.name
     return {name: _shorten(value) for name, value in shown.items()}

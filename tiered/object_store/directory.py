@@ -124,7 +124,9 @@ class DirectoryStore:
         try:
             return await workers.run(call, SECONDS)
         except OSError as error:  # TimeoutError is one
-            problem = f"{verb} failed store={self.url} key={key} error={error.strerror or 'deadline'}"
+            problem = (
+                f"{verb} failed store={self.url} key={key} error={error.strerror or f'no reply within {SECONDS:g} s'}"
+            )
             raise Unavailable(problem, refused=error.errno in PERMISSION_ERRNOS) from None
 
     async def _run_put(self, workers: ThreadPool, seconds: float, call: Callable[[], PutResult]) -> PutResult:
@@ -133,7 +135,7 @@ class DirectoryStore:
         except OSError as error:
             if error.errno in PERMISSION_ERRNOS:
                 raise Unavailable(f"put failed store={self.url} error={error.strerror}", refused=True) from None
-            return Unknown(error.strerror or "deadline")
+            return Unknown(error.strerror or f"no reply within {seconds:g} s")
 
     # -- in the threads -----------------------------------------------------------------------------------------------
 

@@ -1,4 +1,5 @@
-"""The bytes of an encrypted object (docs/FORMATS.md, "Encrypted objects"): a header, then chunks under AES-256-GCM.
+"""The bytes of an encrypted object (docs/internals/formats.md, "Encrypted objects"): a header, then chunks of
+AES-256-GCM.
 
 Pure. Each object has a data key of its own, which encrypts nothing else. The header holds it, encrypted by a key of the
 ring. The nonce of a chunk is its number. The header is bound to the object's key in the bucket and to its size, and

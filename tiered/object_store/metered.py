@@ -1,7 +1,7 @@
 """A wrapper of any ObjectStore that counts requests and bytes by verb, and detects outages.
 
-An outage is a state of the last request of its kind, not a rate: it begins with a failure and ends with the next
-success of that kind. A store may reply to reads and refuse writes or lists, so each of these has its own. Code
+An outage is a state of the last request of its kind, not a rate: it begins with a request that fails and ends with the
+next success of that kind. A store may reply to reads and refuse writes or lists, so each of these has its own. Code
 that retries sends requests often enough for that. A broker without requests of its own sends `ping` while an outage
 lasts.
 """
@@ -56,7 +56,7 @@ class Outage(NamedTuple):
     """An outage of the store since `since_ms` (wall clock).
 
     `why` is the newest failure. `refused` is True if the store replies, but refuses. `login_refused` is True if it
-    does not take the keys that this process reads. `hit` says which requests fail, if reads do not.
+    does not take the keys that this process reads. `hit` says which requests fail, if the store replies to others.
     """
 
     since_ms: int
@@ -73,6 +73,10 @@ class MeteredStore:
         self.url = inner.url
         self.outages: dict[str, Outage] = {}
         """The outage of each kind of request that fails now."""
+        self._replied_ms: dict[str, int] = {}
+        """The time of the last reply to each kind of request."""
+        self._partial: set[str] = set()
+        """Kinds that fail while the store has replied to another kind since."""
         self._inner = inner
         self._clock = clock
         labels = ("verb", "outcome")
@@ -88,7 +92,8 @@ class MeteredStore:
         if not self.outages:
             return None
         oldest = min(self.outages.values(), key=lambda each: each.since_ms)
-        hit = "" if READS in self.outages else " and ".join(sorted(self.outages, reverse=True))
+        is_partial = oldest.refused or not self._partial.isdisjoint(self.outages)
+        hit = " and ".join(sorted(self.outages, reverse=True)) if is_partial and READS not in self.outages else ""
         return oldest._replace(login_refused=any(each.login_refused for each in self.outages.values()), hit=hit)
 
     @property
@@ -97,10 +102,11 @@ class MeteredStore:
         return READS not in self.outages and WRITES not in self.outages
 
     async def get(self, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
+        began_ms = self._clock.wall_ms()
         try:
             got = await self._inner.get(key, start, length)
         except Unavailable as error:
-            raise self._record_failure("get", error) from None
+            raise self._record_failure("get", error, began_ms) from None
         if isinstance(got, NotFound):
             self._record_reply("get", "not_found", 0)
         else:
@@ -108,42 +114,49 @@ class MeteredStore:
         return got
 
     async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
+        began_ms = self._clock.wall_ms()
         try:
             result = await self._inner.put(key, data, if_absent=if_absent, if_match=if_match)
         except Unavailable as error:
-            raise self._record_failure("put", error) from None
-        self._record_result("put", result, memoryview(data).nbytes)
+            raise self._record_failure("put", error, began_ms) from None
+        self._record_result("put", result, memoryview(data).nbytes, began_ms)
         return result
 
     async def upload(self, key: str, parts: Sequence[Buffer | FileSlice]) -> PutResult:
+        began_ms = self._clock.wall_ms()
         try:
             result = await self._inner.upload(key, parts)
         except Unavailable as error:
-            raise self._record_failure("upload", error) from None
+            raise self._record_failure("upload", error, began_ms) from None
         sizes = (part.length if isinstance(part, FileSlice) else memoryview(part).nbytes for part in parts)
-        self._record_result("upload", result, sum(sizes))
+        self._record_result("upload", result, sum(sizes), began_ms)
         return result
 
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[ListedObject]:
+        began_ms = self._clock.wall_ms()
         try:
             found = await self._inner.list(prefix, after, limit)
         except Unavailable as error:
-            raise self._record_failure("list", error) from None
+            raise self._record_failure("list", error, began_ms) from None
         self._record_reply("list", "ok", 0, requests=max(-(-len(found) // PAGE_KEYS), 1))
         return found
 
     async def delete(self, keys: Sequence[str]) -> None:
+        began_ms = self._clock.wall_ms()
         try:
             await self._inner.delete(keys)
         except Unavailable as error:
-            raise self._record_failure("delete", error) from None
+            raise self._record_failure("delete", error, began_ms) from None
         self._record_reply("delete", "ok", 0)
 
     async def end_old_uploads(self, prefix: str) -> int:
+        began_ms = self._clock.wall_ms()
         try:
             ended = await self._inner.end_old_uploads(prefix)
         except Unavailable as error:
-            raise self._record_failure("list", error, READS) from None  # a right of its own, which a store may lack
+            raise self._record_failure(
+                "list", error, began_ms, READS
+            ) from None  # a right of its own, which a store may lack
         self._record_reply("list", "ok", 0)
         return ended
 
@@ -151,10 +164,11 @@ class MeteredStore:
         await self._inner.close()
 
     async def ping(self, key: str) -> None:
-        """Makes a request of each kind that fails, to notice the end of an outage. Changes nothing in the store: reads
-        one byte of `key`, lists, writes and deletes `ABSENT_KEY`, the write under a condition that never holds."""
+        """Makes a request of each kind that fails, to notice the end of an outage, and a read, which tells if the store
+        replies at all. Changes nothing in the store: reads one byte of `key`, lists, writes and deletes `ABSENT_KEY`,
+        the write under a condition that never holds."""
         with suppress(Unavailable):
-            if READS in self.outages:
+            if self.outages:
                 await self.get(key, 0, 1)
             if LISTS in self.outages:
                 await self.list(ABSENT_KEY, "", 1)
@@ -172,24 +186,31 @@ class MeteredStore:
         counted = {verb: sum(int(self._requests.value(verb, outcome)) for outcome in OUTCOMES) for verb in VERBS}
         return {verb: count for verb, count in counted.items() if count}
 
-    def _record_result(self, verb: str, result: PutResult, size: int) -> None:
+    def _record_result(self, verb: str, result: PutResult, size: int, began_ms: int) -> None:
         if isinstance(result, Unknown):
-            self._record_failure(verb, Unavailable(result.why))
+            self._record_failure(verb, Unavailable(result.why), began_ms)
         else:
             refused = not isinstance(result, Ok)
             self._record_reply(verb, "refused" if refused else "ok", 0 if refused else size)
 
     def _record_reply(self, verb: str, outcome: str, size: int, requests: int = 1) -> None:
-        self.outages.pop(KINDS[verb], None)
+        kind = KINDS[verb]
+        self.outages.pop(kind, None)
+        self._replied_ms[kind] = self._clock.wall_ms()
+        self._partial.discard(kind)
+        self._partial.update(self.outages)
         self._requests.inc(requests, verb, outcome)
         self._bytes.inc(size, verb)
         _charge(requests)
 
-    def _record_failure(self, verb: str, error: Unavailable, kind: str = "") -> Unavailable:
+    def _record_failure(self, verb: str, error: Unavailable, began_ms: int, kind: str = "") -> Unavailable:
+        """Records a failure. The outage began with the request that failed, which may have waited long for a reply, or
+        with the last reply to one of its kind."""
         kind = kind or KINDS[verb]
-        known = self.outages.get(kind)
-        since = known.since_ms if known else self._clock.wall_ms()
-        self.outages[kind] = Outage(since, str(error), error.refused, error.login_refused)
+        known, since = self.outages.get(kind), max(began_ms, self._replied_ms.get(kind, 0))
+        self.outages[kind] = Outage(
+            min(since, known.since_ms) if known else since, str(error), error.refused, error.login_refused
+        )
         self._requests.inc(1, verb, "failed")
         _charge(1)
         return error

@@ -221,7 +221,7 @@ class S3Store:
         try:
             return await workers.run(call, seconds)
         except TimeoutError:
-            raise Unavailable(f"{verb} failed store={self.url} key={key} error=deadline") from None
+            raise Unavailable(f"{verb} failed store={self.url} key={key} error=no reply within {seconds:g} s") from None
         except (BotoCoreError, ClientError, *MALFORMED_REPLY) as error:
             raise self._unavailable(f"{verb} failed store={self.url} key={key}", error) from None
 
@@ -230,7 +230,7 @@ class S3Store:
         try:
             return await workers.run(call, seconds)
         except TimeoutError:
-            return Unknown("deadline")
+            return Unknown(f"no reply within {seconds:g} s")
         except ClientError as error:
             match _status(error):
                 case 412:
@@ -304,14 +304,19 @@ class S3Store:
     def _send_body(self, send: Callable[[Any, dict[str, Any]], Any], body: BodyWindow) -> str:
         """Sends a large body and returns its ETag. It carries its MD5 only if the store has refused one without."""
         arguments = {"Body": body, "ContentLength": len(body)}
+
+        def send_whole(client: Any) -> Any:
+            body.seek(0)  # an earlier login may have sent it, and the store has refused that login
+            return send(client, arguments)
+
         if not self._uploads_need_md5:
             try:
-                return str(self._clients.call(lambda client: send(client, arguments))["ETag"])
+                return str(self._clients.call(send_whole)["ETag"])
             except ClientError as error:
                 if not may_lack_checksum(_status(error), _code(error), str(error)):
                     raise
-        digest = {"ContentMD5": _md5_of_body(body)}
-        etag = str(self._clients.call(lambda client: send(client, arguments | digest))["ETag"])
+        arguments["ContentMD5"] = _md5_of_body(body)
+        etag = str(self._clients.call(send_whole)["ETag"])
         if not self._uploads_need_md5:
             self._uploads_need_md5 = True
             log.info("store wants Content-MD5 with uploads, they have it from now on store=%s", self.url)

@@ -9,6 +9,8 @@ import os
 
 NATIVE: bool
 """True if the C extension is in use."""
+WHY_PURE = ""
+"""The reason why it is not in use."""
 
 try:
     if os.environ.get("TIERED_PURE") == "1":
@@ -39,7 +41,7 @@ try:
     )
 
     NATIVE = True
-except ImportError:
+except ImportError as error:
     from tiered.records.pure import (
         arrow,
         check_records,
@@ -64,9 +66,11 @@ except ImportError:
     from tiered.records.pure_compact import filter_batches, find_keyless, put_keys
 
     NATIVE = False
+    WHY_PURE = str(error)
 
 __all__ = [
     "NATIVE",
+    "WHY_PURE",
     "arrow",
     "check_records",
     "crc32c",

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from tiered.metrics import Metrics
 from tiered.ports import Clock
+from tiered.time_text import format_time
 
 TICK_SECONDS = 0.5
 PAUSE_NS = 1_000_000_000
@@ -49,8 +50,11 @@ class Pauses:
         since_ns = self._clock.mono_ns() - WINDOW_NS
         lengths = [late_ns for ended_ns, late_ns in self._pauses if ended_ns > since_ns]
         if sum(lengths) >= PROBLEM_NS:
+            since_ms = self._clock.wall_ms() - (self._clock.mono_ns() - self._pauses[-1][0]) // 1_000_000
+            pauses = (
+                "1 pause" if len(lengths) == 1 else f"{len(lengths)} pauses, the longest of {max(lengths) / 1e9:.1f} s,"
+            )
             yield (
-                f"this process did not run for {sum(lengths) / 1e9:.0f} s in {len(lengths)} pauses that ended in the"
-                f" last minute, the longest of {max(lengths) / 1e9:.1f} s: it is stopped, swapped out or without CPU,"
-                " and clients wait for it"
+                f"this process did not run for {sum(lengths) / 1e9:.0f} s in {pauses} of the last minute, and runs"
+                f" since {format_time(since_ms)}: it was stopped, swapped out or without CPU, and clients waited for it"
             )

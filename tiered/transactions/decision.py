@@ -7,12 +7,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tiered.deadlines import Deadlines
-from tiered.errors import Code, Corrupt
+from tiered.errors import Code, Corrupt, check_invariant
 from tiered.ids import TopicPartition
 from tiered.quotas.shares import TRANSACTION_BYTES, OnRefused, count_holder, has_room, ignore_refusal, is_scarce, refuse
 from tiered.shard import CoordinatorRecord, CoordinatorResult, Now
 from tiered.transactions.limits import NO_TIMEOUT_MS, TransactionSettings
-from tiered.transactions.metadata import EPOCH_MAX, NO_PRODUCER_EPOCH, TransactionMetadata, TransactionState
+from tiered.transactions.metadata import (
+    EPOCH_MAX,
+    NEW_STATES,
+    NO_PRODUCER_EPOCH,
+    TRANSITIONS,
+    TransactionMetadata,
+    TransactionState,
+)
 from tiered.transactions.records import read_key, read_value, transaction_record
 from tiered.transactions.requests import Event, MarkersDue, Reply
 
@@ -132,6 +139,9 @@ class TransactionDecision:
         self, transactional_id: str, value: TransactionMetadata, last_epoch: int | None = None
     ) -> TransactionMetadata:
         """Writes the next state of an id, and adjusts its deadline. `last_epoch` (None: as it was) is soft state."""
+        before = self.state.transactions.get(transactional_id)
+        permitted = NEW_STATES if before is None else TRANSITIONS[before.state]
+        check_invariant(value.state in permitted, transactional_id, before, value)
         self.records.append(transaction_record(transactional_id, value))
         self.state.put(transactional_id, value)
         if last_epoch is not None:

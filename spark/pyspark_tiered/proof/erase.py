@@ -48,7 +48,8 @@ CHOSEN_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class EraseProgress:
-    """Progress of an erasure. `step` is chosen, recorded, removed (from the raw table) or done.
+    """Progress of an erasure. `step` is chosen, recorded, removed (from the raw table) or done; for a dry run it is
+    counted.
 
     `rows` were chosen and not erased before; `removed` were in the table, `values` in the typed table and the dead
     letters.
@@ -74,8 +75,10 @@ def erase(
     *,
     spark: SparkSession | None = None,
     on_bytes: Callable[[int, int], None] = lambda *_: None,
+    dry_run: bool = False,
 ) -> EraseProgress:
-    """Erases the rows of `<warehouse>/<topic>` for which `where` is true. Another call after a kill completes it.
+    """Erases the rows of `<warehouse>/<topic>` for which `where` is true. Another call after a kill completes it. A dry
+    run only counts the rows, with the same checks.
 
     A session of Spark is not needed: callers of earlier releases give one.
 
@@ -88,7 +91,7 @@ def erase(
     check_table(topic, url)
     cold = read_cold_topic(store, topic)
     with closing(NativeTable(url, topic, cold.topic_id)) as table, closing(Condition(where)) as condition:
-        return _Erasing(store, table, progress, on_bytes).run(cold, condition, where, reason)
+        return _Erasing(store, table, progress, on_bytes).run(cold, condition, where, reason, dry_run)
 
 
 class _Erasing:
@@ -104,7 +107,7 @@ class _Erasing:
         self._removed = 0
         self._values = 0
 
-    def run(self, cold: ColdTopic, condition: Condition, where: str, reason: str) -> EraseProgress:
+    def run(self, cold: ColdTopic, condition: Condition, where: str, reason: str, dry_run: bool) -> EraseProgress:
         typed_bounds = read_value_bounds(self._url, cold.name, cold.topic_id)
         self._table.snapshot()  # nothing is recorded for a table that cannot be written
         at = self._table.pin()
@@ -114,6 +117,8 @@ class _Erasing:
         table_features.check_removal(at.properties(), self._url)
         chosen = self._choose(cold, at, condition)
         self._rows = sum(end - start for each in chosen.values() for start, end in each)
+        if dry_run:
+            return self._report_step("counted")
         self._report_step("chosen")
         if chosen:
             now_ms = time.time_ns() // 1_000_000

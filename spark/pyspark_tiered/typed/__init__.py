@@ -17,6 +17,7 @@ May import: as pyspark_tiered
   rewrite     files of a table with other columns
 ~ load        both tables as the target of a load: columns, dead letters, rows
   changes     rules for the values of fields, and what they do to the columns
+~ field_count  rows that have a value in a field
 ~ change      renames, retypes or drops a field, or moves its values of other types
 ~ replay      dead letters that fit by now become rows
   reparse     values as columns by another parser

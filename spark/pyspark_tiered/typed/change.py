@@ -6,8 +6,8 @@ commit. The log is not read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 
 from pyspark_tiered.delta.folder_url import spark_url
 from pyspark_tiered.log.bucket import ColdTopicReader, never_loaded
@@ -24,6 +24,7 @@ from pyspark_tiered.typed.changes import (
 )
 from pyspark_tiered.typed.ddl import parse_scalar
 from pyspark_tiered.typed.evolve import Unfit
+from pyspark_tiered.typed.field_count import FieldCount, count_field
 from pyspark_tiered.typed.tables import OnFile, TypedTable
 from tiered.errors import Code, Refused, Unavailable
 
@@ -94,15 +95,29 @@ class FieldChanger:
 
         self._commit(change)
 
+    def count(self) -> FieldCount:
+        """Returns how many rows have a value that `drop` would take out. Changes nothing, and raises as `drop` does."""
+        with self._open() as typed:
+            typed.check_removal()
+            drop_field(typed.changes(), typed.schema(), self._path)
+            return count_field(typed, self._path, self._on_file)
+
     def _commit(self, change: Callable[[TypedTable], bool]) -> None:
         """Runs a change until no other writer comes first."""
+        with self._open() as typed:
+            for _ in range(ATTEMPTS):
+                if change(typed):
+                    return
+                typed.snapshot()
+            raise Unavailable(f"{ATTEMPTS} other commits to {typed.url} came first: try again")
+
+    @contextmanager
+    def _open(self) -> Iterator[TypedTable]:
+        """Reads the newest version of the table. Raises `Refused` if there is none."""
         with closing(ColdTopicReader(self._store)) as reader:
             topic_id = reader.topic_id(self._topic)
         with closing(TypedTable(self._url, self._topic, topic_id)) as typed:
-            for _ in range(ATTEMPTS):
-                typed.snapshot()
-                if typed.rules() is None:
-                    raise never_loaded(self._topic, typed.url)
-                if change(typed):
-                    return
-            raise Unavailable(f"{ATTEMPTS} other commits to {typed.url} came first: try again")
+            typed.snapshot()
+            if typed.rules() is None:
+                raise never_loaded(self._topic, typed.url)
+            yield typed

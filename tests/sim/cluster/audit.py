@@ -1,6 +1,6 @@
 """The end of a run: reads everything, and checks every predicate.
 
-The checkers of the predicates of docs/INVARIANTS.md:
+The checkers of the predicates of docs/internals/invariants.md:
 
 - `checkers`, over all that clients did and saw, at the end: I1, I2, I4, I11 to I13, I17, I18, and of I6 that no end
   that ListOffsets names goes back. (The end in a Fetch may, for a moment after an election, as in Kafka.)
@@ -28,13 +28,14 @@ from typing import TYPE_CHECKING
 
 from tests.sim.cluster import checkers, resources, stored
 from tests.sim.cluster.checkers import PartitionDump
+from tests.sim.cluster.consumers import CONSUMERS
 from tests.sim.cluster.history import GroupOffsets, Send
 from tests.sim.cluster.members import GROUP
 from tests.sim.cluster.model_of_copies import ModelOfCopies
 from tests.sim.cluster.observer import Finding
 from tests.sim.cluster.time_readers import check_lookups
 from tiered.errors import Corrupt, Refused, Unavailable
-from tiered.ids import TopicPartition
+from tiered.ids import PartitionId, TopicPartition
 from tiered.metadata.topic_names import OFFSETS_TOPIC
 from tiered_api.kafka.client.client import KafkaClient, to_refused
 from tiered_api.kafka.client.consumer import KafkaConsumer
@@ -97,9 +98,12 @@ def check_history(run: ClusterRun, dumps: dict[TopicPartition, PartitionDump]) -
         return offset in reported.get(tp, ()) or may_be_lost(tp, offset, since_ns)
 
     def is_promised(send: Send) -> bool:
-        """acks=1 promises a copy in memory only: it counts if there is one replica, and while its machine has power."""
+        """acks=1 promises a copy in memory only: it counts if there is one replica, and while its machine has power. A
+        partition whose records are in the bucket gets another replica at once."""
         alone = replicas.get(send.tp, 1) == 1 and not any(at >= send.invoked_ns for at in run.disk_loss_times)
         alone = alone and send.tp not in run.operators.reassignments.requested
+        partition_id = run.partition_id(send.tp)
+        alone = alone and partition_id is not None and "bucket" not in run.model.flush(partition_id)
         return send.acks == -1 or (send.acks == 1 and alone)
 
     yield from checkers.check_dense_offsets(dumps)
@@ -115,6 +119,8 @@ def check_history(run: ClusterRun, dumps: dict[TopicPartition, PartitionDump]) -
     yield from checkers.check_order(history, dumps, lost_at)
     yield from checkers.check_single_owner(history.ownerships, lost_at)
     yield from checkers.check_generations_grow(history.ownerships, lost_at)
+    yield from checkers.check_single_owner(history.consumer_ownerships, lost_at)
+    yield from checkers.check_late_commits(history.late_commits, lost_at)
     yield from checkers.check_offsets_stable(history.commits, history.offsets_shown, lost_at, may_be_lowered_to)
     yield from checkers.check_commit_generations(history.commits, history.ownerships, lost_at)
     if run.time_reader is not None:
@@ -147,20 +153,21 @@ async def check_group_offsets(run: ClusterRun) -> list[Finding]:
     """I18: compares the committed offsets that the coordinator reports now with those of every member that started.
     After a power cut, a lost disk or an unclean election nothing is certain: a snapshot of committed offsets may be a
     minute old."""
-    if not run.options.members:
-        return []
-    asked_ns, places = run.loop.now_ns, run.history.group_offsets
-    places.append(GroupOffsets(GROUP, await fetch_group_offsets(run), asked_ns, run.loop.now_ns))
+    groups = [GROUP] * bool(run.options.members) + [CONSUMERS] * bool(run.options.consumers)
+    places = run.history.group_offsets
+    for group in groups:
+        asked_ns = run.loop.now_ns
+        places.append(GroupOffsets(group, await fetch_group_offsets(run, group), asked_ns, run.loop.now_ns))
     lost_at = (*run.disk_loss_times, *run.model.unclean_election_times)
     sure_until = min(lost_at, default=run.loop.now_ns + 1)
     sure = [each for each in places if each.answered_ns < sure_until]
     return list(checkers.check_committed_offsets(run.history.commits, sure, loss_predicate(run)))
 
 
-async def fetch_group_offsets(run: ClusterRun) -> dict[TopicPartition, int]:
+async def fetch_group_offsets(run: ClusterRun, group: str = GROUP) -> dict[TopicPartition, int]:
     """Returns the committed offsets of the group, from its coordinator."""
     client = run.world.client("c-groups")
-    task = asyncio.create_task(_fetch_committed(client), name="groups")
+    task = asyncio.create_task(_fetch_committed(client, group), name="groups")
     try:
         await run.wait_until(task.done, READ_SECONDS, "the coordinator answers")
         return task.result()
@@ -169,10 +176,10 @@ async def fetch_group_offsets(run: ClusterRun) -> dict[TopicPartition, int]:
         await client.close()
 
 
-async def _fetch_committed(client: KafkaClient) -> dict[TopicPartition, int]:
+async def _fetch_committed(client: KafkaClient, group: str) -> dict[TopicPartition, int]:
     while True:
         try:
-            return await fetch_committed_offsets(client, GROUP)
+            return await fetch_committed_offsets(client, group)
         except (Refused, Unavailable, Corrupt):
             await asyncio.sleep(0.5)
 
@@ -266,11 +273,15 @@ def check_reassignments(run: ClusterRun) -> Iterator[Finding]:
     lasting = {OFFSETS_TOPIC, *(shape.name for shape in run.options.topics)}
 
     def replicas(tp: TopicPartition) -> tuple[int, ...] | None:
-        """Returns None for a topic that may have been deleted and recreated."""
+        """Returns None for a topic that may have been deleted and recreated, and if a spare broker took a place."""
         known = run.model.image.topics.get(tp.topic) if tp.topic in lasting else None
+        if known is not None and run.model.copies_of(PartitionId(known.topic_id, tp.partition)).has_spare:
+            return None
         return known.partitions[tp.partition].replicas if known is not None else None
 
-    for what in run.operators.reassignments.expected.find_misplaced(replicas):
+    hosts, together = run.world.hosts, run.options.changes_processes
+    place = (lambda node: hosts[node].machine_id) if together else (lambda node: node)
+    for what in run.operators.reassignments.expected.find_misplaced(replicas, place):
         yield Finding("MOVED", what)
 
 

@@ -1,5 +1,5 @@
-"""Checkers of client histories: I1, I2, I4, I11 to I13, I17 and I18 of docs/INVARIANTS.md, and the client's part of I3
-and I6. Pure: observations in, broken rules out.
+"""Checkers of client histories: I1, I2, I4, I11 to I13, I17 and I18 of docs/internals/invariants.md, and the client's
+part of I3 and I6. Pure: observations in, broken rules out.
 
 `PartitionDump` is the content of a partition at the very end. The reference model decides if a record may be missing.
 """
@@ -352,6 +352,14 @@ coordinator loads its groups again, and when replicas leave the ISR. It stays in
 def _may_be_cut_back(tp: TopicPartition, offset: int, found: int, may_be_gone: LossPredicate) -> bool:
     """True if a coordinator may have cut a committed offset back to the end of the remaining log of its partition."""
     return 0 <= found < offset and may_be_gone(tp, found, 0)
+
+
+def check_late_commits(commits: Iterable[CommitAttempt], loss_times: Sequence[int] = ()) -> Iterator[Finding]:
+    """I18: no commit of a member epoch that a member of a consumer group has left is accepted. (After the times of
+    `loss_times` a coordinator may count from the beginning.)"""
+    for commit in commits:
+        if commit.code is Code.NONE and not any(at <= commit.done_ns for at in loss_times):
+            yield Finding("I18", f"{commit.group}: {commit} was accepted, and its member has another epoch")
 
 
 def check_generations_grow(owned: Sequence[Ownership], loss_times: Sequence[int] = ()) -> Iterator[Finding]:

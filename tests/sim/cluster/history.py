@@ -156,7 +156,11 @@ class ClientHistory:
     polls: list[PollResult] = field(default_factory=list)
     end_offsets: list[EndOffsetReply] = field(default_factory=list)
     ownerships: list[Ownership] = field(default_factory=list)
+    consumer_ownerships: list[Ownership] = field(default_factory=list)
+    """Those of consumer groups (KIP-848). The generation is the member epoch: each member has its own."""
     commits: list[CommitAttempt] = field(default_factory=list)
+    late_commits: list[CommitAttempt] = field(default_factory=list)
+    """Commits of members of consumer groups with an epoch that they have left."""
     group_offsets: list[GroupOffsets] = field(default_factory=list)
     offsets_shown: list[tuple[GroupOffsets, bool]] = field(default_factory=list)
     """Replies of coordinators to the periodic offset reader; the flag is true if no other broker could have replied for

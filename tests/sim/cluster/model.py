@@ -36,6 +36,8 @@ from tiered.metadata.image import Image
 from tiered.metadata.layout import decode_entry
 from tiered.metadata.parts.topics import TopicImage
 from tiered.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from tiered.upkeep.chain_deletion import names_chain
+from tiered.wal.layout import ChainId, Window
 
 IMAGES_KEPT = 4_000
 NO_CONFIGS: Mapping[str, str] = {}
@@ -267,6 +269,19 @@ class ClusterModel(BucketRules):
     def _report_error(self, error: AssertionError) -> None:
         rule, _, what = str(error).partition(":")
         self._report(rule if what else "bucket", str(error))
+
+    def _check_window_delete(self, key: str, chain: ChainId, window: Window) -> None:
+        """I38: the metadata log names the chain for no partition whose segments lack records of the window. The owner
+        may know the log as it was."""
+        known = self.images.get(self.applied_slot(chain.node_id), self.image)
+        for extent in window.extents:
+            if not self.is_modelled(extent.partition):
+                continue
+            needed = all(names_chain(image, extent.partition, chain) for image in (self.image, known))
+            cold_end = self.copies_of(extent.partition).cold_end
+            assert not needed or extent.end_offset <= cold_end, (
+                f"I38: {key} goes, {extent.partition} needs it up to {extent.end_offset}, segments end at {cold_end}"
+            )
 
     def _check_slot(self, key: str, body: bytes) -> None:
         slot = int(key.rpartition("/")[2])

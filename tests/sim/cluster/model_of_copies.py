@@ -1,9 +1,9 @@
 """Reference model of all copies of one partition, of its committed records, and of the rules that bind them.
 
 The model learns of each event (a batch is appended, a log cut, a high watermark moves, the metadata log changes the
-ISR, a machine loses power) and reports at once which rule of docs/INVARIANTS.md it breaks: I3, I5 to I10, I16, I22, R1,
-and R3 to R5. It knows more than any broker: the true high watermark, and the true content of every disk. Pure;
-`observer.py` and `model.py` feed it.
+ISR, a machine loses power) and reports at once which rule of docs/internals/invariants.md it breaks: I3, I5 to I10,
+I16, I22, R1, and R3 to R5. It knows more than any broker: the true high watermark, and the true content of every disk.
+Pure; `observer.py` and `model.py` feed it.
 
 Durability has a budget: a committed record may be lost only from the moment on at which neither a member of ISR or ELR
 nor the bucket has it.
@@ -49,6 +49,11 @@ class ModelOfCopies:
         self.state: PartitionImage | None = None
         self.parted = -1
         """The epoch of the last leader that was elected uncleanly, where the topic allows it."""
+        self._chained_end = 0
+        """All records below are in segments or in the chains that the metadata log names, since the topic left that
+        mode."""
+        self.has_spare = False
+        """True once a broker took the place of a replica: none was left, and the bucket has all records."""
         self._lossy_epoch = -1
         """The epoch of the last leader that began without all committed records. An earlier leader may still serve what
         is lost."""
@@ -61,6 +66,8 @@ class ModelOfCopies:
         self._leaders: dict[int, tuple[int, str]] = {}
         self._watermarks: dict[int, int] = {}
         self._followed_epochs: dict[int, int] = {}
+        self._moved: dict[int, tuple[int, int]] = {}
+        """By the process that took the log: the process that gave it, and the last life of the one that took it."""
         self._report = report
         self._now = now
 
@@ -79,9 +86,11 @@ class ModelOfCopies:
         end = batches[-1].last + 1 if batches else start
         counts = self.state is None or node in (*self.state.isr, *self.state.elr)
         is_deleted = copy.may_be_deleted and not batches and not counts
+        reads_chains = self.state is not None and bool(self.state.chains) and self._leads(node)
+        needs_no_disk = reads_chains and self.bucket_end >= self.committed_end
         if (
             copy.is_provable
-            and not (copy.is_removed or copy.is_unopened or is_deleted)
+            and not (copy.is_removed or copy.is_unopened or is_deleted or needs_no_disk)
             and end < (min(copy.agreed_end, self.committed_end) if copy.damaged_life >= 0 else copy.end)
         ):
             self._report("I5", f"{self.name}: a start of b{node} found {end}, its disk held up to {copy.end}")
@@ -109,8 +118,9 @@ class ModelOfCopies:
         copy.stopped_cleanly = copy.began_behind_cold = False
         gone = copy.batches[copy.index_at(to) :]
         kept = self._lost_from if self._lost_from is not None else self.committed_end
+        elsewhere = self.bucket_end if why == "restart" and self._leads(node) else self.cold_end
         for batch in gone if self._is_relied_on(node, only_members=why == COPIED_AGAIN) else ():
-            if self.committed.get(batch.base) == batch and max(self.cold_end, self.log_start) <= batch.last < kept:
+            if self.committed.get(batch.base) == batch and max(elsewhere, self.log_start) <= batch.last < kept:
                 self._report("I7", f"{self.name}: b{node} cuts the committed {batch} ({why}, to {to})")
                 break
         self._count_lost_tail(copy)
@@ -119,6 +129,16 @@ class ModelOfCopies:
         copy.start = min(copy.start, to)
         copy.agreed_end = min(copy.agreed_end, to)
         self._update_losses()
+
+    @property
+    def bucket_end(self) -> int:
+        """All committed records below are in segments or in chains that the metadata log names."""
+        if self.state is None or not self.state.chains:
+            return self.cold_end
+        return max(self.cold_end, self.committed_end if self.state.is_in_bucket else self._chained_end)
+
+    def _leads(self, node: int) -> bool:
+        return self.state is not None and self.state.leader == node
 
     def _is_relied_on(self, node: int, *, only_members: bool) -> bool:
         """True if the copy of a broker counts. It does not count if the metadata log removed the broker and it still
@@ -157,11 +177,15 @@ class ModelOfCopies:
         is_proof_unknown: bool = False,
         is_partly_synced: bool = False,
         is_torn: bool = False,
+        is_lost: bool = False,
+        is_marked_clean: bool = False,
     ) -> None:
         """A power cut or worse left exactly this on the disk. The next start can prove the log if it `is_provable`; if
         `is_proof_unknown` it may or may not. The damage ended the machine's `life`. `is_partly_synced`: only some
         records were fsynced before they counted, because the topic has another `flush` setting now; the log may count
-        if nothing is missing. `is_torn`: the start may delete the log with all records, for its topic id is torn."""
+        if nothing is missing. `is_torn`: the start may delete the log with all records, for its topic id is torn.
+        `is_lost`: the disk is another one, on which nothing proves a log, whatever came before. `is_marked_clean`: the
+        mark of a clean stop is there, and proves a log that no start has opened: it had no record to lose."""
         copy = self.copy(node)
         end, is_short = copy.end, is_torn and bool(copy.batches)
         self._count_lost_tail(copy)
@@ -169,10 +193,11 @@ class ModelOfCopies:
         copy.shown_end = 0 if copy.is_unopened else copy.agreed_end
         copy.replace(start, batches)
         # An error of the disk before this damage, which no start has answered since, is not undone by it.
-        copy.is_proof_unknown = (
+        copy.is_proof_unknown = not is_lost and (
             is_proof_unknown
             or is_partly_synced
             or (copy.stopped_cleanly and not is_provable and copy.end == end)
+            or (is_marked_clean and not copy.open_count)
             or (copy.is_proof_unknown and copy.damaged_life >= 0)
         )
         if copy.is_provable:  # what could not be shown before cannot be now
@@ -220,6 +245,26 @@ class ModelOfCopies:
     def on_clean_stop(self, node: int) -> None:
         """The broker notes that it has stopped cleanly."""
         self.copy(node).stopped_cleanly = True
+
+    def on_moved(self, giver: int, receiver: int, life: int) -> None:
+        """The log moved to another process of its machine, whose last life was `life`, while neither ran. It is the
+        copy of both until the metadata log says so too."""
+        if giver in self.copies:
+            self.copies[receiver] = self.copies[giver]
+            self._moved[receiver] = giver, life
+
+    def _apply_moves(self, replicas: Collection[int]) -> None:
+        """Leaves each log that has moved to the process that the metadata log names."""
+        for receiver, (giver, life) in list(self._moved.items()):
+            if giver in replicas:
+                continue
+            del self._moved[receiver]
+            del self.copies[giver if receiver in replicas else receiver]
+            if receiver in replicas:
+                copy = self.copies[receiver]
+                for name in ("damaged_life", "unproved_life", "suspect_after", "lossy_life"):
+                    if getattr(copy, name) >= 0:
+                        setattr(copy, name, life)
 
     def on_cold_end(self, end: int) -> None:
         """The bucket has all records below `end`, from the log start on."""
@@ -413,7 +458,12 @@ class ModelOfCopies:
         """Applies a partition of the metadata log. `live` are the brokers that may lead, `lives` says of each which of
         its processes has registered, `isr_within_slot` has the brokers that were in sync at any time within this slot.
         `unclean`: the topic allows any replica to lead; records that the leader lacks are lost from then on."""
+        if self.state is not None and self.state.is_in_bucket and not new.is_in_bucket:
+            self._chained_end = self.committed_end
+        if self.state is not None and self.state.is_in_bucket and new.leader not in (NO_LEADER, *self.state.replicas):
+            self.has_spare = True
         old, self.state = self.state, new
+        self._apply_moves(new.replicas)
         if unclean and old is not None and self._is_unclean(old, new, lives, isr_within_slot):
             self.parted = new.leader_epoch
             if not self.cold_end:
@@ -449,7 +499,11 @@ class ModelOfCopies:
             hurt_since = {node for node, copy in self.copies.items() if copy.damaged_life >= lives.get(node, 0)}
             self._check_step(old, new, members, joined_in, suspected, came_back, hurt_since)
         for node, copy in self.copies.items():
+            if node in self._moved:
+                continue
             copy.is_removed = (copy.is_removed or node not in new.replicas) and node not in new.isr
+        if old is not None and old.is_in_bucket and new.leader not in (NO_LEADER, *old.replicas):
+            self.copy(new.leader).is_removed = True  # a spare drops what it had of the partition
         for node in new.isr:
             copy = self.copy(node)
             if 0 <= copy.damaged_life < lives.get(node, 0):
@@ -482,7 +536,9 @@ class ModelOfCopies:
         returned = not copy.is_provable and copy.damaged_life < lives.get(node, 0)
         if returned and node in new.elr and not copy.is_proof_unknown:
             self._report("R1", f"{self.name}: b{node} came back unproved and is eligible: {new}")
-        whole = max(copy.agreed_end, self.cold_end) >= self.committed_end
+        # Who was in sync with no other leader reads chains before it leads.
+        has_stored = self.bucket_end if node == new.leader or node in new.elr else self.cold_end
+        whole = max(copy.agreed_end, has_stored) >= self.committed_end
         if not whole and self._lost_from is None and (copy.is_provable or (returned and node != new.leader)):
             self._report(
                 "I10", f"{self.name}: b{node} has up to {copy.agreed_end} of {self.committed_end} committed: {new}"
@@ -523,7 +579,7 @@ class ModelOfCopies:
             node for node in new.isr if node not in old.isr and self.copy(node).agreed_end >= self.committed_end
         ]
         unclean_epoch = self.parted == new.leader_epoch
-        if left and self.committed_end > self.cold_end and not relied_on and not unclean_epoch:
+        if left and self.committed_end > self.bucket_end and not relied_on and not unclean_epoch:
             self._report("I10", f"{self.name}: the last whole copies {left} left isr and elr: {old}, then {new}")
         nobody_was = not old.isr and not old.elr and self._lost_from is not None
         # The replica that returned last may have been eligible before this step. Then the loss shows the last resort.
@@ -534,7 +590,7 @@ class ModelOfCopies:
             if new.leader in hurt_since:  # nobody can know of that damage yet
                 ends[new.leader] = self.copy(new.leader).shown_end
             sure = max(end for node, end in ends.items() if node == new.leader or not self.copy(node).may_be_deleted)
-            if ends[new.leader] < sure > self.cold_end:
+            if ends[new.leader] < sure > self.bucket_end:
                 self._report("R4", f"{self.name}: b{new.leader} is elected though others have more: {ends} of {old}")
 
     def has_all_committed(self, node: int) -> bool:
@@ -559,9 +615,9 @@ class ModelOfCopies:
 
     def _update_losses(self) -> None:
         """Notes a loss if no replica that may lead holds all committed records."""
-        if self.state is None or self.committed_end <= self.cold_end:
+        if self.state is None or self.committed_end <= self.bucket_end:
             return
-        best = self.cold_end
+        best = self.bucket_end
         for node in (*self.state.isr, *self.state.elr):
             copy = self.copy(node)
             self._advance_agreed(copy)

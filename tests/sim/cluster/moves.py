@@ -52,12 +52,16 @@ class ExpectedReplicas:
         elif code is Code.NONE and wanted is not None:
             self._granted[tp] = wanted
 
-    def find_misplaced(self, replicas: Callable[[TopicPartition], Replicas | None]) -> Iterator[str]:
+    def find_misplaced(
+        self, replicas: Callable[[TopicPartition], Replicas | None], place: Callable[[int], int] = lambda node: node
+    ) -> Iterator[str]:
         """Yields partitions that still exist and are not on the replicas that were requested. Committed offsets of
-        groups that have fewer replicas than their replication factor gain some, after the existing ones."""
+        groups that have fewer replicas than their replication factor gain some, after the existing ones. `place`
+        returns the machine of a broker where logs move between processes of a machine."""
         for tp, granted in self._granted.items():
-            now, unanswered = replicas(tp), self._unanswered.get(tp, set())
-            ends = {granted, *(each for each in unanswered if each is not None)}
+            found, unanswered = replicas(tp), self._unanswered.get(tp, set())
+            now = None if found is None else tuple(map(place, found))
+            ends = {tuple(map(place, each)) for each in (granted, *unanswered) if each is not None}
             if (
                 now is not None
                 and now not in ends

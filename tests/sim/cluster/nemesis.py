@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Collection
 
 from tests.sim.cluster.kill_before_report import KillBeforeReport
 from tests.sim.cluster.model import ClusterModel
@@ -70,8 +71,9 @@ class Nemesis:
         """Returns how often each kind of fault came."""
         return self._counts | {"rot": self._rot.count, "untold": self._kill_before_report.count}
 
-    async def end(self) -> None:
-        """Stops all fault sources where they are, then repairs everything."""
+    async def end(self, held: Collection[SimHost] = ()) -> None:
+        """Stops all fault sources where they are, then repairs everything. The processes that are `held` start later,
+        in their order."""
         for maker in self._fault_tasks:
             maker.cancel()
         await asyncio.gather(*self._fault_tasks, return_exceptions=True)
@@ -81,7 +83,7 @@ class Nemesis:
             host.resume()
             self._mend(host)
         for host in self._world.hosts.values():
-            if not host.idle and not host.is_absent:
+            if not host.idle and not host.is_absent and host not in held:
                 await host.end("kill")  # a stop that was broken off may still be under way
                 host.power_on()
 

@@ -3,6 +3,8 @@ settings."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from tests.sim.cluster.broker_changes import BrokerChanges
 from tests.sim.cluster.expected import ExpectedTopics
 from tests.sim.cluster.model import ClusterModel
@@ -11,6 +13,7 @@ from tests.sim.cluster.observer import Findings
 from tests.sim.cluster.options import ClusterOptions
 from tests.sim.cluster.settings_changes import SettingsChanges
 from tests.sim.cluster.world import SimHost, SimWorld
+from tiered.metadata.parts.topics import PartitionImage
 
 Operator = Reassigner | BrokerChanges | SettingsChanges
 
@@ -69,12 +72,22 @@ class Operators:
         """Returns the machines of brokers that have joined and have not left."""
         return [host for host in self._world.hosts.values() if not host.is_absent]
 
-    def count_moving(self) -> int:
-        """Returns how many partitions move now."""
-        return sum(each.is_reassigning for topic in self._model.image.topics.values() for each in topic.partitions)
+    def count_moving(self, lost_for_good: Collection[int] = ()) -> int:
+        """Returns how many partitions move now. A move to a broker that is lost for good does not end."""
+        return sum(
+            each.is_reassigning and not waits_for_lost(each, lost_for_good)
+            for topic in self._model.image.topics.values()
+            for each in topic.partitions
+        )
 
     def _present_ids(self) -> list[int]:
         return [host.node_id for host in self.present_hosts()]
 
     def _is_any_down(self) -> bool:
         return not all(host.up for host in self.present_hosts())
+
+
+def waits_for_lost(partition: PartitionImage, lost_for_good: Collection[int]) -> bool:
+    """True if a reassignment cannot end: each replica that it adds is in sync, or on a broker that is lost for good."""
+    missing = {*partition.adding} - {*partition.isr}
+    return bool(missing) and missing <= {*lost_for_good}

@@ -59,6 +59,11 @@ FIRST_BYTE_SECONDS = (0.0, 0.05, 0.2)
 """Times of the bucket up to the first byte in these: records move while a look-up waits for it."""
 
 RARE_STEP_SHARE = 0.6
+CHAINS_SHARE, CHAIN_CHANGES_SHARE = 0.33, 0.4
+"""Shares of runs whose records are acknowledged once they are in the bucket, and of those whose topics leave and enter
+that mode."""
+CHAINS = "chains"
+"""Kind of setting that is drawn only for such runs: the topics enter or leave that mode."""
 """Share of the seeds with reassignments, deletions or transactions that bring about the rare steps of these."""
 RIVALS = (0, 2, 2, 3)
 
@@ -205,6 +210,8 @@ class ClusterOptions:
     """Mean time between two reads of a REST consumer."""
     rest_slow: bool = False
     """True if their replies are read late, or get lost."""
+    consumers: int = 0
+    """Number of members of a consumer group (KIP-848)."""
     committers: int = 0
     """Number of groups without members whose offsets are committed."""
     offsets_partitions: int = 1
@@ -226,6 +233,15 @@ class ClusterOptions:
     """Processes of each machine, each of them a broker; `brokers` is the number of machines."""
     machine_is_lost: bool = False
     """True if a machine is lost for good once all has healed, with the disks of its processes."""
+    internal_flush: str = ""
+    """`flush` of the internal topics; empty for that of all topics."""
+    transactional_flush: str = "none"
+    """`flush` of the topics of transactional producers."""
+    window_ms: int = 50
+    """Longest time for which records wait for others to share a put."""
+    window_bytes: int = MIB
+    changes_processes: bool = False
+    """True if machines start with one process, or with all again, while load runs."""
 
     @classmethod
     def for_seed(cls, seed: int, brokers: int = BROKERS, *, compacts: bool = True) -> ClusterOptions:
@@ -274,7 +290,8 @@ class ClusterOptions:
         if not compacts:
             return made
         drawn = _draw_compaction(made) | _draw_encryption(made) | _draw_time_reader(made)
-        return made.with_changes(**drawn, **_draw_rare_steps(made), **_draw_rest(made))
+        made = made.with_changes(**drawn, **_draw_rare_steps(made), **_draw_rest(made))
+        return made.with_changes(**_draw_chains(made))
 
     def with_changes(self, **changes: Any) -> ClusterOptions:
         """Returns the options with some fields changed."""
@@ -295,7 +312,8 @@ class ClusterOptions:
         names = (SOURCE_TOPIC, TARGET_TOPIC) if self.transactional_producers else ()
         replicas = min(self.brokers, 3)
         return tuple(
-            TopicShape(name, self.source_partitions, replicas, min(replicas, 2), "none", keeps=True) for name in names
+            TopicShape(name, self.source_partitions, replicas, min(replicas, 2), self.transactional_flush, keeps=True)
+            for name in names
         )
 
     @property
@@ -315,6 +333,11 @@ class ClusterOptions:
     def describe(self) -> str:
         """Returns one readable line for each option."""
         return "\n".join(f"  {each.name}={getattr(self, each.name)!r}" for each in fields(self))
+
+    @property
+    def has_chains(self) -> bool:
+        """True if records may be acknowledged once they are in the bucket."""
+        return CHAINS in self.changes or any(each.flush == "bucket" for each in self.all_topics)
 
     @property
     def topic_configs(self) -> dict[str, str]:
@@ -346,6 +369,9 @@ class ClusterOptions:
                 min_insync_replicas=self.min_isr,
                 offsets_topic_num_partitions=self.offsets_partitions,
                 log_cleaner_backoff_ms=self.cleaner_backoff_ms,
+                tiered_internal_topics_flush=self.internal_flush,
+                tiered_wal_window_ms=self.window_ms,
+                tiered_wal_window_bytes=self.window_bytes,
                 tiered_chunk_cache_bytes=0 if self.has_time_reader else COMMON_SETTINGS.tiered_chunk_cache_bytes,
                 tiered_cleaner_object_max_bytes=SMALL_OBJECT_BYTES if self.key_map_slots else MIB,
             )
@@ -457,6 +483,28 @@ def _draw_rest(made: ClusterOptions) -> dict[str, Any]:
     return rest_options(rng) if rng.random() < REST_SHARE else {}
 
 
+def _draw_chains(made: ClusterOptions) -> dict[str, Any]:
+    """Draws from a random stream of its own if records are acknowledged once they are in the bucket."""
+    rng = random.Random(f"{made.seed}/chains")
+    if rng.random() >= CHAINS_SHARE:
+        return {}
+
+    def in_bucket(shape: TopicShape) -> TopicShape:
+        return replace(shape, flush="bucket") if rng.random() < 0.8 and shape.tiered else shape
+
+    topics = tuple(map(in_bucket, made.topics))
+    changing = rng.random() < CHAIN_CHANGES_SHARE and not made.rot
+    return {
+        "topics": topics,
+        "compacted": in_bucket(made.compacted) if made.compacted is not None else None,
+        "internal_flush": rng.choice(("bucket", "bucket", "")),
+        "transactional_flush": rng.choice(("bucket", "bucket", "none")),
+        "window_ms": rng.choice((5, 50, 250)),
+        "window_bytes": rng.choice((64 << 10, MIB)),
+        "changes": (*made.changes, *((CHAINS,) if changing else ())),
+    }
+
+
 def rest_options(rng: random.Random) -> dict[str, Any]:
     """Draws the options of a run with REST consumers."""
     return {
@@ -516,6 +564,8 @@ COMMON_SETTINGS = replace(
     offsets_topic_num_partitions=1,
     transaction_state_log_num_partitions=2,
     group_initial_rebalance_delay_ms=0,
+    group_consumer_session_timeout_ms=6_000,
+    group_consumer_heartbeat_interval_ms=1_000,
 )
 """Settings that all brokers of a run share: loops run often enough to matter within forty seconds, and not more
 often."""

@@ -5,9 +5,10 @@ The end is the committed end at the end of the faults: senders continue meanwhil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from tests.sim.cluster.consumers import Consumer
 from tests.sim.cluster.members import REBALANCE_MS, GroupMember
 from tests.sim.cluster.readers import StandaloneReader
 from tiered.ids import TopicPartition
@@ -32,20 +33,19 @@ async def wait_until_read(run: ClusterRun) -> None:
         if (partition_id := run.partition_id(tp)) is not None
     }
     members = [each for each in run.clients if isinstance(each, GroupMember)]
+    consumers = [each for each in run.clients if isinstance(each, Consumer)]
     readers = [each for each in run.clients if isinstance(each, StandaloneReader)]
     for member in members:
         member.stays = True
+    for consumer in consumers:
+        consumer.stays = True
     for reader in readers:
         reader.stays = True
     if run.rest is not None:
         run.rest.begin_drain(ends)
-    if members:
-        wanted = [tp for tp in ends if tp.topic in run.options.subscription]
-        await _wait_rebalanced(run, lambda: not any(find_unowned([each.positions() for each in members], wanted)))
-        await run.wait_until(
-            lambda: not any(find_behind(_merge_positions(members), {tp: ends[tp] for tp in wanted})),
-            REACHED_SECONDS, "the group reads to the end",
-        )  # fmt: skip
+    for group in (members, consumers):
+        if group:
+            await _wait_read_by_group(run, group, ends)
     if (rest := run.rest) is not None:
         await run.wait_until(
             lambda: not any(find_behind(rest.positions, ends)), DRAINED_SECONDS, "a REST consumer reads to the end"
@@ -53,6 +53,15 @@ async def wait_until_read(run: ClusterRun) -> None:
     await run.wait_until(
         lambda: not any(tp for reader in readers for tp in find_behind(reader.positions(), ends)),
         REACHED_SECONDS, "every reader reads to the end",
+    )  # fmt: skip
+
+
+async def _wait_read_by_group(run: ClusterRun, members: Sequence[GroupMember] | Sequence[Consumer], ends: Ends) -> None:
+    wanted = [tp for tp in ends if tp.topic in run.options.subscription]
+    await _wait_rebalanced(run, lambda: not any(find_unowned([each.positions() for each in members], wanted)))
+    await run.wait_until(
+        lambda: not any(find_behind(_merge_positions(members), {tp: ends[tp] for tp in wanted})),
+        REACHED_SECONDS, "the group reads to the end",
     )  # fmt: skip
 
 
@@ -85,5 +94,5 @@ def find_behind(positions: Ends, ends: Ends) -> Iterator[TopicPartition]:
     return (tp for tp, end in ends.items() if positions.get(tp, -1) < end)
 
 
-def _merge_positions(members: list[GroupMember]) -> dict[TopicPartition, int]:
+def _merge_positions(members: Sequence[GroupMember] | Sequence[Consumer]) -> dict[TopicPartition, int]:
     return {tp: offset for member in members for tp, offset in member.positions().items()}

@@ -49,7 +49,7 @@ async def check_rebuild(run: ClusterRun, before: dict[TopicPartition, PartitionD
         )
     offsets = await _settled_group_offsets(run)
     cold = {
-        tp: run.model.copies_of(partition_id).cold_end
+        tp: run.model.copies_of(partition_id).bucket_end
         for tp in before
         if (partition_id := run.partition_id(tp)) is not None
     }

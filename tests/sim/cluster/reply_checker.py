@@ -46,8 +46,8 @@ class ReplyChecker:
     """Checks each reply to a client. A log that is lost as a whole begins again, below deleted records.
 
     `copies` returns the model of a partition by its present name, `sole` the epoch of its leader while no other broker
-    can reply for it, else -1. `is_cut_off` returns True if a broker leads a partition under an earlier epoch and has no
-    contact with the controller. Such a leader shows the log as it was.
+    can reply for it, else -1. `is_cut_off` returns True if a broker leads a partition under an earlier epoch and cannot
+    know of the next one. Such a leader shows the log as it was.
     """
 
     def __init__(

@@ -59,11 +59,16 @@ class ReplyObserver:
                 run.findings.report(*finding)
 
     def _is_cut_off(self, tp: TopicPartition, node_id: int | None) -> bool:
-        """True if a broker leads a partition under an earlier epoch and has no contact with the controller."""
+        """True if a broker leads a partition under an earlier epoch, and has no contact with the controller or is an
+        earlier controller itself: that one reads in the log that it was replaced, about once a second."""
         node = self._run.world.hosts[node_id].node if node_id is not None else None
-        if node is None or node.cluster.has_controller_contact or self._run.partition_id(tp) is None:
+        if node is None or self._run.partition_id(tp) is None:
             return False
-        epoch = self._run.model.image.topics[tp.topic].partitions[tp.partition].leader_epoch
+        image, active = self._run.model.image, node.cluster.active_controller
+        is_replaced = active is not None and active.epoch < image.controller_epoch
+        if node.cluster.has_controller_contact and not is_replaced:
+            return False
+        epoch = image.topics[tp.topic].partitions[tp.partition].leader_epoch
         return any(each.tp == tp and each.leader_epoch < epoch for each in node.leader_replicas())
 
     def is_coordinator(self, node: int) -> bool:

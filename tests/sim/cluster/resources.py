@@ -31,9 +31,11 @@ LIMITS = {
 }
 """Bounds at any moment. Frames of a run are small, and so is their share of the memory budget. Files are those that no
 segment needs: a run that deletes nothing has hundreds of segments."""
-IDLE_TASKS = 60
-IDLE_PENDING = 12
-"""Pending requests while only brokers send any."""
+IDLE_TASKS, TASKS_A_PEER, FEW_BROKERS = 64, 4, 4
+"""Tasks at rest of one of a few brokers, and those for each broker more: a controller waits for each."""
+IDLE_PENDING, PENDING_A_PEER = 12, 3
+"""Pending requests while only brokers send any: of one of a few brokers, and those for each broker more. It may have
+one fetch of metadata there, and two of records."""
 STREAMS_A_PEER = 2 * (IDLE_CONNECTIONS_MAX + 3)
 """Streams in both directions: idle connections, and those on which a follower's fetch, a request of the controller, or
 its reply waits."""
@@ -59,9 +61,10 @@ def measure_loads(run: ClusterRun) -> Iterator[tuple[SimHost, Broker, BrokerLoad
 
 def idle_limits(run: ClusterRun, node: Broker) -> BrokerLoad:
     """Returns the limits of a broker that serves only other brokers."""
+    more = max(0, len(run.world.hosts) - FEW_BROKERS)
     return {
-        "tasks": IDLE_TASKS,
-        "pending": IDLE_PENDING,
+        "tasks": IDLE_TASKS + TASKS_A_PEER * more,
+        "pending": IDLE_PENDING + PENDING_A_PEER * more,
         "frame_bytes": 0,
         "kept_bytes": POOL_BYTES,
         "unsent_bytes": 0,

@@ -118,7 +118,7 @@ class RestConsumer:
         await self._subscribe()
         all_at = self._host if takes_all else ""
         while self.working:
-            # The next coordinator knows the subscription of the last rebalance only (docs/HTTP.md).
+            # The next coordinator knows the subscription of the last rebalance only (docs/reference/http.md).
             if self.stays and all_at != self._host:
                 await self._subscribe()
                 all_at = self._host

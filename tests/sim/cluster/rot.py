@@ -10,7 +10,7 @@ neither a CRC nor the neighbouring bytes cover.
 The machine keeps its power until a start has read the log: after a power cut a start checks only bytes above the
 fsynced end, where rot looks like a torn write. (With `flush=ack` the power stays until that start is over: after a
 power cut it suspects only logs of other topics.) A replica or consumer that copies the bytes finds rot that no start
-reads (GUARANTEES.md); a run would have to act as the operator there.
+reads (docs/concepts/guarantees.md); a run would have to act as the operator there.
 """
 
 from __future__ import annotations

@@ -7,15 +7,17 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack, nullcontext
 
 from tests.sim.cluster import audit, failover_checker, read_progress, rebuilding, resources
 from tests.sim.cluster.administration import Administration
 from tests.sim.cluster.bucket_encryption import BucketEncryption
+from tests.sim.cluster.chain_intervals import short_chain_intervals
 from tests.sim.cluster.committed_reader import CommittedReader
 from tests.sim.cluster.committers import Committer, CommitterLoad
 from tests.sim.cluster.compaction_load import CompactionLoad, PolicyChanges, StateReader
+from tests.sim.cluster.consumers import Consumer
 from tests.sim.cluster.copiers import Copier
 from tests.sim.cluster.deleting import RecordDeleter
 from tests.sim.cluster.expected import ExpectedTopics
@@ -27,11 +29,19 @@ from tests.sim.cluster.members import GROUP, GroupMember, InstanceClient, short_
 from tests.sim.cluster.model import ClusterModel
 from tests.sim.cluster.moves import OFFSETS
 from tests.sim.cluster.nemesis import Nemesis
-from tests.sim.cluster.observer import BrokenRules, Findings, Observer, has_boot_mark, has_torn_metadata
+from tests.sim.cluster.observer import (
+    BrokenRules,
+    Findings,
+    Observer,
+    has_boot_mark,
+    has_torn_metadata,
+    may_be_marked_clean,
+)
 from tests.sim.cluster.offsets_checker import OffsetsChecker
 from tests.sim.cluster.offsets_reader import GroupOffsetsReader
-from tests.sim.cluster.operators import Operator, Operators
+from tests.sim.cluster.operators import Operator, Operators, waits_for_lost
 from tests.sim.cluster.options import COMMON_SETTINGS, DELAY_SECONDS, ClusterOptions
+from tests.sim.cluster.process_changes import ProcessChanges, node_of
 from tests.sim.cluster.readers import StandaloneReader
 from tests.sim.cluster.repeated_reports import RepeatedReports
 from tests.sim.cluster.reply_observer import ReplyObserver
@@ -48,8 +58,9 @@ from tests.sim.cluster.transition_rules import TransitionRules
 from tests.sim.cluster.world import SimHost, SimWorld
 from tests.sim.harness.durable_logs import DurableLogs
 from tests.sim.harness.loop import SimLoop
+from tiered.durability.move_plan import Move
 from tiered.errors import Code, Corrupt, Refused, Unavailable
-from tiered.ids import PartitionId, TopicPartition
+from tiered.ids import PartitionId, TopicId, TopicPartition
 from tiered.metadata.changes import ALL_BROKERS
 from tiered.metadata.image import Image
 from tiered.replication.follower_replica import FollowerReplica
@@ -68,6 +79,7 @@ Clients = list[
     SimProducer
     | StandaloneReader
     | GroupMember
+    | Consumer
     | GroupOffsetsReader
     | RecordDeleter
     | Administration
@@ -110,6 +122,14 @@ class ClusterRun:
         self.offsets_checker = OffsetsChecker(self.findings.report)
         self.nemesis = Nemesis(options, self.world, self.model)
         self.swap_crashes = SwapCrashes(options.seed, self.world, is_enabled=options.swap_crashes)
+        self.process_changes = ProcessChanges(
+            options.seed,
+            self.world,
+            lambda: self.model.image,
+            self._on_process_moves,
+            is_enabled=options.changes_processes,
+            loses_disks="disk_lost" in options.troubles,
+        )
         self.expected = ExpectedTopics(
             lambda name: self.model.image.topics.get(name),
             self.manifest_start,
@@ -189,11 +209,15 @@ class ClusterRun:
             "faults_lasted": self.failover_checker.faults_outlasted,
             "machines_lasted": self.failover_checker.machines_outlasted,
             "machines_lost": len(self.lost_for_good) // self.options.processes,
+            "spares": sum(each.has_spare for each in self.model.copies.values()),
             "machine_images": self.machines_checker.images if self.options.processes > 1 else 0,
             "producers_judged": self.observer.known_producers.judged,
             "reports_repeated": self.repeated_reports.count,
             "starts_judged": self.reply_observer.reply_checker.checked,
             "returned_members": sum(each.returns for each in self.clients if isinstance(each, GroupMember)),
+            "consumer_steps": sum(each.steps for each in self.clients if isinstance(each, Consumer)),
+            "consumer_spans": len(self.history.consumer_ownerships),
+            "consumer_late_commits": len(self.history.late_commits),
             "bucket_refused": self.nemesis.throttle.refused_count if self.nemesis.throttle else 0,
         }
         return (
@@ -206,6 +230,7 @@ class ClusterRun:
             | {f"code_{name}": count for name, count in self.history.codes.items()}
             | {f"trouble_{name}": count for name, count in self.nemesis.counts.items()}
             | ({"trouble_swap": self.swap_crashes.count} if self.options.swap_crashes else {})
+            | {f"processes_{name}": count for name, count in self.process_changes.counts.items()}
             | {f"admin_{name}": count for name, count in self.admin.counts.items()}
             | self.operators.counts
             | self.transactions.counts
@@ -224,6 +249,7 @@ class ClusterRun:
         is_brief = self.options.rebuild or self.committers is not None
         snapshots = rebuilding.short_snapshot_intervals() if is_brief else nullcontext()
         lookups = one_lookup_at_once() if self.time_reader is not None else nullcontext()
+        deletions = short_chain_intervals() if self.options.has_chains else nullcontext()
         with ExitStack() as hooks:
             disks = DurableLogs(self.findings.report).watch()
             for each in (
@@ -234,6 +260,7 @@ class ClusterRun:
                 short_sessions(),
                 snapshots,
                 lookups,
+                deletions,
                 TransitionRules(self.findings.report).watch(),
                 self.machines_checker.watch(),
             ):
@@ -269,10 +296,15 @@ class ClusterRun:
             await self.committers.prepare()
         self._begin_clients()
         self.nemesis.begin()
+        self.process_changes.begin()
         await self.wait(self.options.chaos_seconds)
         await self.swap_crashes.end()
-        await self.nemesis.end()
+        await self.process_changes.end()
+        await self.nemesis.end(self.process_changes.held)
         operator = self.loop.create_task(self.nemesis.act_as_operator(), name="operator")
+        await self.wait_until(self.process_changes.is_done, self.live_seconds, "who took logs serves")
+        self.process_changes.begin_return()
+        await self.wait_until(self.process_changes.is_done, self.live_seconds, "no process with replicas is left out")
         await self.wait_until(
             self.is_live, self.live_seconds, "every broker serves, every partition is led and in sync"
         )
@@ -291,7 +323,9 @@ class ClusterRun:
         self.world.network.small_chunk_share = (
             0.0  # all is read now: small pieces take many steps, and show nothing new
         )
-        await self.wait_until(lambda: not self.operators.count_moving(), self.live_seconds, "the last moves have ended")
+        await self.wait_until(
+            lambda: not self.operators.count_moving(self.lost_for_good), self.live_seconds, "the last moves have ended"
+        )
         # A replica that was cut off when all was mended may have left the ISR only since.
         await self.wait_until(self.is_live, self.live_seconds, "every partition is in sync still")
         await self.check_writable()
@@ -350,6 +384,12 @@ class ClusterRun:
             client = self.world.client(f"c-{name}", InstanceClient)
             client.instance = name if options.static and number else None
             self.clients.append(GroupMember(name, GROUP, client, self.loop, self.history, options.subscription))
+        for number in range(options.consumers):
+            name = f"k{number}"
+            client = self.world.client(f"c-{name}")
+            self.clients.append(
+                Consumer(name, client, self.loop, self.history, options.subscription, self._find_topic_name)
+            )
         for node in self.world.hosts if options.members else ():
             asks = self.world.client(f"c-asks{node}")
             self.clients.append(
@@ -451,6 +491,14 @@ class ClusterRun:
         if self.committers is not None:
             self.committers.snapshots.on_start(host.node_id)
 
+    def _on_process_moves(self, machine: int, moves: Sequence[Move]) -> None:
+        """Moves the copies of the model between the processes of a machine. None of them runs."""
+        for each in moves:
+            giver, receiver = (node_of(machine, number) for number in (each.giver, each.receiver))
+            copies = self.model.copies.get(PartitionId(each.topic_id, each.tp.partition))
+            if copies is not None:
+                copies.on_moved(giver, receiver, self.world.hosts[receiver].lives)
+
     def _on_end(self, host: SimHost, how: str) -> None:
         """Handles the end of a process: feeds its losses to the model before any broker can notice."""
         self._on_process_death(host)
@@ -478,6 +526,8 @@ class ClusterRun:
                 is_proof_unknown=unsure,
                 is_partly_synced=partly,
                 is_torn=has_torn_metadata(host.machine.disk, directory),
+                is_lost=how == "disk",
+                is_marked_clean=may_be_marked_clean(host.machine.disk),
             )
 
     def _on_process_death(self, host: SimHost) -> None:
@@ -526,7 +576,7 @@ class ClusterRun:
             and all(
                 each.leader >= 0
                 and set(each.isr) == set(each.replicas) - self.lost_for_good
-                and not each.adding
+                and (not each.adding or waits_for_lost(each, self.lost_for_good))
                 and not each.removing
                 for topic in image.topics.values()
                 for each in topic.partitions
@@ -583,6 +633,10 @@ class ClusterRun:
         """Returns the metadata image that the broker of a machine has received."""
         host = self.world.hosts.get(node)
         return host.node.image if host is not None and host.node is not None else None
+
+    def _find_topic_name(self, topic_id: str) -> str | None:
+        topic = self.model.image.topics_by_id.get(TopicId(topic_id))
+        return topic.name if topic is not None else None
 
     def partition_id(self, tp: TopicPartition) -> PartitionId | None:
         topic = self.model.image.topics.get(tp.topic)

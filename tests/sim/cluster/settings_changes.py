@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from tests.sim.cluster.expected import ExpectedTopics
 from tests.sim.cluster.observer import Finding, Findings
-from tests.sim.cluster.options import ClusterOptions
+from tests.sim.cluster.options import CHAINS, ClusterOptions
 from tests.sim.harness.loop import SimLoop
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered_api.kafka.client.client import KafkaClient, code_from_number
@@ -32,6 +32,7 @@ Edit = Mapping[str, str | None]
 
 TOPIC_EDITS: Mapping[str, tuple[Edit, ...]] = {
     "flush": ({"flush": "ack"}, {"flush": "ack"}, {"flush": "none"}, {"flush": None}),
+    CHAINS: ({"flush": "bucket"}, {"flush": "bucket"}, {"flush": "none"}, {"flush": None}),
     "min_isr": (
         {"min.insync.replicas": "1"},
         {"min.insync.replicas": "2"},
@@ -67,6 +68,7 @@ TOPIC_EDITS: Mapping[str, tuple[Edit, ...]] = {
 """By kind: values that a topic may get. None removes the topic's own value."""
 CLUSTER_EDITS: Mapping[str, tuple[Edit, ...]] = {
     "flush": ({"log.flush": "ack"}, {"log.flush": "none"}, {"log.flush": None}),
+    CHAINS: ({"log.flush": "bucket"}, {"log.flush": None}),
     "min_isr": (
         {"min.insync.replicas": "1"},
         {"min.insync.replicas": "2"},

@@ -1,6 +1,6 @@
 """Shapes of a run beside the usual one: a cluster of one broker, whose disk and bucket bear the faults, a load of
-groups that commit offsets, and machines of two processes. Some seeds draw them; `python -m tests.sim --shape` gives one
-of them to every seed."""
+groups that commit offsets, machines of two processes, and members of a consumer group. Some seeds draw the first three;
+`python -m tests.sim --shape` gives one of them to every seed."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ MACHINE_FAULTS = ("machine_dies", "process_dies", "freeze", "isolated")
 """Faults of machines, of which the processes of one share power, network and clock."""
 MACHINE_FAULT_SHARE, MACHINE_LOST_SHARE = 0.6, 0.35
 """Share of runs with machines that have each of these faults, and share in which one machine is lost for good."""
+PROCESS_CHANGES_SHARE = 0.5
+"""Share of runs with machines in which these start with another number of processes."""
 ALONE_SHARE = 0.7
 """Share of the runs of the second shape in which one broker coordinates the groups."""
 FAULT_SHARES = {
@@ -35,6 +37,7 @@ FAULT_SHARES = {
 }
 """Share of the runs of one broker with each kind of fault."""
 GROUP_FAULTS = ("kill", "power", "disk_lost", "stop", "stop_disk_lost", "disk_full", "bucket_away")
+CONSUMER_FAULTS = ("kill", "stop", "freeze", "one_way", "isolated", "reset", "power")
 GROUPS, OFFSETS_PARTITIONS = 6, 3
 
 
@@ -75,6 +78,20 @@ def of_groups(drawn: ClusterOptions) -> ClusterOptions:
     )  # fmt: skip
 
 
+def of_consumers(drawn: ClusterOptions) -> ClusterOptions:
+    """Returns options of the same seed for members of a consumer group (KIP-848), and little else, while coordinators
+    die and lose contact."""
+    rng = random.Random(f"{drawn.seed}/consumers-shape")
+    made = ClusterOptions.for_seed(drawn.seed, BROKERS, compacts=False)
+    return made.with_changes(
+        topics=made.topics[:2], group_topics=2, senders=1, send_rate=1.0, readers=0, members=0, admin=False,
+        admin_deletes=False,
+        moves=False, joins=False, leaves=False, changes=(), deletes=False, rot=False, transactional_producers=0,
+        copies=False, keyed_writers=0, rebuild=rng.random() < 0.2, consumers=rng.choice((2, 3, 4)),
+        troubles=CONSUMER_FAULTS, troublemakers=rng.choice((1, 2)), chaos_seconds=40.0,
+    )  # fmt: skip
+
+
 def of_machines(drawn: ClusterOptions) -> ClusterOptions:
     """Returns these options for three machines of two processes. A machine that is lost for good leaves two replicas of
     each partition, which take records."""
@@ -96,6 +113,8 @@ def of_machines(drawn: ClusterOptions) -> ClusterOptions:
             "leaves": False,
             "rebuild": False,
         }
+    if random.Random(f"{made.seed}/process-counts").random() < PROCESS_CHANGES_SHARE:
+        changes |= {"changes_processes": True, "joins": False, "leaves": False}
     return made.with_changes(**changes)
 
 
@@ -126,6 +145,7 @@ SHAPES: dict[str, Callable[[ClusterOptions], ClusterOptions]] = {
     "one-broker": of_one_broker,
     "groups": of_groups,
     "machines": of_machines,
+    "consumers": of_consumers,
 }
 """By name: what changes the options that a seed draws."""
 

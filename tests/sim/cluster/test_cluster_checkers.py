@@ -27,12 +27,14 @@ from tests.sim.cluster.history import (
 )
 from tests.sim.cluster.moves import OFFSETS, ExpectedReplicas
 from tests.sim.cluster.observer import Finding, has_boot_mark, has_torn_metadata, may_be_marked_clean
+from tests.sim.cluster.operators import waits_for_lost
 from tests.sim.harness.disk import SimDisk
 from tests.unit.hot.fixtures import batch
 from tiered.durability.data_directory import DataDirectory
 from tiered.errors import Code
 from tiered.hot import checkpoints
 from tiered.ids import TopicPartition
+from tiered.metadata.parts.topics import PartitionImage
 
 T = TopicPartition("t", 0)
 SECOND = 1_000_000_000
@@ -206,6 +208,15 @@ def test_i17_partition_with_two_owners_is_reported() -> None:
     later = [owner("a", 1, 4, 5), owner("b", 1, 6, 9)]
     assert rules(checkers.check_single_owner(later, [3])) == ["I17"]
     assert rules(checkers.check_single_owner([owner("a", 1, 0, 3), *later], [3])) == [], "its generation is from before"
+
+
+def test_i18_commit_of_an_epoch_that_its_member_left_is_reported() -> None:
+    def late(code: Code | None, *lost_at: int) -> list[str]:
+        return rules(checkers.check_late_commits([CommitAttempt("g", T, 0, 4, 6, code, 1)], lost_at))
+
+    assert late(Code.NONE) == late(Code.NONE, 7) == ["I18"]
+    assert late(Code.STALE_MEMBER_EPOCH) == late(None) == []
+    assert late(Code.NONE, 5) == [], "the coordinator counts from the beginning"
 
 
 def test_i18_committed_offset_is_that_of_the_last_commit() -> None:
@@ -417,3 +428,25 @@ def test_log_whose_topic_id_a_power_cut_tore_is_no_log_of_the_next_start() -> No
         disk.remove("log/t-0/partition.metadata")
         disk.open("log/t-0/partition.metadata", create=True).append([written])
         assert has_torn_metadata(disk, "t-0") is torn
+
+
+def test_replicas_that_move_within_a_machine_are_in_their_places() -> None:
+    ends, tp = ExpectedReplicas(), TopicPartition("t", 0)
+    ends.on_reply(tp, (1, 1002), Code.NONE)
+    here = {tp: (1001, 2)}
+    assert list(ends.find_misplaced(here.__getitem__, lambda node: node % 1000)) == []
+    assert len(list(ends.find_misplaced(here.__getitem__))) == 1
+    here[tp] = (1001, 3)
+    assert len(list(ends.find_misplaced(here.__getitem__, lambda node: node % 1000))) == 1
+
+
+@pytest.mark.parametrize(
+    ("adding", "isr", "is_waiting"),
+    [((2,), (1,), True), ((2, 3), (1, 3), True), ((2, 3), (1,), False), ((3,), (1, 3), False), ((), (1,), False)],
+)
+def test_move_cannot_end_if_it_lacks_lost_brokers_alone(
+    adding: tuple[int, ...], isr: tuple[int, ...], is_waiting: bool
+) -> None:
+    """Broker 2 is lost for good. A move ends once all replicas that it adds are in sync."""
+    partition = PartitionImage((1, *adding), 1, 0, isr, (), None, adding=adding)
+    assert waits_for_lost(partition, {2}) is is_waiting

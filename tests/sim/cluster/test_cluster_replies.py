@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -16,6 +17,7 @@ from tests.sim.cluster.model_of_copies import ModelOfCopies
 from tests.sim.cluster.observer import BrokenRules
 from tests.sim.cluster.options import BROKERS, ClusterOptions
 from tests.sim.cluster.reply_checker import ReplyChecker
+from tests.sim.cluster.reply_observer import ReplyObserver
 from tests.sim.cluster.run import run
 from tests.sim.cluster.shapes import draw_options
 from tests.sim.cluster.test_cluster_stored import without_faults
@@ -153,6 +155,30 @@ def test_i22_deposed_leader_without_contact_may_show_the_log_as_it_was() -> None
     rig.cut_off = 1
     assert rig.check_start(4, 60) == rig.check_fetch(shown, 60) == []
     assert rig.check_fetch(shown, 60, node=2) == ["I22", "I22"]
+
+
+@pytest.mark.parametrize(
+    ("has_contact", "controller_epoch", "leader_epoch", "is_cut_off"),
+    [(True, None, 4, False), (False, None, 4, True), (True, 8, 4, True), (True, 9, 4, False), (True, 8, 5, False)],
+)
+def test_i22_leader_that_was_the_controller_may_not_know_its_successor(
+    has_contact: bool, controller_epoch: int | None, leader_epoch: int, is_cut_off: bool
+) -> None:
+    """It is cut off from all brokers, and reads the log about once a second. The log has controller epoch 9."""
+    active = SimpleNamespace(epoch=controller_epoch) if controller_epoch is not None else None
+    node = SimpleNamespace(
+        cluster=SimpleNamespace(has_controller_contact=has_contact, active_controller=active),
+        leader_replicas=lambda: [SimpleNamespace(tp=T, leader_epoch=leader_epoch)],
+    )
+    topic = SimpleNamespace(partitions=(PartitionImage((1, 3), 1, 5, (1,), ()),))
+    image = SimpleNamespace(controller_epoch=9, topics={T.topic: topic})
+    run = SimpleNamespace(
+        world=SimpleNamespace(hosts={3: SimpleNamespace(node=node)}),
+        model=SimpleNamespace(image=image),
+        partition_id=lambda tp: PID,
+    )
+    observer = cast(ReplyObserver, SimpleNamespace(_run=run))
+    assert ReplyObserver._is_cut_off(observer, T, 3) is is_cut_off
 
 
 @pytest.mark.parametrize(("sole", "is_cold", "after", "wrong"), [(0, False, 0, 1), (-1, False, 0, 0), (0, True, 1, 1)])

@@ -6,13 +6,21 @@ import pytest
 
 from tests.sim.__main__ import run_seed
 from tests.sim.cluster import run as cluster_run
-from tests.sim.cluster.options import ACTS_LATE, SETTING_KINDS, TROUBLES
+from tests.sim.cluster.options import ACTS_LATE, CHAINS, SETTING_KINDS, TROUBLES
 from tests.sim.cluster.run import run
-from tests.sim.cluster.shapes import FAULT_SHARES, GROUP_FAULTS, MACHINE_FAULTS, SHAPES, command_of, draw_options
+from tests.sim.cluster.shapes import (
+    CONSUMER_FAULTS,
+    FAULT_SHARES,
+    GROUP_FAULTS,
+    MACHINE_FAULTS,
+    SHAPES,
+    command_of,
+    draw_options,
+)
 from tests.sim.mutants.mutants import MUTANTS
 from tests.sim.scenarios.many import run_elsewhere, run_seeds
 
-SEEDS = {"drawn": 60, "one-broker": 40, "groups": 16, "machines": 24}
+SEEDS = {"drawn": 60, "one-broker": 40, "groups": 16, "machines": 24, "consumers": 16}
 FEW_SEEDS = {shape: count // 8 for shape, count in SEEDS.items()}
 REACHED = (
     "acked", "failed", "unknown", "read", "slots", "controllers", "leader_epochs", "losses", "commits", "lives",
@@ -31,6 +39,7 @@ REACHED = (
     "rest_read", "rest_judged", "rest_late_replies", "rest_lost_replies", "rest_deleted", "rest_forgotten",
     *(f"code_{code}" for code in ("NOT_LEADER_OR_FOLLOWER", "NOT_ENOUGH_REPLICAS", "OUT_OF_ORDER_SEQUENCE_NUMBER")),
     "committer_acked", "end_stop", "end_failed",
+    "bucket_windows", "bucket_fences", "spares", f"settings_topic_{CHAINS}_NONE", f"settings_all_{CHAINS}_NONE",
 )  # fmt: skip
 SHAPE_REACHED = {
     "drawn": REACHED,
@@ -43,10 +52,14 @@ SHAPE_REACHED = {
         "committer_acked", "committer_shown", "committer_snapshots", "committer_lost",
         *(f"trouble_{kind}" for kind in GROUP_FAULTS), *(f"end_{how}" for how in ("kill", "power", "disk", "stop")),
     ),
+    "consumers": (
+        "consumer_steps", "consumer_spans", "consumer_late_commits", *(f"trouble_{kind}" for kind in CONSUMER_FAULTS),
+    ),
     "machines": (
         "acked", "leader_epochs", "machine_images", "machines_lasted", "machines_lost",
         *(f"trouble_{kind}" for kind in MACHINE_FAULTS), "move_NONE", "move_INVALID_REPLICA_ASSIGNMENT",
-        "broker_joined",
+        "broker_joined", "processes_to_1", "processes_to_2", "processes_stayed", "processes_moved_logs",
+        "processes_moves_kill", "processes_moves_power",
     ),
 }  # fmt: skip
 

@@ -30,6 +30,20 @@ def test_i10_complete_log_may_count_or_not_after_a_flush_change() -> None:
         assert rig.broken_rules == []
 
 
+def test_i10_lost_disk_proves_nothing_after_a_flush_change() -> None:
+    """A power cut left open if the log counts, and the disk was lost before a start could register."""
+    for lost, red in ((False, ["I10"]), (True, [])):
+        rig = make_three_copies(1)
+        rig.change_partition(1, 0, (1,), (3,))
+        rig.copies.on_damage(3, 0, [batch(0)], 1, is_provable=False, is_partly_synced=True)
+        rig.copies.on_damage(3, 0, [], 2, is_provable=False, is_lost=lost)
+        rig.change_partition(1, 0, (1,), (3,), lives={**LIVES, 3: 2})
+        assert rig.broken_rules == red, "the cluster does not know yet that the disk was lost"
+        rig.broken_rules.clear()
+        rig.change_partition(1, 0, (1,), (3,), lives={**LIVES, 3: 3})
+        assert rig.broken_rules == (["R1", "I10"] if lost else ["I10"])
+
+
 def test_i10_log_whose_topic_id_was_torn_counts_only_if_it_was_empty() -> None:
     for batches, red in ((0, []), (1, ["I10"])):
         rig = make_three_copies(batches)

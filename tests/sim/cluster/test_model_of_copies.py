@@ -374,6 +374,17 @@ def test_r1_log_after_a_clean_stop_is_whole_after_a_power_cut() -> None:
     assert rig.broken_rules == []
 
 
+def test_r1_clean_mark_proves_a_log_that_no_start_has_opened() -> None:
+    """The partition was created while the broker stopped, so that no event of its log came before the power cut."""
+    for opened, marked, red in ((False, True, []), (False, False, ["R1"]), (True, True, ["R1"])):
+        rig = make_three_copies(0)
+        if opened:
+            rig.copies.on_opened(2, 0, ())
+        rig.copies.on_damage(2, 0, (), 1, is_provable=False, is_marked_clean=marked)
+        rig.change_partition(1, 0, (1, 3), (2,), lives=LIVES | {2: 2})
+        assert rig.broken_rules == red, (opened, marked)
+
+
 def test_r2_copy_that_joins_after_damage_counts_again() -> None:
     rig = make_three_copies(2)
     rig.damage(2, batch(0))
@@ -506,3 +517,23 @@ def test_r5_leader_deposed_before_its_begin_may_begin_below_the_cold_end() -> No
     rig.copies.on_cold_end(20)
     rig.copies.on_leader(3, "c", 1, 10)
     assert rig.broken_rules == []
+
+
+def test_log_that_moved_is_the_copy_of_both_until_the_metadata_names_one() -> None:
+    rig = make_three_copies(2)
+    rig.copies.on_moved(3, 1003, 4)
+    assert rig.copies.copy(1003).agreed_end == rig.copies.copy(3).agreed_end == 20
+    rig.change_partition(1, 1, (1, 2), (3,), live=(1, 2))
+    assert rig.copies.has_all_committed(1003) and rig.broken_rules == []
+    taken = PartitionImage((1, 2, 1003), 1, 2, (1, 2), (1003,))
+    rig.copies.on_partition_change(taken, (1, 2, 1003), LIVES | {1003: 5})
+    assert rig.broken_rules == [] and not rig.copies.has_all_committed(3)
+    rig.copies.on_truncated(1003, 10, why="nothing")
+    assert rig.broken_rules, "the committed end of the log is gone"
+
+
+def test_replica_that_takes_a_place_without_the_log_breaks_a_rule() -> None:
+    rig = make_three_copies(2)
+    taken = PartitionImage((1, 2, 1003), 1, 2, (1, 2), (1003,))
+    rig.copies.on_partition_change(taken, (1, 2, 1003), LIVES | {1003: 5})
+    assert rig.broken_rules == ["I10"]

@@ -15,6 +15,7 @@ import random
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any, TypeVar, overload
 
 from tests.sim.cluster.broker_factory import new_broker
@@ -153,6 +154,15 @@ class SimHost:
         """Limits the room on the disk from now on; None: no limit."""
         self.machine.disk.capacity = capacity
         self.disk_full_lives.add(self.lives)
+
+    def set_processes(self, count: int) -> None:
+        """Sets the number of processes of its machine, for the next start."""
+        self._settings = replace(self._settings, processes=count)
+
+    @property
+    def settings(self) -> Settings:
+        """Returns the settings of the next start."""
+        return self._settings
 
     def freeze(self) -> None:
         self._loop.freeze(self.process)

@@ -92,7 +92,7 @@ async def test_full_leader_keeps_leading_while_no_replica_with_room_is_in_sync(t
     assert (await replica.reads.read(0, 1000)).high_watermark == 1
     other.machine.disk.capacity = None
     await three.wait_until(lambda: leaders(three) == [other.node_id], 3 * ROOM_SECONDS)
-    await write(three, 1, LARGE, seconds=60)  # the third replica leaves the ISR by its lag
+    await write(three, 1, LARGE, seconds=60)
 
 
 def test_new_topics_avoid_a_full_disk_and_acknowledge_at_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -152,7 +152,7 @@ async def test_full_follower_leaves_the_isr_and_is_a_problem_everywhere(three: T
     await create_topic(three, first.node_id, 1)
     fill_disk(other)
     for number in range(3):
-        await write(three, number, LARGE, seconds=60)
+        await write(three, number, LARGE, seconds=4)
     assert other.node_id not in partitions(three)[0].isr and leaders(three) == [first.node_id]
     await three.wait_until(lambda: three.controller.node.image.full_disk_ids() == {other.node_id}, 5)
     assert any(each.startswith("disk full since") for each in other.node.health().own_problems)

@@ -221,7 +221,7 @@ Patch = tuple[type[Any], str, Any]
 BUGS: list[tuple[list[Patch], int, float]] = [
     ([(ClientConnection, "mute", read_on), (ClientQuotas, "find_pause", hold_nothing)], 1, 6.0),
     ([(Sensors, "find", forget_use)], 1, 6.0),
-    ([(ClientQuotas, "apply_image", keep_old_quotas)], 5, SECONDS),
+    ([(ClientQuotas, "apply_image", keep_old_quotas)], 3, SECONDS),
     ([(QuotaTable, "find_limit", reverse_levels)], 2, SECONDS),
 ]
 """Each with a seed and the seconds that find it. No run finds one part of the first bug: clients keep connections."""

@@ -4,6 +4,7 @@ they get committed records only, and nothing beyond the last stable offset (I14)
 from __future__ import annotations
 
 import asyncio
+import re
 
 from tests.scenario import run_by
 from tests.sim.scenarios.test_transactions import SETTINGS, begin, lose_all_disks, stop_markers
@@ -202,4 +203,7 @@ async def test_health_names_the_transaction_that_nobody_ends(three: ThreeBrokers
         (behind,) = [said for said in health.own_problems if said.startswith("uploads are behind")]
         assert f"those of {late.tp} wait for the end of a transaction" in behind and "open from offset 0 on" in behind
         assert health.ok and health.details["late_transactions"][0]["producer_id"] == producer.producer_id
-        assert "partitionswithlatetransactionscount 1" in each.node.metrics.render()
+        shown = each.node.metrics.render()
+        assert "partitionswithlatetransactionscount 1" in shown
+        [age] = re.findall(r"^tiered_open_transaction_seconds (.*)$", shown, re.MULTILINE)
+        assert abs(float(age) * 1000 - (each.node.world.clock.wall_ms() - began_ms)) < 5_000

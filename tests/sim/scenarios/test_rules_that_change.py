@@ -369,7 +369,7 @@ def run_with_changing_rules(seed: int, seconds: float = SECONDS) -> RulesChecker
 
 def test_i29_acknowledged_changes_of_rules_are_in_force_after_a_session() -> None:
     checker = run_with_changing_rules(1, 2 * SECONDS)  # few replies name a pause: a write during one waits for its end
-    assert min(checker.served, checker.refused, checker.logins_refused, checker.paused) > 20
+    assert min(checker.served, checker.refused, checker.logins_refused, checker.paused) > 10
     assert checker.decided_by_one > checker.served // 2, "most requests have one permitted outcome"
 
 

@@ -317,7 +317,7 @@ def is_in_sync(three: ThreeBrokers, nodes: tuple[int, ...]) -> bool:
 
 @run_by(run_scenario)
 async def test_move_off_and_back_repairs_a_damaged_leader(three: ThreeBrokers) -> None:
-    """The procedure is that of docs/OPERATIONS.md."""
+    """The procedure is that of docs/how-to/when-something-fails.md."""
     (a, b), c = three.others(), three.controller
     await create_filled_topic(three, [a, b, c], 2)
     intact, topic_id = read_log_file(b), c.node.image.topics[AT.topic].topic_id

@@ -1,5 +1,5 @@
-"""Tests of the table in docs/GUARANTEES.md, a scenario for each row: acknowledged records survive the faults that the
-row names.
+"""Tests of the table in docs/concepts/guarantees.md, a scenario for each row: acknowledged records survive the faults
+that the row names.
 
 Two brokers that lose power or disk at once are one more than `min.insync.replicas - 1` of 2. If three are in sync, the
 third one has all acknowledged records too. Only with two in sync is the promise at its limit.

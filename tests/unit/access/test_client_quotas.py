@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
+
 from tests.refusal import refuses
 from tests.unit.hot.fixtures import FixedClock
-from tiered.access.client_quotas import SHOWN_MAX, ClientQuotas
+from tiered.access.client_quotas import SHOWN_MAX, UNREPORTED_MAX, ClientQuotas
 from tiered.config.settings import Settings
 from tiered.errors import Code
 from tiered.metadata.changes import ClientQuotaSet
 from tiered.metadata.image import Image
 from tiered.metrics import OTHERS, Metrics
+from tiered.peers import QuotaUse
 
 QUOTAS = (
     ClientQuotaSet((("client-id", None),), "producer_byte_rate", 1000.0),
@@ -22,9 +27,9 @@ QUOTAS = (
 class Site:
     """The quotas of a broker whose clock only a test moves, and its metrics."""
 
-    def __init__(self) -> None:
+    def __init__(self, processes: int = 1) -> None:
         self.metrics, self.clock = Metrics(), FixedClock()
-        self.quotas = ClientQuotas(Settings(), self.clock, self.metrics)
+        self.quotas = ClientQuotas(Settings(processes=processes), self.clock, self.metrics)
         self.quotas.apply_image(Image().apply(QUOTAS))
 
     def count(self, quota: str, entity: str) -> float:
@@ -111,3 +116,77 @@ def test_default_rate_is_that_of_a_network_of_ipv6() -> None:
     own = ClientQuotaSet((("ip", "2001:db8::1"),), "connection_creation_rate", 1.0)
     site.quotas.apply_image(Image().apply((*QUOTAS, own)))
     assert [site.quotas.admit_connection("2001:db8::1") for _ in range(11)] == [True] * 10 + [False]
+
+
+def machine_of_two() -> tuple[Site, Site]:
+    """Returns the quotas of two processes of one machine."""
+    return Site(processes=2), Site(processes=2)
+
+
+def test_use_at_another_process_of_the_machine_counts_here() -> None:
+    first, second = machine_of_two()
+    bob, alice = (second.quotas.find_limits(user, "app") for user in ("bob", "alice"))
+    assert bob is not None and bob.produced is not None and alice is not None and alice.mutations is not None
+    assert first.quotas.record(bob.produced, 6_000) == 0
+    assert second.quotas.record(bob.produced, 6_000) == 0, "within its quota, as far as this process knows"
+    first.quotas.charge_mutations(alice.mutations, 30, is_strict=True)
+    first.quotas.record_request_time(alice.requests, 5 * 10**8)
+    for _ in range(10):
+        assert first.quotas.admit_connection("10.0.0.7")
+    second.quotas.count_reported(first.quotas.take_unreported())
+    assert second.quotas.find_pause(bob.produced) == 2_000
+    assert second.quotas.find_mutation_pause(alice.mutations) == 19_000
+    assert second.quotas.find_pause(alice.requests) == 40_000
+    assert not second.quotas.admit_connection("10.0.0.7") and second.quotas.admit_connection("10.0.0.8")
+    assert first.quotas.take_unreported() == [], "each use is reported once"
+
+
+def test_reported_use_is_not_reported_again() -> None:
+    first, second = machine_of_two()
+    limits = first.quotas.find_limits("bob", "app")
+    assert limits is not None
+    first.quotas.record(limits.produced, 100)
+    first.quotas.record(limits.produced, 50)
+    [use] = first.quotas.take_unreported()
+    assert use == QuotaUse("producer_byte_rate", "", "app", 150, 1000.0)
+    second.quotas.count_reported([use])
+    assert second.quotas.take_unreported() == []
+
+
+def test_single_process_collects_no_reports() -> None:
+    site = Site()
+    limits = site.quotas.find_limits("bob", "app")
+    assert limits is not None
+    site.quotas.record(limits.produced, 100)
+    assert site.quotas.take_unreported() == []
+
+
+def test_number_of_entities_that_wait_for_a_report_is_bounded() -> None:
+    site, woken = Site(processes=2), list[bool]()
+    site.quotas.on_use = woken.append
+    for number in range(UNREPORTED_MAX + 5):
+        limits = site.quotas.find_limits("bob", f"app-{number}")
+        assert limits is not None
+        site.quotas.record(limits.produced, 1)
+    assert (len(site.quotas.take_unreported()), site.quotas.unreportable) == (UNREPORTED_MAX, 5)
+    assert woken == [False] * UNREPORTED_MAX
+
+
+def test_large_use_is_reported_without_delay() -> None:
+    site, woken = Site(processes=2), list[bool]()
+    site.quotas.on_use = woken.append
+    limits = site.quotas.find_limits("bob", "app")
+    assert limits is not None
+    for size in (400, 100, 1, 1):
+        site.quotas.record(limits.produced, size)
+    assert woken == [False, True, True], "half a second of 1,000 bytes a second"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_report_of_no_number_changes_nothing(value: float) -> None:
+    site = Site(processes=2)
+    site.quotas.count_reported([QuotaUse("producer_byte_rate", "", "app", value, 1000.0)])
+    site.quotas.count_reported([QuotaUse("no_such_quota", "", "app", 10**9, 1000.0)])
+    limits = site.quotas.find_limits("bob", "app")
+    assert limits is not None and limits.produced is not None
+    assert site.quotas.record(limits.produced, 10_000) == 0

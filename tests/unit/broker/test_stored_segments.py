@@ -51,7 +51,11 @@ def test_rows_have_no_gap_where_the_tiers_have_other_segments() -> None:
 
 def test_row_of_the_bucket_alone_has_no_reason_to_be_on_the_disk() -> None:
     first, second, _ = listed([entry(0, 10), entry(10, 20)], [segment(10, 20)], segment(20, 25), 20)
-    assert (first.why_local, first.created_ms) == ("", -1) and second.why_local and second.created_ms > 0
+    assert (
+        (first.why_local, first.why_code, first.created_ms) == ("", "", -1)
+        and second.why_local
+        and second.created_ms > 0
+    )
 
 
 def test_empty_active_segment_is_no_row() -> None:
@@ -79,41 +83,46 @@ def test_pages_have_each_row_once(most: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "words"),
+    ("facts", "code", "words"),
     [
-        ({"remote_storage_enable": False}, "remote.storage.enable=false"),
-        ({"remote_log_copy_disable": True}, "remote.log.copy.disable=true"),
-        ({"high_watermark": 15}, "the high watermark is 15"),
-        ({"last_stable_offset": 15}, "a transaction is open from offset 15 on"),
-        ({"upload_problem": "the disk is damaged"}, "its upload fails: the disk is damaged"),
-        ({}, "it waits for its upload: 60 min since it closed"),
+        ({"remote_storage_enable": False}, "tier-off", "remote.storage.enable=false"),
+        ({"remote_log_copy_disable": True}, "copy-off", "remote.log.copy.disable=true"),
+        ({"high_watermark": 15}, "not-committed", "the high watermark is 15"),
+        ({"last_stable_offset": 15}, "open-transaction", "a transaction is open from offset 15 on"),
+        ({"upload_problem": "the disk is damaged"}, "upload-fails", "its upload fails: the disk is damaged"),
+        ({}, "upload-waits", "it waits for its upload: 60 min since it closed"),
     ],
 )
-def test_closed_segment_above_the_cold_end_names_its_obstacle(facts: dict[str, Any], words: str) -> None:
+def test_closed_segment_above_the_cold_end_names_its_obstacle(facts: dict[str, Any], code: str, words: str) -> None:
     [row, _] = listed([], [segment(10, 20, hours=3)], segment(20, 25), 10, **facts)
-    assert words in row.why_local
+    assert words in row.why_local and row.why_code == code
 
 
 @pytest.mark.parametrize(
-    ("facts", "words"),
+    ("facts", "code", "words"),
     [
-        ({"local_retention_ms": 5 * HOUR}, "local.retention.ms=18000000 keeps it for 2 h more"),
-        ({"local_retention_ms": HOUR}, "older than local.retention.ms=3600000"),
-        ({"retention_ms": 5 * HOUR}, "retention.ms=18000000 keeps it for 2 h more"),
-        ({"local_retention_bytes": 500}, "local.retention.bytes=500, and closed segments have 100 bytes"),
-        ({}, "retention.ms and retention.bytes set no limit"),
-        ({"clean_to": 20, "cleanup_policy": ("compact",)}, "the bucket has it cleaned"),
+        ({"local_retention_ms": 5 * HOUR}, "retention-keeps", "local.retention.ms=18000000 keeps it for 2 h more"),
+        ({"local_retention_ms": HOUR}, "retention-due", "older than local.retention.ms=3600000"),
+        ({"retention_ms": 5 * HOUR}, "retention-keeps", "retention.ms=18000000 keeps it for 2 h more"),
+        (
+            {"local_retention_bytes": 500}, "retention-keeps",
+            "local.retention.bytes=500, and closed segments have 100 bytes",
+        ),
+        ({}, "no-limit", "retention.ms and retention.bytes set no limit"),
+        ({"clean_to": 20, "cleanup_policy": ("compact",)}, "cleaned", "the bucket has it cleaned"),
     ],
-)
-def test_segment_of_both_tiers_names_the_setting_that_keeps_it(facts: dict[str, Any], words: str) -> None:
+)  # fmt: skip
+def test_segment_of_both_tiers_names_the_setting_that_keeps_it(facts: dict[str, Any], code: str, words: str) -> None:
     [row, _] = listed([entry(10, 20)], [segment(10, 20, hours=3)], segment(20, 25), 20, **facts)
-    assert words in row.why_local
+    assert words in row.why_local and row.why_code == code
 
 
 def test_active_segment_says_when_it_closes() -> None:
     [row] = listed([], [], segment(0, 5), 0, segment_bytes=4096, segment_ms=3 * HOUR)
     assert row.why_local.startswith("it is open, and closes at 4096 bytes (segment.bytes), or after 3 h (segment.ms)")
-    assert "after 2 h (tiered.upload.max.lag.ms)" in row.why_local
+    assert row.why_local.endswith("after 2 h (the brokers' tiered.upload.max.lag.ms)")
+    [row] = listed([], [], segment(0, 5), 0, segment_bytes=4096, internal_segment_bytes=1024)
+    assert "at 1024 bytes (internal.segment.bytes)" in row.why_local
 
 
 def test_marks_of_time_rise_and_begin_at_the_log_start() -> None:

@@ -48,4 +48,6 @@ def test_open_address_is_refused_with_what_to_do(given: dict[str, str], words: s
     with pytest.raises(Refused) as refused:
         check_exposure(Settings.from_strings(given))
     assert words in refused.value.why and refused.value.code is Code.INVALID_CONFIG
-    assert "or bind 127.0.0.1; tiered.insecure=true accepts it as it is (docs/SECURITY.md)" in refused.value.why
+    assert (
+        "or bind 127.0.0.1; tiered.insecure=true accepts it as it is (docs/reference/security.md)" in refused.value.why
+    )

@@ -49,12 +49,14 @@ def test_free_ports_stay_free_and_too_high_ones_are_refused() -> None:
 
 
 def test_numbers_of_the_machine_are_shared_out_and_others_stay() -> None:
-    whole = Settings.from_strings({"queued.max.requests": "1001", "max.connections": "1001"})
+    whole = Settings.from_strings(
+        {"queued.max.requests": "1001", "max.connections": "1001", "tiered.store.request.rate": "8"}
+    )
     share = share_out(of_process(whole, 1, 4, ""))
     assert (share.queued_max_requests, share.queued_max_request_bytes) == (250, 32 << 20)
     assert share.max_connections == 1001, "a client has a connection to each process"
     assert (share.log_retention_ms, share.socket_request_max_bytes) == (whole.log_retention_ms, 100 << 20)
-    assert (share.tiered_store_request_rate, share.tiered_cleaner_max_requests_per_second) == (0.0, 12.5)
+    assert (share.tiered_store_request_rate, share.tiered_cleaner_max_requests_per_second) == (8.0, 12.5)
     assert share_out(whole) == whole
 
 
@@ -66,10 +68,6 @@ def test_share_is_never_below_the_least_value_and_no_limit_stays() -> None:
         share_out(of_process(Settings(leader_replication_throttled_rate=3), 0, 4, "")).leader_replication_throttled_rate
         == 1
     )
-
-
-def test_auto_leaves_no_process_with_records_out() -> None:
-    assert count_processes(Settings.from_strings({"tiered.processes": "auto"}), 2, 4) == 4
 
 
 @pytest.mark.parametrize(

@@ -82,10 +82,6 @@ def test_cleanup_policies_are_delete_compact_both_and_neither(policy: str) -> No
     assert ",".join(config.cleanup_policy) == policy
 
 
-def test_flush_to_the_bucket_is_refused_with_the_reason() -> None:
-    assert "not built yet" in refusal({"flush": "bucket"})
-
-
 @pytest.mark.parametrize(
     "given",
     [

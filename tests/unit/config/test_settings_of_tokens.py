@@ -65,3 +65,10 @@ def test_tokens_from_anywhere_or_for_anything_are_refused(more: dict[str, str], 
 def test_settings_of_tokens_mean_nothing_without_a_login_by_token() -> None:
     plain = {"authentication.method": "NONE", "sasl.enabled.mechanisms": "OAUTHBEARER", **keys_at("ftp://x")}
     assert not Settings.from_strings({**GOOD, **plain}).uses_tokens
+
+
+def test_passwords_of_users_are_taken_by_scram_and_by_basic() -> None:
+    assert Settings.from_strings(LISTENER).takes_passwords
+    assert Settings.from_strings({"authentication.method": "BASIC"}).takes_passwords
+    for without in ({}, GOOD, {**GOOD, **LISTENER, "sasl.enabled.mechanisms": "OAUTHBEARER"}):
+        assert not Settings.from_strings(without).takes_passwords

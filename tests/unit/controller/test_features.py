@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 
 import orjson
@@ -21,7 +22,7 @@ from tests.unit.controller.earlier_program import (
 )
 from tests.unit.controller.test_controller import decide, refusal
 from tests.unit.controller.test_leaders import cluster, incarnation, register, topic_id
-from tiered.config.settings import Settings
+from tiered.config.settings import Settings, topic_rows
 from tiered.controller import requests
 from tiered.controller.controller import Controller
 from tiered.controller.features import check_brokers
@@ -30,19 +31,33 @@ from tiered.errors import Code, Refused
 from tiered.ids import TopicId, encode_uuid
 from tiered.metadata import changes as kinds
 from tiered.metadata.changes import DISK_FULL
-from tiered.metadata.features import FIELDS_SINCE, HIGHEST_METADATA_VERSION, METADATA_VERSION, TRANSACTION_VERSION
+from tiered.metadata.features import (
+    CONSUMER_GROUPS,
+    DELETED_NAMES,
+    FIELDS_SINCE,
+    GROUP_VERSION,
+    HIGHEST_METADATA_VERSION,
+    METADATA_VERSION,
+    NAMES_SINCE,
+    TRANSACTION_VERSION,
+    has_consumer_groups,
+)
 from tiered.metadata.image import from_json, to_json
 from tiered.metadata.parts.features import FeaturesImage
+from tiered.metadata.stored_configs import stored_rows
+from tiered.quotas import validation
 
 RAISE = requests.UpdateFeatures((requests.FeatureUpdate(METADATA_VERSION, 1),))
 
 
-def older_cluster(*nodes: int) -> Controller:
+def older_cluster(*nodes: int, settings: Settings | None = None) -> Controller:
     """Returns the controller of a cluster that brokers of the earlier program made: no level is set."""
     shard = cluster(*nodes)
     ids = itertools.count(1)
     return Controller(
-        replace(shard.image, features_image=FeaturesImage()), Settings(), lambda: encode_uuid(uuid.UUID(int=next(ids)))
+        replace(shard.image, features_image=FeaturesImage()),
+        settings or Settings(),
+        lambda: encode_uuid(uuid.UUID(int=next(ids))),
     )
 
 
@@ -101,6 +116,23 @@ def test_raised_level_has_all_fields_and_is_never_lowered() -> None:
         shard.decide(requests.UpdateFeatures((requests.FeatureUpdate(METADATA_VERSION, 0, True),)), 0)
 
 
+@pytest.mark.parametrize(("level", "name"), [(0, ""), (DELETED_NAMES, "t")])
+def test_changes_that_end_a_topic_have_its_name_from_their_level_on(level: int, name: str) -> None:
+    shard = older_cluster(1)
+    if level:
+        decide(shard, requests.UpdateFeatures((requests.FeatureUpdate(METADATA_VERSION, level),)))
+    decide(shard, requests.CreateTopic("t", 1, 1))
+    deleted = topic_id(shard)
+    for request in (requests.DeleteTopic("t"), requests.ForgetTopic(deleted)):
+        made = shard.decide(request, 7)
+        shard.apply(made.changes)
+        [change] = map(kinds.to_json, made.changes)
+        assert (change["topic_id"], change.get("name", "")) == (deleted, name)
+        assert bool(unknown_in_change(change)) == bool(name)
+    assert not shard.image.deleted_topics
+    assert shard.decide(requests.ForgetTopic(deleted), 8).changes == ()
+
+
 def test_new_cluster_has_the_highest_level() -> None:
     assert cluster(1).image.features == {METADATA_VERSION: HIGHEST_METADATA_VERSION}
     assert older_cluster(1).image.metadata_version == 0
@@ -113,6 +145,48 @@ def test_every_newer_kind_and_field_has_a_level() -> None:
     for name, kind in kinds.KINDS.items():
         newer = set(kind.__dataclass_fields__) - {*known.get(name, kind.__dataclass_fields__)}
         assert newer == FIELDS_SINCE.get(kind.__name__, {}).keys()
+
+
+def test_every_newer_setting_and_quota_of_the_metadata_has_a_level() -> None:
+    """A name that is not in `level_0.json` needs a level in `features.py`: a broker of an earlier program ends if the
+    metadata log has the setting, and does not enforce the quota."""
+    known = LEVEL_0["names"]
+    changeable = {name for name, row in stored_rows().items() if row.dynamic}
+    quotas = {*validation._USER_KEYS, *validation._IP_KEYS}
+    newer = {*topic_rows()} - {*known["topic"]} | changeable - {*known["broker"]} | quotas - {*known["quota"]}
+    assert newer == NAMES_SINCE.keys()
+
+
+NEWER_SETTINGS = (
+    lambda shard: requests.CreateTopic("u", 1, 1, configs={"internal.segment.bytes": "1048576"}),
+    lambda shard: requests.AlterTopicConfigs("t", {"internal.segment.bytes": "1048576"}),
+    lambda shard: requests.AlterBrokerConfigs(kinds.ALL_BROKERS, {"tiered.clock.skew.max.ms": "9000"}),
+    lambda shard: requests.AlterBrokerConfigs(1, {"tiered.max.message.bytes.max": "9000000"}, validate_only=True),
+)
+
+
+@pytest.mark.parametrize("request_for", NEWER_SETTINGS)
+def test_newer_setting_is_refused_below_its_level(request_for: Callable[[Controller], requests.Request]) -> None:
+    shard = older_cluster(1, settings=Settings(tiered_internal_configs_enable=True))
+    decide(shard, requests.CreateTopic("t", 1, 1))
+    with pytest.raises(Refused, match=r"brokers of the earlier program do not know .*tiered.metadata.version=1") as why:
+        shard.decide(request_for(shard), 7)
+    assert why.value.code is Code.INVALID_CONFIG
+    decide(shard, requests.AlterBrokerConfigs(kinds.ALL_BROKERS, {"tiered.clock.skew.max.ms": None}))
+    decide(shard, RAISE)
+    shard.decide(request_for(shard), 7)
+
+
+def test_newer_quota_is_refused_below_its_level() -> None:
+    shard, owner = older_cluster(1), (("user", "bob"),)
+    rates = (("producer_byte_rate", 9.0), ("store_request_rate", 5.0))
+    both = requests.AlterClientQuotas(tuple(requests.QuotaAlteration((("user", each[0]),), (each,)) for each in rates))
+    done, refused = shard.decide(both, 7).reply
+    assert done is None and isinstance(refused, Refused)
+    assert (refused.code, "tiered.metadata.version=1" in refused.why) == (Code.INVALID_REQUEST, True)
+    decide(shard, RAISE)
+    decide(shard, requests.AlterClientQuotas((requests.QuotaAlteration(owner, rates),)))
+    assert shard.image.quotas == {owner: dict(rates)}
 
 
 @pytest.mark.parametrize("fenced", [False, True])
@@ -132,6 +206,18 @@ def test_raise_is_refused_while_a_registered_broker_is_older(fenced: bool) -> No
     check_brokers(shard.image, RAISE, supported)
 
 
+def test_consumer_groups_wait_for_brokers_of_an_earlier_program() -> None:
+    shard = older_cluster(1)
+    assert not has_consumer_groups(shard.image.features)
+    off = requests.UpdateFeatures((requests.FeatureUpdate(GROUP_VERSION, 0, True),))
+    with pytest.raises(Refused, match=r"set it from tiered\.metadata\.version=2 on"):
+        shard.decide(off, 7)
+    decide(shard, requests.UpdateFeatures((requests.FeatureUpdate(METADATA_VERSION, CONSUMER_GROUPS),)))
+    assert has_consumer_groups(shard.image.features)
+    decide(shard, off)
+    assert not has_consumer_groups(shard.image.features)
+
+
 def test_level_of_an_earlier_incarnation_does_not_count() -> None:
     shard = older_cluster(1, 2)
     supported = {incarnation(1): 1, incarnation(2): 1}
@@ -145,7 +231,7 @@ def test_broker_of_an_earlier_program_is_refused_at_a_higher_level() -> None:
     older = decode_request(encode_request(request, 0))
     assert isinstance(older, requests.RegisterBroker)
     assert (older.metadata_version, request.metadata_version) == (0, HIGHEST_METADATA_VERSION)
-    with pytest.raises(Refused, match=r"broker 2 .* level 0, .* level 2") as refused:
+    with pytest.raises(Refused, match=r"broker 2 .* level 0, .* level 3") as refused:
         cluster(1).decide(older, 0)
     assert refused.value.code is Code.UNSUPPORTED_VERSION
     for shard, sent in ((cluster(1), request), (older_cluster(1), older)):

@@ -79,6 +79,18 @@ def test_fenced_broker_leads_nothing_and_returns_as_a_follower() -> None:
     assert states(shard) == (2, (2,), (3,))
 
 
+def test_brokers_fenced_by_one_decision_can_each_lead_again() -> None:
+    """A new controller does not hear of brokers that look for it still: one of them may be gone for good."""
+    shard = cluster(1, 2, 3, 4)
+    decide(shard, requests.CreateTopic("t", assignments=((1, 2, 3),)))
+    others = ((2, incarnation(2)), (3, incarnation(3)), (9, incarnation(9)), (4, incarnation(4, 7)))
+    decide(shard, requests.FenceBroker(1, incarnation(1), others))
+    assert shard.image.live_ids() == {4}, "an unknown broker and an earlier incarnation change nothing"
+    assert states(shard) == (NO_LEADER, (), (1, 2, 3))
+    unfence(shard, 2)
+    assert states(shard) == (2, (2,), ())
+
+
 @pytest.mark.parametrize("kind", [requests.FenceBroker, requests.UnfenceBroker])
 def test_broker_that_is_not_live_is_not_fenced(kind: type[requests.FenceBroker | requests.UnfenceBroker]) -> None:
     shard = cluster(1, 2)
@@ -489,7 +501,7 @@ def test_only_the_leader_notes_the_stored_end() -> None:
     before = partition(shard).partition_epoch
     assert note(1, epoch, 5) == 5 and partition(shard).partition_epoch == before, "in-sync sets know nothing of it"
     again = requests.NoteStoredEnds(1, incarnation(1), (requests.StoredEnd(t, 0, epoch, 5),))
-    assert leaders.note_stored_ends(shard.image, again).changes == ()
+    assert leaders.note_stored_ends(shard.image, Settings(), again, 0).changes == ()
     fence(shard, 1)
     assert partition(shard).leader == 2 and partition(shard).stored_end == 5, "whoever leads next knows it"
     assert note(2, epoch + 1, -1) == -1

@@ -31,12 +31,30 @@ def report(shard: Controller, node: int, disk: str) -> object:
 
 def test_full_leader_hands_over_and_leaves_a_large_isr() -> None:
     shard = cluster(1, 2, 3)
-    decide(shard, requests.CreateTopic("t", assignments=[[1, 2, 3], [2, 1, 3]], configs=TWO))
+    decide(shard, requests.CreateTopic("t", assignments=[[1, 2, 3]], configs=TWO))
     assert report(shard, 1, DISK_FULL) == 1
     assert states(shard) == (2, (2, 3), ()) and partition(shard).leader_epoch == 1
-    assert partition(shard, 1).isr == (2, 1, 3), "a follower leaves the ISR by its lag"
     assert (shard.image.brokers[1].disk, shard.image.brokers[1].moved_leaders) == (DISK_FULL, 1)
     assert describe_out_of_sync(shard.image, partition(shard)) == "broker 1 (disk full)"
+
+
+def test_full_follower_leaves_an_isr_that_is_large_enough_at_once() -> None:
+    shard = cluster(1, 2, 3)
+    decide(shard, requests.CreateTopic("t", assignments=[[1, 2, 3]], configs=TWO))
+    assert report(shard, 2, DISK_FULL) == 0, "no leadership moved"
+    assert states(shard) == (1, (1, 3), ()) and partition(shard).leader_epoch == 0
+    report(shard, 3, DISK_FULL)
+    assert states(shard) == (1, (1, 3), ()), "without it, acks=all would be refused: it leaves by its lag"
+
+
+def test_full_follower_leaves_once_another_replica_joins() -> None:
+    shard = cluster(1, 2, 3)
+    decide(shard, requests.CreateTopic("t", assignments=[[1, 2, 3]], configs=TWO))
+    decide(shard, requests.AlterPartitions(1, incarnation(1), (isr_change(shard, 1, 2),)))
+    report(shard, 2, DISK_FULL)
+    assert states(shard) == (1, (1, 2), ())
+    decide(shard, requests.AlterPartitions(1, incarnation(1), (isr_change(shard, 1, 2, 3),)))
+    assert states(shard) == (1, (1, 3), ())
 
 
 def test_full_leader_stays_in_an_isr_that_would_be_too_small() -> None:
@@ -62,7 +80,9 @@ def test_full_leader_hands_over_once_an_isr_member_has_room() -> None:
     decide(shard, requests.CreateTopic("t", assignments=[[1, 2]]))
     for node in (2, 1):
         assert report(shard, node, DISK_FULL) == 0
+    assert states(shard) == (1, (1,), ()), "the follower has left"
     report(shard, 2, DISK_RECOVERING)
+    decide(shard, requests.AlterPartitions(1, incarnation(1), (isr_change(shard, 1, 2),)))
     assert states(shard) == (2, (2,), ())
 
 
@@ -105,10 +125,10 @@ def test_leaderships_return_only_to_a_usable_disk() -> None:
 @pytest.mark.parametrize(("disk", "leader"), [(DISK_FULL, 3), (DISK_RECOVERING, 3), (DISK_USABLE, 2)])
 def test_election_prefers_a_broker_whose_disk_is_usable(disk: str, leader: int) -> None:
     shard = cluster(1, 2, 3)
-    decide(shard, requests.CreateTopic("t", assignments=[[1, 2, 3]]))
+    decide(shard, requests.CreateTopic("t", assignments=[[1, 2, 3]], configs={"min.insync.replicas": "3"}))
     report(shard, 2, disk)
     decide(shard, requests.FenceBroker(1, incarnation(1)))
-    assert states(shard) == (leader, (2, 3), ())
+    assert states(shard) == (leader, (2, 3), (1,))
     decide(shard, requests.FenceBroker(3, incarnation(3)))
     assert partition(shard).leader == 2, "a full disk leads rather than nobody"
 

@@ -36,26 +36,42 @@ def test_live_replicas_are_in_sync_with_a_new_partition() -> None:
 
 
 def test_replica_that_leaves_a_large_isr_is_not_eligible() -> None:
-    assert partition_transitions.remove_broker(image(1, 0, ALL), 3, context(1, 2)) == image(1, 0, (1, 2))
-    assert partition_transitions.remove_broker(image(1, 0, ALL), 1, context(2, 3)) == image(2, 1, (2, 3))
+    assert partition_transitions.remove_brokers(image(1, 0, ALL), (3,), context(1, 2)) == image(1, 0, (1, 2))
+    assert partition_transitions.remove_brokers(image(1, 0, ALL), (1,), context(2, 3)) == image(2, 1, (2, 3))
 
 
 def test_replica_that_leaves_a_small_isr_stays_eligible() -> None:
-    one = partition_transitions.remove_broker(image(1, 0, (1, 2)), 2, context(1, 3))
+    one = partition_transitions.remove_brokers(image(1, 0, (1, 2)), (2,), context(1, 3))
     assert one == image(1, 0, (1,), (2,))
-    none = partition_transitions.remove_broker(one, 1, context(3))
+    none = partition_transitions.remove_brokers(one, (1,), context(3))
     assert none == image(NO_LEADER, 0, (), (2, 1))
-    assert partition_transitions.remove_broker(none, 3, context()) is none
+    assert partition_transitions.remove_brokers(none, (3,), context()) is none
+
+
+def test_brokers_that_leave_at_once_stay_eligible_together() -> None:
+    """One after the other, only the last one could lead again, and it may be the one that is gone for good."""
+    none = partition_transitions.remove_brokers(image(1, 0, ALL), ALL, context())
+    assert (none.leader, none.isr, none.elr) == (NO_LEADER, (), ALL)
+    back = partition_transitions.reevaluate(none, context(2, min_isr=1))
+    assert (back.leader, back.isr, back.elr) == (2, (2,), ())  # it commits alone: the others lack that
+    waiting_for_more = partition_transitions.reevaluate(none, context(2))
+    assert (waiting_for_more.leader, waiting_for_more.isr, waiting_for_more.elr) == (2, (2,), (1, 3))
+    few = partition_transitions.remove_brokers(image(1, 0, ALL), (1, 2), context(3, min_isr=2))
+    assert (few.leader, few.isr, few.elr) == (3, (3,), (1, 2))
+    enough = partition_transitions.remove_brokers(image(1, 0, ALL), (1, 2), context(3, min_isr=1))
+    assert (enough.leader, enough.isr, enough.elr) == (3, (3,), ())
 
 
 def test_eligible_replica_leads_if_no_isr_member_can() -> None:
-    assert partition_transitions.remove_broker(image(1, 0, (1,), (2, 3)), 1, context(3)) == image(3, 1, (3,), (2, 1))
+    assert partition_transitions.remove_brokers(image(1, 0, (1,), (2, 3)), (1,), context(3)) == image(
+        3, 1, (3,), (2, 1)
+    )
     assert partition_transitions.reevaluate(image(NO_LEADER, 0, (), (2, 1)), context(1)) == image(1, 1, (1,), (2,))
 
 
 def test_minimum_above_the_number_of_replicas_means_all() -> None:
     both = PartitionImage((1, 2), 1, 0, (1, 2))
-    assert partition_transitions.remove_broker(both, 2, context(1, min_isr=3)) == PartitionImage(
+    assert partition_transitions.remove_brokers(both, (2,), context(1, min_isr=3)) == PartitionImage(
         (1, 2), 1, 0, (1,), (2,)
     )
     alone = PartitionImage((1,), NO_LEADER, 0, (), (1,))
@@ -112,7 +128,7 @@ def test_ends_of_all_live_replicas_are_awaited_before_a_loss() -> None:
     assert partition_transitions.report_end(one, End(3, 4, 6), context(*ALL)) == replace(
         image(1, 5, (1,)), loss=Loss(5, 7, 1000)
     )
-    assert partition_transitions.remove_broker(one, 3, context(1, 2)).leader == 1, "nobody waits for who is gone"
+    assert partition_transitions.remove_brokers(one, (3,), context(1, 2)).leader == 1, "nobody waits for who is gone"
     older = partition_transitions.report_end(back, End(1, 3, 90), context(1, 2))
     assert older == replace(image(1, 5, (1,)), loss=Loss(5, 0, 1000))
     better = partition_transitions.register_broker(alone, 2, End(2, 4, 5), context(1, 2))
@@ -182,7 +198,7 @@ def test_second_return_replaces_the_reported_end() -> None:
 
 def test_unclean_election_if_the_topic_allows_it() -> None:
     lost = replace(image(3, 1, (3,)), loss=Loss(1, 0, 1000))
-    assert partition_transitions.remove_broker(image(1, 0, (1,)), 1, context(3, unclean=True)) == lost
+    assert partition_transitions.remove_brokers(image(1, 0, (1,)), (1,), context(3, unclean=True)) == lost
     assert partition_transitions.reevaluate(image(NO_LEADER, 0, (), (1,)), context(3, unclean=True)) == lost
     assert partition_transitions.reevaluate(image(NO_LEADER, 0, (), (1, 3)), context(3, unclean=True)) == image(
         3, 1, (3,), (1,)

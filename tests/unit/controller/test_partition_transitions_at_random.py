@@ -157,10 +157,13 @@ class History:
             elif self.brokers[node].proposed is isr_change:
                 self.brokers[node].proposed = None
 
-    def fence(self, node: int, _: int) -> None:
-        if node in self.now.context.live:
-            context = replace(self.now.context, live=self.now.context.live - {node})
-            self._decided(partition_transitions.remove_broker(self.now.image, node, context), context)
+    def fence(self, node: int, choice: int) -> None:
+        """One broker is fenced, or sometimes several by one decision."""
+        others = [each for each in self.nodes if choice % 3 == 1 and (choice + each) % 2]
+        nodes = {node, *others} & self.now.context.live
+        if nodes:
+            context = replace(self.now.context, live=self.now.context.live - nodes)
+            self._decided(partition_transitions.remove_brokers(self.now.image, nodes, context), context)
 
     def unfence(self, node: int, _: int) -> None:
         broker = self.brokers[node]
@@ -182,6 +185,24 @@ class History:
             self._decided(found, context, incarnations, reports=node if end is not None else None)
             fresh.at = len(self.slots) - 1
             self._begin(node)
+
+    def adopt(self, giver: int, choice: int) -> None:
+        """The log of a broker that is down moves to one without a replica, which takes its place (I36)."""
+        old, others = self.now, [each for each in self.nodes if each not in self.now.image.replicas]
+        if self.brokers[giver].up or giver in old.context.live or giver not in old.image.replicas or not others:
+            return
+        node, moved = others[choice % len(others)], self.brokers[giver]
+        end = End(node, *self._reach(giver)) if moved.cut else None
+        fresh = self.brokers[node] = Broker(self.brokers[node].incarnation + 1, log=moved.log)
+        self.brokers[giver] = replace(moved, log=[])
+        context = replace(old.context, live=old.context.live | {node})
+        incarnations = old.incarnations | {node: fresh.incarnation}
+        swapped = partition_transitions.adopt_replica(old.image, giver, node)
+        found = partition_transitions.register_broker(swapped, node, end, context)
+        assert len(found.replicas) == len(set(found.replicas)) == len(old.image.replicas) or old.image.is_reassigning
+        self._decided(found, context, incarnations, reports=node if end is not None else None, adopted=(giver, node))
+        fresh.at = len(self.slots) - 1
+        self._begin(node)
 
     def tell(self, node: int, _: int) -> None:
         """A broker that has applied everything reports its log end if an election waits for it."""
@@ -210,6 +231,10 @@ class History:
             recovering=recovering | {node} if state == 2 else recovering,
         )
         self._decided(partition_transitions.leave_full_disk(self.now.image, context), context)
+        image = self.now.image
+        if image.leader not in {NO_LEADER, *context.full} and context.full.intersection(image.isr):
+            needed = max(1, min(context.min_isr, len(image.replicas)))
+            assert len(image.isr) <= needed, "acks=all waits for a full disk that is not needed"
 
     def prefer(self, _: int, __: int) -> None:
         found = partition_transitions.elect_preferred(self.now.image, self.now.context)
@@ -241,10 +266,16 @@ class History:
         reports: int | None = None,
         forced: bool = False,
         joined: Iterable[int] = (),
+        adopted: tuple[int, int] = (0, 0),
     ) -> None:
-        """Takes a decision of the controller. `joined` may lead: they are in sync by the same decision."""
+        """Takes a decision of the controller. `joined` may lead: they are in sync by the same decision. The second of
+        `adopted` has the place of the first."""
         old = self.now
-        gone = set(old.image.replicas) - set(image.replicas)
+        if adopted[0]:
+            if image.loss == old.image.loss:
+                assert set(image.isr) <= {*old.image.isr, adopted[1]}, "a member of the ISR is invented"
+            old = replace(old, image=renamed(old.image, *adopted))
+        gone = set(old.image.replicas) - set(image.replicas) - {adopted[0]}
         if gone:
             assert image.leader_epoch > old.image.leader_epoch or image.leader == -1
             assert gone <= set(old.image.adding) or set(image.replicas) <= set(image.isr), "a copy was given up early"
@@ -253,7 +284,7 @@ class History:
             image = replace(image, partition_epoch=old.image.partition_epoch + 1)
         self.slots.append(Seen(image, context or old.context, incarnations or old.incarnations))
         dead = image.leader != -1 and self.brokers[image.leader].cut  # nobody knows yet; it never acts under this epoch
-        if image.leader_epoch > old.image.leader_epoch and not dead:
+        if image.leader != NO_LEADER and image.leader_epoch > old.image.leader_epoch and not dead:
             if not forced and image.leader not in {*old.image.isr, *old.image.elr, *joined} - {reports}:
                 self._has_most(image.leader)
             kept = common(self.brokers[image.leader].log, self.truth)
@@ -327,6 +358,13 @@ class History:
             self.truth += acked[len(self.truth) :]
 
 
+def renamed(image: PartitionImage, one: int, other: int) -> PartitionImage:
+    """Returns the partition with `other` instead of `one`."""
+    fields = ("replicas", "isr", "elr", "last_known", "adding", "removing")
+    lists = {name: tuple(other if each == one else each for each in getattr(image, name)) for name in fields}
+    return replace(image, **lists)  # type: ignore[arg-type]
+
+
 def common(a: list[Record], b: list[Record]) -> int:
     """Returns the length of the common prefix of two logs."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
@@ -334,7 +372,7 @@ def common(a: list[Record], b: list[Record]) -> int:
 
 USUAL = "write write fetch fetch fetch fetch request_isr request_isr grant grant learn learn learn learn unfence"
 USUAL += " come_back come_back tell"
-RARE = "die fence fence stop hand_over report_disk prefer want force reassign call_off"
+RARE = "die fence fence stop hand_over report_disk prefer want force reassign call_off adopt"
 VERBS: dict[str, Callable[[History, int, int], None]] = {
     name: getattr(History, name) for name in f"{USUAL} {RARE}".split()
 }
@@ -391,11 +429,23 @@ def test_random_histories_keep_the_rules_and_reach_every_case() -> None:
             old.image.leader in new.context.full and new.image.leader not in (NO_LEADER, old.image.leader)
             for old, new in pairwise(history.slots)
         )
+        seen["full follower left"] += any(
+            (old.image.leader, old.image.leader_epoch) == (new.image.leader, new.image.leader_epoch)
+            and new.context.full.difference(old.context.full).intersection(old.image.isr).difference(new.image.isr)
+            for old, new in pairwise(history.slots)
+        )
         seen["led by one that was not in sync"] += any(
             old.last_known and new.leader not in (NO_LEADER, *old.last_known, *old.elr) for old, new in pairwise(images)
         )
         seen["moved"] += any(
             old.is_reassigning and not new.is_reassigning and new.replicas != old.replicas
+            for old, new in pairwise(images)
+        )
+        seen["adopted"] += any(
+            len(new.replicas) == len(old.replicas)
+            and not new.is_reassigning
+            and not old.is_reassigning
+            and set(new.replicas) != set(old.replicas)
             for old, new in pairwise(images)
         )
         seen["its leader left"] += any(old.leader not in (-1, *new.replicas) for old, new in pairwise(images))

@@ -89,7 +89,7 @@ def test_no_replica_leaves_while_a_remaining_one_is_behind() -> None:
 
 def test_election_during_a_reassignment_prefers_old_replicas() -> None:
     moving = partition_transitions.start_reassignment(OLD, (3,), LIVE)
-    assert partition_transitions.remove_broker(moving, 1, context(2, 3, 4)) == replace(
+    assert partition_transitions.remove_brokers(moving, (1,), context(2, 3, 4)) == replace(
         moving, leader=2, leader_epoch=6, isr=(2,), elr=(1,)
     )
     dead = replace(moving, leader=NO_LEADER, isr=(), elr=(1,))

@@ -60,8 +60,10 @@ SAID_WITH: dict[type[Any], st.SearchStrategy[Any]] = {
     requests.AlterBrokerConfigs: st.builds(requests.AlterBrokerConfigs, NUMBER, EDITS, st.booleans(), st.booleans()),
     requests.RegisterBroker: st.builds(
         requests.RegisterBroker, NUMBER, TEXT, TEXT, TEXT, TEXT, st.booleans(), st.dictionaries(TEXT, TEXT), ENDS,
-        replaces=st.none() | TEXT, metadata_version=NUMBER,
+        replaces=st.none() | TEXT, metadata_version=NUMBER, process=NUMBER,
+        adopted=tuples(st.builds(requests.AdoptedReplicas, NUMBER, TEXT, TEXT, tuples(st.tuples(IDS, NUMBER)))),
     ),
+    requests.FenceBroker: st.builds(requests.FenceBroker, NUMBER, TEXT, tuples(st.tuples(NUMBER, TEXT))),
     requests.AnnounceBroker: st.builds(
         requests.AnnounceBroker, NUMBER, TEXT, TEXT, st.dictionaries(TEXT, TEXT), TEXT
     ),

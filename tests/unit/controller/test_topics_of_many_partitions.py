@@ -48,7 +48,7 @@ REQUESTS: dict[str, tuple[Callable[[Image], Request], int]] = {
     "add partitions": (lambda _: requests.CreatePartitions("t", 2 * MANY), 18),
     "delete": (lambda _: requests.DeleteTopic("t"), 4),
     "configure": (lambda _: requests.AlterTopicConfigs("t", {"min.insync.replicas": "1"}), 8),
-    "elect": (lambda image: requests.ElectLeaders(True, None), 14),
+    "elect": (lambda image: requests.ElectLeaders(True, None), 15),
     "move": (lambda image: reassign_all(image, 2, 3), 28),
     "move nowhere": (lambda image: reassign_all(image, 1, 2), 28),
     "fence": (lambda image: requests.FenceBroker(1, image.brokers[1].incarnation), 30),

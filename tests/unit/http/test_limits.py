@@ -3,7 +3,8 @@ import asyncio
 import pytest
 
 from tests.scenario import run_alone, run_by
-from tiered_api.http.exchange.limits import Exhausted, MemoryBudget
+from tiered.config.settings import Settings
+from tiered_api.http.exchange.limits import MIB, Exhausted, HttpLimits, MemoryBudget
 
 
 def test_waiting_requests_get_room_in_their_order() -> None:
@@ -90,3 +91,12 @@ async def test_request_that_waits_for_its_own_holder_holds_up_nobody() -> None:
     budget.release(30, "greedy")
     assert await other == 20 and not own.done()
     own.cancel()
+
+
+@pytest.mark.parametrize(
+    ("processes", "body", "memory"),
+    [(1, 64, 256), (2, 64, 128), (4, 64, 64), (16, 64, 64), (16, 8, 16), (2, 512, 256)],
+)
+def test_memory_is_shared_out_among_processes_and_holds_a_body(processes: int, body: int, memory: int) -> None:
+    limits = HttpLimits.from_settings(Settings(processes=processes, tiered_http_body_max_bytes=body * MIB))
+    assert (limits.body_bytes, limits.memory_bytes) == (body * MIB, memory * MIB)

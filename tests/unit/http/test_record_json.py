@@ -4,6 +4,7 @@ import orjson
 import pytest
 
 from tests.spark.filling import TransactionalLog
+from tiered.errors import Corrupt
 from tiered.records.batch import Codec, encode_batch
 from tiered.records.native import walk
 from tiered_api.http.exchange.errors import HttpError
@@ -61,6 +62,28 @@ def test_reply_ends_before_a_record_without_room_but_has_one() -> None:
 
 def test_reply_of_control_batches_alone_moves_the_offset() -> None:
     assert parse(encode_json(CONTROL, 12, 1 << 20, "string", {})) == {"next_offset": 13, "records": []}
+
+
+def test_reply_with_control_records_says_how_transactions_ended() -> None:
+    reply = encode_json(transactions(), 0, 1 << 20, "string", {}, ABORTED, with_control=True)
+    rows = parse(reply)["records"]
+    assert reply.shown == 4 and [(row["offset"], row.get("control")) for row in rows] == [
+        (2, None),
+        (3, "abort"),
+        (4, "commit"),
+        (6, "abort"),
+    ]
+    named = ("key", "value", "headers", "producer_id", "producer_epoch", "coordinator_epoch")
+    assert [rows[2][name] for name in named] == [None, None, [], 2, 0, 0]
+    text = b"".join(encode_events(transactions(), 3, 1 << 20, "binary", ABORTED, with_control=True).pieces)
+    assert [line for line in text.splitlines() if line.startswith(b"id")] == [b"id: 3", b"id: 4", b"id: 6"]
+    assert text.count(b'"control":"abort"') == 2
+
+
+def test_control_record_that_ends_no_transaction_is_told() -> None:
+    other = encode_batch([(7, b"\0\0\0\x02", b"\0\0\0\0\0\0", ())], base_offset=12, control=True)
+    with pytest.raises(Corrupt, match="not an end-transaction marker"):
+        encode_json(other, 12, 1 << 20, "string", {}, with_control=True)
 
 
 def test_v2_lists_records_and_refuses_those_that_it_cannot_show() -> None:

@@ -54,7 +54,8 @@ def test_test_bodies_have_every_field_of_their_schema(name: str) -> None:
         place for each in BODIES if (each.method, each.route) in paths for place in _fields(each.body, SCHEMAS[name])
     }
     without_effect = {"key_schema", "key_schema_id", "value_schema", "value_schema_id"}
-    wanted = {place for place in _all_fields(SCHEMAS[name]) if place[1:] not in {*without_effect, *NAME_ALIASES}}
+    aliases = NAME_ALIASES if name == "ConsumerV2" else ()
+    wanted = {place for place in _all_fields(SCHEMAS[name]) if place[1:] not in {*without_effect, *aliases}}
     assert found == wanted
 
 

@@ -25,6 +25,7 @@ from tiered.system.clock import SystemClock
 from tiered.system.network import SocketNet
 from tiered_api.kafka.client.client import Address, KafkaClient, NotConnected, only_result
 from tiered_api.kafka.client.leader_routing import GROUP, LATEST, TRANSACTION, list_offsets, send_to_coordinator
+from tiered_api.kafka.client.transactions import PartitionTransaction, abort_transaction
 from tiered_api.kafka.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from tiered_api.kafka.protocol.messages.find_coordinator import (
     Coordinator,
@@ -40,6 +41,13 @@ from tiered_api.kafka.protocol.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from tiered_api.kafka.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from tiered_api.kafka.protocol.messages.write_txn_markers import (
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 
 HOST = "127.0.0.1"
 TOPIC = "t"
@@ -372,6 +380,18 @@ async def test_partition_without_a_leader_has_its_own_error(*, environment: Envi
         assert got[TopicPartition(TOPIC, 0)] == (3, -1)
         no = got[missing]
         assert isinstance(no, Refused) and no.code is Code.LEADER_NOT_AVAILABLE
+
+
+@run_by(run, "environment")
+async def test_outcome_without_a_value_is_not_requested_again(*, environment: Environment) -> None:
+    """An abort has an error number and nothing else."""
+    async with cluster(environment, retry_seconds=0.1) as (client, [broker]):
+        aborted = WritableTxnMarkerTopicResult(TOPIC, [WritableTxnMarkerPartitionResult(0, 0)])
+        broker.script[WriteTxnMarkersRequest] = lambda request, version: WriteTxnMarkersResponse(
+            [WritableTxnMarkerResult(7, [aborted])]
+        )
+        await abort_transaction(client, PartitionTransaction(TopicPartition(TOPIC, 0), 7, 0, 0, 0, 0))
+        assert broker.count(WriteTxnMarkersRequest) == 1
 
 
 @run_by(run, "environment")

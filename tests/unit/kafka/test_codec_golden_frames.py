@@ -70,6 +70,8 @@ def test_recordings_have_nearly_every_api() -> None:
         "AddPartitionsToTxn",
         "AlterConfigs",
         "AlterPartitionReassignments",
+        "ConsumerGroupDescribe",
+        "ConsumerGroupHeartbeat",
         "CreateAcls",
         "CreateDelegationToken",
         "DeleteAcls",

@@ -60,7 +60,7 @@ def test_sentences_name_only_commands_and_pages_that_exist() -> None:
         words = command.split()
         needs = ["x"] if words[-1] in ("-p", "-c", "describe", "describe-storage") else []
         assert parser().parse_args([*words, *needs]), command
-    for page in re.findall(r"docs/\w+\.md", text):
+    for page in re.findall(r"docs/[\w/-]+\.md", text):
         assert (ROOT.parents[1] / page).is_file(), page
 
 

@@ -31,6 +31,8 @@ TABLES: dict[str, type[Message]] = {
 KIO_ONLY = {
     f"{api}{what}"
     for api in (
+        "ConsumerGroupDescribe",
+        "ConsumerGroupHeartbeat",
         "UnregisterBroker",
         "CreateDelegationToken",
         "RenewDelegationToken",

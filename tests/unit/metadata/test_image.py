@@ -271,6 +271,25 @@ def test_unknown_kind_or_field_is_refused() -> None:
     for bad in ({"kind": "topic_frozen"}, good | {"more": 1}, {"kind": "topic_forgotten"}, {}):
         with pytest.raises(Corrupt):
             from_json(bad)
+    for newer, name in (({"kind": "topic_frozen"}, "'topic_frozen'"), (good | {"more": 1}, "more")):
+        with pytest.raises(Corrupt, match=f"{name}.*a newer program wrote"):
+            from_json(newer)
+
+
+@pytest.mark.parametrize(("name", "level"), [("transaction.version", 3), ("share.version", 1)])
+def test_level_that_is_not_served_is_refused(name: str, level: int) -> None:
+    with pytest.raises(Corrupt, match=rf"the cluster has {name}={level}, .* a newer program wrote it"):
+        Image().apply([kinds.FeatureLevelSet(name, level)])
+    body = images.to_json(Image()) | {"features": {name: level}}
+    with pytest.raises(Corrupt, match=f"{name}={level}"):
+        layout.decode_snapshot(seal(body), "key")
+
+
+def test_snapshot_with_a_table_that_is_unknown_is_refused() -> None:
+    """A broker that skipped it would have another image than the rest, and write snapshots without it."""
+    body = images.to_json(Image()) | {"share_groups": []}
+    with pytest.raises(Corrupt, match=r"has share_groups.*a newer program wrote"):
+        layout.decode_snapshot(seal(body), "key")
 
 
 def test_snapshot_decodes_to_the_same_image() -> None:

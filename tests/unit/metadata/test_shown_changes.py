@@ -43,3 +43,12 @@ def test_topics_are_named_and_long_values_are_cut() -> None:
     added = kinds.PartitionsAdded(TopicId("id"), ((1,),))
     assert show_change(added, Image().apply([created], 1))["topic"] == "flat"
     assert "topic" not in show_change(added, Image())
+
+
+def test_deletion_names_its_topic_from_the_change_or_the_image() -> None:
+    created = kinds.TopicCreated("flat", TopicId("id"), ((1,),), {}, 7)
+    older = kinds.TopicDeleted(TopicId("id"), 9)
+    image = Image().apply([created, older], 1)
+    assert show_change(older, image)["topic"] == "flat"
+    for change in (kinds.TopicDeleted(TopicId("id"), 9, "flat"), kinds.TopicForgotten(TopicId("id"), "flat")):
+        assert show_change(change, Image())["name"] == "flat"

@@ -35,7 +35,7 @@ def test_outage_lasts_from_the_first_failure_to_the_next_success() -> None:
         await store.put("b", b"1")
         await store.ping("a")
         assert store.outage is not None and store.outage.since_ms == began.since_ms
-        assert "tiered_store_unavailable_seconds 12" in metrics.render()
+        assert "tiered_store_unavailable_seconds 13" in metrics.render()
         faults.outage = False
         await store.ping("a")
         assert store.outage is None
@@ -60,6 +60,8 @@ def test_outage_of_one_kind_lasts_while_others_succeed(verbs: tuple[str, ...], h
         for call in (lambda: store.delete(["b"]), lambda: store.list("")):
             with suppress(Unavailable):
                 await call()
+        assert store.outage is not None
+        await store.get("a")
         began = store.outage
         assert began is not None and began.hit == hit
         assert store.takes_writes is (hit != "writes")
@@ -73,6 +75,60 @@ def test_outage_of_one_kind_lasts_while_others_succeed(verbs: tuple[str, ...], h
         await store.ping("a")
         assert store.outage is None and store.takes_writes
         assert [each.key for each in await inner.list("meta")] == [], "a ping leaves nothing in the store"
+
+    loop.run(scenario())
+
+
+def test_outage_begins_with_the_request_that_got_no_reply() -> None:
+    """A request waits for its timeout first, and many may wait at once."""
+    loop, replies = SimLoop(1), dict[str, float]()
+
+    class Slow(MemoryStore):
+        async def get(self, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
+            await asyncio.sleep(replies[key])
+            if key.startswith("lost"):
+                raise Unavailable("no reply within 20 s")
+            return NotFound()
+
+    async def scenario() -> None:
+        clock = SimClock(loop)
+        store = MeteredStore(Slow(clock), clock, Metrics())
+        began_ms = clock.wall_ms()
+        replies.update({"lost": 20, "good": 3, "lost-too": 30})
+        async with asyncio.TaskGroup() as group:
+            for key in replies:
+                group.create_task(_try(store, key))
+            await asyncio.sleep(25)
+            assert store.outage is not None and store.outage.since_ms == began_ms + 3_000, "the last reply"
+        assert store.outage.since_ms == began_ms + 3_000
+        replies["lost"] = 0
+        replies["good"] = 0
+        await store.get("good")
+        assert store.outage is None
+
+    async def _try(store: MeteredStore, key: str) -> None:
+        with suppress(Unavailable):
+            await store.get(key)
+
+    loop.run(scenario())
+
+
+def test_outage_names_a_kind_only_if_another_kind_gets_replies() -> None:
+    loop = SimLoop(1)
+
+    async def scenario() -> None:
+        clock, faults = SimClock(loop), Faults()
+        inner = MemoryStore(clock)
+        store = MeteredStore(FaultyStore(inner, faults, clock), clock, Metrics())
+        await store.get("a")
+        faults.rules = [FaultRule(FaultKind.ERROR, ("put",))]
+        await store.put("b", b"1")
+        assert store.outage is not None and store.outage.hit == "", "nothing was read since"
+        await store.ping("a")
+        assert store.outage is not None and store.outage.hit == "writes"
+        faults.outage = True
+        await store.ping("a")
+        assert store.outage is not None and store.outage.hit == ""
 
     loop.run(scenario())
 

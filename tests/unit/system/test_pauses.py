@@ -44,6 +44,8 @@ def test_pulses_of_pauses_are_a_problem_for_a_minute() -> None:
     found, later, metrics = run_with_pauses(3.0, 3.0, 3.0, 3.0, 3.0)
     [said] = found
     assert "did not run for 1" in said and "in 5 pauses" in said and "the longest of " in said
+    assert "and runs since " in said and "it was stopped" in said and "clients waited" in said, "it runs again"
+    assert "in 1 pause of the last minute" in run_with_pauses(12.0)[0][0]
     assert later == []
     [paused] = [line for line in metrics.splitlines() if line.startswith("tiered_process_paused_seconds_total ")]
     assert 12.0 <= float(paused.split()[1]) <= 15.0

@@ -6,13 +6,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Any
 
+from tiered.errors import Corrupt
 from tiered.metadata.changes import FeatureLevelSet
+from tiered.metadata.features import FEATURES
 from tiered.value import value
 
 
 @value
 class FeaturesImage:
-    """Levels of features that operators have set; the others are as in a new cluster. `epoch` counts the changes."""
+    """Levels of features that operators have set; the others are as in a new cluster. `epoch` counts the changes.
+
+    A level that this program does not serve is `Corrupt`: whatever depends on it would be skipped.
+    """
 
     KINDS = (FeatureLevelSet,)
 
@@ -23,6 +28,7 @@ class FeaturesImage:
         """Returns the part after the changes."""
         levels, epoch = dict(self.levels), self.epoch
         for change in changes:
+            _check_served(change.name, change.level)
             levels[change.name] = change.level
             epoch += 1
         return FeaturesImage(levels, epoch)
@@ -34,4 +40,16 @@ class FeaturesImage:
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> FeaturesImage:
         """Returns the part of a snapshot."""
-        return cls(body.get("features", {}), body.get("features_epoch", 0))
+        levels = body.get("features", {})
+        for name, level in levels.items():
+            _check_served(name, level)
+        return cls(levels, body.get("features_epoch", 0))
+
+
+def _check_served(name: str, level: int) -> None:
+    known = FEATURES.get(name)
+    if known is None or level > known.highest:
+        serves = "does not know it" if known is None else f"serves {known.highest} at most"
+        raise Corrupt(
+            f"the cluster has {name}={level}, and this program {serves}: a newer program wrote it, start that one"
+        )

@@ -60,6 +60,14 @@ class End(NamedTuple):
     end_offset: int
 
 
+class ChainRef(NamedTuple):
+    """The write-ahead chain of a broker that led a partition: the last leader epoch in which it did."""
+
+    leader_epoch: int
+    node_id: int
+    incarnation: str
+
+
 @value
 class PartitionImage:
     """One partition.
@@ -68,7 +76,9 @@ class PartitionImage:
     records and may lead again. If ISR and ELR are both empty, an election waits until all `last_known` are back, and
     elects the replica with the highest of `ends` (R4). `partition_epoch` counts the changes of these fields (KIP-497).
     During a reassignment (KIP-455), `adding` are the new replicas. `removing` leave once all others are in sync. All
-    records ever acknowledged are below `stored_end` and in the bucket; `UNKNOWN_END` if that is not known.
+    records ever acknowledged are below `stored_end` and in the bucket; `UNKNOWN_END` if that is not known. `chains` are
+    the write-ahead chains that may have records which are in no segment, in the order of their leaders. If
+    `is_in_bucket`, all acknowledged records are in segments or in these chains.
     """
 
     replicas: tuple[int, ...]
@@ -83,6 +93,8 @@ class PartitionImage:
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
     stored_end: int = UNKNOWN_END
+    chains: tuple[ChainRef, ...] = ()
+    is_in_bucket: bool = False
 
     @property
     def is_reassigning(self) -> bool:
@@ -271,14 +283,15 @@ class _TopicsReplay:
             raise Corrupt(f"leader epoch {change.leader_epoch} follows {old.leader_epoch} in {change.topic_id}")
         key = (
             id(old), change.leader, change.leader_epoch, change.isr, change.elr, change.last_known, change.ends,
-            change.replicas, change.adding, change.removing,
+            change.replicas, change.adding, change.removing, change.chains, change.is_in_bucket,
         )  # fmt: skip
         known = self.made.get(key)
         if known is None:
             new = PartitionImage(
                 change.replicas or old.replicas, change.leader, change.leader_epoch, change.isr, change.elr, old.loss,
                 old.partition_epoch + 1, change.last_known, tuple(End(*each) for each in change.ends), change.adding,
-                change.removing, old.stored_end,
+                change.removing, old.stored_end, tuple(map(ChainRef._make, change.chains)) if change.chains else (),
+                change.is_in_bucket,
             )  # fmt: skip
             self.made[key] = old, new  # keeps `old` alive, so that no other object gets its id
         else:
@@ -340,7 +353,10 @@ def _topic_from_json(data: dict[str, Any]) -> TopicImage:
 
 def _partition_to_json(partition: PartitionImage) -> dict[str, Any]:
     loss = _encode_loss(partition.loss) if partition.loss else None
-    return fields_of(partition) | {"loss": loss, "ends": [list(end) for end in partition.ends]}
+    found = fields_of(partition) | {"loss": loss, "ends": [list(end) for end in partition.ends]}
+    if partition.chains:
+        return found | {"chains": [list(each) for each in partition.chains]}
+    return found
 
 
 def _encode_loss(loss: Loss) -> list[int]:
@@ -348,6 +364,9 @@ def _encode_loss(loss: Loss) -> list[int]:
 
 
 def _partition_from_json(data: dict[str, Any]) -> PartitionImage:
-    loss, ends = data.pop("loss"), data.pop("ends", ())
+    loss, ends, chains = data.pop("loss"), data.pop("ends", ()), data.pop("chains", ())
     known = {name: freeze(each) for name, each in data.items()}
-    return PartitionImage(**known, loss=Loss(*loss) if loss else None, ends=tuple(End(*each) for each in ends))
+    return PartitionImage(
+        **known, loss=Loss(*loss) if loss else None, ends=tuple(End(*each) for each in ends),
+        chains=tuple(ChainRef(*each) for each in chains),
+    )  # fmt: skip

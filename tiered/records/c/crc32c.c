@@ -48,7 +48,12 @@ static void tables_init(void) {
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #include <nmmintrin.h>
-#define HARDWARE __attribute__((target("sse4.2")))
+#if defined(__clang__)
+#define CRC32_TARGET "sse4.2,crc32" /* newer ones do not take the instruction for a part of SSE 4.2 */
+#else
+#define CRC32_TARGET "sse4.2"
+#endif
+#define HARDWARE __attribute__((target(CRC32_TARGET)))
 #define STEP8(crc, word) ((uint32_t)_mm_crc32_u64(crc, word))
 #define STEP1(crc, byte) _mm_crc32_u8(crc, byte)
 static int hardware_present(void) { return __builtin_cpu_supports("sse4.2"); }
@@ -117,7 +122,7 @@ HARDWARE static uint32_t extend_hardware(uint32_t crc, const uint8_t *p, size_t 
 
 #if defined(__x86_64__)
 #include <immintrin.h>
-#define FOLDING __attribute__((target("sse4.2,avx512f,vpclmulqdq,pclmul")))
+#define FOLDING __attribute__((target(CRC32_TARGET ",avx512f,vpclmulqdq,pclmul")))
 #define FOLD_BLOCK 256
 #define FOLD_LEAST 512
 

@@ -61,7 +61,7 @@ SENTENCES: dict[Code, str] = {
     Code.INVALID_PARTITIONS: "the number of partitions is not possible; it is at least 1, and only grows",
     Code.INVALID_REPLICATION_FACTOR: "there are fewer live brokers than replicas; `tiered cluster health` shows them",
     Code.INVALID_REPLICA_ASSIGNMENT: "the replicas are not possible; name each live broker at most once",
-    Code.INVALID_CONFIG: "a setting has an unknown name, or a value that is not allowed; see docs/SETTINGS.md",
+    Code.INVALID_CONFIG: "a setting has an unknown name or a value that is not allowed; see docs/reference/settings.md",
     Code.NOT_CONTROLLER: f"the controller has just changed; {_AGAIN}",
     Code.INVALID_REQUEST: "the broker does not accept the request; check the options of the command",
     Code.UNSUPPORTED_FOR_MESSAGE_FORMAT: "the format of the records lacks that; write with a newer client",

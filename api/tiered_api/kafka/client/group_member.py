@@ -94,7 +94,7 @@ class ConsumerGroupMember:
     # -- a generation -------------------------------------------------------------------------------------------------
 
     async def _join(self) -> JoinGroupResponse:
-        subscription = encode(ConsumerProtocolSubscription(topics=self._topics), CONSUMER_PROTOCOL_VERSION)
+        subscription = write_subscription(self._topics)
         while True:
             request = JoinGroupRequest(
                 group_id=self._group,
@@ -102,11 +102,7 @@ class ConsumerGroupMember:
                 rebalance_timeout_ms=REBALANCE_MS,
                 member_id=self._id,
                 protocol_type="consumer",
-                protocols=[
-                    JoinGroupRequestProtocol(
-                        name=ASSIGNOR, metadata=CONSUMER_PROTOCOL_VERSION.to_bytes(2, "big") + subscription
-                    )
-                ],
+                protocols=[JoinGroupRequestProtocol(name=ASSIGNOR, metadata=subscription)],
             )
             got = await send_to_coordinator(
                 self._client,
@@ -219,6 +215,12 @@ def read_subscription(data: bytes) -> list[str]:
         return decode(ConsumerProtocolSubscription, version, data, 2).topics
     except Malformed:
         return []
+
+
+def write_subscription(topics: Iterable[str]) -> bytes:
+    """Reverses `read_subscription`."""
+    body = encode(ConsumerProtocolSubscription(topics=list(topics)), CONSUMER_PROTOCOL_VERSION)
+    return CONSUMER_PROTOCOL_VERSION.to_bytes(2, "big") + body
 
 
 def write_assignment(partitions: Iterable[TopicPartition]) -> bytes:

@@ -73,7 +73,7 @@ async def send_to_leaders(
                 raise
             for tp, number, value in read_response(got):
                 out[tp] = to_refused(number, str(tp)) if number else value
-        left = {tp: want for tp, want in left.items() if _must_retry(out.get(tp))}
+        left = {tp: want for tp, want in left.items() if tp not in out or _must_retry(out[tp])}
         if not left or client.has_passed(deadline):
             break
         client.forget_leaders(left)
@@ -85,9 +85,9 @@ async def send_to_leaders(
 
 
 def _must_retry(outcome: object) -> bool:
-    if not isinstance(outcome, Refused):
-        return outcome is None
-    return outcome.code in STALE_LEADER_CODES or outcome.code is Code.OFFSET_NOT_AVAILABLE
+    return isinstance(outcome, Refused) and (
+        outcome.code in STALE_LEADER_CODES or outcome.code is Code.OFFSET_NOT_AVAILABLE
+    )
 
 
 async def send_to_coordinator(
@@ -173,6 +173,11 @@ async def list_offsets_at(
     """Returns the offset of each partition at one timestamp. Raises `Refused` if one of them has none."""
     got = await list_offsets(client, dict.fromkeys(partitions, timestamp), read_committed=read_committed)
     return {tp: value[0] for tp, value in require_all(got).items()}
+
+
+def cap_last_stable(last_stable: int | None, high_watermark: int | None) -> int | None:
+    """Returns a last stable offset that is not above the high watermark, which another request looked up earlier."""
+    return last_stable if last_stable is None or high_watermark is None else min(last_stable, high_watermark)
 
 
 def require_all(outcomes: PartitionOutcomes[V]) -> dict[TopicPartition, V]:

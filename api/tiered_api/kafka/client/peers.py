@@ -26,6 +26,7 @@ from tiered.peers import (
     MetadataFetch,
     MetadataFetchReply,
     PartitionCodes,
+    QuotaUse,
     ReplicaFetch,
     TransactionPartitions,
 )
@@ -54,8 +55,14 @@ from tiered_api.kafka.protocol.messages.fetch import (
 )
 from tiered_api.kafka.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from tiered_api.kafka.protocol.messages.tiered_act_for import TieredActForRequest, TieredActForResponse
+from tiered_api.kafka.protocol.messages.tiered_append_at import TieredAppendAtRequest, TieredAppendAtResponse
 from tiered_api.kafka.protocol.messages.tiered_follow import TieredFollowRequest, TieredFollowResponse
 from tiered_api.kafka.protocol.messages.tiered_heard import TieredHeardRequest, TieredHeardResponse
+from tiered_api.kafka.protocol.messages.tiered_quota_use import (
+    QuotaUseData,
+    TieredQuotaUseRequest,
+    TieredQuotaUseResponse,
+)
 from tiered_api.kafka.protocol.messages.tiered_submit import TieredSubmitRequest, TieredSubmitResponse
 from tiered_api.kafka.protocol.messages.write_txn_markers import WriteTxnMarkersResponse
 from tiered_api.kafka.protocol.schema import Message
@@ -214,6 +221,31 @@ class KafkaPeers:
             FoundTransaction(each.producer_id, each.transaction_state, epoch)
             for each, epoch in zip(found, epochs, strict=True)
         ]
+
+    async def report_quota_use(self, address: str, uses: Sequence[QuotaUse], timeout: float) -> None:
+        """See `Peers.report_quota_use`."""
+        request = TieredQuotaUseRequest(self.cluster_id, self._sent_credential, [QuotaUseData(*each) for each in uses])
+        response = await self.send(address, request, TieredQuotaUseResponse, timeout)
+        _check_error(response.error_code, response.error_message)
+
+    async def append_at(
+        self,
+        address: str,
+        topic_id: str,
+        partition: int,
+        leader_epoch: int,
+        end_offset: int,
+        data: bytes,
+        timeout: float,
+    ) -> None:
+        """Appends a batch to a partition that the broker leads, if its log ends at `end_offset`. Returns once it is
+        committed. Raises `Refused` with OFFSET_OUT_OF_RANGE if the log ends elsewhere."""
+        request = TieredAppendAtRequest(
+            self.cluster_id, self._sent_credential, int(timeout * 1000 * REMOTE_TIMEOUT_SHARE), topic_id, partition,
+            leader_epoch, end_offset, data,
+        )  # fmt: skip
+        response = await self.send(address, request, TieredAppendAtResponse, timeout)
+        _check_error(response.error_code, response.error_message)
 
     async def check_listening(self, address: str, timeout: float) -> None:
         """See `Peers.check_listening`."""

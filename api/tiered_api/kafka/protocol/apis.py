@@ -130,6 +130,8 @@ _TABLE = (
     Api(64, "UnregisterBroker", 0, 0, 0),
     Api(65, "DescribeTransactions", 0, 0, 0),
     Api(66, "ListTransactions", 0, 2, 0),
+    Api(68, "ConsumerGroupHeartbeat", 0, 1, 0),
+    Api(69, "ConsumerGroupDescribe", 0, 1, 0),
     Api(74, "ListConfigResources", 0, 1, 0),
     Api(75, "DescribeTopicPartitions", 0, 0, 0),
 )
@@ -139,6 +141,8 @@ _INTER_BROKER_TABLE = (
     Api(20002, "TieredSubmit", 0, 0, 0, max_request_bytes=16 << 20),
     Api(20003, "TieredHeard", 0, 0, 0),
     Api(20006, "TieredActFor", 0, 0, 0, max_request_bytes=16 << 10),
+    Api(20009, "TieredQuotaUse", 0, 0, 0, max_request_bytes=2 << 20),
+    Api(20010, "TieredAppendAt", 0, 0, 0, max_request_bytes=16 << 20),
 )
 
 _OPERATOR_TABLE = (

@@ -101,6 +101,7 @@ class KafkaServer:
         self._listener_settings: dict[str, tuple[Settings, Settings]] = {}
         """Settings of the broker with those of a listener that were made of them."""
         self._listeners: list[Listener] = []
+        self._shared_listeners: list[Listener] = []
         self._sweeper: asyncio.TimerHandle | None = None
         self._sweeps = 0
         self._unopened: dict[str, deque[ClientConnection]] = {}
@@ -153,7 +154,7 @@ class KafkaServer:
         listener = await net.listen(
             endpoint.host, endpoint.port, lambda stream: self._accept(stream, endpoint.name, requires_login)
         )
-        self._listeners.append(listener)
+        (self._listeners if shared is None else self._shared_listeners).append(listener)
         if shared is None:
             self.addresses[endpoint.name] = endpoint._replace(host=listener.host, port=listener.port)
 
@@ -438,10 +439,16 @@ class KafkaServer:
 
     # -- shutdown -----------------------------------------------------------------------------------------------------
 
+    def leave_shared(self) -> None:
+        """Leaves new connections to the other processes of this machine."""
+        while self._shared_listeners:
+            self._shared_listeners.pop().close()
+
     async def close(self) -> None:
         """Closes the listeners, reads no more requests, waits a moment for pending replies, and cuts the rest off.
         Idempotent."""
         self._closing = True
+        self.leave_shared()
         while self._listeners:
             self._listeners.pop().close()
         for connection in list(self.connections):

@@ -37,6 +37,8 @@ class DescribeClusterBroker:
     is_stopped: bool = boolean("2+", tag=FIRST_PRIVATE_TAG, tagged="2+")
     is_disk_full: bool = boolean("2+", tag=FIRST_PRIVATE_TAG + 1, tagged="2+")
     process: int = integer(FieldType.INT32, "2+", default=0, tag=FIRST_PRIVATE_TAG + 2, tagged="2+")
+    http: str = string("2+", default="", tag=FIRST_PRIVATE_TAG + 3, tagged="2+")
+    fenced_since_ms: int = integer(FieldType.INT64, "2+", default=-1, tag=FIRST_PRIVATE_TAG + 4, tagged="2+")
 
 
 @dataclass(slots=True)

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_api.kafka.protocol.schema import FieldType, Message, array, boolean, data, integer, message, string
+from tiered_api.kafka.protocol.schema import (
+    FIRST_PRIVATE_TAG,
+    FieldType,
+    Message,
+    array,
+    boolean,
+    data,
+    integer,
+    message,
+    string,
+)
 
 
 @message(15, "0-6", "5+")
@@ -12,6 +22,8 @@ from tiered_api.kafka.protocol.schema import FieldType, Message, array, boolean,
 class DescribeGroupsRequest(Message):
     groups: list[str] = array(FieldType.STRING)
     include_authorized_operations: bool = boolean("3+")
+    include_progress: bool = boolean("5+", tag=FIRST_PRIVATE_TAG, tagged="5+")
+    include_consumer_groups: bool = boolean("5+", tag=FIRST_PRIVATE_TAG + 1, tagged="5+")
 
 
 @dataclass(slots=True)
@@ -25,6 +37,15 @@ class DescribedGroupMember:
 
 
 @dataclass(slots=True)
+class ReportedProgress:
+    since_ms: int = integer(FieldType.INT64)
+    reason: str = string()
+    rebalance_timeout_ms: int = integer(FieldType.INT32)
+    awaited: list[str] = array(FieldType.STRING)
+    pending: int = integer(FieldType.INT32)
+
+
+@dataclass(slots=True)
 class DescribedGroup:
     error_code: int = integer(FieldType.INT16)
     error_message: str | None = string("6+", nullable="6+", default=None)
@@ -34,6 +55,10 @@ class DescribedGroup:
     protocol_data: str = string()
     members: list[DescribedGroupMember] = array(DescribedGroupMember)
     authorized_operations: int = integer(FieldType.INT32, "3+", default=-2147483648)
+    progress: list[ReportedProgress] | None = array(
+        ReportedProgress, "5+", nullable="5+", default=None, tag=FIRST_PRIVATE_TAG, tagged="5+"
+    )
+    group_type: str = string("5+", tag=FIRST_PRIVATE_TAG + 1, tagged="5+")
 
 
 @message(15, "0-6", "5+")

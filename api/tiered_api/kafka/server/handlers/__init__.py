@@ -9,6 +9,8 @@ May import: as kafka.server
 ~ alter_partition_reassignments  AlterPartitionReassignments (45): starts or cancels reassignments (KIP-455)
 ~ alter_user_scram_credentials   AlterUserScramCredentials (51): sets and removes credentials of users (KIP-554)
   api_versions                   ApiVersions (18): supported APIs and versions (KIP-511)
+~ consumer_group_describe        ConsumerGroupDescribe (69): state and members of consumer groups
+~ consumer_group_heartbeat       ConsumerGroupHeartbeat (68): the heartbeat of a member of a consumer group
 ~ create_acls                    CreateAcls (30): adds ACLs, each with its own error
 ~ create_delegation_token        CreateDelegationToken (38): a token of a principal (KIP-48)
 ~ create_partitions              CreatePartitions (37): adds partitions to topics
@@ -53,10 +55,12 @@ May import: as kafka.server
 ~ renew_delegation_token         RenewDelegationToken (39): a later expiry of a token (KIP-48)
 ~ sync_group                     SyncGroup (14): assignments of group members
 ~ tiered_acknowledge             TieredAcknowledge (20004): acknowledges possible losses
+~ tiered_append_at               TieredAppendAt (20010): an append if the log ends at an offset
 ~ tiered_compact                 TieredCompact (20005): facts of compaction, and a clean now
 ~ tiered_follow                  TieredFollow (20001): entries of the metadata log for another broker
 ~ tiered_heard                   TieredHeard (20003): this broker's view of the controller
 ~ tiered_metrics                 TieredMetrics (20008): the metrics of this broker
+~ tiered_quota_use               TieredQuotaUse (20009): use of quotas at another process of this machine
 ~ tiered_rotate_secret           TieredRotateSecret (20007): the next secret of the brokers
 ~ tiered_submit                  TieredSubmit (20002): a request forwarded to the controller
 ~ txn_offset_commit              TxnOffsetCommit (28): offsets of a group, as a part of a transaction

@@ -2,8 +2,9 @@
 
 v1+ says whether the client means brokers or controllers (KIP-919): controllers have no listeners of their own here. v2+
 can include fenced brokers (KIP-1073), except those without a known address. Tagged fields of our own, which Kafka's
-clients skip, tell more: that a broker stopped by itself and cleanly, that its disk is full, and on request the
-problems, figures, certificates and use of the bucket of the replying broker, and the possible losses of the cluster.
+clients skip, tell more: that a broker stopped by itself and cleanly, that its disk is full, where its HTTP is, and
+since when it is fenced. On request they have the problems, figures, certificates and use of the bucket of the replying
+broker, and the possible losses of the cluster.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ async def handle(context: KafkaContext, call: Call[DescribeClusterRequest]) -> D
         return _make_refused_response(
             Code.UNSUPPORTED_ENDPOINT_TYPE, f"endpoint type {request.endpoint_type} is unknown"
         )
+    scheme = context.broker.settings.http_scheme
     away = image.brokers if request.include_fenced_brokers else ()
     response = DescribeClusterResponse(
         cluster_id=context.broker.cluster_id,
@@ -52,6 +54,8 @@ async def handle(context: KafkaContext, call: Call[DescribeClusterRequest]) -> D
                 not broker.alive,
                 broker.is_disk_full,
                 broker.process,
+                broker.advertised_http or (f"{scheme}://{broker.http}" if broker.http else ""),
+                context.broker.fenced_brokers.find_since_ms(broker.node_id),
             )
             for broker, host, port in advertised_brokers(image, call.listener, away)
         ],

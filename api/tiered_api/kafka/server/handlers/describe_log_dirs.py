@@ -3,7 +3,8 @@
 Null means all partitions, followed ones included. A partition that is not on this broker is left out. v4+ has the size
 of the disk (KIP-827). Sizes are those of local files. For partitions that this broker leads, a tagged field of our own
 (v2+), which Kafka's clients skip, has the size in the bucket. If the request asks for segments, others have the offsets
-on this disk and the segments of both tiers; if it asks for marks, how old the records are by offset.
+on this disk and the segments of both tiers; if it asks for marks, how old the records are by offset; if it asks for
+leaders, what holds the offsets of a partition that this broker leads.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tiered_api.kafka.server.context.context import Call, KafkaContext
 from tiered_api.kafka.server.context.replica_storage import (
     MARKS_MAX,
     SEGMENTS_MAX,
+    describe_leader,
     describe_replica,
     describe_with_segments,
 )
@@ -47,6 +49,8 @@ async def handle(context: KafkaContext, call: Call[DescribeLogDirsRequest]) -> D
             most = min(call.request.segments_max, left)
             place = await describe_with_segments(broker, held, call.request.segments_from, most)
             left -= len(place.segments or ())
+        if call.request.include_leader and isinstance(held, LeaderReplica):
+            place.leader = [describe_leader(broker, held)]
         topics.setdefault(held.tp.topic, DescribeLogDirsTopic(held.tp.topic)).partitions.append(place)
     space = broker.world.disk.space()
     failed = Code.KAFKA_STORAGE_ERROR if broker.disk.dead is not None else Code.NONE

@@ -82,7 +82,8 @@ async def _commit_offsets(
             request.member_id,
             request.group_instance_id,
             request.retention_time_ms,
-            holder=holder,
+            version >= GROUP_ID_NOT_FOUND_FROM,
+            holder,
         )
         reply = await call_coordinator(context, request.group_id, requested, CommitOffsetsReply)
         return reply.codes if isinstance(reply, CommitOffsetsReply) else (reply,) * len(piece)

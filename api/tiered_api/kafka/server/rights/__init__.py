@@ -6,6 +6,7 @@ May import: as kafka.server
 ~ verdict            what becomes of a request: it is refused, or parts of it are
 ~ topics             requests about topics
 ~ groups             requests to coordinators of groups and transactions
+~ consumer_groups    requests about consumer groups (KIP-848)
 ~ cluster            requests about the cluster
 ~ operations         the table: what each API needs
 ~ authorization      the refusal of requests about ACLs on a broker that knows none

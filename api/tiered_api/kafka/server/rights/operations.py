@@ -1,7 +1,7 @@
 """The table of rights: for each API, the operations that its requests need, and the check of a request.
 
-Keeps I29. docs/ACLS.md is made from the table. A need holds for each resource that a request names. If a row has
-several needs for one resource type, its note says which of them are enough.
+Keeps I29. docs/reference/acls.md is made from the table. A need holds for each resource that a request names. If a row
+has several needs for one resource type, its note says which of them are enough.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tiered_api.kafka.protocol.messages import (
     update_features,
 )
 from tiered_api.kafka.server.context.context import Call, KafkaContext
-from tiered_api.kafka.server.rights import cluster, groups, topics
+from tiered_api.kafka.server.rights import cluster, consumer_groups, groups, topics
 from tiered_api.kafka.server.rights.rights import Rights, find_rights
 from tiered_api.kafka.server.rights.verdict import (
     ALLOWED,
@@ -130,6 +130,12 @@ API_RULES: dict[str, Rule] = {
     "LeaveGroup": Rule((_group(_READ),), groups.check_member(leave_group.LeaveGroupResponse)),
     "SyncGroup": Rule((_group(_READ),), groups.check_member(sync_group.SyncGroupResponse)),
     "DescribeGroups": Rule((_group(_DESCRIBE),), groups.check_describe_groups),
+    "ConsumerGroupHeartbeat": Rule((_group(_READ), _topic(_DESCRIBE)), consumer_groups.check_consumer_heartbeat),
+    "ConsumerGroupDescribe": Rule(
+        (_group(_DESCRIBE),),
+        consumer_groups.check_describe_consumer_groups,
+        "also DESCRIBE on each topic that its members have or get",
+    ),
     "ListGroups": Rule(
         (_cluster(_DESCRIBE), _group(_DESCRIBE)), groups.check_list_groups, "one of them; other groups are left out"
     ),
@@ -243,6 +249,8 @@ API_RULES: dict[str, Rule] = {
     "TieredSubmit": Rule((), note=CREDENTIAL),
     "TieredHeard": Rule((), note=CREDENTIAL),
     "TieredActFor": Rule((), note=CREDENTIAL),
+    "TieredQuotaUse": Rule((), note=CREDENTIAL),
+    "TieredAppendAt": Rule((), note=CREDENTIAL),
     "TieredAcknowledge": Rule(
         (_cluster(_ALTER),), cluster.check_cluster(_ALTER, tiered_acknowledge.TieredAcknowledgeResponse)
     ),
