@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 MARKUP = "<script>globalThis.owned = true</script><img src=x onerror='globalThis.owned = true'>"
 """A text that a page must show and never run."""
 RECORDS = 3_000
+WAIT_MS = 180_000
+"""Limit of each wait of a page, against a hang."""
 Start = Callable[..., AbstractContextManager[ServedCluster | UpProcess]]
 """Starter of a cluster: `serve_cluster`, or `start_up` where brokers are killed and return."""
 
@@ -45,6 +48,13 @@ def open_browser() -> Iterator[Browser]:
         browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+def open_window(browser: Browser, **options: Any) -> Page:
+    """Returns an empty page in a new window, which waits for minutes."""
+    page = browser.new_context(**options).new_page()
+    page.set_default_timeout(WAIT_MS)
+    return page
 
 
 class Site:
@@ -83,7 +93,7 @@ class Site:
     @contextmanager
     def page(self, path: str, *, broker: int = 0, **options: Any) -> Iterator[Page]:
         """Yields a page of the console in a new window."""
-        page = self._open_window(**options)
+        page = self.open_window(**options)
         with self._watch(page, path, broker):
             yield page
         page.context.close()
@@ -92,17 +102,16 @@ class Site:
     def visit(self, path: str) -> Iterator[Page]:
         """Yields a page in light colours, in the window of the last visit: a new window takes twice the time. A
         test that fakes replies or a clock opens a window of its own: these stay with a window."""
-        page, self._window = self._window or self._open_window(), None
+        page, self._window = self._window or self.open_window(), None
         page.mouse.move(0, 0)
         page.emulate_media(color_scheme="light")
         with self._watch(page, path):
             yield page
         self._window = page  # a visit that fails leaves none
 
-    def _open_window(self, **options: Any) -> Page:
-        page = self.browser.new_context(viewport={"width": 1280, "height": 860}, **options).new_page()
-        page.set_default_timeout(60_000)
-        return page
+    def open_window(self, **options: Any) -> Page:
+        """Returns an empty page in a new window, which waits for minutes."""
+        return open_window(self.browser, viewport={"width": 1280, "height": 860}, **options)
 
     @contextmanager
     def _watch(self, page: Page, path: str, broker: int = 0) -> Iterator[None]:
@@ -142,7 +151,22 @@ def open_site(directory: Path, start: Start = serve_cluster) -> Iterator[Site]:
         for first in range(0, RECORDS, 1_000):
             site.produce("orders", [make_record(number) for number in range(first, first + 1_000)])
         site.tiered("topic", "consume", "orders", "-g", "billing", "-n", "900")
+        for partition in range(3):
+            find_segments(site, partition)
         yield site
+
+
+def find_segments(site: Site, partition: int) -> list[dict[str, Any]]:
+    """Returns the segments of a partition of `orders`, once some are in the bucket alone."""
+    url = f"{site.urls[0]}/tiered/v1/topics/orders/partitions/{partition}/segments"
+    end = time.monotonic() + SECONDS
+    while True:
+        with urlopen(url, timeout=SECONDS) as reply:
+            rows: list[dict[str, Any]] = json.load(reply)["segments"]
+        if rows[0]["object"] and not rows[0]["on_brokers"]:
+            return rows
+        assert time.monotonic() < end, rows
+        time.sleep(0.05)
 
 
 def make_record(number: int) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 from tests.console.site import Site
@@ -66,11 +67,10 @@ def test_group_is_deleted_only_once_its_name_is_typed(site: Site) -> None:
     with site.visit("groups/leaving") as page:
         dialog = open_act(page, "Delete group")
         dialog.get_by_text("committed offsets will be gone").wait_for()
-        button = dialog.get_by_role("button", name="Delete group")
-        for typed, enabled in (("", False), ("leavin", False), ("leaving", True)):
+        for typed, disabled in (("", True), ("leavin", True), ("leaving", False)):
             dialog.get_by_label("name to confirm").fill(typed)
-            assert button.is_enabled() is enabled
-        button.click()
+            dialog.get_by_role("button", name="Delete group", disabled=disabled).wait_for()
+        dialog.get_by_role("button", name="Delete group").click()
         dialog.get_by_text("Group leaving is deleted.").wait_for()
         dialog.get_by_role("button", name="Close").click()
         page.wait_for_url("**/console/groups")
@@ -81,7 +81,5 @@ def test_group_is_deleted_only_once_its_name_is_typed(site: Site) -> None:
 def test_groups_are_listed_with_since_when_they_are_behind(site: Site) -> None:
     with site.visit("groups") as page:
         row = page.get_by_role("row", name="billing")
-        row.wait_for()
-        text = row.text_content() or ""
-        assert "orders" in text and "2,100" in text
-        assert row.get_by_text("202").count() == 1, "the time of the oldest unread record"
+        row.filter(has_text="orders").filter(has_text="2,100").wait_for()
+        row.get_by_text(re.compile("^20")).wait_for()  # of the oldest unread record, which may not be read at once

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.console.site import Site, open_browser
+from tests.console.site import Site, open_browser, open_window
 from tests.e2e.serving import ServedCluster, serve_cluster
 
 if TYPE_CHECKING:
@@ -32,13 +32,13 @@ def cluster(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def open_page(browser: Browser, cluster: ServedCluster, path: str = ADDRESS) -> Page:
-    """Returns a page of broker 2 that knows the other broker, and has the clock of the test."""
-    page = browser.new_context().new_page()
-    page.set_default_timeout(60_000)
+    """Returns a page of broker 2 that knows the other broker. Its clock stands still but for what a test lets pass."""
+    page = open_window(browser)
     page.clock.install()
     with page.expect_response("**/tiered/v1/cluster"):
         page.goto(f"{cluster.urls[1]}/console/{path}")
     page.get_by_text("broker 2", exact=True).wait_for()
+    page.clock.pause_at(page.evaluate("Date.now()") + 60_000)
     return page
 
 
@@ -65,8 +65,9 @@ def test_page_stays_when_its_broker_is_back(browser: Browser, cluster: ServedClu
     lose_broker(page)
     page.clock.run_for(4_000)
     page.unroute_all()
-    while page.locator(".lost").is_visible():
-        page.clock.run_for(500)
+    with page.expect_response(f"{cluster.urls[1]}/**"):
+        page.clock.run_for(2_000)
+    page.locator(".lost").wait_for(state="hidden")
     assert page.url == f"{cluster.urls[1]}/console/{ADDRESS}"
     page.context.close()
 
@@ -82,7 +83,8 @@ def test_page_waits_while_words_would_be_lost(browser: Browser, cluster: ServedC
     assert page.url == f"{cluster.urls[1]}/console/{path}"
     page.get_by_text("in 10 s").wait_for()
     page.locator("textarea").fill("")
-    page.clock.run_for(8_000)  # the rest goes by itself: a page that goes on ends a run of its clock with an error
+    page.clock.run_for(5_000)
+    page.clock.resume()  # a page that goes on ends a run of its clock with an error
     page.wait_for_url(f"{cluster.urls[0]}/console/{path}")
     page.context.close()
 
@@ -92,7 +94,8 @@ def test_page_of_a_killed_broker_goes_on_with_another(browser: Browser, cluster:
     cluster.brokers[1].stop(signal.SIGKILL)
     lose_broker(page)
     page.get_by_text("This page goes on with broker 1").wait_for()
-    page.clock.run_for(8_000)  # the rest goes by itself: a page that goes on ends a run of its clock with an error
+    page.clock.run_for(5_000)
+    page.clock.resume()  # a page that goes on ends a run of its clock with an error
     page.wait_for_url(f"{cluster.urls[0]}/console/{ADDRESS}")
     page.get_by_text("broker 1", exact=True).wait_for()
     page.get_by_text("min.insync.replicas").first.wait_for()

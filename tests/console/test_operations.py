@@ -103,11 +103,8 @@ def test_acls_that_cover_a_topic_are_found_from_its_page(secured: Site) -> None:
 def test_acl_that_locks_everybody_out_is_added_only_by_force(site: Site, tmp_path: Path) -> None:
     options = ("-c", f"authorizer.class.name={STANDARD_AUTHORIZER}", "-c", "allow.everyone.if.no.acl.found=true")
     with serve_cluster(tmp_path / "data", 1, *options) as up:
-        url = Site(up, site.browser).urls[0]
-        context = site.browser.new_context()
-        page = context.new_page()
-        page.set_default_timeout(60_000)
-        page.goto(f"{url}/console/access")
+        page = site.open_window()
+        page.goto(f"{up.urls[0]}/console/access")
         dialog = open_act(page, "Add an ACL")
         dialog.get_by_label("Principal").fill("User:*")
         dialog.get_by_label("Effect").select_option("DENY")
@@ -123,7 +120,7 @@ def test_acl_that_locks_everybody_out_is_added_only_by_force(site: Site, tmp_pat
         assert "--operation ALTER --force" in (dialog.locator("pre").text_content() or "")
         dialog.get_by_role("button", name="Add an ACL").click()
         dialog.get_by_text("The ACL is in force.").wait_for()
-        context.close()
+        page.context.close()
 
 
 def test_user_is_added_and_removed_and_its_password_never_shown(secured: Site) -> None:
@@ -168,6 +165,26 @@ def test_quota_is_set_and_removed(secured: Site) -> None:
         dialog.get_by_text("The quota is removed.").wait_for()
 
 
+def test_dialogue_stays_when_the_row_below_it_goes(secured: Site) -> None:
+    """The list is read again meanwhile. A dialogue once went with its row, or had the next row's quota to remove."""
+    for user in ("dana", "erin"):
+        secured.tiered("quota", "set", "--user", user, "producer_byte_rate=1048576")
+    with secured.visit("access?tab=quotas") as page:
+        listed = page.get_by_role("table", name="Quotas").get_by_role("row")
+        listed.filter(has=page.get_by_role("cell", name="user dana")).get_by_role("button").click()
+        dialog = page.locator("dialog[open]")
+        dialog.get_by_text("user dana: producer_byte_rate").wait_for()
+        secured.tiered("quota", "remove", "--user", "dana")
+        for _ in range(2):  # the page has shown the first reply once it asks for the second one
+            with page.expect_response("**/tiered/v1/quotas"):
+                pass
+        dialog.get_by_text("user dana: producer_byte_rate").wait_for()
+        assert page.locator("table[aria-label=Quotas] td:first-child").all_text_contents() == ["user dana", "user erin"]
+        dialog.get_by_role("button", name="Cancel").click()
+        page.get_by_role("cell", name="user dana").wait_for(state="detached")
+        page.get_by_role("cell", name="user erin").wait_for()
+
+
 def test_setting_of_a_broker_is_changed(secured: Site) -> None:
     with secured.visit("settings") as page:
         page.get_by_role("button", name="Show all settings").click()
@@ -191,7 +208,7 @@ def test_setting_is_changed_for_all_brokers(secured: Site) -> None:
         dialog.get_by_label("log.retention.bytes:").fill("123456789")
         dialog.locator("select").select_option("all")
         dialog.get_by_role("button", name=PREVIEW).click()
-        assert "log.retention.bytes=123456789 --brokers" in (dialog.locator("pre").text_content() or "")
+        dialog.locator("pre", has_text="log.retention.bytes=123456789 --brokers").wait_for()
         dialog.get_by_role("button", name="Change").click()
         dialog.get_by_text("log.retention.bytes is changed.").wait_for()
     assert secured.tiered("cluster", "config", "get", "log.retention.bytes").strip() == "123456789"
@@ -219,7 +236,9 @@ def test_audit_answers_who_deleted_a_topic(secured: Site) -> None:
 
 def test_open_transaction_is_shown_and_aborted(site: Site) -> None:
     name = f"id {MARKUP}"
-    producer = confluent_kafka.Producer({"bootstrap.servers": ",".join(site.cluster.kafka), "transactional.id": name})
+    servers = ",".join(site.cluster.kafka)
+    settings = {"bootstrap.servers": servers, "transactional.id": name, "transaction.timeout.ms": 600_000}
+    producer = confluent_kafka.Producer(settings)
     producer.init_transactions(60)
     producer.begin_transaction()
     producer.produce("empty", "open")
@@ -336,15 +355,13 @@ def test_markup_in_principals_is_text_in_the_metadata_log(secured: Site) -> None
 
 @pytest.mark.parametrize("path", ["metadata?to={}", "topics/{}?pick=0:0", "topics/orders?pick=0:{}", "groups/{}"])
 def test_markup_in_the_sentence_of_an_error_is_text(site: Site, path: str) -> None:
-    context = site.browser.new_context()
-    page = context.new_page()
-    page.set_default_timeout(60_000)
+    page = site.open_window()
     page.goto(f"{site.urls[0]}/console/{path.format(quote(MARKUP, safe=''))}")
     page.locator(".error").first.wait_for()
     assert ", request " in (page.locator(".error").first.text_content() or "")
     assert page.evaluate("globalThis.owned") is None
     assert page.locator("main img, main script").count() == 0
-    context.close()
+    page.context.close()
 
 
 @pytest.mark.parametrize("path", ["transactions", "access", "access?tab=users", "settings", "moves", "audit"])
@@ -381,8 +398,7 @@ def guarded(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Si
 
 
 def test_login_with_few_rights_sees_what_it_lacks_and_no_empty_list(guarded: Site) -> None:
-    context = guarded.browser.new_context(http_credentials={"username": "guest", "password": "secret"})
-    page = context.new_page()
+    page = guarded.open_window(http_credentials={"username": "guest", "password": "secret"})
     for path, words in (
         ("topics", "orders"),
         ("access", "You lack a right"),
@@ -401,12 +417,11 @@ def test_login_with_few_rights_sees_what_it_lacks_and_no_empty_list(guarded: Sit
         page.get_by_text(words).first.wait_for()
         page.get_by_text("User:guest").first.wait_for()
         assert path == "topics/secrets" or page.get_by_text("secrets").count() == 0
-    context.close()
+    page.context.close()
 
 
 def test_read_only_console_shows_no_act_and_the_broker_refuses_one(guarded: Site) -> None:
-    context = guarded.browser.new_context(http_credentials={"username": "admin", "password": "secret"})
-    page = context.new_page()
+    page = guarded.open_window(http_credentials={"username": "admin", "password": "secret"})
     page.goto(f"{guarded.urls[0]}/console/topics/orders")
     page.get_by_text("read-only").wait_for()
     page.get_by_text("Partition 0").wait_for()
@@ -424,7 +439,7 @@ def test_read_only_console_shows_no_act_and_the_broker_refuses_one(guarded: Site
     }"""
     assert page.evaluate(script) == 403
     assert "orders" in guarded.tiered("topic", "list")
-    context.close()
+    page.context.close()
 
 
 def test_page_of_another_site_deletes_nothing_with_a_login_that_is_kept(guarded: Site, tmp_path: Path) -> None:
@@ -443,8 +458,7 @@ def test_page_of_another_site_deletes_nothing_with_a_login_that_is_kept(guarded:
         ]).then((all) => {{ document.title = all.map((each) => each.value?.type ?? each.status).join(); }});
         </script>"""
     )
-    context = guarded.browser.new_context(http_credentials={"username": "admin", "password": "secret"})
-    page = context.new_page()
+    page = guarded.open_window(http_credentials={"username": "admin", "password": "secret"})
     page.goto(f"{guarded.urls[0]}/console/topics")
     page.get_by_text("orders").first.wait_for()  # the browser keeps the login from now on
     with _serve(tmp_path) as address:
@@ -455,7 +469,7 @@ def test_page_of_another_site_deletes_nothing_with_a_login_that_is_kept(guarded:
         page.wait_for_load_state()
     names = guarded.tiered("topic", "list")
     assert "orders" in names and "forged" not in names
-    context.close()
+    page.context.close()
 
 
 @contextmanager

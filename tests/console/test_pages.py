@@ -9,22 +9,24 @@ import base64
 import json
 import math
 import os
+import re
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
 
 import confluent_kafka
 import pytest
 
-from tests.console.site import MARKUP, RECORDS, Site, open_site
+from tests.console.site import MARKUP, RECORDS, WAIT_MS, Site, open_site
 from tests.e2e.serving import SECONDS
 from tests.e2e.test_up import start_up
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Route
 
 PAGES = {
     "": "Brokers",
@@ -51,14 +53,13 @@ def test_rates_of_records_and_the_requests_to_the_bucket_are_shown(site: Site) -
     with site.visit("") as page:
         page.locator("svg.curve").wait_for()
         row = page.get_by_role("table", name="Requests to the bucket").get_by_role("row", name="segments")
-        row.wait_for()
-        assert int(row.get_by_role("cell").nth(1).text_content() or "") > 0
-        for _ in range(100):
-            site.produce("empty", [{"key": "rate", "value": "y" * 20_000}])
-            if "KiB/s" in (page.locator("svg.curve").get_attribute("aria-label") or ""):
-                break
+        row.get_by_role("cell").nth(1).filter(has_text=re.compile("[1-9]")).wait_for()
+        site.tiered("topic", "create", "rates", "-p", "1")
+        end = time.monotonic() + SECONDS
+        while "KiB/s" not in (page.locator("svg.curve").get_attribute("aria-label") or ""):
+            assert time.monotonic() < end
+            site.produce("rates", [{"key": "rate", "value": "y" * 20_000}])
             page.wait_for_timeout(300)
-        assert "KiB/s" in (page.locator("svg.curve").get_attribute("aria-label") or "")
 
 
 def test_bars_of_the_tiers_are_those_of_the_interface(site: Site) -> None:
@@ -233,12 +234,7 @@ def test_live_page_shows_a_record_that_is_written_now(site: Site) -> None:
     with site.visit("topics/empty/messages") as page:
         page.get_by_role("button", name="Live").click()
         page.get_by_text("Live: 0 records").wait_for()
-        for number in range(50):  # the stream may begin after a record or two
-            site.produce("empty", [{"key": "now", "value": number}])
-            if page.get_by_role("cell", name="now").count():
-                break
-            page.wait_for_timeout(200)
-        page.get_by_role("cell", name="now").first.wait_for()
+        produce_until_shown(site, page, [{"key": "now", "value": 1}], "now")
         assert page.get_by_label("Contains").is_disabled(), "a live page keeps its filters"
 
 
@@ -246,17 +242,23 @@ def test_live_page_has_only_records_that_fit_its_filters(site: Site) -> None:
     with site.visit("topics/empty/messages?json=%24.wanted") as page:
         page.get_by_role("button", name="Live").click()
         page.get_by_text("Live: 0 records").wait_for()
-        for number in range(50):  # the stream may begin after a record or two
-            site.produce("empty", [{"key": "not", "value": number}, {"key": "this", "value": {"wanted": number}}])
-            if page.get_by_role("cell", name="this").count():
-                break
-            page.wait_for_timeout(200)
-        page.get_by_role("cell", name="this").first.wait_for()
+        records: list[dict[str, Any]] = [{"key": "not", "value": 1}, {"key": "this", "value": {"wanted": 1}}]
+        produce_until_shown(site, page, records, "this")
         assert not page.get_by_role("cell", name='"not"', exact=True).count()
 
 
+def produce_until_shown(site: Site, page: Page, records: list[dict[str, Any]], key: str) -> None:
+    """Writes records to `empty` until a page that follows it shows a key: its stream may begin after some of them."""
+    end = time.monotonic() + SECONDS
+    while not page.get_by_role("cell", name=key).count():
+        assert time.monotonic() < end
+        site.produce("empty", records)
+        page.wait_for_timeout(200)
+
+
 def test_record_is_written_and_its_reads_elsewhere_are_told(site: Site) -> None:
-    with site.visit("topics/empty/messages?from=start") as page:
+    site.tiered("topic", "create", "written", "-p", "1")
+    with site.visit("topics/written/messages?from=start") as page:
         page.get_by_text("Write a record").click()
         page.get_by_label("Key", exact=True).fill("written")
         page.locator("textarea").fill("by hand")
@@ -267,10 +269,21 @@ def test_record_is_written_and_its_reads_elsewhere_are_told(site: Site) -> None:
         page.get_by_role("cell", name="by hand").locator("xpath=..").get_by_role("button").click()
         page.get_by_text("The same in other tools").click()
         told = page.locator("details pre").all_text_contents()
-        assert len(told) == 5 and all("empty" in each for each in told)
-        offset = page.locator("tbody button[aria-expanded]").last.text_content()
-        kcat = f"kcat -b {','.join(site.cluster.kafka)} -C -t 'empty' -p 0 -o {offset} -c 1"
-        assert kcat in told
+        assert len(told) == 5 and all("written" in each for each in told)
+        kcat = f"kcat -b {','.join(site.cluster.kafka)} -C -t 'written' -p 0 -o 0 -c 1"
+        page.locator("details pre").get_by_text(kcat, exact=True).wait_for()
+
+
+def test_commands_name_the_brokers_once_these_are_known(site: Site) -> None:
+    gate: list[Route] = []
+    with site.page("topics") as page:
+        page.route("**/tiered/v1/cluster", lambda route: gate.append(route))
+        page.goto(f"{site.urls[0]}/console/topics/orders/messages")
+        page.locator("tbody button[aria-expanded]").first.click()
+        page.locator("details pre", has_text="kcat -b HOST:PORT").wait_for(state="attached")
+        for each in gate:
+            each.continue_()
+        page.locator("details pre", has_text=f"kcat -b {','.join(site.cluster.kafka)}").wait_for(state="attached")
 
 
 def test_record_is_written_with_the_bytes_that_were_typed(site: Site) -> None:
@@ -328,11 +341,10 @@ def test_unknown_things_are_named_by_the_sentence_of_the_interface(site: Site) -
         ("groups/absent", "consumer group 'absent' not found"),
         ("nothing/here", "No such page"),
     ):
-        context = site.browser.new_context()
-        page = context.new_page()
+        page = site.open_window()
         page.goto(f"{site.urls[0]}/console/{path}")
         page.get_by_text(words).first.wait_for()
-        context.close()
+        page.context.close()
 
 
 def test_page_of_a_broker_that_goes_names_the_others_and_returns(site: Site) -> None:
@@ -340,15 +352,16 @@ def test_page_of_a_broker_that_goes_names_the_others_and_returns(site: Site) -> 
     context = site.browser.new_context()
     own, other = context.new_page(), context.new_page()
     for page, url in ((own, site.urls[2]), (other, site.urls[0])):
-        page.set_default_timeout(90_000)
+        page.set_default_timeout(WAIT_MS)
         page.goto(f"{url}/console/")
         page.get_by_text("Healthy.").wait_for()
     own.wait_for_function("() => performance.getEntriesByName(location.origin + '/tiered/v1/cluster').length > 1")
     os.kill(pid, signal.SIGSTOP)
     try:
-        other.get_by_text("Not healthy.").wait_for()
+        own.get_by_role("button", name="Stay").click()
         own.get_by_text("The broker does not reply.").wait_for()
         assert own.get_by_role("link", name="broker 1").get_attribute("href") == f"{site.urls[0]}/console/"
+        other.get_by_text("Not healthy.").wait_for()
     finally:
         os.kill(pid, signal.SIGCONT)
     own.get_by_text("The broker does not reply.").wait_for(state="hidden")
@@ -359,24 +372,28 @@ def test_page_of_a_broker_that_is_killed_returns_with_it(site: Site) -> None:
     """`tiered up` starts a broker again that was killed, at its address."""
     from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
-    context = site.browser.new_context()
-    page = context.new_page()
-    page.set_default_timeout(90_000)
+    page = site.open_window()
     page.goto(f"{site.urls[1]}/console/topics/orders")
     page.get_by_text("Partition 2").wait_for()
     page.wait_for_function("() => performance.getEntriesByName(location.origin + '/tiered/v1/cluster').length > 0")
-    said = page.get_by_text("The broker does not reply.")
-    while not said.is_visible():  # a broker may be back before the page asks again; each time it is away for longer
+    script = """() => {
+        const links = [...document.querySelectorAll(".error a")].map((each) => [each.textContent, each.href]);
+        if (!links.length) return null;
+        document.querySelectorAll(".lost button").forEach((each) => each.click());
+        return [links, document.querySelector("main").textContent];
+    }"""  # in one step: the broker may be back before the next one
+    shown = None
+    while shown is None:  # a broker may be back before the page asks again; each time it is away for longer
         if len(pids := site.cluster.pids()) == 3:
             os.kill(pids[1], signal.SIGKILL)
         with suppress(PlaywrightTimeoutError):
-            said.wait_for(timeout=3_000)
-    assert page.get_by_role("link", name="broker 1").get_attribute("href") == f"{site.urls[0]}/console/topics/orders"
-    assert page.get_by_text("Partition 2").count(), "the last state stays beside the error"
-    page.evaluate("[...document.querySelectorAll('.lost button')].forEach(each => each.click())")
-    said.wait_for(state="hidden")
+            shown = page.wait_for_function(script, timeout=3_000).json_value()
+    links, text = shown
+    assert ["broker 1", f"{site.urls[0]}/console/topics/orders"] in links
+    assert "The broker does not reply." in text and "Partition 2" in text, "the last state stays beside the error"
+    page.get_by_text("The broker does not reply.").wait_for(state="hidden")
     page.locator("svg.tiers").nth(2).wait_for()
-    context.close()
+    page.context.close()
 
 
 def test_metadata_page_shows_controllers_and_goes_back_in_pages(site: Site) -> None:

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
-from tests.console.site import MARKUP, Site
+from tests.console.site import MARKUP, Site, find_segments
 from tests.e2e.serving import SECONDS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
-
-
-def find_segments(site: Site, partition: int) -> list[dict[str, Any]]:
-    """Returns the segments of a partition, once some are in the bucket alone."""
-    url = f"{site.urls[0]}/tiered/v1/topics/orders/partitions/{partition}/segments"
-    while True:
-        with urlopen(url, timeout=SECONDS) as reply:
-            rows: list[dict[str, Any]] = json.load(reply)["segments"]
-        if rows[0]["object"] and not rows[0]["on_brokers"]:
-            return rows
 
 
 def show_segment(page: Page, partition: int) -> str:
@@ -40,8 +30,10 @@ def test_click_on_a_bar_shows_the_segment_and_its_first_records(site: Site) -> N
         assert first["object"]["key"] in words and "Why it is still" not in words
         records = page.get_by_role("table", name="First records")
         records.get_by_role("cell", name="0", exact=True).wait_for()
-        assert page.locator("svg.tiers rect.picked").count() == 1
-        assert "?pick=0%3A" in page.url
+        page.locator("svg.tiers rect.picked").wait_for(state="attached")
+        page.locator("svg.tiers").first.click(position={"x": 5, "y": 15})
+        page.wait_for_function("() => location.search.startsWith('?pick=0%3A') && location.search !== '?pick=0%3A0'")
+        page.locator("svg.tiers rect.picked").wait_for(state="attached")
         page.get_by_role("link", name="Read on from 0").click()
         page.get_by_text("records of").wait_for()
 
@@ -56,7 +48,7 @@ def test_last_segment_says_why_it_is_on_the_disk(site: Site) -> None:
         page.get_by_text(f"The leader's disk has it because {last['why_local']}.").wait_for()
         page.get_by_label("Why is partition 0 so?").press("Enter")
         page.get_by_text("Broker 1 leads partition orders/0, and 3 of 3 replicas are in sync.").wait_for()
-        assert page.get_by_role("button", name="Next segment").is_disabled()
+        page.get_by_role("button", name="Next segment", disabled=True).wait_for()
 
 
 def test_keyboard_goes_from_segment_to_segment(site: Site) -> None:

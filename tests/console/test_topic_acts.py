@@ -24,11 +24,9 @@ def describe(site: Site, topic: str) -> dict[int, dict[str, Any]]:
 
 def confirm(dialog: Locator, name: str, label: str) -> None:
     """Types the name that an act asks for, and does the act."""
-    button = dialog.get_by_role("button", name=label, exact=True)
-    button.wait_for()
-    assert button.is_disabled()
+    dialog.get_by_role("button", name=label, exact=True, disabled=True).wait_for()
     dialog.get_by_label("name to confirm").fill(name)
-    button.click()
+    dialog.get_by_role("button", name=label, exact=True).click()
 
 
 def test_topic_is_created_changed_grown_and_deleted(site: Site) -> None:
@@ -149,8 +147,7 @@ def test_only_acts_that_can_be_done_are_offered(site: Site) -> None:
 
 def test_refusal_of_an_act_is_shown_as_text(site: Site) -> None:
     """The broker's sentence names what the caller typed."""
-    context = site.browser.new_context()
-    page = context.new_page()
+    page = site.open_window()
     page.goto(f"{site.urls[0]}/console/topics")
     dialog = open_act(page, "Create a topic")
     dialog.get_by_label("Name", exact=True).fill(MARKUP)
@@ -160,4 +157,4 @@ def test_refusal_of_an_act_is_shown_as_text(site: Site) -> None:
     assert "<script>" in (alert.text_content() or "")
     assert page.evaluate("document.activeElement.textContent") == PREVIEW, "the keys go on where they were"
     assert page.evaluate("globalThis.owned") is None
-    context.close()
+    page.context.close()

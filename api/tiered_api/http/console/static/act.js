@@ -1,6 +1,6 @@
 // An act: a button opens a dialogue that asks for values, says in numbers what will change, and does it when told.
 import { html, useLayoutEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
-import { bootstrapBrokers, useAbout } from "./api.js";
+import { bootstrapBrokers, showHeld, useAbout, useBrokers } from "./api.js";
 import { quoted } from "./copy.js";
 import { plain } from "./format.js";
 import { Coded, ErrorBox, Table } from "./parts.js";
@@ -38,6 +38,7 @@ export function Act({ label, title = label, fields = [], plan, command, confirm,
   const start = () => Object.fromEntries(fields.map((each) => [each.name, each.value ?? (each.options ? each.options[0]?.[0] ?? "" : each.type === "checkbox" ? false : "")]));
   const [state, setState] = useState({ values: {}, found: null, typed: "", error: null, busy: false, done: null });
   const about = useAbout();
+  useBrokers();
   const { values, found, typed, error, busy, done } = state;
   const put = (changes) => setState((was) => ({ ...was, ...changes }));
   const ask = async (given) => {
@@ -72,6 +73,7 @@ export function Act({ label, title = label, fields = [], plan, command, confirm,
     return undefined;
   };
   const closed = () => {
+    showHeld();
     if (done) after?.();
   };
   if (!about || about.read_only) return null;

@@ -22,9 +22,22 @@ export class ApiError extends Error {
 
 // The live brokers, as the cluster named them last.
 let live = [];
+const namers = new Set();
 
 export function rememberBrokers(brokers) {
   live = brokers.filter((each) => each.state === "live");
+  for (const namer of namers) namer(live);
+}
+
+// Draws the caller anew when the live brokers are known or change: its commands name them.
+export function useBrokers() {
+  const [known, setKnown] = useState(live);
+  useEffect(() => {
+    namers.add(setKnown);
+    setKnown(live);
+    return () => namers.delete(setKnown);
+  }, []);
+  return known;
 }
 
 // Returns the other live brokers, each with the address of this page there: first those behind this broker's id.
@@ -136,6 +149,17 @@ setInterval(() => {
   next?.load();
 }, POLL_SECONDS * 1000);
 
+// While a dialogue is open, the page beneath it stays as it is: a new list would put another row under the dialogue, or
+// take it away with its row before a person has read how the act ended. What came meanwhile is shown afterwards.
+const held = new Map();
+const isActing = () => document.querySelector("dialog[open]") !== null;
+
+export function showHeld() {
+  const shown = [...held.values()];
+  held.clear();
+  for (const show of shown) show();
+}
+
 // Fetches `path` at once and then about every `seconds` while the page is visible; 0: once, null: no more. Keeps the last value beside
 // an error, and forgets it when the path changes. Another `round` asks anew at once.
 export function usePoll(path, seconds = POLL_SECONDS, round = 0) {
@@ -144,17 +168,24 @@ export function usePoll(path, seconds = POLL_SECONDS, round = 0) {
     if (!path || seconds === null) return undefined;
     const stop = new AbortController();
     const watch = { due: Infinity };
+    let isFirst = true;
+    const put = (next) => {
+      held.delete(watch);
+      if (isFirst || !isActing()) setState(next);
+      else held.set(watch, () => setState(next));
+      isFirst = false;
+    };
     watch.load = async () => {
       const began = Date.now();
       watch.due = Infinity;
       let failed = false;
       try {
         const value = await request(path, { signal: stop.signal });
-        setState({ path, value, error: null });
+        put({ path, value, error: null });
       } catch (error) {
         if (error.name === "AbortError") return;
         failed = !error.status;
-        setState((was) => ({ path, value: was.path === path ? was.value : null, error }));
+        put((was) => ({ path, value: was.path === path ? was.value : null, error }));
       }
       if (seconds || failed) watch.due = began + (failed ? POLL_SECONDS : seconds) * 1000 - SLACK_MS;
     };
@@ -163,6 +194,7 @@ export function usePoll(path, seconds = POLL_SECONDS, round = 0) {
     else watch.load();
     return () => {
       watched.delete(watch);
+      held.delete(watch);
       stop.abort();
     };
   }, [path, seconds, round]);

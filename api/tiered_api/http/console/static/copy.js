@@ -1,6 +1,6 @@
 // The same read in other tools, as text to copy.
 import { html, useState } from "./vendor/htm-preact-3.1.1.js";
-import { bootstrapBrokers } from "./api.js";
+import { bootstrapBrokers, useBrokers } from "./api.js";
 import { plain } from "./format.js";
 
 // Returns a word for a shell. Controls are escapes, so that a person sees the command that runs.
@@ -25,6 +25,7 @@ export function commands({ origin, brokers, topic, partition, offset }) {
 
 export function CopyAs(place) {
   const [copied, setCopied] = useState("");
+  useBrokers();
   const copy = async (tool, text) => {
     await navigator.clipboard?.writeText(text);
     setCopied(tool);

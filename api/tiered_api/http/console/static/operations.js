@@ -1,7 +1,7 @@
 // Settings of brokers, running moves, and the audit log: who changed what.
 import { html, useEffect, useState } from "./vendor/htm-preact-3.1.1.js";
 import { Act, tiered } from "./act.js";
-import { request, useAbout, usePoll } from "./api.js";
+import { request, useAbout, useBrokers, usePoll } from "./api.js";
 import { brokers, bytes, number, plural } from "./format.js";
 import { ErrorBox, Loading, SettingName, Table, Title, useAddress } from "./parts.js";
 import { SetConfig } from "./topic_acts.js";
@@ -150,6 +150,7 @@ function fits(event, view) {
 
 export function AuditPage() {
   const about = useAbout();
+  useBrokers();
   const [view, change] = useAddress({ event: "change", resource: "", principal: "" });
   const [run, setRun] = useState(0);
   const found = useAudit(about?.audit_topic, view, run);

@@ -39,7 +39,8 @@ function Tiers({ topic, storage, rates, groups, table, view, change, messages })
   const positions = (partition) => groups.map((each) => [each.group, each.offsets[partition]]).filter(([, offset]) => offset !== undefined);
   const [partition, offset] = view.pick ? view.pick.split(":").map(Number) : [-1, 0];
   const pick = (number) => (at) => {
-    setPicked(null);
+    // A segment that is picked once more stays marked: it is not found anew.
+    if (at === null || number !== partition) setPicked(null);
     change({ pick: at === null ? "" : `${number}:${at}` });
     if (at === null) document.getElementById(`segments-${number}`)?.focus();
   };
