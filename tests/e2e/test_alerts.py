@@ -85,9 +85,13 @@ def check_series(rows: Mapping[str, str], expected: set[str], folder: Path) -> N
     ]
     asked.append({"expr": firing, "eval_time": f"{minutes}m", "exp_samples": samples})
     series = [{"series": name, "values": values} for name, values in sorted(rows.items())]
-    case = {"interval": f"{STEP_MINUTES}m", "input_series": series, "promql_expr_test": asked}
+    run_rules({"interval": f"{STEP_MINUTES}m", "input_series": series, "promql_expr_test": asked}, folder)
+
+
+def run_rules(case: Mapping[str, object], folder: Path) -> None:
+    """Fails unless the rules give what a case of promtool expects. They are evaluated at each sample."""
     file = folder / "case.yml"
-    given = {"rule_files": [str(RULES)], "evaluation_interval": f"{STEP_MINUTES}m", "tests": [case]}
+    given = {"rule_files": [str(RULES)], "evaluation_interval": case["interval"], "tests": [case]}
     file.write_text(yaml.safe_dump(given))
     done = subprocess.run(
         ["promtool", "test", "rules", str(file)], capture_output=True, text=True, timeout=SECONDS, check=False
@@ -195,6 +199,34 @@ def test_bucket_that_is_away_is_told(tmp_path: Path) -> None:
             brokers.wait_until(lambda: value(scrape(brokers), "tiered_store_unavailable_seconds") > 60)
             brokers.wait_until(lambda: value(scrape(brokers), "tiered_replica_troubles") == 0)
             check(before, scrape(brokers), {"TieredBucketAway", "TieredTieringFails"}, tmp_path)
+
+
+def test_page_of_an_absent_bucket_comes_within_two_minutes_and_a_half(tmp_path: Path) -> None:
+    """A drill on a cluster that nobody uses: the first broker that needs the bucket notices the outage. Prometheus
+    scrapes every fifteen seconds of the brokers' time, and evaluates the rules as often."""
+    with cluster(3, min_insync_replicas=2) as brokers:
+        use(brokers)
+        with brokers.bucket_away():
+            samples = [scrape(brokers)]
+            while value(samples[-1], UNAVAILABLE) <= 60 and len(samples) <= DRILL_SECONDS // SCRAPE_SECONDS:
+                brokers.advance(seconds=SCRAPE_SECONDS)
+                samples.append(scrape(brokers))
+    names = {name for each in samples for name in each if any(metric in name for metric in watched())}
+    rows = {name: " ".join(str(each.get(name, "_")) for each in samples) for name in sorted(names)}
+    paged_seconds = SCRAPE_SECONDS * (len(samples) - 1)
+    assert value(samples[-1], UNAVAILABLE) > 60, f"no page after {paged_seconds} s"
+    fires = 'group by (alertname) (ALERTS{alertname="TieredBucketAway",alertstate="firing"})'
+    page = {"labels": '{alertname="TieredBucketAway"}', "value": 1}
+    asked = [
+        {"expr": fires, "eval_time": f"{seconds}s", "exp_samples": [page] if seconds == paged_seconds else []}
+        for seconds in range(0, paged_seconds + 1, SCRAPE_SECONDS)
+    ]
+    series = [{"series": name, "values": values} for name, values in rows.items()]
+    run_rules({"interval": f"{SCRAPE_SECONDS}s", "input_series": series, "promql_expr_test": asked}, tmp_path)
+
+
+UNAVAILABLE = "tiered_store_unavailable_seconds"
+SCRAPE_SECONDS, DRILL_SECONDS = 15, 150
 
 
 def test_every_alert_has_a_test_of_its_fault() -> None:

@@ -83,7 +83,7 @@ async def test_bundle_has_the_state_of_a_cluster_without_records_and_secrets(
 
     found = await tiered.explain("partition", "orders", "0")
     assert found["under-replicated"]["mend"].startswith("see if broker 3 runs: start it again")
-    assert (await tiered.run("explain", "partition", "lost", "0")).startswith("Partition lost/0 has no leader: ")
+    assert (await tiered.run("explain", "partition", "lost", "0")).startswith("Partition lost/0 has no leader since ")
     assert "leaderless" in await tiered.explain("segment", "lost", "0", "0")
     assert "on-disk" in await tiered.explain("segment", "orders", "0", "0")
     assert "from-disk" in await tiered.explain("fetch", "orders", "0", "0", "--isolation-level", "read_uncommitted")

@@ -74,6 +74,7 @@ async def test_health_of_the_cluster_names_a_broker_that_is_gone(three: HttpClus
     bad = (await three[1].get("/tiered/v1/cluster")).json
     assert not bad["healthy"] and bad["nodes_down"] == [3] and "under-replicated partitions" in bad["reasons"]
     assert [each["problems"] for each in bad["partitions"]] == [["under-replicated"]] * 2
+    assert all(each["since_ms"] > 0 for each in bad["partitions"])
     assert (await three[2].get("/tiered/v1/cluster")).json["nodes_down"] == [3]
 
 

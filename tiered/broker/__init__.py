@@ -11,6 +11,7 @@ May import: coordination, upkeep
 ~ replica_event_handlers  the parts that act on events of leader replicas
 ~ figures                 health and figures of this broker for an overview
 ~ fenced_brokers          brokers that the controller has fenced, and since when
+~ partition_troubles      since when partitions lack a leader or replicas in sync
 ~ health                  the health report of this broker
 ~ partition_report        the state of one partition in plain words
   stored_segments         the segments of both tiers, and why the disk still has each

@@ -29,6 +29,7 @@ from tiered.broker.encryption import ListenerTls
 from tiered.broker.fenced_brokers import FencedBrokers
 from tiered.broker.figures import SelfReports
 from tiered.broker.health import Health, assess_health
+from tiered.broker.partition_troubles import PartitionTroubles
 from tiered.broker.registration import Registration
 from tiered.broker.replica_event_handlers import ReplicaEventHandlers
 from tiered.broker.startup_retry import StartupRetry
@@ -253,6 +254,7 @@ class Broker:
         self.loss_reporter = LossReporter(view, channel, self.losses, log_store, self.data_directory)
         self._disk_reports = DiskReports(view, channel, self.disk, self.audit, clock)
         self.fenced_brokers = FencedBrokers(view, clock)
+        self.partition_troubles = PartitionTroubles(clock)
         self._quota_reports = (
             QuotaReports(self.client_quotas, view, self.peers, clock)
             if self.peers is not None and self.settings.processes > 1
@@ -770,6 +772,7 @@ class Broker:
         self.awaited_ends.on_image(new)
         self._disk_reports.on_image(old, new)
         self.fenced_brokers.on_image(old, new)
+        self.partition_troubles.on_image(old, new)
         self.suspected_brokers.on_image()
 
     def _apply_settings(self, image: Image) -> None:

@@ -13,7 +13,7 @@ from tiered_api.explanation.partition import (
     explain_high_watermark,
     explain_replicas,
 )
-from tiered_api.explanation.segment import BUCKET_MEND, explain_damage
+from tiered_api.explanation.segment import BUCKET_MEND, explain_damage, explain_outage_elsewhere
 from tiered_api.explanation.transaction import HeldPartition, explain_last_stable
 from tiered_api.kafka.protocol.messages.describe_log_dirs import DescribeLogDirsPartition, ReportedLeader
 
@@ -103,4 +103,5 @@ def _explain_place(facts: FetchFacts, leader: ReportedLeader, place: DescribeLog
     else:
         said = f"broker {node} answers from the bucket: its disk begins at offset {place.local_start}"
         yield Cause("from-bucket", said, values)
+        yield from explain_outage_elsewhere(leader, facts.partition.bucket_away)
         yield from explain_damage(facts.partition.name, leader)

@@ -21,6 +21,7 @@ from tiered_api.explanation.segment import (
     describe_waiting,
     explain_damage,
     explain_outage,
+    explain_outage_elsewhere,
     is_upload_late,
 )
 from tiered_api.explanation.transaction import (
@@ -41,9 +42,9 @@ HELD_MS = 2_000
 MOVE = "`tiered cluster reassign`"
 UNCLEAN = "an election with UNCLEAN then takes what is left (`POST /tiered/v1/topics/TOPIC/elections`)"
 PROBLEMS: Mapping[str, str] = {
-    LEADERLESS: "has no leader",
-    UNDER_MIN_ISR: "refuses acks=all",
-    UNDER_REPLICATED: "has replicas that are not in sync, and writes go on",
+    LEADERLESS: "has no leader{since}",
+    UNDER_MIN_ISR: "refuses acks=all{since}",
+    UNDER_REPLICATED: "has replicas that are not in sync{since}, and writes go on",
 }
 
 
@@ -61,6 +62,8 @@ class PartitionFacts:
     upload_max_lag_ms: int
     now_ms: int
     unhealthy: UnhealthyPartition | None = None
+    since_ms: int = -1
+    """Since when it has its first problem, -1 if it has none or if that is not known."""
     transaction: HoldingTransaction | None = None
     loss: Loss | None = None
     bucket_away: str = ""
@@ -116,7 +119,7 @@ def explain_partition(facts: PartitionFacts) -> Iterator[Cause]:
 def explain_replicas(facts: PartitionFacts) -> Iterator[Cause]:
     """Yields the leader and the ISR, what they lack, and which brokers have copies."""
     part, found = facts.image, facts.unhealthy
-    values = {
+    values: dict[str, object] = {
         "leader": part.leader if part.leader >= 0 else None,
         "leader_epoch": part.leader_epoch,
         "replicas": list(part.replicas),
@@ -130,8 +133,10 @@ def explain_replicas(facts: PartitionFacts) -> Iterator[Cause]:
         yield Cause("leader", f"broker {part.leader} leads partition {facts.name}, and {in_sync}", values)
     else:
         problem = found.problems[0]
-        said = f"partition {facts.name} {PROBLEMS[problem]}: {found.why}"
-        yield Cause(problem.lower(), said, values | {"problems": list(found.problems)}, _mend_problem(facts, problem))
+        since = f" since {format_time(facts.since_ms)}" if facts.since_ms >= 0 else ""
+        said = f"partition {facts.name} {PROBLEMS[problem].format(since=since)}: {found.why}"
+        values |= {"problems": list(found.problems), "since_ms": facts.since_ms if facts.since_ms >= 0 else None}
+        yield Cause(problem.lower(), said, values, _mend_problem(facts, problem))
     if found is not None and LEADERLESS in found.problems:
         yield from _explain_copies(facts)
         return
@@ -292,8 +297,7 @@ def _explain_bucket(facts: PartitionFacts, leader: ReportedLeader) -> Iterator[C
     )
     yield Cause("in-bucket", f"{below}, and {describe_waiting(leader.waiting_segments)}", values)
     yield from explain_outage(leader)
-    if facts.bucket_away and not leader.outage:
-        yield Cause("bucket-away", facts.bucket_away, {"why": None}, BUCKET_MEND)
+    yield from explain_outage_elsewhere(leader, facts.bucket_away)
     yield from explain_damage(facts.name, leader)
     if leader.upload_problem and not leader.outage:
         said = f"tiering of {facts.name} fails: {leader.upload_problem}"

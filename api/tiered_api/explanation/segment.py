@@ -39,6 +39,8 @@ class SegmentFacts(NamedTuple):
     upload_max_lag_ms: int
     held: HeldPartition | None = None
     """The partition with the transaction that holds it, if the segment waits for one."""
+    bucket_away: str = ""
+    """An outage of the bucket that other brokers see."""
 
 
 def explain_segment(facts: SegmentFacts) -> Iterator[Cause]:
@@ -63,6 +65,10 @@ def explain_segment(facts: SegmentFacts) -> Iterator[Cause]:
         yield from explain_last_stable(facts.held)
     if segment.why_code in (stored_segments.UPLOAD_WAITS, stored_segments.UPLOAD_FAILS) and facts.leader is not None:
         yield from explain_queue(facts.leader)
+        yield from explain_outage_elsewhere(facts.leader, facts.bucket_away)
+    elif segment.key and not facts.disks:  # only the bucket has it
+        yield from explain_outage(facts.leader) if facts.leader is not None else ()
+        yield from explain_outage_elsewhere(facts.leader, facts.bucket_away)
     if segment.is_cleaned:
         yield Cause("cleaned-segment", "compaction has cleaned it", {})
 
@@ -97,6 +103,12 @@ def explain_outage(leader: ReportedLeader) -> Iterator[Cause]:
     if leader.outage:
         why = f" ({leader.outage_why})" if leader.outage_why else ""
         yield Cause("bucket-away", f"{leader.outage}{why}", {"why": leader.outage_why or None}, BUCKET_MEND)
+
+
+def explain_outage_elsewhere(leader: ReportedLeader | None, seen: str) -> Iterator[Cause]:
+    """Yields an outage of the bucket that other brokers see, and the leader does not: it has made no request since."""
+    if seen and (leader is None or not leader.outage):
+        yield Cause("bucket-away", seen, {"why": None}, BUCKET_MEND)
 
 
 def explain_damage(name: str, leader: ReportedLeader) -> Iterator[Cause]:

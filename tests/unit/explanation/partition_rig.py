@@ -28,6 +28,7 @@ FACTS = (
     "full_disks",
     "machines",
     "bucket_away",
+    "since_ms",
 )
 
 

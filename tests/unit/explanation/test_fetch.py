@@ -44,6 +44,14 @@ def test_fetch_of_cold_records_fails_while_the_bucket_is_away() -> None:
     assert "from-disk" in explained(50, outage="store unreachable since T")
 
 
+def test_fetch_of_cold_records_names_an_outage_that_other_brokers_see() -> None:
+    """The leader has made no request to the bucket yet."""
+    seen = "requests to the bucket fail since T, says broker 2"
+    found = explained(15, bucket_away=seen)
+    assert found["bucket-away"].sentence == seen and found["bucket-away"].mend
+    assert "bucket-away" not in explained(50, bucket_away=seen), "the disk has these records"
+
+
 def test_fetch_at_the_bound_says_what_holds_the_bound() -> None:
     held = explained(60, high_watermark=60, followers=[follower(2, 60), follower(3, 100)])
     assert held.keys() == {"waits", "high-watermark-held"}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.unit.explanation.partition_rig import NOW, explained, follower, leader, partition, transaction
 from tiered.broker.stored_segments import UPLOAD_GRACE_MS
 from tiered.metadata.parts.topics import Loss, PartitionImage
@@ -32,6 +34,20 @@ def test_partition_without_leader_says_who_may_lead_and_who_has_copies() -> None
     assert "UNCLEAN" in cause.mend
     assert found["copy"].values == {"broker": 3, "local_start_offset": 0, "log_end_offset": 100}
     assert "high-watermark" not in found
+
+
+@pytest.mark.parametrize(
+    ("problem", "words"),
+    [
+        ("leaderless", "has no leader since 2023-11-14T22:13:20+00:00: x"),
+        ("under-min-ISR", "refuses acks=all since 2023-11-14T22:13:20+00:00: x"),
+        ("under-replicated", "has replicas that are not in sync since 2023-11-14T22:13:20+00:00, and writes go on: x"),
+    ],
+)
+def test_problem_of_a_partition_says_since_when(problem: str, words: str) -> None:
+    cause = explained(problems=(problem,), why="x", since_ms=NOW)[problem.lower()]
+    assert cause.sentence == f"partition t/0 {words}" and cause.values["since_ms"] == NOW
+    assert explained(problems=(problem,), why="x")[problem.lower()].values["since_ms"] is None
 
 
 def test_election_among_live_brokers_needs_no_act() -> None:

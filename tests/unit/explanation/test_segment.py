@@ -29,10 +29,12 @@ NOW = 1_700_000_000_000
 ENDS_BY_ITSELF = {"open", "upload-waits", "cleaned", "retention-due", "retention-keeps"}
 
 
-def explained(code: str = "", *, key: str = "", disks: tuple[int, ...] = (1,), **leader: Any) -> dict[str, Cause]:
+def explained(
+    code: str = "", *, key: str = "", disks: tuple[int, ...] = (1,), bucket_away: str = "", **leader: Any
+) -> dict[str, Cause]:
     segment = ReportedSegment(10, 20, 100, NOW, NOW, "its reason" if code else "", key, NOW if key else -1)
     segment.why_code = code
-    facts = SegmentFacts("t/0", segment, disks, ReportedLeader(**leader), 10_000)
+    facts = SegmentFacts("t/0", segment, disks, ReportedLeader(**leader), 10_000, bucket_away=bucket_away)
     return {each.code: each for each in explain_segment(facts)}
 
 
@@ -50,6 +52,16 @@ def test_segment_says_object_and_disks_that_have_it() -> None:
 def test_each_reason_ends_by_itself_or_names_what_mends_it(code: str) -> None:
     assert bool(explained(code)[code].mend) == (code not in ENDS_BY_ITSELF)
     assert (code in MENDS) == (code not in ENDS_BY_ITSELF)
+
+
+def test_segment_that_needs_the_bucket_names_an_outage_whoever_sees_it() -> None:
+    seen = "requests to the bucket fail since T, says broker 2"
+    needing: list[dict[str, Any]] = [{"code": "upload-waits"}, {"key": "data/x.seg", "disks": ()}]
+    for needs in needing:
+        assert explained(bucket_away=seen, **needs)["bucket-away"].sentence == seen
+        own = explained(bucket_away=seen, outage="store unreachable since T", **needs)
+        assert own["bucket-away"].sentence == "store unreachable since T"
+    assert "bucket-away" not in explained("retention-keeps", key="data/x.seg", bucket_away=seen)
 
 
 def test_waiting_segment_says_its_queue_and_the_outage_with_its_text() -> None:

@@ -28,7 +28,7 @@ from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import json_response
 from tiered_api.http.explanations.outages import find_outage
 from tiered_api.http.explanations.transactions import describe_held
-from tiered_api.http.overview.cluster import PARTITION_BYTES, judge_topics
+from tiered_api.http.overview.cluster import PARTITION_BYTES, find_since_ms, judge_topics
 from tiered_api.http.overview.segments import ask_broker
 from tiered_api.http.partitions.produce import find_topic
 from tiered_api.kafka.protocol.messages.describe_log_dirs import DescribeLogDirsPartition, ReportedLeader
@@ -70,6 +70,7 @@ async def explain_segment(request: HttpRequest) -> web.StreamResponse:
     facts = SegmentFacts(
         f"{topic.name}/{number}", segment, disks, state, request.context.broker.settings.tiered_upload_max_lag_ms,
         await describe_held(request, tp, state) if is_held and state is not None else None,
+        await find_outage(request),
     )  # fmt: skip
     return _reply(topic, number, explain_one_segment(facts), base_offset=segment.base_offset)
 
@@ -100,12 +101,15 @@ async def fetch_partition_facts(request: HttpRequest, topic: TopicImage, number:
         len(topic.partitions) * PARTITION_BYTES, judge_topics, image, [topic], settings
     )
     config = topic_config(topic, settings.topic_defaults())
+    found, since_ms = next((each for each in unhealthy if each.partition == number), None), -1
+    if found is not None:
+        spare = len(found.replicas) - found.min_isr
+        since_ms = find_since_ms(broker.partition_troubles, topic.topic_id, number, found.problems[0], spare)
     facts = PartitionFacts(
         tp, part, await _ask_replicas(request, topic, number, 0, 0), config.min_insync_replicas,
         config.copies_to_bucket, settings.replica_lag_time_max_ms, settings.tiered_upload_max_lag_ms,
         request.context.clock.wall_ms(),
-        next((each for each in unhealthy if each.partition == number), None),
-        None, unacknowledged_losses(image).get(tp), await find_outage(request), image.live_ids(),
+        found, since_ms, None, unacknowledged_losses(image).get(tp), await find_outage(request), image.live_ids(),
         frozenset(node for node, each in image.brokers.items() if not each.alive),
         frozenset(node for node, each in image.brokers.items() if each.is_disk_full),
         seen.machines(),

@@ -9,16 +9,25 @@ from typing import Any
 
 from aiohttp import web
 
+from tiered.broker.partition_troubles import PartitionTroubles
 from tiered.config.settings import Settings
 from tiered.controller.partition_health import unacknowledged_losses
 from tiered.errors import Refused, Unavailable
+from tiered.ids import TopicId
 from tiered.metadata.effective_config import topic_config
 from tiered.metadata.image import Image
 from tiered.metadata.parts.brokers import BrokerImage
 from tiered.metadata.parts.topics import TopicImage
 from tiered.metadata.topic_names import INTERNAL
 from tiered.security.acls import CLUSTER_NAME, Operation, ResourceType
-from tiered_api.health.verdict import EligibleReplicas, UnhealthyPartition, find_unhealthy, summarize_health
+from tiered_api.health.verdict import (
+    LEADERLESS,
+    UNDER_MIN_ISR,
+    EligibleReplicas,
+    UnhealthyPartition,
+    find_unhealthy,
+    summarize_health,
+)
 from tiered_api.health.view import FENCED, LIVE, STOPPED, BrokerReport, BrokerSummary, ClusterView, build_report
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import json_response
@@ -46,7 +55,27 @@ async def get_cluster_health(request: HttpRequest) -> web.StreamResponse:
     found: dict[str, Any] = await request.run_job(
         image.partition_count * PARTITION_BYTES, _judge, image, topics, reports, broker.settings
     )
-    return json_response(found | {"cluster_id": broker.cluster_id})
+    rows = [each | {"since_ms": _date(request, each)} for each in found["partitions"]]
+    return json_response(found | {"partitions": rows, "cluster_id": broker.cluster_id})
+
+
+def _date(request: HttpRequest, row: dict[str, Any]) -> int | None:
+    """Returns since when a partition has its first problem, None if that is not known. The row is one of the verdict,
+    which was made in a thread: the topic may be gone by now."""
+    topic = request.context.broker.image.topics.get(row["topic"])
+    if topic is None:
+        return None
+    troubles, spare = request.context.broker.partition_troubles, len(row["replicas"]) - row["min_isr"]
+    since = find_since_ms(troubles, topic.topic_id, row["partition"], row["problems"][0], spare)
+    return since if since >= 0 else None
+
+
+def find_since_ms(troubles: PartitionTroubles, topic_id: TopicId, partition: int, problem: str, spare: int) -> int:
+    """Returns since when a partition has a problem, -1 if that is not known. `spare`: the replicas that it has beyond
+    `min.insync.replicas`."""
+    if problem == LEADERLESS:
+        return troubles.leaderless_since_ms(topic_id, partition)
+    return troubles.missing_since_ms(topic_id, partition, spare + 1 if problem == UNDER_MIN_ISR else 1)
 
 
 def _judge(image: Image, topics: list[TopicImage], reports: list[BrokerReport], settings: Settings) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 import { html, useEffect, useState } from "./vendor/htm-preact-3.1.1.js";
 import { usePoll } from "./api.js";
 import { Curve, WINDOW_MS, rateOver } from "./curve.js";
-import { bytes, number, plural, span } from "./format.js";
+import { bytes, number, plural, span, time } from "./format.js";
 import { Coded, Loading, Table, Title } from "./parts.js";
 
 const KEPT = 150;
@@ -113,6 +113,7 @@ function Partitions({ rows }) {
     ["problems", "Problem", (each) => each.problems.join(", ")],
     ["leader", "Leader", null, true],
     ["isr", "In sync", (each) => each.isr.join(", ")],
+    ["since_ms", "Since", (each) => (each.since_ms === null ? "–" : html`${time(each.since_ms)} UTC`)],
     ["why", "Why"],
   ];
   return html`<h2>${plural(rows.length, "partition")} that ${rows.length === 1 ? "lacks" : "lack"} something</h2>
