@@ -11,8 +11,6 @@ from array import array
 from collections.abc import Collection, Sequence
 from typing import cast
 
-import crc32c as crc32c_package
-
 from tiered.errors import Corrupt, TooLarge
 from tiered.ports import Buffer
 from tiered.records import varint
@@ -97,7 +95,9 @@ def wrap(number: int) -> int:
 
 def crc32c(data: Buffer, value: int = 0, /) -> int:
     """Returns the CRC-32C (Castagnoli) of `data`, continued from `value`."""
-    return int(crc32c_package.crc32c(data, value))
+    from crc32c import crc32c as compute  # imported late: a start with the C extension needs no second one
+
+    return int(compute(data, value))
 
 
 # -- batches ----------------------------------------------------------------------------------------------------------
