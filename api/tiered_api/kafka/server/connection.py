@@ -2,10 +2,10 @@
 
 All connections share a scratch buffer for small frames. These are handled before the next event, and nothing in the
 buffer is kept. All replies that are ready by then leave in one call. A request begins in the order of `request_order`.
-Reading stops while the client does not take its replies, while five requests wait for replies, while the next one has
-to wait for those before it, and while the whole broker has too much to do. So a client's share of memory is bounded by
-the frames that are read and the replies that wait. A reply waits if its client does not take it, or if an earlier reply
-is missing: both count as unsent bytes (I30).
+Reading stops while the client does not take its replies, while as many requests wait for replies as `request_order`
+lets wait, while the next one has to wait for those before it, and while the whole broker has too much to do. So a
+client's share of memory is bounded by the frames that are read and the replies that wait. A reply waits if its client
+does not take it, or if an earlier reply is missing: both count as unsent bytes (I30).
 """
 
 from __future__ import annotations
@@ -27,13 +27,11 @@ from tiered_api.kafka.server.login import LOGIN_FRAME_BYTES, LOGIN_SECONDS, Logi
 from tiered_api.kafka.server.metering import Meter
 from tiered_api.kafka.server.produce.sequence_gaps import RefusedSequences
 from tiered_api.kafka.server.request_buffers import Frame, RequestBuffers
-from tiered_api.kafka.server.slots.request_order import FETCH, PRODUCE, may_begin
+from tiered_api.kafka.server.slots.request_order import FETCH, PRODUCE, is_full, may_begin
 from tiered_api.kafka.server.slots.response_slot import SlotCharge
 from tiered_api.kafka.server.slots.socket_writer import Part, memory_bytes, send_parts
 from tiered_api.kafka.server.wrong_protocol import describe_bad_size
 
-IN_FLIGHT_MAX = 5
-"""Most requests of one connection that wait for replies: as many as clients send by default."""
 SCRATCH_FRAME_MAX = 32 << 10
 """Larger frames get their own buffer."""
 CORKED_BYTES = 16 << 10
@@ -653,8 +651,8 @@ class ClientConnection:
         return may_begin(key, self._waiting_key, is_broker)
 
     def _is_full(self) -> bool:
-        waiting = len(self._slots)
-        return waiting >= IN_FLIGHT_MAX or self._server.pending_requests >= self._server.pending_requests_max
+        server = self._server
+        return is_full(len(self._slots), self._waiting_key, server.pending_requests, server.pending_requests_max)
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
