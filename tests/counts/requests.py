@@ -24,9 +24,10 @@ from tests.counts.clients import HttpConnection, KafkaConnection, codes
 from tests.counts.held_loop import HeldClock, HeldLoop
 from tests.counts.meter import COUNTED, BlockMeter, BytecodeMeter, CallMeter, MarkMeter, Meter, NativeMeter, NoMeter
 from tiered.config.settings import STANDARD_AUTHORIZER
-from tiered.controller.requests import AlterScramCredentials, CreateAcls
+from tiered.controller.requests import AlterClientQuotas, AlterScramCredentials, CreateAcls, QuotaAlteration
 from tiered.metadata.changes import AclAdded, ScramCredentialSet
 from tiered.object_store.memory import MemoryStore
+from tiered.quotas.validation import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE
 from tiered.records.batch import encode_batch
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.security.scram import ScramMechanism, make_credential, salt_password
@@ -63,6 +64,7 @@ WALL_MS = 1_700_000_000_000
 VALUE = b"x" * 100
 RECORD = json.dumps({"value": {"type": "JSON", "data": {"n": 1, "text": "x" * 80}}}).encode()
 USER, PASSWORD = "alice", "wonderland"
+NO_LIMIT = 1e12
 
 
 METERS: dict[str, Callable[[str], Meter]] = {
@@ -230,6 +232,15 @@ def add_login(site: HeldBroker) -> str:
     return "Basic " + b64encode(f"{USER}:{PASSWORD}".encode()).decode()
 
 
+def add_rules(site: HeldBroker) -> None:
+    """Lets anonymous clients write within quotas."""
+    rule = AclAdded("TOPIC", "LITERAL", "*", "User:ANONYMOUS", "*", "WRITE", "ALLOW")
+    site.loop.run_until_complete(site.broker.submit(CreateAcls((rule,))))
+    quotas = ((PRODUCER_BYTE_RATE, NO_LIMIT), (CONSUMER_BYTE_RATE, NO_LIMIT))
+    altered = QuotaAlteration((("user", "ANONYMOUS"),), quotas)
+    site.loop.run_until_complete(site.broker.submit(AlterClientQuotas((altered,))))
+
+
 @contextmanager
 def all_rounds(loop: HeldLoop, directory: Path) -> Iterator[list[Round]]:
     """Yields the rounds of all measured requests, on brokers that serve meanwhile."""
@@ -238,6 +249,11 @@ def all_rounds(loop: HeldLoop, directory: Path) -> Iterator[list[Round]]:
         loop, directory / "closed", MemoryStore(HeldClock(loop)), authentication_method=("BASIC",),
         authorizer_class_name=STANDARD_AUTHORIZER, super_users="User:root",
     )  # fmt: skip
+    ruled = start_broker(
+        loop, directory / "ruled", MemoryStore(HeldClock(loop)), authorizer_class_name=STANDARD_AUTHORIZER,
+        super_users="User:root",
+    )  # fmt: skip
+    add_rules(ruled)
     shared = MemoryStore(HeldClock(loop))
     pair = [start_broker(loop, directory / f"pair-{number}", shared, node_id=number) for number in (1, 2)]
     while len([each for each in pair[0].broker.image.brokers.values() if each.live and each.http]) < len(pair):
@@ -252,10 +268,11 @@ def all_rounds(loop: HeldLoop, directory: Path) -> Iterator[list[Round]]:
         posts(alone, "POST"),
         posts(alone, "POST with a key", has_key=True),
         posts(closed, "POST with a login", add_login(closed)),
+        produces(ruled, "Produce with rules and quotas", 1),
         reads(alone),
         produces(pair[0], "Produce that a follower copies", 1, (1, 2)),
     ]
-    for each in (alone, closed, *reversed(pair)):
+    for each in (alone, closed, ruled, *reversed(pair)):
         loop.run_until_complete(each.close())
 
 

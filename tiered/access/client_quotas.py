@@ -38,6 +38,10 @@ SHOWN_MAX = 100
 SHOWN_TEXT_MAX = 100
 UNREPORTED_MAX = 2_000
 """Most entities whose use waits for a report. The use of others until then counts on this process alone."""
+AHEAD_PART = 100
+"""Part of what a quota allows at once that is counted ahead."""
+AHEAD_MAX = 4 << 20
+"""Most bytes that are counted ahead: few enough that a lower quota does not make the client wait for them."""
 LARGE_PART = 20
 """Part of what a quota allows at once from which on use is reported without delay."""
 THROTTLED = "The throttling quota has been exceeded."
@@ -185,6 +189,7 @@ class ClientQuotas:
             return 0
         now_ms = self._now_ms()
         rate = self._find_rate(limit, now_ms)
+        value, rate.spare = value - rate.spare, 0.0
         rate.record(value, now_ms)
         if self._has_siblings:
             self._note_use(limit, value)
@@ -192,6 +197,19 @@ class ClientQuotas:
         if pause_ms:
             self._count(limit)
         return pause_ms
+
+    def count_ahead(self, limit: Limit) -> SampledRate:
+        """Counts some bytes of a client far below its quota before it uses them. The caller takes them from `spare` of
+        the returned rate without another call; what is left is given back by the next `record`."""
+        now_ms = self._now_ms()
+        rate = self._find_rate(limit, now_ms)
+        if not rate.spare and rate.is_low(limit.bound):
+            ahead = float(min(AHEAD_MAX, self.window_bytes(limit) // AHEAD_PART))
+            rate.record(ahead, now_ms)
+            if self._has_siblings:
+                self._note_use(limit, ahead)
+            rate.spare = ahead
+        return rate
 
     def record_request_time(self, limit: Limit | None, spent_ns: int) -> int:
         """Counts time of the event loop. The pause is one window at most, as in Kafka."""

@@ -38,9 +38,12 @@ class SampledRate:
         "_total",
         "_values",
         "_window_ms",
+        "spare",
     )
 
     def __init__(self, samples: int, window_ms: int, now_ms: int) -> None:
+        self.spare = 0.0
+        """The part that was counted ahead, and is not used yet (`ClientQuotas.count_ahead`)."""
         self._samples = samples
         self._window_ms = window_ms
         self._keep_ms = samples * window_ms
@@ -66,6 +69,10 @@ class SampledRate:
         self._values[at] += value
         self._total += value
         self._times[at] = now_ms
+
+    def is_low(self, bound: float) -> bool:
+        """True if less than half of what a bound allows at once was used in all samples."""
+        return self._total * 2 < bound * self._full_seconds
 
     def measure(self, now_ms: int) -> float:
         """Returns the rate."""

@@ -8,7 +8,7 @@ import pytest
 
 from tests.refusal import refuses
 from tests.unit.hot.fixtures import FixedClock
-from tiered.access.client_quotas import SHOWN_MAX, UNREPORTED_MAX, ClientQuotas
+from tiered.access.client_quotas import AHEAD_MAX, SHOWN_MAX, UNREPORTED_MAX, ClientQuotas
 from tiered.config.settings import Settings
 from tiered.errors import Code
 from tiered.metadata.changes import ClientQuotaSet
@@ -190,3 +190,36 @@ def test_report_of_no_number_changes_nothing(value: float) -> None:
     limits = site.quotas.find_limits("bob", "app")
     assert limits is not None and limits.produced is not None
     assert site.quotas.record(limits.produced, 10_000) == 0
+
+
+def test_bytes_counted_ahead_are_given_back_before_a_pause() -> None:
+    site = Site()
+    limits = site.quotas.find_limits("bob", "app")
+    assert limits is not None and limits.produced is not None
+    site.quotas.record(limits.produced, 4_000)
+    rate = site.quotas.count_ahead(limits.produced)
+    assert rate.spare == 100, "a hundredth of what ten seconds allow"
+    rate.spare -= 60
+    site.quotas.record(limits.produced, 10_940)
+    assert site.quotas.find_pause(limits.produced) == 5_000, "15,000 bytes are used, of 10,000"
+    assert rate.spare == 0
+
+
+def test_nothing_is_counted_ahead_above_half_of_a_quota() -> None:
+    site = Site()
+    limits = site.quotas.find_limits("bob", "app")
+    assert limits is not None and limits.produced is not None
+    site.quotas.record(limits.produced, 5_000)
+    assert site.quotas.count_ahead(limits.produced).spare == 0
+
+
+def test_bytes_counted_ahead_are_few_under_a_large_quota() -> None:
+    site = Site()
+    site.quotas.apply_image(Image().apply([ClientQuotaSet((("client-id", None),), "producer_byte_rate", 1e12)]))
+    limits = site.quotas.find_limits("bob", "app")
+    assert limits is not None and limits.produced is not None
+    assert site.quotas.count_ahead(limits.produced).spare == AHEAD_MAX
+    assert site.quotas.count_ahead(limits.produced).spare == AHEAD_MAX, "once, until they are used"
+    site.quotas.apply_image(Image().apply(QUOTAS))
+    low = site.quotas.find_limits("bob", "app")
+    assert low is not None and site.quotas.record(low.produced, 1_000) == 0, "a lower quota does not count them"

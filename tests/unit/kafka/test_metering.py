@@ -8,17 +8,21 @@ from typing import Any
 
 import pytest
 
+from tests.unit.hot.fixtures import FixedClock
 from tests.unit.kafka.values import Drawn
 from tiered.access.client_quotas import NO_LIMITS, ClientQuotas
 from tiered.config.settings import Settings
+from tiered.metadata.changes import ClientQuotaSet
+from tiered.metadata.image import Image
 from tiered.metrics import Metrics
 from tiered.quotas.precedence import Limit
 from tiered.quotas.timed_steps import TimedSteps
+from tiered.security.principal import ANONYMOUS, Caller
 from tiered.system.clock import SystemClock
 from tiered_api.kafka.protocol.apis import APIS, Api
 from tiered_api.kafka.protocol.codec import decode, encode
 from tiered_api.kafka.protocol.headers import decode_response_header, encode_response_header
-from tiered_api.kafka.server.metering import Charge, read_throttle_ms, with_throttle_ms
+from tiered_api.kafka.server.metering import Charge, Meter, Metering, read_throttle_ms, with_throttle_ms
 from tiered_api.kafka.server.produce import frames
 from tiered_api.kafka.server.produce.frames import ProduceResult, ResponseTemplate
 
@@ -162,3 +166,70 @@ def test_time_of_sending_a_reply_counts_for_the_next_request() -> None:
     charge.charge_sending(send)
     assert quotas.find_pause(limit) > 0
     assert quotas.find_pause(limit._replace(user="bob")) == 0
+
+
+ENOUGH = 100_000
+"""Bytes after which a client would have been muted."""
+
+
+class OneConnection:
+    """A connection of one client without a login, whose requests are replied to at once."""
+
+    def __init__(self) -> None:
+        self.caller = Caller(ANONYMOUS, "127.0.0.1")
+        self.meter: Meter | None = None
+        self.closed = self.is_broker = self.is_acting = False
+        self.pending = 0
+        self.muted: list[float] = []
+
+    def mute(self, seconds: float) -> None:
+        self.muted.append(seconds)
+
+    def hold_request(self, frame: memoryview, seconds: float) -> None:
+        self.muted.append(seconds)
+
+
+class OneClient:
+    """A client that produces without a pause, at one moment."""
+
+    def __init__(self, bytes_per_second: float) -> None:
+        clock = FixedClock()
+        self.quotas = ClientQuotas(Settings(), clock, Metrics())
+        self.set_quota(bytes_per_second)
+        self.connection: Any = OneConnection()
+        context: Any = SimpleNamespace(broker=SimpleNamespace(client_quotas=self.quotas), clock=clock)
+        self.metering = Metering(context, lambda *request: [ResponseTemplate(9, b"\2t", 0).fill(7, 11, -1, 0)])
+
+    def set_quota(self, bytes_per_second: float) -> None:
+        quota = ClientQuotaSet((("client-id", None),), "producer_byte_rate", bytes_per_second)
+        self.quotas.apply_image(Image().apply([quota]))
+
+    def produce_until_muted(self, size: int) -> int:
+        """Returns the bytes of all requests until the broker reads no more."""
+        self.connection.muted.clear()
+        frame, sent = bytearray(size - 4), 0
+        while not self.connection.muted and sent < ENOUGH:
+            self.metering.handle_request(self.connection, memoryview(frame), 0, 9, 7, 14)
+            sent += size
+        return sent
+
+
+def test_every_byte_of_small_produces_counts() -> None:
+    """The first ones are counted ahead."""
+
+    async def write() -> int:
+        return OneClient(1_000).produce_until_muted(40)
+
+    assert asyncio.run(write()) == 10_040, "ten seconds at once, and the request that is too much"
+
+
+def test_bytes_counted_ahead_end_with_their_quota() -> None:
+    async def write() -> int:
+        client = OneClient(1e9)
+        frame = memoryview(bytearray(1_000 - 4))
+        for _ in range(10):
+            client.metering.handle_request(client.connection, frame, 0, 9, 7, 14)
+        client.set_quota(1_000)
+        return client.produce_until_muted(100)
+
+    assert asyncio.run(write()) <= 200, "ten thousand bytes are used already"

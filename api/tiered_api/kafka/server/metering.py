@@ -31,6 +31,7 @@ from tiered.errors import Code
 from tiered.object_store.metered import paid_by
 from tiered.ports import FileSlice
 from tiered.quotas.precedence import QuotaTable
+from tiered.quotas.rate import SampledRate
 from tiered.quotas.validation import NAME_MAX
 from tiered.security.principal import BROKER
 from tiered.spending import written_by
@@ -107,13 +108,15 @@ class MeteredConnection(ActingConnection, Protocol):
 class Meter:
     """The limits of one client, as long as the table of quotas and the caller are the same."""
 
-    __slots__ = ("caller", "client_id", "limits", "table")
+    __slots__ = ("caller", "client_id", "limits", "produced", "table")
 
     def __init__(self, table: QuotaTable, caller: object, client_id: bytes, limits: ClientLimits | None) -> None:
         self.table = table
         self.caller = caller
         self.client_id = client_id
         self.limits = limits
+        self.produced: SampledRate | None = None
+        """Rate with bytes that are counted ahead, if nothing but its bytes counts of a Produce request."""
 
 
 class Charge:
@@ -243,6 +246,18 @@ class Metering:
         body: int,
     ) -> Sequence[Part] | None:
         """Handles a request, as `Dispatch.handle_request` does."""
+        size, meter = len(frame) + 4, connection.meter
+        if (
+            api_key == PRODUCE
+            and meter is not None
+            and (rate := meter.produced) is not None
+            and rate.spare >= size
+            and meter.table is self._quotas.table
+            and meter.caller is connection.caller
+            and meter.client_id == frame[HEADER_BYTES:body]
+        ):  # the usual case: each step of what follows costs a part of such a request
+            rate.spare -= size
+            return self._dispatch(connection, frame, api_key, version, correlation_id, body)
         limits = self._find_limits(connection, frame[HEADER_BYTES:body])
         if limits is None or (connection.is_broker and not connection.is_acting):
             return self._dispatch(connection, frame, api_key, version, correlation_id, body)
@@ -313,6 +328,8 @@ class Metering:
             # The usual case, without an object for the charge: that costs as much as the rest of it.
             limit = limits.produced
             pause_ms = 0 if limit is None else self._quotas.record(limit, len(frame) + 4)
+            if not pause_ms:
+                self._count_ahead(connection, limits)
             return _pause(connection, PRODUCE, version, reply, pause_ms) if pause_ms else reply
         charge = Charge(self._quotas, connection, limits, api_key, version, len(frame) + 4, self._lines)
         if is_timed:
@@ -321,10 +338,17 @@ class Metering:
             return charge.settle(reply)
         if connection.pending > before:
             charge.charge_produced()
+            if api_key == PRODUCE and not is_timed:
+                self._count_ahead(connection, limits)
             connection.newest_slot.charge = charge
         else:
             charge.settle(())  # acks=0, or the connection has ended
         return None
+
+    def _count_ahead(self, connection: MeteredConnection, limits: ClientLimits) -> None:
+        """Counts bytes of the next Produce requests of a client, if nothing but its bytes counts of them."""
+        if limits.produced is not None and limits.stored is None and connection.meter is not None:
+            connection.meter.produced = self._quotas.count_ahead(limits.produced)
 
     def _find_limits(self, connection: MeteredConnection, client_id: memoryview) -> ClientLimits | None:
         """Returns the limits of the client that a request names; None if it has none."""
