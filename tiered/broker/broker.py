@@ -803,10 +803,13 @@ class Broker:
         await self.tokens.close()
         if clean:
             await self._report_losses()
+            await self._put_rest()
             await self.hand_over()
         served, self._is_serving = self._is_serving, False
         self._refuse_coordination("the broker is stopping")
         self.hosted_replicas.refuse(Refused(Code.BROKER_NOT_AVAILABLE, "the broker is stopping"))
+        if clean:
+            await self._put_rest()
         clean = (
             clean and served and not self._failure and self.disk.dead is None and self.loss_reporter.directory_trusted
         )
@@ -846,6 +849,12 @@ class Broker:
             with contextlib.suppress(Refused, Unavailable, TimeoutError):
                 async with asyncio.timeout(STOP_SECONDS):
                     await self.loss_reporter.report_losses()
+
+    async def _put_rest(self) -> None:
+        """Puts the records of `flush=bucket` that are on the disk alone: those with acks=1 may be."""
+        if not await self.chains.writer.put_rest(STOP_SECONDS):
+            why = self.chains.writer.last_error or "the puts take long"
+            log.warning("records of flush=bucket stay on the disk until the next start why=%s", why)
 
     async def _leave_partitions(self) -> None:
         """Gives up many partitions in batches, so that no decision of the controller takes long."""

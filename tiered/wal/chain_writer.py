@@ -127,7 +127,11 @@ class ChainWriter:
         self._decided: DecidedSlots[_Part] = DecidedSlots()
         self.trimming = ChainTrimming()
         self._trimmed_to = 0
+        self._undecided_bytes = 0
+        """Bytes of the windows whose put runs."""
         self._wakeup = asyncio.Event()
+        self._moved = asyncio.Event()
+        """Set when a slot is decided, or a leadership ends."""
         self.last_error = ""
         """Error of the last put that failed; empty once a later one succeeded."""
         self._seconds = metrics.histogram(
@@ -169,6 +173,7 @@ class ChainWriter:
         owner.is_over = True
         if self._logs.get(owner.partition) is owner:
             del self._logs[owner.partition]
+        self._moved.set()
 
     def _note_append(self, partition: PartitionId, appended: int) -> None:
         self._timer.note(partition, appended, self._clock.mono_ns())
@@ -184,7 +189,8 @@ class ChainWriter:
     async def _run(self, group: asyncio.TaskGroup) -> None:
         while True:
             now_ns = self._clock.mono_ns()
-            ends_ns = self._timer.ends_ns(self._next_slot - self._decided.next_slot, now_ns)
+            undecided = self._next_slot - self._decided.next_slot
+            ends_ns = self._timer.ends_ns(undecided, self._undecided_bytes, now_ns)
             if ends_ns is not None and ends_ns <= now_ns:
                 self._begin_window(group)
                 continue
@@ -197,6 +203,22 @@ class ChainWriter:
                     await self._wakeup.wait()
             except TimeoutError:
                 continue
+
+    async def put_rest(self, seconds: float) -> bool:
+        """Puts all records that are there, without a wait for others. Returns False if they are not in the bucket after
+        so many seconds."""
+        wanted = [(each, each.log.end_offset) for each in self._logs.values()]
+        for owner, end in wanted:
+            if owner.put_to < end:
+                self._note_append(owner.partition, self._timer.settings.window_bytes)
+        try:
+            async with asyncio.timeout(seconds):
+                while any(not owner.is_over and owner.stored.end < end for owner, end in wanted):
+                    self._moved.clear()
+                    await self._moved.wait()
+        except TimeoutError:
+            return False
+        return True
 
     def _begin_window(self, group: asyncio.TaskGroup) -> None:
         """Takes what the partitions have, up to the batch that fills the window. The rest waits for the next.
@@ -221,10 +243,12 @@ class ChainWriter:
                 self._note_append(owner.partition, self._timer.settings.window_bytes)
         if parts:
             slot, self._next_slot = self._next_slot, self._next_slot + 1
+            self._undecided_bytes += sum(len(each.extent.data) for each in parts)
             group.create_task(self._put_window(slot, parts), name=f"wal slot {slot}")
 
     async def _put_window(self, slot: int, parts: list[_Part]) -> None:
         began_ns, decided = self._clock.mono_ns(), self._decided.next_slot
+        held = sum(len(each.extent.data) for each in parts)
         try:
             while (lost_to := await self._put(slot, decided, [each.extent for each in parts])) is not None:
                 self._give_up(lost_to)  # first: this slot lets those after it count
@@ -235,6 +259,7 @@ class ChainWriter:
                 slot, self._next_slot = self._next_slot, self._next_slot + 1
                 decided = self._decided.next_slot
         finally:
+            self._undecided_bytes -= held
             self._wakeup.set()
         self.last_error = ""
         self._seconds.observe((self._clock.mono_ns() - began_ns) / 1e9)
@@ -292,6 +317,7 @@ class ChainWriter:
                 moved[id(owner)] = owner
         for owner in moved.values():
             owner.on_stored(owner.stored.end)
+        self._moved.set()
 
     def _give_up(self, fence: Fence) -> None:
         """Ends the leaderships that a fence names: a later leader has taken over."""

@@ -17,6 +17,8 @@ T = TypeVar("T")
 
 UNDECIDED_MAX = 8
 """Most slots from the first one whose put is not decided: some puts run at a time."""
+UNDECIDED_BYTES_MAX = 64 << 20
+"""Bytes of windows in memory from which on no further put begins."""
 
 
 @value
@@ -45,10 +47,10 @@ class WindowTimer:
         self.partitions.add(partition)
         self.waiting_bytes += appended
 
-    def ends_ns(self, undecided: int, now_ns: int) -> int | None:
-        """Returns the time at which the window ends, which may be over. None if nothing waits, or too many slots are
-        undecided."""
-        if self.opened_ns < 0 or undecided >= UNDECIDED_MAX:
+    def ends_ns(self, undecided: int, undecided_bytes: int, now_ns: int) -> int | None:
+        """Returns the time at which the window ends, which may be over. None if nothing waits, or too many slots or
+        bytes are undecided."""
+        if self.opened_ns < 0 or undecided >= UNDECIDED_MAX or undecided_bytes >= UNDECIDED_BYTES_MAX:
             return None
         if self.waiting_bytes >= self.settings.window_bytes:
             return now_ns

@@ -9,7 +9,7 @@ from tests.unit.wal.rig import ONE, THREE, TWO, Rig
 from tiered.errors import Code, Fenced, Refused, Unavailable
 from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.wal.trimming import LISTED_NS
-from tiered.wal.window import UNDECIDED_MAX
+from tiered.wal.window import UNDECIDED_BYTES_MAX, UNDECIDED_MAX, WindowSettings
 
 
 @in_rig(Rig)
@@ -65,6 +65,39 @@ async def test_some_windows_are_put_at_a_time_and_no_more(rig: Rig) -> None:
     await rig.clock.sleep(1.5)
     assert len(rig.slots()) == UNDECIDED_MAX == broker.stored[ONE]
     await broker.wait_stored(ONE, 30)
+
+
+@in_rig(Rig)
+async def test_windows_in_memory_are_bounded_by_bytes(rig: Rig) -> None:
+    broker = rig.broker(settings=WindowSettings(250_000_000, UNDECIDED_BYTES_MAX // 2))
+    broker.lead(ONE, 1)
+    broker.faults.first_byte_seconds = 1.0
+    broker.append(ONE, *[bytes(UNDECIDED_BYTES_MAX // 2)] * 4)
+    await rig.clock.sleep(1.5)
+    assert len(rig.slots()) == 2 == broker.stored[ONE]
+    await broker.wait_stored(ONE, 4)
+
+
+@in_rig(Rig)
+async def test_rest_is_put_without_a_wait_for_others(rig: Rig) -> None:
+    broker = rig.broker()
+    for each in (ONE, TWO):
+        broker.lead(each, 1)
+        broker.append(each, b"a")
+    await rig.clock.sleep(0.001)
+    began_ns = rig.clock.mono_ns()
+    assert await broker.writer.put_rest(5.0)
+    assert broker.stored == {ONE: 1, TWO: 1} and rig.clock.mono_ns() - began_ns < 250_000_000
+    assert await broker.writer.put_rest(5.0), "nothing waits"
+
+
+@in_rig(Rig)
+async def test_rest_that_the_bucket_does_not_take_is_told(rig: Rig) -> None:
+    broker = rig.broker()
+    broker.lead(ONE, 1)
+    broker.fail(FaultRule(FaultKind.ERROR, ("put",)))
+    broker.append(ONE, b"a")
+    assert not await broker.writer.put_rest(5.0)
 
 
 @in_rig(Rig)
