@@ -418,6 +418,19 @@ def _cluster(verbs: Commands) -> None:
     which.add_argument(
         "--finalize", action="store_true", help="write the newest formats: no way back to the old program"
     )
+    drained = add_verb(
+        verbs, "drain", "bring all acknowledged records into the bucket, so that brokers and disks may go",
+        "cluster.drain", "drain",
+    )  # fmt: skip
+    drained.add_argument(
+        "--wait", type=_duration, default=600.0, metavar="10m",
+        help="longest wait until all partitions are in the bucket (default 10m)",
+    )  # fmt: skip
+    drained.add_argument("--end", action="store_true", help="take the setting for all topics back")
+    drained.add_argument(
+        "--leave-untiered", action="store_true", help="leave topics on the disks that are not copied to the bucket"
+    )
+    add_dry_run_option(drained, "only show the settings that would change")
     rotate = add_verb(
         verbs, "rotate-secret", "give the brokers a new secret, and end the old one", "cluster.secrets", "rotate_secret"
     )
@@ -425,7 +438,7 @@ def _cluster(verbs: Commands) -> None:
         "--wait", type=_duration, default=60.0, metavar="60s",
         help="longest wait until all brokers know the new secret (default 60s)",
     )  # fmt: skip
-    for verb in (move, even, leave, rotate):
+    for verb in (move, even, leave, rotate, drained):
         add_progress_option(verb)
     add_verb(verbs, "unthrottle", "remove all rates that moves have set", "cluster.moves", "remove_throttles")
     add_noun(verbs, "config", "settings of brokers", _config)

@@ -4,6 +4,7 @@ May import: as cli
 
 ~ commands        info and config
 ~ brokers         brokers and unregister
+~ drain           drain: everything into the bucket, so that all brokers and disks may go
 ~ health          health: the report on partitions and brokers
 ~ certificates    certificates: those of all listeners, and rejected ones
 ~ upgrade         upgrade: levels of the formats that brokers write, and the step to the newest (KIP-584)

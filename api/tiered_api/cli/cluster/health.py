@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from tiered.errors import Code, Refused, Unavailable
@@ -30,6 +30,7 @@ from tiered_api.kafka.protocol.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponseTopic,
     TopicRequest,
 )
 
@@ -106,7 +107,7 @@ async def _adding_replicas(client: KafkaClient) -> dict[TopicAndPartition, list[
 async def fetch_min_isr(client: KafkaClient, names: list[str]) -> dict[str, int]:
     """Returns `min.insync.replicas` of topics, without topics that were deleted meanwhile."""
     found: dict[str, int] = {}
-    for some in _topic_chunks(names):
+    for some in topic_chunks(names):
         for result in await describe_configs(client, TOPIC, some, [MIN_ISR]):
             said = {each.name: each.value or "" for each in result.configs}.get(MIN_ISR, "")
             if said.isdecimal():
@@ -118,27 +119,37 @@ async def fetch_eligible(client: KafkaClient, names: list[str]) -> dict[TopicAnd
     """Returns the replicas that may lead partitions of topics; nothing if brokers do not report them (before Kafka
     3.7)."""
     found: dict[TopicAndPartition, EligibleReplicas] = {}
-    for some in _topic_chunks(names):
-        cursor: Cursor | None = None
-        while True:
-            request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name) for name in some], cursor=cursor)
-            try:
-                got = await client.send(request, DescribeTopicPartitionsResponse)
-            except Refused as no:
-                if no.code is Code.UNSUPPORTED_VERSION:
-                    return {}
-                raise
-            for topic in got.topics:
-                for each in topic.partitions:
-                    elr, last_known = each.eligible_leader_replicas or (), each.last_known_elr or ()
-                    found[topic.name or "", each.partition_index] = EligibleReplicas(tuple(elr), tuple(last_known))
-            if got.next_cursor is None or got.next_cursor == cursor:
-                break
-            cursor = got.next_cursor
+    try:
+        async for topic in fetch_partitions(client, names):
+            for each in topic.partitions:
+                elr, last_known = each.eligible_leader_replicas or (), each.last_known_elr or ()
+                found[topic.name or "", each.partition_index] = EligibleReplicas(tuple(elr), tuple(last_known))
+    except Refused as no:
+        if no.code is Code.UNSUPPORTED_VERSION:
+            return {}
+        raise
     return found
 
 
-def _topic_chunks(names: list[str]) -> Iterator[list[str]]:
+async def fetch_partitions(
+    client: KafkaClient, names: list[str]
+) -> AsyncIterator[DescribeTopicPartitionsResponseTopic]:
+    """Yields topics with all their partitions, in pages: a large topic comes in pieces. Raises `Refused` if brokers do
+    not describe them (before Kafka 3.7)."""
+    for some in topic_chunks(names):
+        cursor: Cursor | None = None
+        while True:
+            request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name) for name in some], cursor=cursor)
+            got = await client.send(request, DescribeTopicPartitionsResponse)
+            for topic in got.topics:
+                yield topic
+            if got.next_cursor is None or got.next_cursor == cursor:
+                break
+            cursor = got.next_cursor
+
+
+def topic_chunks(names: list[str]) -> Iterator[list[str]]:
+    """Yields the names in order, as many as one request may have."""
     for start in range(0, len(names), TOPICS_AT_ONCE):
         yield sorted(names)[start : start + TOPICS_AT_ONCE]
 

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_api.kafka.protocol.schema import FieldType, Message, array, boolean, integer, message, string, struct, uuid
+from tiered_api.kafka.protocol.schema import (
+    FIRST_PRIVATE_TAG,
+    FieldType,
+    Message,
+    array,
+    boolean,
+    integer,
+    message,
+    string,
+    struct,
+    uuid,
+)
 
 
 @dataclass(slots=True)
@@ -37,6 +48,8 @@ class DescribeTopicPartitionsResponsePartition:
     eligible_leader_replicas: list[int] | None = array(FieldType.INT32, nullable="0+", default=None)
     last_known_elr: list[int] | None = array(FieldType.INT32, nullable="0+", default=None)
     offline_replicas: list[int] = array(FieldType.INT32)
+    is_in_bucket: bool = boolean(tag=FIRST_PRIVATE_TAG, tagged="0+")
+    """No acknowledged record is on disks alone (`flush=bucket` is in force)."""
 
 
 @dataclass(slots=True)

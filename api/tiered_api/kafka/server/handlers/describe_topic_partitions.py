@@ -103,6 +103,7 @@ def _make_partition(
         eligible_leader_replicas=list(partition.elr),
         last_known_elr=list(partition.last_known),
         offline_replicas=[each for each in partition.replicas if each not in live_ids],
+        is_in_bucket=partition.is_in_bucket,
     )
 
 
