@@ -101,6 +101,15 @@ class _Part(NamedTuple):
     extent: NewExtent
 
 
+def _without_copies(parts: list[_Part], body: bytes) -> list[_Part]:
+    """Returns the parts with their batches where they are in the body: memory has them once while the put runs."""
+    view, at, found = memoryview(body), len(body) - sum(len(each.extent.data) for each in parts), []
+    for owner, extent in parts:
+        found.append(_Part(owner, extent._replace(data=view[at : at + len(extent.data)])))
+        at += len(extent.data)
+    return found
+
+
 class ChainWriter:
     """The chain of one incarnation of a broker. It begins empty, at slot 0. `cluster_id` is known once the broker has
     read the bucket."""
@@ -250,7 +259,14 @@ class ChainWriter:
         began_ns, decided = self._clock.mono_ns(), self._decided.next_slot
         held = sum(len(each.extent.data) for each in parts)
         try:
-            while (lost_to := await self._put(slot, decided, [each.extent for each in parts])) is not None:
+            while True:
+                nonce = f"{self._random.getrandbits(64):016x}"
+                body = encode_window(
+                    self.chain, slot, nonce, self._cluster_id(), decided, [each.extent for each in parts]
+                )
+                parts = _without_copies(parts, body)
+                if (lost_to := await self._put(slot, nonce, body)) is None:
+                    break
                 self._give_up(lost_to)  # first: this slot lets those after it count
                 self._decide(slot, [])
                 parts = [each for each in parts if not each.owner.is_over]
@@ -269,11 +285,9 @@ class ChainWriter:
         self.trimming.note_put(slot, decided, ends, self._clock.mono_ns())
         self._decide(slot, parts)
 
-    async def _put(self, slot: int, decided: int, extents: list[NewExtent]) -> Fence | None:
+    async def _put(self, slot: int, nonce: str, body: bytes) -> Fence | None:
         """Puts one window. Returns None if it is in the bucket, else the fence that has its slot."""
-        key, nonce = slot_key(self.chain, slot), f"{self._random.getrandbits(64):016x}"
-        body = encode_window(self.chain, slot, nonce, self._cluster_id(), decided, extents)
-        failed = 0
+        key, failed = slot_key(self.chain, slot), 0
         while True:
             try:
                 settled = await put_until_known(

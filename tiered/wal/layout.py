@@ -116,7 +116,7 @@ def parse_key(key: str) -> tuple[ChainId, int] | None:
 def encode_window(
     chain: ChainId, slot: int, nonce: str, cluster_id: str, decided: int, extents: Sequence[NewExtent]
 ) -> bytes:
-    """Returns the bytes of a window."""
+    """Returns the bytes of a window: the batches of its extents are at its end."""
     rows = [(*each.partition, *each[1:5], len(each.data), crc32c(each.data)) for each in extents]
     return _encode(
         chain, slot, nonce, cluster_id, {"decided": decided, "extents": rows}, [each.data for each in extents]

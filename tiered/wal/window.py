@@ -15,8 +15,9 @@ from tiered.value import value
 
 T = TypeVar("T")
 
-UNDECIDED_MAX = 8
-"""Most slots from the first one whose put is not decided: some puts run at a time."""
+UNDECIDED_MAX = 6
+"""Most slots from the first one whose put is not decided: some puts run at a time. A store makes more conditional puts
+at once, so that the metadata log never waits behind windows."""
 UNDECIDED_BYTES_MAX = 64 << 20
 """Bytes of windows in memory from which on no further put begins."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 from tiered.ids import PartitionId, TopicId
+from tiered.object_store.s3 import CONDITIONAL_WORKERS
 from tiered.wal.window import UNDECIDED_BYTES_MAX, UNDECIDED_MAX, DecidedSlots, StoredRange, WindowSettings, WindowTimer
 
 ONE, TWO = (PartitionId(TopicId("t"), p) for p in (0, 1))
@@ -78,3 +79,7 @@ def test_records_count_without_a_gap_whatever_the_order_of_extents() -> None:
             for base, until in sorted(seen):
                 end = until if base == end else end
             assert stored.end == end
+
+
+def test_windows_leave_puts_to_the_metadata_log() -> None:
+    assert UNDECIDED_MAX < CONDITIONAL_WORKERS
