@@ -9,6 +9,7 @@ from bench.peer import (
     latency,
     lifecycle,
     replicated,
+    stateless,
     tenants,
     throughput,
     transactions,
@@ -17,5 +18,6 @@ from bench.peer import (
 WORKLOADS = (
     *throughput.WORKLOADS, *latency.WORKLOADS, *lifecycle.WORKLOADS, *groups.WORKLOADS, *replicated.WORKLOADS,
     *transactions.WORKLOADS, *cleaning.WORKLOADS, *handshakes.WORKLOADS, *tenants.WORKLOADS,
+    *stateless.WORKLOADS,
 )  # fmt: skip
 TITLES = {each.name: each.title for each in WORKLOADS}
