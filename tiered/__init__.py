@@ -19,6 +19,7 @@ Files at this level are words, which every package may use:
 ~ fair_slots     a bounded number of slots for expensive work, taken in turn by its owners
 ~ thread_pool    bounded worker threads for blocking calls, each call with a deadline
 ~ spending       the owner of the time that work takes, of the event loop and of threads
+~ request_trace  the phases of one traced request
 ~ subtask        work in its own task, whose error never hides a cancellation
 
 Packages, each above those that it may import:

@@ -12,6 +12,7 @@ May import: coordination, upkeep
 ~ figures                 health and figures of this broker for an overview
 ~ fenced_brokers          brokers that the controller has fenced, and since when
 ~ partition_troubles      since when partitions lack a leader or replicas in sync
+~ request_traces          the slowest requests, while they are traced
 ~ health                  the health report of this broker
 ~ partition_report        the state of one partition in plain words
   stored_segments         the segments of both tiers, and why the disk still has each

@@ -32,6 +32,7 @@ from tiered.broker.health import Health, assess_health
 from tiered.broker.partition_troubles import PartitionTroubles
 from tiered.broker.registration import Registration
 from tiered.broker.replica_event_handlers import ReplicaEventHandlers
+from tiered.broker.request_traces import RequestTraces
 from tiered.broker.startup_retry import StartupRetry
 from tiered.broker.topic_metrics import TopicLabels, TopicMetrics
 from tiered.cold.manifest import FAN
@@ -255,6 +256,7 @@ class Broker:
         self._disk_reports = DiskReports(view, channel, self.disk, self.audit, clock)
         self.fenced_brokers = FencedBrokers(view, clock)
         self.partition_troubles = PartitionTroubles(clock)
+        self.request_traces = RequestTraces(clock)
         self._quota_reports = (
             QuotaReports(self.client_quotas, view, self.peers, clock)
             if self.peers is not None and self.settings.processes > 1
@@ -781,6 +783,7 @@ class Broker:
         self._config.apply_image(image)
         if self.settings.log_level != before.log_level:
             self._log_level(self.settings.log_level)
+        self.request_traces.set_min_ms(self.settings.tiered_trace_min_ms)
 
     # -- stop ---------------------------------------------------------------------------------------------------------
 

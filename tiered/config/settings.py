@@ -682,6 +682,14 @@ class Settings:
         LONG_MAX,
         dynamic=True,
     )
+    tiered_trace_min_ms: int = setting(
+        -1,
+        "Requests that take at least so long are traced: `tiered trace` shows the slowest of the last ten minutes. -1"
+        " traces none, and costs nothing.",
+        -1,
+        INT_MAX,
+        dynamic=True,
+    )
     tiered_upload_max_lag_ms: int = setting(
         10 * MINUTE_MS,
         "Age at which the oldest record outside the bucket is copied there: its segment is closed and uploaded.",

@@ -28,6 +28,7 @@ from tiered.ports import (
     PutResult,
     Unknown,
 )
+from tiered.request_trace import timed
 
 PAYER: ContextVar[Callable[[], object] | None] = ContextVar("payer", default=None)
 """Called for each request to the store that a task sends for a client. None for the requests of the broker itself."""
@@ -104,7 +105,7 @@ class MeteredStore:
     async def get(self, key: str, start: int = 0, length: int | None = None) -> GetResult | NotFound:
         began_ms = self._clock.wall_ms()
         try:
-            got = await self._inner.get(key, start, length)
+            got = await timed("bucket get", self._inner.get(key, start, length))
         except Unavailable as error:
             raise self._record_failure("get", error, began_ms) from None
         if isinstance(got, NotFound):
@@ -116,7 +117,7 @@ class MeteredStore:
     async def put(self, key: str, data: Buffer, *, if_absent: bool = False, if_match: str | None = None) -> PutResult:
         began_ms = self._clock.wall_ms()
         try:
-            result = await self._inner.put(key, data, if_absent=if_absent, if_match=if_match)
+            result = await timed("bucket put", self._inner.put(key, data, if_absent=if_absent, if_match=if_match))
         except Unavailable as error:
             raise self._record_failure("put", error, began_ms) from None
         self._record_result("put", result, memoryview(data).nbytes, began_ms)
@@ -125,7 +126,7 @@ class MeteredStore:
     async def upload(self, key: str, parts: Sequence[Buffer | FileSlice]) -> PutResult:
         began_ms = self._clock.wall_ms()
         try:
-            result = await self._inner.upload(key, parts)
+            result = await timed("bucket upload", self._inner.upload(key, parts))
         except Unavailable as error:
             raise self._record_failure("upload", error, began_ms) from None
         sizes = (part.length if isinstance(part, FileSlice) else memoryview(part).nbytes for part in parts)
@@ -135,7 +136,7 @@ class MeteredStore:
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[ListedObject]:
         began_ms = self._clock.wall_ms()
         try:
-            found = await self._inner.list(prefix, after, limit)
+            found = await timed("bucket list", self._inner.list(prefix, after, limit))
         except Unavailable as error:
             raise self._record_failure("list", error, began_ms) from None
         self._record_reply("list", "ok", 0, requests=max(-(-len(found) // PAGE_KEYS), 1))
@@ -144,7 +145,7 @@ class MeteredStore:
     async def delete(self, keys: Sequence[str]) -> None:
         began_ms = self._clock.wall_ms()
         try:
-            await self._inner.delete(keys)
+            await timed("bucket delete", self._inner.delete(keys))
         except Unavailable as error:
             raise self._record_failure("delete", error, began_ms) from None
         self._record_reply("delete", "ok", 0)

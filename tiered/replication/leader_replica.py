@@ -34,6 +34,7 @@ from tiered.replication.record_deletion import RecordDeletion
 from tiered.replication.replication_quota import ThrottledReplicas
 from tiered.replication.unified_log import UnifiedLog
 from tiered.replication.unstored_batches import UnstoredBatches
+from tiered.request_trace import BUCKET, FSYNC, REPLICATE, timed
 from tiered.wal.chain_writer import ChainedLog, ChainWriter
 
 ACKS_ALL = -1
@@ -332,12 +333,13 @@ class LeaderReplica:
         Raises `Refused`: REQUEST_TIMED_OUT, NOT_ENOUGH_REPLICAS_AFTER_APPEND (replicas left the ISR meanwhile),
         KAFKA_STORAGE_ERROR, or the reason why this broker stopped leading the partition.
         """
+        phase = REPLICATE if self._chained is None else BUCKET
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 if self.log.synced_entry.fsynced_only:
-                    await self.flush(end)
+                    await timed(FSYNC, self.flush(end))
                 while not self.is_committed(end):
-                    await self.reads.wait_wakeup(end)
+                    await timed(phase, self.reads.wait_wakeup(end))
                     if not self.is_committed(end) and not self.state.has_min_isr(self.log.config.min_insync_replicas):
                         why = f"records below {end} of {self.tp} are on too few replicas: some left the ISR"
                         raise Refused(Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND, why)

@@ -23,6 +23,7 @@ from typing import NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 from tiered.ports import Clock
+from tiered.request_trace import QUEUE, timed
 
 T = TypeVar("T")
 
@@ -173,7 +174,7 @@ class Turns:
         if find_wait is not None and (wait := find_wait()) is not None:
             await wait
         if not self.has_time():
-            await self.wait_next_turn()
+            await timed(QUEUE, self.wait_next_turn())
 
     def each_of(self, items: Iterable[T]) -> AsyncIterator[T]:
         """Yields the items one by one, with a wait like that of `wait_turn` after each piece of them."""

@@ -7,7 +7,7 @@ May import: clients, system, controller, replication, health, cli.text
   kafka_arguments  the parsers of the commands topic, group, transaction and cluster
   security_arguments  the parsers of the commands acl, user, quota and audit
   profile_arguments  the parser of the command profile
-  explain_arguments  the parsers of the commands explain and debug
+  explain_arguments  the parsers of the commands explain, trace and debug
   parsing          building blocks of the parser
 ~ output           tables for people, JSON lines for programs
 ~ terminal         pictures on a terminal, by the extra `cli`

@@ -50,6 +50,7 @@ def parser() -> argparse.ArgumentParser:
     add_kafka_commands(commands)
     add_security_commands(commands)
     add_noun(commands, "explain", "tell why things are as they are, and what mends them", _explain)
+    _trace(commands)
     add_noun(commands, "debug", "collect what is needed to find out what is wrong", _debug)
     add_noun(commands, "profile", "named settings of connections: brokers, TLS and login", _profile)
     add_noun(commands, "cold", "read the bucket without a broker", _cold)
@@ -148,6 +149,12 @@ def _explain(verbs: Commands) -> None:
     from tiered_api.cli.explain_arguments import add_explain_verbs
 
     add_explain_verbs(verbs)
+
+
+def _trace(commands: Commands) -> None:
+    from tiered_api.cli.explain_arguments import add_trace_command
+
+    add_trace_command(commands)
 
 
 def _debug(verbs: Commands) -> None:

@@ -1,4 +1,4 @@
-"""The parsers of the commands `tiered explain` and `tiered debug`, which ask brokers by HTTP."""
+"""The parsers of the commands `tiered explain`, `tiered trace` and `tiered debug`, which ask brokers by HTTP."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from tiered_api.cli.parsing import (
     add_progress_option,
     count,
     number_of,
+    number_within,
 )
+
+WATCH_SECONDS_MAX = 10
 
 
 def add_explain_verbs(verbs: Commands) -> None:
@@ -55,6 +58,23 @@ def add_debug_verbs(verbs: Commands) -> None:
     add_progress_option(bundle)
     _add_http_options(bundle)
     add_format_option(bundle)
+
+
+def add_trace_command(commands: Commands) -> None:
+    """Adds the command `tiered trace`."""
+    trace = add_command(
+        commands, "trace", "show the slowest requests of a broker, and what each waited for",
+        Command("tiered_api.cli.explain.trace", "trace"),
+    )  # fmt: skip
+    trace.add_argument(
+        "--seconds", metavar="N", type=number_within(0, WATCH_SECONDS_MAX), default=0,
+        help="trace all requests for so long, 10 at most (default: show those that were traced)",
+    )  # fmt: skip
+    trace.add_argument(
+        "-n", "--limit", metavar="N", type=number_within(1, 500), default=20, help="at most (default 20)"
+    )
+    _add_http_options(trace)
+    add_format_option(trace)
 
 
 def _add_explain(verbs: Commands, name: str, help: str, module: str = "commands") -> argparse.ArgumentParser:

@@ -5,6 +5,7 @@ May import: broker, registry, health, explanation, kafka.client, kafka.server
 ~ operations   health, metrics, broker identity, state of a partition
   openmetrics      the metrics in the form of OpenMetrics
   machine_metrics  the metrics of all processes of a machine as one text
+~ request_traces  the slowest requests with their phases
 ~ groups       consumer groups of any coordinator
 ~ group_lags   consumer lag metrics under the names of kafka_exporter
 ~ audit_topic  the audit log as a topic

@@ -139,6 +139,29 @@ OVERVIEW: dict[str, Schema] = {
         ),
         since_slot=INTEGER,
     ),
+    "Traces": object_schema(
+        "node_id is_on min_ms requests",
+        node_id=INTEGER,
+        is_on=BOOLEAN,
+        min_ms=INTEGER,
+        requests=array(
+            object_schema(
+                "api at_ms ms phases",
+                api=STRING,
+                version=INTEGER,
+                at_ms=INTEGER,
+                ms={"type": "number"},
+                bytes=INTEGER,
+                client_id=STRING,
+                principal=STRING,
+                peer=STRING,
+                phases=array(
+                    object_schema("phase after_ms ms", phase=STRING, after_ms={"type": "number"}, ms={"type": "number"})
+                ),
+                phases_left_out=INTEGER,
+            )
+        ),
+    ),
     "Segments": object_schema(
         "topic partition leader brokers segments next_from",
         topic=STRING,

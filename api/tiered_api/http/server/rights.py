@@ -82,6 +82,7 @@ ROUTE_RULES: dict[str, RouteRule] = {
     "get_costs": _DESCRIBE_CLUSTER,
     "get_metadata_log": _DESCRIBE_CLUSTER,
     "list_controllers": _DESCRIBE_CLUSTER,
+    "list_traces": _DESCRIBE_CLUSTER,
     "get_partition_segments": _DESCRIBE_TOPIC,
     "get_topic_table": _DESCRIBE_TOPIC,
     "list_tables": RouteRule(note="tables of topics without READ are left out, but for DESCRIBE on CLUSTER"),

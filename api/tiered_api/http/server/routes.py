@@ -126,6 +126,15 @@ OVERVIEW = (
     ),
     _get("/tiered/v1/metadata/log", "overview.metadata:get_metadata_log", "MetadataLog", METADATA),
     _get("/tiered/v1/metadata/controllers", "overview.metadata:list_controllers", "Controllers"),
+    _get(
+        "/tiered/v1/traces",
+        "request_traces:list_traces",
+        "Traces",
+        (
+            Query("seconds", "integer", "Trace all requests for so long before the reply, 10 at most"),
+            Query("limit", "integer", "Requests of the reply at most: 20 (without it) to 500"),
+        ),
+    ),
     _get("/tiered/v1/topics", "overview.topics:list_topic_summaries", "TopicSummaries"),
     _get("/tiered/v1/topics/{topic}/storage", "overview.storage:get_topic_storage", "TopicStorage", MARKS),
     _get(

@@ -6,6 +6,7 @@ May import: broker, security, kafka.protocol.messages, kafka.server.produce
 ~ connection       one connection: frames in, replies out in request order
 ~ login            the login of connections, and their state before it
 ~ acting           clients for whom a broker sends requests (I29)
+~ tracing          the phases of requests, while they are traced
 ~ metering         the charge of requests against client quotas, and the pauses of clients (I28)
 ~ quota_lines      requests that wait for the request time of their client (I28)
 ~ dispatch         the handler for each request, and the outermost error boundary

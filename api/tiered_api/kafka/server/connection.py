@@ -323,12 +323,16 @@ class ClientConnection:
 
     def on_quotas(self) -> None:
         """Serves the requests that follow under other quotas, and ends a pause."""
-        if self._is_served:
-            self._dispatch_request = self._server.dispatch.serve_request
+        self.on_dispatch()
         self._unmute()
         if self._held is not None:
             self._held.timer.cancel()
             self._loop.call_soon(self.serve_held)
+
+    def on_dispatch(self) -> None:
+        """Serves the requests that follow as the dispatch has them served now."""
+        if self._is_served:
+            self._dispatch_request = self._server.dispatch.serve_request
 
     def mute(self, seconds: float) -> None:
         """Reads nothing for so long, or until the quotas change. Replies leave meanwhile."""

@@ -41,6 +41,7 @@ from tiered_api.kafka.server.rights.verdict import ALLOWED, Verdict, run_without
 from tiered_api.kafka.server.slots.latencies import Latencies
 from tiered_api.kafka.server.slots.response_slot import RequestConnection, ResponseSlot, Work
 from tiered_api.kafka.server.slots.socket_writer import Part
+from tiered_api.kafka.server.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
@@ -83,9 +84,12 @@ class Dispatch:
         self._immediate_handlers: dict[int, ImmediateHandler] = {}
         self._metering = Metering(context, self.handle_request)
         self.serve_request: Dispatched = self.handle_request
-        """Serves a request, and charges it if any client has a quota."""
-        context.broker.client_quotas.subscribe(self._on_quotas)
-        self._on_quotas()
+        """Serves a request. Charges it if any client has a quota, and traces it if an operator wants that."""
+        self._traces = context.broker.request_traces
+        self._tracing = Tracing(self._traces, context.clock)
+        context.broker.client_quotas.subscribe(self._choose_path)
+        self._traces.subscribe(self._choose_path)
+        self._choose_path()
         self._tasks: set[asyncio.Task[None]] = set()
         self._long_polls: dict[RequestConnection, None] = {}
         """Connections with a request that waits for an event."""
@@ -142,9 +146,10 @@ class Dispatch:
         connection.refuse("login_timeout", "it was used, and did not log in again in time")
         return None
 
-    def _on_quotas(self) -> None:
+    def _choose_path(self) -> None:
         has_quotas = self._context.broker.client_quotas.table.has_client_quotas
-        self.serve_request = self._metering.handle_request if has_quotas else self.handle_request
+        self._tracing.serve = self._metering.handle_request if has_quotas else self.handle_request
+        self.serve_request = self._tracing.handle_request if self._traces.is_on else self._tracing.serve
 
     def on_response(self, slot: ResponseSlot) -> None:
         """Records the latency of a reply that came later."""

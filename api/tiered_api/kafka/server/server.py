@@ -108,12 +108,12 @@ class KafkaServer:
         """Connections that wait for a token, by listener."""
         self._openings = _make_openings(settings.max_connection_creation_rate, self.now)
         self._listener_openings: dict[str, TokenBucket] = {}
-        self._closing = False
-        self._all_closed = asyncio.Event()
+        self._closing, self._all_closed = False, asyncio.Event()
         self._to_flush: list[ClientConnection] = []
         """Connections whose replies leave at the end of this turn."""
         self._flush_scheduled = False
         broker.client_quotas.subscribe(self._on_quotas)
+        broker.request_traces.subscribe(self._on_traces)
         broker.delegation_tokens.subscribe(self._on_tokens)
         broker.subscribe_to_logins(self._on_logins)
         metrics = broker.metrics
@@ -272,6 +272,10 @@ class KafkaServer:
     def _on_quotas(self) -> None:
         for connection in self.connections:
             connection.on_quotas()
+
+    def _on_traces(self) -> None:
+        for connection in self.connections:
+            connection.on_dispatch()
 
     def _on_tokens(self) -> None:
         for connection in list(self.connections):

@@ -1,0 +1,113 @@
+"""The trace of requests: their phases from the whole request to the reply.
+
+While no request is traced, connections do not pass through here. A request that a client of HTTP makes is traced at the
+broker that leads the partition, if another broker has sent it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from tiered.broker.request_traces import RequestTraces
+from tiered.ports import Clock
+from tiered.request_trace import APPEND, HANDLE, READ, REPLY, TRACE, WAIT, RequestTrace
+from tiered_api.kafka.protocol.apis import ALL_APIS
+from tiered_api.kafka.server.metering import HEADER_BYTES, Dispatched, MeteredConnection
+from tiered_api.kafka.server.slots.response_slot import SlotCharge
+from tiered_api.kafka.server.slots.socket_writer import Part
+
+PRODUCE, FETCH = 0, 1
+FIRST_PHASES = {PRODUCE: APPEND, FETCH: READ}
+"""The phase in the turn that brings the request. From then on until its reply the request waits. The phases in that
+time say for what: followers, an fsync, the bucket, a turn."""
+CLIENT_ID_CHARACTERS = 100
+"""A longer client id is cut: a trace keeps no long one."""
+
+
+class TracedSlot:
+    """Ends the trace of a request whose reply comes later. Charges the request as `charge` does, if it has one."""
+
+    __slots__ = ("_charge", "_connection", "_since_ns", "_trace", "_traces")
+
+    def __init__(
+        self, traces: RequestTraces, trace: RequestTrace, connection: MeteredConnection, charge: SlotCharge | None
+    ) -> None:
+        self._traces = traces
+        self._trace = trace
+        self._connection = connection
+        self._charge = charge
+        self._since_ns = trace.mono_ns()
+
+    def spend(self, spent_ns: int) -> None:
+        """Charges time of the event loop that a step of the request took."""
+        if self._charge is not None:
+            self._charge.spend(spent_ns)
+
+    def find_wait(self) -> Awaitable[None] | None:
+        """Returns the wait before the next step of the request, for the quota of its client; None if there is none."""
+        return None if self._charge is None else self._charge.find_wait()
+
+    def settle(self, parts: Sequence[Part]) -> Sequence[Part]:
+        """Charges the client. Returns the reply with the pause of the client. The trace of a connection that has closed
+        ends here: nobody gets its reply."""
+        self._trace.add(WAIT, self._since_ns)
+        if self._charge is not None:
+            parts = self._charge.settle(parts)
+        if self._connection.closed:
+            self._end()
+        return parts
+
+    def charge_sending(self, send: Callable[[], object]) -> None:
+        """Sends the reply, and charges the time of it. The trace ends with it."""
+        trace, since_ns = self._trace, self._trace.mono_ns()
+        if self._charge is None:
+            send()
+        else:
+            self._charge.charge_sending(send)
+        trace.add(REPLY, since_ns)
+        self._end()
+
+    def _end(self) -> None:
+        if self._trace.end_ns < 0:
+            self._trace.end_ns = self._trace.mono_ns()
+            self._traces.add(self._trace)
+
+
+class Tracing:
+    """Serves requests as `serve` does, and traces them."""
+
+    def __init__(self, traces: RequestTraces, clock: Clock) -> None:
+        self._traces = traces
+        self._clock = clock
+        self.serve: Dispatched | None = None
+        """Serves a request without a trace."""
+
+    def handle_request(
+        self,
+        connection: MeteredConnection,
+        frame: memoryview,
+        api_key: int,
+        version: int,
+        correlation_id: int,
+        body: int,
+    ) -> Sequence[Part] | None:
+        """Handles a request, as `Dispatch.handle_request` does."""
+        assert self.serve is not None
+        client_id = bytes(frame[HEADER_BYTES : min(body, HEADER_BYTES + CLIENT_ID_CHARACTERS)])
+        trace = RequestTrace(
+            self._clock.mono_ns, self._clock.wall_ms(), ALL_APIS[api_key].name if api_key in ALL_APIS else str(api_key),
+            version, len(frame), client_id.decode(errors="replace"), str(connection.caller.principal), connection.peer,
+        )  # fmt: skip
+        before, token = connection.pending, TRACE.set(trace)
+        try:
+            reply = self.serve(connection, frame, api_key, version, correlation_id, body)
+        finally:
+            TRACE.reset(token)
+        trace.add(FIRST_PHASES.get(api_key, HANDLE), trace.began_ns)
+        if reply is None and connection.pending > before and not connection.closed:
+            slot = connection.newest_slot
+            slot.charge = TracedSlot(self._traces, trace, connection, slot.charge)
+        else:
+            trace.end_ns = trace.mono_ns()
+            self._traces.add(trace)
+        return reply
