@@ -43,6 +43,8 @@ WINDOW_BYTES = 64 * MIB
 STREAMS_MAX = 64
 STREAM_IDLE_S = 10.0
 DEPTH_OF_ITERATE = 4
+READ_BYTES = 2 * MIB
+"""Most bytes of one read: they are copied in one turn of the event loop. The next read has the rest in memory."""
 EMPTY_PIECES_MAX = 100
 """Limit on the pieces without records that one read passes. A clean can leave an object with one empty batch."""
 
@@ -110,9 +112,10 @@ class ColdReader:
         end, or after `EMPTY_PIECES_MAX` of them, the result has no records. It is empty if no batch at all is between
         `offset` and the cold end: a segment of a log that Kafka has cleaned may end in a gap.
 
-        The result has at most `max_bytes`, unless the first batch alone is larger. `manifest` may be older than the one
-        in the bucket (None: not known). It is loaded again if it does not name the offset, or if a clean has replaced
-        the object since and the object is gone. Raises `Refused` with OFFSET_OUT_OF_RANGE, `Unavailable` and `Corrupt`.
+        The result has at most `max_bytes`, and at most `READ_BYTES`, unless the first batch alone is larger. `manifest`
+        may be older than the one in the bucket (None: not known). It is loaded again if it does not name the offset, or
+        if a clean has replaced the object since and the object is gone. Raises `Refused` with OFFSET_OUT_OF_RANGE,
+        `Unavailable` and `Corrupt`.
 
         A failed read is not tried again during its pause: until then the failure is raised again.
         """
@@ -164,6 +167,7 @@ class ColdReader:
         self, partition_id: PartitionId, manifest: Manifest | None, offset: int, max_bytes: int
     ) -> _ColdPiece | None:
         """Returns the next piece, or None if no batch is between `offset` and the cold end."""
+        max_bytes = min(max_bytes, READ_BYTES)
         taken, piece, at = self._take_stream(partition_id, offset), None, offset
         stream = taken or await self._open_stream(partition_id, manifest, offset)
         for _ in range(1 + EMPTY_PIECES_MAX):

@@ -4,10 +4,13 @@ The read-ahead adapts: each time the reader had to wait for a chunk, the number 
 byte limit. For a reader that never waits it does not grow. The read-ahead crosses segment borders. Every batch is
 checked before it is returned. Invalid bytes are read from the bucket once more, and then raise `Corrupt`. Only a batch
 that lies across two chunks is copied.
+
+A chunk is checked in pieces. Other work of the event loop runs between two of them, so a large read delays nobody.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import NamedTuple
@@ -17,11 +20,15 @@ from tiered.cold.chunks import FEW_GETS_STEP, next_chunk
 from tiered.cold.manifest import SegmentEntry
 from tiered.errors import Corrupt
 from tiered.hot.leader_epochs import LeaderEpochs
-from tiered.records.model import HEADER_BYTES, LENGTH_FROM, WalkedBatch
+from tiered.records.model import HEADER_BYTES, LENGTH_FROM, WalkedBatch, WalkResult
 from tiered.records.native import walk
 
 DEPTH_MAX = 32
 """Limit on the gets in flight for one reader, whatever their size."""
+PIECE_BYTES = 256 << 10
+"""Bytes that are checked in one turn of the event loop; a batch that is larger is checked as a whole."""
+PIECE_BATCHES = 256
+"""Batches that are checked in one turn of the event loop."""
 
 
 class ColdBatches(NamedTuple):
@@ -133,12 +140,13 @@ class ColdStream:
         """Takes whole batches off the view. Returns None if they are invalid and are read once more."""
         entry, view = self.entry, self._view
         assert entry is not None
-        found = walk(view, 0, len(view) if limit is None else min(limit, len(view)))
-        if not found.batches and found.why == "short" and limit is not None and limit < len(view):
+        found = _walk_piece(view, 0, len(view) if limit is None else min(limit, len(view)))
+        if not found.batches and found.why == "short":
             found = walk(view, max_batches=1)
         if found.batches:
             piece = self._check_order(entry, view, found.batches, self._position)
             if piece is not None:
+                piece = await self._extend(piece, view, len(view) if limit is None else min(limit, len(view)))
                 self._consume(len(piece.data))
             return piece
         if found.why == "short":
@@ -146,13 +154,37 @@ class ColdStream:
         self._reread_from(entry, self._position, found.why)
         return None
 
+    async def _extend(self, first: ColdBatches, view: memoryview, stop: int) -> ColdBatches:
+        """Returns the piece at the begin of the view with the whole batches after it that end at or before `stop`. Ends
+        before the first invalid one."""
+        batches, end, entry = first.batches, len(first.data), first.entry
+        while end < stop:
+            await asyncio.sleep(0)  # the chunk is in memory, and nothing else waits between two pieces of it
+            found = _walk_piece(view, end, stop).batches or walk(view, end, stop, max_batches=1).batches
+            good_count = self._count_in_order(entry, found, is_start_known=True)
+            if not good_count:
+                break
+            batches += found[:good_count]
+            end = batches[-1].position + batches[-1].size
+        return first if end == len(first.data) else ColdBatches(view[:end], batches, entry)
+
     def _check_order(
         self, entry: SegmentEntry, view: memoryview, batches: list[WalkedBatch], at: int
     ) -> ColdBatches | None:
         """Returns the batches up to the first one out of order: no CRC covers a batch's base offset and leader
         epoch."""
+        last = max(self._last_offset, entry.base_offset - 1)
+        good_count = self._count_in_order(entry, batches, is_start_known=last >= entry.base_offset or at == 0)
+        if not good_count:
+            self._reread_from(entry, at, f"batch of offset {batches[0].base_offset} is out of place")
+            return None
+        end = batches[good_count - 1].position + batches[good_count - 1].size
+        self._reread_position = -1
+        return ColdBatches(view[:end], batches[:good_count], entry)
+
+    def _count_in_order(self, entry: SegmentEntry, batches: list[WalkedBatch], *, is_start_known: bool) -> int:
+        """Returns the number of batches before the first one out of order, and notes the offset of the last of them."""
         last, good_count = max(self._last_offset, entry.base_offset - 1), 0
-        is_start_known = last >= entry.base_offset or at == 0
         epochs = LeaderEpochs(entry.lineage)
         for batch in batches:
             if not (last < batch.base_offset <= batch.last_offset < entry.next_offset):
@@ -162,12 +194,9 @@ class ColdStream:
             if batch.leader_epoch != epochs.epoch_at(batch.base_offset):
                 break
             last, is_start_known, good_count = batch.last_offset, True, good_count + 1
-        if not good_count:
-            self._reread_from(entry, at, f"batch of offset {batches[0].base_offset} is out of place")
-            return None
-        end = batches[good_count - 1].position + batches[good_count - 1].size
-        self._reread_position, self._last_offset = -1, last
-        return ColdBatches(view[:end], batches[:good_count], entry)
+        if good_count:
+            self._last_offset = last
+        return good_count
 
     async def _join_batch(self, entry: SegmentEntry) -> ColdBatches | None:
         """Copies together the batch that begins in this chunk and ends in a later one."""
@@ -260,6 +289,11 @@ class ColdStream:
         if self._lease is not None:
             self._lease.release()
             self._lease = None
+
+
+def _walk_piece(view: memoryview, start: int, stop: int) -> WalkResult:
+    """Returns the whole batches of the piece that begins at `start` and ends at or before `stop`."""
+    return walk(view, start, min(stop, start + PIECE_BYTES), max_batches=PIECE_BATCHES)
 
 
 def _batch_size(partial: bytearray) -> int:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.scenario import in_rig
-from tests.unit.cold.rig import MIB, PID, Rig, cold, large
+from tests.unit.cold.rig import MIB, PID, Rig, batch, cold, entry, large, manifest
+from tiered.cold.stream import PIECE_BATCHES, PIECE_BYTES
+from tiered.errors import Corrupt
 from tiered.records.native import walk
 
 
@@ -118,3 +122,34 @@ async def test_idle_streams_release_their_chunks(rig: Rig) -> None:
     await reader.reader.read(PID, manifest, 3, 100)
     reader.reader.close()
     assert reader.cache.has_room(256 * MIB)
+
+
+@in_rig(Rig)
+async def test_large_read_leaves_the_loop_to_others_between_its_pieces(rig: Rig) -> None:
+    rig.log.write([batch(i, 1, 20) for i in range(14_000)], 14_000)
+    reader, manifest = await cold(rig)
+    await reader.reader.read(PID, manifest, 0, 1)
+    await rig.clock.sleep(1)
+    turns, reading = 0, asyncio.ensure_future(reader.reader.read(PID, manifest, 1, 8 * MIB))
+    while not reading.done():
+        turns += 1
+        await asyncio.sleep(0)
+    found = walk(await reading).batches
+    assert len(found) == len(walk(rig.log.all_bytes[:MIB]).batches) - 1, "all of the chunk"
+    assert turns >= MIB // PIECE_BYTES and turns >= len(found) // PIECE_BATCHES
+
+
+@in_rig(Rig)
+async def test_read_ends_before_a_batch_that_is_out_of_place(rig: Rig) -> None:
+    """The pieces of a read after its first one are checked as the first one is."""
+    count = 2 * PIECE_BATCHES + 20
+    batches = [batch(10 * i, 10, 100) for i in range(count)]
+    batches[-10] = batch(10 * count, 10, 100)
+    rig.log.write(batches, 10 * count + 10)
+    broker = rig.broker()
+    entry_of_all = entry(0, 10 * count + 10, size=sum(map(len, batches)))
+    await broker.store.put(entry_of_all.key, b"".join(batches))
+    data = await broker.reader.read(PID, manifest(entry_of_all), 0, MIB)
+    assert len(walk(data).batches) == count - 10
+    with pytest.raises(Corrupt, match="out of place"):
+        await broker.reader.read(PID, manifest(entry_of_all), 10 * (count - 10), MIB)

@@ -226,6 +226,18 @@ def test_fetch_replies_equal_those_of_the_codec(version: int, committed: bool) -
         assert made == response_frame(1, version, encode(answer, version))
 
 
+def test_many_records_in_memory_are_not_copied_into_the_reply() -> None:
+    large = bytes(fetch_frames.JOINED_BYTES + 1)
+    found = fetch_frames.PartitionResult(1, 0, 9, 9, 0, large)
+    for parts in (
+        fetch_frames.encode_response(12, 5, [(b"\2t", [found])], 1),
+        fetch_frames.encode_single_response(12, 5, b"\2t", found, False),
+    ):
+        assert any(part is large for part in parts)
+        joined = b"".join(part for part in parts if isinstance(part, bytes))
+        assert SIZE.unpack_from(joined)[0] == len(joined) - 4
+
+
 def fetch_result(topic: FetchableTopicResponse, committed: bool) -> FetchableTopicResponse:
     """Returns the part of a drawn response that our broker sends: no leaders, no other replicas."""
     parts = [

@@ -26,6 +26,8 @@ COPIED_BYTES = 8 << 10
 less broker time than a slice, which needs a call before and one after it."""
 SHARED_BYTES = 128 << 10
 """Larger slices cost no more when they are sent from their files."""
+JOINED_BYTES = 128 << 10
+"""Most bytes in memory that are copied beside the bytes around them. More are a part of their own."""
 SHARED_BYTES_MAX = 1 << 20
 """Most shared bytes in one turn."""
 
@@ -269,7 +271,7 @@ def encode_response(
                     copied -= len(data) if isinstance(data, bytes) else 0
             size = data.length if isinstance(data, FileSlice) else len(data)
             run.append(_encode_partition(version, found, size, read_committed))
-            if isinstance(data, FileSlice):
+            if isinstance(data, FileSlice) or size > JOINED_BYTES:
                 pieces += (b"".join(run), data)
                 run = []
             elif size:
@@ -304,7 +306,7 @@ def encode_single_response(
         row = _P12.pack(index, code, high_watermark, stable, log_start, read_committed, preferred)
     whole = head.size - 4 + len(echo) + len(row) + len(length) + size + 5
     start = head.pack(whole, correlation_id, 0, 0, 0, 0)
-    if isinstance(data, FileSlice):
+    if isinstance(data, FileSlice) or size > JOINED_BYTES:
         return [b"".join((start, b"\2", echo, b"\2", row, length)), data, b"\0\0\0"]
     return [b"".join((start, b"\2", echo, b"\2", row, length, data, b"\0\0\0"))]
 

@@ -11,13 +11,17 @@ from tiered.ports import Buffer, FileSlice, Stream
 
 SEND_BYTES_PER_EVENT = 1 << 20
 """After so many bytes of one connection, other connections get their turn."""
+MEMORY_BYTES_PER_EVENT = 256 << 10
+"""The same for bytes in memory, which the kernel copies while the event loop waits."""
+MEMORY_EXTRA = SEND_BYTES_PER_EVENT // MEMORY_BYTES_PER_EVENT - 1
+"""Bytes that a byte in memory uses of `SEND_BYTES_PER_EVENT` beside itself."""
 
 Part = Buffer | FileSlice
 
 
 def send_parts(stream: Stream, parts: list[Part]) -> bool:
     """Sends from the front of `parts`, and removes what the kernel took. True if that was everything."""
-    if len(parts) == 1 and not isinstance(only := parts[0], FileSlice):
+    if len(parts) == 1 and not isinstance(only := parts[0], FileSlice) and len(only) <= MEMORY_BYTES_PER_EVENT:
         sent = stream.sendmsg(parts)  # type: ignore[arg-type]
         if sent == len(only):
             parts.clear()
@@ -39,17 +43,36 @@ def send_parts(stream: Stream, parts: list[Part]) -> bool:
                 else:
                     at += 1
             else:
-                end = at + 1
-                while end < count and not isinstance(parts[end], FileSlice):
+                end, size = at + 1, len(part)
+                while end < count and not isinstance(after := parts[end], FileSlice):
                     end += 1
-                sent = stream.sendmsg(parts[at:end], more=end < count)  # type: ignore[arg-type]
+                    size += len(after)
+                if size > MEMORY_BYTES_PER_EVENT:
+                    sent = stream.sendmsg(_cut_run(parts[at:end]))
+                else:
+                    sent = stream.sendmsg(parts[at:end], more=end < count)  # type: ignore[arg-type]
                 if sent is None:
                     return False
                 at = _skip_sent(parts, at, sent)
+                budget -= sent * MEMORY_EXTRA
             budget -= sent
         return at == count
     finally:
         del parts[:at]
+
+
+def _cut_run(parts: list[Part]) -> list[Buffer]:
+    """Returns the first `MEMORY_BYTES_PER_EVENT` of bytes in memory."""
+    run: list[Buffer] = []
+    room = MEMORY_BYTES_PER_EVENT
+    for part in parts:
+        assert not isinstance(part, FileSlice)
+        if len(part) >= room:
+            run.append(memoryview(part)[:room])
+            break
+        run.append(part)
+        room -= len(part)
+    return run
 
 
 def memory_bytes(parts: Sequence[Part]) -> int:
