@@ -28,10 +28,13 @@ class Phase(NamedTuple):
 
 
 class RequestTrace:
-    """One request: whose it is, and its phases so far. `end_ns` is -1 until its reply is there."""
+    """One request: whose it is, and its phases so far. `end_ns` is -1 until its reply is there. `idle_ns` is the time
+    that the client asked for, to wait for records or for the members of a group."""
 
-    __slots__ = ("api", "began_ms", "began_ns", "client_id", "end_ns", "left_out", "mono_ns", "peer", "phases",
-                 "principal", "size", "version")  # fmt: skip
+    __slots__ = (
+        "api", "began_ms", "began_ns", "client_id", "end_ns", "idle_ns", "left_out", "mono_ns", "peer", "phases",
+        "principal", "size", "version",
+    )  # fmt: skip
 
     def __init__(
         self, mono_ns: Callable[[], int], began_ms: int, api: str, version: int, size: int, client_id: str,
@@ -41,6 +44,7 @@ class RequestTrace:
         self.began_ns, self.began_ms, self.end_ns = mono_ns(), began_ms, -1
         self.api, self.version, self.size = api, version, size
         self.client_id, self.principal, self.peer = client_id, principal, peer
+        self.idle_ns = 0
         self.phases: list[Phase] = []
         self.left_out = 0
 
@@ -48,6 +52,11 @@ class RequestTrace:
     def total_ns(self) -> int:
         """Time from the whole request to its reply."""
         return self.end_ns - self.began_ns
+
+    @property
+    def slow_ns(self) -> int:
+        """The time that the client did not ask for: the slowest request has most of it."""
+        return self.total_ns - self.idle_ns
 
     def add(self, name: str, start_ns: int) -> None:
         """Adds a phase that ends now."""

@@ -88,6 +88,7 @@ async def test_bundle_has_the_state_of_a_cluster_without_records_and_secrets(
     assert "on-disk" in await tiered.explain("segment", "orders", "0", "0")
     assert "from-disk" in await tiered.explain("fetch", "orders", "0", "0", "--isolation-level", "read_uncommitted")
     assert "waits" in await tiered.explain("fetch", "orders", "0", "1", "--user", "alice", "--client-id", "a b")
+    assert "waits" in await tiered.explain("fetch", "orders", "0"), "without an offset, that of the next record"
     assert "unhealthy" in await tiered.explain("topic", "orders")
     assert "'nobody' not found" in await tiered.run("explain", "group", "nobody", code=2)
     assert "no warehouse is set" in await tiered.run("explain", "table", "orders", code=2)

@@ -22,6 +22,8 @@ class Traced:
     def __init__(self, brokers: TieredCluster, capsys: pytest.CaptureFixture[str]) -> None:
         self.brokers = brokers
         self._capsys = capsys
+        self._producer = Producer({"bootstrap.servers": brokers.bootstrap_servers, "client.id": "shop", "acks": "all"})
+        """Its connections are open before anything is traced."""
 
     def run(self, *words: str, topic: str = "") -> str:
         number = self.brokers.leader(topic) if topic else 1
@@ -50,9 +52,8 @@ class Traced:
         return self._capsys.readouterr().out
 
     def produce(self, topic: str, value: str = "x") -> None:
-        producer = Producer({"bootstrap.servers": self.brokers.bootstrap_servers, "client.id": "shop", "acks": "all"})
-        producer.produce(topic, value)
-        assert producer.flush(60) == 0
+        self._producer.produce(topic, value)
+        assert self._producer.flush(60) == 0
 
 
 @pytest.fixture(params=[1, 3])
@@ -72,6 +73,7 @@ def test_nothing_is_traced_unless_it_is_wanted(traced: Traced) -> None:
 
 
 def test_produce_tells_its_client_and_what_it_waited_for(traced: Traced) -> None:
+    traced.produce("t")
     traced.switch(0)
     traced.produce("t")
     [found] = traced.requests("Produce")
@@ -102,7 +104,10 @@ def test_fetch_says_how_long_it_waited_for_records(traced: Traced) -> None:
     got: list[Any] = []
     reader = threading.Thread(target=lambda: got.append(consumer.poll(60)))
     reader.start()
-    traced.brokers.wait_until(lambda: any("wait" in phases_of(each) for each in traced.requests("Fetch")))
+    waits = traced.brokers.wait_until(
+        lambda: [each for each in traced.requests("Fetch", "-n", "500") if "wait" in phases_of(each)]
+    )
+    assert waits[0]["idle_ms"] > waits[0]["ms"] / 2
     traced.produce("t")
     reader.join(60)
     consumer.close()

@@ -25,7 +25,7 @@ MINUTE_MS = 60_000
 class Kept(NamedTuple):
     """A request in the heap of its minute: the fastest first."""
 
-    total_ns: int
+    slow_ns: int
     number: int
     trace: RequestTrace
 
@@ -42,7 +42,7 @@ class SlowestRequests:
         minute = now_ms // MINUTE_MS
         if not self._minutes or self._minutes[-1][0] != minute:
             self._minutes.append((minute, []))
-        heap, kept = self._minutes[-1][1], Kept(trace.total_ns, next(self._numbers), trace)
+        heap, kept = self._minutes[-1][1], Kept(trace.slow_ns, next(self._numbers), trace)
         if len(heap) < KEPT_PER_MINUTE:
             heappush(heap, kept)
         else:
@@ -92,7 +92,7 @@ class RequestTraces:
 
     def add(self, trace: RequestTrace) -> None:
         """Keeps a request that has ended now, if it is slow."""
-        if self._watching or 0 <= self._min_ms * 1_000_000 <= trace.total_ns:
+        if self._watching or 0 <= self._min_ms * 1_000_000 <= trace.slow_ns:
             self._slowest.add(trace, self._clock.wall_ms())
 
     def list(self) -> list[RequestTrace]:

@@ -30,8 +30,14 @@ def add_explain_verbs(verbs: Commands) -> None:
         verb.add_argument("topic", metavar="TOPIC")
     for verb in (partition, segment, fetch):
         verb.add_argument("partition", metavar="PARTITION", type=number_of)
-    for verb in (segment, fetch):
-        verb.add_argument("offset", metavar="OFFSET", type=count)
+    segment.add_argument("offset", metavar="OFFSET", type=count)
+    fetch.add_argument(
+        "offset",
+        metavar="OFFSET",
+        type=count,
+        nargs="?",
+        help="begin here (default: at the next record that is written)",
+    )
     add_isolation_option(fetch)
     fetch.add_argument("--user", metavar="USER", help="the user whose quota holds (default: yours)")
     fetch.add_argument("--client-id", metavar="ID", help="the client id whose quota holds")

@@ -41,6 +41,8 @@ HELD_MS = 2_000
 """A follower that is behind for less is no trouble: fetches take their time."""
 MOVE = "`tiered cluster reassign`"
 UNCLEAN = "an election with UNCLEAN then takes what is left (`POST /tiered/v1/topics/TOPIC/elections`)"
+REFUSED = "acks=all is refused: "
+"""The begin of a reason that says what the sentence about the partition has said already."""
 PROBLEMS: Mapping[str, str] = {
     LEADERLESS: "has no leader{since}",
     UNDER_MIN_ISR: "refuses acks=all{since}",
@@ -134,7 +136,7 @@ def explain_replicas(facts: PartitionFacts) -> Iterator[Cause]:
     else:
         problem = found.problems[0]
         since = f" since {format_time(facts.since_ms)}" if facts.since_ms >= 0 else ""
-        said = f"partition {facts.name} {PROBLEMS[problem].format(since=since)}: {found.why}"
+        said = f"partition {facts.name} {PROBLEMS[problem].format(since=since)}: {found.why.removeprefix(REFUSED)}"
         values |= {"problems": list(found.problems), "since_ms": facts.since_ms if facts.since_ms >= 0 else None}
         yield Cause(problem.lower(), said, values, _mend_problem(facts, problem))
     if found is not None and LEADERLESS in found.problems:

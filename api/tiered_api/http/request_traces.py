@@ -37,6 +37,7 @@ def describe_trace(trace: RequestTrace) -> dict[str, Any]:
         "version": trace.version,
         "at_ms": trace.began_ms,
         "ms": trace.total_ns / NS_PER_MS,
+        "idle_ms": trace.idle_ns / NS_PER_MS,
         "bytes": trace.size,
         "client_id": trace.client_id,
         "principal": trace.principal,

@@ -36,6 +36,19 @@ def test_requests_below_the_least_time_are_not_kept() -> None:
     assert seen.kept_ms() == [30, 20, 10]
 
 
+def test_wait_that_the_client_asked_for_is_not_slow() -> None:
+    """A Fetch may wait half a second for records, again and again."""
+    seen = Watched(min_ms=10)
+    fetch = ended(seen.clock, 500)
+    fetch.idle_ns = 499 * 1_000_000
+    seen.traces.add(fetch)
+    assert seen.kept_ms() == []
+    with seen.traces.watch():
+        seen.traces.add(fetch)
+    seen.add(20)
+    assert seen.kept_ms() == [20, 500]
+
+
 def test_slowest_of_each_minute_are_kept_for_ten_minutes() -> None:
     seen = Watched(min_ms=0)
     seen.add(*range(2 * KEPT_PER_MINUTE))

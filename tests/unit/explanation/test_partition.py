@@ -47,6 +47,8 @@ def test_partition_without_leader_says_who_may_lead_and_who_has_copies() -> None
 def test_problem_of_a_partition_says_since_when(problem: str, words: str) -> None:
     cause = explained(problems=(problem,), why="x", since_ms=NOW)[problem.lower()]
     assert cause.sentence == f"partition t/0 {words}" and cause.values["since_ms"] == NOW
+    twice = explained(problems=(problem,), why="acks=all is refused: x", since_ms=NOW)[problem.lower()]
+    assert twice.sentence == cause.sentence
     assert explained(problems=(problem,), why="x")[problem.lower()].values["since_ms"] is None
 
 

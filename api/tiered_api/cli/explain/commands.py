@@ -28,7 +28,7 @@ def explain_segment(args: Namespace) -> Exit:
 
 def explain_fetch(args: Namespace) -> Exit:
     """Prints what a fetch at an offset gets."""
-    query = {"offset": str(args.offset)}
+    query = {} if args.offset is None else {"offset": str(args.offset)}
     query["isolation_level"] = "read_committed" if args.read_committed else "read_uncommitted"
     query |= {name: value for name, value in (("user", args.user), ("client_id", args.client_id)) if value is not None}
     return _ask(args, f"{_partition_path(args)}/fetch/explain?{urlencode(query)}")

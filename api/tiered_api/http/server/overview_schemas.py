@@ -151,6 +151,7 @@ OVERVIEW: dict[str, Schema] = {
                 version=INTEGER,
                 at_ms=INTEGER,
                 ms={"type": "number"},
+                idle_ms={"type": "number"},
                 bytes=INTEGER,
                 client_id=STRING,
                 principal=STRING,

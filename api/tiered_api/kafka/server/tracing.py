@@ -16,7 +16,9 @@ from tiered_api.kafka.server.metering import HEADER_BYTES, Dispatched, MeteredCo
 from tiered_api.kafka.server.slots.response_slot import SlotCharge
 from tiered_api.kafka.server.slots.socket_writer import Part
 
-PRODUCE, FETCH = 0, 1
+PRODUCE, FETCH, JOIN_GROUP, SYNC_GROUP = 0, 1, 11, 14
+LONG_POLLS = frozenset((FETCH, JOIN_GROUP, SYNC_GROUP))
+"""Requests of clients that wait for records, or for the members of a group."""
 FIRST_PHASES = {PRODUCE: APPEND, FETCH: READ}
 """The phase in the turn that brings the request. From then on until its reply the request waits. The phases in that
 time say for what: followers, an fsync, the bucket, a turn."""
@@ -27,16 +29,18 @@ CLIENT_ID_CHARACTERS = 100
 class TracedSlot:
     """Ends the trace of a request whose reply comes later. Charges the request as `charge` does, if it has one."""
 
-    __slots__ = ("_charge", "_connection", "_since_ns", "_trace", "_traces")
+    __slots__ = ("_charge", "_connection", "_is_long_poll", "_since_ns", "_trace", "_traces")
 
     def __init__(
-        self, traces: RequestTraces, trace: RequestTrace, connection: MeteredConnection, charge: SlotCharge | None
-    ) -> None:
+        self, traces: RequestTraces, trace: RequestTrace, connection: MeteredConnection, charge: SlotCharge | None,
+        is_long_poll: bool,
+    ) -> None:  # fmt: skip
         self._traces = traces
         self._trace = trace
         self._connection = connection
         self._charge = charge
         self._since_ns = trace.mono_ns()
+        self._is_long_poll = is_long_poll
 
     def spend(self, spent_ns: int) -> None:
         """Charges time of the event loop that a step of the request took."""
@@ -50,7 +54,10 @@ class TracedSlot:
     def settle(self, parts: Sequence[Part]) -> Sequence[Part]:
         """Charges the client. Returns the reply with the pause of the client. The trace of a connection that has closed
         ends here: nobody gets its reply."""
-        self._trace.add(WAIT, self._since_ns)
+        trace = self._trace
+        if self._is_long_poll and len(trace.phases) == 1:  # it waited for nothing but what the client waits for
+            trace.idle_ns = trace.mono_ns() - self._since_ns
+        trace.add(WAIT, self._since_ns)
         if self._charge is not None:
             parts = self._charge.settle(parts)
         if self._connection.closed:
@@ -105,8 +112,9 @@ class Tracing:
             TRACE.reset(token)
         trace.add(FIRST_PHASES.get(api_key, HANDLE), trace.began_ns)
         if reply is None and connection.pending > before and not connection.closed:
-            slot = connection.newest_slot
-            slot.charge = TracedSlot(self._traces, trace, connection, slot.charge)
+            slot, api = connection.newest_slot, ALL_APIS.get(api_key)
+            is_long_poll = api_key in LONG_POLLS or (api is not None and api.is_long_poll)
+            slot.charge = TracedSlot(self._traces, trace, connection, slot.charge, is_long_poll)
         else:
             trace.end_ns = trace.mono_ns()
             self._traces.add(trace)
