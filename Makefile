@@ -13,6 +13,8 @@
 #   make lock    requirements/ anew: the newest versions that pyproject.toml allows, with their hashes
 #   make sim     simulated runs of a cluster with faults: make sim SEEDS=1000, or one again: make sim SEED=42;
 #                SHAPE=one-broker, groups (that commit offsets), consumers (KIP-848) or machines (of two processes)
+#   make false-alarms  simulated hours of a loaded cluster whose processes pause and whose fsyncs stall: no broker may
+#                be fenced and no controller replaced: HOURS=24
 #   make sim-mutants  bugs put in on purpose, each of which the simulator must find: MUTANTS="name name", else all
 #   make mutation-test  small edits of the source, each of which some test must find: MUTANTS="name name", AREA=hot,
 #                WITHOUT_UNITS=1 for simulations alone, OUT=found.jsonl to go on later
@@ -47,7 +49,7 @@ NATIVE := setup.py $(wildcard tiered/records/c/*)
 JARS := echo "Looking for Delta's jars (the first time Maven fetches them, 26 MB)"; \
   $(BIN)/python -m pyspark_tiered.jars > /dev/null 2>&1 || [ $$? -eq 3 ]
 
-.PHONY: demo test test-all compat compat-ours compat-secure compat-peer check hooks look lock sim sim-mutants mutation-test fuzz sanitize chaos \
+.PHONY: demo test test-all compat compat-ours compat-secure compat-peer check hooks look lock sim false-alarms sim-mutants mutation-test fuzz sanitize chaos \
   docs dist hostile race-tables kill-tables query-tables bench bench-peer up clean
 .DEFAULT_GOAL := demo
 
@@ -101,6 +103,9 @@ lock: $(VENV)/.dev
 
 sim: $(VENV)/.dev
 	$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(SHAPE),--shape $(SHAPE))
+
+false-alarms: $(VENV)/.dev
+	$(BIN)/python -m tests.sim.false_alarms $(if $(HOURS),--hours $(HOURS))
 
 sim-mutants: $(VENV)/.dev
 	$(BIN)/python -m tests.sim --mutants $(MUTANTS)

@@ -346,6 +346,13 @@ class Settings:
     broker_session_timeout_ms: int = setting(
         6_000, "Time without contact after which a broker is fenced.", 500, INT_MAX
     )
+    tiered_broker_suspect_timeout_ms: int = setting(
+        -1,
+        "Time after which a broker is fenced, or a controller replaced, that is silent and leaves a request without a"
+        " reply; one that replies has `broker.session.timeout.ms`, and a value of that or more leaves it to each. -1: a"
+        " third of it, but 2000 at least.",
+        -1, INT_MAX,
+    )  # fmt: skip
     broker_heartbeat_interval_ms: int = setting(1_500, "Time between two heartbeats of a broker.", 50, INT_MAX)
     auto_leader_rebalance_enable: bool = setting(True, "Preferred leaders lead again after they come back.")
     leader_imbalance_check_interval_seconds: int = setting(

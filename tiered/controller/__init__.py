@@ -33,6 +33,9 @@ May import: metadata
 ~ balancer               carries out these plans, each after a pause
   heartbeats             contact times of brokers, and session timeouts
   clock_skew             differences between the wall clocks of brokers and the controller's
+  suspicion              brokers that are silent in every way, which are fenced early (I19)
+~ silence_watch          requests of the controller to silent brokers
+~ controller_queries     requests of a standby that lost the controller (M4)
 ~ active                 the active controller during one controller epoch
 ~ standby                a standby controller: fetches the metadata log (M3, M4, R6)
 ~ member_view           the cluster as one broker knows it: image, settings, the broker itself

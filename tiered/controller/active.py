@@ -1,8 +1,9 @@
 """The active controller during one controller epoch: runs the controller shard and tracks the heartbeats of brokers.
 
-A broker that is silent for a session timeout, or whose process has ended, is fenced. Fencing a broker by mistake costs
-leaderships and never a record (M4). The epoch ends when another controller wins a log slot (M2), or when a broker
-reports a newer controller. Decisions about requests are in `controller`, writes to the bucket in `metadata.log_writer`.
+A broker without contact for a session timeout, one that is silent in every way for the suspect timeout, and one whose
+process has ended are fenced. Fencing a broker by mistake costs leaderships and never a record (M4). The epoch ends when
+another controller wins a log slot (M2), or when a broker reports a newer controller. Decisions about requests are in
+`controller`, those about silent brokers in `heartbeats` and `suspicion`, writes to the bucket in `metadata.log_writer`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import contextlib
 import logging
 from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from tiered.controller.balancer import Balancer
 from tiered.controller.controller import Controller
@@ -33,6 +34,7 @@ from tiered.controller.requests import (
     UpdateFeatures,
 )
 from tiered.controller.runtime import Runtime
+from tiered.controller.silence_watch import TICK_NS, LastContact, SilenceWatch
 from tiered.errors import Corrupt, Fenced, Refused, Unavailable, first_cause
 from tiered.metadata.changes import Change
 from tiered.metadata.features import HIGHEST_METADATA_VERSION
@@ -46,20 +48,13 @@ from tiered.subtask import run_subtask
 
 log = logging.getLogger(__name__)
 
-TICK_SECONDS = 0.1
+TICK_SECONDS = TICK_NS / 1e9
 PROBE_SECONDS = 0.5
 FENCED_QUERY_INTERVAL_NS = 1_000_000_000
 """Shortest time between two queries to fenced brokers for the controller that they follow."""
 DECISION_SECONDS = 30.0
 PROPAGATION_SECONDS = 1.0
 STEP_DOWN_SECONDS = 2.0
-
-
-class LastContact(NamedTuple):
-    """The previous controller, and how long this broker had no contact with it: that time counts for its session."""
-
-    node_id: int
-    silent_ms: int
 
 
 class ActiveController:
@@ -90,6 +85,7 @@ class ActiveController:
         )
         self._leader_balancer = Balancer(PreferredLeaders(), self._submit_balancing, view, clock)
         self._replica_balancer = Balancer(MissingReplicas(), self._submit_balancing, view, clock)
+        self._silence_watch = SilenceWatch(view, peers, clock, self._spawn)
         self._newer_controller_seen = asyncio.Event()
         self._fenced_queried_ns = self._looked_ns = 0
         self._is_watched = False
@@ -138,8 +134,8 @@ class ActiveController:
 
     @property
     def _pause_max_ns(self) -> int:
-        """Others take over after a session, which may have begun before the pause."""
-        return self._view.session_ms * 500_000
+        """Others take over after the suspect timeout, which may have begun before the pause."""
+        return self._view.suspect_ms * 500_000
 
     def on_newer_controller(self) -> None:
         """Ends this controller soon: another broker or the bucket reports a higher controller epoch."""
@@ -172,6 +168,7 @@ class ActiveController:
             metadata_fetch.node_id, metadata_fetch.incarnation, metadata_fetch.applied, now_ns, self._view.image.slot
         ):
             self._wake.set()
+        self._silence_watch.brokers.on_heard(metadata_fetch.node_id, metadata_fetch.incarnation, now_ns)
         if known is not None and known.incarnation == metadata_fetch.incarnation:
             self.heartbeats.note_metadata_version(metadata_fetch.incarnation, metadata_fetch.metadata_version)
         self.heartbeats.note_active_key(metadata_fetch.node_id, metadata_fetch.incarnation, metadata_fetch.active_key)
@@ -245,11 +242,14 @@ class ActiveController:
             self._wake.clear()
             image, own = self._view.image, self._view.node_id
             live = [each for each in image.brokers.values() if each.live and each.node_id != own]
-            self.heartbeats.set_live_brokers(((each.node_id, each.incarnation) for each in live), self._clock.mono_ns())
+            now_ns = self._clock.mono_ns()
+            self.heartbeats.set_live_brokers([(each.node_id, each.incarnation) for each in live], now_ns)
+            self._silence_watch.brokers.set_live_brokers([(each.node_id, each.incarnation) for each in live], now_ns)
             if self._last_contact is not None:
                 self.heartbeats.backdate_contact(
-                    self._last_contact.node_id, self._last_contact.silent_ms * 1_000_000, self._clock.mono_ns()
+                    self._last_contact.node_id, self._last_contact.silent_ms * 1_000_000, now_ns
                 )
+                self._silence_watch.backdate(self._last_contact, now_ns)
                 self._last_contact = None
             self._unfence_self(image.brokers.get(own))
             fenced_ids = [each.node_id for each in image.brokers.values() if each.alive and each.fenced]
@@ -257,7 +257,6 @@ class ActiveController:
                 self._is_watched = False
                 await self._wake.wait()
                 continue
-            now_ns = self._clock.mono_ns()
             if self._is_watched and now_ns - self._ticked_ns >= self._pause_max_ns:
                 self._paused_ns = now_ns
             self._ticked_ns, self._is_watched = now_ns, True
@@ -271,14 +270,16 @@ class ActiveController:
                     self._query_fenced_broker(node_id)
             for node_id in self.heartbeats.take_probes_due(now_ns):
                 self.probe(node_id)
-            if self._unreachable.is_log_check_due([*fenced_ids, *self.heartbeats.silent_brokers(now_ns)], now_ns):
+            unreachable = [*fenced_ids, *self.heartbeats.silent_brokers(now_ns, self._pause_max_ns)]
+            if self._unreachable.is_log_check_due(unreachable, now_ns):
                 self._spawn("look", own, self._check_newer_controller())
+            expired = list(dict.fromkeys([*expired, *self._silence_watch.find_silent(now_ns)]))
             # One decision for all, and one at a time: brokers that are lost together stay eligible together (I10).
             if expired and self._spawn(
                 "fence", own, self._submit(expired[0][0], FenceBroker(*expired[0], tuple(expired[1:])))
             ):
                 for node_id, _ in expired:
-                    log.warning("broker missed its session timeout, is fenced node_id=%d", node_id)
+                    log.warning("broker is silent, is fenced node_id=%d", node_id)
             await self._clock.sleep(TICK_SECONDS)
 
     def on_image(self) -> None:

@@ -187,12 +187,13 @@ class BrokerHeartbeats:
             if now_ns - session.contact_ns >= self.timeout_ns
         ]
 
-    def silent_brokers(self, now_ns: int) -> list[int]:
-        """Returns brokers without contact for half the session timeout: another controller may have them soon."""
+    def silent_brokers(self, now_ns: int, silent_ns: int) -> list[int]:
+        """Returns brokers without contact for `silent_ns`, half of the time after which another controller may have
+        them."""
         return [
             node_id
             for node_id, session in self._sessions.items()
-            if not session.fetches_in_flight and now_ns - session.contact_ns >= self.timeout_ns // 2
+            if not session.fetches_in_flight and now_ns - session.contact_ns >= silent_ns
         ]
 
     def incarnation(self, node_id: int) -> str | None:

@@ -12,13 +12,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from tiered.controller.active import ActiveController, LastContact
+from tiered.controller.active import ActiveController
 from tiered.controller.channel import ControllerChannel
 from tiered.controller.clock_skew import describe_clocks, describe_own_clock
 from tiered.controller.controller import Controller
 from tiered.controller.member_view import MemberView
 from tiered.controller.request_codec import decode_request, encode_reply
 from tiered.controller.requests import AnnounceBroker, CreatePartitions, CreateTopic, CreateTopics, Quorum, Request
+from tiered.controller.silence_watch import LastContact
 from tiered.controller.standby import OnClockCompared, StandbyController
 from tiered.errors import Code, Fenced, Refused, Unavailable
 from tiered.ids import TopicId
@@ -224,27 +225,31 @@ class ClusterMember:
 
     async def run(self) -> None:
         """Runs as controller or as standby until it is cancelled."""
+        pauses = asyncio.ensure_future(self.standby.watch_pauses()) if self._peers is not None else None
         try:
             while True:
                 if self.active_controller is not None:
                     await self._run_active(self.active_controller)
                 elif self._peers is None:
                     raise Fenced("another controller writes to this store")
-                elif await self.standby.fetch_metadata(self.view.settings.broker_heartbeat_interval_ms):
+                elif await self.standby.fetch_metadata(self.view.heartbeat_ms):
                     self._is_candidacy_late = False
                 else:
                     await self._on_controller_lost()
         finally:
             self.loader.end()
+            if pauses is not None:
+                pauses.cancel()
 
     async def _on_controller_lost(self) -> None:
         """Becomes candidate if this broker has to.
 
         A controller that replies, but cannot write to the bucket, counts each fetch as a heartbeat. So the attempt ends
-        after a third of a session timeout: a bucket that is slow or unreachable for all costs no broker its contact.
+        after a third of a session timeout, or three fifths of a suspect timeout: a bucket that is slow or
+        unreachable for all costs no broker its contact.
         """
         is_stalled = self.standby.is_store_stalled
-        limit = self.view.session_ms / 3000 if is_stalled else None
+        limit = min(self.view.session_ms / 3000, self.view.suspect_ms * 3 / 5000) if is_stalled else None
         try:
             async with asyncio.timeout(limit):
                 if await self.standby.on_controller_lost():
@@ -299,7 +304,9 @@ class ClusterMember:
             await self.standby.try_catch_up()
 
     async def _take_over(self) -> None:
-        last_contact = LastContact(self.view.image.controller, self.standby.silent_ms)
+        last_contact = LastContact(
+            self.view.image.controller, self.standby.silent_ms, self.standby.is_controller_silent
+        )
         await self._metadata.take_over(self.view.image, self.view.node_id, self.view.incarnation)
         self.loader.append_entries(self._metadata.takeover_entries)  # standbys get these from memory
         image = self.view.image

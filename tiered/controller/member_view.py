@@ -11,6 +11,9 @@ from tiered.metadata.dynamic_config import DynamicBrokerConfig
 from tiered.metadata.image import Image
 from tiered.metadata.loader import MetadataLoader
 
+SUSPECT_MS_MIN = 2_000
+"""The shortest suspect timeout that is chosen by itself: twice a pause that a busy machine may make."""
+
 
 class MemberView:
     """The view of one broker: `node_id` and `incarnation` are its own, `loader` has the image, `config` the settings.
@@ -44,6 +47,25 @@ class MemberView:
     def session_ms(self) -> int:
         """Session timeout: after this time without contact, broker and controller each count the other as gone."""
         return self.settings.broker_session_timeout_ms
+
+    @property
+    def suspect_ms(self) -> int:
+        """Suspect timeout: after this time of silence and without a reply, a broker counts as gone. A broker without
+        contact for this time acknowledges nothing with acks=all (R6)."""
+        chosen_ms = self.settings.tiered_broker_suspect_timeout_ms
+        return min(max(self.session_ms // 3, SUSPECT_MS_MIN) if chosen_ms < 0 else chosen_ms, self.session_ms)
+
+    @property
+    def is_early(self) -> bool:
+        """True if the suspect timeout is shorter than the session timeout."""
+        return self.suspect_ms < self.session_ms
+
+    @property
+    def heartbeat_ms(self) -> int:
+        """Longest time for which the controller holds a heartbeat: several of them fit into the suspect timeout, beside
+        a pause of half of it."""
+        interval_ms = self.settings.broker_heartbeat_interval_ms
+        return min(interval_ms, self.suspect_ms // 8) if self.is_early else interval_ms
 
     @property
     def controller(self) -> tuple[int, str]:

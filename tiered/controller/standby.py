@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from tiered.controller.clock_skew import ClockSkew, compare_clocks
+from tiered.controller.controller_queries import ControllerQueries
 from tiered.controller.member_view import MemberView
+from tiered.controller.suspicion import OwnPauses, is_conclusive
 from tiered.errors import Corrupt, Refused, Unavailable
-from tiered.ids import machine_of
-from tiered.log_limiter import LogLimiter, StateLogLimiter
+from tiered.log_limiter import StateLogLimiter
 from tiered.metadata.candidacy import BecomeCandidate, ContactLoss, Wait, decide_candidacy, decide_if_store_stalled
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.features import HIGHEST_METADATA_VERSION
@@ -28,9 +29,8 @@ log = logging.getLogger(__name__)
 
 NO_CONTACT = -1
 """Contact time of a broker that has lost the controller."""
-QUERY_SECONDS = 1.0
-"""Longest time for another broker to send its view of the controller."""
 JITTER_MS = 20
+PAUSE_TICK_NS = 200_000_000
 PAUSE_SECONDS = 0.5
 APPLY_WAIT_SECONDS = 0.2
 """Longest time that a fetch waits until this broker has applied the last reply, so that the fetch can report that."""
@@ -76,11 +76,13 @@ class StandbyController:
         self._fetch_failure_log = StateLogLimiter(self._clock)
         self._fetch_works = True
         """True if the last fetch from a controller got a reply."""
-        self._view_failure_log = LogLimiter(self._clock)
+        self._queries = ControllerQueries(view, peers, clock)
         self._candidate_log = StateLogLimiter(self._clock)
         self._was_candidate = False
         """True if this broker was candidate since it last had contact with a controller that can write."""
         self._controller_lost = False
+        self.is_controller_silent = False
+        """True if the controller left the last request without a reply, and no fetch got one since."""
         self._awaits_successor = False
         """True if this broker was controller and has had no contact with the next one yet."""
         self._is_behind = False
@@ -93,13 +95,13 @@ class StandbyController:
 
     @property
     def has_controller_contact(self) -> bool:
-        """True if this broker had contact with a controller within a session timeout and has all of its entries (R6).
+        """True if this broker had contact with a controller within the suspect timeout and has all of its entries (R6).
 
         The time counts from when the fetch was sent: the controller counts up to its own reply, which may arrive late.
         A broker that is behind may have been fenced, and may still lead partitions that have a new leader.
         """
         unconfirmed_ms = (self._clock.mono_ns() - self._fetch_sent_ns) // 1_000_000
-        return not (self._awaits_successor or self._is_behind) and unconfirmed_ms < self._view.session_ms
+        return not (self._awaits_successor or self._is_behind) and unconfirmed_ms < self._view.suspect_ms
 
     @property
     def is_store_stalled(self) -> bool:
@@ -132,6 +134,15 @@ class StandbyController:
         self.clock_skew = ClockSkew()
         self._unfollowed_epochs = 0 if was_followed else self._unfollowed_epochs + 1
 
+    async def watch_pauses(self) -> None:
+        """Leaves pauses of this process out of the silence of the controller, until it is cancelled. Contact itself
+        (R6) counts them."""
+        own_pauses = OwnPauses(PAUSE_TICK_NS)
+        while True:
+            now_ns = self._clock.mono_ns()
+            self._contact_ns = min(self._contact_ns + own_pauses.tick(now_ns), now_ns)
+            await self._clock.sleep(PAUSE_TICK_NS / 1e9)
+
     def on_attempt_ended(self) -> None:
         """Counts the silence from now on, after an attempt to replace a controller that replied.
 
@@ -144,7 +155,7 @@ class StandbyController:
         self._contact_ns = self._activity_ns = self._clock.mono_ns()
         self._fetch_sent_ns = fetch_sent_ns
         self._controller_lost, self._awaits_successor, self._store_stalled_ms = False, False, store_stalled_ms
-        self._is_log_read = self._log_went_on = False
+        self._is_log_read = self._log_went_on = self.is_controller_silent = False
         self._fetch_works = True
         self._was_candidate = self._was_candidate and store_stalled_ms > 0
 
@@ -161,9 +172,13 @@ class StandbyController:
         self._store_stalled_ms = 0  # known only for a controller that replies
         if self._peers is None or not address:
             return False
-        # Ends soon after the session timeout: a longer wait would detect a lost controller later.
-        left_ms = max(self._view.session_ms - self.silent_ms, int(QUERY_SECONDS * 1000))
+        # Ends soon after the session timeout, or before the suspect timeout by as much as the queries take that follow:
+        # a longer wait would detect a lost controller later.
+        left_ms = max(self._view.session_ms - self.silent_ms, int(self._queries.seconds * 1000))
         timeout_ms = min((wait_ms + self._view.session_ms) // 2, left_ms)
+        if self._view.is_early:
+            query_ms = int(self._queries.seconds * 1000)
+            timeout_ms = min(timeout_ms, max(self._view.suspect_ms - query_ms - self.silent_ms, query_ms))
         wait_ms = min(wait_ms, timeout_ms // 2)
         metadata_fetch = MetadataFetch(
             self._view.node_id, self._view.incarnation, image.slot + 1, self._view.loader.applied_slot,
@@ -229,15 +244,25 @@ class StandbyController:
 
         The controller does not reply or cannot write to the bucket.
         """
-        image, session_ms = self._view.image, self._view.session_ms
+        image, session_ms, began_ns = self._view.image, self._view.session_ms, self._clock.mono_ns()
+        # A controller need not fence a broker that has not registered, and cannot query one without an address. So the
+        # log may show to it that others go on only later.
+        is_known = self._is_registered() and self._view.address_of(self._view.node_id)
+        suspect_ms = self._view.suspect_ms if is_known else session_ms
         stalled_step = decide_if_store_stalled(self._contact_loss(), session_ms)
         self._controller_lost = stalled_step is None
         # The image names this broker: an earlier incarnation of it, or a candidacy that it gave up.
         no_other = self._peers is None or image.controller in (self._view.node_id, NO_LEADER)
-        near, far = self._other_addresses()
-        process_gone, near_views, far_views = await asyncio.gather(
-            self._is_controller_gone(), self._query_others(near), self._query_others(far)
+        queries = self._queries
+        near, far = queries.other_addresses()
+        process_gone, controller_replied, near_views, far_views = await asyncio.gather(
+            queries.is_controller_gone(),
+            queries.query_controller(),
+            queries.query_others(near),
+            queries.query_others(far),
         )
+        was_paused = not is_conclusive(self._clock.mono_ns() - began_ns, int(queries.seconds * 1e9))
+        self.is_controller_silent = not (controller_replied or was_paused)
         views = near_views + far_views
         newest = max(views, key=lambda each: each.controller_epoch, default=None)
         if newest is not None and newest.controller_epoch > image.controller_epoch:
@@ -250,9 +275,10 @@ class StandbyController:
 
         def step() -> Wait | BecomeCandidate:
             loss = self._contact_loss(no_other or process_gone, contact_ms)._replace(
-                brokers_queried=len(far), brokers_replied=len(far_views)
-            )
-            return stalled_step or decide_candidacy(loss, session_ms)
+                brokers_queried=len(far), brokers_replied=len(far_views), controller_replied=controller_replied,
+                was_paused=was_paused,
+            )  # fmt: skip
+            return stalled_step or decide_candidacy(loss, session_ms, suspect_ms)
 
         match step():
             case Wait(ms):
@@ -281,46 +307,6 @@ class StandbyController:
                 self._view.node_id, last_epoch, seconds,
             )  # fmt: skip
         return True
-
-    async def _is_controller_gone(self) -> bool:
-        """True if the process of the controller has ended."""
-        address = self._view.controller_address
-        return self._peers is not None and bool(address) and await self._peers.is_gone(address, QUERY_SECONDS)
-
-    def _other_addresses(self) -> tuple[list[str], list[str]]:
-        """Returns addresses of other brokers that may know a controller, fenced brokers included: first those whose
-        reply does not show that this broker is not cut off.
-
-        Processes of this broker's machine reply to each other when the machine is cut off. Their replies show something
-        if the controller is on this machine too.
-        """
-        image, near, far = self._view.image, list[str](), list[str]()
-        controller = image.brokers.get(image.controller)
-        own_machine = machine_of(self._view.node_id, self._view.settings.process)
-        is_elsewhere = controller is not None and controller.machine != own_machine
-        for each in image.brokers.values():
-            address = self._view.address_of(each.node_id)
-            if each.alive and address and each.node_id not in (self._view.node_id, image.controller):
-                (near if is_elsewhere and each.machine == own_machine else far).append(address)
-        return near, far
-
-    async def _query_others(self, addresses: Sequence[str]) -> list[ControllerView]:
-        """Returns the controller views of the brokers that reply."""
-        views = await asyncio.gather(*(self._query_other(each) for each in addresses))
-        return [each for each in views if each is not None]
-
-    async def _query_other(self, address: str) -> ControllerView | None:
-        if self._peers is None:
-            return None
-        try:
-            return await self._peers.get_controller_view(address, QUERY_SECONDS)
-        except (Unavailable, Refused, Corrupt) as error:
-            suppressed = self._view_failure_log.admit(address)
-            if suppressed is not None:
-                log.info(
-                    "broker sends no view of the controller address=%s suppressed=%d why=%s", address, suppressed, error
-                )
-            return None
 
     # -- reading the bucket -------------------------------------------------------------------------------------------
 
@@ -364,13 +350,16 @@ class StandbyController:
         starting = last is None or last.incarnation != image.controller_incarnation
         return self._peers is None or image.controller in (own, NO_LEADER) or not starting
 
+    def _is_registered(self) -> bool:
+        known = self._view.image.brokers.get(self._view.node_id)
+        return known is not None and known.incarnation == self._view.incarnation
+
     def _contact_loss(self, process_gone: bool = False, others_contact_ms: Sequence[int] = ()) -> ContactLoss:
         image, own = self._view.image, self._view.node_id
         live = sorted(each.node_id for each in image.brokers.values() if each.live and each.node_id != image.controller)
         rank = live.index(own) if own in live else len(live)
         known = image.brokers.get(own)
-        is_registered = known is not None and known.incarnation == self._view.incarnation
-        excluded = known.fenced if known is not None and is_registered else self._log_went_on
+        excluded = known.fenced if known is not None and self._is_registered() else self._log_went_on
         inactive_ms = (self._clock.mono_ns() - self._activity_ns) // 1_000_000
         return ContactLoss(
             self.silent_ms, process_gone, others_contact_ms, rank, self._store_stalled_ms,

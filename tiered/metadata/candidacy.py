@@ -12,8 +12,9 @@ from typing import NamedTuple
 RANK_DELAY_MS = 150
 """Delay between two candidates that lost the same controller: the first has the slot before the next one tries."""
 RETRY_MS = 500
-ISOLATED_SESSIONS = 1.5
-"""Session timeouts of silence after which a broker becomes a candidate although no other broker replies.
+ISOLATED_TIMEOUTS, ISOLATED_SESSIONS = 2, 1.5
+"""Suspect timeouts of silence, or sessions if these are no longer, after which a broker becomes a candidate although no
+other broker replies.
 
 It is more likely to be cut off itself, and the controller has fenced it by then.
 """
@@ -36,7 +37,8 @@ class ContactLoss(NamedTuple):
     `brokers_queried`, `brokers_replied`: number of other brokers, whatever their replies. `excluded`: a controller goes
     on without this broker. The controller has fenced this broker, or writes and has not registered this process.
     `inactive_ms`: time since any sign of a controller, a new slot of the log included. `unfollowed_epochs`: times in a
-    row that this broker was controller and no broker followed it.
+    row that this broker was controller and no broker followed it. `controller_replied`: it replied to another request
+    than the fetch. `was_paused`: this broker did not run while it waited for replies, so their absence says nothing.
     """
 
     silent_ms: int
@@ -49,6 +51,8 @@ class ContactLoss(NamedTuple):
     excluded: bool = False
     inactive_ms: int = 0
     unfollowed_epochs: int = 0
+    controller_replied: bool = False
+    was_paused: bool = False
 
 
 class Wait(NamedTuple):
@@ -63,30 +67,34 @@ class BecomeCandidate(NamedTuple):
     delay_ms: int
 
 
-def decide_candidacy(loss: ContactLoss, session_ms: int) -> Wait | BecomeCandidate:
+def decide_candidacy(loss: ContactLoss, session_ms: int, suspect_ms: int) -> Wait | BecomeCandidate:
     """Returns whether to wait or to become a candidate.
 
     A controller whose process has ended is replaced at once; earlier contacts of other brokers do not count then. A
-    silent controller is replaced if no broker had contact with it for a session timeout. A broker that may itself be
-    cut off waits longer.
+    controller that is silent to all is replaced after the suspect timeout: no broker had contact with it for that long,
+    and it does not reply to this one. A controller that replies, but to no fetch, is only slow: it is replaced after
+    the session timeout. A broker that may itself be cut off waits longer.
     """
     if loss.process_gone:
         return BecomeCandidate(loss.rank * RANK_DELAY_MS)
-    if loss.silent_ms < session_ms:
-        return Wait(min(RETRY_MS, session_ms - loss.silent_ms))
-    if any(contact_ms < session_ms for contact_ms in loss.others_contact_ms):
+    if loss.silent_ms < suspect_ms:
+        return Wait(min(RETRY_MS, suspect_ms - loss.silent_ms))
+    if suspect_ms < session_ms and (loss.was_paused or (loss.controller_replied and loss.silent_ms < session_ms)):
+        return Wait(0 if loss.was_paused else RETRY_MS)
+    if any(contact_ms < suspect_ms for contact_ms in loss.others_contact_ms):
         return Wait(RETRY_MS)
-    if not loss.brokers_replied and _may_be_isolated(loss, session_ms):
+    if not loss.brokers_replied and _may_be_isolated(loss, session_ms, suspect_ms):
         return Wait(RETRY_MS)
     return BecomeCandidate(loss.rank * RANK_DELAY_MS)
 
 
-def _may_be_isolated(loss: ContactLoss, session_ms: int) -> bool:
+def _may_be_isolated(loss: ContactLoss, session_ms: int, suspect_ms: int) -> bool:
     if loss.excluded:
         return loss.inactive_ms < min(
             EXCLUDED_SESSIONS * session_ms << min(loss.unfollowed_epochs, 20), EXCLUDED_MAX_MS
         )
-    return loss.brokers_queried > 0 and loss.silent_ms < ISOLATED_SESSIONS * session_ms
+    isolated_ms = ISOLATED_TIMEOUTS * suspect_ms if suspect_ms < session_ms else ISOLATED_SESSIONS * session_ms
+    return loss.brokers_queried > 0 and loss.silent_ms < isolated_ms
 
 
 def decide_if_store_stalled(loss: ContactLoss, session_ms: int) -> BecomeCandidate | None:

@@ -38,6 +38,7 @@ SETTINGS = replace(
     http=f"{LOOPBACK}:0",
     # A test moves the time by steps below these. A broker that is killed is found by its closed port instead.
     broker_session_timeout_ms=SESSION_MS,
+    tiered_broker_suspect_timeout_ms=SESSION_MS,
     replica_lag_time_max_ms=SESSION_MS,
 )
 """The settings of brokers in tests: quick ones, on two listeners of this machine."""

@@ -365,6 +365,7 @@ class ClusterOptions:
                 replica_fetch_max_bytes=self.fetch_bytes,
                 replica_fetch_response_max_bytes=10 * self.fetch_bytes,
                 broker_session_timeout_ms=self.session_ms,
+                tiered_broker_suspect_timeout_ms=self.session_ms,
                 broker_heartbeat_interval_ms=self.session_ms // 3,
                 min_insync_replicas=self.min_isr,
                 offsets_topic_num_partitions=self.offsets_partitions,

@@ -11,6 +11,7 @@ from typing import Any, cast
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.uploader import Uploader
 from tiered.cold.verified_put import put_verified
+from tiered.controller.controller_queries import ControllerQueries
 from tiered.controller.requests import AlterTopicConfigs, CreatePartitions, CreateTopics, DeleteTopic
 from tiered.controller.runtime import Runtime, _ParkedRequest
 from tiered.controller.standby import StandbyController
@@ -70,8 +71,8 @@ def register_without_process(original: Any) -> Any:
 
 
 def count_all_as_far(original: Any) -> Any:
-    def other_addresses(standby: StandbyController) -> tuple[list[str], list[str]]:
-        near, far = original(standby)
+    def other_addresses(queries: ControllerQueries) -> tuple[list[str], list[str]]:
+        near, far = original(queries)
         return [], near + far
 
     return other_addresses

@@ -30,6 +30,7 @@ from tiered.cold.uploader import Uploader
 from tiered.compaction.batch_filter import CleanRules
 from tiered.compaction.transactions import CleanedTransactions
 from tiered.controller import brokers, partition_transitions, reassignment, topics
+from tiered.controller.controller_queries import ControllerQueries
 from tiered.controller.runtime import Runtime
 from tiered.controller.standby import StandbyController
 from tiered.coordination.transaction_markers import TransactionMarkers
@@ -748,7 +749,7 @@ MUTANTS = {
         ),
         SimMutant(
             "machine_hears_itself", "a machine that is cut off takes its own replies for those of others", ("I19",),
-            ((StandbyController, "_other_addresses", bugs.count_all_as_far),), _with_machines,
+            ((ControllerQueries, "other_addresses", bugs.count_all_as_far),), _with_machines,
         ),
         SimMutant(
             "chain_counts_log_end", "records count before the bucket has them", ("I5", "I6", "I9"),

@@ -25,7 +25,11 @@ from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 AT = TopicPartition("t", 0)
 SECONDS = 60.0
 LAG_MS = 2_000
-SHORT = {"replica_lag_time_max_ms": LAG_MS, "replica_fetch_wait_max_ms": 500}
+SHORT = {
+    "replica_lag_time_max_ms": LAG_MS,
+    "replica_fetch_wait_max_ms": 500,
+    "tiered_broker_suspect_timeout_ms": SETTINGS.broker_session_timeout_ms,
+}
 """Followers that do not fetch leave the ISR soon."""
 
 

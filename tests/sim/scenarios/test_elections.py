@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.scenario import run_by
 from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, run
 from tiered.config.listeners import Endpoint
@@ -56,7 +58,7 @@ async def alter_isr(rig: SimBrokerRig, topic: str, number: int, *members: int) -
 
 @run_by(run)
 async def test_elections_choose_the_preferred_or_any_live_replica(rig: SimBrokerRig) -> None:
-    await rig.start(QUICK)
+    await rig.start(replace(QUICK, tiered_broker_suspect_timeout_ms=QUICK.broker_session_timeout_ms))
     await rig.broker.submit(RegisterBroker(2, TWO, "d", "two:1", "", True, {"PLAINTEXT": "two:9092"}))
     await rig.broker.submit(CreateTopic("t", assignments=[[1, 2], [2, 1]]))
     await rig.broker.submit(CreateTopic("only", assignments=[[2]]))

@@ -4,6 +4,7 @@ clients."""
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from tests.scenario import run_by
 from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, run
@@ -43,7 +44,8 @@ def reply_to_fetch(request: FetchRequest, version: int) -> FetchResponse:
 @run_by(run)
 async def test_follower_copies_over_the_wire_and_lists_its_logs(rig: SimBrokerRig) -> None:
     host = rig.network.host("one")
-    rig.broker = Broker(QUICK, rig.machine.process(), Metrics(), peers=KafkaPeers(host))
+    settings = replace(QUICK, tiered_broker_suspect_timeout_ms=QUICK.broker_session_timeout_ms)
+    rig.broker = Broker(settings, rig.machine.process(), Metrics(), peers=KafkaPeers(host))
     await rig.broker.start()
     other = Scripted(2)
     other.script[FetchRequest] = reply_to_fetch

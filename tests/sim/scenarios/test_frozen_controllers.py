@@ -9,7 +9,7 @@ import pytest
 
 from tests.scenario import run_by
 from tests.sim.scenarios.test_cut_off import PARTITIONS, create_topic, try_append
-from tests.sim.scenarios.three import SESSION, SimBroker, ThreeBrokers, run_scenario
+from tests.sim.scenarios.three import SESSION, SUSPECT, SimBroker, ThreeBrokers, run_scenario
 from tiered.object_store.faulty import FaultKind, FaultRule
 
 REQUESTS_MAX = 16
@@ -67,7 +67,7 @@ async def test_controller_that_was_paused_says_so_until_it_reads_the_bucket(thre
     await asyncio.sleep(1)
     old.machine.faults.outage = True
     three.loop.freeze(old.process)
-    await asyncio.sleep(0.7 * SESSION)
+    await asyncio.sleep(0.7 * SUSPECT)
     three.loop.resume(old.process)
     await asyncio.sleep(0.1)
     assert old.node.cluster.is_controller and not old.node.cluster.has_controller_contact

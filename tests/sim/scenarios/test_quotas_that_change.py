@@ -146,7 +146,7 @@ def run_with_changing_quotas(seed: int, seconds: float = SECONDS) -> QuotaChecke
         await QuotaRun(three, checker, findings, seconds).run()
 
     with checker.watch():
-        run_scenario(scenario, seed)
+        run_scenario(scenario, seed, tiered_broker_suspect_timeout_ms=round(SESSION * 1000))
     findings.raise_if_any()
     return checker
 

@@ -18,6 +18,7 @@ from tests.sim.settings import SETTINGS
 from tiered.broker.broker import Broker
 from tiered.config.listeners import Endpoint
 from tiered.errors import Refused, Unavailable
+from tiered.metadata.image import Image
 from tiered.metrics import Metrics
 from tiered.object_store.encrypted import EncryptedStore
 from tiered.object_store.key_file import KeyFile
@@ -26,6 +27,8 @@ from tiered_api.kafka.server.server import KafkaServer, serve_kafka
 
 PORT = 9092
 SESSION = SETTINGS.broker_session_timeout_ms / 1000
+SUSPECT = SESSION / 3
+"""The suspect timeout, which is a third of the session timeout by default."""
 
 
 class SimBroker:
@@ -99,6 +102,10 @@ class ThreeBrokers:
     def controller_ids(self) -> list[int]:
         """Returns the brokers that consider themselves the controller."""
         return [i for i, each in self.brokers.items() if each.node.cluster.active_controller is not None]
+
+    def newest_image(self) -> Image:
+        """Returns the newest image that any broker has."""
+        return max((each.node.image for each in self.brokers.values()), key=lambda image: image.slot)
 
     @property
     def controller(self) -> SimBroker:

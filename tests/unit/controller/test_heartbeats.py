@@ -94,10 +94,10 @@ def test_broker_silent_for_half_the_timeout_may_follow_another() -> None:
     heartbeats.begin_fetch(1, "i1", 7, 0)
     heartbeats.begin_fetch(2, "i2", 7, TIMEOUT // 2)
     heartbeats.end_fetch(2, "i2", TIMEOUT // 2)
-    assert heartbeats.silent_brokers(TIMEOUT - 1) == []
-    assert heartbeats.silent_brokers(TIMEOUT) == [2], "1 has a question under way"
+    assert heartbeats.silent_brokers(TIMEOUT - 1, TIMEOUT // 2) == []
+    assert heartbeats.silent_brokers(TIMEOUT, TIMEOUT // 2) == [2], "1 has a question under way"
     heartbeats.end_fetch(1, "i1", TIMEOUT // 2)
-    assert heartbeats.silent_brokers(TIMEOUT) == [1, 2]
+    assert heartbeats.silent_brokers(TIMEOUT, TIMEOUT // 2) == [1, 2]
 
 
 def test_log_is_checked_less_often_while_the_same_brokers_are_missing() -> None:
@@ -153,7 +153,38 @@ def test_applied_slot_of_all_is_that_of_the_slowest() -> None:
     ],
 )
 def test_time_of_a_candidacy_depends_on_contact_and_rank(silence: ContactLoss, step: Wait | BecomeCandidate) -> None:
-    assert decide_candidacy(silence, SESSION_MS) == step
+    assert decide_candidacy(silence, SESSION_MS, SESSION_MS) == step
+
+
+SUSPECT_MS = 2_000
+
+
+@pytest.mark.parametrize(
+    ("silence", "step"),
+    [
+        (ContactLoss(SUSPECT_MS - 10, False, (), 0), Wait(10)),
+        (ContactLoss(SUSPECT_MS, False, (), 0), BecomeCandidate(0)),
+        (ContactLoss(SUSPECT_MS, False, (SUSPECT_MS,), 0, brokers_queried=1, brokers_replied=1), BecomeCandidate(0)),
+        (ContactLoss(SUSPECT_MS, False, (SUSPECT_MS - 1,), 0, brokers_queried=1, brokers_replied=1), Wait(RETRY_MS)),
+        (ContactLoss(SUSPECT_MS, False, (), 0, controller_replied=True), Wait(RETRY_MS)),
+        (ContactLoss(SESSION_MS - 1, False, (), 0, controller_replied=True), Wait(RETRY_MS)),
+        (ContactLoss(SESSION_MS, False, (), 0, controller_replied=True), BecomeCandidate(0)),
+        (ContactLoss(60_000, False, (), 0, was_paused=True), Wait(0)),
+        (ContactLoss(60_000, True, (), 0, was_paused=True), BecomeCandidate(0)),
+        (ContactLoss(SUSPECT_MS, False, (), 0, brokers_queried=1), Wait(RETRY_MS)),
+        (ContactLoss(SUSPECT_MS * 2 - 1, False, (), 0, brokers_queried=1), Wait(RETRY_MS)),
+        (ContactLoss(SUSPECT_MS * 2, False, (), 0, brokers_queried=1), BecomeCandidate(0)),
+    ],
+    ids=[
+        "too early", "silent", "silent to another broker too", "heard by another broker", "slow", "slow for long",
+        "slow for a session", "paused", "paused, and the process of the controller has ended", "perhaps cut off",
+        "perhaps cut off still", "perhaps cut off for long",
+    ],
+)  # fmt: skip
+def test_controller_silent_to_all_is_replaced_early_and_a_slow_one_is_not(
+    silence: ContactLoss, step: Wait | BecomeCandidate
+) -> None:
+    assert decide_candidacy(silence, SESSION_MS, SUSPECT_MS) == step
 
 
 def test_controller_that_cannot_write_resigns() -> None:
