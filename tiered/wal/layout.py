@@ -77,18 +77,14 @@ class Window:
 class Fence:
     """One object without batches: `epochs` has the leader epoch of each partition that its writer takes over.
 
-    Records that a leader of a lower epoch puts into a later slot of this chain count for nothing. All slots before the
-    fence had an object when it was put.
+    Records that a leader of a lower epoch puts into a later slot of this chain count for nothing. `decided` is as for a
+    window: a fence that stops a busy owner may stand ahead of free slots.
     """
 
     slot: int
     nonce: str
+    decided: int
     epochs: Mapping[PartitionId, int]
-
-    @property
-    def decided(self) -> int:
-        """All slots below had an object, as for a window."""
-        return self.slot
 
 
 class NewExtent(NamedTuple):
@@ -123,9 +119,12 @@ def encode_window(
     )
 
 
-def encode_fence(chain: ChainId, slot: int, nonce: str, cluster_id: str, epochs: Mapping[PartitionId, int]) -> bytes:
+def encode_fence(
+    chain: ChainId, slot: int, nonce: str, cluster_id: str, decided: int, epochs: Mapping[PartitionId, int]
+) -> bytes:
     """Returns the bytes of a fence."""
-    return _encode(chain, slot, nonce, cluster_id, {"fence": [[*each, epoch] for each, epoch in epochs.items()]}, [])
+    rows = [[*each, epoch] for each, epoch in epochs.items()]
+    return _encode(chain, slot, nonce, cluster_id, {"decided": decided, "fence": rows}, [])
 
 
 def _encode(
@@ -173,7 +172,7 @@ def decode(first: Buffer, chain: ChainId, slot: int, cluster_id: str, size: int)
         nonce = str(body["nonce"])
         if "fence" in body:
             epochs = {PartitionId(TopicId(topic_id), p): int(epoch) for topic_id, p, epoch in body["fence"]}
-            return Fence(slot, nonce, epochs)
+            return Fence(slot, nonce, int(body.get("decided", slot)), epochs)
         return Window(slot, nonce, int(body["decided"]), _place_extents(body["extents"], end, size, where))
     except (KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"header lacks something: {error!r}", where=where) from None

@@ -2,6 +2,9 @@
 
 The fence goes into the first free slot of the chain. The owner, if it still runs, finds it there: no record behind it
 is acknowledged. Everything before it counts, whether it was acknowledged or not.
+
+An owner that lives may fill each slot before the fence gets there. So a fence ahead of it stops it first: the slots in
+between are few, and each of them gets a window of the owner or a fence.
 """
 
 from __future__ import annotations
@@ -33,6 +36,13 @@ log = logging.getLogger(__name__)
 GETS_AT_ONCE = 16
 _BACKOFF_SECONDS = (0.02, 1.0)
 _ATTEMPTS = 6
+CHASED_MAX = 2
+"""Slots that the owner may take before the fence before it is stopped."""
+FEW = 32
+"""An owner that lives adds no more objects during one request, so that a page of so few is the end of a list."""
+_AHEAD = 8
+"""Slots that the first fence ahead leaves free: more than the owner puts at a time. Each further one leaves twice as
+many."""
 
 
 class FencedChain:
@@ -66,14 +76,13 @@ class ChainTakeover:
         `Unavailable` if the bucket does not reply: a fence may be there then, and a later call puts another one. Raises
         `Corrupt` if an object before the fence is damaged.
         """
-        listed = await self._list(chain)
+        listed = await self._list(chain, is_live=True)
         newest = await self._find_header(chain, listed[-1]) if listed else None
         if listed and newest is None:
             raise Unavailable(f"the newest object of the chain was deleted: {slot_key(chain, listed[-1])}")
         slot = find_hole(listed, newest.decided if newest is not None else 0)
         nonce = f"{self._random.getrandbits(64):016x}"
-        while await self._put_fence(chain, slot, nonce, epochs) is not None:
-            slot += 1  # the owner, or another broker, has put an object meanwhile
+        slot = await self._take_slot(chain, slot, nonce, epochs)
         first = min([*listed[:1], slot])
         found = await asyncio.gather(*(self._find_header(chain, each) for each in range(first, slot)))
         begin = max((number for number, each in enumerate(found, 1) if each is None), default=0)
@@ -85,6 +94,21 @@ class ChainTakeover:
             "chain is fenced chain=%s slot=%d objects=%d partitions=%d", chain.prefix, slot, len(objects), len(epochs)
         )
         return FencedChain(chain, objects, slot)
+
+    async def _take_slot(self, chain: ChainId, slot: int, nonce: str, epochs: Mapping[PartitionId, int]) -> int:
+        """Puts a fence into the first free slot from `slot` on, and returns it. All slots below `slot` have or had an
+        object."""
+        for _ in range(CHASED_MAX):
+            if await self._put_fence(chain, slot, nonce, slot, epochs):
+                return slot
+            slot += 1  # the owner, or another broker, has put an object meanwhile
+        stop = slot + _AHEAD
+        while not await self._put_fence(chain, stop, nonce, slot, epochs):
+            stop += stop - slot
+        between = range(slot, stop)
+        taken = await asyncio.gather(*(self._put_fence(chain, each, nonce, slot, epochs) for each in between))
+        log.info("owner of a chain is stopped chain=%s slot=%d free=%d", chain.prefix, stop, sum(taken))
+        return next((each for each, is_taken in zip(between, taken, strict=True) if is_taken), stop)
 
     async def delete_windows(self, chain: ChainId) -> int:
         """Deletes all windows of a chain that nothing needs, and keeps its fences. Returns how many were deleted."""
@@ -112,20 +136,23 @@ class ChainTakeover:
             for _, task in waiting:
                 task.cancel()
 
-    async def _list(self, chain: ChainId) -> list[int]:
-        """Returns all slots that have an object, in order."""
+    async def _list(self, chain: ChainId, *, is_live: bool = False) -> list[int]:
+        """Returns all slots that have an object, in order. The newest ones may be missing of a chain whose owner lives:
+        a list of all would not end while the owner adds some during each request."""
         slots: list[int] = []
         after = ""
         while page := await self._store.list(chain.prefix, after):
             slots += [found[1] for each in page if (found := parse_key(each.key)) is not None]
             after = page[-1].key
+            if is_live and len(page) <= FEW:
+                break
         return slots
 
     async def _put_fence(
-        self, chain: ChainId, slot: int, nonce: str, epochs: Mapping[PartitionId, int]
-    ) -> Window | Fence | None:
-        """Returns None if the fence is in the slot, else the object that is there."""
-        body = encode_fence(chain, slot, nonce, self._cluster_id(), epochs)
+        self, chain: ChainId, slot: int, nonce: str, decided: int, epochs: Mapping[PartitionId, int]
+    ) -> bool:
+        """Returns True if the fence is in the slot, False if another object is."""
+        body = encode_fence(chain, slot, nonce, self._cluster_id(), decided, epochs)
 
         async def read() -> Stored[Window | Fence] | None:
             found = await self._find_header(chain, slot)
@@ -134,10 +161,7 @@ class ChainTakeover:
         settled = await put_until_known(
             self._store, slot_key(chain, slot), body, nonce, before=None, read=read, pause=self._back_off
         )
-        if settled.outcome is PutOutcome.LANDED:
-            return None
-        assert settled.found is not None, settled
-        return settled.found.value
+        return settled.outcome is PutOutcome.LANDED
 
     async def _find_header(self, chain: ChainId, slot: int) -> Window | Fence | None:
         """Returns what a slot holds; None if it has no object."""

@@ -47,7 +47,7 @@ def test_extents_behind_the_own_fence_do_not_count() -> None:
 
 
 def test_fence_of_a_later_leader_ends_earlier_epochs_of_its_partitions() -> None:
-    fence = Fence(1, "n", {ONE: 4})
+    fence = Fence(1, "n", 1, {ONE: 4})
     objects = (window(2, extent(5, 7, 3), extent(0, 1, 3, TWO), extent(5, 6, 4)), fence, window(0, extent(0, 5, 3)))
     assert ranges(valid_extents(A, objects, ONE, before=9)) == [(3, 0, 5), (4, 5, 6)], "the owner leads again"
     assert ranges(valid_extents(A, objects, TWO, before=9)) == [(3, 0, 1)]

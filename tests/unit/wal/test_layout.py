@@ -50,9 +50,8 @@ def test_header_alone_is_enough() -> None:
 
 
 def test_fence_has_the_epochs_of_its_partitions() -> None:
-    data = encode_fence(CHAIN, 9, "f", "cluster", {ONE: 5, TWO: 6})
-    fence = parse(data, 9, size=len(data))
-    assert fence == Fence(9, "f", {ONE: 5, TWO: 6}) and fence.decided == 9
+    data = encode_fence(CHAIN, 9, "f", "cluster", 7, {ONE: 5, TWO: 6})
+    assert parse(data, 9, size=len(data)) == Fence(9, "f", 7, {ONE: 5, TWO: 6})
 
 
 def test_key_names_chain_and_slot() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -15,8 +16,19 @@ from tiered.errors import Corrupt, Unavailable
 from tiered.ids import NO_EPOCH, PartitionId
 from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.wal.history import join_extents
-from tiered.wal.layout import encode_fence, slot_key
+from tiered.wal.layout import Fence, decode, encode_fence, slot_key
 from tiered.wal.trimming import LISTED_NS
+from tiered.wal.window import WindowSettings
+
+
+def fences_of(rig: Rig, owner: Broker) -> list[Fence]:
+    """Returns the fences in the chain of a broker."""
+    found = []
+    for slot, (_, stored) in enumerate(sorted(rig.bucket.objects.items())):
+        each = decode(stored.data, owner.chain, slot, "cluster", len(stored.data))
+        if isinstance(each, Fence):
+            found.append(each)
+    return found
 
 
 @in_rig(Rig)
@@ -60,6 +72,56 @@ async def test_list_that_lacks_the_newest_objects_misleads_nobody(rig: Rig) -> N
 
 
 @in_rig(Rig)
+async def test_owner_that_puts_faster_than_the_fence_is_stopped(rig: Rig) -> None:
+    """The owner lives, and leads other partitions. It puts a window every 10 ms; the other broker is far away."""
+    owner, other = rig.broker(1, settings=WindowSettings(10_000_000, 1_000)), rig.broker(2, "j")
+    for each in (ONE, TWO):
+        owner.lead(each, 1)
+    other.faults.first_byte_seconds = 0.1
+    written = 0
+
+    async def write() -> None:
+        nonlocal written
+        while True:
+            for each in (ONE, TWO):
+                if each not in owner.fenced:
+                    owner.append(each, b"%06d" % written)
+            written += 1
+            await rig.clock.sleep(0.004)
+
+    rig.spawn("writer", write())
+    await rig.clock.sleep(1.0)
+    async with asyncio.timeout(20.0):
+        fenced = await other.take_over(owner.chain, 2, ONE)
+    stored = owner.stored[ONE]
+    found = await other.read(join_extents(fenced.extents_of(ONE), 0, NO_EPOCH))
+    assert len(found) >= stored * 6 and found[: stored * 6] == b"".join(b"%06d" % each for each in range(stored))
+    before = owner.stored[TWO]
+    await owner.wait_stored(TWO, before + 100)
+    assert owner.fenced == [ONE] and owner.stored[ONE] == stored, "and goes on with its other partitions"
+    assert max(fences_of(rig, owner), key=lambda each: each.slot).decided <= fenced.end, (
+        "slots before the stop may have been free"
+    )
+    third = rig.broker(3, "k")
+    again = await third.take_over(owner.chain, 3, ONE)
+    assert again.end > fenced.end and again.extents_of(ONE) == fenced.extents_of(ONE)
+
+
+@in_rig(Rig)
+async def test_fence_ahead_of_free_slots_misleads_nobody(rig: Rig) -> None:
+    """It stopped the owner, and its broker died before it took the slots before it. So did the owner."""
+    owner, other = rig.broker(1), rig.broker(2, "j")
+    owner.lead(ONE, 1)
+    for number in range(3):
+        owner.append(ONE, b"a")
+        await owner.wait_stored(ONE, number + 1)
+    ahead = encode_fence(owner.chain, 12, "dead", "cluster", 3, {ONE: 2})
+    await other.store.put(slot_key(owner.chain, 12), ahead, if_absent=True)
+    fenced = await other.take_over(owner.chain, 3, ONE)
+    assert fenced.end == 3 and len(fenced.extents_of(ONE)) == 3
+
+
+@in_rig(Rig)
 async def test_two_who_take_over_get_a_slot_each(rig: Rig) -> None:
     owner, second, third = rig.broker(1), rig.broker(2, "j"), rig.broker(3, "k")
     for each in (ONE, TWO):
@@ -97,7 +159,7 @@ async def test_object_that_comes_back_below_deleted_ones_does_not_count(rig: Rig
         owner.append(ONE, b"a")
         await owner.wait_stored(ONE, number + 1)
     await other.store.delete([slot_key(owner.chain, slot) for slot in (0, 1)])
-    late = encode_fence(owner.chain, 0, "late", "cluster", {ONE: 5})
+    late = encode_fence(owner.chain, 0, "late", "cluster", 0, {ONE: 5})
     await other.store.put(slot_key(owner.chain, 0), late, if_absent=True)
     fenced = await third.take_over(owner.chain, 6, ONE)
     assert [each.extent.base_offset for each in fenced.extents_of(ONE)] == [2, 3]
