@@ -22,7 +22,7 @@
 #                keeps what it finds
 #   make sanitize  the C extension under AddressSanitizer and UBSan: its tests, and ROUNDS=20000 mutated inputs; needs gcc
 #   make chaos   three real brokers fail while real clients write, every fault once: STORE=file or s3, MINUTES=30 for more,
-#                PROCESSES=2 for machines of two processes and their faults
+#                PROCESSES=2 for machines of two processes and their faults, FLUSH=bucket for brokers that lose their disks
 #   make hostile attacks on a broker process at full size, judged by what others wait and by memory: OUT=figures.jsonl
 #   make race-tables  both engines of `tiered load` race on one table, on a directory and on S3: ROUNDS=200; needs Java
 #   make kill-tables  kills at random moments, each with a check: OF=repair, erase or stream, KILLS=20; needs Java
@@ -123,7 +123,7 @@ sanitize: $(VENV)/.dev
 
 chaos: $(VENV)/.dev
 	$(BIN)/python -m tests.chaos $(if $(STORE),--store $(STORE)) $(if $(MINUTES),--minutes $(MINUTES)) \
-	  $(if $(PROCESSES),--processes $(PROCESSES))
+	  $(if $(PROCESSES),--processes $(PROCESSES)) $(if $(FLUSH),--flush $(FLUSH))
 
 hostile: $(VENV)/.dev
 	HOSTILE=full $(if $(OUT),HOSTILE_OUT=$(abspath $(OUT))) $(BIN)/python -m pytest tests/hostile

@@ -4,6 +4,7 @@ python -m tests.chaos                          every fault on a directory as buc
 python -m tests.chaos --store s3 --minutes 30  the same, then drawn ones until the time is over
 python -m tests.chaos --only "kill -9 of all"
 python -m tests.chaos --processes 2            three machines of two processes, and the faults of these
+python -m tests.chaos --flush bucket           all topics are in the bucket, and killed brokers lose their disks
 python -m tests.chaos --deadline-factor 6      every deadline is six times as long: for a busy machine
 """
 
@@ -20,15 +21,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.chaos.cluster import QUICK_SETTINGS
-from tests.chaos.faults import ALL_FAULTS, OF_MACHINES, ChaosFault, faults_by_name
+from tests.chaos.faults import ALL_FAULTS, OF_BUCKET_FLUSH, OF_MACHINES, ChaosFault, faults_by_name
 from tests.chaos.run import run
 from tests.chaos.writers import has_java
 
 
-def choose_faults(store: str, only: list[str], minutes: float, seed: int, processes: int) -> Iterator[ChaosFault]:
+def choose_faults(
+    store: str, only: list[str], minutes: float, seed: int, processes: int, *, flushes_to_bucket: bool
+) -> Iterator[ChaosFault]:
     """Yields each fault once, then drawn ones while there is time."""
     end = time.monotonic() + minutes * 60
-    every = ALL_FAULTS if processes == 1 else OF_MACHINES
+    every = OF_BUCKET_FLUSH if flushes_to_bucket else ALL_FAULTS if processes == 1 else OF_MACHINES
     faults = [each for each in (faults_by_name(tuple(only)) if only else every) if store == "s3" or not each.needs_s3]
     yield from faults
     rng = random.Random(seed)
@@ -46,6 +49,7 @@ def main() -> int:
         "--deadline-factor", type=float, default=1.0, help="multiplies all deadlines, on a busy machine"
     )
     parser.add_argument("--processes", type=int, default=1, help="processes of each of three machines")
+    parser.add_argument("--flush", choices=("none", "bucket"), default="none", help="`log.flush` of all brokers")
     parser.add_argument("--quick", action="store_true", help="sessions of 2 s instead of the default settings")
     parser.add_argument(
         "--allow-resent", default="", metavar="REASON",
@@ -56,12 +60,15 @@ def main() -> int:
     well = True
     for store in ("file", "s3") if args.store == "both" else (args.store,):
         directory = Path(tempfile.mkdtemp(prefix="tiered-chaos-"))
-        faults = choose_faults(store, args.only, args.minutes, args.seed, args.processes)
+        flushes_to_bucket = args.flush == "bucket"
+        faults = choose_faults(
+            store, args.only, args.minutes, args.seed, args.processes, flushes_to_bucket=flushes_to_bucket
+        )
         print(f"store {store}, logs in {directory}", flush=True)
         settings = QUICK_SETTINGS if args.quick else {}
         report = run(
             directory, store, faults, settings, has_java=has_java(), resent_allowed=args.allow_resent,
-            deadline_factor=args.deadline_factor, processes=args.processes,
+            deadline_factor=args.deadline_factor, processes=args.processes, flushes_to_bucket=flushes_to_bucket,
             say=lambda text: print(text, flush=True),
         )  # fmt: skip
         print(f"\n{report}\n", flush=True)

@@ -341,14 +341,20 @@ class ChaosCluster:
         self.links.refuse(nodes)  # a link that found one of them not dead yet listens again
 
     def create(
-        self, topic: str, partitions: int, config: Mapping[str, str], *, has_small_segments: bool = True
+        self,
+        topic: str,
+        partitions: int,
+        config: Mapping[str, str],
+        *,
+        has_small_segments: bool = True,
+        replicas: int = 3,
     ) -> None:
-        """Creates a topic with three replicas and `min.insync.replicas` 2."""
+        """Creates a topic with `min.insync.replicas` 2 unless `config` says otherwise."""
         settings = TOPIC | dict(config)
         segment_bytes = settings.pop(SMALL_SEGMENTS)
         if has_small_segments:
             settings[self._program.segment_bytes] = segment_bytes
-        [made] = self._admin.create_topics([NewTopic(topic, partitions, 3, config=settings)]).values()
+        [made] = self._admin.create_topics([NewTopic(topic, partitions, replicas, config=settings)]).values()
         made.result(30)
 
     def elect_preferred(self) -> None:

@@ -452,6 +452,32 @@ ON_S3 = (
           stays_available=False, min_seconds=12, needs_s3=True),
 )  # fmt: skip
 ALL_FAULTS = (*ON_ANY_STORE, *ON_S3)
+OF_BUCKET_FLUSH = (
+    ChaosFault("kill -9 of a leader, its disk lost", _kill(leader), _wipe_and_start, acks_within=DEAD_ACK_SECONDS),
+    ChaosFault("kill -9 of the controller, its disk lost", _kill(controller), _wipe_and_start,
+        acks_within=DEAD_ACK_SECONDS),
+    ChaosFault("kill -9 of two, their disks lost", _kill(controller_and_leader), _wipe_and_start,
+        stays_available=False, min_seconds=3),
+    ChaosFault("kill -9 of all, their disks lost", _kill(all_brokers), _wipe_and_start, stays_available=False),
+    ChaosFault("SIGSTOP of a leader", _freeze(leader), _thaw),
+    ChaosFault("a leader cut from brokers", _cut_links(leader, links_to_brokers), _mend_links),
+    ChaosFault("rolling restart", _roll_restarts, _do_nothing),
+    ChaosFault("bucket away, kill -9 of a leader, its disk lost",
+        _do_all(_set_bucket_faults(failing_bucket), _kill(leader)), _do_all(_clear_bucket_faults, _wipe_and_start),
+        stays_available=False, min_seconds=4, needs_s3=True),
+    ChaosFault("bucket away, kill -9 of all, their disks lost",
+        _do_all(_set_bucket_faults(failing_bucket), _kill(all_brokers)), _do_all(_clear_bucket_faults, _wipe_and_start),
+        stays_available=False, min_seconds=4, needs_s3=True),
+    ChaosFault("replies of the bucket lost, kill -9 of all, their disks lost",
+        _do_all(_set_bucket_faults(lost_replies), _kill(all_brokers)), _do_all(_clear_bucket_faults, _wipe_and_start),
+        stays_available=False, min_seconds=4, needs_s3=True),
+    ChaosFault("writes land late, kill -9 of the controller, its disk lost",
+        _do_all(_set_bucket_faults(late_writes), _kill(controller)),
+        _do_all(_clear_bucket_faults, _wipe_and_start), min_seconds=3, stays_available=False, needs_s3=True),
+    ChaosFault("a leader cut from the bucket", _cut_links(leader, links_to_bucket), _mend_links, min_seconds=12,
+        stays_available=False, needs_s3=True),
+)  # fmt: skip
+"""Faults of brokers whose topics have `flush=bucket`: no process comes back with its disk."""
 FIRST = "bucket away, kill -9 of a leader"
 """The fault of `make test`: the brokers lose a process and what they would ask, at once."""
 SHORT = {
@@ -467,5 +493,5 @@ SHORT = {
 
 
 def faults_by_name(names: tuple[str, ...]) -> list[ChaosFault]:
-    by_name = {fault.name: fault for fault in (*ALL_FAULTS, *OF_MACHINES)}
+    by_name = {fault.name: fault for fault in (*ALL_FAULTS, *OF_MACHINES, *OF_BUCKET_FLUSH)}
     return [by_name[name] for name in names]

@@ -34,7 +34,7 @@ from tests.chaos.copies import (
 )
 from tests.chaos.faults import ChaosFault, FaultContext
 from tests.chaos.transactions import EACH, CopierChain, TransactionalWriter
-from tests.chaos.views import ClusterView
+from tests.chaos.views import ALONE_TOPIC, ClusterView
 from tests.chaos.writers import RATE, ConfluentWriter, VerifiableWriter, Writer
 
 TOPIC, PARTITIONS = "chaos", 6
@@ -46,6 +46,9 @@ COMPACTED = {
     "internal.segment.bytes": "65536",
     "local.retention.bytes": "65536",
 }
+ALONE_PARTITIONS, ALONE = 3, {"min.insync.replicas": "1"}
+"""A topic of one replica, which only a bucket makes safe."""
+OF_BUCKET_FLUSH = {"log.flush": "bucket", "tiered.wal.window.ms": "50"}
 TRANSACTIONS_TOPIC, COPIES_TOPIC, TRANSACTIONS_PARTITIONS = "transactions", "copies", 3
 FINISH_SECONDS = 60.0
 READ_SECONDS = 90.0
@@ -257,15 +260,19 @@ def run(
     resent_allowed: str = "",
     program: Program = THIS_PROGRAM,
     processes: int = 1,
+    flushes_to_bucket: bool = False,
     say: Callable[[str], None] = print,
 ) -> ChaosReport:
     """Runs faults one after the other while clients write `rate` records a second and partition; then stops everything
     and audits it. `deadline_factor` multiplies all deadlines before the audit, and `topic` has settings of topics.
     `resent_allowed` is the reason for which a client may repeat records under a new producer epoch, if it may. The
-    brokers begin with `program`. With `processes` there are three machines of that many brokers."""
+    brokers begin with `program`. With `processes` there are three machines of that many brokers. With
+    `flushes_to_bucket` all topics have `flush=bucket`, and one more topic has a single replica."""
     began = time.monotonic()
     report = ChaosReport(store)
     with ExitStack() as stack:
+        if flushes_to_bucket:
+            settings = {**settings, **OF_BUCKET_FLUSH}
         three = stack.enter_context(chaos_cluster(directory, store, settings, program, processes))
         three.create(TOPIC, PARTITIONS, topic or {})
         for name in (TRANSACTIONS_TOPIC, COPIES_TOPIC):
@@ -273,6 +280,8 @@ def run(
         three.create(COMPACTED_TOPIC, COMPACTED_PARTITIONS, COMPACTED)
         if has_java:
             three.create(JAVA_TOPIC, JAVA_PARTITIONS, topic or {})
+        if flushes_to_bucket:
+            three.create(ALONE_TOPIC, ALONE_PARTITIONS, {**(topic or {}), **ALONE}, replicas=1)
         writers: list[Writer] = [
             ConfluentWriter(name, three.address, TOPIC, PARTITIONS, directory, rate=rate) for name in ("a", "b")
         ]
@@ -286,6 +295,8 @@ def run(
         topics = (TRANSACTIONS_TOPIC, COPIES_TOPIC)
         chain = CopierChain(three.address, topics, TRANSACTIONS_PARTITIONS, directory)
         writers += [keyed, *transactional, chain]
+        if flushes_to_bucket:
+            writers.append(ConfluentWriter("l", three.address, ALONE_TOPIC, ALONE_PARTITIONS, directory, rate=rate))
         if has_java:
             verifiable = VerifiableWriter(7, three.address, JAVA_TOPIC, directory)
             stack.callback(verifiable.kill)
@@ -305,7 +316,10 @@ def run(
                 say("\n".join(report.failures))
                 three.heal()
                 break
-        _audit(three, writers, keyed, transactional, chain, report, has_java)
+        topics_written = [(TOPIC, PARTITIONS)]
+        topics_written += [(JAVA_TOPIC, JAVA_PARTITIONS)] if has_java else []
+        topics_written += [(ALONE_TOPIC, ALONE_PARTITIONS)] if flushes_to_bucket else []
+        _audit(three, writers, keyed, transactional, chain, report, topics_written)
     report.findings.resent_allowed = resent_allowed
     report.seconds = time.monotonic() - began
     return report
@@ -318,8 +332,9 @@ def _audit(
     transactional: list[TransactionalWriter],
     chain: CopierChain,
     report: ChaosReport,
-    has_java: bool,
+    topics: list[tuple[str, int]],
 ) -> None:
+    """Reads everything back. `topics` are those of plain writers, with their numbers of partitions."""
     for each in writers:
         if each is not chain:
             each.finish(FINISH_SECONDS)
@@ -338,8 +353,7 @@ def _audit(
         for outcome in TransactionOutcome
     }
     report.copied = sum(chain.next_numbers().values())
-    places = [(TOPIC, number) for number in range(PARTITIONS)]
-    places += [(JAVA_TOPIC, number) for number in range(JAVA_PARTITIONS)] if has_java else []
+    places = [(topic, number) for topic, partitions in topics for number in range(partitions)]
     places += sources
     copies = [(COPIES_TOPIC, number) for number in range(TRANSACTIONS_PARTITIONS)]
     compacted = [(COMPACTED_TOPIC, number) for number in range(COMPACTED_PARTITIONS)]
@@ -352,13 +366,15 @@ def _audit(
     those: dict[int, dict[PartitionKey, list[StoredBatch]]] = {}
     for node in NODES:  # a machine holds one replica of a partition
         held = [read_log_batches(directory) for directory in three.brokers[node].directories]
-        those[node] = {place: log for each in held for place, log in each.items()}
-        if len(those[node]) < sum(map(len, held)):
+        found = {place: log for each in held for place, log in each.items()}
+        those[node] = {place: log for place, log in found.items() if place[0] != ALONE_TOPIC}
+        if len(found) < sum(map(len, held)):
             report.failures.append(
                 f"two processes of machine {node} hold a partition: {[sorted(each) for each in held]}"
             )
     with patch.dict(os.environ, three.environment):
-        bucket = asyncio.run(read_cold_batches(three.store, places))
+        compared = [place for place in places if place[0] != ALONE_TOPIC]
+        bucket = asyncio.run(read_cold_batches(three.store, compared))
     sender = producer_lookup([*those.values(), {place: part.batches for place, part in bucket.items()}])
     acked = {each.name: each.acked for each in writers if each not in (chain, keyed)}
     report.findings = check_records(acked, {place: logs[place] for place in places}, sender)
