@@ -69,7 +69,7 @@ def test_cluster_works_through_two_rotations(seed: int) -> None:
     run_scenario(scenario, seed)
 
 
-@run_by(run_scenario)
+@run_by(run_scenario, tiered_broker_suspect_timeout_ms=round(SESSION * 1000))
 async def test_broker_that_was_away_learns_the_secret_from_the_bucket(three: ThreeBrokers) -> None:
     """One broker is stopped during a rotation, and another one has lost its network. Both come back."""
     stopped, lost = three.others()

@@ -136,7 +136,7 @@ async def test_markers_of_a_decided_transaction_are_sent_by_the_next_coordinator
     assert_nothing_is_open(three, 0, 1, 2)
 
 
-@run_by(run_scenario, **SETTINGS)
+@run_by(run_scenario, **SETTINGS, tiered_broker_suspect_timeout_ms=6_000)
 async def test_no_marker_is_written_before_the_outcome_is_committed(three: ThreeBrokers) -> None:
     producer = await begin(three)
     keeper = find_coordinator(three, producer.name)
