@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from tiered.cold.cache import ChunkCache
 from tiered.cold.chunks import FEW_GETS_STEP, MIB, Chunk
+from tiered.cold.hedged_gets import HedgedGets
 from tiered.cold.layout import SectionKind, SectionRef, SegmentSections, parse_key
 from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.cold.manifest_store import ManifestStore, ObjectMissing
@@ -82,7 +83,7 @@ class ColdReader:
         *,
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
-        self._store = store
+        self._hedged_gets = HedgedGets(store, clock, metrics)
         self._manifests = manifests
         self._window_bytes = window_bytes
         self._cache = cache
@@ -434,12 +435,13 @@ class ColdReader:
         return self._backoff.list_damaged(self._clock.mono_ns())
 
     def close(self) -> None:
-        """Closes all streams."""
+        """Closes all streams, and ends gets whose reply nobody needs."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         for stream, _ in self._streams.values():
             stream.close()
         self._streams.clear()
+        self._hedged_gets.close()
 
     @contextmanager
     def _with_backoff(self, partition_id: PartitionId, offset: int, manifest: Manifest | None) -> Iterator[None]:
@@ -559,7 +561,7 @@ class ColdReader:
         received = 0
         began = self._clock.mono_ns()
         for _ in range(2):
-            got = await self._store.get(chunk.key, chunk.start, chunk.length)
+            got = await self._hedged_gets.get(chunk.key, chunk.start, chunk.length)
             if isinstance(got, NotFound):
                 self._gets.inc(1, "missing")
                 raise ObjectMissing("object is missing", where=chunk.key)
