@@ -332,7 +332,9 @@ class Broker:
     def _build_upkeep(self) -> None:
         """The timed work on partitions: uploads, deletion, cleaning (`tiered/upkeep`)."""
         view, world, replicas, metrics = self.view, self.world, self.hosted_replicas, self.metrics
-        self.tiering = Tiering(self.settings, replicas, self.retention_clock, world.clock, world.rng, metrics)
+        self.tiering = Tiering(
+            self.settings, replicas, self.retention_clock, world.clock, world.rng, metrics, lambda: self.settings
+        )
         self.housekeeping = Housekeeping(
             view, world, replicas, self.loss_reporter, self.tiering, self.disk, self.data_directory, served=self.served
         )

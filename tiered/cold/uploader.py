@@ -7,7 +7,7 @@ file.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tiered.cold.layout import SectionKind, build_trailer, segment_key
@@ -103,10 +103,18 @@ class Uploader:
         self._keys_in_flight.pop(partition_id, None)
 
     async def upload_next(
-        self, source: TieredLog, manifest: Manifest, epoch: int, stable_offset: int
+        self,
+        source: TieredLog,
+        manifest: Manifest,
+        epoch: int,
+        stable_offset: int,
+        *,
+        together_bytes: int | None = None,
+        on_upload: Callable[[int], object] = lambda size: None,
     ) -> Manifest | None:
         """Uploads the oldest closed segments above the cold end and below `stable_offset`, up to the limit of one
-        manifest change.
+        manifest change. `together_bytes` is a lower limit; one segment goes in any case. Calls `on_upload` with the
+        size of each object before its put.
 
         Returns the new manifest, or None if there was nothing to upload. `manifest` must have been taken over under
         `epoch`. Raises:
@@ -120,13 +128,14 @@ class Uploader:
         if manifest.leader_epoch != epoch:
             raise Fenced(f"{manifest.partition_id}: the manifest is under epoch {manifest.leader_epoch}, not {epoch}")
         original = manifest
+        most = TOGETHER_BYTES if together_bytes is None else min(together_bytes, TOGETHER_BYTES)
         if self.keys_in_flight(manifest.partition_id):
             manifest = await self._resolve_undecided(manifest, epoch)
         entries: list[SegmentEntry] = []
         planned = manifest
-        while len(entries) < TOGETHER_SEGMENTS and sum(entry.object_bytes for entry in entries) < TOGETHER_BYTES:
+        while len(entries) < TOGETHER_SEGMENTS and sum(entry.object_bytes for entry in entries) < most:
             try:
-                entry = await self._next_object(source, planned, epoch, stable_offset)
+                entry = await self._next_object(source, planned, epoch, stable_offset, on_upload)
             except (Unavailable, Corrupt):
                 if not entries:
                     raise
@@ -140,7 +149,12 @@ class Uploader:
         return manifest if manifest != original else None
 
     async def _next_object(
-        self, source: TieredLog, manifest: Manifest, epoch: int, stable_offset: int
+        self,
+        source: TieredLog,
+        manifest: Manifest,
+        epoch: int,
+        stable_offset: int,
+        on_upload: Callable[[int], object],
     ) -> SegmentEntry | None:
         """Checks and puts the object of the segment after this manifest. Returns its entry, or None if there is no such
         segment."""
@@ -174,6 +188,7 @@ class Uploader:
             sections=refs,
             uploaded_ms=self._clock.wall_ms(),
         )
+        on_upload(entry.object_bytes)
         await self._upload_object(manifest, epoch, entry, log_part, trailer)
         return entry
 

@@ -665,6 +665,14 @@ class Settings:
         1,
         LONG_MAX,
     )
+    remote_log_manager_copy_max_bytes_per_second: int = setting(
+        LONG_MAX,
+        "Most bytes of segments that are copied to the bucket in a second, on average. A segment is copied in one go.",
+        1,
+        LONG_MAX,
+        dynamic=True,
+        of_machine=True,
+    )
     remote_log_manager_copier_thread_pool_size: int = setting(
         4, "Most segments copied at the same time.", 1, 64, of_machine=True
     )
@@ -702,6 +710,12 @@ class Settings:
         "Age at which the oldest record outside the bucket is copied there: its segment is closed and uploaded.",
         1,
         LONG_MAX,
+    )
+    tiered_upload_pause: bool = setting(
+        False,
+        "No segments are copied to the bucket for now; they wait on the disks, however old. To keep later records of"
+        " one topic out of the bucket, set its `remote.log.copy.disable`.",
+        dynamic=True,
     )
     tiered_internal_topics_flush: str = setting(
         "",

@@ -89,6 +89,7 @@ NAMES_SINCE: dict[str, int] = {
     "tiered.compression.zstd.level.max": 1,
     "tiered.max.message.bytes.max": 1,
     "tiered.trace.min.ms": CHAINS,
+    "tiered.upload.pause": CHAINS,
     "store_request_rate": 1,
 }
 """Settings above level 0 of topics, those of brokers that the metadata log may have, and client quotas. A broker of an

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
+from collections.abc import Callable
 
 from tiered.cold.layout import manifest_key
 from tiered.cold.manifest import Manifest, SegmentEntry, SubmanifestNeeded
@@ -22,6 +23,7 @@ from tiered.hot import retention
 from tiered.log_limiter import LogLimiter
 from tiered.metrics import OTHERS, Metrics
 from tiered.ports import Clock, Rng
+from tiered.quotas.rate import TokenBucket
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.led_partitions import LedPartitions
 from tiered.upkeep.retention_clock import RetentionClock
@@ -33,6 +35,8 @@ _PAUSE_SECONDS = (0.5, 60.0)
 """Shortest and longest pause after a pass that failed."""
 LAG_CHECK_SECONDS = (0.05, 1.0)
 """Shortest and longest pause between two looks for records that are due in the bucket."""
+COPY_CHECK_SECONDS = 1.0
+"""Longest pause between two looks if the rate of copies allows more."""
 NEVER = 2**63
 LOW_PRIORITY_SHARE = 8
 """One of so many passes is over a partition without uploads, however many others have some."""
@@ -51,8 +55,11 @@ class Tiering:
         clock: Clock,
         rng: Rng,
         metrics: Metrics,
+        current_settings: Callable[[], Settings] | None = None,
     ) -> None:
+        """`current_settings` returns the settings that hold back uploads, which change while the broker runs."""
         self._settings = settings
+        self._current_settings = current_settings or (lambda: settings)
         self._led_partitions = led_partitions
         self._retention_clock = retention_clock
         self._clock = clock
@@ -67,6 +74,10 @@ class Tiering:
         self._oldest_segments: dict[LeaderReplica, SegmentEntry] = {}
         self._lag_check_due_ms: dict[LeaderReplica, int] = {}
         """By partition: when the oldest record outside the bucket is due there."""
+        self._copied_bytes = TokenBucket(0, 0, 0, clock.mono_ns() / 1e6)
+        self._held_back: dict[LeaderReplica, None] = {}
+        """Partitions whose uploads wait until the rate of copies allows more."""
+        self._holds_back = asyncio.Event()
         self._log_limiter = LogLimiter(clock)
         self._wake = asyncio.Event()
         self._pass_slots = asyncio.Semaphore(settings.remote_log_manager_copier_thread_pool_size)
@@ -126,6 +137,7 @@ class Tiering:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._tick())
             group.create_task(self._enforce_upload_lag())
+            group.create_task(self._resume_copies())
             while True:
                 await self._wake.wait()
                 self._wake.clear()
@@ -147,6 +159,27 @@ class Tiering:
             for replica in self._led_partitions.list_leaders():
                 self.wake(replica)
             await self._clock.sleep(self._settings.remote_log_manager_task_interval_ms / 1000)
+
+    async def _resume_copies(self) -> None:
+        """Queues the partitions whose uploads were held back, once the rate of copies allows more."""
+        while True:
+            await self._holds_back.wait()
+            while (debt := self._copy_debt_seconds()) > 0:
+                await self._clock.sleep(min(debt, COPY_CHECK_SECONDS))  # the rate may be raised meanwhile
+            self._holds_back.clear()
+            held_back, self._held_back = self._held_back, {}
+            for replica in held_back:
+                self.wake(replica)
+
+    def _copy_debt_seconds(self) -> float:
+        """Returns the time after which the rate of copies allows more. Less than a millisecond is none."""
+        rate = self._current_settings().remote_log_manager_copy_max_bytes_per_second
+        debt_ms = self._copied_bytes.debt_ms(rate, self._clock.mono_ns() / 1e6)
+        return debt_ms / 1000 if debt_ms >= 1 else 0.0
+
+    def _on_upload(self, size: int) -> None:
+        rate = self._current_settings().remote_log_manager_copy_max_bytes_per_second
+        self._copied_bytes.record(size, rate, self._clock.mono_ns() / 1e6)
 
     async def _enforce_upload_lag(self) -> None:
         """Closes and uploads segments that would otherwise miss `tiered.upload.max.lag.ms`."""
@@ -181,7 +214,8 @@ class Tiering:
 
     def _close_lagging_segment(self, replica: LeaderReplica, now_ms: int, lag_ms: int) -> None:
         try:
-            if replica.log.is_roll_due(now_ms, max_age_ms=lag_ms):
+            is_paused = self._current_settings().tiered_upload_pause
+            if not is_paused and replica.log.is_roll_due(now_ms, max_age_ms=lag_ms):
                 replica.roll()
         except (Unavailable, Refused) as error:
             suppressed = self._log_limiter.admit("close")
@@ -264,6 +298,7 @@ class Tiering:
         self._sweep_due_ms.pop(replica, None)
         self._oldest_segments.pop(replica, None)
         self._lag_check_due_ms.pop(replica, None)
+        self._held_back.pop(replica, None)
 
     async def run_steps(self, replica: LeaderReplica) -> None:
         """Runs one pass: takes over the manifest, uploads, expires, deletes locally, sweeps.
@@ -293,9 +328,15 @@ class Tiering:
     async def _upload(self, replica: LeaderReplica) -> None:
         """Uploads closed segments below the last stable offset, oldest first, as many as one manifest change names.
 
-        Then other partitions have their pass: a partition with enough traffic would never be done.
+        Then other partitions have their pass: a partition with enough traffic would never be done. While uploads are
+        paused, or beyond their rate, the segments wait.
         """
-        if not replica.unified_log.waiting_segments:
+        settings = self._current_settings()
+        if not replica.unified_log.waiting_segments or settings.tiered_upload_pause:
+            return
+        if self._copy_debt_seconds() > 0:
+            self._held_back[replica] = None
+            self._holds_back.set()
             return
         epoch = replica.leader_epoch
         manifest = await replica.take_over_manifest()
@@ -307,7 +348,10 @@ class Tiering:
         if replica.is_stopped or replica.manifest is None:
             return
         stable = replica.last_stable_offset
-        written = await replica.cold.uploader.upload_next(replica.log, replica.manifest, epoch, stable)
+        written = await replica.cold.uploader.upload_next(
+            replica.log, replica.manifest, epoch, stable,
+            together_bytes=settings.remote_log_manager_copy_max_bytes_per_second, on_upload=self._on_upload,
+        )  # fmt: skip
         if written is not None:
             replica.unified_log.update_manifest(written)
             if not replica.is_stopped and replica.unified_log.waiting_segments:

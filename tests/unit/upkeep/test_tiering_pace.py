@@ -255,3 +255,64 @@ def test_closed_segment_with_other_replicas_waits_to_be_uploaded(
         assert soonest <= await measure_cold_delay(rig, replica) <= latest
 
     rig.run(scenario)
+
+
+async def lead_with_closed_segments(rig: ReplicationRig, count: int) -> LeaderReplica:
+    """Returns a replica with so many closed segments, none of them in the bucket."""
+    replica = await rig.brokers[1].lead(1, [1])
+    while replica.unified_log.waiting_segments < count:
+        replica.state.high_watermark = append_batch(replica, replica.log.end_offset)
+    return replica
+
+
+@in_rig(ReplicationRig)
+async def test_paused_uploads_wait_on_the_disk_and_go_on_later(rig: ReplicationRig) -> None:
+    broker, current = rig.brokers[1], Settings(tiered_upload_pause=True)
+    replica = await lead_with_closed_segments(rig, 3)
+    runs = Tiering(
+        Settings(), LeaderList(replica), RetentionClock(broker.clock), broker.clock, broker.rng, broker.metrics,
+        lambda: current,
+    )  # fmt: skip
+    task = asyncio.create_task(runs.run())
+    await asyncio.sleep(20 * INTERVAL)
+    assert (replica.cold_end_offset, replica.unified_log.waiting_segments) == (0, 3)
+    assert replica.log.local_start_offset == 0, "nothing that waits is deleted"
+    current = Settings()
+    await asyncio.sleep(2 * INTERVAL)
+    task.cancel()
+    assert replica.unified_log.waiting_segments == 0 and replica.cold_end_offset > 0
+
+
+@in_rig(ReplicationRig)
+async def test_uploads_keep_to_their_rate(rig: ReplicationRig) -> None:
+    broker = rig.brokers[1]
+    replica = await lead_with_closed_segments(rig, 6)
+    size = replica.unified_log.waiting_bytes
+    current = Settings(remote_log_manager_copy_max_bytes_per_second=max(1, size // 600))
+    runs = Tiering(
+        Settings(), LeaderList(replica), RetentionClock(broker.clock), broker.clock, broker.rng, broker.metrics,
+        lambda: current,
+    )  # fmt: skip
+    task = asyncio.create_task(runs.run())
+    await asyncio.sleep(250)
+    assert 3 <= replica.unified_log.waiting_segments <= 5, "some 100 seconds for each"
+    await asyncio.sleep(500)
+    assert replica.unified_log.waiting_segments == 0
+    task.cancel()
+
+
+@in_rig(ReplicationRig)
+async def test_higher_rate_holds_for_uploads_that_wait_already(rig: ReplicationRig) -> None:
+    broker, current = rig.brokers[1], Settings(remote_log_manager_copy_max_bytes_per_second=1)
+    replica = await lead_with_closed_segments(rig, 3)
+    runs = Tiering(
+        Settings(), LeaderList(replica), RetentionClock(broker.clock), broker.clock, broker.rng, broker.metrics,
+        lambda: current,
+    )  # fmt: skip
+    task = asyncio.create_task(runs.run())
+    await asyncio.sleep(100)
+    assert replica.unified_log.waiting_segments == 2
+    current = Settings()
+    await asyncio.sleep(10)
+    task.cancel()
+    assert replica.unified_log.waiting_segments == 0
