@@ -18,13 +18,15 @@ Start = Callable[[ClientKind], DriverClient]
 
 
 def assignors() -> list[Any]:
-    """Returns every client with every assignor that it has."""
+    """Returns every client with every assignor that it has. The broker only passes on what an assignor says: the last
+    one of each client, which is cooperative if the client has such a one, stands for the others."""
     pairs = []
     for each in kinds(few=True):
         (kind,) = each.values
-        quick = kind.assignors[-1:] if kind.java else kind.assignors
-        chosen = kind.assignors if len(kinds()) > 4 else quick
-        pairs += [pytest.param(kind, name, id=f"{kind}-{name}", marks=each.marks) for name in chosen]
+        others = () if kind.java and len(kinds()) <= 4 else kind.assignors[:-1]
+        for name in (*others, *kind.assignors[-1:]):
+            marks = [*each.marks, *([pytest.mark.also] if name in others else [])]
+            pairs.append(pytest.param(kind, name, id=f"{kind}-{name}", marks=marks))
     return pairs
 
 

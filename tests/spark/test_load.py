@@ -31,7 +31,7 @@ from tiered.records.model import Codec, ProducerRecord
 pytestmark = pytest.mark.java
 
 TOPIC = filling.topic_id(1)
-SMALL = 8_000
+SMALL = 16_000
 """Bytes of a split in these tests, so that there are many small ones."""
 
 
@@ -189,7 +189,7 @@ def test_damaged_segment_stops_its_partition_only(spark: SparkSession, store: st
     damaged.write_bytes(held[:4000] + bytes([held[4000] ^ 1]) + held[4001:])
     steps: list[LoadProgress] = []
     with pytest.raises(Corrupt, match=rf"flights-1 is loaded up to offset (\d+): .*{damaged.name} position=\d+"):
-        load(store, "flights", warehouse, progress=steps.append, spark=spark, split_bytes=3000)
+        load(store, "flights", warehouse, progress=steps.append, spark=spark, split_bytes=SMALL)
     bounds = held_up_to_the_bounds(spark, warehouse)
     assert (bounds[0], bounds[2], steps[-1].step) == (3000, 3000, "stopped")
     assert 1000 <= bounds[1] < 2000

@@ -227,7 +227,14 @@ def test_in_commit_timestamps_are_the_times_of_their_commits(tmp_path: Path) -> 
 
 
 @pytest.mark.java
-def test_spark_finds_the_same_versions(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "clocks",
+    [
+        pytest.param(["fast", "still", "back"], id="some"),
+        pytest.param(["fast at the end"], id="others", marks=pytest.mark.also),
+    ],
+)
+def test_spark_finds_the_same_versions(spark: SparkSession, tmp_path: Path, clocks: list[str]) -> None:
     store = f"file://{tmp_path}/store"
     filling.create_topic(store, "t", TOPIC, 1)
     for first in range(7):
@@ -235,7 +242,7 @@ def test_spark_finds_the_same_versions(spark: SparkSession, tmp_path: Path) -> N
         filling.upload(store, "t", PartitionId(TOPIC, 0), rows)
         load(store, "t", str(tmp_path / "tables"), engine=NativeEngine())
     compared = 0
-    for number, minutes in enumerate(CLOCKS.values()):
+    for number, minutes in enumerate(CLOCKS[each] for each in clocks):
         root = tmp_path / f"t{number}"
         shutil.copytree(tmp_path / "tables" / "t", root)
         set_times(root, minutes)
@@ -246,7 +253,7 @@ def test_spark_finds_the_same_versions(spark: SparkSession, tmp_path: Path) -> N
             (row,) = spark.sql(f"SELECT count(*) FROM delta.`file:{root}` TIMESTAMP AS OF '{at}'").collect()
             assert log.find_version(at_ms) + 1 == row[0], (minutes, half)
             compared += 1
-    assert compared > 10
+    assert compared >= 8
 
 
 @pytest.mark.java

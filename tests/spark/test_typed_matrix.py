@@ -48,6 +48,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> TypedLake:
     return TypedLake(spark, tmp_path)
 
 
+@pytest.mark.also
 def test_changes_of_layout_and_columns_are_followed(lake: TypedLake) -> None:
     for table in TABLES:
         lake.sql(
