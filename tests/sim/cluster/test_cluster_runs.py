@@ -21,7 +21,7 @@ from tests.sim.mutants.mutants import MUTANTS
 from tests.sim.scenarios.many import run_elsewhere, run_seeds
 
 SEEDS = {"drawn": 60, "one-broker": 40, "groups": 16, "machines": 24, "consumers": 16}
-FEW_SEEDS = {shape: count // 8 for shape, count in SEEDS.items()}
+FEW_SEEDS = {shape: count // 12 for shape, count in SEEDS.items()}
 REACHED = (
     "acked", "failed", "unknown", "read", "slots", "controllers", "leader_epochs", "losses", "commits", "lives",
     "admin_create_NONE", "admin_delete_records_NONE", "admin_elect_NONE", "move_NONE", "moved_offsets",

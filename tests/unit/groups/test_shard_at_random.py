@@ -232,5 +232,5 @@ class Groups(RuleBasedStateMachine):
         assert not self.rig.shard.state.parked_requests
 
 
-Groups.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+Groups.TestCase.settings = settings(max_examples=75, stateful_step_count=40, deadline=None)
 test_groups_under_any_requests = Groups.TestCase
