@@ -37,12 +37,16 @@ LONG = {
     "cluster rebalance": ("--execute --throttle {rate} --brokers {brokers}", "move partitions", ""),
     "cluster decommission": ("3 --brokers {brokers}", "empty broker 3", ""),
     "cluster rotate-secret": ("--brokers {brokers}", "rotate the secret", ""),
+    "cluster drain": ("--brokers {brokers}", "drain into the bucket", ""),
     "debug bundle": ("--brokers {brokers} --out {demo}{run}.zip", "debug bundle", "files so far"),
     "demo": ("--records 200 --dir {demo}{run}", "", "records left"),
 }
 """By command: its arguments, and what its line says. A no-break space stands for a space inside of an argument."""
 RATE = "100000000"
-CLUSTER = ("debug bundle", "cluster reassign", "cluster rebalance", "cluster decommission", "cluster rotate-secret")
+CLUSTER = (
+    "debug bundle", "cluster reassign", "cluster rebalance", "cluster decommission", "cluster rotate-secret",
+    "cluster drain",
+)  # fmt: skip
 FAILING = {"demo": 3}
 """Exit codes here: there is no Java."""
 

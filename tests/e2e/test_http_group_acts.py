@@ -63,7 +63,7 @@ def moves(reply: dict[str, Any]) -> list[tuple[int | None, int, int, int]]:
 
 @run_by(run, "tmp_path")
 async def test_lag_in_seconds_is_the_age_of_the_oldest_unread_record(three: HttpCluster) -> None:
-    await three.create("t", [1, 2], [2, 3])
+    await three.create("t", [1, 2], [2, 3], retention_ms="-1")
     for partition in (0, 1):
         await write_at(three, "t", partition, OLD_MS, OLD_MS + 5_000, OLD_MS + 9_000)
     await commit(three, ("t", 0, 2), ("t", 1, 1))
@@ -87,7 +87,7 @@ async def test_lag_in_seconds_is_the_age_of_the_oldest_unread_record(three: Http
 @run_by(run, "tmp_path")
 async def test_large_batch_is_not_opened_for_its_times(three: HttpCluster, *, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unread, "BATCH_BYTES", 100)
-    await three.create("t", [1, 2])
+    await three.create("t", [1, 2], retention_ms="-1")
     records = [(OLD_MS + later, None, b"x" * 100, ()) for later in (0, 5_000, 9_000)]
     await write_at(three, "t", 0, OLD_MS)  # once the leader is there
     await three[1].broker.leader_replica("t", 0).append(bytearray(encode_batch(records)))
@@ -101,7 +101,7 @@ async def test_large_batch_is_not_opened_for_its_times(three: HttpCluster, *, mo
 async def test_times_of_unread_records_are_read_once_and_no_more_than_the_bound(
     three: HttpCluster, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await three.create("t", *[[1]] * 3)
+    await three.create("t", *[[1]] * 3, retention_ms="-1")
     for partition in range(3):
         await write_at(three, "t", partition, OLD_MS + partition)
     await commit(three, *(("t", partition, 0) for partition in range(3)))
@@ -116,7 +116,7 @@ async def test_times_of_unread_records_are_read_once_and_no_more_than_the_bound(
 
 @run_by(run, "tmp_path")
 async def test_reset_tells_what_it_does_and_commits_what_was_told(three: HttpCluster) -> None:
-    await three.create("t", [1, 2], [2, 3])
+    await three.create("t", [1, 2], [2, 3], retention_ms="-1")
     for partition in (0, 1):
         await write_at(three, "t", partition, *range(OLD_MS, OLD_MS + 10_000, 1_000))
     await commit(three, ("t", 0, 4), ("t", 1, 10))
@@ -159,7 +159,7 @@ async def test_group_with_members_is_neither_reset_nor_deleted(three: HttpCluste
 
 @run_by(run, "tmp_path")
 async def test_group_without_members_is_deleted_from_any_broker(three: HttpCluster) -> None:
-    await three.create("t", [1, 2])
+    await three.create("t", [1, 2], retention_ms="-1")
     for number, broker in three.brokers.items():
         await commit(three, ("t", 0, 0), group=f"gone-{number}")
         assert (await broker.ask("DELETE", f"/tiered/v1/groups/gone-{number}")).status == 204
@@ -170,7 +170,7 @@ async def test_group_without_members_is_deleted_from_any_broker(three: HttpClust
 
 @run_by(run, "tmp_path", numbers=ONE)
 async def test_bad_resets_are_refused_and_change_nothing(three: HttpCluster) -> None:
-    await three.create("t", [1])
+    await three.create("t", [1], retention_ms="-1")
     await write_at(three, "t", 0, OLD_MS)
     await commit(three, ("t", 0, 1))
     place = {"topic": "t", "partition": 0, "offset": 0}
@@ -203,7 +203,7 @@ async def test_bad_resets_are_refused_and_change_nothing(three: HttpCluster) -> 
 @run_by(run, "tmp_path", numbers=ONE, authorizer_class_name=STANDARD_AUTHORIZER)
 async def test_reset_needs_the_rights_of_a_commit_and_deletion_that_of_the_group(three: HttpCluster) -> None:
     site = three[1]
-    await three.create("t", [1])
+    await three.create("t", [1], retention_ms="-1")
     await three.create("hidden", [1])
     await commit(three, ("t", 0, 0), ("hidden", 0, 0))
     assert (await site.get("/tiered/v1/groups")).json["groups"] == []

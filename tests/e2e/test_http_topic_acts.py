@@ -34,7 +34,7 @@ async def starts(three: HttpCluster) -> list[int]:
 
 @run_by(run, "tmp_path")
 async def test_records_are_deleted_as_many_as_were_told(three: HttpCluster) -> None:
-    await three.create("t", [1, 2], [2, 3], [3, 1])
+    await three.create("t", [1, 2], [2, 3], [3, 1], retention_ms="-1")
     for partition in range(3):
         await write_at(three, "t", partition, *range(OLD_MS, OLD_MS + 10_000, 1_000))
     offsets = [{"partition": 0, "offset": 4}, {"partition": 2, "offset": 10}]
@@ -55,7 +55,7 @@ async def test_records_are_deleted_as_many_as_were_told(three: HttpCluster) -> N
 
 @run_by(run, "tmp_path")
 async def test_compaction_is_told_and_begun_at_each_leader(three: HttpCluster) -> None:
-    await three.create("t", [1, 2], [2, 3], cleanup_policy="compact")
+    await three.create("t", [1, 2], [2, 3], cleanup_policy="compact", retention_ms="-1")
     await three.create("plain", [1])
     told = await ask_until_led(three[3], "/tiered/v1/topics/plain/compaction", {"validate_only": True})
     assert told.json["partitions"][0]["error"] == "cleanup.policy is delete, and not compact"
@@ -77,7 +77,7 @@ async def test_compaction_is_told_and_begun_at_each_leader(three: HttpCluster) -
 
 @run_by(run, "tmp_path")
 async def test_partition_moves_and_its_preferred_leader_is_elected(three: HttpCluster) -> None:
-    await three.create("t", [1, 2])
+    await three.create("t", [1, 2], retention_ms="-1")
     moved = {"partitions": [{"partition": 0, "replicas": [3, 1]}]}
     [told] = (await act(three, 2, "reassignments", moved, only=True)).json["partitions"]
     assert (told["replicas"], told["adding"], told["removing"]) == ([1, 2], [3], [2])
@@ -103,7 +103,7 @@ async def test_partition_moves_and_its_preferred_leader_is_elected(three: HttpCl
 
 @run_by(run, "tmp_path", numbers=ONE)
 async def test_bad_acts_on_topics_are_refused(three: HttpCluster) -> None:
-    await three.create("t", [1])
+    await three.create("t", [1], retention_ms="-1")
     await write_at(three, "t", 0, OLD_MS)
     for name, body, code in (
         ("records:delete", {}, 422),
@@ -133,7 +133,7 @@ async def test_bad_acts_on_topics_are_refused(three: HttpCluster) -> None:
 
 @run_by(run, "tmp_path", numbers=ONE, authorizer_class_name=STANDARD_AUTHORIZER)
 async def test_acts_on_topics_need_the_rights_of_the_protocol(three: HttpCluster) -> None:
-    await three.create("t", [1], cleanup_policy="compact")
+    await three.create("t", [1], cleanup_policy="compact", retention_ms="-1")
     await grant(three[1], ("TOPIC", "t", "READ"), ("TOPIC", "t", "WRITE"))
     for name, body in ACTS.items():
         assert (await three[1].ask("POST", f"{PATH}/{name}", body)).json["error_code"] == 40301, name

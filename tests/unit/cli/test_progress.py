@@ -24,8 +24,8 @@ QUICK = frozenset(
     group offset-delete|group seek|profile clear|profile create|profile current|profile list|profile remove|profile set
     profile show|profile use|quota list|quota remove|quota set|serve|table describe|table diff|table history|table ls
     top|topic add-partitions|topic alter|topic check-settings|topic compact|topic consume|topic create|topic delete
-    topic describe|topic describe-storage|topic list|topic produce|topic trim|transaction abort|transaction describe
-    transaction find-hanging|transaction list|up|user add|user alter|user list|user remove|version
+    topic describe|topic describe-storage|topic list|topic produce|topic trim|trace|transaction abort
+    transaction describe|transaction find-hanging|transaction list|up|user add|user alter|user list|user remove|version
     """.strip()
     .replace("\n", "|")
     .replace("|    ", "|")
