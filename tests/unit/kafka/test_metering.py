@@ -22,7 +22,14 @@ from tiered.system.clock import SystemClock
 from tiered_api.kafka.protocol.apis import APIS, Api
 from tiered_api.kafka.protocol.codec import decode, encode
 from tiered_api.kafka.protocol.headers import decode_response_header, encode_response_header
-from tiered_api.kafka.server.metering import Charge, Meter, Metering, read_throttle_ms, with_throttle_ms
+from tiered_api.kafka.server.metering import (
+    CLIENT_ID_BYTES,
+    Charge,
+    Meter,
+    Metering,
+    read_throttle_ms,
+    with_throttle_ms,
+)
 from tiered_api.kafka.server.produce import frames
 from tiered_api.kafka.server.produce.frames import ProduceResult, ResponseTemplate
 
@@ -204,6 +211,11 @@ class OneClient:
         quota = ClientQuotaSet((("client-id", None),), "producer_byte_rate", bytes_per_second)
         self.quotas.apply_image(Image().apply([quota]))
 
+    def produce(self, client_id: bytes) -> None:
+        """Writes one request."""
+        frame = memoryview(bytes(10) + client_id + bytes(100))
+        self.metering.handle_request(self.connection, frame, 0, 9, 7, 10 + len(client_id))
+
     def produce_until_muted(self, size: int) -> int:
         """Returns the bytes of all requests until the broker reads no more."""
         self.connection.muted.clear()
@@ -233,3 +245,17 @@ def test_bytes_counted_ahead_end_with_their_quota() -> None:
         return client.produce_until_muted(100)
 
     assert asyncio.run(write()) <= 200, "ten thousand bytes are used already"
+
+
+def test_bytes_counted_ahead_are_those_of_the_client_id_of_the_request() -> None:
+    """A connection keeps nothing of a client id that is too long, and its own meter is that of an earlier one."""
+
+    async def write() -> tuple[object, object]:
+        client = OneClient(1e9)
+        client.produce(b"short")
+        before = client.connection.meter.produced
+        client.produce(b"x" * (CLIENT_ID_BYTES + 1))
+        return before, client.connection.meter.produced
+
+    before, after = asyncio.run(write())
+    assert before is after and before is not None

@@ -347,8 +347,9 @@ class Metering:
 
     def _count_ahead(self, connection: MeteredConnection, limits: ClientLimits) -> None:
         """Counts bytes of the next Produce requests of a client, if nothing but its bytes counts of them."""
-        if limits.produced is not None and limits.stored is None and connection.meter is not None:
-            connection.meter.produced = self._quotas.count_ahead(limits.produced)
+        meter = connection.meter  # that of an earlier client id, if this one is too long to be kept
+        if limits.produced is not None and limits.stored is None and meter is not None and meter.limits is limits:
+            meter.produced = self._quotas.count_ahead(limits.produced)
 
     def _find_limits(self, connection: MeteredConnection, client_id: memoryview) -> ClientLimits | None:
         """Returns the limits of the client that a request names; None if it has none."""
