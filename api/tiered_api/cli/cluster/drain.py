@@ -6,7 +6,6 @@ record is on disks alone. A cluster can then stop, and start again on empty disk
 
 from __future__ import annotations
 
-import asyncio
 from argparse import Namespace
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -195,19 +194,21 @@ async def _wait_until_drained(client: KafkaClient, topics: list[str], seconds: f
     """Waits until all partitions are in the bucket, and returns their number. Raises `Unavailable` with some of those
     that are not."""
     deadline = client.clock.mono_ns() + int(seconds * 1e9)
+    left, known = topics, set[tuple[str | None, int]]()
     while True:
-        found = [
-            (f"{topic.name}/{each.partition_index}", each.is_in_bucket)
-            async for topic in fetch_partitions(client, topics)
-            for each in topic.partitions
-        ]
-        waiting = [name for name, is_in_bucket in found if not is_in_bucket]
-        shown.report(len(found) - len(waiting), len(found), "partitions")
+        waiting, behind = [], []
+        async for topic in fetch_partitions(client, left):
+            missing = [each.partition_index for each in topic.partitions if not each.is_in_bucket]
+            waiting += [f"{topic.name}/{number}" for number in missing]
+            known.update({(topic.name, each.partition_index) for each in topic.partitions})
+            behind += [topic.name or ""] if missing else []
+        left = sorted(set(behind))  # no topic is asked for again once all of it is there
+        shown.report(len(known) - len(waiting), len(known), "partitions")
         if not waiting:
-            return len(found)
+            return len(known)
         if client.clock.mono_ns() >= deadline:
             why = "the setting stays, and they go on; `tiered cluster health` names troubles, run it again to wait"
             raise Unavailable(
-                f"{len(waiting)} of {len(found)} partitions are not in the bucket yet: {_name_some(waiting)}; {why}"
+                f"{len(waiting)} of {len(known)} partitions are not in the bucket yet: {_name_some(waiting)}; {why}"
             )
-        await asyncio.sleep(POLL_SECONDS)
+        await client.clock.sleep(POLL_SECONDS)
