@@ -25,6 +25,8 @@ BATCH_BYTES, KEYED_BATCH_BYTES = 1_000_000, 32_768
 RATE = 60
 """Records a second and partition."""
 RETRIES = {"retry.backoff.ms": 50, "retry.backoff.max.ms": 200, "topic.metadata.refresh.interval.ms": 1000}
+REPLY_SECONDS = 10
+"""Seconds that a client waits for a reply of a silent broker; librdkafka's default is as long as a run's deadlines."""
 
 
 class Writer(Protocol):
@@ -81,7 +83,7 @@ class ConfluentWriter:
             {
                 "bootstrap.servers": address, "enable.idempotence": True, "acks": "all", "linger.ms": 5,
                 "delivery.timeout.ms": 0, "log_level": 7, "debug": DEBUG, "error_cb": self._on_error,
-                "batch.size": KEYED_BATCH_BYTES if keys else BATCH_BYTES, **RETRIES,
+                "batch.size": KEYED_BATCH_BYTES if keys else BATCH_BYTES, "socket.timeout.ms": REPLY_SECONDS * 1000, **RETRIES,
             },
             logger=logger(name, self.log),
         )  # fmt: skip
@@ -148,7 +150,7 @@ class VerifiableWriter:
         config = directory / "verifiable.properties"
         settings = {"enable.idempotence": "true", "retries": 1 << 30, "delivery.timeout.ms": 600_000}
         settings |= {"retry.backoff.ms": 50, "retry.backoff.max.ms": 200, "max.block.ms": 600_000}
-        settings |= {"request.timeout.ms": 10_000}
+        settings |= {"request.timeout.ms": REPLY_SECONDS * 1000}
         config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         arguments = ["--bootstrap-server", address, "--topic", topic, "--acks", "-1", "--throughput", "150"]
         arguments += ["--value-prefix", self.name, "--command-config", str(config)]
