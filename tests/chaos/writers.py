@@ -83,7 +83,8 @@ class ConfluentWriter:
             {
                 "bootstrap.servers": address, "enable.idempotence": True, "acks": "all", "linger.ms": 5,
                 "delivery.timeout.ms": 0, "log_level": 7, "debug": DEBUG, "error_cb": self._on_error,
-                "batch.size": KEYED_BATCH_BYTES if keys else BATCH_BYTES, "socket.timeout.ms": REPLY_SECONDS * 1000, **RETRIES,
+                "batch.size": KEYED_BATCH_BYTES if keys else BATCH_BYTES, **RETRIES,
+                "socket.timeout.ms": REPLY_SECONDS * 1000,
             },
             logger=logger(name, self.log),
         )  # fmt: skip

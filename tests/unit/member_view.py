@@ -7,6 +7,7 @@ from tiered.controller.member_view import MemberView
 from tiered.metadata.dynamic_config import DynamicBrokerConfig
 from tiered.metadata.image import Image
 from tiered.metadata.loader import MetadataLoader
+from tiered.system.clock import SystemClock
 
 
 async def _apply_nothing(old: Image, new: Image) -> None:
@@ -17,4 +18,4 @@ def make_view(image: Image | None = None, settings: Settings | None = None, inca
     """Returns the view of a broker that knows `image`; a test sets `view.loader.image` to change it."""
     loader = MetadataLoader(_apply_nothing, lambda changes, old, new: None, lambda: None)
     loader.image = image or Image()
-    return MemberView(incarnation, DynamicBrokerConfig(settings or Settings()), loader)
+    return MemberView(incarnation, DynamicBrokerConfig(settings or Settings()), loader, SystemClock())

@@ -349,8 +349,8 @@ class Settings:
     tiered_broker_suspect_timeout_ms: int = setting(
         -1,
         "Time after which a broker is fenced, or a controller replaced, that is silent and leaves a request without a"
-        " reply; one that replies has `broker.session.timeout.ms`, and a value of that or more leaves it to each. -1: a"
-        " third of it, but 2000 at least.",
+        " reply; one that replies has `broker.session.timeout.ms`, and a value of that or more leaves it to each. It"
+        " doubles for an hour for a broker that was fenced and is back at once. -1: a third of it, but 2000 at least.",
         -1, INT_MAX,
     )  # fmt: skip
     broker_heartbeat_interval_ms: int = setting(1_500, "Time between two heartbeats of a broker.", 50, INT_MAX)

@@ -34,6 +34,7 @@ May import: metadata
   heartbeats             contact times of brokers, and session timeouts
   clock_skew             differences between the wall clocks of brokers and the controller's
   suspicion              brokers that are silent in every way, which are fenced early (I19)
+  false_alarms           brokers that were fenced and only slow, which get more time before the next fence (I19)
 ~ silence_watch          requests of the controller to silent brokers
 ~ controller_queries     requests of a standby that lost the controller (M4)
 ~ active                 the active controller during one controller epoch

@@ -60,7 +60,7 @@ class ClusterMember:
         active_key: Callable[[], str] = lambda: "",
     ) -> None:
         self.loader = MetadataLoader(apply_image, on_changes, self._on_image)
-        self.view = MemberView(incarnation, config, self.loader)
+        self.view = MemberView(incarnation, config, self.loader, world.clock)
         self._peers = peers
         self._clock = world.clock
         self._metadata = metadata
@@ -330,6 +330,7 @@ class ClusterMember:
                 await self.standby.try_catch_up()
 
     def _on_image(self) -> None:
+        self.view.on_image()
         self.channel.on_image()
         if self.active_controller is not None:
             self.active_controller.on_image()

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from tiered.config.settings import Settings
 from tiered.controller.change_time import ChangeTime
+from tiered.controller.false_alarms import FalseAlarms
 from tiered.metadata.dynamic_config import DynamicBrokerConfig
 from tiered.metadata.image import Image
 from tiered.metadata.loader import MetadataLoader
+from tiered.ports import Clock
 
 SUSPECT_MS_MIN = 2_000
 """The shortest suspect timeout that is chosen by itself: twice a pause that a busy machine may make."""
@@ -21,10 +23,12 @@ class MemberView:
     Every property has the value of now: image and settings change while the broker runs.
     """
 
-    def __init__(self, incarnation: str, config: DynamicBrokerConfig, loader: MetadataLoader) -> None:
+    def __init__(self, incarnation: str, config: DynamicBrokerConfig, loader: MetadataLoader, clock: Clock) -> None:
         self.incarnation = incarnation
         self.config = config
         self.loader = loader
+        self._clock = clock
+        self._false_alarms = FalseAlarms()
         self.change_time = ChangeTime()
         """The cost of changes of metadata on this broker."""
 
@@ -54,6 +58,16 @@ class MemberView:
         contact for this time acknowledges nothing with acks=all (R6)."""
         chosen_ms = self.settings.tiered_broker_suspect_timeout_ms
         return min(max(self.session_ms // 3, SUSPECT_MS_MIN) if chosen_ms < 0 else chosen_ms, self.session_ms)
+
+    def suspect_ms_of(self, node_id: int) -> int:
+        """Returns the suspect timeout of one broker: it is longer after false alarms (`false_alarms`)."""
+        return self._false_alarms.suspect_ms(node_id, self.suspect_ms, self.session_ms, self._clock.mono_ns())
+
+    def on_image(self) -> None:
+        """Looks for false alarms. The entries that a start reads are of an earlier time."""
+        own = self.image.brokers.get(self.node_id)
+        if own is not None and own.incarnation == self.incarnation:
+            self._false_alarms.on_brokers(self.image.brokers, self.session_ms, self._clock.mono_ns())
 
     @property
     def is_early(self) -> bool:

@@ -34,7 +34,10 @@ class SilenceWatch:
     """The silent brokers of one controller epoch. The owner tells `brokers` which ones are live, and what they send."""
 
     def __init__(self, view: MemberView, peers: Peers | None, clock: Clock, spawn: Spawn) -> None:
-        self.brokers = SilentBrokers(view.suspect_ms * 1_000_000, is_enabled=view.is_early)
+        self.brokers = SilentBrokers(
+            view.suspect_ms * 1_000_000, lambda node_id: view.suspect_ms_of(node_id) * 1_000_000,
+            is_enabled=view.is_early,
+        )  # fmt: skip
         self._view = view
         self._peers = peers
         self._clock = clock

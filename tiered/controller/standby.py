@@ -178,7 +178,8 @@ class StandbyController:
         timeout_ms = min((wait_ms + self._view.session_ms) // 2, left_ms)
         if self._view.is_early:
             query_ms = int(self._queries.seconds * 1000)
-            timeout_ms = min(timeout_ms, max(self._view.suspect_ms - query_ms - self.silent_ms, query_ms))
+            suspect_ms = self._view.suspect_ms_of(image.controller)
+            timeout_ms = min(timeout_ms, max(suspect_ms - query_ms - self.silent_ms, query_ms))
         wait_ms = min(wait_ms, timeout_ms // 2)
         metadata_fetch = MetadataFetch(
             self._view.node_id, self._view.incarnation, image.slot + 1, self._view.loader.applied_slot,
@@ -248,7 +249,7 @@ class StandbyController:
         # A controller need not fence a broker that has not registered, and cannot query one without an address. So the
         # log may show to it that others go on only later.
         is_known = self._is_registered() and self._view.address_of(self._view.node_id)
-        suspect_ms = self._view.suspect_ms if is_known else session_ms
+        suspect_ms = self._view.suspect_ms_of(image.controller) if is_known else session_ms
         stalled_step = decide_if_store_stalled(self._contact_loss(), session_ms)
         self._controller_lost = stalled_step is None
         # The image names this broker: an earlier incarnation of it, or a candidacy that it gave up.

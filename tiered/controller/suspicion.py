@@ -3,8 +3,8 @@
 Pure; times are monotonic nanoseconds. A broker hangs if its process is stopped, if its disk or its loop stalls, or if a
 link to it is cut in one direction. It is fenced after the suspect timeout if two witnesses agree: no fetch of the
 metadata log came from it, and a request that the controller sent to it meanwhile got no reply. A broker that replies is
-only slow: it keeps its session (`heartbeats`). A broker acknowledges nothing with acks=all by then (R6), and safety
-does not depend on that (M4).
+only slow: it keeps its session (`heartbeats`). One that was fenced and came back soon gets a longer suspect timeout
+(`false_alarms`). A broker acknowledges nothing with acks=all by then (R6), and safety does not depend on that (M4).
 
 A pause of the controller itself is no silence of others: silence counts only while the controller runs. A broker that
 waited for it may pause next.
@@ -12,7 +12,7 @@ waited for it may pause next.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 ISOLATED_QUARTERS = 5
@@ -49,11 +49,13 @@ class _Contact:
 
 
 class SilentBrokers:
-    """The live brokers other than the controller's own, by what came from them last. `timeout_ns` is the suspect
-    timeout; `is_enabled` is False if the session timeout is not longer, and then no broker is fenced early."""
+    """The live brokers other than the controller's own, by what came from them last. `timeout_ns` is the shortest
+    suspect timeout, and `timeout_of` returns that of a broker. `is_enabled` is False if the session timeout is not
+    longer, and then no broker is fenced early."""
 
-    def __init__(self, timeout_ns: int, *, is_enabled: bool) -> None:
+    def __init__(self, timeout_ns: int, timeout_of: Callable[[int], int], *, is_enabled: bool) -> None:
         self.timeout_ns = timeout_ns
+        self._timeout_of = timeout_of
         self._is_enabled = is_enabled
         self._contacts: dict[int, _Contact] = {}
 
@@ -96,7 +98,7 @@ class SilentBrokers:
         """Yields (node id, incarnation) of brokers that have been silent for half the suspect timeout. The caller sends
         a request to each and then calls `end_query`."""
         for node_id, known in self._contacts.items() if self._is_enabled else ():
-            if not known.is_queried and 2 * (now_ns - known.heard_ns) >= self.timeout_ns:
+            if not known.is_queried and 2 * (now_ns - known.heard_ns) >= self._timeout_of(node_id):
                 known.is_queried = True
                 yield node_id, known.incarnation
 
@@ -117,19 +119,21 @@ class SilentBrokers:
     def find_silent(self, now_ns: int, near: Collection[int]) -> list[tuple[int, str]]:
         """Returns (node id, incarnation) of the brokers to fence now. `near` are processes of the controller's own
         machine: they reply although the machine is cut off."""
-        timeout_ns = self.timeout_ns
         far = [each for node_id, each in self._contacts.items() if node_id not in near]
-        if len(far) > 1 and all(2 * (now_ns - each.heard_ns) >= timeout_ns for each in far):
-            timeout_ns = timeout_ns * ISOLATED_QUARTERS // 4
+        is_isolated = len(far) > 1 and all(2 * (now_ns - each.heard_ns) >= self.timeout_ns for each in far)
+        quarters = ISOLATED_QUARTERS if is_isolated else 4
         return [
             (node_id, known.incarnation)
-            for node_id, known in self._contacts.items()
-            if self._is_enabled and now_ns - known.heard_ns >= timeout_ns and self._is_unanswered(known)
+            for node_id, known in (self._contacts.items() if self._is_enabled else ())
+            if self._is_silent(known, self._timeout_of(node_id), quarters, now_ns)
         ]
 
-    def _is_unanswered(self, known: _Contact) -> bool:
-        """True if a request got no reply that was sent in the second half of the silence, or later."""
-        return known.unanswered_ns is not None and known.unanswered_ns - known.heard_ns >= self.timeout_ns * 5 // 8
+    def _is_silent(self, known: _Contact, timeout_ns: int, quarters: int, now_ns: int) -> bool:
+        """True if nothing came for the whole timeout, and a request got no reply that was sent in the second half of
+        the silence, or later."""
+        if now_ns - known.heard_ns < timeout_ns * quarters // 4 or known.unanswered_ns is None:
+            return False
+        return known.unanswered_ns - known.heard_ns >= timeout_ns * 5 // 8
 
 
 def is_conclusive(took_ns: int, limit_ns: int) -> bool:

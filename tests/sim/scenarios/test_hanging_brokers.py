@@ -66,3 +66,23 @@ async def test_all_is_writable_within_the_goal_after_a_broker_hangs(
     three.network.heal()
     three.loop.resume(broker.process)
     await three.wait_until(lambda: len(three.controller_ids()) == 1 and three.is_everyone_known(), 20)
+
+
+@pytest.mark.parametrize("role", ["controller", "broker"])
+@run_by(run_scenario, seed=1)
+async def test_broker_that_pauses_again_and_again_is_fenced_a_few_times_only(three: ThreeBrokers, *, role: str) -> None:
+    """A machine that stalls for three seconds now and then must not move all leaders each time: it keeps its session
+    once it was back soon after a fence or two."""
+    await create_topic(three)
+    slow = three.controller if role == "controller" else three.others()[0]
+    fences = []
+    for _ in range(8):
+        await three.wait_until(lambda: len(three.controller_ids()) == 1 and three.is_everyone_known(), 20)
+        await asyncio.sleep(20)
+        before = three.newest_image()
+        three.loop.freeze(slow.process)
+        await asyncio.sleep(5)
+        after = three.newest_image()
+        fences.append(after.brokers[slow.node_id].fenced or after.controller_epoch > before.controller_epoch)
+        three.loop.resume(slow.process)
+    assert fences[0] and not any(fences[2:])

@@ -11,7 +11,7 @@ NEAR: tuple[int, ...] = ()
 
 
 def watched(*nodes: int, is_enabled: bool = True) -> SilentBrokers:
-    made = SilentBrokers(TIMEOUT, is_enabled=is_enabled)
+    made = SilentBrokers(TIMEOUT, lambda node: TIMEOUT, is_enabled=is_enabled)
     made.set_live_brokers([(node, f"i{node}") for node in nodes], 0)
     return made
 
