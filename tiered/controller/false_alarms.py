@@ -25,7 +25,7 @@ takes what was decided meanwhile."""
 class _Alarms(NamedTuple):
     """The number of false alarms of one broker in a row, and the time of the last one."""
 
-    count: int
+    in_a_row: int
     last_ns: int
 
 
@@ -62,4 +62,4 @@ class FalseAlarms:
 
     def _count(self, node_id: int, now_ns: int) -> int:
         known = self._alarms.get(node_id)
-        return known.count if known is not None and now_ns - known.last_ns < FORGET_NS else 0
+        return known.in_a_row if known is not None and now_ns - known.last_ns < FORGET_NS else 0
