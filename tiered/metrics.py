@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 Labels = tuple[str, ...]
 OTHERS = "(others)"
@@ -96,21 +96,37 @@ class Gauge:
         return self._values if self._function is None else _as_samples(self._function())
 
 
+class Exemplar(NamedTuple):
+    """One value of a bucket, and the trace that shows where it comes from."""
+
+    trace_id: str
+    value: float
+    at_ms: int
+
+
 class Series:
     """Values of a histogram under one combination of label values: the count in each bucket, and the sum. Callers that
     record very often update the fields themselves, without `observe`."""
 
-    __slots__ = ("bounds", "counts", "sum")
+    __slots__ = ("bounds", "counts", "exemplars", "sum")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.sum: float = 0
+        self.exemplars: dict[int, Exemplar] | None = None
+        """The newest by bucket. None as long as nobody traces: most series never have one."""
 
     def observe(self, value: float) -> None:
         """Counts one value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
+
+    def keep_exemplar(self, exemplar: Exemplar) -> None:
+        """Makes this the exemplar of the bucket that has its value. The value is counted by others."""
+        if self.exemplars is None:
+            self.exemplars = {}
+        self.exemplars[bisect_left(self.bounds, exemplar.value)] = exemplar
 
 
 class Histogram:
@@ -144,14 +160,17 @@ class Histogram:
         found = self._series.get(label_values)
         return sum(found.counts) if found is not None else 0
 
-    def lines(self) -> Iterable[str]:
-        """Yields samples in Prometheus text form: cumulative buckets, sum, count."""
+    def lines(self, *, exemplars: bool = False) -> Iterable[str]:
+        """Yields samples in Prometheus text form: cumulative buckets, sum, count. With `exemplars`, each bucket has its
+        own."""
         bounds = [_format_number(bound) for bound in self.buckets] + ["+Inf"]
         for values, series in sorted(self._series.items()):
+            kept = series.exemplars if exemplars and series.exemplars is not None else {}
             so_far = 0
-            for bound, count in zip(bounds, series.counts, strict=True):
+            for place, (bound, count) in enumerate(zip(bounds, series.counts, strict=True)):
                 so_far += count
-                yield f"{self.name}_bucket{_format_labels((*self.labels, 'le'), (*values, bound))} {so_far}"
+                tail = _format_exemplar(kept[place], self._scale) if place in kept else ""
+                yield f"{self.name}_bucket{_format_labels((*self.labels, 'le'), (*values, bound))} {so_far}{tail}"
             tail = _format_labels(self.labels, values)
             yield f"{self.name}_sum{tail} {_format_number(series.sum / self._scale)}"
             yield f"{self.name}_count{tail} {so_far}"
@@ -184,13 +203,17 @@ class Metrics:
         found = self._metrics.get(name)
         return found.samples() if isinstance(found, (Counter, Gauge)) else {}
 
-    def render(self) -> str:
-        """Returns all metrics in Prometheus text form (content type `text/plain; version=0.0.4`)."""
+    def render(self, *, exemplars: bool = False) -> str:
+        """Returns all metrics in Prometheus text form (content type `text/plain; version=0.0.4`). With `exemplars`,
+        buckets have theirs: Prometheus text has no place for them, OpenMetrics does."""
         parts = []
         for name, metric in sorted(self._metrics.items()):
             parts.append(f"# HELP {name} {metric.help}")
             parts.append(f"# TYPE {name} {metric.kind}")
-            parts.extend(metric.lines())
+            if isinstance(metric, Histogram):
+                parts.extend(metric.lines(exemplars=exemplars))
+            else:
+                parts.extend(metric.lines())
         return "\n".join(parts) + "\n" if parts else ""
 
     def _register(self, new: M) -> M:
@@ -219,6 +242,11 @@ def _format_labels(names: Labels, values: Labels) -> str:
         return ""
     pairs = (f'{name}="{_escape_label(value)}"' for name, value in zip(names, values, strict=True))
     return "{" + ",".join(pairs) + "}"
+
+
+def _format_exemplar(exemplar: Exemplar, scale: int) -> str:
+    value = _format_number(exemplar.value / scale)
+    return f' # {{trace_id="{exemplar.trace_id}"}} {value} {exemplar.at_ms / 1000:.3f}'
 
 
 def _escape_label(value: str) -> str:

@@ -29,11 +29,12 @@ class Phase(NamedTuple):
 
 class RequestTrace:
     """One request: whose it is, and its phases so far. `end_ns` is -1 until its reply is there. `idle_ns` is the time
-    that the client asked for, to wait for records or for the members of a group."""
+    that the client asked for, to wait for records or for the members of a group. A trace that is kept has a `trace_id`
+    of 32 hexadecimal digits."""
 
     __slots__ = (
         "api", "began_ms", "began_ns", "client_id", "end_ns", "idle_ns", "left_out", "mono_ns", "peer", "phases",
-        "principal", "size", "version",
+        "principal", "size", "trace_id", "version",
     )  # fmt: skip
 
     def __init__(
@@ -45,6 +46,7 @@ class RequestTrace:
         self.api, self.version, self.size = api, version, size
         self.client_id, self.principal, self.peer = client_id, principal, peer
         self.idle_ns = 0
+        self.trace_id = ""
         self.phases: list[Phase] = []
         self.left_out = 0
 

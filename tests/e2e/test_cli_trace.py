@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
+import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -63,6 +65,16 @@ def traced(request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]) -
         yield Traced(brokers, capsys)
 
 
+def exemplars(traced: Traced, api: str) -> dict[str, float]:
+    """Returns the exemplars of an API at the broker that leads partition 0: trace id -> seconds."""
+    url = traced.brokers.http_urls[(traced.brokers.leader("t") or 1) - 1]
+    asked = urllib.request.Request(f"{url}/metrics", headers={"Accept": "application/openmetrics-text"})
+    with urllib.request.urlopen(asked, timeout=60) as reply:
+        text = reply.read().decode()
+    found = re.findall(rf'_bucket{{api="{api}",le="[^"]+"}} \d+ # {{trace_id="(\w+)"}} (\S+) \d+\.\d+\n', text)
+    return {trace_id: float(seconds) for trace_id, seconds in found}
+
+
 def phases_of(each: dict[str, Any]) -> list[str]:
     return [span["phase"] for span in each["phases"]]
 
@@ -81,7 +93,8 @@ def test_produce_tells_its_client_and_what_it_waited_for(traced: Traced) -> None
     assert phases_of(found) == (["append"] if alone else ["append", "replicate", "wait", "reply"])
     assert (found["client_id"], found["principal"]) == ("shop", "User:ANONYMOUS") and found["bytes"] > 60
     assert all(0 <= span["after_ms"] <= found["ms"] for span in found["phases"])
-    assert " Produce " in traced.run(topic="t") and "as shop)" in traced.run(topic="t")
+    assert " Produce " in traced.run(topic="t") and f"as shop, trace {found['trace_id']})" in traced.run(topic="t")
+    assert exemplars(traced, "Produce")[found["trace_id"]] == pytest.approx(found["ms"] / 1000)
     traced.switch(-1)
     traced.produce("t")
     assert len(traced.requests("Produce")) == 1

@@ -256,7 +256,7 @@ class Broker:
         self._disk_reports = DiskReports(view, channel, self.disk, self.audit, clock)
         self.fenced_brokers = FencedBrokers(view, clock)
         self.partition_troubles = PartitionTroubles(clock)
-        self.request_traces = RequestTraces(clock)
+        self.request_traces = RequestTraces(clock, self.world.rng)
         self._quota_reports = (
             QuotaReports(self.client_quotas, view, self.peers, clock)
             if self.peers is not None and self.settings.processes > 1

@@ -13,7 +13,7 @@ from heapq import heappush, heappushpop
 from itertools import count
 from typing import NamedTuple
 
-from tiered.ports import Clock
+from tiered.ports import Clock, Rng
 from tiered.request_trace import RequestTrace
 
 OFF_MS = -1
@@ -58,8 +58,9 @@ class SlowestRequests:
 class RequestTraces:
     """Switches tracing on and off, and keeps the slowest requests."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, rng: Rng) -> None:
         self._clock = clock
+        self._random = rng.stream("trace-ids")
         self._slowest = SlowestRequests()
         self._min_ms = OFF_MS
         self._watching = 0
@@ -90,10 +91,13 @@ class RequestTraces:
             was_on, self._watching = self.is_on, self._watching - 1
             self._tell(was_on)
 
-    def add(self, trace: RequestTrace) -> None:
-        """Keeps a request that has ended now, if it is slow."""
-        if self._watching or 0 <= self._min_ms * 1_000_000 <= trace.slow_ns:
-            self._slowest.add(trace, self._clock.wall_ms())
+    def add(self, trace: RequestTrace) -> bool:
+        """Keeps a request that has ended now, if it is slow, and gives it an id. True if it is kept."""
+        if not self._watching and not 0 <= self._min_ms * 1_000_000 <= trace.slow_ns:
+            return False
+        trace.trace_id = f"{self._random.getrandbits(128):032x}"
+        self._slowest.add(trace, self._clock.wall_ms())
+        return True
 
     def list(self) -> list[RequestTrace]:
         """Returns the slowest requests of the last minutes, the slowest first."""

@@ -40,7 +40,10 @@ async def healthz(request: HttpRequest) -> web.StreamResponse:
 
 async def metrics(request: HttpRequest) -> web.StreamResponse:
     """Returns the metrics as Prometheus text, or as OpenMetrics if the client prefers it: those of this broker or, at
-    the address that the processes of a machine share, those of each process."""
+    the address that the processes of a machine share, those of each process.
+
+    OpenMetrics has exemplars of this process too: ids of slow requests that were traced.
+    """
     form = media_types.negotiate_type(request.headers.get("Accept"), (media_types.TEXT, media_types.OPENMETRICS))
     broker = request.context.broker
     others = [each for each in range(broker.settings.processes) if each != broker.settings.process]
@@ -48,7 +51,7 @@ async def metrics(request: HttpRequest) -> web.StreamResponse:
         others = []
     refreshing = request.context.service(GroupLags).refresh_if_served()
     _, *reports = await asyncio.gather(refreshing, *(_fetch_metrics(request, each) for each in others))
-    text = broker.metrics.render()
+    text = broker.metrics.render(exemplars=form == media_types.OPENMETRICS)
     if others:
         texts = dict(sorted({broker.settings.process: text, **dict(zip(others, reports, strict=True))}.items()))
         text = await request.run_job(sum(len(each or "") for each in texts.values()), merge_metrics, texts)

@@ -33,6 +33,7 @@ async def list_traces(request: HttpRequest) -> web.StreamResponse:
 def describe_trace(trace: RequestTrace) -> dict[str, Any]:
     """Returns a traced request as JSON has it."""
     return {
+        "trace_id": trace.trace_id,
         "api": trace.api,
         "version": trace.version,
         "at_ms": trace.began_ms,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.sim.harness.clock import SimRng
 from tests.unit.hot.fixtures import FixedClock
 from tiered.broker.request_traces import KEPT_PER_MINUTE, MINUTE_MS, MINUTES, OFF_MS, RequestTraces
 from tiered.request_trace import PHASES_MAX, RequestTrace
@@ -17,7 +18,7 @@ def ended(clock: FixedClock, ms: int) -> RequestTrace:
 class Watched:
     def __init__(self, min_ms: int = OFF_MS) -> None:
         self.clock = FixedClock(1_000 * MINUTE_MS)
-        self.traces = RequestTraces(self.clock)
+        self.traces = RequestTraces(self.clock, SimRng(1))
         self.changes: list[bool] = []
         self.traces.subscribe(lambda: self.changes.append(self.traces.is_on))
         self.traces.set_min_ms(min_ms)
@@ -34,6 +35,15 @@ def test_requests_below_the_least_time_are_not_kept() -> None:
     seen = Watched(min_ms=10)
     seen.add(9, 10, 30, 20)
     assert seen.kept_ms() == [30, 20, 10]
+
+
+def test_kept_request_has_an_id_of_its_own() -> None:
+    seen = Watched(min_ms=10)
+    seen.add(20, 30)
+    ids = [each.trace_id for each in seen.traces.list()]
+    assert len({*ids}) == 2 and all(len(each) == 32 and int(each, 16) for each in ids)
+    fast = ended(seen.clock, 9)
+    assert not seen.traces.add(fast) and fast.trace_id == ""
 
 
 def test_wait_that_the_client_asked_for_is_not_slow() -> None:

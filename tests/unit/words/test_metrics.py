@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tiered.metrics import OTHERS, Metrics, limit_topics
+from tiered.metrics import OTHERS, Exemplar, Metrics, limit_topics
 
 
 def test_counters_grow_per_label_values() -> None:
@@ -65,6 +65,23 @@ def test_rendered_text_is_in_prometheus_format() -> None:
         "s_seconds_sum 7.6\ns_seconds_count 3\n"
     )
     assert seconds.count() == 3
+
+
+def test_bucket_has_its_newest_exemplar_where_the_format_has_a_place() -> None:
+    metrics = Metrics()
+    seconds = metrics.histogram("s_seconds", "Seconds.", (0.1, 1), ("api",), scale=1000)
+    series = seconds.series("Fetch")
+    for value, at_ms in ((200, 5_000), (500, 6_001), (7_000, 7_000)):
+        series.observe(value)
+        series.keep_exemplar(Exemplar(f"{value:032x}", value, at_ms))
+    assert "trace_id" not in metrics.render()
+    assert metrics.render(exemplars=True).splitlines()[2:] == [
+        's_seconds_bucket{api="Fetch",le="0.1"} 0',
+        f's_seconds_bucket{{api="Fetch",le="1"}} 2 # {{trace_id="{500:032x}"}} 0.5 6.001',
+        f's_seconds_bucket{{api="Fetch",le="+Inf"}} 3 # {{trace_id="{7_000:032x}"}} 7 7.000',
+        's_seconds_sum{api="Fetch"} 7.7',
+        's_seconds_count{api="Fetch"} 3',
+    ]
 
 
 def test_no_metrics_render_as_empty_text() -> None:

@@ -39,5 +39,6 @@ def describe_request(each: dict[str, Any]) -> str:
     )
     whose = f"{each['principal']} at {each['peer']}" + (f" as {each['client_id']}" if each["client_id"] else "")
     return (
-        f"{format_time(each['at_ms'])} {each['api']} {each['ms']:.1f} ms: {phases} ({each['bytes']} bytes of {whose})"
+        f"{format_time(each['at_ms'])} {each['api']} {each['ms']:.1f} ms: {phases} ({each['bytes']} bytes of {whose},"
+        f" trace {each['trace_id']})"
     )

@@ -146,7 +146,8 @@ OVERVIEW: dict[str, Schema] = {
         min_ms=INTEGER,
         requests=array(
             object_schema(
-                "api at_ms ms phases",
+                "trace_id api at_ms ms phases",
+                trace_id=STRING,
                 api=STRING,
                 version=INTEGER,
                 at_ms=INTEGER,

@@ -75,7 +75,8 @@ class Dispatch:
 
     def __init__(self, context: KafkaContext) -> None:
         self._context = context
-        self._record_latency = Latencies(context.broker.metrics).record
+        latencies = Latencies(context.broker.metrics)
+        self._record_latency = latencies.record
         self._mono_ns = context.clock.mono_ns
         self.produce_handler = ProduceHandler(context, self.spawn)
         self.fetch_handler = FetchHandler(context, self.run_guarded)
@@ -86,7 +87,7 @@ class Dispatch:
         self.serve_request: Dispatched = self.handle_request
         """Serves a request. Charges it if any client has a quota, and traces it if an operator wants that."""
         self._traces = context.broker.request_traces
-        self._tracing = Tracing(self._traces, context.clock)
+        self._tracing = Tracing(self._traces, latencies, context.clock)
         context.broker.client_quotas.subscribe(self._choose_path)
         self._traces.subscribe(self._choose_path)
         self._choose_path()

@@ -7,12 +7,15 @@ broker that leads the partition, if another broker has sent it there.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from tiered.broker.request_traces import RequestTraces
+from tiered.metrics import Exemplar
 from tiered.ports import Clock
 from tiered.request_trace import APPEND, HANDLE, READ, REPLY, TRACE, WAIT, RequestTrace
 from tiered_api.kafka.protocol.apis import ALL_APIS
 from tiered_api.kafka.server.metering import HEADER_BYTES, Dispatched, MeteredConnection
+from tiered_api.kafka.server.slots.latencies import Latencies
 from tiered_api.kafka.server.slots.response_slot import SlotCharge
 from tiered_api.kafka.server.slots.socket_writer import Part
 
@@ -29,13 +32,13 @@ CLIENT_ID_CHARACTERS = 100
 class TracedSlot:
     """Ends the trace of a request whose reply comes later. Charges the request as `charge` does, if it has one."""
 
-    __slots__ = ("_charge", "_connection", "_is_long_poll", "_since_ns", "_trace", "_traces")
+    __slots__ = ("_charge", "_connection", "_end", "_is_long_poll", "_since_ns", "_trace")
 
     def __init__(
-        self, traces: RequestTraces, trace: RequestTrace, connection: MeteredConnection, charge: SlotCharge | None,
-        is_long_poll: bool,
+        self, end: Callable[[bool], object], trace: RequestTrace, connection: MeteredConnection,
+        charge: SlotCharge | None, is_long_poll: bool,
     ) -> None:  # fmt: skip
-        self._traces = traces
+        self._end = end
         self._trace = trace
         self._connection = connection
         self._charge = charge
@@ -61,7 +64,7 @@ class TracedSlot:
         if self._charge is not None:
             parts = self._charge.settle(parts)
         if self._connection.closed:
-            self._end()
+            self._end(False)
         return parts
 
     def charge_sending(self, send: Callable[[], object]) -> None:
@@ -72,19 +75,15 @@ class TracedSlot:
         else:
             self._charge.charge_sending(send)
         trace.add(REPLY, since_ns)
-        self._end()
-
-    def _end(self) -> None:
-        if self._trace.end_ns < 0:
-            self._trace.end_ns = self._trace.mono_ns()
-            self._traces.add(self._trace)
+        self._end(True)
 
 
 class Tracing:
     """Serves requests as `serve` does, and traces them."""
 
-    def __init__(self, traces: RequestTraces, clock: Clock) -> None:
+    def __init__(self, traces: RequestTraces, latencies: Latencies, clock: Clock) -> None:
         self._traces = traces
+        self._latencies = latencies
         self._clock = clock
         self.serve: Dispatched | None = None
         """Serves a request without a trace."""
@@ -114,8 +113,16 @@ class Tracing:
         if reply is None and connection.pending > before and not connection.closed:
             slot, api = connection.newest_slot, ALL_APIS.get(api_key)
             is_long_poll = api_key in LONG_POLLS or (api is not None and api.is_long_poll)
-            slot.charge = TracedSlot(self._traces, trace, connection, slot.charge, is_long_poll)
+            slot.charge = TracedSlot(
+                partial(self._end, trace, slot.api_key), trace, connection, slot.charge, is_long_poll
+            )
         else:
-            trace.end_ns = trace.mono_ns()
-            self._traces.add(trace)
+            self._end(trace, connection.api_key, reply is not None)
         return reply
+
+    def _end(self, trace: RequestTrace, api_key: int, has_reply: bool) -> None:
+        """Ends a trace, once. A request without a reply is in no bucket of the latencies."""
+        if trace.end_ns < 0:
+            trace.end_ns = trace.mono_ns()
+            if self._traces.add(trace) and has_reply:
+                self._latencies.keep_exemplar(api_key, Exemplar(trace.trace_id, trace.total_ns, self._clock.wall_ms()))

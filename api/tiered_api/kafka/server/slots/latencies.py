@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from tiered.metrics import Metrics, Series
+from tiered.metrics import Exemplar, Metrics, Series
 from tiered_api.kafka.protocol.apis import ALL_APIS
 
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -35,3 +35,9 @@ class Latencies:
             series = self._series[api_key] = self._histogram.series(API_LABELS[api_key])
         series.counts[bisect_left(series.bounds, ns)] += 1
         series.sum += ns
+
+    def keep_exemplar(self, api_key: int, exemplar: Exemplar) -> None:
+        """Keeps the trace of a request whose latency is recorded, as the exemplar of its bucket."""
+        series = self._series.get(api_key)
+        if series is not None:
+            series.keep_exemplar(exemplar)
