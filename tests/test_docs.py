@@ -26,6 +26,7 @@ from tests.look import BEGINNING
 from tests.sim.mutants.mutants import MUTANTS
 from tests.sources import ROOT, modules, tree
 from tests.test_floors import packages, pure_files
+from tiered.config.group_config import group_rows
 from tiered.config.kafka_aliases import LARGER_UNITS, SAME_MEANING, WITHOUT_EFFECT
 from tiered.config.setting import SettingRow, text_of
 from tiered.config.settings import broker_rows, listed_topic_rows, topic_rows
@@ -61,6 +62,12 @@ the machine, and every other setting as it is. Client quotas and `tiered.store.r
 processes count the use of a client together."""
 
 
+OF_GROUP = """\
+`kafka-configs.sh --entity-type groups`, or IncrementalAlterConfigs, sets them for one group, which need not exist. They
+are in force with the next heartbeat of each member. The settings `group.consumer.min...` and `group.consumer.max...` of
+the brokers are their bounds."""
+
+
 def settings_page() -> str:
     """Returns the whole of docs/reference/settings.md."""
     own = {name: row for name, row in broker_rows().items() if not row.topic_name}
@@ -76,6 +83,9 @@ def settings_page() -> str:
         _line(row, f"`{environment_variable(name)}` | {'machine' if row.of_machine else 'process'}")
         for name, row in own.items()
     ]
+    parts += ["", "## Of a group", "", OF_GROUP, "", "| Setting | Type | Default | Allowed | Broker's default | |"]
+    parts += ["| --- | --- | --- | --- | --- | --- |"]
+    parts += [_line(row, f"`group.{name}`") for name, row in group_rows().items()]
     parts += ["", "## Kafka's other names", "", "| Name | |", "| --- | --- |"]
     parts += [f"| `{other}` | `{name}` in a larger unit |" for other, (name, _) in LARGER_UNITS.items()]
     parts += [f"| `{other}` | `{name}` |" for other, name in SAME_MEANING.items()]

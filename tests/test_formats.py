@@ -21,7 +21,7 @@ from tiered.durability import adopted_logs, data_directory, move_plan
 from tiered.ids import PartitionId, TopicId
 from tiered.metadata import layout
 from tiered.metadata.changes import KINDS
-from tiered.metadata.features import FIELDS_SINCE, HIGHEST_METADATA_VERSION, NAMES_SINCE
+from tiered.metadata.features import FIELDS_SINCE, HIGHEST_METADATA_VERSION, KEYS_SINCE, NAMES_SINCE
 from tiered.metadata.image import Image, to_json
 from tiered.metadata.layout import Boundary, Entry, Format, SnapshotRef
 from tiered.metadata.parts.brokers import BrokerImage
@@ -56,7 +56,10 @@ def body(sealed: bytes) -> set[str]:
         ("cold segment", cold_layout.FOOTER_VERSION),
         ("partition manifest", manifest_codec.FORMAT),
         ("`meta/FORMAT`", layout.FORMAT_VERSION),
-        ("log entries", max(level for each in FIELDS_SINCE.values() for level in each.values())),
+        (
+            "log entries",
+            max(*KEYS_SINCE.values(), *(level for each in FIELDS_SINCE.values() for level in each.values())),
+        ),
         ("settings and client quotas", max(NAMES_SINCE.values())),
         ("requests that brokers forward", HIGHEST_METADATA_VERSION),
         ("window and fence", wal_layout.VERSION),

@@ -24,6 +24,8 @@ QUICK = {
     "group.min.session.timeout.ms": "1000",
     "group.consumer.session.timeout.ms": "2000",
     "group.consumer.heartbeat.interval.ms": "300",
+    "group.consumer.min.session.timeout.ms": "1000",
+    "group.consumer.min.heartbeat.interval.ms": "300",
     "log.cleaner.backoff.ms": "500",
     "log.flush.offset.checkpoint.interval.ms": "500",
     "offsets.topic.num.partitions": "4",
@@ -35,10 +37,8 @@ QUICK = {
 
 THEIRS = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
-    "group.consumer.min.session.timeout.ms": "1000",
-    "group.consumer.min.heartbeat.interval.ms": "300",
 }
-"""Settings of Kafka alone: ours sleeps until the next deadline of a transaction, and has no such bounds."""
+"""Settings of Kafka alone: ours sleeps until the next deadline of a transaction."""
 
 KAFKAS_LOGIN = f"listener.name.{LISTENER.lower()}.{MECHANISM.lower()}.sasl.jaas.config"
 """Setting of Kafka alone: it wants a login module also for SCRAM."""

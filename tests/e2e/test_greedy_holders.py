@@ -286,6 +286,8 @@ NO_POTS = {
     "log.index.size.max.bytes": _ONE,
     "message.max.bytes": _ONE,
     "offset.metadata.max.bytes": _ONE,
+    "group.consumer.max.heartbeat.interval.ms": _TIME,
+    "group.consumer.max.session.timeout.ms": _TIME,
     "group.consumer.max.size": _ONE,
     "group.max.size": _ONE,
     "socket.request.max.bytes": _ONE,

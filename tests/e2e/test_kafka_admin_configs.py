@@ -29,7 +29,7 @@ from tiered_api.kafka.protocol.messages.list_config_resources import (
 from tiered_api.kafka.server.requests.config_resources import ConfigResourceType
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
-TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
+TOPIC, BROKER, GROUP = ConfigResourceType.TOPIC, ConfigResourceType.BROKER, ConfigResourceType.GROUP
 DEFAULT, STATIC, ALL_BROKERS = (
     ConfigSource.DEFAULT_CONFIG,
     ConfigSource.STATIC_BROKER_CONFIG,
@@ -297,3 +297,24 @@ async def test_resources_that_have_settings_are_listed(site: KafkaBroker) -> Non
     assert await list_resources(1) == [(8, "1"), (4, "1"), (2, "t")]
     assert await list_resources(1, TOPIC, TOPIC) == [(2, "t")]
     assert await list_resources(1, 16, 32) == await list_resources(1, 99) == await list_resources(0) == []
+
+
+@run_by(run, "tmp_path")
+async def test_settings_of_a_group_are_shown_set_and_listed(site: KafkaBroker) -> None:
+    client, session = await site.client(), "consumer.session.timeout.ms"
+    result = await describe_configs(client, GROUP, "g")
+    assert (result.error_code, [(each.name, each.value, each.config_source) for each in result.configs]) == (
+        0, [("consumer.heartbeat.interval.ms", "5000", DEFAULT), (session, "45000", DEFAULT)]
+    )  # fmt: skip
+    assert [synonyms_of(each) for each in result.configs][1] == [(session, "45000", DEFAULT)]
+    code, why = await change_configs(client, GROUP, "g", (session, SET, "70000"))
+    assert code == Code.INVALID_CONFIG.number and "group.consumer.max.session.timeout.ms=60000" in (why or "")
+    assert await change_configs(client, GROUP, "g", (session, SET, "50000")) == (0, None)
+    shown = await describe_one(client, GROUP, "g", session)
+    assert synonyms_of(shown) == [(session, "50000", ConfigSource.DYNAMIC_GROUP_CONFIG)]
+    listing = ListConfigResourcesRequest([GROUP])
+    listed = (await client.ask(listing, 1, ListConfigResourcesResponse)).config_resources
+    assert [(each.resource_type, each.resource_name) for each in listed] == [(GROUP, "g")]
+    assert await change_configs(client, GROUP, "g", (session, DELETE, None)) == (0, None)
+    assert (await client.ask(listing, 1, ListConfigResourcesResponse)).config_resources == []
+    assert (await change_configs(client, GROUP, "", (session, SET, "50000")))[0] == Code.INVALID_REQUEST.number

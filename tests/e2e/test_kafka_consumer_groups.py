@@ -6,6 +6,7 @@ import pytest
 
 from tests.e2e.group_calls import QUICK, fetch_committed, make_commit, versions
 from tests.e2e.kafka_site import KafkaBroker, RawClient, run
+from tests.e2e.test_kafka_admin_configs import SET, change_configs
 from tests.scenario import run_by
 from tiered.errors import Code
 from tiered.ids import TopicPartition
@@ -36,7 +37,9 @@ from tiered_api.kafka.protocol.messages.update_features import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
+from tiered_api.kafka.server.requests.config_resources import ConfigResourceType
 
+GROUP, HEARTBEAT = ConfigResourceType.GROUP, "consumer.heartbeat.interval.ms"
 Owned = list[tuple[str, list[int]]] | None
 
 
@@ -109,6 +112,8 @@ async def test_members_share_partitions_and_commit_with_their_epochs(site: Kafka
     assert await commit(8, 1) == Code.STALE_MEMBER_EPOCH.number
     assert await commit(8, 2, "c") == Code.UNKNOWN_MEMBER_ID.number
     assert await fetch_committed(client, "g") == 7
+    assert await change_configs(client, GROUP, "g", (HEARTBEAT, SET, "7000")) == (0, None)
+    assert (await consume(client, "a", 2, version=version)).heartbeat_interval_ms == 7_000
     left = await consume(client, "a", -1, version=version)
     assert (left.error_code, left.member_id, left.member_epoch) == (0, "a", -1)
     assert given(await consume(client, "b", 2, [(topic_id, [2, 3])], version)) == [(topic_id, [0, 1, 2, 3])]

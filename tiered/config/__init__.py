@@ -6,6 +6,7 @@ May import: security
   settings       the tables of topic settings and of broker settings
   portability    settings that do not survive a move between Kafka and here
   topic_limits   limits of brokers on settings that owners of topics choose
+  group_config   the table of settings of groups, and their bounds
   rules          rules between several settings, and forms of list values
   quick_settings  settings of brokers that serve test suites
   unserved       Kafka's settings of brokers that have no effect here

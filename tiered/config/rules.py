@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from tiered.config.group_config import GroupBounds, GroupConfig, check_group
 from tiered.config.ip_overrides import read_ip_overrides
 from tiered.config.listener_overrides import PLAIN_USERS, PREFIX, ListenerOverride
 from tiered.config.listeners import Endpoint
@@ -48,7 +49,7 @@ class TopicValues(Protocol):
     def follower_replication_throttled_replicas(self) -> tuple[str, ...]: ...
 
 
-class BrokerValues(Protocol):
+class BrokerValues(GroupBounds, Protocol):
     """The broker settings that the rules read."""
 
     @property
@@ -130,7 +131,7 @@ def check_topic(config: TopicValues, table: Mapping[str, SettingRow]) -> None:
 
 
 def check_broker(settings: BrokerValues, table: Mapping[str, SettingRow]) -> None:
-    """Checks rules between broker settings: heartbeat interval, allowed hosts and the inter-broker listener.
+    """Checks rules between broker settings: heartbeat intervals, allowed hosts and the inter-broker listener.
 
     A broker must send more than two heartbeats per session timeout. Otherwise one late heartbeat would look like a lost
     broker, and the controller would keep changing.
@@ -144,6 +145,7 @@ def check_broker(settings: BrokerValues, table: Mapping[str, SettingRow]) -> Non
             raise table["tiered.http.allowed.hosts"].refuse(
                 name, "it must be a host name without scheme and port, or *"
             )
+    check_group(GroupConfig.of_broker(settings), settings, table, prefix="group.")
     read_ip_overrides(settings.max_connections_per_ip_overrides)
     methods = settings.authentication_method
     if not methods or ("NONE" in methods and len(methods) > 1):

@@ -518,6 +518,18 @@ class Settings:
     group_consumer_heartbeat_interval_ms: int = setting(
         5_000, "Time between two heartbeats of a member of a consumer group.", 1, INT_MAX
     )
+    group_consumer_min_session_timeout_ms: int = setting(
+        45_000, "Shortest session timeout of a consumer group, by the setting above or its own.", 1, INT_MAX
+    )
+    group_consumer_max_session_timeout_ms: int = setting(
+        60_000, "Longest session timeout of a consumer group.", 1, INT_MAX
+    )
+    group_consumer_min_heartbeat_interval_ms: int = setting(
+        5_000, "Shortest time between two heartbeats of a member of a consumer group.", 1, INT_MAX
+    )
+    group_consumer_max_heartbeat_interval_ms: int = setting(
+        15_000, "Longest time between two heartbeats of a member of a consumer group.", 1, INT_MAX
+    )
     group_consumer_regex_refresh_interval_ms: int = setting(
         600_000, "Time after which a regular expression of a consumer group finds new topics.", 10_000, INT_MAX
     )

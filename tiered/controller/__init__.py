@@ -16,6 +16,7 @@ May import: metadata
   quorum                 the controller and the brokers that follow it, as Kafka's tools show them
   broker_secrets         the decision about a new secret of brokers
   delegation_tokens      decisions about delegation tokens (KIP-48)
+  group_configs          decisions about settings of groups
   client_quotas          decisions about client quotas (KIP-546)
   change_costs           the changes for which the caller of a request pays (KIP-599)
   change_time            the time of the event loop that a change costs this broker

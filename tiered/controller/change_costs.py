@@ -49,6 +49,7 @@ def count_changes(request: Request, image: Image, default_partitions: int) -> in
         case (
             requests.AlterTopicConfigs()
             | requests.AlterBrokerConfigs()
+            | requests.AlterGroupConfigs()
             | requests.UnregisterBroker()
             | requests.RotateBrokerSecret()
             | requests.CreateDelegationToken()

@@ -66,6 +66,9 @@ def describe_changes(request: object, reply: Any, image: Image) -> Iterator[Desc
             name = "" if request.node_id == EVERY_BROKER else str(request.node_id)
             detail = _describe_configs(request.configs, replaced=request.replace)
             yield DescribedChange(ALTER_CONFIGS, BROKER, name, detail)
+        case requests.AlterGroupConfigs(validate_only=False):
+            detail = _describe_configs(request.configs, replaced=request.replace)
+            yield DescribedChange(ALTER_CONFIGS, GROUP, request.group, detail)
         case requests.UnregisterBroker():
             yield DescribedChange(DELETE, BROKER, str(request.node_id))
         case requests.ReportDisk(disk=kinds.DISK_FULL):

@@ -20,6 +20,7 @@ from tiered.controller import (
     client_quotas,
     delegation_tokens,
     features,
+    group_configs,
     leaders,
     reassignment,
     requests,
@@ -74,6 +75,8 @@ class Controller:
         match request:
             case requests.AlterBrokerConfigs():
                 return brokers.alter_configs(image, settings, request, now_ms)
+            case requests.AlterGroupConfigs():
+                return group_configs.alter_configs(image, settings, request)
             case requests.RegisterBroker():
                 return brokers.register(image, settings, request, now_ms)
             case requests.AnnounceBroker():

@@ -80,6 +80,16 @@ class AlterBrokerConfigs:
 
 
 @value
+class AlterGroupConfigs:
+    """-> dict[str, str], the settings after the change. The group need not exist."""
+
+    group: str
+    configs: Mapping[str, str | ListEdit | None]
+    validate_only: bool = False
+    replace: bool = False
+
+
+@value
 class ReplicaEnd:
     """End of a log that could not be proved whole, and the leader epoch of its last record (-1: none)."""
 
@@ -519,6 +529,7 @@ Request = (
     | CreatePartitions
     | AlterTopicConfigs
     | AlterBrokerConfigs
+    | AlterGroupConfigs
     | RegisterBroker
     | AnnounceBroker
     | NameDirectory

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, cast
 
+from tiered.config.group_config import GroupConfig
 from tiered.controller.channel import RequestChannel
 from tiered.controller.member_view import MemberView
 from tiered.coordination.internal_topic import InternalTopic, InternalTopicSize
@@ -28,7 +29,7 @@ from tiered.durability.loss_rules import LedSinceLoss, find_new_losses
 from tiered.errors import Code, Refused
 from tiered.groups.consumer.assignment import Assignment
 from tiered.groups.consumer.epochs import SubscribedTopic
-from tiered.groups.limits import GroupSettings
+from tiered.groups.limits import ConsumerTimeouts, GroupSettings
 from tiered.groups.records import OffsetKey
 from tiered.groups.requests import (
     CommitOffsets,
@@ -335,6 +336,7 @@ class GroupCoordinators:
             self._find_topic,
             lambda: self._view.image.slot,
             self._match_topics,
+            self._find_own_timeouts,
         )
 
     async def find_corrections(
@@ -383,6 +385,13 @@ class GroupCoordinators:
     def _find_topic(self, topic: str) -> SubscribedTopic | None:
         found = self._view.image.topics.get(topic)
         return SubscribedTopic(found.topic_id, len(found.partitions)) if found is not None else None
+
+    def _find_own_timeouts(self, group: str) -> ConsumerTimeouts | None:
+        own = self._view.image.group_configs.get(group)
+        if own is None:
+            return None
+        config = GroupConfig.from_strings(own, GroupConfig.of_broker(self._view.settings))
+        return ConsumerTimeouts(config.consumer_session_timeout_ms, config.consumer_heartbeat_interval_ms)
 
     def _find_led(self, topic: str, partition_id: PartitionId) -> LedSinceLoss | None:
         replica = self._replicas.find_leader(TopicPartition(topic, partition_id.partition))

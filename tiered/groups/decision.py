@@ -10,7 +10,7 @@ from tiered.deadlines import Deadlines
 from tiered.groups.classic import ClassicGroup
 from tiered.groups.consumer.epochs import SubscribedTopic
 from tiered.groups.holders import GroupBytes, GroupHolders
-from tiered.groups.limits import GroupSettings
+from tiered.groups.limits import ConsumerTimeouts, GroupSettings
 from tiered.groups.log_state import LogState
 from tiered.groups.member import ClassicGroupMember
 from tiered.groups.records import NO_TIME, OffsetKey, OffsetValue, offset_key, offset_value
@@ -55,6 +55,8 @@ class GroupState:
     match_topics: Callable[[str], frozenset[str]] | None = None
     """Returns the names of all topics that a regular expression matches as a whole. Raises `Refused` if it is none.
     None: there is no engine for regular expressions."""
+    find_own_timeouts: Callable[[str], ConsumerTimeouts | None] = lambda group: None
+    """Returns the timeouts of a group with settings of its own; None for a group without."""
     issued_member_ids: dict[tuple[str, str], None] = field(default_factory=dict)
     """(group, member id) of the ids given out last, oldest first. Some of them are used or removed by now."""
 
@@ -62,6 +64,13 @@ class GroupState:
         self.holders = GroupHolders(self.log_state.sizes, self.protocol_bytes)
         self.holdings = Holdings(
             GROUP_BYTES, lambda: self.settings.bytes_max, lambda: self.memory_bytes, lambda: (self.holders.by_holder,)
+        )
+
+    def find_timeouts(self, group: str) -> ConsumerTimeouts:
+        """Returns the timeouts of the members of a consumer group, which may differ at each call."""
+        settings = self.settings
+        return self.find_own_timeouts(group) or ConsumerTimeouts(
+            settings.consumer_session_timeout_ms, settings.consumer_heartbeat_interval_ms
         )
 
     @property

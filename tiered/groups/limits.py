@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from tiered.value import value
+
+
+class ConsumerTimeouts(NamedTuple):
+    """Timeouts of the members of one consumer group."""
+
+    session_ms: int
+    heartbeat_ms: int
 
 
 @value

@@ -36,7 +36,7 @@ from tiered.groups.decision import (
 from tiered.groups.expiry import find_expired_consumer_offsets, find_expired_offsets
 from tiered.groups.invariants import find_violations
 from tiered.groups.join import handle_join_group
-from tiered.groups.limits import GroupSettings
+from tiered.groups.limits import ConsumerTimeouts, GroupSettings
 from tiered.groups.log_state import LogState
 from tiered.groups.member_requests import handle_heartbeat, handle_leave_group, handle_sync_group
 from tiered.groups.offsets import (
@@ -63,7 +63,8 @@ class GroupShard:
 
     `new_uuid` returns a fresh UUID as text. `find_topic_id` returns the id of the topic that has a name now, "" if
     there is none. `find_topic` returns more of it, and the same while `metadata_version` stays. `holdings` are those of
-    all shards of the broker; None if there is no other one. `next_due_ms` (None: never) is on the monotonic clock; it
+    all shards of the broker; None if there is no other one. `find_own_timeouts` returns those of a group with settings
+    of its own, else None. `next_due_ms` (None: never) is on the monotonic clock; it
     may change with each call.
     """
 
@@ -76,6 +77,7 @@ class GroupShard:
         find_topic: Callable[[str], SubscribedTopic | None] = lambda topic: None,
         metadata_version: Callable[[], int] = lambda: 0,
         match_topics: Callable[[str], frozenset[str]] | None = None,
+        find_own_timeouts: Callable[[str], ConsumerTimeouts | None] = lambda group: None,
     ) -> None:
         self.state = GroupState(
             settings,
@@ -84,6 +86,7 @@ class GroupShard:
             find_topic=find_topic,
             metadata_version=metadata_version,
             match_topics=match_topics,
+            find_own_timeouts=find_own_timeouts,
         )
         if holdings is not None:
             self.state.holdings = holdings

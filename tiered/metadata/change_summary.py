@@ -41,6 +41,8 @@ def summarize(changes: Sequence[Change], before: Image, after: Image) -> Iterato
             case kinds.BrokerConfigChanged():
                 broker = "all" if change.node_id == kinds.ALL_BROKERS else str(change.node_id)
                 altered.append(f"broker={broker}{_format_configs(change.configs)}")
+            case kinds.GroupConfigChanged():
+                altered.append(f"group={change.group}{_format_configs(change.configs)}")
             case kinds.BrokerFenced():
                 brokers.append(f"broker fenced node_id={change.node_id}")
             case kinds.BrokerUnfenced():

@@ -170,6 +170,14 @@ class BrokerConfigChanged:
 
 
 @value
+class GroupConfigChanged:
+    """Settings of a group of consumers: a value sets, None returns to the default."""
+
+    group: str
+    configs: Mapping[str, str | None]
+
+
+@value
 class PartitionChanged:
     """Leader, ISR and ELR (KIP-966) of a partition.
 
@@ -352,6 +360,7 @@ Change = (
     | PartitionsAdded
     | TopicConfigChanged
     | BrokerConfigChanged
+    | GroupConfigChanged
     | PartitionChanged
     | LossReported
     | StoredEndsNoted
@@ -384,6 +393,7 @@ KINDS: dict[str, type[Change]] = {
     "partitions_added": PartitionsAdded,
     "topic_config_changed": TopicConfigChanged,
     "broker_config_changed": BrokerConfigChanged,
+    "group_config_changed": GroupConfigChanged,
     "partition_changed": PartitionChanged,
     "loss_reported": LossReported,
     "stored_ends_noted": StoredEndsNoted,

@@ -1,7 +1,7 @@
 """Settings with all their sources, as Kafka's DescribeConfigs shows them: the value in force first.
 
-The sources, the strongest first: the topic, one broker, all brokers, the broker's start, the default. The Kafka API and
-HTTP show the same. The numbers of the sources are Kafka's and are part of the wire format.
+The sources, the strongest first: the topic or group, one broker, all brokers, the broker's start, the default. The
+Kafka API and HTTP show the same. The numbers of the sources are Kafka's and are part of the wire format.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+from tiered.config.group_config import GroupBounds, GroupConfig, group_rows
 from tiered.config.listener_overrides import PREFIX, is_shown, override_row
 from tiered.config.setting import SettingRow, text_of
 from tiered.config.settings import Settings, broker_rows, topic_rows
@@ -30,6 +31,7 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    DYNAMIC_GROUP_CONFIG = 8
 
 
 class Synonym(NamedTuple):
@@ -106,6 +108,18 @@ def topic_config_entries(image: Image, started_with: Settings, topic: TopicImage
 def broker_config_entries(image: Image, started_with: Settings, node_id: int) -> list[ConfigEntry]:
     """Returns all settings of a broker, by name; those of another broker as far as the metadata has them."""
     return _build_broker_entries(_broker_layers(image, started_with, node_id))
+
+
+def group_config_entries(image: Image, settings: GroupBounds, group: str) -> list[ConfigEntry]:
+    """Returns all settings of a group, by name. Each has one source, as in Kafka, and the broker's is the default."""
+    own, default = image.group_configs.get(group, {}), ConfigSource.DEFAULT_CONFIG
+    in_force = GroupConfig.from_strings(own, GroupConfig.of_broker(settings))
+    entries = list[ConfigEntry]()
+    for name, row in sorted(group_rows().items()):
+        source = ConfigSource.DYNAMIC_GROUP_CONFIG if name in own else default
+        text = text_of(getattr(in_force, name.replace(".", "_")))
+        entries.append(ConfigEntry(row, (Synonym(name, text, source),), is_read_only=False))
+    return entries
 
 
 def cluster_config_entries(image: Image) -> list[ConfigEntry]:

@@ -29,7 +29,7 @@ class FeatureLevels(NamedTuple):
 FEATURES: dict[str, FeatureLevels] = {
     TRANSACTION_VERSION: FeatureLevels(0, 2, 2),
     GROUP_VERSION: FeatureLevels(0, 1, 1),
-    METADATA_VERSION: FeatureLevels(0, 3, 0),
+    METADATA_VERSION: FeatureLevels(0, 4, 0),
 }
 
 HIGHEST_METADATA_VERSION = FEATURES[METADATA_VERSION].highest
@@ -50,6 +50,9 @@ served: coordinators of an earlier program lose their members."""
 CHAINS = 3
 """Level of `tiered.metadata.version` from which on records of topics with `flush=bucket` are in write-ahead chains, and
 partitions name these chains."""
+
+GROUP_CONFIGS = 4
+"""Level of `tiered.metadata.version` from which on groups may have settings of their own."""
 
 PROCESSES_REFUSED = (
     f"brokers can be processes of one machine from {METADATA_VERSION}={PROCESSES} on: raise it once all brokers have"
@@ -79,6 +82,9 @@ FIELDS_SINCE: dict[str, dict[str, int]] = {
 }
 """Fields above level 0, by class. Below its level each is left out of bytes. A field that is missing
 has its default, and in messages between brokers it is 0 or empty."""
+
+KEYS_SINCE: dict[str, int] = {"group_configs": GROUP_CONFIGS}
+"""Tables of a snapshot above level 0. Each is left out while it is empty, as it is below its level."""
 
 NAMES_SINCE: dict[str, int] = {
     "internal.segment.bytes": 1,

@@ -17,13 +17,14 @@ from tiered.config.settings import Settings
 from tiered.errors import Code, Corrupt, Refused
 from tiered.ids import PartitionId, TopicId
 from tiered.metadata.changes import DISK_FULL, DISK_RECOVERING, Change
-from tiered.metadata.features import find_metadata_version
+from tiered.metadata.features import KEYS_SINCE, find_metadata_version
 from tiered.metadata.parts.acls import AclsImage
 from tiered.metadata.parts.broker_secrets import BrokerSecretsImage
 from tiered.metadata.parts.brokers import BrokerImage, BrokersImage
 from tiered.metadata.parts.controllers import ControllersImage
 from tiered.metadata.parts.delegation_tokens import DelegationTokensImage
 from tiered.metadata.parts.features import FeaturesImage
+from tiered.metadata.parts.groups import GroupConfigsImage
 from tiered.metadata.parts.producer_ids import ProducerIdsImage
 from tiered.metadata.parts.quotas import ClientQuotasImage
 from tiered.metadata.parts.scram import ScramImage
@@ -56,6 +57,7 @@ class Image:
     quotas_image: ClientQuotasImage = field(default_factory=ClientQuotasImage)
     broker_secrets_image: BrokerSecretsImage = field(default_factory=BrokerSecretsImage)
     delegation_tokens_image: DelegationTokensImage = field(default_factory=DelegationTokensImage)
+    group_configs_image: GroupConfigsImage = field(default_factory=GroupConfigsImage)
 
     @property
     def controller_epoch(self) -> int:
@@ -133,6 +135,10 @@ class Image:
     def delegation_tokens(self) -> Mapping[str, DelegationToken]:
         return self.delegation_tokens_image.tokens
 
+    @property
+    def group_configs(self) -> Mapping[str, Mapping[str, str]]:
+        return self.group_configs_image.configs
+
     def apply(self, changes: Iterable[Change], slot: int | None = None) -> Image:
         """Returns the image after `changes`, which end at `slot`.
 
@@ -209,7 +215,7 @@ def to_json(image: Image) -> dict[str, Any]:
     body = {"slot": image.slot}
     for name in _PART_CLASSES:
         body |= getattr(image, name).to_json()
-    return {key: body[key] for key in (*_FIRST_KEYS, *body)}
+    return {key: body[key] for key in (*_FIRST_KEYS, *body) if key not in KEYS_SINCE or body[key]}
 
 
 def from_json(body: dict[str, Any]) -> Image:
@@ -223,4 +229,4 @@ def from_json(body: dict[str, Any]) -> Image:
 @cache
 def _known_keys() -> frozenset[str]:
     """Returns the keys of a snapshot, whatever it holds."""
-    return frozenset(to_json(Image()))
+    return frozenset((*to_json(Image()), *KEYS_SINCE))

@@ -567,6 +567,8 @@ COMMON_SETTINGS = replace(
     group_initial_rebalance_delay_ms=0,
     group_consumer_session_timeout_ms=6_000,
     group_consumer_heartbeat_interval_ms=1_000,
+    group_consumer_min_session_timeout_ms=1_000,
+    group_consumer_min_heartbeat_interval_ms=100,
 )
 """Settings that all brokers of a run share: loops run often enough to matter within forty seconds, and not more
 often."""

@@ -47,3 +47,18 @@ def test_allowed_hosts_of_http_are_names_without_scheme_and_port() -> None:
         with pytest.raises(Refused, match="a host name without scheme and port") as refused:
             Settings.from_strings({"tiered.http.allowed.hosts": bad})
         assert refused.value.code is Code.INVALID_CONFIG
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("session.timeout.ms", "6000", "at least group.consumer.min.session.timeout.ms=45000"),
+        ("session.timeout.ms", "90000", "at most group.consumer.max.session.timeout.ms=60000"),
+        ("heartbeat.interval.ms", "500", "at least group.consumer.min.heartbeat.interval.ms=5000"),
+        ("heartbeat.interval.ms", "16000", "at most group.consumer.max.heartbeat.interval.ms=15000"),
+    ],
+)
+def test_timeouts_of_consumer_groups_are_within_their_bounds(name: str, value: str, why: str) -> None:
+    with pytest.raises(Refused, match=why) as refused:
+        Settings.from_strings({f"group.consumer.{name}": value})
+    assert refused.value.why.startswith(f"group.consumer.{name}={value}")

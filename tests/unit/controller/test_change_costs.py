@@ -38,6 +38,7 @@ COSTS: list[tuple[Request, int]] = [
     (requests.AlterTopicConfigs("t", {"a": "1", "b": "2"}), 1),
     (requests.AlterTopicConfigs("t", {"a": "1"}, validate_only=True), 1),
     (requests.AlterBrokerConfigs(-1, {"a": "1"}), 1),
+    (requests.AlterGroupConfigs("g", {"a": "1"}), 1),
     (requests.UnregisterBroker(1), 1),
     (requests.ElectLeaders(True, ((ID, 0), (ID, 1))), 2),
     (requests.ElectLeaders(True), 4),

@@ -65,6 +65,11 @@ CASES: list[tuple[object, object, list[DescribedChange]]] = [
         ],
     ),
     (
+        requests.AlterGroupConfigs("g", {"consumer.session.timeout.ms": "50000"}),
+        {},
+        [DescribedChange("ALTER_CONFIGS", "GROUP", "g", "consumer.session.timeout.ms=50000")],
+    ),
+    (
         requests.AcknowledgeLosses(((ID, 0, 4),)),
         None,
         [DescribedChange("ALTER", "CLUSTER", "kafka-cluster", f"loss of {ID}-0 in epoch 4 acknowledged")],

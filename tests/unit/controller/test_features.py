@@ -141,7 +141,7 @@ def test_new_cluster_has_the_highest_level() -> None:
 def test_every_newer_kind_and_field_has_a_level() -> None:
     """A kind or field that is not in `level_0.json` needs a gate here and in `features.py`."""
     known = LEVEL_0["changes"]
-    assert kinds.KINDS.keys() - known.keys() == {"broker_disk_reported"}
+    assert kinds.KINDS.keys() - known.keys() == {"broker_disk_reported", "group_config_changed"}
     for name, kind in kinds.KINDS.items():
         newer = set(kind.__dataclass_fields__) - {*known.get(name, kind.__dataclass_fields__)}
         assert newer == FIELDS_SINCE.get(kind.__name__, {}).keys()
@@ -231,7 +231,7 @@ def test_broker_of_an_earlier_program_is_refused_at_a_higher_level() -> None:
     older = decode_request(encode_request(request, 0))
     assert isinstance(older, requests.RegisterBroker)
     assert (older.metadata_version, request.metadata_version) == (0, HIGHEST_METADATA_VERSION)
-    with pytest.raises(Refused, match=r"broker 2 .* level 0, .* level 3") as refused:
+    with pytest.raises(Refused, match=r"broker 2 .* level 0, .* level 4") as refused:
         cluster(1).decide(older, 0)
     assert refused.value.code is Code.UNSUPPORTED_VERSION
     for shard, sent in ((cluster(1), request), (older_cluster(1), older)):

@@ -58,6 +58,7 @@ SAID_WITH: dict[type[Any], st.SearchStrategy[Any]] = {
     ),
     requests.AlterTopicConfigs: st.builds(requests.AlterTopicConfigs, TEXT, EDITS, st.booleans(), st.booleans()),
     requests.AlterBrokerConfigs: st.builds(requests.AlterBrokerConfigs, NUMBER, EDITS, st.booleans(), st.booleans()),
+    requests.AlterGroupConfigs: st.builds(requests.AlterGroupConfigs, TEXT, EDITS, st.booleans(), st.booleans()),
     requests.RegisterBroker: st.builds(
         requests.RegisterBroker, NUMBER, TEXT, TEXT, TEXT, TEXT, st.booleans(), st.dictionaries(TEXT, TEXT), ENDS,
         replaces=st.none() | TEXT, metadata_version=NUMBER, process=NUMBER,

@@ -14,7 +14,7 @@ from typing import TypeVar
 from tiered.errors import Code, Refused
 from tiered.groups.consumer.assignment import Assignment
 from tiered.groups.consumer.epochs import SubscribedTopic
-from tiered.groups.limits import GroupSettings
+from tiered.groups.limits import ConsumerTimeouts, GroupSettings
 from tiered.groups.log_state import LogState
 from tiered.groups.pending_offsets import PendingOffset
 from tiered.groups.records import OffsetKey
@@ -98,6 +98,8 @@ class Rig:
         self.topics: dict[str, SubscribedTopic] = {}
         """The topics that exist, by name, as far as consumer groups look at them."""
         self.metadata_version = 1
+        self.own_timeouts: dict[str, ConsumerTimeouts] = {}
+        """Settings of groups."""
         self.resolved: list[str] = []
         """The regular expressions that were matched with the topics, in order."""
         self._ids = itertools.count(1)
@@ -175,7 +177,7 @@ class Rig:
                 GROUP_BYTES, lambda: self.settings.bytes_max, lambda: shard.state.memory_bytes + self.held_elsewhere,
                 lambda: (shard.state.holders.by_holder,),
             ),
-            self.topics.get, lambda: self.metadata_version,
+            self.topics.get, lambda: self.metadata_version, find_own_timeouts=self.own_timeouts.get,
         )  # fmt: skip
         shard.state.match_topics = self.match_topics
         shard.state.holdings.on_refused = lambda _, holder, why: self.refused.append((holder, why))

@@ -20,6 +20,7 @@ from tiered.metadata.parts.brokers import BrokerImage, BrokersImage
 from tiered.metadata.parts.controllers import ControllersImage
 from tiered.metadata.parts.delegation_tokens import DelegationTokensImage
 from tiered.metadata.parts.features import FeaturesImage
+from tiered.metadata.parts.groups import GroupConfigsImage
 from tiered.metadata.parts.producer_ids import ProducerIdsImage
 from tiered.metadata.parts.quotas import ClientQuotasImage
 from tiered.metadata.parts.scram import ScramImage
@@ -72,6 +73,10 @@ ONE_OF_EACH: list[Change] = [
     kinds.DelegationTokenSet("t2", "User:alice", "User:alice", (), 1000, 3000, 2000),
     kinds.DelegationTokenSet("t1", "User:alice", "User:bob", ("User:carol",), 1000, 3000, 2500),
     kinds.DelegationTokenRemoved("t2"),
+    kinds.GroupConfigChanged("g", {"consumer.session.timeout.ms": "50000", "consumer.heartbeat.interval.ms": "6000"}),
+    kinds.GroupConfigChanged("h", {"consumer.session.timeout.ms": "50000"}),
+    kinds.GroupConfigChanged("g", {"consumer.session.timeout.ms": None}),
+    kinds.GroupConfigChanged("h", {"consumer.session.timeout.ms": None}),
 ]
 
 
@@ -124,6 +129,7 @@ def test_every_change_has_its_effect_on_the_image() -> None:
         delegation_tokens_image=DelegationTokensImage(
             {"t1": DelegationToken("t1", "User:alice", "User:bob", ("User:carol",), 1000, 3000, 2500)}
         ),
+        group_configs_image=GroupConfigsImage({"g": {"consumer.heartbeat.interval.ms": "6000"}}),
         scram_image=ScramImage({"alice": {"SCRAM-SHA-512": ScramCredential(b"salt", b"stored", b"server", 8192)}}),
     )
     assert (image.partition_count, image.replica_counts) == (3, {7: 3, 8: 1})
@@ -255,9 +261,10 @@ def test_every_change_decodes_to_what_was_encoded(change: Change) -> None:
 
 
 def test_snapshot_has_the_bytes_of_earlier_versions() -> None:
-    """The checksums are those from before the image had parts."""
+    """The checksums are those from before the image had parts. A table of a later level is there once it is used."""
+    earlier = [change for change in ONE_OF_EACH if not isinstance(change, kinds.GroupConfigChanged)]
     assert layout.encode_snapshot(Image())[8:16] == b"1d21fd8e"
-    assert layout.encode_snapshot(Image().apply(ONE_OF_EACH, 3))[8:16] == b"0d59b345"
+    assert layout.encode_snapshot(Image().apply(earlier, 3))[8:16] == b"0d59b345"
 
 
 def test_examples_have_every_kind_of_change() -> None:

@@ -330,7 +330,7 @@ class _Step:
             None,
             self._member_id,
             current.epoch,
-            self._decision.state.settings.consumer_heartbeat_interval_ms,
+            self._decision.state.find_timeouts(self._group.name).heartbeat_ms,
             current.assigned if is_told else None,
         )
 

@@ -45,7 +45,7 @@ def make_member_tombstones(group: ConsumerGroup, member_id: str) -> list[Coordin
 
 def schedule_session(decision: Decision, group: str, member_id: str) -> None:
     """Restarts the session of a member."""
-    due_ms = decision.now.mono_ms + decision.state.settings.consumer_session_timeout_ms
+    due_ms = decision.now.mono_ms + decision.state.find_timeouts(group).session_ms
     decision.state.deadlines.set((CONSUMER_SESSION, group, member_id), due_ms)
 
 

@@ -15,6 +15,7 @@ May import: as metadata
   acls               the ACLs
   scram              the SCRAM credentials of users
   quotas             the client quotas
+  groups             the settings of groups
   broker_secrets     the secrets of brokers
   delegation_tokens  the delegation tokens (KIP-48)
   json_fields        the fields of a value for a snapshot

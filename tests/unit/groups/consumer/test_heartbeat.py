@@ -10,7 +10,7 @@ from tiered.errors import Code
 from tiered.groups.consumer.assignment import Assignment
 from tiered.groups.consumer.epochs import ConsumerGroupState
 from tiered.groups.consumer.group import ConsumerGroup
-from tiered.groups.limits import GroupSettings
+from tiered.groups.limits import ConsumerTimeouts, GroupSettings
 from tiered.groups.requests import ConsumerHeartbeat, ConsumerHeartbeatReply, JoinGroupReply, TargetComputed
 
 SETTINGS = GroupSettings(consumer_session_timeout_ms=45_000, consumer_heartbeat_interval_ms=5_000)
@@ -328,3 +328,17 @@ def test_empty_consumer_group_becomes_a_classic_group_with_its_offsets(rig: Rig)
     rig.consume("a", -1)
     rig.stable()
     assert (rig.shard.log_state.consumer_groups, rig.committed()) == ({}, 7)
+
+
+# -- settings of a group ----------------------------------------------------------------------------------------------
+
+
+def test_timeouts_of_a_group_are_in_force_with_the_next_heartbeat(rig: Rig) -> None:
+    for member_id in ("a", "b"):
+        rig.consume(member_id)
+    rig.own_timeouts[G] = ConsumerTimeouts(session_ms=50_000, heartbeat_ms=7_000)
+    assert rig.consume("a", 1, owned=NOTHING).heartbeat_interval_ms == 7_000
+    rig.pass_ms(49_999)
+    assert group_of(rig).members.keys() == {"a"}, "b has sent no heartbeat since"
+    rig.pass_ms(1)
+    assert not group_of(rig).members

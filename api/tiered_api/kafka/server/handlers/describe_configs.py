@@ -1,4 +1,4 @@
-"""DescribeConfigs (API key 32): every setting of topics and brokers, with its source.
+"""DescribeConfigs (API key 32): every setting of topics, brokers and groups, with its source.
 
 v1+ has sources and synonyms, v3+ types and documentation (KIP-569). The broker "" stands for the settings of all
 brokers. A default for which brokers have no setting is no synonym, as in Kafka. The reply also shows Kafka's other
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tiered.config.group_config import group_rows
 from tiered.config.kafka_aliases import SAME_MEANING
 from tiered.config.setting import SettingRow
 from tiered.errors import Code, Refused
@@ -21,6 +22,7 @@ from tiered.metadata.config_sources import (
     TopicConfigEntries,
     broker_config_entries,
     cluster_config_entries,
+    group_config_entries,
 )
 from tiered.metadata.stored_configs import stored_rows
 from tiered.metadata.topic_names import check_name
@@ -89,6 +91,8 @@ class _Describer:
         if kind in (ConfigResourceType.BROKER_LOGGER, ConfigResourceType.CLIENT_METRICS, ConfigResourceType.GROUP):
             if not name:
                 raise Refused(Code.INVALID_REQUEST, "a resource has to be named")
+            if kind == ConfigResourceType.GROUP:
+                return group_config_entries(self._image, self._started_with, name)
             if kind == ConfigResourceType.BROKER_LOGGER:
                 parse_broker_id(name, self._image.brokers)
             return []
@@ -100,7 +104,8 @@ class _Describer:
             synonyms = [
                 DescribeConfigsSynonym(other, value, source)
                 for other, value, source in shown.synonyms
-                if self._synonyms and (source != ConfigSource.DEFAULT_CONFIG or other in stored_rows())
+                if self._synonyms
+                and (source != ConfigSource.DEFAULT_CONFIG or other in stored_rows() or other in group_rows())
             ]
             result = DescribeConfigsResourceResult(
                 name,

@@ -14,7 +14,7 @@ from tiered_api.kafka.server.requests.config_resources import ConfigResourceType
 
 
 async def handle(context: KafkaContext, call: Call[ListConfigResourcesRequest]) -> ListConfigResourcesResponse:
-    """Returns every topic and broker, or those of the requested types."""
+    """Returns every topic and broker, and each group with settings of its own, or those of the requested types."""
     if call.version == 0:
         return ListConfigResourcesResponse()
     kinds = set(call.request.resource_types) or set(ConfigResourceType)
@@ -27,4 +27,6 @@ async def handle(context: KafkaContext, call: Call[ListConfigResourcesRequest]) 
             found += [ConfigResource(str(node_id), kind) for node_id, each in image.brokers.items() if each.live]
     if ConfigResourceType.TOPIC in kinds:
         found += [ConfigResource(name, ConfigResourceType.TOPIC) for name in image.topics]
+    if ConfigResourceType.GROUP in kinds:
+        found += [ConfigResource(group, ConfigResourceType.GROUP) for group in image.group_configs]
     return ListConfigResourcesResponse(config_resources=found)

@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tiered.config.settings import TopicConfig, topic_rows
-from tiered.controller.requests import AlterBrokerConfigs, AlterTopicConfigs
+from tiered.controller.group_configs import check_level
+from tiered.controller.requests import AlterBrokerConfigs, AlterGroupConfigs, AlterTopicConfigs
 from tiered.errors import Code, Refused
 from tiered.metadata.changes import ALL_BROKERS, ListEdit
 from tiered.metadata.effective_config import apply_edits
@@ -138,6 +139,9 @@ async def _alter_resource(
         elif kind == ConfigResourceType.BROKER:
             node_id = parse_broker_id(name, context.broker.image.brokers)
             await context.broker.submit(AlterBrokerConfigs(node_id, edits, validate_only, replace), timeout, by=charges)
+        elif kind == ConfigResourceType.GROUP:
+            check_level(context.broker.image)
+            await context.broker.submit(AlterGroupConfigs(name, edits, validate_only, replace), timeout, by=charges)
         elif kind == ConfigResourceType.BROKER_LOGGER:
             raise Refused(Code.INVALID_REQUEST, NO_LOGGERS)
         else:
