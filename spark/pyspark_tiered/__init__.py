@@ -19,6 +19,7 @@ May import: delta, log
   delta/        tables in Delta's format: log, state, files, form
   load/         loads of a topic into its tables
   typed/        the values of a topic as columns, and dead letters
+  schemas/      values with schemas of a registry as columns
   proof/        the proof that a table holds the log; repair and erasure
   query/        SQL over the tables without a JVM: one query, a shell, notebooks
 """

@@ -19,6 +19,7 @@ from pyspark_tiered.log.bucket import ColdTopicReader
 from pyspark_tiered.log.plan import ColdTopic
 from pyspark_tiered.proof.erasures import Erasure
 from pyspark_tiered.proof.verify import VerifyResult, verify_values
+from pyspark_tiered.schemas.registry import ANY_REGISTRY, RegistryChoice
 from pyspark_tiered.typed.form import ValueRules
 from pyspark_tiered.typed.kinds import describe_columns, select_columns
 from pyspark_tiered.typed.tables import DeadLetters, RecordTable, TypedTable
@@ -38,11 +39,15 @@ class Site:
         filling.create_topic(self.store, "t", TOPIC, partitions)
 
     def write(
-        self, values: Sequence[bytes | None], partition: int = 0, keys: Sequence[bytes | None] | None = None
+        self,
+        values: Sequence[bytes | None],
+        partition: int = 0,
+        keys: Sequence[bytes | None] | None = None,
+        headers: tuple[tuple[str, bytes], ...] = (("h", b"x"),),
     ) -> None:
         first = self._ends[partition]
         both = zip(keys or [b"k"] * len(values), values, strict=True)
-        rows = [(filling.BASE_MS + first + i, key, value, (("h", b"x"),)) for i, (key, value) in enumerate(both)]
+        rows = [(filling.BASE_MS + first + i, key, value, headers) for i, (key, value) in enumerate(both)]
         segments = list(filling.segments(rows, base_offset=first))
         filling.upload(self.store, "t", PartitionId(TOPIC, partition), segments)
         self._ends[partition] += len(values)
@@ -66,14 +71,16 @@ class Site:
         table.snapshot()
         return table
 
-    def verify(self, erased: Mapping[int, tuple[Range, ...]] | None = None) -> VerifyResult:
+    def verify(
+        self, erased: Mapping[int, tuple[Range, ...]] | None = None, registry: RegistryChoice = ANY_REGISTRY
+    ) -> VerifyResult:
         """Compares the typed table with the bucket."""
 
         def read_log() -> tuple[ColdTopic, list[Erasure]]:
             with closing(ColdTopicReader(self.store)) as reader:
                 return reader.read("t", {}), [Erasure(TOPIC, 0, "", "", erased or {})]
 
-        return verify_values(NativeEngine(), self.store, read_log, self.typed(), self.dead())
+        return verify_values(NativeEngine(), self.store, read_log, self.typed(), self.dead(), registry)
 
     def columns(self) -> str:
         return describe_columns(select_columns(self.typed().schema()))

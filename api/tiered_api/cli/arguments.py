@@ -254,14 +254,22 @@ def _lake(commands: Commands) -> None:
     )
     load.add_argument(
         "--values",
-        choices=("json", "debezium", "variant"),
+        choices=("json", "debezium", "variant", "avro"),
         help="also load the values as columns of <topic>_typed; a later load remembers it",
     )
     load.add_argument(
         "--schema", metavar="DDL", help='with --values: columns to begin with, for example "id BIGINT, city STRING"'
     )
     load.add_argument(
-        "--keys", choices=("json", "debezium"), help="with --values: the column _typed_key has the keys as JSON says"
+        "--keys",
+        choices=("json", "debezium", "avro"),
+        help="with --values: the column _typed_key has the keys as JSON says, or their schemas",
+    )
+    load.add_argument(
+        "--unknown-ids",
+        choices=("dead", "wait"),
+        default="dead",
+        help="for a record whose schema the registry lacks: a dead letter, or stop the partition there (default: dead)",
     )
     load.add_argument(
         "--key-schema", metavar="DDL", help='with --keys: the type of the key, for example "BIGINT" or "id BIGINT"'
@@ -326,12 +334,23 @@ def _lake(commands: Commands) -> None:
     )
     verify.add_argument("--topic", metavar="T", required=True)
     for command in (load, verify):
+        _add_registry_options(command)
         command.add_argument("--store", metavar="URL", required=True, help=STORE_HELP)
         add_format_option(command)
     add_format_option(sql, "csv")
     for command in (load, verify, sql):
         add_progress_option(command)
         command.add_argument("--warehouse", metavar="DIR", default=WAREHOUSE, help=WAREHOUSE_HELP)
+
+
+def _add_registry_options(command: argparse.ArgumentParser) -> None:
+    """Adds the options that say where the schemas of values are."""
+    command.add_argument(
+        "--registry", metavar="URL", help="the schema registry (default: that of the table, else of the brokers)"
+    )
+    command.add_argument(
+        "--registry-config", metavar="FILE", help="properties of a Kafka client, with the login at the registry"
+    )
 
 
 def _table(verbs: Commands) -> None:
@@ -387,6 +406,7 @@ def _table(verbs: Commands) -> None:
     )
     erase.add_argument("topic", metavar="T")
     replay.add_argument("topic", metavar="T", help="the topic")
+    _add_registry_options(replay)
     erase.add_argument(
         "--where", metavar="CONDITION", required=True, help="SQL condition on the table's columns: key = 'user-17'"
     )

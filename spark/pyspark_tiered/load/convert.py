@@ -7,7 +7,7 @@ was checked. A file of several partitions has them one behind the other.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -54,8 +54,11 @@ class RowSink(Protocol):
 
     def __exit__(self, kind: object, *failure: object) -> None: ...
 
-    def add(self, records: pyarrow.RecordBatch, partition: int) -> None:
-        """Adds records of a partition, with the columns `DECODED`, behind its others."""
+    def add(self, records: pyarrow.RecordBatch, partition: int) -> Stop | None:
+        """Adds records of a partition, with the columns `DECODED`, behind its others.
+
+        Returns the place at which the partition stops, None as usual: only the records below it were added.
+        """
 
     def end_run(self) -> bool:
         """Ends the records of a partition. Returns true if there is any row of them."""
@@ -111,16 +114,17 @@ class _RawSink:
     def __exit__(self, kind: object, *failure: object) -> None:
         self._writer.__exit__(kind, *failure)
 
-    def add(self, records: pyarrow.RecordBatch, partition: int) -> None:
+    def add(self, records: pyarrow.RecordBatch, partition: int) -> Stop | None:
         import pyarrow as pa
 
         if self._ranges is not None:
             records = records.filter(pa.array(is_inside(records.column("offset").to_numpy(), self._ranges)))
         if not records.num_rows:
-            return
+            return None
         offset, timestamp, kind, *others = records.columns
         arrays = [constant_int_column(partition, records.num_rows), offset, timestamp, kind.cast(pa.int8()), *others]
         self._writer.add(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        return None
 
     def end_run(self) -> bool:
         return self._writer.end_run()
@@ -172,8 +176,11 @@ class _FalseRowsError(Exception):
 
 def _write_split(reader: BatchReader, task: ConversionTask, split: Split, sink: RowSink) -> SplitOutcome:
     rows = SplitReader(reader, split, task.null_timestamps)
-    for records in rows.rows():
-        sink.add(records, split.partition)
+    with closing(rows.rows()) as found:
+        for records in found:
+            if (stop := sink.add(records, split.partition)) is not None:
+                rows.stop_at(stop)
+                break
     outcome = rows.outcome()
     if sink.end_run() and outcome.end == split.start:
         raise _FalseRowsError(outcome)
@@ -199,7 +206,11 @@ class SplitReader:
             split.partition, split.start, self.end_offset, self.stop, tuple(self.out_of_range_timestamps)
         )
 
-    def rows(self) -> Iterator[pyarrow.RecordBatch]:
+    def stop_at(self, stop: Stop) -> None:
+        """Ends the split at a record that the sink cannot take yet."""
+        self.stop, self.end_offset = stop, stop.offset
+
+    def rows(self) -> Generator[pyarrow.RecordBatch]:
         """Yields record batches that have rows. After the last one `end_offset` and `stop` are final."""
         split, pieces = self._split, self._pieces()
         try:

@@ -21,6 +21,7 @@ from pyspark_tiered.load.rounds import ROUND_SPLITS_PER_TASK, CommittableRound, 
 from pyspark_tiered.load.table_loader import LoadEngine, LoadTarget, RawTarget, Step, TableLoader
 from pyspark_tiered.log.bucket import ColdTopicReader
 from pyspark_tiered.log.plan import Split
+from pyspark_tiered.schemas.registry import ANY_REGISTRY, RegistryChoice
 from pyspark_tiered.typed.form import ValueRules
 from pyspark_tiered.typed.load import ValuesTarget
 from tiered.errors import Code, Corrupt, Refused, Unavailable
@@ -68,11 +69,13 @@ class LoadOptions(NamedTuple):
     `null_timestamps`: a timestamp that Spark cannot hold becomes NULL and does not stop its partition.
     `accept_deletes`: rows that others removed from the table stay removed.
     `values`: how values become columns of a typed table; None leaves that to a typed table that is there.
+    `registry`: where the schemas of values are.
     """
 
     null_timestamps: bool = False
     accept_deletes: bool = False
     values: ValueRules | None = None
+    registry: RegistryChoice = ANY_REGISTRY
 
 
 DEFAULT_OPTIONS = LoadOptions()
@@ -174,7 +177,15 @@ class TopicLoader:
         self._failures = 0
         self._table: NativeTable | None = None
         self._values = ValuesTarget(
-            engine, store, topic, url, options.values, options.null_timestamps, options.accept_deletes
+            engine,
+            store,
+            topic,
+            url,
+            options.values,
+            options.null_timestamps,
+            options.accept_deletes,
+            options.registry,
+            reader.broker_addresses,
         )
         self._raw_rounds: TableLoader | None = None
         self._value_rounds = self._rounds_of(self._values)

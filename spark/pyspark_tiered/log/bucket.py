@@ -174,6 +174,11 @@ class ColdTopicReader:
         topics = self._loop.run_until_complete(self._bucket.refresh_image()).topics
         return {name: topic.topic_id for name, topic in topics.items()}
 
+    def broker_addresses(self) -> tuple[str, ...]:
+        """Returns the URLs of HTTP of the brokers that run, as clients use them."""
+        brokers = self._loop.run_until_complete(self._bucket.refresh_image()).brokers.values()
+        return tuple(each.advertised_http or f"http://{each.http}" for each in brokers if each.live and each.http)
+
     def read(self, name: str, starts: Mapping[int, int]) -> ColdTopic:
         """Returns the cold part of a topic now; of each partition only segments that end above `starts`."""
         return self._loop.run_until_complete(self._topics.read(name, starts))

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pyspark_tiered.delta.table_form import Range
 from pyspark_tiered.proof.row_hash import hash_records
+from pyspark_tiered.schemas.reparsing import reparse_records
+from pyspark_tiered.schemas.sorting import RegisteredKinds
 from pyspark_tiered.typed.cell_digest import count_blanks, digest_cells
 from pyspark_tiered.typed.changes import FieldRule
 from pyspark_tiered.typed.garbage import collection_paused
@@ -97,6 +99,7 @@ class TypedRows(NamedTuple):
     changes: tuple[FieldRule, ...]
     has_key: bool
     letters: Letters
+    registered: RegisteredKinds | None = None
 
     @property
     def cell_names(self) -> Sequence[str]:
@@ -120,6 +123,9 @@ class TypedRows(NamedTuple):
 
     def reparse(self, records: pyarrow.RecordBatch) -> ReparsedValues:
         """Returns the cells of records."""
+        if self.registered is not None:
+            with collection_paused():
+                return reparse_records(records, self.schema, self.changes, self.registered, has_key=self.has_key)
         keys = records["key"].to_pylist() if self.has_key else None
         with collection_paused():
             return reparse(records["value"].to_pylist(), self.schema, self.changes, keys)

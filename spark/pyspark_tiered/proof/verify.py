@@ -27,7 +27,7 @@ from pyspark_tiered.delta.snapshot import Snapshot
 from pyspark_tiered.delta.table_form import Range
 from pyspark_tiered.load.native_engine import OnTask, open_engine
 from pyspark_tiered.load.native_table import NativeTable
-from pyspark_tiered.log.bucket import check_table, check_topic, never_loaded
+from pyspark_tiered.log.bucket import ColdTopicReader, check_table, check_topic, never_loaded
 from pyspark_tiered.log.plan import ColdTopic, cleaned_ranges
 from pyspark_tiered.proof.comparison import Comparison, FaultyRange, TaskRunner, find_gaps, read_cold_topic
 from pyspark_tiered.proof.erasures import Erasure, explain_erased, join_ranges, read_erasures
@@ -35,6 +35,7 @@ from pyspark_tiered.proof.gaps import EXPIRED, PRESENT, Gap, explain_from_log, e
 from pyspark_tiered.proof.last_verify import LastVerify, write_last_verify
 from pyspark_tiered.proof.row_form import LetterRows, Letters, TypedRows
 from pyspark_tiered.proof.sums import OffsetRange
+from pyspark_tiered.schemas.registry import ANY_REGISTRY, RegistryChoice
 from pyspark_tiered.typed.form import DEAD_SUFFIX, TABLE_SCHEMES, TYPED_SUFFIX
 from pyspark_tiered.typed.kinds import select_columns
 from pyspark_tiered.typed.tables import DeadLetters, TypedTable
@@ -102,8 +103,10 @@ def verify(
     *,
     spark: SparkSession | None = None,
     on_task: OnTask = lambda *_: None,
+    registry: RegistryChoice = ANY_REGISTRY,
 ) -> VerifyResult:
     """Compares the table `<warehouse>/<topic>` and the typed table beside it with the bucket, and keeps the result.
+    `registry`: where the schemas of values are.
 
     The tasks run in this process, or in a session of Spark. Raises `Refused` if there is no such table or topic,
     `Corrupt` if the bucket or a file cannot be read.
@@ -121,7 +124,7 @@ def verify(
 
     with closing(NativeTable(url, topic, topic_id)) as table, closing(open_engine(spark, on_task)) as runner:
         found = verify_raw(runner, store, read_log, table)
-        found = replace(found, values=_verify_values_beside(runner, store, read_log, table))
+        found = replace(found, values=_verify_values_beside(runner, store, read_log, table, registry))
     faults = len(found.faults) + (len(found.values.faults) if found.values is not None else 0)
     write_last_verify(url, LastVerify(time.time_ns() // 1_000_000, found.version, found.rows, faults))
     return found
@@ -169,7 +172,12 @@ def verify_raw(runner: TaskRunner, store: str, read_log: ReadLog, table: NativeT
 
 
 def verify_values(
-    runner: TaskRunner, store: str, read_log: ReadLog, typed: TypedTable, letters: DeadLetters
+    runner: TaskRunner,
+    store: str,
+    read_log: ReadLog,
+    typed: TypedTable,
+    letters: DeadLetters,
+    registry: RegistryChoice = ANY_REGISTRY,
 ) -> VerifyResult:
     """Compares a typed table and its dead letters with the bucket. Raises `Refused` for another program's table."""
 
@@ -185,7 +193,8 @@ def verify_values(
             raise Refused(Code.INVALID_REQUEST, f"there is no typed table at {typed.url}")
         loaded, decided, erased = at.loaded_offsets(), dead_at.loaded_offsets(), join_ranges(erasures)
         dead = {number: np.unique(each) for number, each in letters.places().items()}
-        form = TypedRows(select_columns(typed.schema()), typed.applied_rules(), bool(rules.keys), dead)
+        kinds = typed.registered_kinds(registry, lambda: _find_brokers(store))
+        form = TypedRows(select_columns(typed.schema()), typed.applied_rules(), bool(rules.keys), dead, kinds)
         rows = Comparison(runner, store, cold, at, _bounds(cold, loaded), erased, form)
         both = Comparison(runner, store, cold, dead_at, _bounds(cold, decided), erased, LetterRows(form))
         unfit = {(each.partition, each.offset): each.why for each in rows.unfit}
@@ -204,7 +213,14 @@ def verify_values(
     return _compare_steadily(pin, read_log, compare)
 
 
-def _verify_values_beside(runner: TaskRunner, store: str, read_log: ReadLog, table: NativeTable) -> VerifyResult | None:
+def _find_brokers(store: str) -> tuple[str, ...]:
+    with closing(ColdTopicReader(store)) as reader:
+        return reader.broker_addresses()
+
+
+def _verify_values_beside(
+    runner: TaskRunner, store: str, read_log: ReadLog, table: NativeTable, registry: RegistryChoice
+) -> VerifyResult | None:
     """Compares the typed table beside a raw one. Returns None if this topic has none."""
     if urlsplit(table.url).scheme not in TABLE_SCHEMES:
         return None
@@ -212,7 +228,7 @@ def _verify_values_beside(runner: TaskRunner, store: str, read_log: ReadLog, tab
         closing(TypedTable(f"{table.url}{TYPED_SUFFIX}", table.topic, table.topic_id)) as typed,
         closing(DeadLetters(f"{table.url}{DEAD_SUFFIX}", table.topic, table.topic_id)) as letters,
     ):
-        return verify_values(runner, store, read_log, typed, letters) if typed.is_there() else None
+        return verify_values(runner, store, read_log, typed, letters, registry) if typed.is_there() else None
 
 
 def _compare_steadily(

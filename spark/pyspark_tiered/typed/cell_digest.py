@@ -91,8 +91,9 @@ def _hash(array: pyarrow.Array | None, kind: ColumnType, rows: int, how: _How) -
         case Variant():
             texts = array if pa.types.is_binary(array.type) else _read_variants(array)
             return _hash(texts.view(pa.string()), STRING, rows, how)
-        case Scalar("string"):
-            texts = array.cast(pa.string()) if array.type != pa.string() else array
+        case Scalar("string" | "binary" as name):
+            own = pa.string() if name == "string" else pa.binary()
+            texts = array.cast(own) if array.type != own else array
             start, (_, own_ends, data) = texts.offset, texts.buffers()
             ends = np.frombuffer(own_ends, dtype=np.int32)[start : start + rows + 1] if rows else np.zeros(1, np.int32)
             return _hash_cells(valid, ends, data, rows, secret)
@@ -215,7 +216,7 @@ def _absent(kind: ColumnType, rows: int, secret: bytes) -> NDArray[np.uint64]:
     """Returns what `_hash` returns for NULLs."""
     import numpy as np
 
-    if isinstance(kind, Scalar) and kind.name != "string" and not kind.decimal:
+    if isinstance(kind, Scalar) and kind.name not in ("string", "binary") and not kind.decimal:
         return np.zeros((rows, 2), dtype=np.uint64)
     return _hash_cells(_bits(None, rows), None, None, rows, secret)
 

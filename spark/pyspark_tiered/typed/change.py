@@ -25,6 +25,7 @@ from pyspark_tiered.typed.changes import (
 from pyspark_tiered.typed.ddl import parse_scalar
 from pyspark_tiered.typed.evolve import Unfit
 from pyspark_tiered.typed.field_count import FieldCount, count_field
+from pyspark_tiered.typed.names import KEY
 from pyspark_tiered.typed.tables import OnFile, TypedTable
 from tiered.errors import Code, Refused, Unavailable
 
@@ -55,6 +56,7 @@ class FieldChanger:
         made: list[FieldRule] = []
 
         def change(typed: TypedTable) -> bool:
+            self._check_own_types(typed)
             made[:] = add_change(typed.changes(), typed.schema(), self._path, to)
             return typed.set_changes(made)
 
@@ -73,6 +75,7 @@ class FieldChanger:
         to = parse_scalar(ddl)
 
         def change(typed: TypedTable) -> bool:
+            self._check_own_types(typed)
             typed.check_removal()
             changes, schema = retype_field(typed.changes(), typed.schema(), self._path, to)
             try:
@@ -89,6 +92,7 @@ class FieldChanger:
         """Takes the column of the field out of the table, and its values out of the rows."""
 
         def change(typed: TypedTable) -> bool:
+            self._check_own_types(typed)
             typed.check_removal()
             changes, schema = drop_field(typed.changes(), typed.schema(), self._path)
             return typed.rewrite(schema, changes, self._on_file)
@@ -98,9 +102,21 @@ class FieldChanger:
     def count(self) -> FieldCount:
         """Returns how many rows have a value that `drop` would take out. Changes nothing, and raises as `drop` does."""
         with self._open() as typed:
+            self._check_own_types(typed)
             typed.check_removal()
             drop_field(typed.changes(), typed.schema(), self._path)
             return count_field(typed, self._path, self._on_file)
+
+    def _check_own_types(self, typed: TypedTable) -> None:
+        """Raises `Refused` for a field whose column the schemas of a registry bring."""
+        rules = typed.rules()
+        kind = "" if rules is None else rules.keys if self._path[0] == KEY else rules.kind
+        if kind in form.REGISTERED:
+            raise Refused(
+                Code.INVALID_REQUEST,
+                f"{format_path(self._path)!a} is a field of {kind}: its type is that of its schemas. Only --rename-to "
+                "changes its column",
+            )
 
     def _commit(self, change: Callable[[TypedTable], bool]) -> None:
         """Runs a change until no other writer comes first."""

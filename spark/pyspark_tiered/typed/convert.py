@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyspark_tiered.delta.table_form import Range, SplitOutcome
+from pyspark_tiered.delta.table_form import Range, SplitOutcome, Stop
 from pyspark_tiered.load.convert import RowSink
 from pyspark_tiered.load.file_writer import VALUE_FILES, FileWriter, Upload, upload
 from pyspark_tiered.load.recent_rows import RecentRows
 from pyspark_tiered.load.rounds import ConversionResult
 from pyspark_tiered.log.rows import constant_int_column
 from pyspark_tiered.proof.sums import drop_erased
-from pyspark_tiered.typed.batches import sort_values
+from pyspark_tiered.schemas.sorting import RegisteredKinds, sort_records
 from pyspark_tiered.typed.changes import FieldRule
 from pyspark_tiered.typed.evolve import Path
 from pyspark_tiered.typed.fast import column_field, column_type, shape
@@ -48,6 +48,7 @@ class ValuesForm(NamedTuple):
     decided: Mapping[int, Decided]
     erased: Mapping[int, Sequence[Range]]
     changes: tuple[FieldRule, ...]
+    registered: RegisteredKinds | None = None
 
     def open(self, name: str, upload: Upload, recent: RecentRows | None) -> RowSink:
         """Opens the files of a task."""
@@ -72,13 +73,19 @@ class _ValuesSink:
         for each in (self._rows, self._letters):
             each.__exit__(kind, *failure)
 
-    def add(self, records: pyarrow.RecordBatch, partition: int) -> None:
+    def add(self, records: pyarrow.RecordBatch, partition: int) -> Stop | None:
         decided = self._form.decided.get(partition, Decided(-1, ()))
         kept = drop_erased(_drop_dead(records, decided), self._form.erased.get(partition, ()))
         if not kept.num_rows:
-            return
+            return None
         with collection_paused():
-            found = sort_values(kept.column("value"), self._schema, self._form.changes, kept.column("key"))
+            parts = [kept.column(name) for name in ("key", "value", "headers")]
+            found, waits = sort_records(parts, self._schema, self._form.changes, self._form.registered)
+        stop = None
+        if waits is not None:
+            at, why = waits
+            stop = Stop(partition, kept.column("offset")[at].as_py(), False, why)
+            kept = kept.slice(0, at)
         self._schema = found.schema
         fits, unfit = _split_rows(kept, [at for at, _ in found.dead])
         self._rows.add(typed_batch(fits, partition, found.rows, self._schema), select_columns(self._schema))
@@ -93,6 +100,7 @@ class _ValuesSink:
             _describe_letter(partition, offset.as_py(), why)
             for (_, why), offset in zip(found.dead, unfit.column("offset")[:REASONS_MAX], strict=False)
         ][: REASONS_MAX - len(self._reasons)]
+        return stop
 
     def end_run(self) -> bool:
         has_rows, has_letters = self._rows.end_run(), self._letters.end_run()

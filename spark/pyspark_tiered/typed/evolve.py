@@ -415,8 +415,11 @@ def _taken_names(fields: Collection[Field], path: Path) -> set[str]:
     return {*(fold(name) for name in reserved), *(fold(field.column) for field in fields)}
 
 
+_MARKED = {KEY: KEY_COLUMN, VALUE: VALUE_COLUMN}
+
+
 def _field(json_name: str, kind: ColumnType, taken: set[str]) -> Field:
-    column = choose_column(json_name, taken)
+    column = choose_column(_MARKED.get(json_name, json_name), taken)
     taken.add(fold(column))
     return Field(json_name, column, kind)
 

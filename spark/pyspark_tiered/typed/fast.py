@@ -206,6 +206,7 @@ def _scalar_type(kind: ColumnType) -> pyarrow.DataType:
         "string": pa.string(),
         "date": pa.date32(),
         "timestamp": pa.timestamp("us", tz="UTC"),
+        "binary": pa.binary(),
     }[kind.name]
 
 

@@ -44,6 +44,8 @@ DECLARED_KEY = "tiered.keys.schema"
 """Property of a typed table: the type of the key that a user declared."""
 CHANGES = "tiered.values.changes"
 """Property of a typed table: the rules for the values of fields (`changes.py`)."""
+REGISTRY = "tiered.registry"
+"""Property of a typed table: the URL of the schema registry that a user named. Without it, the brokers have one."""
 ERASURES = "tiered.erasures"
 """Property of both tables: how many erasures of the topic they heed. A commit changes it so that older plans fail."""
 DEAD_OF = "tiered.dead.letters"
@@ -57,6 +59,8 @@ FIELD_IDS = {name: number for number, name in enumerate(_TYPES, 1)}
 """Ids of the record's columns in Parquet files."""
 
 
+REGISTERED = ("avro",)
+"""Kinds of values and keys that have schemas of a registry."""
 VARIANT_KIND = "variant"
 VARIANT_FEATURE = "variantType"
 """Delta's name for tables with variants."""
@@ -72,14 +76,19 @@ class ValueRules(NamedTuple):
     """How the values of a topic become columns. `declared` is DDL, empty if all columns are inferred.
 
     Kinds: json; debezium, which are change events in JSON, with or without the envelope of Kafka Connect; variant,
-    which is any JSON in one column. `keys` is the kind of the keys, empty if they have no column; `declared_key` is
-    their type as DDL.
+    which is any JSON in one column; avro, with schemas of a registry. `keys` is the kind of the keys, empty if they
+    have no column; `declared_key` is their type as DDL.
     """
 
     kind: str = "json"
     declared: str = ""
     keys: str = ""
     declared_key: str = ""
+
+    @property
+    def are_registered(self) -> bool:
+        """True if values or keys have schemas of a registry."""
+        return self.kind in REGISTERED or self.keys in REGISTERED
 
 
 def typed_fields(schema: StructOf) -> list[Json]:
@@ -107,6 +116,10 @@ def read_schema(metadata: Mapping[str, Any]) -> StructOf:
 
 def declared_schema(rules: ValueRules) -> StructOf:
     """Returns the columns that a table begins with. Raises `Refused` with the place of a fault in a schema."""
+    options = ((rules.kind, rules.declared, "--schema"), (rules.keys, rules.declared_key, "--key-schema"))
+    for name, declared, option in options:
+        if name in REGISTERED and declared:
+            raise Refused(Code.INVALID_REQUEST, f"the schemas of {name} are in the registry: leave out {option}")
     fields = parse_ddl(rules.declared, has_key=bool(rules.keys)).fields if rules.declared else ()
     if rules.kind == VARIANT_KIND:
         if fields:
@@ -125,9 +138,9 @@ def read_rules(properties: Mapping[str, str]) -> ValueRules | None:
     return None if kind is None else ValueRules(kind, *(properties.get(name, "") for name in names))
 
 
-def typed_properties(rules: ValueRules) -> dict[str, str]:
-    """Returns the properties by which a typed table remembers its rules."""
-    named = zip((VALUES, DECLARED, KEYS, DECLARED_KEY), rules, strict=True)
+def typed_properties(rules: ValueRules, registry: str = "") -> dict[str, str]:
+    """Returns the properties by which a typed table remembers its rules, and the registry that a user named."""
+    named = zip((VALUES, DECLARED, KEYS, DECLARED_KEY, REGISTRY), (*rules, registry), strict=True)
     return {name: value for name, value in named if value}
 
 

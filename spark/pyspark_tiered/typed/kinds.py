@@ -36,6 +36,7 @@ SCALARS = {
     "string": "string",
     "date": "date",
     "timestamp": "timestamp",
+    "binary": "binary",
 }
 """Scalar types, and their names in Delta's schema."""
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -23,6 +23,8 @@ from pyspark_tiered.load.convert import ConversionTask
 from pyspark_tiered.load.rounds import CommittableRound, ConversionResult, FilePlan, Round
 from pyspark_tiered.load.table_loader import Convert, LoadEngine
 from pyspark_tiered.proof.erasures import ErasureReader, join_ranges, overlaps
+from pyspark_tiered.schemas.registry import ANY_REGISTRY, RegistryChoice
+from pyspark_tiered.schemas.sorting import RegisteredKinds
 from pyspark_tiered.typed import form
 from pyspark_tiered.typed.changes import FieldRule, format_path, strip_items
 from pyspark_tiered.typed.convert import Decided, ValuesForm
@@ -48,6 +50,7 @@ class _Round(NamedTuple):
     dead_metadata: Json
     dead_version: int
     erased: Mapping[int, Sequence[Range]]
+    registered: RegisteredKinds | None = None
     decided: Mapping[int, Decided] = {}
 
 
@@ -63,7 +66,10 @@ class ValuesTarget:
         rules: ValueRules | None,
         null_timestamps: bool = False,
         accept_deletes: bool = False,
+        registry: RegistryChoice = ANY_REGISTRY,
+        brokers: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
+        """`registry` is what a user says of the registry of schemas; `brokers` finds the brokers that have one."""
         self.rows = 0
         self.dead = 0
         self.url = f"{url}{form.TYPED_SUFFIX}"
@@ -75,6 +81,8 @@ class ValuesTarget:
         self._rules = rules
         self._null_timestamps = null_timestamps
         self._accept_deletes = accept_deletes
+        self._registry = registry
+        self._brokers = brokers
         self._typed: TypedTable | None = None
         self._letters: DeadLetters | None = None
         self._erasures: ErasureReader | None = None
@@ -155,7 +163,7 @@ class ValuesTarget:
         """Creates the tables that are not there, and reads what a round is planned by."""
         typed, letters, erasures, rules = self._typed, self._letters, self._erasures, self._rules
         assert typed is not None and letters is not None and erasures is not None and rules is not None
-        is_there = typed.exists or typed.set_schema(form.declared_schema(rules), rules)
+        is_there = typed.exists or typed.set_schema(form.declared_schema(rules), rules, self._registry.url)
         if not (is_there and (letters.exists or letters.create_table())):
             return False
         self._round = _Round(
@@ -165,6 +173,7 @@ class ValuesTarget:
             letters.metadata,
             letters.version,
             join_ranges(erasures.read()),
+            typed.registered_kinds(self._registry, self._brokers),
         )
         return True
 
@@ -184,7 +193,7 @@ class ValuesTarget:
             for split in splits
             if (overlapping := overlaps(known.erased.get(split.partition, ()), split.start, split.end))
         }
-        values = ValuesForm(self.url, letters.url, known.schema, mine, erased, known.changes)
+        values = ValuesForm(self.url, letters.url, known.schema, mine, erased, known.changes, known.registered)
         return ConversionTask(self._store, splits, values, self._null_timestamps)
 
     def agree(self, plan: Round, results: Sequence[ConversionResult], again: Convert) -> list[ConversionResult] | None:

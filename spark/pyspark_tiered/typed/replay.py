@@ -20,8 +20,9 @@ from pyspark_tiered.delta.table_form import LoadedFile, Range, ReplacedFile
 from pyspark_tiered.log.bucket import ColdTopicReader, never_loaded
 from pyspark_tiered.proof.erasures import ErasureReader, join_ranges
 from pyspark_tiered.proof.sums import is_inside
+from pyspark_tiered.schemas.registry import ANY_REGISTRY, RegistryChoice
+from pyspark_tiered.schemas.sorting import RegisteredKinds, sort_records
 from pyspark_tiered.typed import form
-from pyspark_tiered.typed.batches import sort_values
 from pyspark_tiered.typed.changes import FieldRule
 from pyspark_tiered.typed.convert import keep_letters, open_letters, open_rows, typed_batch
 from pyspark_tiered.typed.evolve import is_stored_as
@@ -50,15 +51,21 @@ Report = Callable[[ReplayProgress], None]
 
 
 def replay_dead(
-    store: str, topic: str, warehouse: str, progress: Report = lambda _: None, on_file: OnFile = lambda *_: None
+    store: str,
+    topic: str,
+    warehouse: str,
+    progress: Report = lambda _: None,
+    on_file: OnFile = lambda *_: None,
+    registry: RegistryChoice = ANY_REGISTRY,
 ) -> ReplayProgress:
     """Makes rows of the dead letters of `<warehouse>/<topic>` that fit by now. `on_file` takes how many files of dead
-    letters are done, of how many.
+    letters are done, of how many. `registry`: where the schemas of values are.
 
     Raises `Refused` if the topic has no typed table, `Unavailable` if other writers always come first.
     """
     with closing(ColdTopicReader(store)) as reader:
         topic_id = reader.topic_id(topic)
+        brokers = reader.broker_addresses()
     url = f"{spark_url(warehouse)}/{topic}"
     with (
         closing(TypedTable(f"{url}{form.TYPED_SUFFIX}", topic, topic_id)) as typed,
@@ -68,7 +75,8 @@ def replay_dead(
         typed.snapshot()
         if typed.rules() is None:
             raise never_loaded(topic, typed.url)
-        return Replay(typed, letters, erasures, progress, on_file).run()
+        kinds = typed.registered_kinds(registry._replace(waits=False), lambda: brokers)
+        return Replay(typed, letters, erasures, progress, on_file, kinds).run()
 
 
 class Replay:
@@ -81,7 +89,9 @@ class Replay:
         erasures: ErasureReader,
         report: Report = lambda _: None,
         on_file: OnFile = lambda *_: None,
+        registered: RegisteredKinds | None = None,
     ) -> None:
+        self._registered = registered
         self._on_file = on_file
         self._typed = typed
         self._letters = letters
@@ -173,7 +183,8 @@ class Replay:
                 is_candidate = np.isin(offsets, candidates.get(number, ()))
                 is_there = np.isin(offsets, there.get(number, ()))
                 chosen = batch.filter(pa.array(is_candidate))
-                found = sort_values(chosen.column("_value"), schema, changes, chosen.column("_key"))
+                parts = [chosen.column(part) for part in ("_key", "_value", "_headers")]
+                found = sort_records(parts, schema, changes, self._registered).found
                 schema = found.schema
                 is_row = is_candidate.copy()
                 is_row[np.flatnonzero(is_candidate)[[at for at, _ in found.dead]]] = False

@@ -18,6 +18,8 @@ from pyspark_tiered.delta.snapshot import Snapshot
 from pyspark_tiered.delta.table_form import LoadedFile, Range, commit_actions
 from pyspark_tiered.load.native_table import NativeTable
 from pyspark_tiered.proof.comparison import may_hold_any
+from pyspark_tiered.schemas.registry import RegistryChoice
+from pyspark_tiered.schemas.sorting import RegisteredKinds
 from pyspark_tiered.typed import form
 from pyspark_tiered.typed.changes import FieldRule, decode_changes, encode_changes, envelope_rules
 from pyspark_tiered.typed.evolve import is_stored_as
@@ -193,6 +195,16 @@ class TypedTable(RecordTable):
             raise Refused(Code.INVALID_REQUEST, f"the table at {self.url} is no typed table: move it away")
         return found
 
+    def registered_kinds(
+        self, choice: RegistryChoice, brokers: Callable[[], tuple[str, ...]]
+    ) -> RegisteredKinds | None:
+        """Returns the kinds that have schemas, and where these are; None if values and keys have none."""
+        rules = self.rules()
+        if rules is None or not rules.are_registered:
+            return None
+        source = choice.source(self.properties().get(form.REGISTRY, ""), brokers)
+        return RegisteredKinds(rules.kind, rules.keys, source)
+
     def changes(self) -> tuple[FieldRule, ...]:
         """Returns the rules for the values of fields."""
         return decode_changes(self.properties().get(form.CHANGES, "")) if self.exists else ()
@@ -211,14 +223,15 @@ class TypedTable(RecordTable):
 
         return self.change(actions, lambda state: state.metadata == before, "SET TBLPROPERTIES")
 
-    def set_schema(self, schema: StructOf, rules: ValueRules) -> bool:
-        """Commits other columns; the first time this creates the table. Returns false if another writer came first."""
+    def set_schema(self, schema: StructOf, rules: ValueRules, registry: str = "") -> bool:
+        """Commits other columns; the first time this creates the table, which then remembers the URL of a `registry`.
+        Returns false if another writer came first."""
         fields = form.typed_fields(select_columns(schema))
         before = self._state.metadata
 
         def actions(now_ms: int) -> list[str]:
             if self._state.version < 0:
-                properties, protocol = form.typed_properties(rules), form.protocol_of(fields)
+                properties, protocol = form.typed_properties(rules, registry), form.protocol_of(fields)
                 return self.creation_actions(form.schema_of(fields), now_ms, properties=properties, protocol=protocol)
             return [form.metadata_action(before, fields)]
 

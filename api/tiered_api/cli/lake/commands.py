@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark_tiered.proof.erase import EraseProgress
     from pyspark_tiered.proof.repair import RepairProgress
     from pyspark_tiered.proof.verify import RowFault, VerifyResult
+    from pyspark_tiered.schemas.registry import RegistryChoice
     from pyspark_tiered.typed.change import FieldChanger
     from pyspark_tiered.typed.form import ValueRules
     from pyspark_tiered.typed.replay import ReplayProgress
@@ -63,7 +64,8 @@ def load(args: Namespace) -> int:
 
     place = (args.store, args.topic, args.warehouse)
     null_timestamps = args.timestamps == "null"
-    options = LoadOptions(null_timestamps, args.accept_deletes, _read_value_rules(args))
+    registry = _read_registry(args)._replace(waits=args.unknown_ids == "wait")
+    options = LoadOptions(null_timestamps, args.accept_deletes, _read_value_rules(args), registry)
     engine = None
     if args.engine == "native":
         from pyspark_tiered.load.native_engine import NativeEngine
@@ -126,9 +128,20 @@ def _read_value_rules(args: Namespace) -> ValueRules | None:
             raise Refused(Code.INVALID_REQUEST, f"--{option.replace('_', '-')} needs --{needed}")
     if args.values is None:
         return None
+    if "avro" in (args.values, args.keys) and (lack := describe_missing_native("fastavro")):
+        raise Refused(Code.INVALID_REQUEST, lack.replace(".[sql]", ".[sql,registry]"))
     rules = ValueRules(args.values, args.schema or "", args.keys or "", args.key_schema or "")
     declared_schema(rules)
     return rules
+
+
+def _read_registry(args: Namespace) -> RegistryChoice:
+    """Returns where a user says that schemas are. Raises `Refused` for a file of properties that is wrong."""
+    from pyspark_tiered.log.login import read_login_file
+    from pyspark_tiered.schemas.registry import RegistryChoice
+
+    found = {} if args.registry_config is None else read_login_file(args.registry_config, "--registry-config")
+    return RegistryChoice(args.registry or "", tuple(found.items()))
 
 
 def _repair(args: Namespace, null_timestamps: bool, shown: Progress) -> None:
@@ -175,7 +188,11 @@ def verify(args: Namespace) -> int:
     check_warehouse(args.warehouse)
     with show_progress(args, f"verify {args.topic}") as shown:
         found = run(
-            args.store, args.topic, args.warehouse, on_task=lambda done, total: shown.report(done, total, TASKS)
+            args.store,
+            args.topic,
+            args.warehouse,
+            on_task=lambda done, total: shown.report(done, total, TASKS),
+            registry=_read_registry(args),
         )
     if args.format == "json":
         print_json(_to_json(found))
@@ -285,6 +302,7 @@ def replay_dead(args: Namespace) -> int:
             args.warehouse,
             print_progress,
             on_file=lambda done, total: shown.report(done, total, "files"),
+            registry=_read_registry(args),
         )
     return Exit.OK
 
