@@ -28,8 +28,9 @@ SETS: dict[str, tuple[str, ...]] = {
     "secure": ("tls", "encryption", "oauth"),
     "registry": ("registry",),
     "regex": ("regex",),
+    "otel": ("otel",),
     "demo": ("spark", "sql", "cli", "demo"),
-    "dev": ("spark", "sql", "cli", "registry", "regex", "demo", "dev"),
+    "dev": ("spark", "sql", "cli", "registry", "regex", "otel", "demo", "dev"),
     "dist": ("dist",),
     "docs": ("docs",),
 }
@@ -93,7 +94,7 @@ def lock() -> None:
     needed = [*project()["build-system"]["requires"], "pip"]
     _compile("build", "-", "--generate-hashes", given="\n".join(needed))
     constraint = ["-c", str(FOLDER / "build.txt")]
-    for name in ("dev", "demo", "registry", "regex", "secure", "core", "dist", "docs"):
+    for name in ("dev", "demo", "registry", "regex", "otel", "secure", "core", "dist", "docs"):
         extras = [word for extra in SETS[name] for word in ("--extra", extra)]
         _compile(name, "pyproject.toml", *extras, *constraint, "--generate-hashes")
         constraint = ["-c", str(FOLDER / "dev.txt")]

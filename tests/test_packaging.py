@@ -23,7 +23,14 @@ def test_every_package_is_listed() -> None:
     assert set(PROJECT["tool"]["setuptools"]["packages"]) == found
 
 
-DISTRIBUTIONS = {"botocore": "boto3", "google": "protobuf", "jwt": "pyjwt", "py4j": "pyspark", "re2": "google-re2"}
+DISTRIBUTIONS = {
+    "botocore": "boto3",
+    "google": "protobuf",
+    "jwt": "pyjwt",
+    "opentelemetry": "opentelemetry-sdk",
+    "py4j": "pyspark",
+    "re2": "google-re2",
+}
 """The distribution that brings a module of another name."""
 
 

@@ -13,6 +13,8 @@ May import: coordination, upkeep
 ~ fenced_brokers          brokers that the controller has fenced, and since when
 ~ partition_troubles      since when partitions lack a leader or replicas in sync
 ~ request_traces          the slowest requests, while they are traced
+~ trace_exporter          traced requests on their way to a collector of OpenTelemetry
+~ otlp_spans              traced requests as spans of OpenTelemetry, by its SDK
 ~ health                  the health report of this broker
 ~ partition_report        the state of one partition in plain words
   stored_segments         the segments of both tiers, and why the disk still has each

@@ -35,6 +35,7 @@ from tiered.broker.replica_event_handlers import ReplicaEventHandlers
 from tiered.broker.request_traces import RequestTraces
 from tiered.broker.startup_retry import StartupRetry
 from tiered.broker.topic_metrics import TopicLabels, TopicMetrics
+from tiered.broker.trace_exporter import TraceExporter
 from tiered.cold.manifest import FAN
 from tiered.config.settings import Settings
 from tiered.controller import requests
@@ -257,6 +258,8 @@ class Broker:
         self.fenced_brokers = FencedBrokers(view, clock)
         self.partition_troubles = PartitionTroubles(clock)
         self.request_traces = RequestTraces(clock, self.world.rng)
+        endpoint = self.settings.tiered_trace_otlp_endpoint
+        self._trace_exporter = TraceExporter(self.request_traces, endpoint, clock, self.metrics) if endpoint else None
         self._quota_reports = (
             QuotaReports(self.client_quotas, view, self.peers, clock)
             if self.peers is not None and self.settings.processes > 1
@@ -581,6 +584,8 @@ class Broker:
         """
         await self.tokens.start()
         image = await self.startup_retry.retry_until_store_is_back(self._load_metadata)
+        if self._trace_exporter is not None:
+            await self._trace_exporter.start(self.cluster_id, self.settings.node_id)
         await self.registration.check_duplicate(image)
         self.data_directory.refuse_older_bucket(get_position(self.cluster_id, image))
         found = await self.data_directory.open(self.cluster_id, self.settings.node_id, self._draw_id())
@@ -693,6 +698,8 @@ class Broker:
                 ]
                 if self._quota_reports is not None:
                     self._loops.append(group.create_task(self._quota_reports.run(), name="quota-reports"))
+                if self._trace_exporter is not None:
+                    self._loops.append(group.create_task(self._trace_exporter.run(), name="trace-export"))
         except Exception as error:
             cause = first_cause(error)
             words = public_message(cause)
@@ -840,6 +847,8 @@ class Broker:
             self._main.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._main
+        if self._trace_exporter is not None:
+            self._trace_exporter.close()
         self.cold_tier.reader.close()
         await self.transaction_verification.close()
         if self.peers is not None:

@@ -7,7 +7,7 @@ last minutes are kept.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import heappush, heappushpop
 from itertools import count
@@ -53,6 +53,12 @@ class SlowestRequests:
         first = now_ms // MINUTE_MS - MINUTES
         kept = [each for minute, heap in self._minutes if minute > first for each in heap]
         return [each.trace for each in sorted(kept, reverse=True)]
+
+    def list_after(self, number: int, now_ms: int) -> Sequence[Kept]:
+        """Returns what was kept after the request with this number and is kept still, in that order."""
+        first = now_ms // MINUTE_MS - MINUTES
+        kept = [each for minute, heap in self._minutes if minute > first for each in heap if each.number > number]
+        return sorted(kept, key=lambda each: each.number)
 
 
 class RequestTraces:
@@ -102,6 +108,10 @@ class RequestTraces:
     def list(self) -> list[RequestTrace]:
         """Returns the slowest requests of the last minutes, the slowest first."""
         return self._slowest.list(self._clock.wall_ms())
+
+    def list_after(self, number: int) -> Sequence[Kept]:
+        """Returns the slowest requests of the last minutes that were kept after one with this number, in order."""
+        return self._slowest.list_after(number, self._clock.wall_ms())
 
     def _tell(self, was_on: bool) -> None:
         if self.is_on != was_on:

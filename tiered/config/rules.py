@@ -69,6 +69,8 @@ class BrokerValues(GroupBounds, Protocol):
     @property
     def sasl_oauthbearer_jwks_endpoint_url(self) -> str: ...
     @property
+    def tiered_trace_otlp_endpoint(self) -> str: ...
+    @property
     def sasl_oauthbearer_expected_issuer(self) -> str: ...
     @property
     def sasl_oauthbearer_expected_audience(self) -> Sequence[str]: ...
@@ -155,6 +157,7 @@ def check_broker(settings: BrokerValues, table: Mapping[str, SettingRow]) -> Non
         why = f"no listener has that name; there are: {', '.join(names) or 'none'}"
         raise table["inter.broker.listener.name"].refuse(named, why)
     _check_tokens(settings, table)
+    _check_traces(settings, table)
     _check_encryption(settings, table)
     _check_overrides(settings, table)
 
@@ -213,6 +216,21 @@ def _check_tokens(settings: BrokerValues, table: Mapping[str, SettingRow]) -> No
     ):
         if not value:
             raise table[needed].refuse("", "logins by token need it: a token for another service is no login here")
+
+
+def _check_traces(settings: BrokerValues, table: Mapping[str, SettingRow]) -> None:
+    """Checks that traces go to a URL that OTLP over HTTP can have."""
+    url = settings.tiered_trace_otlp_endpoint
+    if not url:
+        return
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_good = False
+    if not is_good:
+        why = "it must be a URL such as http://collector:4318/v1/traces"
+        raise table["tiered.trace.otlp.endpoint"].refuse(url, why)
 
 
 def _has_key(settings: BrokerValues) -> bool:

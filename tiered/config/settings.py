@@ -717,6 +717,11 @@ class Settings:
         INT_MAX,
         dynamic=True,
     )
+    tiered_trace_otlp_endpoint: str = setting(
+        "",
+        "URL that gets the traced requests as spans of OpenTelemetry, by OTLP over HTTP, such as"
+        " http://collector:4318/v1/traces; empty: none are sent. It needs the extra `otel`.",
+    )
     tiered_upload_max_lag_ms: int = setting(
         10 * MINUTE_MS,
         "Age at which the oldest record outside the bucket is copied there: its segment is closed and uploaded.",

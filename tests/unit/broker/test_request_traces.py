@@ -72,6 +72,18 @@ def test_slowest_of_each_minute_are_kept_for_ten_minutes() -> None:
     assert seen.kept_ms() == []
 
 
+def test_exporter_gets_each_kept_request_once_and_none_that_has_aged_out() -> None:
+    seen = Watched(min_ms=0)
+    seen.add(30, 10, 20)
+    first = seen.traces.list_after(-1)
+    assert [each.trace.total_ns // 1_000_000 for each in first] == [30, 10, 20], "in the order in which they ended"
+    seen.add(5)
+    [later] = seen.traces.list_after(first[-1].number)
+    assert later.trace.total_ns == 5_000_000 and seen.traces.list_after(later.number) == []
+    seen.clock.wall += MINUTES * MINUTE_MS
+    assert seen.traces.list_after(-1) == []
+
+
 def test_watch_keeps_requests_of_any_time_and_ends() -> None:
     seen = Watched(min_ms=10)
     with seen.traces.watch(), seen.traces.watch():

@@ -62,3 +62,13 @@ def test_timeouts_of_consumer_groups_are_within_their_bounds(name: str, value: s
     with pytest.raises(Refused, match=why) as refused:
         Settings.from_strings({f"group.consumer.{name}": value})
     assert refused.value.why.startswith(f"group.consumer.{name}={value}")
+
+
+def test_traces_go_to_a_url_of_http() -> None:
+    name = "tiered.trace.otlp.endpoint"
+    for good in ("", "http://127.0.0.1:4318/v1/traces", "https://collector.example.org/v1/traces"):
+        assert Settings.from_strings({name: good}).tiered_trace_otlp_endpoint == good
+    for bad in ("collector:4318", "http://", "grpc://collector:4317", "http://[::1/v1/traces", "http://collector:x"):
+        with pytest.raises(Refused, match="a URL such as http://collector") as refused:
+            Settings.from_strings({name: bad})
+        assert refused.value.code is Code.INVALID_CONFIG
