@@ -1,6 +1,6 @@
 """Divides objects into chunks for gets and for the cache: small ones first, then large ones, on one common grid.
 
-The first get of a reader is 1 MiB so that the first byte comes early. The second is 4 MiB, all others are 8 MiB. Each
+The first get of a reader is 1 MiB so that the first byte comes early. The second is 4 MiB, all others are 16 MiB. Each
 ends on a multiple of its own size. Therefore readers that began at different positions soon need the same chunks and
 share them. A clean pays for each request and waits for no first byte, so it gets 64 MiB at a time.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 MIB = 1 << 20
-STEPS = (1 * MIB, 4 * MIB, 8 * MIB)
+STEPS = (1 * MIB, 4 * MIB, 16 * MIB)
 FEW_GETS_STEP = -1
 """The step of a reader that needs few gets, and not an early first byte."""
 FEW_GETS_BYTES = 64 * MIB

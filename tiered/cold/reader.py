@@ -40,7 +40,8 @@ from tiered.records.native import crc32c
 
 log = logging.getLogger(__name__)
 
-WINDOW_BYTES = 64 * MIB
+WINDOW_BYTES = 192 * MIB
+"""Read-ahead of one reader: twelve gets at a time fill a link of 800 MB/s if each connection gives 85."""
 STREAMS_MAX = 64
 STREAM_IDLE_S = 10.0
 DEPTH_OF_ITERATE = 4

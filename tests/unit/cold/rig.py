@@ -18,7 +18,7 @@ from tiered.cold.collector import Collector
 from tiered.cold.layout import SectionRef, segment_key
 from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.cold.manifest_store import ManifestStore
-from tiered.cold.reader import ColdReader
+from tiered.cold.reader import WINDOW_BYTES, ColdReader
 from tiered.cold.uploader import Uploader
 from tiered.hot.leader_epochs import LeaderEpochs
 from tiered.ids import PartitionId, TopicId
@@ -134,7 +134,7 @@ def _time_index(found: Sequence[WalkedBatch], start: int) -> bytes:
 class Broker:
     """The cold tier of one process, with its own connection to the shared bucket."""
 
-    def __init__(self, rig: Rig, name: str, *, fan: int = 64, window_bytes: int = 64 << 20) -> None:
+    def __init__(self, rig: Rig, name: str, *, fan: int = 64, window_bytes: int = WINDOW_BYTES) -> None:
         self.faults = Faults(reply_seconds=0.5)
         self.cleaner: ColdCleaner | None = None
         self.clock = rig.clock
@@ -197,7 +197,7 @@ class Rig:
         self.bucket = SimBucket(self.loop)
         self.log = LocalLog(SimDisk(SimRng(seed).stream("disk")))
 
-    def broker(self, name: str = "a", *, fan: int = 64, window_bytes: int = 64 << 20) -> Broker:
+    def broker(self, name: str = "a", *, fan: int = 64, window_bytes: int = WINDOW_BYTES) -> Broker:
         return Broker(self, name, fan=fan, window_bytes=window_bytes)
 
     def run(self, scenario: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -21,12 +21,12 @@ def ranges(position: int, end: int) -> list[tuple[float, float]]:
 
 
 def test_gets_grow_and_end_on_the_grid() -> None:
-    assert ranges(0, 30 * MIB) == [(0, 1), (1, 4), (4, 8), (8, 16), (16, 24), (24, 30)]
+    assert ranges(0, 46 * MIB) == [(0, 1), (1, 4), (4, 16), (16, 32), (32, 46)]
 
 
-@pytest.mark.parametrize("position", [0, 5 * MIB + 77, 7 * MIB, 15 * MIB, 16 * MIB - 1])
+@pytest.mark.parametrize("position", [0, 5 * MIB + 77, 7 * MIB, 11 * MIB, 12 * MIB - 1])
 def test_readers_from_any_position_converge_on_the_same_chunks(position: int) -> None:
-    assert ranges(position, 64 * MIB)[-5:] == [(24, 32), (32, 40), (40, 48), (48, 56), (56, 64)]
+    assert ranges(position, 80 * MIB)[-4:] == [(16, 32), (32, 48), (48, 64), (64, 80)]
 
 
 def test_small_log_is_one_get() -> None:
