@@ -296,6 +296,7 @@ NO_POTS = {
     "tiered.cleaner.object.max.bytes": _ONE,
     "log.cleaner.io.max.bytes.per.second": _RATE,
     "remote.log.manager.copy.max.bytes.per.second": _RATE,
+    "remote.log.manager.fetch.max.bytes.per.second": _RATE,
     "replica.alter.log.dirs.io.max.bytes.per.second": _RATE,
     "tiered.cleaner.max.requests.per.second": _RATE,
     "tiered.http.connections.max.per.ip": _ADDRESS,

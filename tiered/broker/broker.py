@@ -36,6 +36,7 @@ from tiered.broker.request_traces import RequestTraces
 from tiered.broker.startup_retry import StartupRetry
 from tiered.broker.topic_metrics import TopicLabels, TopicMetrics
 from tiered.broker.trace_exporter import TraceExporter
+from tiered.cold.fetch_throttle import FetchThrottle
 from tiered.cold.manifest import FAN
 from tiered.config.settings import Settings
 from tiered.controller import requests
@@ -414,6 +415,9 @@ class Broker:
             cache_bytes=settings.tiered_chunk_cache_bytes,
             grace_ms=settings.tiered_object_delete_delay_ms,
             clean_object_bytes=settings.tiered_cleaner_object_max_bytes,
+            fetch_throttle=FetchThrottle(
+                world.clock, lambda: self.settings.remote_log_manager_fetch_max_bytes_per_second
+            ),
         )  # fmt: skip
 
     # -- state --------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ May import: compaction, hot, object_store
 ~ cold_cleaning   one clean: objects first, a change of the manifest for each 512 MiB of them, then garbage
 ~ clean_source    the batches that a clean reads, from the disk if it has them as uploaded
   chunks          aligned byte ranges of objects for ranged gets
+~ fetch_throttle  the pace of cold reads of fetches
   hedge_plan      the decision to send a late get a second time
 ~ hedged_gets     ranged gets, late ones sent twice
 ~ cache           the bounded cache of chunks, with one get per chunk

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from tiered.cold.cache import ChunkCache
 from tiered.cold.chunks import FEW_GETS_STEP, MIB, Chunk
+from tiered.cold.fetch_throttle import FetchThrottle
 from tiered.cold.hedged_gets import HedgedGets
 from tiered.cold.layout import SectionKind, SectionRef, SegmentSections, parse_key
 from tiered.cold.manifest import Manifest, SegmentEntry
@@ -71,7 +72,8 @@ class _ColdPiece(NamedTuple):
 class ColdReader:
     """Reads cold segments of any partition of one bucket. Belongs to one event loop. Call `close` at the end.
 
-    `cache` bounds all chunks in memory, `window_bytes` the read-ahead of one reader.
+    `cache` bounds all chunks in memory, `window_bytes` the read-ahead of one reader. `fetch_throttle` is the pace of
+    `read` and `read_committed`.
     """
 
     def __init__(
@@ -83,7 +85,9 @@ class ColdReader:
         clock: Clock,
         *,
         window_bytes: int = WINDOW_BYTES,
+        fetch_throttle: FetchThrottle | None = None,
     ) -> None:
+        self._fetch_throttle = fetch_throttle
         self._hedged_gets = HedgedGets(store, clock, metrics)
         self._manifests = manifests
         self._window_bytes = window_bytes
@@ -171,7 +175,7 @@ class ColdReader:
         """Returns the next piece, or None if no batch is between `offset` and the cold end."""
         max_bytes = min(max_bytes, READ_BYTES)
         taken, piece, at = self._take_stream(partition_id, offset), None, offset
-        stream = taken or await self._open_stream(partition_id, manifest, offset)
+        stream = taken or await self._open_stream(partition_id, manifest, offset, is_throttled=True)
         for _ in range(1 + EMPTY_PIECES_MAX):
             following = await self._next_batches(stream, max_bytes)
             if following is None and stream is taken:  # its manifest is older: records after its end may be cold by now
@@ -179,7 +183,7 @@ class ColdReader:
                     manifest = manifest or await self._manifests.load(partition_id)
                     if manifest is None or manifest.find_node(at) is None:
                         break
-                stream = await self._open_stream(partition_id, manifest, at)
+                stream = await self._open_stream(partition_id, manifest, at, is_throttled=True)
                 following = await self._next_batches(stream, max_bytes)
             if following is None:
                 break
@@ -480,6 +484,7 @@ class ColdReader:
         end: int | None = None,
         depth: int = 0,
         step: int = 0,
+        is_throttled: bool = False,
     ) -> ColdStream:
         """Opens a stream from `offset`, on the given manifest, or on the bucket's if the given one does not name the
         offset. With `end` it ends with the segment that holds `end - 1`."""
@@ -496,7 +501,7 @@ class ColdReader:
         if end is not None:
             entries = _list_below(entries, end)
         return ColdStream(
-            self._cache, self._get, entries, offset,
+            self._cache, self._get_in_turn if is_throttled else self._get, entries, offset,
             position=position, depth=depth, step=step, window_bytes=self._window_bytes,
         )  # fmt: skip
 
@@ -556,6 +561,12 @@ class ColdReader:
         return manifest
 
     # -- gets ---------------------------------------------------------------------------------------------------------
+
+    async def _get_in_turn(self, chunk: Chunk) -> bytes:
+        """Gets these bytes for a fetch, at its pace."""
+        if self._fetch_throttle is not None:
+            await self._fetch_throttle.admit(chunk.length)
+        return await self._get(chunk)
 
     async def _get(self, chunk: Chunk) -> bytes:
         """Gets exactly these bytes. After a short reply it tries once more, and then raises `Corrupt`."""

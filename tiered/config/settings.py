@@ -685,6 +685,14 @@ class Settings:
         dynamic=True,
         of_machine=True,
     )
+    remote_log_manager_fetch_max_bytes_per_second: int = setting(
+        LONG_MAX,
+        "Most bytes of segments that fetches get from the bucket in a second, on average.",
+        1,
+        LONG_MAX,
+        dynamic=True,
+        of_machine=True,
+    )
     remote_log_manager_copier_thread_pool_size: int = setting(
         4, "Most segments copied at the same time.", 1, 64, of_machine=True
     )

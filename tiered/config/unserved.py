@@ -36,7 +36,6 @@ CHANGEABLE = {
         _row("principal.builder.class", _BUILDER, choices=(_BUILDER,)),
         _row("remote.log.index.file.cache.total.size.bytes", 1 << 30, 1, _LONG_MAX),
         _row("remote.log.manager.expiration.thread.pool.size", 10, 1, _INT_MAX),
-        _row("remote.log.manager.fetch.max.bytes.per.second", _LONG_MAX, 1, _LONG_MAX),
         _row("remote.log.manager.follower.thread.pool.size", 2, 1, _INT_MAX),
         _row("remote.log.reader.threads", 10, 1, _INT_MAX),
         _row("sasl.kerberos.kinit.cmd", "/usr/bin/kinit"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tiered.cold.cache import CACHE_BYTES, ChunkCache
 from tiered.cold.cleaner import OBJECT_BYTES, ColdCleaner
 from tiered.cold.collector import GRACE_MS, Collector
+from tiered.cold.fetch_throttle import FetchThrottle
 from tiered.cold.manifest import FAN
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.reader import ColdReader
@@ -44,6 +45,7 @@ class ColdTier:
         cache_bytes: int = CACHE_BYTES,
         grace_ms: int = GRACE_MS,
         clean_object_bytes: int = OBJECT_BYTES,
+        fetch_throttle: FetchThrottle | None = None,
     ) -> ColdTier:
         """Builds the parts over one store. `admit_request` waits until cleans may make one request more."""
         manifests = ManifestStore(store, clock, rng, metrics, fan=fan)
@@ -60,5 +62,7 @@ class ColdTier:
             ColdReader(paced, manifests, ChunkCache(own, CLEANER_BYTES), own, clock, window_bytes=CLEANER_BYTES // 2),
             collector, rng, metrics, object_bytes=clean_object_bytes,
         )  # fmt: skip
-        reader = ColdReader(store, manifests, ChunkCache(metrics, cache_bytes), metrics, clock)
+        reader = ColdReader(
+            store, manifests, ChunkCache(metrics, cache_bytes), metrics, clock, fetch_throttle=fetch_throttle
+        )
         return cls(manifests, reader, uploader, collector, cleaner)
