@@ -2,7 +2,7 @@
 
 The import costs nothing and needs no Spark, because each look-up of any Python data source imports this package.
 
-May import: delta, log
+May import: delta, log, registry
 
 ~ source        the data source: a topic as rows, with the columns of Spark's Kafka source
 ~ reader        the splits of a batch read, and one split in a task

@@ -53,10 +53,7 @@ DRIFT: list[tuple[bytes | None, str]] = [
     (b"", "not JSON at character 0: Expecting value"),
     (b'\xef\xbb\xbf{"id":1}', "not JSON at character 0: Expecting value (a byte order mark is in front)"),
     (b'\xff\xfe{\0"\0', "not UTF-8 at byte 0 (UTF-16, by its byte order mark)"),
-    (
-        b'\0\0\0\0\x07{"id":1}',
-        "not JSON at character 0: Expecting value (perhaps the five bytes of a schema registry are in front)",
-    ),
+    (b'\0\0\0\0\x07{"id":1}', ""),
     (None, ""),
     (b"[1,2]", "an array, not an object"),
     (b'{"_offset":5}', ""),
@@ -77,7 +74,7 @@ def test_drift_becomes_columns_or_dead_letters_and_blocks_nothing(site: Site) ->
         "items array<struct<n: bigint>>, ID bigint, Id bigint, _offset bigint, big string"
     )
     assert site.rows("id", "ID_2", "Id_3")[6] == (9, 10, 11)
-    assert site.rows("_offset", "_offset_2")[8] == (21, 5)
+    assert site.rows("_offset", "_offset_2")[9] == (21, 5)
     dead = rows_of(site.dead(), ("_offset", "_value", "_key", "_headers"))
     assert dead[0] == (3, b'{"id":"4"}', b"k", [{"key": "h", "value": b"x"}])
 

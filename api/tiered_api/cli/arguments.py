@@ -254,7 +254,7 @@ def _lake(commands: Commands) -> None:
     )
     load.add_argument(
         "--values",
-        choices=("json", "debezium", "variant", "avro"),
+        choices=("json", "debezium", "variant", "avro", "protobuf", "json-schema"),
         help="also load the values as columns of <topic>_typed; a later load remembers it",
     )
     load.add_argument(
@@ -262,7 +262,7 @@ def _lake(commands: Commands) -> None:
     )
     load.add_argument(
         "--keys",
-        choices=("json", "debezium", "avro"),
+        choices=("json", "debezium", "avro", "protobuf", "json-schema"),
         help="with --values: the column _typed_key has the keys as JSON says, or their schemas",
     )
     load.add_argument(

@@ -44,7 +44,8 @@ class ConversionResult(NamedTuple):
     `requests` are those to the bucket by verb. Only values have the other fields. `schema` takes those of all rows, and
     `columns` are the columns of each file. `letters` is the file of dead letters, if there are any, and `reasons` are
     those of some of them. `mistyped` is a field of one with another type than its column, and `mistyped_reason` the
-    reason of that one. `has_late_letters`: another load took one of them for a row.
+    reason of that one. `has_late_letters`: another load took one of them for a row. `has_frames`: values in plain JSON
+    had the frames of a schema registry, which were skipped.
     """
 
     files: tuple[LoadedFile, ...]
@@ -57,6 +58,7 @@ class ConversionResult(NamedTuple):
     mistyped: Path = ()
     mistyped_reason: str = ""
     has_late_letters: bool = False
+    has_frames: bool = False
 
 
 class CommittableRound(NamedTuple):

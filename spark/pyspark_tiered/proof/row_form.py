@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pyspark_tiered.delta.table_form import Range
 from pyspark_tiered.proof.row_hash import hash_records
+from pyspark_tiered.schemas.framing import skip_frame
 from pyspark_tiered.schemas.reparsing import reparse_records
 from pyspark_tiered.schemas.sorting import RegisteredKinds
 from pyspark_tiered.typed.cell_digest import count_blanks, digest_cells
@@ -128,7 +129,9 @@ class TypedRows(NamedTuple):
                 return reparse_records(records, self.schema, self.changes, self.registered, has_key=self.has_key)
         keys = records["key"].to_pylist() if self.has_key else None
         with collection_paused():
-            return reparse(records["value"].to_pylist(), self.schema, self.changes, keys)
+            values = [skip_frame(each) for each in records["value"].to_pylist()]
+            keys = None if keys is None else [skip_frame(each) for each in keys]
+            return reparse(values, self.schema, self.changes, keys)
 
     def hash(self, records: pyarrow.RecordBatch, cells: Cells, secret: bytes, *, in_full: bool) -> NDArray[np.uint64]:
         """Returns two numbers of 64 bits for each row. In full: both hashes and the number of blank fields."""

@@ -10,6 +10,10 @@ May import: as pyspark_tiered
   avro_decode  Avro: thousands of values to Arrow columns
   avro_value   Avro: one value by itself
   avro_reparse Avro: values by fastavro, for the proof of a table
+  protobuf_plan    Protobuf: columns for a message
+  protobuf_decode  Protobuf: messages to Arrow columns
+  protobuf_reparse Protobuf: messages by a reader of the wire, for the proof of a table
+  json_plan    JSON Schema: columns that a schema says plainly
   sorting      records as rows and dead letters
   reparsing    records by the other decoders, for the proof of a table
 """

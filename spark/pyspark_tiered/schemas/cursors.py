@@ -120,17 +120,7 @@ class Cursors:
 
     def take_bytes(self, starts: Numbers, ends: Numbers) -> pyarrow.Array:
         """Returns the bytes between ascending places as binary cells."""
-        import numpy as np
-        import pyarrow as pa
-
-        if not len(starts):
-            return pa.array([], pa.binary())
-        places = np.empty(2 * len(starts), dtype=np.int32)
-        places[0::2], places[1::2] = starts, ends
-        both = pa.Array.from_buffers(
-            pa.binary(), len(places) - 1, [None, pa.py_buffer(places), pa.py_buffer(self._bytes)]
-        )
-        return both.take(pa.array(np.arange(0, len(places) - 1, 2)))
+        return take_bytes(self._bytes, starts, ends)
 
     def take_text(self, rows: Numbers, starts: Numbers, ends: Numbers) -> pyarrow.Array:
         """Returns the bytes between ascending places as text. A row without UTF-8 is bad."""
@@ -162,3 +152,17 @@ class Cursors:
             self.fail(rows[is_over], "the value ends within a field")
         else:
             self.at[rows] = at
+
+
+def take_bytes(data: bytes, starts: Numbers, ends: Numbers) -> pyarrow.Array:
+    """Returns the bytes between ascending places of a buffer as binary cells."""
+    import numpy as np
+    import pyarrow as pa
+
+    if not len(starts):
+        return pa.array([], pa.binary())
+    # The bytes and the gaps between them are the cells of one array, of which every second one is taken.
+    places = np.empty(2 * len(starts), dtype=np.int32)
+    places[0::2], places[1::2] = starts, ends
+    both = pa.Array.from_buffers(pa.binary(), len(places) - 1, [None, pa.py_buffer(places), pa.py_buffer(data)])
+    return both.take(pa.array(np.arange(0, len(places) - 1, 2)))

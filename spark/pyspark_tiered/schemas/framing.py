@@ -82,6 +82,36 @@ def split_frame(value: bytes, frame: bytes | None) -> tuple[Reference | None, by
     return int.from_bytes(value[1:ID_BYTES]), value[ID_BYTES:]
 
 
+def skip_frame(value: bytes | None) -> bytes | None:
+    """Returns a value in JSON without a frame in front."""
+    return value if value is None or value[:1] != b"\0" or len(value) <= ID_BYTES else value[ID_BYTES:]
+
+
+def skip_frames(cells: pyarrow.Array) -> tuple[pyarrow.Array, bool]:
+    """Returns values in JSON without frames in front, and true if there were any. No JSON begins with a zero byte."""
+    import numpy as np
+
+    data, starts, ends = _find_places(cells)
+    is_framed = (ends - starts > ID_BYTES) & (np.frombuffer(data, np.uint8)[np.minimum(starts, len(data) - 1)] == 0)
+    if not is_framed.any():
+        return cells, False
+    return cut_values(cells, data, np.where(is_framed, starts + ID_BYTES, starts), ends), True
+
+
+def cut_values(cells: pyarrow.Array, data: bytes, starts: Numbers, ends: Numbers) -> pyarrow.Array:
+    """Returns the bytes between places, NULL where the cells are NULL."""
+    import numpy as np
+    import pyarrow as pa
+
+    from pyspark_tiered.schemas.cursors import take_bytes
+
+    found = take_bytes(data, starts, ends)
+    if not cells.null_count:
+        return found
+    valid = cells.is_valid().to_numpy(zero_copy_only=False)
+    return found.take(pa.array(np.arange(len(cells)), mask=~valid))
+
+
 def read_header(frame: bytes) -> Reference | None:
     """Returns the schema that a header names."""
     if frame[:1] == b"\1" and len(frame) >= GUID_BYTES:
@@ -89,6 +119,11 @@ def read_header(frame: bytes) -> Reference | None:
     if frame[:1] == b"\0" and len(frame) >= ID_BYTES:
         return int.from_bytes(frame[1:ID_BYTES])
     return None
+
+
+def header_tail(frame: bytes) -> bytes:
+    """Returns the bytes of a header behind the schema."""
+    return frame[GUID_BYTES if frame[:1] == b"\1" else ID_BYTES :]
 
 
 def _find_places(values: pyarrow.Array) -> tuple[bytes, Numbers, Numbers]:

@@ -92,6 +92,8 @@ class SchemaRegistry:
         self._check()
         path = f"/schemas/ids/{reference}" if isinstance(reference, int) else f"/schemas/guids/{reference}"
         body = self._get(path)
+        if isinstance(body, dict) and body.get("schemaType") == PROTOBUF:
+            body = self._get(f"{path}?format=serialized")
         if body is None:
             if len(self._unknown) >= UNKNOWN_MAX:
                 self._unknown.clear()
@@ -128,10 +130,10 @@ class SchemaRegistry:
     def _read(self, body: Mapping[str, Any]) -> KnownSchema:
         texts: dict[str, str] = {}
         self._read_references(body, texts, 0)
-        text = str(body["schema"])
+        kind, text = str(body.get("schemaType", AVRO)), str(body["schema"])
         if len(text) + sum(map(len, texts.values())) > SCHEMA_BYTES_MAX:
             raise UnreadableSchema(f"it has more than {SCHEMA_BYTES_MAX} characters")
-        return KnownSchema(str(body.get("schemaType", AVRO)), text, tuple(texts.items()))
+        return KnownSchema(kind, text, tuple(texts.items()))
 
     def _read_references(self, body: Mapping[str, Any], texts: dict[str, str], depth: int) -> None:
         """Adds the schemas that one refers to, each behind those that it needs."""
@@ -142,7 +144,9 @@ class SchemaRegistry:
             if len(texts) >= REFERENCES_MAX or depth > REFERENCES_MAX:
                 raise UnreadableSchema(f"it refers to more than {REFERENCES_MAX} schemas")
             subject = quote(str(each["subject"]), safe="")
-            found = self._get(f"/subjects/{subject}/versions/{int(each['version'])}?deleted=true")
+            path = f"/subjects/{subject}/versions/{int(each['version'])}?deleted=true"
+            form = "&format=serialized" if body.get("schemaType") == PROTOBUF else ""
+            found = self._get(f"{path}{form}")
             if not isinstance(found, dict):
                 raise UnreadableSchema(f"the registry has no {each['subject']!a}, version {each['version']}")
             self._read_references(found, texts, depth + 1)

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark_tiered.schemas.avro_reparse import AvroReparser, NoCell
-from pyspark_tiered.schemas.framing import KEY_HEADER, VALUE_HEADER, Reference, split_frame
+from pyspark_tiered.schemas.framing import KEY_HEADER, VALUE_HEADER, Reference, header_tail, skip_frame, split_frame
+from pyspark_tiered.schemas.protobuf_plan import ProtobufPlan, plan_protobuf, split_indexes
+from pyspark_tiered.schemas.protobuf_reparse import read_message
 from pyspark_tiered.schemas.registry import KnownSchema, SchemaRegistry, UnknownSchema, open_registry
 from pyspark_tiered.schemas.sorting import FORMATS, RegisteredKinds
 from pyspark_tiered.schemas.unreadable import UnreadableSchema
@@ -44,13 +46,19 @@ def reparse_records(
     leafless: set[int] = set()
     for kind, column, header, part in sides:
         cells = records[column].to_pylist()
-        if kind in FORMATS:
+        if kind == "json-schema":
+            frames = [_find_header(each, header) for each in records["headers"].to_pylist()]
+            bodies, unknown = _cut_frames(registry, cells, frames)
+            absent = [None] * len(cells)
+            found = reparse(absent, part, changes, bodies) if column == "key" else reparse(bodies, part, changes)
+            found = ReparsedValues(found.columns, {**found.unfit, **unknown}, found.leafless - unknown.keys())
+        elif kind in FORMATS:
             frames = [_find_header(each, header) for each in records["headers"].to_pylist()]
             found = _Reparser(registry, kind).run(cells, frames, part)
         elif column == "key":
-            found = reparse([None] * len(cells), part, changes, cells)
+            found = reparse([None] * len(cells), part, changes, list(map(skip_frame, cells)))
         else:
-            found = reparse(cells, part, changes)
+            found = reparse(list(map(skip_frame, cells)), part, changes)
         columns |= {field.json_name: cell for field, cell in zip(part.fields, found.columns, strict=True)}
         unfit |= found.unfit
         lossy |= found.unfit.keys() - found.leafless
@@ -63,11 +71,42 @@ def _find_header(headers: list[dict[str, Any]] | None, name: str) -> bytes | Non
     return (found[-1] or b"") if found else None
 
 
+def _cut_frames(
+    registry: SchemaRegistry, values: Sequence[bytes | None], frames: Sequence[bytes | None]
+) -> tuple[list[bytes | None], dict[int, str]]:
+    """Returns values in JSON without frames, and the reasons of those whose schema is not known."""
+    bodies: list[bytes | None] = []
+    unknown: dict[int, str] = {}
+    known: dict[Reference, str] = {}
+    for row, (value, frame) in enumerate(zip(values, frames, strict=True)):
+        if value is None:
+            bodies.append(None)
+            continue
+        reference, body = split_frame(value, frame)
+        bodies.append(body)
+        if reference is None:
+            unknown[row] = "no frame of a schema registry"
+        else:
+            if reference not in known:
+                known[reference] = _why_unknown(registry, reference)
+            if known[reference]:
+                unknown[row], bodies[-1] = known[reference], None
+    return bodies, unknown
+
+
+def _why_unknown(registry: SchemaRegistry, reference: Reference) -> str:
+    try:
+        kind = registry.find(reference).kind
+    except (UnknownSchema, UnreadableSchema) as why:
+        return str(why)
+    return "" if kind == FORMATS["json-schema"] else f"it is {kind}"
+
+
 class _Reparser:
     def __init__(self, registry: SchemaRegistry, kind: str) -> None:
         self._registry = registry
         self._kind = kind
-        self._readers: dict[Reference, AvroReparser | str] = {}
+        self._readers: dict[Reference, AvroReparser | ProtobufPlan | str] = {}
 
     def run(self, values: Sequence[bytes | None], frames: Sequence[bytes | None], schema: StructOf) -> ReparsedValues:
         """Returns the cells of values or keys."""
@@ -92,6 +131,8 @@ class _Reparser:
         if reference is None:
             raise NoCell("no frame of a schema registry")
         reader = self._reader(reference)
+        if isinstance(reader, ProtobufPlan):
+            return self._read_message(reader, data, frame, schema)
         whole = schema.find(KEY) or (None if reader.is_record else schema.find(VALUE))
         if whole is not None:
             cell = reader.read(data, whole.kind)
@@ -101,7 +142,22 @@ class _Reparser:
         found = reader.read(data, schema)
         return [found[field.column] for field in schema.fields]
 
-    def _reader(self, reference: Reference) -> AvroReparser:
+    def _read_message(self, plan: ProtobufPlan, data: bytes, frame: bytes | None, schema: StructOf) -> Sequence[Any]:
+        try:
+            indexes, at = split_indexes(data if frame is None else header_tail(frame))
+            message = plan.message(indexes)
+        except UnreadableSchema as why:
+            raise NoCell(str(why)) from None
+        body = data[at:] if frame is None else data
+        key = schema.find(KEY)
+        if key is not None:
+            if not isinstance(key.kind, StructOf):
+                raise NoCell("another type than that of the column")
+            return [read_message(message, body, key.kind)]
+        found = read_message(message, body, schema)
+        return [found[field.column] for field in schema.fields]
+
+    def _reader(self, reference: Reference) -> AvroReparser | ProtobufPlan:
         """Returns the reader of a schema. Raises `NoCell` if there is none."""
         if reference not in self._readers:
             if len(self._readers) >= REPARSERS_MAX:
@@ -117,9 +173,11 @@ class _Reparser:
         return found
 
 
-def _open(kind: str, known: KnownSchema) -> AvroReparser:
+def _open(kind: str, known: KnownSchema) -> AvroReparser | ProtobufPlan:
     if known.kind != FORMATS[kind]:
         raise UnreadableSchema(f"it is {known.kind}")
+    if kind == "protobuf":
+        return plan_protobuf(known.text, known.references)
     return AvroReparser(known.text, [text for _, text in known.references])
 
 

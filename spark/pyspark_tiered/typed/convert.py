@@ -65,6 +65,7 @@ class _ValuesSink:
         self._mistyped: Path = ()
         self._mistyped_reason = ""
         self._has_late = False
+        self._has_frames = False
 
     def __enter__(self) -> _ValuesSink:
         return self
@@ -80,7 +81,8 @@ class _ValuesSink:
             return None
         with collection_paused():
             parts = [kept.column(name) for name in ("key", "value", "headers")]
-            found, waits = sort_records(parts, self._schema, self._form.changes, self._form.registered)
+            found, waits, has_frames = sort_records(parts, self._schema, self._form.changes, self._form.registered)
+        self._has_frames |= has_frames
         stop = None
         if waits is not None:
             at, why = waits
@@ -118,6 +120,7 @@ class _ValuesSink:
             self._mistyped,
             self._mistyped_reason,
             self._has_late,
+            self._has_frames,
         )
 
 

@@ -59,7 +59,7 @@ FIELD_IDS = {name: number for number, name in enumerate(_TYPES, 1)}
 """Ids of the record's columns in Parquet files."""
 
 
-REGISTERED = ("avro",)
+REGISTERED = ("avro", "protobuf", "json-schema")
 """Kinds of values and keys that have schemas of a registry."""
 VARIANT_KIND = "variant"
 VARIANT_FEATURE = "variantType"
@@ -76,8 +76,8 @@ class ValueRules(NamedTuple):
     """How the values of a topic become columns. `declared` is DDL, empty if all columns are inferred.
 
     Kinds: json; debezium, which are change events in JSON, with or without the envelope of Kafka Connect; variant,
-    which is any JSON in one column; avro, with schemas of a registry. `keys` is the kind of the keys, empty if they
-    have no column; `declared_key` is their type as DDL.
+    which is any JSON in one column; avro, protobuf and json-schema, with schemas of a registry. `keys` is the kind of
+    the keys, empty if they have no column; `declared_key` is their type as DDL.
     """
 
     kind: str = "json"

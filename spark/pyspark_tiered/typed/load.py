@@ -89,6 +89,7 @@ class ValuesTarget:
         self._round: _Round | None = None
         self._decided_ends: dict[int, int] = {}
         self._has_logged = False
+        self._has_told_frames = False
 
     def begin(self, topic_id: str) -> None:
         """Opens the tables. Raises `Refused` if the typed table has other rules than the load was given."""
@@ -255,6 +256,9 @@ class ValuesTarget:
     def _log_dead_letters(self, results: Sequence[ConversionResult]) -> None:
         """Logs one notice for all dead letters of a load: the first one, and one that a rule makes a row of, with the
         command for it."""
+        if not self._has_told_frames and any(each.has_frames for each in results):
+            self._has_told_frames = True
+            log.warning("values have frames of a schema registry, which are skipped topic=%s", self._topic)
         reason = next((reason for each in results for reason in each.reasons), "")
         if not reason or self._has_logged:
             return

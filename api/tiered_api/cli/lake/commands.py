@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 LISTED_MAX = 20
 TASKS = "tasks"
 """The unit of a comparison of a table with the log: a part of both."""
+_LIBRARIES = {"avro": "fastavro", "protobuf": "google.protobuf"}
+"""Kinds of values and keys that need a library."""
 GC_THRESHOLD = 50_000
 """New objects between two looks for circles in a load without a JVM, which makes few. Looks took a tenth of its CPU."""
 
@@ -128,7 +130,8 @@ def _read_value_rules(args: Namespace) -> ValueRules | None:
             raise Refused(Code.INVALID_REQUEST, f"--{option.replace('_', '-')} needs --{needed}")
     if args.values is None:
         return None
-    if "avro" in (args.values, args.keys) and (lack := describe_missing_native("fastavro")):
+    names = [_LIBRARIES[each] for each in (args.values, args.keys) if each in _LIBRARIES]
+    if lack := describe_missing_native(*names):
         raise Refused(Code.INVALID_REQUEST, lack.replace(".[sql]", ".[sql,registry]"))
     rules = ValueRules(args.values, args.schema or "", args.keys or "", args.key_schema or "")
     declared_schema(rules)
