@@ -22,7 +22,9 @@
 #                keeps what it finds
 #   make sanitize  the C extension under AddressSanitizer and UBSan: its tests, and ROUNDS=20000 mutated inputs; needs gcc
 #   make chaos   three real brokers fail while real clients write, every fault once: STORE=file or s3, MINUTES=30 for more,
+#                STORE=versitygw or seaweedfs for a server of another maker,
 #                PROCESSES=2 for machines of two processes and their faults, FLUSH=bucket for brokers that lose their disks
+#   make test-s3 the contract of stores on S3 servers of other makers: SERVERS="versitygw seaweedfs"; fetches these once
 #   make hostile attacks on a broker process at full size, judged by what others wait and by memory: OUT=figures.jsonl
 #   make race-tables  both engines of `tiered load` race on one table, on a directory and on S3: ROUNDS=200; needs Java
 #   make kill-tables  kills at random moments, each with a check: OF=repair, erase or stream, KILLS=20; needs Java
@@ -49,7 +51,7 @@ NATIVE := setup.py $(wildcard tiered/records/c/*)
 JARS := echo "Looking for Delta's jars (the first time Maven fetches them, 26 MB)"; \
   $(BIN)/python -m pyspark_tiered.jars > /dev/null 2>&1 || [ $$? -eq 3 ]
 
-.PHONY: demo test test-all compat compat-ours compat-secure compat-peer check hooks look lock sim false-alarms sim-mutants mutation-test fuzz sanitize chaos \
+.PHONY: demo test test-all compat compat-ours compat-secure compat-peer check hooks look lock sim false-alarms sim-mutants mutation-test fuzz sanitize chaos test-s3 \
   docs dist hostile race-tables kill-tables query-tables bench bench-peer up clean
 .DEFAULT_GOAL := demo
 
@@ -124,6 +126,9 @@ sanitize: $(VENV)/.dev
 chaos: $(VENV)/.dev
 	$(BIN)/python -m tests.chaos $(if $(STORE),--store $(STORE)) $(if $(MINUTES),--minutes $(MINUTES)) \
 	  $(if $(PROCESSES),--processes $(PROCESSES)) $(if $(FLUSH),--flush $(FLUSH))
+
+test-s3: $(VENV)/.dev
+	S3_SERVERS="$(or $(SERVERS),versitygw seaweedfs)" $(BIN)/python -m pytest -m "" tests/contract/test_object_store.py
 
 hostile: $(VENV)/.dev
 	HOSTILE=full $(if $(OUT),HOSTILE_OUT=$(abspath $(OUT))) $(BIN)/python -m pytest tests/hostile

@@ -212,7 +212,7 @@ def s3_moto() -> Iterator[S3Server]:
     thread.start()
     try:
         moto = S3Server(f"http://127.0.0.1:{server.server_port}")
-        _make_bucket(moto)
+        make_bucket(moto)
         yield moto
     finally:
         server.shutdown()
@@ -220,7 +220,8 @@ def s3_moto() -> Iterator[S3Server]:
         server.server_close()
 
 
-def _make_bucket(server: S3Server) -> None:
+def make_bucket(server: S3Server) -> None:
+    """Makes the bucket of tests."""
     from botocore.session import get_session
 
     session = get_session()

@@ -10,6 +10,7 @@ import hashlib
 import time
 import uuid
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -44,6 +45,8 @@ class S3Rules:
     """Behave like a store that replies 200 and overwrites."""
     sparse_listings: bool = False
     """Behave like a store that returns pages with few or no keys, and continues the listing."""
+    folder_order: bool = False
+    """Behave like a store that lists a folder after the other: `a/1` comes before `a-b` (SeaweedFS)."""
     whole_checksums: bool = False
     """Behave like a store that sends the checksum of the whole object with a range (gofakes3 1.2)."""
     deletes_need_md5: bool = False
@@ -75,7 +78,7 @@ class S3Rules:
             case "GET" if not key and "uploads" in query:
                 return self._list_uploads(bucket, query)
             case "GET" if not key:
-                return _listing(objects, bucket, query, stale_seconds, self.sparse_listings)
+                return _listing(objects, bucket, query, stale_seconds, self.sparse_listings, self.folder_order)
             case "HEAD" if not key:
                 return web.Response()
             case "GET" | "HEAD":
@@ -223,7 +226,15 @@ def _read(objects: dict[str, Stored], key: str, headers: Any, whole_checksums: b
     )
 
 
-def _listing(objects: dict[str, Stored], bucket: str, query: Any, stale_seconds: float, sparse: bool) -> web.Response:
+def by_folder(key: str) -> list[str]:
+    """Returns the place of a key in the order of a store that lists a folder after the other."""
+    return key.split("/")
+
+
+def _listing(
+    objects: dict[str, Stored], bucket: str, query: Any, stale_seconds: float, sparse: bool, folder_order: bool
+) -> web.Response:
+    place: Callable[[str], Any] = by_folder if folder_order else str
     prefix, delimiter, limit = query.get("prefix", ""), query.get("delimiter", ""), int(query.get("max-keys", "1000"))
     goes_on = query.get("continuation-token", "")
     after = goes_on[1:] or query.get("start-after") or query.get("marker") or ""
@@ -231,8 +242,12 @@ def _listing(objects: dict[str, Stored], bucket: str, query: Any, stale_seconds:
         limit = min(limit, 2 if goes_on else 0)
     newest = time.time() - stale_seconds
     entries: dict[str, str] = {}
-    for key in sorted(objects):
-        if not key.startswith(prefix) or key <= after or (stale_seconds and objects[key].modified > newest):
+    for key in sorted(objects, key=place):
+        if (
+            not key.startswith(prefix)
+            or (after and place(key) <= place(after))
+            or (stale_seconds and objects[key].modified > newest)
+        ):
             continue
         folder = prefix + key[len(prefix) :].partition(delimiter)[0] + delimiter if delimiter else ""
         if folder and delimiter in key[len(prefix) :]:

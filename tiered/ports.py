@@ -214,8 +214,11 @@ class ObjectStore(Protocol):
         inside. Has no condition, because data keys are unique."""
 
     async def list(self, prefix: str, after: str = "", limit: int = 1000) -> list[ListedObject]:
-        """Returns the keys under `prefix` that are greater than `after`, in order: at most `limit`, perhaps fewer. The
-        list is empty only if no key follows, so a caller that continues until then has all of them."""
+        """Returns the keys under `prefix` that come after `after`, in order: at most `limit`, perhaps fewer. The list
+        is empty only if no key follows, so a caller that continues until then has all of them.
+
+        The order is that of the keys within a folder. Some stores list a folder after the other (SeaweedFS): there all
+        keys below `a/` come before `a-b`."""
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Deletes objects; absent keys are no error."""

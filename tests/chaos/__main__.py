@@ -4,6 +4,7 @@ python -m tests.chaos                          every fault on a directory as buc
 python -m tests.chaos --store s3 --minutes 30  the same, then drawn ones until the time is over
 python -m tests.chaos --only "kill -9 of all"
 python -m tests.chaos --processes 2            three machines of two processes, and the faults of these
+python -m tests.chaos --store versitygw        an S3 server of another maker as bucket (`tests/s3_servers.py`)
 python -m tests.chaos --flush bucket           all topics are in the bucket, and killed brokers lose their disks
 python -m tests.chaos --deadline-factor 6      every deadline is six times as long: for a busy machine
 """
@@ -24,6 +25,7 @@ from tests.chaos.cluster import QUICK_SETTINGS
 from tests.chaos.faults import ALL_FAULTS, OF_BUCKET_FLUSH, OF_MACHINES, ChaosFault, faults_by_name
 from tests.chaos.run import run
 from tests.chaos.writers import has_java
+from tests.s3_servers import SERVERS
 
 
 def choose_faults(
@@ -41,7 +43,7 @@ def choose_faults(
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="Real brokers fail while clients write.")
-    parser.add_argument("--store", choices=("file", "s3", "both"), default="both")
+    parser.add_argument("--store", choices=("file", "s3", "both", *SERVERS), default="both")
     parser.add_argument("--minutes", type=float, default=0.0, help="go on with drawn faults until they are over")
     parser.add_argument("--seed", type=int, default=1, help="of what is drawn")
     parser.add_argument("--only", action="append", default=[], help="a fault by its name; again for more")

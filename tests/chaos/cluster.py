@@ -26,8 +26,9 @@ from confluent_kafka.cimpl import NewTopic
 from tests.chaos.link_proxy import BUCKET, CLIENT, LinkProxy, link_proxy
 from tests.chaos.views import ClusterView, fetch_views
 from tests.e2e.serving import COMMAND
-from tests.fakes3 import FakeS3, s3_fake
+from tests.fakes3 import FakeS3, S3Server, s3_fake
 from tests.ports import hold_ports
+from tests.s3_servers import s3_server
 from tiered.config.processes import process_directory
 from tiered.errors import Refused, Unavailable
 from tiered.ids import PROCESS_STEP
@@ -234,7 +235,7 @@ class ChaosCluster:
         self,
         directory: Path,
         links: LinkProxy,
-        s3: FakeS3 | None,
+        server: S3Server | None,
         settings: Mapping[str, str],
         program: Program,
         processes: int = 1,
@@ -242,10 +243,12 @@ class ChaosCluster:
         self._program = program
         self.processes = processes
         self.links = links
-        self.s3 = s3
+        self._server = server
+        self.s3 = server if isinstance(server, FakeS3) else None
+        """The bucket's server, if it injects faults."""
         self.directory = directory
-        self.environment = s3.environment if s3 is not None else {}
-        self.store = "s3://bucket/chaos" if s3 is not None else f"file://{directory / 'bucket'}"
+        self.environment = server.environment if server is not None else {}
+        self.store = "s3://bucket/chaos" if server is not None else f"file://{directory / 'bucket'}"
         given = SETTINGS | (MACHINE_SETTINGS if processes > 1 else {}) | dict(settings)
         words = [word for name, value in given.items() for word in ("-c", f"{name}={value}")]
         self._options = ["--store", self.store, *words]
@@ -263,9 +266,9 @@ class ChaosCluster:
 
     def _add(self, node: int) -> None:
         env: dict[str, str] = {}
-        if self.s3 is not None:
-            own = self.links.add(BUCKET, urlsplit(self.s3.endpoint).port or 0, origin=node)
-            env = self.s3.environment | {"AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{own}"}
+        if self._server is not None:
+            own = self.links.add(BUCKET, urlsplit(self._server.endpoint).port or 0, origin=node)
+            env = self._server.environment | {"AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{own}"}
         broker = self.brokers[node] = ChaosBroker(
             node, self.directory, self._options, env, self._program, self.processes
         )
@@ -441,10 +444,12 @@ def chaos_cluster(
     directory: Path, store: str, settings: Mapping[str, str], program: Program = THIS_PROGRAM, processes: int = 1
 ) -> Iterator[ChaosCluster]:
     """Yields three running brokers of a program that know each other, or three machines of several processes; `store`
-    is file or s3. No process is left at the end."""
+    is file, s3, or a server of another maker. No process is left at the end."""
     with ExitStack() as stack:
-        s3 = stack.enter_context(s3_fake()) if store == "s3" else None
-        three = ChaosCluster(directory, stack.enter_context(link_proxy()), s3, settings, program, processes)
+        server: S3Server | None = None
+        if store != "file":
+            server = stack.enter_context(s3_fake() if store == "s3" else s3_server(store))
+        three = ChaosCluster(directory, stack.enter_context(link_proxy()), server, settings, program, processes)
         try:
             three.start(*NODES)
             three.wait_until(three.is_in_sync, 60, lambda: three.brokers[1].log_tail())

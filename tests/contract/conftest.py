@@ -10,6 +10,7 @@ import pytest
 from tests.contract.key_rotation import rotate_keys
 from tests.contract.stores import KINDS, StoreCase, store_case
 from tests.fakes3 import FakeS3, S3Server, s3_fake, s3_moto
+from tests.s3_servers import s3_server
 
 
 @pytest.fixture(scope="session")
@@ -22,6 +23,22 @@ def fake_server() -> Iterator[FakeS3]:
 def moto_server() -> Iterator[S3Server]:
     with s3_moto() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def versitygw() -> Iterator[S3Server]:
+    with s3_server("versitygw") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def seaweedfs() -> Iterator[S3Server]:
+    with s3_server("seaweedfs") as server:
+        yield server
+
+
+SERVERS = {"s3-moto": "moto_server", "s3-versitygw": "versitygw", "s3-seaweedfs": "seaweedfs"}
+"""Fixtures of the servers of other makers, by kind of store."""
 
 
 @pytest.fixture
@@ -37,12 +54,13 @@ def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     kind: str = request.param
     environment = {}
     if kind.startswith("s3-"):
-        server: S3Server = request.getfixturevalue("moto_server" if kind == "s3-moto" else "fake_server")
+        server: S3Server = request.getfixturevalue(SERVERS.get(kind, "fake_server"))
         environment = server.environment
         if isinstance(server, FakeS3):
             request.addfinalizer(server.mend)
             server.rules.sparse_listings = True
             server.rules.deletes_need_md5 = server.rules.puts_need_checksum = kind == "s3-strict"
+            server.rules.folder_order = kind == "s3-strict"
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     if kind == "s3-rotating":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -53,8 +54,13 @@ class StoreCase:
         return result
 
 
+OTHER_SERVERS = os.environ.get("S3_SERVERS", "").split()
+"""Servers of other makers (`tests/s3_servers.py`) that `make test-s3` names."""
 KINDS = ["memory", "directory", "encrypted", "faulty", "simulated", "s3-fake", "s3-strict", "s3-rotating", "s3-moto"]
-"""`s3-strict` wants checksums. `s3-rotating` replaces its access key every few requests."""
+KINDS = [f"s3-{each}" for each in OTHER_SERVERS] or KINDS
+BY_FOLDER = ("s3-strict", "s3-seaweedfs")
+"""Kinds that list a folder after the other. `s3-strict` also wants checksums, and `s3-rotating` replaces its access key
+every few requests."""
 
 
 def store_case(kind: str, name: str, folder: Path) -> StoreCase:
@@ -77,5 +83,7 @@ def store_case(kind: str, name: str, folder: Path) -> StoreCase:
         return StoreCase(kind, lambda: SimBucket(loop).store(faults, sim_clock), 200, loop.run)
     prefix = SimRng(name).stream("prefix").getrandbits(64)
     return StoreCase(
-        kind, lambda: open_store(f"s3://{BUCKET}/{prefix:x}/deep", clock, rng), 2 if kind == "s3-moto" else 4
+        kind,
+        lambda: open_store(f"s3://{BUCKET}/{prefix:x}/deep", clock, rng),
+        2 if kind == "s3-moto" or OTHER_SERVERS else 4,
     )

@@ -10,10 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.stores import StoreCase
+from tests.contract.stores import BY_FOLDER, OTHER_SERVERS, StoreCase
+from tests.s3_rules import by_folder
 from tests.scenario import run_by
 from tiered.object_store.probe import probe
-from tiered.ports import Buffer, ConditionFailed, FileSlice, GetResult, NotFound, ObjectStore, Ok, PutResult
+from tiered.ports import (
+    Buffer,
+    ConditionFailed,
+    Conflict,
+    FileSlice,
+    GetResult,
+    NotFound,
+    ObjectStore,
+    Ok,
+    PutResult,
+    Unknown,
+)  # fmt: skip
 from tiered.system.clock import SystemRng
 from tiered.system.local_disk import LocalDisk
 
@@ -165,16 +177,18 @@ def test_file_may_be_removed_during_its_upload(case: StoreCase, tmp_path: Path) 
     disk.close()
 
 
-def test_list_is_in_key_order_below_the_prefix(case: StoreCase) -> None:
+def test_list_is_in_order_below_the_prefix(case: StoreCase) -> None:
+    """Some stores list a folder after the other: then `a/1` comes before `a-b/1`."""
     keys = ["a/1", "a/2", "a/b/1", "a/b-c/1", "a/b.c", "a-b/1", "ab", "b/1", "z"]
 
     async def body(store: ObjectStore) -> None:
         for key in reversed(keys):
             await store.put(key, key.encode())
         for prefix in ("", "a", "a/", "a/b", "a/b/", "b/1", "none", "z"):
-            wanted = sorted(key for key in keys if key.startswith(prefix))
-            assert [entry.key for entry in await store.list(prefix)] == wanted
-        assert [entry.size for entry in await store.list("a/b")] == [case.stored_size(size) for size in (7, 5, 5)]
+            found = [key for key in keys if key.startswith(prefix)]
+            wanted = sorted(found, key=by_folder if case.kind in BY_FOLDER else str)
+            listed = [(entry.key, entry.size) for entry in await store.list(prefix)]
+            assert listed == [(key, case.stored_size(len(key))) for key in wanted]
 
     case.run(body)
 
@@ -243,12 +257,13 @@ async def test_delete_removes_objects_and_ignores_missing_ones(store: ObjectStor
 
 async def race(store: ObjectStore, key: str, number: int, put: Callable[[bytes], Awaitable[PutResult]]) -> None:
     """Checks that exactly one of the racers wins, and that its body stays. All bodies differ: S3 could not tell equal
-    ones apart."""
+    ones apart. A server of another maker may leave losers without a verdict while fifty ask at once."""
     bodies = [b"round %d racer %d" % (number, racer) for racer in range(RACERS)]
     results = await asyncio.gather(*(put(body) for body in bodies))
     winners = [body for body, result in zip(bodies, results, strict=True) if isinstance(result, Ok)]
     losers = [result for result in results if result == ConditionFailed()]
-    assert (len(winners), len(losers)) == (1, RACERS - 1)
+    undecided = [result for result in results if isinstance(result, Conflict | Unknown)] if OTHER_SERVERS else []
+    assert (len(winners), len(losers) + len(undecided)) == (1, RACERS - 1), results
     assert await body_of(store, key) == winners[0]
 
 

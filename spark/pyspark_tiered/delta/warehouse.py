@@ -13,8 +13,8 @@ from pyspark_tiered.delta.log_folder import LOG, SharedConnection, open_folder
 from pyspark_tiered.delta.table_log import TableLog, explain_access
 from tiered.errors import Code, Refused
 
-AFTER_FOLDER = chr(ord("/") + 1)
-"""A key that ends with it follows all keys in a folder."""
+AFTER_FOLDER = "/\U0010fffd"
+"""A key that ends with it follows all keys in a folder, and no key of another one, in every order of lists."""
 
 
 class Warehouse:
