@@ -522,6 +522,11 @@ def test_health_says_what_to_do_and_what_a_caller_does_not_see(site: Site) -> No
             "healthy": False,
             "reasons": ["bucket", "nodes down"],
             "broker_problems": ["broker 1: no store"],
+            "partitions": [
+                {"topic": "orders", "partition": number, "problems": ["leaderless"], "leader": None, "isr": []}
+                | {"since_ms": since_ms, "why": "waits"}
+                for number, since_ms in enumerate((1_700_000_000_000, None))
+            ],
         }
         page.route("**/tiered/v1/cluster", lambda route: route.fulfill(json=sick))
         page.goto(f"{site.urls[0]}/console/")
@@ -529,6 +534,9 @@ def test_health_says_what_to_do_and_what_a_caller_does_not_see(site: Site) -> No
         alert.get_by_text("Bucket, nodes down.").wait_for()
         alert.get_by_text("Start the brokers that are not live.").wait_for()
         alert.get_by_text("Look at the network, the credentials and the rights of the store.").wait_for()
+        rows = page.get_by_role("table", name="Unhealthy partitions").get_by_role("row")
+        assert ["2023-11-14 22:13:20" in each for each in rows.all_inner_texts()] == [False, True, False]
+        assert "Since" in rows.nth(0).inner_text() and "\t\N{EN DASH}\t" in rows.nth(2).inner_text()
         page.unroute("**/tiered/v1/cluster")
         partial = reply | {"healthy": True, "partial": True, "hidden": ["one thing", "no other"]}
         page.route("**/tiered/v1/cluster", lambda route: route.fulfill(json=partial))

@@ -141,6 +141,7 @@ def test_three_brokers_are_one_cluster_that_reports_its_problems(tmp_path: Path)
         assert why.pop("three/0") == "broker 3 is fenced"
         assert set(why.values()) == {"waits for broker 3 (fenced): nobody else has all that was acknowledged"}
         assert ill["leaderless_partitions"] == sorted(why) and len(why) == 1
+        assert all(each["since_ms"] > 0 for each in ill["partitions"])
         assert [each["state"] for each in rows("brokers", "--brokers", one)][:2] == ["live", "live"]
 
         os.kill(cluster.pids()[0], signal.SIGKILL)

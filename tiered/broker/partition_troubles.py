@@ -50,11 +50,10 @@ class PartitionTroubles:
         found = self._find(topic_id, partition).leaderless_ms
         return UNKNOWN_MS if found is None else found
 
-    def missing_since_ms(self, topic_id: TopicId, partition: int, count: int = 1) -> int:
-        """Returns since when at least `count` replicas of a partition are not in sync, `UNKNOWN_MS` if fewer are
-        missing or if that is not known."""
-        times = self._find(topic_id, partition).smaller_ms
-        return times[count - 1] if 1 <= count <= len(times) else UNKNOWN_MS
+    def missing_since_ms(self, topic_id: TopicId, partition: int) -> tuple[int, ...]:
+        """Returns since when replicas of a partition are not in sync, by their number from one on: at least so many.
+        A time is `UNKNOWN_MS` if that is not known."""
+        return self._find(topic_id, partition).smaller_ms
 
     def _find(self, topic_id: TopicId, partition: int) -> Trouble:
         return self._troubles.get(topic_id, {}).get(partition, SOUND)

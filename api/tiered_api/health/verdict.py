@@ -8,6 +8,7 @@ brokers, so a partition below it is under-replicated too.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tiered.metadata.parts.topics import Loss
@@ -28,6 +29,22 @@ class EligibleReplicas(NamedTuple):
     last_known: tuple[int, ...] = ()
 
 
+class TroubleTimes(NamedTuple):
+    """Since when a partition lacks something, as one broker has seen it; -1 where that is not known."""
+
+    leaderless_ms: int = -1
+    missing_ms: Sequence[int] = ()
+    """By the number of replicas that are not in sync, from one on: since when at least so many are."""
+
+    def since_ms(self, problem: str, spare: int) -> int:
+        """Returns since when the partition has a problem, -1 if that is not known. `spare`: the replicas that it has
+        beyond `min.insync.replicas`."""
+        if problem == LEADERLESS:
+            return self.leaderless_ms
+        missing = spare + 1 if problem == UNDER_MIN_ISR else 1
+        return self.missing_ms[missing - 1] if 1 <= missing <= len(self.missing_ms) else -1
+
+
 @value
 class UnhealthyPartition:
     """One partition that lacks something; `problems` has at least one word."""
@@ -41,6 +58,8 @@ class UnhealthyPartition:
     eligible: EligibleReplicas
     min_isr: int
     why: str
+    since_ms: int = -1
+    """Since when it has the first problem, -1 if that is not known."""
 
     @property
     def name(self) -> str:
@@ -68,6 +87,7 @@ def find_unhealthy(
     min_isr: Mapping[str, int],
     eligible: Mapping[TopicAndPartition, EligibleReplicas],
     adding: Mapping[TopicAndPartition, Sequence[int]],
+    times: Mapping[TopicAndPartition, TroubleTimes] = MappingProxyType({}),
 ) -> Iterator[UnhealthyPartition]:
     """Returns every partition that lacks something, in order. A topic without a known `min_isr` needs one replica.
     Replicas that a reassignment is `adding` do not count as missing while they copy."""
@@ -79,10 +99,12 @@ def find_unhealthy(
             problems = tuple(_problems(seen, each, wanted, len(new)))
             if problems:
                 eligible_replicas = eligible.get((name, each.partition_index), EligibleReplicas())
+                seen_times = times.get((name, each.partition_index), TroubleTimes())
                 yield UnhealthyPartition(
                     name, each.partition_index, problems, each.leader_id, tuple(each.replica_nodes),
                     tuple(each.isr_nodes), eligible_replicas, wanted,
                     "; ".join(_explain_problems(seen, each, eligible_replicas, wanted, new)),
+                    seen_times.since_ms(problems[0], len(each.replica_nodes) - wanted),
                 )  # fmt: skip
 
 
@@ -155,6 +177,7 @@ def summarize_health(
                 "eligible": list(each.eligible.elr),
                 "last_known": list(each.eligible.last_known),
                 "min_isr": each.min_isr,
+                "since_ms": each.since_ms if each.since_ms >= 0 else None,
                 "why": each.why,
             }
             for each in found

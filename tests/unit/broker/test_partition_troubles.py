@@ -7,6 +7,7 @@ from tests.unit.hot.fixtures import FixedClock
 from tiered.broker.partition_troubles import UNKNOWN_MS, PartitionTroubles
 from tiered.metadata.changes import NO_LEADER, Change, PartitionChanged, TopicDeleted
 from tiered.metadata.image import Image
+from tiered_api.health.verdict import UNDER_MIN_ISR, TroubleTimes
 
 WHOLE = made(1, (1, 2, 3), (1, 2, 3))
 
@@ -30,7 +31,7 @@ class Seen:
         return self.see(PartitionChanged(T, partition, leader, 1, isr, (), adding=adding))
 
     def missing(self, count: int = 1, partition: int = 0) -> int:
-        return self.troubles.missing_since_ms(T, partition, count)
+        return TroubleTimes(missing_ms=self.troubles.missing_since_ms(T, partition)).since_ms(UNDER_MIN_ISR, count - 1)
 
 
 def test_each_missing_replica_has_the_time_of_its_leave() -> None:

@@ -12,6 +12,7 @@ from tiered_api.cli.cluster.health import print_health
 from tiered_api.cli.exits import Exit
 from tiered_api.health.verdict import (
     EligibleReplicas,
+    TroubleTimes,
     UnhealthyPartition,
     describe_bucket_away,
     find_unhealthy,
@@ -183,6 +184,26 @@ def test_each_problem_is_named_and_has_an_exit_code(capfd: pytest.CaptureFixture
     assert (told["under_replicated_partitions"], told["partitions"][0]["leader"]) == (["t/1"], None)
     assert print_health(summarize_health(seen(), []), "json") is Exit.OK
     assert json.loads(capfd.readouterr().out)["partial"] is False
+
+
+def test_partition_says_since_when_it_has_its_first_problem(capfd: pytest.CaptureFixture[str]) -> None:
+    """Three partitions: without a leader, with fewer replicas in sync than `min.insync.replicas`, and with one less
+    than all. The times are those at which so many replicas were missing."""
+    known = seen((-1, [1, 2, 4], []), (1, [1, 2, 4], [1]), (1, [1, 2, 4], [1, 2]), (1, [1, 4], [1]))
+    minute = 60_000
+    times = {
+        ("t", 0): TroubleTimes(NOW + 3 * minute, (NOW, NOW + minute, NOW + 2 * minute)),
+        ("t", 1): TroubleTimes(missing_ms=(NOW, NOW + minute)),
+        ("t", 2): TroubleTimes(missing_ms=(NOW,)),
+        ("t", 3): TroubleTimes(missing_ms=(-1,)),
+    }
+    verdict = summarize_health(known, list(find_unhealthy(known, {"t": 2}, {}, {}, times)))
+    since = [each["since_ms"] for each in verdict["partitions"]]
+    assert since == [NOW + 3 * minute, NOW + minute, NOW, None]
+    print_health(verdict, "text")
+    rows = capfd.readouterr().out.splitlines()[-5:]
+    at = rows[0].lower().index("since")
+    assert [row[at:].split("  ")[0] for row in rows[1:]] == [*(format_time(each) for each in since[:3]), "-"]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tests.unit.controller.test_partition_health import T, cluster, made
+from tests.unit.hot.fixtures import NOW, FixedClock
+from tiered.broker.partition_troubles import PartitionTroubles
 from tiered.ids import TopicId
+from tiered.metadata.changes import NO_LEADER, PartitionChanged
 from tiered.metadata.image import Image
 from tiered.metadata.parts.brokers import BrokerImage, BrokersImage
 from tiered.metadata.parts.controllers import ControllersImage
@@ -58,8 +62,19 @@ def test_unreachable_controller_is_reported_as_none() -> None:
 
 
 def test_partition_has_leader_eligible_and_offline_replicas() -> None:
-    unled, led = make_page(image(), ["t"], "", 0, 10).topics[0].partitions
+    unled, led = make_page(image(), ["t"], "", 0, 10, PartitionTroubles(FixedClock())).topics[0].partitions
     assert (unled.error_code, unled.leader_id, unled.leader_epoch) == (5, -1, 7)
     assert (led.error_code, led.leader_id) == (0, 1)
     assert (led.replica_nodes, led.isr_nodes, led.offline_replicas) == ([2, 1, 3], [2], [2, 3])
     assert (led.eligible_leader_replicas, led.last_known_elr) == ([1], [3])
+
+
+def test_partition_has_the_times_of_its_troubles() -> None:
+    """The first partition lost its leader before this broker saw the topic, the second one later."""
+    before, troubles = cluster(made(NO_LEADER, (1, 2), ()), made(1, (1, 2), (1,))), PartitionTroubles(FixedClock())
+    troubles.on_image(Image(), before)
+    after = before.apply([PartitionChanged(T, 1, NO_LEADER, 8, (), (1,))], before.slot + 1)
+    troubles.on_image(before, after)
+    unknown, known = make_page(after, list(after.topics), "", 0, 10, troubles).topics[0].partitions
+    assert (unknown.leaderless_since_ms, unknown.missing_since_ms) == (-1, [-1, -1])
+    assert (known.leaderless_since_ms, known.missing_since_ms) == (NOW, [-1, NOW])

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from tiered.errors import Code, Refused, Unavailable
+from tiered.time_text import format_time
 from tiered_api.cli.cluster.moves import fetch_reassignments
 from tiered_api.cli.cluster.view import fetch_cluster_view, fetch_reports_of_down, fetch_self_reports
 from tiered_api.cli.configs import TOPIC, describe_configs
@@ -19,6 +20,7 @@ from tiered_api.cli.reach import open_client
 from tiered_api.health.verdict import (
     EligibleReplicas,
     TopicAndPartition,
+    TroubleTimes,
     UnhealthyPartition,
     find_unhealthy,
     summarize_health,
@@ -92,8 +94,8 @@ async def check_health(client: KafkaClient) -> dict[str, Any]:
 
 async def explain_partitions(client: KafkaClient, seen: ClusterView, names: list[str]) -> list[UnhealthyPartition]:
     """Fetches what the verdict on these topics needs besides the view. Returns the partitions that lack something."""
-    min_isr, eligible_replicas = await fetch_min_isr(client, names), await fetch_eligible(client, names)
-    return list(find_unhealthy(seen, min_isr, eligible_replicas, await _adding_replicas(client)))
+    min_isr, (eligible_replicas, times) = await fetch_min_isr(client, names), await fetch_eligible(client, names)
+    return list(find_unhealthy(seen, min_isr, eligible_replicas, await _adding_replicas(client), times))
 
 
 async def _adding_replicas(client: KafkaClient) -> dict[TopicAndPartition, list[int]]:
@@ -115,20 +117,26 @@ async def fetch_min_isr(client: KafkaClient, names: list[str]) -> dict[str, int]
     return found
 
 
-async def fetch_eligible(client: KafkaClient, names: list[str]) -> dict[TopicAndPartition, EligibleReplicas]:
-    """Returns the replicas that may lead partitions of topics; nothing if brokers do not report them (before Kafka
-    3.7)."""
+async def fetch_eligible(
+    client: KafkaClient, names: list[str]
+) -> tuple[dict[TopicAndPartition, EligibleReplicas], dict[TopicAndPartition, TroubleTimes]]:
+    """Returns the replicas that may lead partitions of topics, and since when partitions lack something; nothing if
+    brokers do not report them (before Kafka 3.7)."""
     found: dict[TopicAndPartition, EligibleReplicas] = {}
+    times: dict[TopicAndPartition, TroubleTimes] = {}
     try:
         async for topic in fetch_partitions(client, names):
             for each in topic.partitions:
                 elr, last_known = each.eligible_leader_replicas or (), each.last_known_elr or ()
                 found[topic.name or "", each.partition_index] = EligibleReplicas(tuple(elr), tuple(last_known))
+                if each.leaderless_since_ms >= 0 or each.missing_since_ms:
+                    seen_times = TroubleTimes(each.leaderless_since_ms, each.missing_since_ms)
+                    times[topic.name or "", each.partition_index] = seen_times
     except Refused as no:
         if no.code is Code.UNSUPPORTED_VERSION:
-            return {}
+            return {}, {}
         raise
-    return found
+    return found, times
 
 
 async def fetch_partitions(
@@ -200,6 +208,7 @@ def _print_overview(found: dict[str, Any], internal: bool) -> None:
             "leader": each["leader"],
             "replicas": each["replicas"],
             "isr": each["isr"],
+            "since": "-" if each["since_ms"] is None else format_time(each["since_ms"]),
             "why": each["why"],
         }
         for each in listed[:SHOWN_MAX]

@@ -21,9 +21,8 @@ from tiered.metadata.parts.topics import TopicImage
 from tiered.metadata.topic_names import INTERNAL
 from tiered.security.acls import CLUSTER_NAME, Operation, ResourceType
 from tiered_api.health.verdict import (
-    LEADERLESS,
-    UNDER_MIN_ISR,
     EligibleReplicas,
+    TroubleTimes,
     UnhealthyPartition,
     find_unhealthy,
     summarize_health,
@@ -73,9 +72,10 @@ def _date(request: HttpRequest, row: dict[str, Any]) -> int | None:
 def find_since_ms(troubles: PartitionTroubles, topic_id: TopicId, partition: int, problem: str, spare: int) -> int:
     """Returns since when a partition has a problem, -1 if that is not known. `spare`: the replicas that it has beyond
     `min.insync.replicas`."""
-    if problem == LEADERLESS:
-        return troubles.leaderless_since_ms(topic_id, partition)
-    return troubles.missing_since_ms(topic_id, partition, spare + 1 if problem == UNDER_MIN_ISR else 1)
+    times = TroubleTimes(
+        troubles.leaderless_since_ms(topic_id, partition), troubles.missing_since_ms(topic_id, partition)
+    )
+    return times.since_ms(problem, spare)
 
 
 def _judge(image: Image, topics: list[TopicImage], reports: list[BrokerReport], settings: Settings) -> dict[str, Any]:

@@ -50,6 +50,11 @@ class DescribeTopicPartitionsResponsePartition:
     offline_replicas: list[int] = array(FieldType.INT32)
     is_in_bucket: bool = boolean(tag=FIRST_PRIVATE_TAG, tagged="0+")
     """No acknowledged record is on disks alone (`flush=bucket` is in force)."""
+    leaderless_since_ms: int = integer(FieldType.INT64, default=-1, tag=FIRST_PRIVATE_TAG + 1, tagged="0+")
+    """Since when it has no leader, -1 if it has one or if that is not known."""
+    missing_since_ms: list[int] = array(FieldType.INT64, tag=FIRST_PRIVATE_TAG + 2, tagged="0+")
+    """By the number of replicas that are not in sync, from one on: since when at least so many are, -1 if that is not
+    known."""
 
 
 @dataclass(slots=True)

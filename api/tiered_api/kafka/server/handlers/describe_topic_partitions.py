@@ -6,6 +6,7 @@ partitions (2,000 at most), with a cursor for the next page. A name without a to
 
 from __future__ import annotations
 
+from tiered.broker.partition_troubles import PartitionTroubles
 from tiered.errors import Code, Refused
 from tiered.metadata.image import Image
 from tiered.metadata.parts.topics import TopicImage
@@ -47,12 +48,13 @@ async def handle(context: KafkaContext, call: Call[DescribeTopicPartitionsReques
     wanted = sorted(wanted)[: LIMIT + 2]
     first = cursor.partition_index if cursor is not None else 0
     return make_page(
-        image, wanted, cursor.topic_name if cursor is not None else "", first, request.response_partition_limit
-    )
+        image, wanted, cursor.topic_name if cursor is not None else "", first, request.response_partition_limit,
+        context.broker.partition_troubles,
+    )  # fmt: skip
 
 
 def make_page(
-    image: Image, names: list[str], cursor_topic: str, first: int, limit: int
+    image: Image, names: list[str], cursor_topic: str, first: int, limit: int, troubles: PartitionTroubles
 ) -> DescribeTopicPartitionsResponse:
     """Returns a page: the topics in `names` in order, `cursor_topic` from partition `first` on, up to `limit`
     partitions."""
@@ -70,7 +72,7 @@ def make_page(
             continue
         start = first if name == cursor_topic else 0
         end = min(start + room, len(topic.partitions))
-        response.topics.append(_make_topic(topic, range(start, end), alive))
+        response.topics.append(_make_topic(topic, range(start, end), alive, troubles))
         room -= max(0, end - start)
         if end < len(topic.partitions):
             response.next_cursor = Cursor(name, end)
@@ -78,18 +80,20 @@ def make_page(
     return response
 
 
-def _make_topic(topic: TopicImage, numbers: range, live_ids: frozenset[int]) -> DescribeTopicPartitionsResponseTopic:
+def _make_topic(
+    topic: TopicImage, numbers: range, live_ids: frozenset[int], troubles: PartitionTroubles
+) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL,
-        partitions=[_make_partition(topic, number, live_ids) for number in numbers],
+        partitions=[_make_partition(topic, number, live_ids, troubles) for number in numbers],
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
 
 
 def _make_partition(
-    topic: TopicImage, number: int, live_ids: frozenset[int]
+    topic: TopicImage, number: int, live_ids: frozenset[int], troubles: PartitionTroubles
 ) -> DescribeTopicPartitionsResponsePartition:
     partition = topic.partitions[number]
     code, leader = advertised_leader(partition, live_ids)
@@ -104,6 +108,8 @@ def _make_partition(
         last_known_elr=list(partition.last_known),
         offline_replicas=[each for each in partition.replicas if each not in live_ids],
         is_in_bucket=partition.is_in_bucket,
+        leaderless_since_ms=troubles.leaderless_since_ms(topic.topic_id, number),
+        missing_since_ms=list(troubles.missing_since_ms(topic.topic_id, number)),
     )
 
 
