@@ -14,7 +14,7 @@ from tests.sim.harness.machine import SimMachine
 from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, run
 from tests.sim.scenarios.test_reassignments import is_leading, partition_image, read_log, write
 from tests.sim.scenarios.test_replica_fetch import INCARNATION, make_peers
-from tests.sim.scenarios.three import ThreeBrokers, run_scenario
+from tests.sim.scenarios.three import QUIET, ThreeBrokers, run_scenario
 from tests.sim.settings import SETTINGS
 from tiered.broker.broker import Broker
 from tiered.broker.registration import REACH_SECONDS
@@ -170,10 +170,10 @@ def test_clock_an_hour_fast_keeps_records_for_their_whole_retention(flush: str) 
         assert leader.log_start_offset == end
         await three.wait_until(lambda: leader.log_start_offset == end + 1, 300)
 
-    run_scenario(scenario, replica_fetch_wait_max_ms=5_000)
+    run_scenario(scenario, **QUIET)
 
 
-@run_by(run_scenario, offsets_topic_num_partitions=3, replica_fetch_wait_max_ms=5_000)
+@run_by(run_scenario, offsets_topic_num_partitions=3, **QUIET)
 async def test_broker_that_starts_with_a_fast_clock_expires_no_offsets_early(three: ThreeBrokers) -> None:
     wrong = three.others()[0]
     await three.controller.node.submit(CreateTopic("t", 1, 3))

@@ -11,7 +11,7 @@ import pytest
 from tests.scenario import run_by
 from tests.sim.harness.machine import SimMachine
 from tests.sim.scenarios.test_what_an_ack_survives import SECONDS, crash, isr_brokers, leader_of, wait_leader
-from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
+from tests.sim.scenarios.three import QUIET, SimBroker, ThreeBrokers, run_scenario
 from tiered.broker.partition_report import explain
 from tiered.controller.requests import AlterTopicConfigs, CreateTopic
 from tiered.hot.disk_log import DiskLog
@@ -226,7 +226,7 @@ async def test_follower_without_a_reply_of_its_leader_keeps_tombstones(three: Th
     assert await clean_twice(is_new=False) == (tiered == "true")
 
 
-@run_by(run_scenario, log_cleaner_backoff_ms=3_600_000, replica_fetch_wait_max_ms=5_000)
+@run_by(run_scenario, log_cleaner_backoff_ms=3_600_000, **QUIET)
 async def test_tombstone_keeps_its_time_on_a_broker_with_a_fast_clock(three: ThreeBrokers) -> None:
     """Its horizon is of the time before."""
     day_ms, retention_seconds = 86_400_000, 600

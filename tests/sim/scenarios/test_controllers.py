@@ -13,7 +13,7 @@ from tests.refusal import refuses
 from tests.scenario import GIVEN, run_by
 from tests.sim.harness.clock import SimClock
 from tests.sim.rig.broker_rig import batch
-from tests.sim.scenarios.three import PORT, SESSION, SUSPECT, SimBroker, ThreeBrokers, run_scenario
+from tests.sim.scenarios.three import PORT, QUIET, SESSION, SUSPECT, SimBroker, ThreeBrokers, run_scenario
 from tiered.controller.requests import AlterBrokerConfigs, CreateTopic
 from tiered.errors import Code, Fenced, Refused
 from tiered.ids import TopicId, TopicPartition
@@ -266,7 +266,7 @@ SETTLE_SECONDS = 180.0
 
 
 @pytest.mark.parametrize("filled", [False, True])
-@run_by(run_scenario, replica_fetch_wait_max_ms=5_000)
+@run_by(run_scenario, **QUIET)
 async def test_idle_cluster_sends_few_requests_to_the_bucket(three: ThreeBrokers, *, filled: bool) -> None:
     """Each broker sends one request a minute, also if the cluster has hot and cold records and a group."""
     if filled:

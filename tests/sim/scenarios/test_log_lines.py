@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from tests.sim.scenarios.three import ThreeBrokers, run_scenario
+from tests.sim.scenarios.three import QUIET, ThreeBrokers, run_scenario
 from tiered.controller.requests import CreateTopic
 from tiered.errors import Refused
 
@@ -54,7 +54,7 @@ def test_long_outage_of_the_bucket_is_logged_less_and_less_often(caplog: pytest.
         for each in three.brokers.values():
             each.machine.faults.outage = False
 
-    run_scenario(scenario)
+    run_scenario(scenario, **QUIET)
     lines = [each.getMessage() for each in caplog.records]
     for words, brokers in (("metadata write not confirmed", 1), ("confirms nothing in time here either", 2)):
         some = [line for line in lines if words in line]

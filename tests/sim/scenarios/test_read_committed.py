@@ -8,7 +8,7 @@ import re
 
 from tests.scenario import run_by
 from tests.sim.scenarios.test_transactions import SETTINGS, begin, lose_all_disks, stop_markers
-from tests.sim.scenarios.three import ThreeBrokers, run_scenario
+from tests.sim.scenarios.three import QUIET, ThreeBrokers, run_scenario
 from tests.sim.scenarios.transactions import SimProducer, create_topic, find_coordinator, find_leader, running
 from tiered.controller.requests import CreateTopic
 from tiered.coordination.late_transactions import LATE_GRACE_MS
@@ -181,7 +181,7 @@ async def test_partition_rebuilt_from_the_bucket_shows_its_committed_records(thr
     assert await read_committed(await wait_decided(three)) == [*wanted, b"later"]
 
 
-@run_by(run_scenario, **SETTINGS, transaction_max_timeout_ms=60_000, replica_fetch_wait_max_ms=5_000)
+@run_by(run_scenario, **SETTINGS, transaction_max_timeout_ms=60_000, **QUIET)
 async def test_health_names_the_transaction_that_nobody_ends(three: ThreeBrokers) -> None:
     producer = await begin(three)
     keeper = find_coordinator(three, producer.name)

@@ -18,7 +18,7 @@ from tests.sim.scenarios.test_transactions import (
     stop_markers,
     wait_complete,
 )
-from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
+from tests.sim.scenarios.three import QUIET, SimBroker, ThreeBrokers, run_scenario
 from tests.sim.scenarios.transactions import SimProducer, find_coordinator, find_leader, running
 from tiered.coordination.group_coordinators import SLICE_OFFSETS
 from tiered.coordination.late_transactions import LATE_GRACE_MS
@@ -154,7 +154,7 @@ async def test_late_marker_ends_no_transaction_of_a_log_without_its_producers(th
     assert await offset_of(three) == 7
 
 
-@run_by(run_scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=1_000, replica_fetch_wait_max_ms=5_000)
+@run_by(run_scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=1_000, **QUIET)
 async def test_pending_offset_without_its_marker_holds_no_consumer_for_ever(three: ThreeBrokers) -> None:
     commit = CommitOffsets(GROUP, (PartitionOffset("t", 0, 3),))
     await retry(three, lambda node: node.group_coordinators.submit(GROUP, commit))
@@ -169,7 +169,7 @@ async def test_pending_offset_without_its_marker_holds_no_consumer_for_ever(thre
     assert await offset_of(three) == 3
 
 
-@run_by(run_scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=60_000, replica_fetch_wait_max_ms=5_000)
+@run_by(run_scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=60_000, **QUIET)
 async def test_pending_offset_stays_while_its_coordinator_may_send_the_marker(three: ThreeBrokers) -> None:
     """Its coordinator has the commit, and no marker goes out for longer than any timeout allows."""
     producer = await begin_with_offset(three, 60_000)
@@ -186,7 +186,7 @@ async def test_pending_offset_stays_while_its_coordinator_may_send_the_marker(th
     assert await offset_of(three) == 7, "the producer has the reply to its commit"
 
 
-@run_by(run_scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=1_000, replica_fetch_wait_max_ms=5_000)
+@run_by(run_scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=1_000, **QUIET)
 async def test_transaction_that_the_log_learns_late_is_not_aborted(three: ThreeBrokers) -> None:
     """The broker looks a second time before it aborts, because it has waited since it found the transaction."""
     await SimProducer(three).init(1_000)  # so that there are coordinators
@@ -208,7 +208,7 @@ async def test_transaction_that_the_log_learns_late_is_not_aborted(three: ThreeB
     assert leader.log.producers.has_ongoing_txn(98, 4)
 
 
-@run_by(run_scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=1_000, replica_fetch_wait_max_ms=5_000)
+@run_by(run_scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=1_000, **QUIET)
 async def test_orphan_of_many_offsets_ends_in_the_turn_of_the_last_look(three: ThreeBrokers) -> None:
     """Markers of many offsets wait for a turn of their own. In between the log could learn the transaction."""
     await SimProducer(three).init(1_000)  # so that there are coordinators
@@ -263,7 +263,7 @@ async def test_only_pending_offset_of_a_group_is_corrected_after_a_load(three: T
     assert await groups.find_corrections(shard, partition) == [TopicsDeleted(("gone",))]
 
 
-@run_by(run_scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=1_000, replica_fetch_wait_max_ms=5_000)
+@run_by(run_scenario, **OFFSETS_SETTINGS, transaction_max_timeout_ms=1_000, **QUIET)
 async def test_pending_offset_that_a_load_corrected_holds_no_consumer_for_ever(three: ThreeBrokers) -> None:
     commit = CommitOffsets(GROUP, (PartitionOffset("t", 0, 3),))
     await retry(three, lambda node: node.group_coordinators.submit(GROUP, commit))

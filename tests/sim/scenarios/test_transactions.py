@@ -12,7 +12,7 @@ from tests.scenario import run_by
 from tests.sim.harness.durable_bytes import Inode
 from tests.sim.harness.machine import SimMachine
 from tests.sim.scenarios.test_cut_off import isolate
-from tests.sim.scenarios.three import SESSION, SimBroker, ThreeBrokers, run_scenario
+from tests.sim.scenarios.three import QUIET, SESSION, SimBroker, ThreeBrokers, run_scenario
 from tests.sim.scenarios.transactions import (
     SimProducer,
     create_topic,
@@ -264,7 +264,7 @@ async def lose_all_disks(three: ThreeBrokers) -> None:
     await asyncio.gather(*(each.start() for each in three.brokers.values()))
 
 
-@run_by(run_scenario, **SETTINGS)
+@run_by(run_scenario, **SETTINGS, **QUIET)
 async def test_open_transaction_does_not_hang_after_a_rebuild_from_the_bucket(three: ThreeBrokers) -> None:
     producer = await begin(three, timeout_ms=300_000)
     await asyncio.sleep(SNAPSHOT_SECONDS + 5)
@@ -294,7 +294,7 @@ def forget_everything(three: ThreeBrokers, producer: SimProducer) -> None:
     shard.state.deadlines.cancel((TIMEOUT, producer.name, ""))
 
 
-@run_by(run_scenario, **SETTINGS, transaction_max_timeout_ms=1_000)
+@run_by(run_scenario, **SETTINGS, transaction_max_timeout_ms=1_000, **QUIET)
 async def test_transaction_that_no_coordinator_knows_ends_and_no_commit_is_lost(three: ThreeBrokers) -> None:
     await create_topic(three, (1, 2, 3), (2, 3, 1), (3, 1, 2))
     orphan, slow = SimProducer(three, "orphan"), SimProducer(three, "slow")
@@ -323,7 +323,7 @@ async def test_transaction_that_no_coordinator_knows_ends_and_no_commit_is_lost(
 
 
 @pytest.mark.parametrize(("version", "commit"), [(2, True), (2, False), (0, True)])
-@run_by(run_scenario, **SETTINGS, transaction_max_timeout_ms=1_000)
+@run_by(run_scenario, **SETTINGS, transaction_max_timeout_ms=1_000, **QUIET)
 async def test_commit_whose_marker_is_lost_in_one_partition_is_written_again(
     three: ThreeBrokers, *, version: int, commit: bool
 ) -> None:
@@ -354,7 +354,7 @@ async def test_commit_whose_marker_is_lost_in_one_partition_is_written_again(
     await wait_outcomes(three, 1, [commit and version == 2, True])
 
 
-@run_by(run_scenario, transaction_state_log_num_partitions=1, transaction_max_timeout_ms=1_000)
+@run_by(run_scenario, transaction_state_log_num_partitions=1, transaction_max_timeout_ms=1_000, **QUIET)
 async def test_commit_stays_whole_while_the_next_coordinator_cannot_be_opened(three: ThreeBrokers) -> None:
     producer = SimProducer(three)
     await producer.init(1_000)
@@ -389,6 +389,7 @@ async def test_commit_stays_whole_while_the_next_coordinator_cannot_be_opened(th
     transaction_state_log_num_partitions=1,
     transaction_max_timeout_ms=1_000,
     authorizer_class_name=STANDARD_AUTHORIZER,
+    **QUIET,
 )
 async def test_commit_is_known_to_brokers_that_have_no_right_to_list_it(three: ThreeBrokers) -> None:
     """An authorizer counts, and brokers do not log in."""
@@ -408,7 +409,7 @@ async def test_commit_is_known_to_brokers_that_have_no_right_to_list_it(three: T
     await wait_outcomes(three, 0, [True])
 
 
-@run_by(run_scenario, **SETTINGS)
+@run_by(run_scenario, **SETTINGS, **QUIET)
 async def test_decided_transaction_in_an_image_completes_without_any_disk(three: ThreeBrokers) -> None:
     producer = await begin(three)
     keeper = find_coordinator(three, producer.name)
@@ -423,7 +424,7 @@ async def test_decided_transaction_in_an_image_completes_without_any_disk(three:
     assert_nothing_is_open(three, 0, 1, 2)
 
 
-@run_by(run_scenario, **SETTINGS)
+@run_by(run_scenario, **SETTINGS, **QUIET)
 async def test_producer_goes_on_if_a_rebuilt_coordinator_knows_an_earlier_epoch(three: ThreeBrokers) -> None:
     """Records go to the bucket after seconds, and transactional ids once a minute."""
     await create_topic(three, (1, 2, 3), configs={"internal.segment.bytes": "1024"})
@@ -447,7 +448,7 @@ async def test_producer_goes_on_if_a_rebuilt_coordinator_knows_an_earlier_epoch(
     assert_nothing_is_open(three, 0)
 
 
-@run_by(run_scenario, **SETTINGS)
+@run_by(run_scenario, **SETTINGS, **QUIET)
 async def test_commit_is_not_acknowledged_by_an_older_state_of_its_id(three: ThreeBrokers) -> None:
     """The newest snapshot is damaged, and the log begins at it. The snapshot before has the transaction before as
     committed."""

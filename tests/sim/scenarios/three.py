@@ -31,6 +31,14 @@ SUSPECT = SESSION / 3
 """The suspect timeout, which is a third of the session timeout by default."""
 
 
+QUIET: dict[str, Any] = {
+    "replica_fetch_wait_max_ms": 5_000,
+    "tiered_broker_suspect_timeout_ms": SETTINGS.broker_session_timeout_ms,
+}
+"""Settings of scenarios that pass minutes of virtual time, in which brokers then ask each other less often: a second
+costs a fifth. How soon brokers suspect others has scenarios of its own, in `test_hanging_brokers.py`."""
+
+
 class SimBroker:
     """One machine, and the process on it."""
 
