@@ -75,18 +75,24 @@ SESSION = "spark: SparkSession"
 """Text of a file whose tests share the Spark session of their worker."""
 
 
+CONSOLE = "tests/console/"
+"""Folder whose tests share a browser and a cluster."""
+
+
 @cache
-def _has_session(file: str) -> bool:
-    return SESSION in (ROOT / file).read_text()
+def _scope_of(file: str) -> str:
+    """Returns what the tests of a file share: a Spark session, a browser, or nothing outside of the file."""
+    if file.startswith(CONSOLE):
+        return CONSOLE
+    return SESSION if SESSION in (ROOT / file).read_text() else file
 
 
 class Scheduling(LoadFileScheduling):  # type: ignore[misc]
     """Gives the tests of a file to one worker, and all that share a Spark session to the same one: another worker would
-    start a JVM of its own, whose first queries take several times as long as later ones."""
+    start a JVM of its own, whose first queries take several times as long as later ones. So it is with a browser."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.split("::", 1)[0]
-        return SESSION if _has_session(file) else file
+        return _scope_of(nodeid.split("::", 1)[0])
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
@@ -107,8 +113,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips tests that need Java by name where it is missing. Runs first the tests of one session, and then those that
-    take longest: at the end all other processes would wait for them."""
+    """Skips tests that need Java by name where it is missing. Runs first the tests of one session and of one browser,
+    and then those that take longest: at the end all other processes would wait for them."""
     items.sort(key=_sort_key)
     if shutil.which("java") and shutil.which("mvn"):
         return
@@ -119,5 +125,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _sort_key(item: pytest.Item) -> list[bool]:
+    scope = _scope_of(item.nodeid.split("::", 1)[0])
     marks = (item.get_closest_marker(mark) is None for mark in ("slow", "java"))
-    return [not _has_session(item.nodeid.split("::", 1)[0]), *marks]
+    return [scope != SESSION, scope != CONSOLE, *marks]

@@ -6,7 +6,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.console.site import open_site
+from tests.console.site import open_browser, open_site
 from tests.console.warehouse import fill_warehouse
 from tests.sources import ROOT
 
@@ -14,7 +14,11 @@ PICTURE = ROOT / "docs" / "pictures" / "console.png"
 
 
 def main() -> int:
-    with tempfile.TemporaryDirectory(prefix="tiered-console-") as directory, open_site(Path(directory)) as site:
+    with (
+        tempfile.TemporaryDirectory(prefix="tiered-console-") as directory,
+        open_browser() as browser,
+        open_site(browser, Path(directory)) as site,
+    ):
         site.tiered("topic", "consume", "orders", "-g", "shipping", "-n", "2500")
         fill_warehouse(site)
         with site.page("topics/orders", color_scheme="light") as page:

@@ -8,19 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.console.site import Site, open_browser, open_window
+from tests.console.site import Site, open_window
 from tests.e2e.serving import ServedCluster, serve_cluster
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 ADDRESS = "topics/orders?tab=settings"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

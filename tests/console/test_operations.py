@@ -23,7 +23,7 @@ import confluent_kafka
 import pytest
 
 from tests.compat.test_transaction_tools import write_unverified
-from tests.console.site import MARKUP, Site
+from tests.console.site import MARKUP, Site, open_site
 from tests.console.test_group_acts import open_act
 from tests.console.test_topic_acts import PREVIEW, confirm, describe
 from tests.e2e.serving import SECONDS, serve_cluster
@@ -31,7 +31,7 @@ from tests.e2e.test_http_tables import add_commit
 from tiered.config.settings import STANDARD_AUTHORIZER
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 ODD_USER = "User:<img src=x onerror=globalThis.owned=1>"
 SECURED = {
@@ -39,6 +39,13 @@ SECURED = {
     "super.users": "User:ANONYMOUS;User:admin",
     "tiered.audit.topic": "audit",
 }
+
+
+@pytest.fixture(scope="module")
+def site(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A cluster of its own, of which a test stops a broker for a while."""
+    with open_site(browser, tmp_path_factory.mktemp("operations")) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -286,6 +293,8 @@ def test_move_shows_the_bytes_that_its_copies_lack(site: Site) -> None:
     with site.page("topics") as page:
         url = f"{site.urls[0]}/tiered/v1/topics/orders/partitions/0/segments?from=9007199254740991&limit=1"
         reply = page.request.get(url).json()
+        while any("log_end_offset" not in each for each in reply["brokers"]):  # one has not replied in time
+            reply = page.request.get(url).json()
         own = next(each for each in reply["brokers"] if each["node_id"] == reply["leader"])
         copy = next(each for each in reply["brokers"] if each["node_id"] != reply["leader"])
         assert not reply["segments"] and copy["log_end_offset"] == own["log_end_offset"]

@@ -26,7 +26,7 @@ from tests.e2e.serving import SECONDS
 from tests.e2e.test_up import start_up
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page, Route
+    from playwright.sync_api import Browser, Page, Route
 
 PAGES = {
     "": "Brokers",
@@ -43,9 +43,9 @@ PAGES = {
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A cluster of `tiered up`, which starts a broker again that a test kills."""
-    with open_site(tmp_path_factory.mktemp("console"), start_up) as opened:
+    with open_site(browser, tmp_path_factory.mktemp("console"), start_up) as opened:
         yield opened
 
 

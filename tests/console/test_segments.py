@@ -39,6 +39,7 @@ def test_click_on_a_bar_shows_the_segment_and_its_first_records(site: Site) -> N
 
 
 def test_last_segment_says_why_it_is_on_the_disk(site: Site) -> None:
+    site.write_to_open_segment(1)
     last = find_segments(site, 1)[-1]
     with site.visit(f"topics/orders?pick=1:{last['base_offset']}") as page:
         words = show_segment(page, 1)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tests.console.site import Site, open_browser
+from tests.console.site import Site
 from tests.e2e.serving import serve_cluster
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
-def test_console_without_messages_shows_no_record_and_says_so(tmp_path: Path) -> None:
-    with open_browser() as browser, serve_cluster(tmp_path, 1, "-c", "tiered.console.messages=false") as up:
+
+def test_console_without_messages_shows_no_record_and_says_so(browser: Browser, tmp_path: Path) -> None:
+    with serve_cluster(tmp_path, 1, "-c", "tiered.console.messages=false") as up:
         site = Site(up, browser)
         site.tiered("topic", "create", "t")
         site.produce("t", [{"key": "hidden-key", "value": "hidden-value"}])

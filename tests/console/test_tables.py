@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.console.site import MARKUP, Site, open_site
 from tests.console.test_accessibility import check_frame, check_page, wait_for_replies
 from tests.console.warehouse import STRANGE, fill_warehouse
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 PAGES = {
     "tables": "orders__dead",
@@ -23,8 +27,9 @@ PAGES = {
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with open_site(tmp_path_factory.mktemp("tables")) as opened:
+def site(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A cluster of its own, whose tables cannot all be read."""
+    with open_site(browser, tmp_path_factory.mktemp("tables")) as opened:
         fill_warehouse(opened)
         yield opened
 
@@ -39,6 +44,7 @@ def test_page_shows_its_subject_and_axe_finds_nothing_grave(site: Site, path: st
 
 
 def test_lag_and_loaded_part_of_a_topic_are_those_of_the_interface(site: Site) -> None:
+    site.write_to_open_segment(0)
     with site.visit("topics/orders") as page:
         page.locator("svg.tiers line.loaded").first.wait_for(state="attached")
         words = page.locator("svg.tiers").first.get_attribute("aria-label") or ""
