@@ -230,16 +230,17 @@ KINDS = (
 )
 
 
-def kinds(*can: str, few: bool = False, slow: tuple[str, ...] = ()) -> list[Any]:
+def kinds(*can: str, few: bool = False, slow: tuple[str, ...] = (), also: tuple[str, ...] = ()) -> list[Any]:
     """Returns parameters: the clients with all these abilities. Without `make compat` only those in Python but the
-    `slow` ones; with `few` Java's newest."""
+    `slow` ones; with `few` Java's newest. `make test` leaves out those of `also`."""
     found = []
     for kind in KINDS:
         quick = kind.name in ("confluent", "aiokafka", "kafka-python") or (few and kind.name == "java-4.2")
         if kind.only and not set(kind.only) & set(can):
             continue
         if set(can) <= kind.features and (ALL or (quick and kind.name not in slow)):
-            found.append(pytest.param(kind, id=kind.name, marks=skip_marks(kind)))
+            again = [pytest.mark.also] if kind.name in also else []
+            found.append(pytest.param(kind, id=kind.name, marks=[*skip_marks(kind), *again]))
     return found
 
 

@@ -105,7 +105,7 @@ def test_partitions_are_owned_once_while_members_join_leave_and_die(
         member.ask("leave")
 
 
-@pytest.mark.parametrize("kind", kinds("static", few=True))
+@pytest.mark.parametrize("kind", kinds("static", few=True, also=("java-4.2",)))
 def test_restarted_static_member_moves_no_partition(
     kind: ClientKind, start: Start, admin: DriverClient, name: str
 ) -> None:

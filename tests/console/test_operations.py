@@ -246,10 +246,10 @@ def test_open_transaction_is_shown_and_aborted(site: Site) -> None:
     servers = ",".join(site.cluster.kafka)
     settings = {"bootstrap.servers": servers, "transactional.id": name, "transaction.timeout.ms": 600_000}
     producer = confluent_kafka.Producer(settings)
-    producer.init_transactions(60)
+    producer.init_transactions(SECONDS)
     producer.begin_transaction()
     producer.produce("empty", "open")
-    producer.flush(60)
+    producer.flush(SECONDS)
     with site.visit("transactions?topic=empty") as page:
         page.get_by_role("table", name="Open transactions").get_by_text("open").wait_for()
         row = page.get_by_role("table", name="Transactions").get_by_role("row").filter(has=page.get_by_text(name))
@@ -260,7 +260,7 @@ def test_open_transaction_is_shown_and_aborted(site: Site) -> None:
         confirm(dialog, name, "Abort")
         dialog.get_by_text("The transaction is aborted.").wait_for()
     with pytest.raises(confluent_kafka.KafkaException):
-        producer.commit_transaction(30)
+        producer.commit_transaction(SECONDS)
 
 
 def test_hanging_transaction_is_shown_and_aborted(site: Site) -> None:

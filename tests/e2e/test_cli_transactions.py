@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.cli_cluster import KINDS, CliCluster, start_cluster
 from tests.e2e.http_cluster import HttpCluster, run
-from tests.e2e.serving import run_tiered
+from tests.e2e.serving import SECONDS, run_tiered
 from tests.e2e.test_http_read_committed import ONE, Producers
 from tests.scenario import run_by
 
@@ -44,7 +44,7 @@ def test_open_transaction_is_listed_described_and_aborted(cluster: CliCluster) -
     assert cluster.consume(topic) == []
     assert cluster.rows("transaction", "abort", name) == [{"transactional_id": name, "status": "OK"}]
     with pytest.raises(confluent_kafka.KafkaException):
-        producer.commit_transaction(30)
+        producer.commit_transaction(SECONDS)
     ongoing = cluster.rows("transaction", "list", "--states", "Ongoing")
     assert name not in [row["transactional_id"] for row in ongoing]
     assert cluster.consume(topic) == []
@@ -61,7 +61,7 @@ def test_open_transaction_that_holds_a_read_back_is_named_once(cluster: CliClust
     assert (out, err.decode()) == (
         b"before\n", f"tiered: an open transaction holds back {topic}-0 from offset 1 on\n"
     )  # fmt: skip
-    producer.commit_transaction(30)
+    producer.commit_transaction(SECONDS)
     process = cluster.start("topic", "consume", topic, "-n", "2", "-f", "%v\n")
     assert cluster.end(process) == (b"before\na\n", b"")
 

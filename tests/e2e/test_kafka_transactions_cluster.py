@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.e2e.http_cluster import HttpCluster, run
 from tests.e2e.http_site import wait_until
 from tests.e2e.kafka_site import RawClient
+from tests.e2e.serving import SECONDS
 from tests.e2e.transaction_calls import TransactionalClient
 from tests.scenario import run_by
 from tiered.errors import Code
@@ -45,16 +46,16 @@ def address_of(cluster: HttpCluster, number: int) -> str:
 def write_transactions(address: str, name: str) -> None:
     """Commits two transactions over all partitions, with an aborted one in between."""
     producer = Producer({"bootstrap.servers": address, "transactional.id": name})
-    producer.init_transactions(20)
+    producer.init_transactions(SECONDS)
     for turn, commit in enumerate((True, False, True)):
         producer.begin_transaction()
         for partition in range(len(PARTITIONS)):
             producer.produce("t", f"{name}-{turn}".encode(), partition=partition)
-        producer.flush(20)
+        producer.flush(SECONDS)
         if commit:
-            producer.commit_transaction(20)
+            producer.commit_transaction(SECONDS)
         else:
-            producer.abort_transaction(20)
+            producer.abort_transaction(SECONDS)
 
 
 def read_committed(address: str, count: int) -> list[bytes]:
@@ -64,7 +65,7 @@ def read_committed(address: str, count: int) -> list[bytes]:
     consumer.assign([TopicPartition("t", partition, 0) for partition in range(len(PARTITIONS))])
     found: list[bytes] = []
     while len(found) < count:
-        message = consumer.poll(20)
+        message = consumer.poll(SECONDS)
         assert message is not None and message.error() is None, found
         found.append(message.value() or b"")
     assert consumer.poll(0.5) is None

@@ -153,7 +153,7 @@ def test_long_start_ends_on_a_stop(tmp_path: Path, how: signal.Signals) -> None:
     with socket.create_server((str(address.hostname), address.port or 0)) as silent:
         command = [*COMMAND, "serve", "--data-dir", str(tmp_path / "data"), "--http", "127.0.0.1:0", "--kafka", ""]
         starting = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        silent.settimeout(30)
+        silent.settimeout(SECONDS)
         asked, _ = silent.accept()
         with asked:
             starting.send_signal(how)

@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from tests.certificates import Signed, sign
-from tests.e2e.serving import ServeProcess, run_tiered
+from tests.e2e.serving import SECONDS, ServeProcess, run_tiered
 
 AUTHORITY = sign("CN=authority")
 PASSWORD = "eightyeight"
@@ -61,7 +61,7 @@ def test_broker_and_its_clients_speak_tls(tmp_path: Path) -> None:
         values = [b"%d" % number * 500 for number in range(3000)]
         for value in values:
             producer.produce("flights", value)
-        assert producer.flush(20) == 0
+        assert producer.flush(SECONDS) == 0
         consumer = Consumer({**client, "group.id": "g", "auto.offset.reset": "earliest"})
         consumer.subscribe(["flights"])
         read: list[bytes | None] = []
@@ -142,7 +142,7 @@ def test_brokers_reach_each_other_with_certificates_of_their_own(tmp_path: Path)
 
         for number in range(200):
             producer.produce("both", b"%d" % number, partition=number % 2, on_delivery=on_delivery)
-        assert producer.flush(20) == 0 and not failed
+        assert producer.flush(SECONDS) == 0 and not failed
         inside = ("--brokers", first.kafka.split(",")[0], "-X", "security.protocol=SSL", "-X", f"ssl.ca.location={ca}")
         refused = run_tiered("topic", "list", *inside, "-X", "timeout=3")
         assert refused.returncode == 4, "it shows no certificate"
@@ -156,7 +156,7 @@ def test_http_is_served_with_tls_and_links_say_so(tmp_path: Path) -> None:
         assert broker.url.startswith("https://127.0.0.1:")
 
         def get(path: str, **more: Any) -> Any:
-            with urlopen(broker.url + path, timeout=20, **more) as response:
+            with urlopen(broker.url + path, timeout=SECONDS, **more) as response:
                 return json.load(response)
 
         assert get("/healthz", context=context)["ok"]
@@ -166,7 +166,7 @@ def test_http_is_served_with_tls_and_links_say_so(tmp_path: Path) -> None:
             get("/healthz")
         host, _, port = broker.url.partition("://")[2].rpartition(":")
         with socket.create_connection((host, int(port))) as plain:
-            plain.settimeout(10)
+            plain.settimeout(SECONDS)
             plain.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
             assert not plain.recv(100).startswith(b"HTTP")
         log = broker.log.read_text()
@@ -192,10 +192,10 @@ def test_other_clients_speak_tls(tmp_path: Path) -> None:
         sender = kafka.KafkaProducer(**settings, ssl_cafile=ca)
         for value in values:
             sender.send("one", value)
-        sender.flush(20)
+        sender.flush(SECONDS)
         sender.close()
         reader = kafka.KafkaConsumer(
-            "one", **settings, ssl_cafile=ca, auto_offset_reset="earliest", consumer_timeout_ms=20_000
+            "one", **settings, ssl_cafile=ca, auto_offset_reset="earliest", consumer_timeout_ms=120_000
         )
         assert [message.value for _, message in zip(values, reader, strict=False)] == values
         reader.close()
@@ -221,7 +221,9 @@ def test_certificates_that_are_not_used_make_the_cluster_unhealthy(tmp_path: Pat
     with ServeProcess(tmp_path / "data", *pairs, http="https://127.0.0.1:0") as broker:
 
         def fetch(path: str) -> str:
-            with urlopen(broker.url + path, timeout=20, context=ssl.create_default_context(cafile=str(ca))) as response:
+            with urlopen(
+                broker.url + path, timeout=SECONDS, context=ssl.create_default_context(cafile=str(ca))
+            ) as response:
                 return bytes(response.read()).decode()
 
         assert json.loads(fetch("/healthz"))["problems"] == []

@@ -51,7 +51,7 @@ class WaitingProcess:
         deadline = time.monotonic() + SECONDS
         while True:
             try:
-                with urllib.request.urlopen(f"{self.http}/healthz", timeout=10) as answer:
+                with urllib.request.urlopen(f"{self.http}/healthz", timeout=SECONDS) as answer:
                     return answer.status, json.load(answer)
             except urllib.error.HTTPError as error:
                 return error.code, json.load(error)
@@ -106,9 +106,9 @@ def test_start_waits_for_a_failing_bucket_and_continues_or_ends_on_a_stop(fake: 
         health = broker.wait_until_waiting()
         assert health["details"]["store_unreachable_since_ms"]
         with pytest.raises(urllib.error.HTTPError) as caught:
-            urllib.request.urlopen(f"{broker.http}/topics", timeout=10)
+            urllib.request.urlopen(f"{broker.http}/topics", timeout=SECONDS)
         assert caught.value.code == 503 and "is starting" in caught.value.read().decode()
-        with urllib.request.urlopen(f"{broker.http}/metrics", timeout=10) as metrics:
+        with urllib.request.urlopen(f"{broker.http}/metrics", timeout=SECONDS) as metrics:
             away = re.search(rb"^tiered_store_unavailable_seconds ([0-9.]+)$", metrics.read(), re.MULTILINE)
         assert away is not None and float(away[1]) > 0
         fake.mend()

@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 from tests.e2e.http_site import HttpBroker, HttpReply, run, wait_until
 from tests.e2e.kafka_site import KafkaBroker, RawClient
 from tests.e2e.kafka_site import run as run_kafka
-from tests.e2e.serving import ServeProcess
+from tests.e2e.serving import SECONDS, ServeProcess
 from tests.e2e.test_http_login import basic, set_user
 from tests.e2e.test_kafka_login import authenticate, list_groups, shake_hands
 from tests.scenario import run_alone, run_by
@@ -330,7 +330,7 @@ def test_librdkafka_and_http_log_in_by_the_same_token(tmp_path: Path) -> None:
         }
         producer = Producer(client)
         producer.produce("flights", b"one")
-        assert producer.flush(20) == 0
+        assert producer.flush(SECONDS) == 0
         asked = Request(f"{broker.url}/topics", headers={"Authorization": f"Bearer {text}"})
         with urlopen(asked) as reply:
             assert "flights" in json.load(reply)
