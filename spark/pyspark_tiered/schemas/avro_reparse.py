@@ -39,6 +39,11 @@ TYPES: Mapping[str, tuple[type, ...]] = {
 }
 
 
+_SINGLE = ("boolean", "long", "string", "binary")
+"""Types of columns of which each cell has one type of Python."""
+MakeCell = Callable[[Any], Any]
+
+
 class NoCell(Exception):
     """A value does not fit its column, and why."""
 
@@ -52,6 +57,8 @@ class AvroReparser:
         from fastavro.schema import parse_schema
 
         self._names: dict[str, Json] = {}
+        self._made_for: ColumnType | None = None
+        self._make_cell: MakeCell = _refuse
         try:
             for each in references:
                 parse_schema(json.loads(each), self._names)
@@ -78,7 +85,9 @@ class AvroReparser:
             value = self._read(source, self._plain, return_named_type=True)
             if source.tell() != len(data):
                 raise NoCell("bytes are left behind the value")
-            return self._cell(self._schema, value, kind)
+            if kind is not self._made_for:
+                self._make_cell, self._made_for = self._compile(self._schema, kind), kind
+            return self._make_cell(value)
         except FAULTS as fault:
             raise NoCell(str(fault)[:200] or type(fault).__name__) from None
 
@@ -111,50 +120,77 @@ class AvroReparser:
             return any(self._is_recursive(each["type"], (*around, schema["name"])) for each in schema["fields"])
         return any(self._is_recursive(schema[part], around) for part in ("items", "values") if part in schema)
 
-    def _cell(self, schema: Json, value: Any, kind: ColumnType) -> Any:
-        """Returns the cell of a value of the library."""
+    def _compile(self, schema: Json, kind: ColumnType) -> MakeCell:
+        """Returns the function that makes the cell of a value of the library, for a column of this type."""
         schema = self._resolve(schema)
         if isinstance(schema, list):
-            return self._union_cell(schema, value, kind)
-        if isinstance(value, tuple):
-            value = value[1]
-        if isinstance(value, dict | list) and kind == STRING:
-            return json.dumps(_natural(value), ensure_ascii=False, separators=(",", ":"))
+            return self._compile_union(schema, kind)
+        name = schema if isinstance(schema, str) else schema["type"]
         match kind:
-            case StructOf(fields):
-                inner = {each["name"]: each["type"] for each in schema["fields"]}
-                if any(name not in kind.places and _has_leaf(value[name]) for name in inner):
-                    raise NoCell("a field has no column")
-                return {
-                    field.column: self._cell(inner[field.json_name], value[field.json_name], field.kind)
-                    if field.json_name in inner
-                    else None
-                    for field in fields
-                }
-            case ListOf(element):
-                return [self._cell(schema["items"], item, element) for item in value]
-            case MapOf(inside):
-                return [(name, self._cell(schema["values"], item, inside)) for name, item in value.items()]
+            case _ if kind == STRING and name in ("record", "error", "array", "map"):
+                return _text
+            case StructOf() if name in ("record", "error"):
+                return self._compile_record(schema, kind)
+            case ListOf(element) if name == "array":
+                make_item = self._compile(schema["items"], element)
+                return lambda value: [make_item(item) for item in value]
+            case MapOf(inside) if name == "map":
+                make_item = self._compile(schema["values"], inside)
+                return lambda value: [(each, make_item(item)) for each, item in value.items()]
             case _:
-                return _leaf(schema if isinstance(schema, dict) else {"type": schema}, value, kind)
+                found = schema if isinstance(schema, dict) else {"type": schema}
+                if name in ("string", "boolean", "long", "bytes", "enum") and not found.get("logicalType"):
+                    (wanted,) = TYPES[kind.name] if isinstance(kind, Scalar) and kind.name in _SINGLE else (type(None),)
+                    return lambda value: value if type(value) is wanted else _leaf(found, value, kind)
+                return lambda value: _leaf(found, value, kind)
 
-    def _union_cell(self, schema: Json, value: Any, kind: ColumnType) -> Any:
-        if value is None:
-            return None
-        fields = branch_fields(schema)
-        at = self._find_branch(schema, value)
-        if len(set(filter(None, fields))) < 2:
-            return self._cell(schema[at], value, kind)
-        if kind == STRING:
+    def _compile_record(self, schema: Json, kind: StructOf) -> MakeCell:
+        inner = {each["name"]: each["type"] for each in schema["fields"]}
+        homeless = [name for name in inner if name not in kind.places]
+        empty = {field.column: None for field in kind.fields}
+        parts = [
+            (field.json_name, field.column, self._compile(inner[field.json_name], field.kind))
+            for field in kind.fields
+            if field.json_name in inner
+        ]
+
+        def make(value: Any) -> Any:
             if isinstance(value, tuple):
                 value = value[1]
-            return json.dumps(_natural(value), ensure_ascii=False, separators=(",", ":"))
-        if not isinstance(kind, StructOf):
-            raise NoCell("another type than that of the column")
-        return {
-            field.column: self._cell(schema[at], value, field.kind) if field.json_name == fields[at] else None
-            for field in kind.fields
-        }
+            for name in homeless:
+                if _has_leaf(value[name]):
+                    raise NoCell("a field has no column")
+            return {**empty, **{column: make_part(value[name]) for name, column, make_part in parts}}
+
+        return make
+
+    def _compile_union(self, schema: Json, kind: ColumnType) -> MakeCell:
+        fields = branch_fields(schema)
+        is_struct = len(set(filter(None, fields))) > 1
+        if is_struct and kind == STRING:
+            return lambda value: None if value is None else _text(value)
+        if is_struct and not isinstance(kind, StructOf):
+            return lambda value: None if value is None else _refuse(value)
+        if not is_struct:
+            makers = [self._compile(each, kind) if name else _refuse for each, name in zip(schema, fields, strict=True)]
+            if sum(map(bool, fields)) == 1:
+                make_only = next(make for make, name in zip(makers, fields, strict=True) if name)
+                return lambda value: None if value is None else make_only(_bare(value))
+            return lambda value: None if value is None else makers[self._find_branch(schema, value)](_bare(value))
+        assert isinstance(kind, StructOf)
+        empty = {field.column: None for field in kind.fields}
+        branches = []
+        for each, name in zip(schema, fields, strict=True):
+            field = kind.find(name) if name else None
+            branches.append(("", _refuse) if field is None else (field.column, self._compile(each, field.kind)))
+
+        def make(value: Any) -> Any:
+            if value is None:
+                return None
+            column, make_branch = branches[self._find_branch(schema, value)]
+            return {**empty, column: make_branch(_bare(value))}
+
+        return make
 
     def _find_branch(self, schema: Json, value: Any) -> int:
         names = {bool: {"boolean"}, int: {"int", "long"}, float: {"float", "double"}, bytes: {"bytes"}, str: {"string"}}
@@ -168,6 +204,19 @@ class AvroReparser:
             elif self._kind_of(each) in wanted and not (self._kind_of(each) == "int" and not _has_32_bits(value)):
                 return at
         raise NoCell("a union has no such branch")
+
+
+def _bare(value: Any) -> Any:
+    """Returns a value without the name of its branch."""
+    return value[1] if type(value) is tuple else value
+
+
+def _text(value: Any) -> str:
+    return json.dumps(_natural(value), ensure_ascii=False, separators=(",", ":"))
+
+
+def _refuse(value: Any) -> Any:
+    raise NoCell("another type than that of the column")
 
 
 def _has_32_bits(value: int) -> bool:
