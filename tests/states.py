@@ -49,6 +49,7 @@ GROUP_STATES = {
 }
 _FIRST, _JOINING, _SYNCING = ClassicGroupState.EMPTY, ClassicGroupState.PREPARING, ClassicGroupState.COMPLETING
 _STABLE, _DEAD = ClassicGroupState.STABLE, ClassicGroupState.DEAD
+_UPGRADED = "a member joins by the consumer protocol: it is a consumer group from now on"
 GROUP_CHANGES = {
     (_FIRST, _JOINING): "a member joins",
     (_FIRST, _DEAD): "it is deleted, or nothing of it is left: no member and no offset",
@@ -57,6 +58,9 @@ GROUP_CHANGES = {
     (_SYNCING, _STABLE): "the leader sent the assignment",
     (_SYNCING, _JOINING): "a member joins or leaves, or its session ends",
     (_STABLE, _JOINING): "a member joins or leaves, or its session ends",
+    (_JOINING, _DEAD): _UPGRADED,
+    (_SYNCING, _DEAD): _UPGRADED,
+    (_STABLE, _DEAD): _UPGRADED,
 }
 
 _EMPTY, _OPEN = TransactionState.EMPTY, TransactionState.ONGOING

@@ -9,6 +9,7 @@ import pytest
 from tests.compat.client import DriverClient
 from tests.compat.clients import CONSUMER_GROUPS, KINDS, ClientKind, kinds
 from tests.compat.test_groups import check_all_consumed, wait_shared_out
+from tests.compat.test_groups import join as join_classic
 
 Start = Callable[[ClientKind], DriverClient]
 SERVER_ASSIGNORS = ("server-uniform", "server-range")
@@ -45,3 +46,25 @@ def test_partitions_are_owned_once_while_members_join_leave_and_die(
     wait_shared_out([second], name, 7)
     check_all_consumed(admin, [second], name, "one")
     second.ask("leave")
+
+
+@pytest.mark.parametrize("kind", kinds(CONSUMER_GROUPS))
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+def test_group_is_moved_to_the_consumer_protocol_and_back_while_it_works(
+    kind: ClientKind, assignor: str, start: Start, admin: DriverClient, name: str
+) -> None:
+    admin.ask("create", topic=name, partitions=6)
+    classic = join_classic(start, KINDS[0], name, assignor)
+    wait_shared_out([classic], name)
+    consumer = join(start, kind, name, SERVER_ASSIGNORS[0])
+    wait_shared_out([classic, consumer], name)
+    check_all_consumed(admin, [classic, consumer], name, "both")
+    for member in (classic, consumer):
+        member.ask("commit")
+    other = join_classic(start, kind, name, assignor)
+    wait_shared_out([classic, consumer, other], name)
+    consumer.ask("leave")
+    wait_shared_out([classic, other], name)
+    check_all_consumed(admin, [classic, other], name, "back")
+    classic.ask("leave")
+    other.ask("leave")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.e2e.group_calls import QUICK, fetch_committed, make_commit, versions
+from tests.e2e.group_calls import QUICK, fetch_committed, join, make_commit, versions
 from tests.e2e.kafka_site import KafkaBroker, RawClient, run
 from tests.e2e.test_kafka_admin_configs import SET, change_configs
 from tests.scenario import run_by
+from tests.unit.groups.consumer.classic_client import encode_subscription
 from tiered.errors import Code
+from tiered.groups.subscription import encode_assignment, parse_assignment
 from tiered.ids import TopicPartition
 from tiered_api.kafka.client.group_member import read_assignment
 from tiered_api.kafka.protocol.messages.consumer_group_describe import (
@@ -30,8 +32,15 @@ from tiered_api.kafka.protocol.messages.create_partitions import (
     CreatePartitionsTopic,
 )
 from tiered_api.kafka.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from tiered_api.kafka.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tiered_api.kafka.protocol.messages.join_group import JoinGroupRequestProtocol
 from tiered_api.kafka.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from tiered_api.kafka.protocol.messages.offset_commit import OffsetCommitResponse
+from tiered_api.kafka.protocol.messages.sync_group import (
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+)
 from tiered_api.kafka.protocol.messages.update_features import (
     FeatureUpdateKey,
     UpdateFeaturesRequest,
@@ -148,3 +157,37 @@ async def test_group_lives_on_with_grown_topics_and_refuses_strange_requests(sit
     assert (await consume(client, "a", epoch + 1)).error_code == Code.UNSUPPORTED_VERSION.number
     described = await client.ask(ConsumerGroupDescribeRequest(["g"]), 1, ConsumerGroupDescribeResponse)
     assert described.groups == [DescribedConsumerGroup(Code.UNSUPPORTED_VERSION.number, group_id="g")]
+
+
+@run_by(run, "tmp_path", **QUICK)
+async def test_classic_member_goes_on_in_an_upgraded_group_and_back(site: KafkaBroker) -> None:
+    await site.create("t", 2)
+    topic_id = site.broker.image.topics["t"].topic_id
+    client = await site.client()
+    protocols = [JoinGroupRequestProtocol("range", encode_subscription(["t"], {}))]
+    classic = await join(client, "g", protocols=protocols)
+    whole = encode_assignment({"t": frozenset({0, 1})})
+    mine = [SyncGroupRequestAssignment(classic.member_id, whole)]
+    request = SyncGroupRequest("g", classic.generation_id, classic.member_id, None, "consumer", "range", mine)
+    assert (await client.ask(request, 5, SyncGroupResponse)).assignment == whole
+    joined = await consume(client, "a", 0)
+    assert (joined.error_code, joined.member_epoch, given(joined)) == (0, 2, [])
+    [described] = (await client.ask(ConsumerGroupDescribeRequest(["g"]), 1, ConsumerGroupDescribeResponse)).groups
+    assert {each.member_id: each.member_type for each in described.members} == {classic.member_id: 0, "a": 1}
+
+    async def beat(generation: int) -> int:
+        heartbeat = HeartbeatRequest("g", generation, classic.member_id)
+        return (await client.ask(heartbeat, 4, HeartbeatResponse)).error_code
+
+    assert await beat(1) == Code.REBALANCE_IN_PROGRESS.number
+    again = await join(client, "g", member_id=classic.member_id, protocols=protocols)
+    assert (again.error_code, again.generation_id, again.leader, again.protocol_name) == (0, 2, "", "range")
+    request = SyncGroupRequest("g", 2, classic.member_id, None, "consumer", "range")
+    half = parse_assignment((await client.ask(request, 5, SyncGroupResponse)).assignment)
+    assert half == {"t": frozenset({0})} and await beat(2) == 0
+    assert given(await consume(client, "a", 2, [])) == [(topic_id, [1])]
+    assert (await consume(client, "a", -1)).error_code == 0
+    listed = await client.ask(ListGroupsRequest(), 5, ListGroupsResponse)
+    assert listed.groups == [ListedGroup("g", "consumer", "PreparingRebalance", "classic")]
+    last = await join(client, "g", member_id=classic.member_id, protocols=protocols)
+    assert (last.error_code, last.generation_id, last.leader) == (0, 3, classic.member_id)

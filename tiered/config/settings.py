@@ -533,6 +533,12 @@ class Settings:
     group_consumer_regex_refresh_interval_ms: int = setting(
         600_000, "Time after which a regular expression of a consumer group finds new topics.", 10_000, INT_MAX
     )
+    group_consumer_migration_policy: str = setting(
+        "bidirectional",
+        "Conversions of groups with members: to a consumer group when the first member joins by the new protocol, and"
+        " back when the last one leaves.",
+        choices=("bidirectional", "upgrade", "downgrade", "disabled"),
+    )
     group_consumer_max_size: int = setting(
         INT_MAX, "Most members of a consumer group; `tiered.groups.max.bytes` bounds their memory.", 1, INT_MAX
     )

@@ -67,7 +67,7 @@ controller.quorum.auto.join.enable controller.quorum.bootstrap.servers controlle
 controller.quorum.election.timeout.ms controller.quorum.fetch.timeout.ms controller.quorum.request.timeout.ms
 controller.quorum.retry.backoff.ms controller.quorum.voters controller.socket.timeout.ms create.topic.policy.class.name
 delete.records.purgatory.purge.interval.requests early.start.listeners fetch.purgatory.purge.interval.requests
-group.consumer.assignors group.consumer.migration.policy
+group.consumer.assignors
 group.coordinator.append.linger.ms group.coordinator.rebalance.protocols group.coordinator.threads group.share.assignors
 group.share.delivery.count.limit group.share.heartbeat.interval.ms group.share.max.heartbeat.interval.ms
 group.share.max.record.lock.duration.ms group.share.max.session.timeout.ms group.share.max.share.sessions

@@ -29,7 +29,7 @@ from tiered.durability.loss_rules import LedSinceLoss, find_new_losses
 from tiered.errors import Code, Refused
 from tiered.groups.consumer.assignment import Assignment
 from tiered.groups.consumer.epochs import SubscribedTopic
-from tiered.groups.limits import ConsumerTimeouts, GroupSettings
+from tiered.groups.limits import MIGRATION_POLICIES, ConsumerTimeouts, GroupSettings, MigrationPolicy
 from tiered.groups.records import OffsetKey
 from tiered.groups.requests import (
     CommitOffsets,
@@ -52,6 +52,7 @@ from tiered.groups.shard import GroupShard
 from tiered.groups.subscription import CONSUMER
 from tiered.hosting.hosted_replicas import HostedReplicas
 from tiered.ids import PartitionId, TopicId, TopicPartition
+from tiered.metadata.features import MIXED_GROUPS
 from tiered.metadata.image import Image
 from tiered.metadata.parts.topics import Loss
 from tiered.metadata.topic_names import OFFSETS_TOPIC
@@ -337,6 +338,7 @@ class GroupCoordinators:
             lambda: self._view.image.slot,
             self._match_topics,
             self._find_own_timeouts,
+            self._find_migration_policy,
         )
 
     async def find_corrections(
@@ -392,6 +394,12 @@ class GroupCoordinators:
             return None
         config = GroupConfig.from_strings(own, GroupConfig.of_broker(self._view.settings))
         return ConsumerTimeouts(config.consumer_session_timeout_ms, config.consumer_heartbeat_interval_ms)
+
+    def _find_migration_policy(self) -> MigrationPolicy:
+        """Returns the policy of the settings, once no broker of an earlier program may become the coordinator."""
+        if self._view.image.metadata_version < MIXED_GROUPS:
+            return MIGRATION_POLICIES["disabled"]
+        return MIGRATION_POLICIES[self._view.settings.group_consumer_migration_policy]
 
     def _find_led(self, topic: str, partition_id: PartitionId) -> LedSinceLoss | None:
         replica = self._replicas.find_leader(TopicPartition(topic, partition_id.partition))

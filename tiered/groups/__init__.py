@@ -14,7 +14,7 @@ May import: quotas
   offsets            commit, fetch, deletion and correction of offsets
   expiry             expiry of committed offsets (KIP-211)
   admin              description, listing and deletion of groups
-  subscription       the topics in a consumer's subscription bytes
+  subscription       the bytes of subscriptions and assignments of classic consumers
   pending_offsets    offsets that open transactions have written
   log_state          the committed state of a shard, as its log has it
   records            records of `__consumer_offsets` in Kafka's bytes

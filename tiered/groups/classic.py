@@ -32,13 +32,17 @@ class ClassicGroupState(Enum):
 
 TRANSITIONS: dict[ClassicGroupState, frozenset[ClassicGroupState]] = {
     ClassicGroupState.EMPTY: frozenset({ClassicGroupState.PREPARING, ClassicGroupState.DEAD}),
-    ClassicGroupState.PREPARING: frozenset({ClassicGroupState.COMPLETING, ClassicGroupState.EMPTY}),
-    ClassicGroupState.COMPLETING: frozenset({ClassicGroupState.STABLE, ClassicGroupState.PREPARING}),
-    ClassicGroupState.STABLE: frozenset({ClassicGroupState.PREPARING}),
+    ClassicGroupState.PREPARING: frozenset(
+        {ClassicGroupState.COMPLETING, ClassicGroupState.EMPTY, ClassicGroupState.DEAD}
+    ),
+    ClassicGroupState.COMPLETING: frozenset(
+        {ClassicGroupState.STABLE, ClassicGroupState.PREPARING, ClassicGroupState.DEAD}
+    ),
+    ClassicGroupState.STABLE: frozenset({ClassicGroupState.PREPARING, ClassicGroupState.DEAD}),
     ClassicGroupState.DEAD: frozenset(),
 }
 """Permitted changes of state: members join (Preparing), wait for the leader's assignment (Completing), work (Stable).
-A group is dropped (Dead) only if it is empty."""
+A group is dropped (Dead) if it is empty, or if it becomes a consumer group."""
 
 
 @dataclass(slots=True)

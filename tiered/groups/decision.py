@@ -10,7 +10,7 @@ from tiered.deadlines import Deadlines
 from tiered.groups.classic import ClassicGroup
 from tiered.groups.consumer.epochs import SubscribedTopic
 from tiered.groups.holders import GroupBytes, GroupHolders
-from tiered.groups.limits import ConsumerTimeouts, GroupSettings
+from tiered.groups.limits import MIGRATION_POLICIES, ConsumerTimeouts, GroupSettings, MigrationPolicy
 from tiered.groups.log_state import LogState
 from tiered.groups.member import ClassicGroupMember
 from tiered.groups.records import NO_TIME, OffsetKey, OffsetValue, offset_key, offset_value
@@ -57,6 +57,8 @@ class GroupState:
     None: there is no engine for regular expressions."""
     find_own_timeouts: Callable[[str], ConsumerTimeouts | None] = lambda group: None
     """Returns the timeouts of a group with settings of its own; None for a group without."""
+    find_migration_policy: Callable[[], MigrationPolicy] = lambda: MIGRATION_POLICIES["bidirectional"]
+    """Returns the policy in force now."""
     issued_member_ids: dict[tuple[str, str], None] = field(default_factory=dict)
     """(group, member id) of the ids given out last, oldest first. Some of them are used or removed by now."""
 

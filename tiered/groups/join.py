@@ -15,6 +15,7 @@ from __future__ import annotations
 from tiered.errors import Code
 from tiered.groups.classic import ClassicGroup, ClassicGroupState
 from tiered.groups.consumer.admin import drop_consumer_group, is_empty
+from tiered.groups.consumer.classic_members import ID_PREFIX_MAX, join_consumer_group
 from tiered.groups.decision import MEMBER, Decision
 from tiered.groups.member import ClassicGroupMember
 from tiered.groups.rebalance import (
@@ -31,8 +32,6 @@ from tiered.groups.string_lengths import fits_in_record
 
 NEW_MEMBER_MS = 300_000
 """Session of a new member until its first rebalance completes: it cannot send heartbeats before."""
-ID_PREFIX_MAX = 1_000
-"""Characters of the client id, or of a static member's instance id, that begin a member id."""
 ISSUED_IDS_MAX = 5_000
 """Ids given out last that a shard remembers, over all its groups. Beyond it the oldest one expires, unless it is used.
 
@@ -50,8 +49,11 @@ def handle_join_group(decision: Decision, request: JoinGroup, token: int) -> Non
         return
     consumer_group = decision.state.log_state.consumer_groups.get(request.group)
     if consumer_group is not None and not is_empty(consumer_group):
-        decision.reply(token, JoinGroupReply(Code.INCONSISTENT_GROUP_PROTOCOL, request.member_id))
-        return
+        reply = join_consumer_group(decision, consumer_group, request)
+        if reply is not None:
+            decision.reply(token, reply)
+            return
+        consumer_group = None
     group = decision.state.groups.get(request.group)
     if group is None:
         if request.member_id:

@@ -7,6 +7,22 @@ from typing import NamedTuple
 from tiered.value import value
 
 
+class MigrationPolicy(NamedTuple):
+    """The conversions between classic groups and consumer groups that happen while members are in them."""
+
+    upgrades: bool
+    downgrades: bool
+
+
+MIGRATION_POLICIES = {
+    "bidirectional": MigrationPolicy(upgrades=True, downgrades=True),
+    "upgrade": MigrationPolicy(upgrades=True, downgrades=False),
+    "downgrade": MigrationPolicy(upgrades=False, downgrades=True),
+    "disabled": MigrationPolicy(upgrades=False, downgrades=False),
+}
+"""By the value of `group.consumer.migration.policy`."""
+
+
 class ConsumerTimeouts(NamedTuple):
     """Timeouts of the members of one consumer group."""
 

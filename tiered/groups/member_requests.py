@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from tiered.errors import Code
 from tiered.groups.classic import REASON_MAX, ClassicGroup, ClassicGroupState
+from tiered.groups.consumer.classic_members import (
+    beat_in_consumer_group,
+    leave_consumer_group,
+    sync_in_consumer_group,
+)
 from tiered.groups.decision import SYNC, Decision
 from tiered.groups.rebalance import (
     apply_assignments,
@@ -29,6 +34,10 @@ from tiered.groups.requests import (
 
 def handle_sync_group(decision: Decision, request: SyncGroup, token: int) -> None:
     """Handles SyncGroup. Replies with `SyncGroupReply`, now or when the leader has sent the assignments."""
+    consumer_group = decision.state.log_state.consumer_groups.get(request.group)
+    if consumer_group is not None:
+        decision.reply(token, sync_in_consumer_group(decision, consumer_group, request))
+        return
     group = decision.state.groups.get(request.group)
     code = _validate_sync(group, request)
     if group is None or code is not None:
@@ -71,6 +80,9 @@ def handle_heartbeat(decision: Decision, request: Heartbeat) -> HeartbeatReply:
     """Handles Heartbeat. Each one restarts the member's session, during a rebalance too."""
     if not request.group:
         return HeartbeatReply(Code.INVALID_GROUP_ID)
+    consumer_group = decision.state.log_state.consumer_groups.get(request.group)
+    if consumer_group is not None:
+        return beat_in_consumer_group(decision, consumer_group, request)
     group = decision.state.groups.get(request.group)
     if group is None:
         return HeartbeatReply(Code.UNKNOWN_MEMBER_ID)
@@ -87,6 +99,9 @@ def handle_leave_group(decision: Decision, request: LeaveGroup) -> LeaveGroupRep
     """Handles LeaveGroup. Each member gets its own code, and one rebalance follows for all of them."""
     if not request.group:
         return LeaveGroupReply(Code.INVALID_GROUP_ID)
+    consumer_group = decision.state.log_state.consumer_groups.get(request.group)
+    if consumer_group is not None:
+        return leave_consumer_group(decision, consumer_group, request)
     group = decision.state.groups.get(request.group)
     if group is None:
         return LeaveGroupReply(Code.NONE, (Code.UNKNOWN_MEMBER_ID,) * len(request.members))

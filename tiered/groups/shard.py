@@ -22,7 +22,8 @@ from tiered.groups.consumer.admin import handle_describe_consumer_group, is_empt
 from tiered.groups.consumer.epochs import SubscribedTopic
 from tiered.groups.consumer.group import ConsumerGroup
 from tiered.groups.consumer.heartbeat import handle_consumer_heartbeat
-from tiered.groups.consumer.sessions import on_consumer_timeout, schedule_rebalance, schedule_session
+from tiered.groups.consumer.migration import DOWNGRADED, remove_or_downgrade
+from tiered.groups.consumer.sessions import schedule_rebalance, schedule_session
 from tiered.groups.decision import (
     CONSUMER_REBALANCE,
     CONSUMER_SESSION,
@@ -36,7 +37,7 @@ from tiered.groups.decision import (
 from tiered.groups.expiry import find_expired_consumer_offsets, find_expired_offsets
 from tiered.groups.invariants import find_violations
 from tiered.groups.join import handle_join_group
-from tiered.groups.limits import ConsumerTimeouts, GroupSettings
+from tiered.groups.limits import MIGRATION_POLICIES, ConsumerTimeouts, GroupSettings, MigrationPolicy
 from tiered.groups.log_state import LogState
 from tiered.groups.member_requests import handle_heartbeat, handle_leave_group, handle_sync_group
 from tiered.groups.offsets import (
@@ -64,8 +65,8 @@ class GroupShard:
     `new_uuid` returns a fresh UUID as text. `find_topic_id` returns the id of the topic that has a name now, "" if
     there is none. `find_topic` returns more of it, and the same while `metadata_version` stays. `holdings` are those of
     all shards of the broker; None if there is no other one. `find_own_timeouts` returns those of a group with settings
-    of its own, else None. `next_due_ms` (None: never) is on the monotonic clock; it
-    may change with each call.
+    of its own, else None. `find_migration_policy` returns the policy in force now. `next_due_ms` (None: never) is on
+    the monotonic clock; it may change with each call.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class GroupShard:
         metadata_version: Callable[[], int] = lambda: 0,
         match_topics: Callable[[str], frozenset[str]] | None = None,
         find_own_timeouts: Callable[[str], ConsumerTimeouts | None] = lambda group: None,
+        find_migration_policy: Callable[[], MigrationPolicy] = lambda: MIGRATION_POLICIES["bidirectional"],
     ) -> None:
         self.state = GroupState(
             settings,
@@ -87,6 +89,7 @@ class GroupShard:
             metadata_version=metadata_version,
             match_topics=match_topics,
             find_own_timeouts=find_own_timeouts,
+            find_migration_policy=find_migration_policy,
         )
         if holdings is not None:
             self.state.holdings = holdings
@@ -116,15 +119,18 @@ class GroupShard:
         for name, raw in self.state.log_state.groups.items():
             if name in self.state.log_state.consumer_groups:
                 continue  # a torn move from one protocol to the other: the later one counts
-            group = self.state.groups[name] = ClassicGroup.from_value(name, read_group(raw), self.state.protocol_bytes)
+            value = read_group(raw)
+            group = self.state.groups[name] = ClassicGroup.from_value(name, value, self.state.protocol_bytes)
             for member in group.members.values():
                 decision.schedule_heartbeat(group, member)
             if len(group.members) > self.state.settings.size_max:
                 prepare_rebalance(decision, group, f"the group has more than {self.state.settings.size_max} members")
+            elif group.members and value.leader is None:
+                prepare_rebalance(decision, group, DOWNGRADED)
         consumer_groups = self.state.log_state.consumer_groups
         for name, consumer_group in consumer_groups.items():
             for member_id, consumer in consumer_group.members.items():
-                schedule_session(decision, name, member_id)
+                schedule_session(decision, name, member_id, consumer.metadata)
                 schedule_rebalance(decision, name, member_id, consumer)
         for name in (*self.state.log_state.offsets, *self.state.log_state.pending.groups()):
             if name not in self.state.groups and name not in consumer_groups:
@@ -192,7 +198,9 @@ class GroupShard:
                 self._expire_offsets(decision)
                 continue
             if kind in (CONSUMER_SESSION, CONSUMER_REBALANCE):
-                on_consumer_timeout(decision, name, member_id)
+                consumer_group = self.state.log_state.consumer_groups.get(name)
+                if consumer_group is not None and member_id in consumer_group.members:
+                    remove_or_downgrade(decision, consumer_group, member_id)
                 continue
             group = self.state.groups[name]
             if kind == MEMBER:

@@ -51,8 +51,9 @@ CHAINS = 3
 """Level of `tiered.metadata.version` from which on records of topics with `flush=bucket` are in write-ahead chains, and
 partitions name these chains."""
 
-GROUP_CONFIGS = 4
-"""Level of `tiered.metadata.version` from which on groups may have settings of their own."""
+GROUP_CONFIGS = MIXED_GROUPS = 4
+"""Level of `tiered.metadata.version` from which on groups may have settings of their own, and change their protocol
+while members are in them."""
 
 PROCESSES_REFUSED = (
     f"brokers can be processes of one machine from {METADATA_VERSION}={PROCESSES} on: raise it once all brokers have"

@@ -203,8 +203,11 @@ class Rig:
         for token, reply in outcome.replies:
             assert token not in self.replies, "answered twice"
             self.replies[token] = reply
+            asked = self._syncs.get(token)
+            if asked is not None and asked.group not in self.shard.state.groups:
+                continue  # a consumer group, whose members get more partitions in the same epoch
             if isinstance(reply, SyncGroupReply) and reply.code is Code.NONE:
-                asked = self._syncs[token]
+                assert asked is not None
                 first = self._assigned.setdefault((asked.group, asked.generation, asked.member_id), reply.assignment)
                 assert first == reply.assignment
         self.check()

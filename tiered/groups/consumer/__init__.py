@@ -10,7 +10,10 @@ May import: as groups
   epochs             epochs of group, target and member, and the state of the group
   records            records of consumer groups in Kafka's bytes
   group              one group as its records give it
+  member_step        one step of a member that joins or stays, by either protocol
   heartbeat          ConsumerGroupHeartbeat: joins, steps to the target, leaves
+  classic_members    members of the classic protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup
+  migration          groups that change their protocol while members are in them
   sessions           sessions and rebalance timeouts of members, and their removal
   fencing            fencing of commits and fetches of offsets by the member epoch (I18)
   admin              description, listing and deletion of consumer groups

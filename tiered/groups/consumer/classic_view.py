@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from tiered.errors import Code
 from tiered.groups.consumer.admin import CONSUMER_TYPE
@@ -11,7 +11,7 @@ from tiered.groups.consumer.assignors import choose_assignor
 from tiered.groups.consumer.epochs import SubscribedTopic
 from tiered.groups.consumer.group import ConsumerGroup
 from tiered.groups.requests import DescribedMember, DescribeGroupReply
-from tiered.groups.subscription import CONSUMER
+from tiered.groups.subscription import CONSUMER, TopicPartitions, encode_assignment
 from tiered.record_fields import I16, I32, encode_string
 
 _VERSION, _NO_USER_DATA = I16.pack(0), I32.pack(-1)
@@ -21,7 +21,7 @@ def describe_as_classic(
     group: ConsumerGroup, find_topic: Callable[[str], SubscribedTopic | None]
 ) -> DescribeGroupReply:
     """Returns the description. The assignor stands for the protocol; topics that are gone are left out."""
-    names = {found.topic_id: name for name in group.subscribed_topics() if (found := find_topic(name)) is not None}
+    names = find_names(group, find_topic)
     members = tuple(
         DescribedMember(
             member_id,
@@ -29,7 +29,7 @@ def describe_as_classic(
             metadata.client_id,
             metadata.client_host,
             _encode_subscription(group.topics_of(metadata)),
-            _encode_assignment(current.assigned, names),
+            encode_assignment(name_topics(current.assigned, names)),
         )
         for member_id, (metadata, current) in group.members.items()
     )
@@ -43,9 +43,11 @@ def _encode_subscription(topics: Iterable[str]) -> bytes:
     return _VERSION + I32.pack(len(names)) + b"".join(map(encode_string, names)) + _NO_USER_DATA
 
 
-def _encode_assignment(assignment: Assignment, names: dict[str, str]) -> bytes:
-    rows = sorted((names[topic_id], sorted(each)) for topic_id, each in assignment.items() if topic_id in names)
-    parts = [_VERSION, I32.pack(len(rows))]
-    for name, partitions in rows:
-        parts += (encode_string(name), I32.pack(len(partitions)), *map(I32.pack, partitions))
-    return b"".join((*parts, _NO_USER_DATA))
+def find_names(group: ConsumerGroup, find_topic: Callable[[str], SubscribedTopic | None]) -> dict[str, str]:
+    """Returns the names of the topics that members subscribe to, by id."""
+    return {found.topic_id: name for name in group.subscribed_topics() if (found := find_topic(name)) is not None}
+
+
+def name_topics(assignment: Assignment, names: Mapping[str, str]) -> TopicPartitions:
+    """Returns an assignment by names of topics, without those that are gone."""
+    return {names[topic_id]: partitions for topic_id, partitions in assignment.items() if topic_id in names}

@@ -1,4 +1,7 @@
-"""Fencing of requests about offsets by the member epoch (I18): a member that is behind commits nothing."""
+"""Fencing of requests about offsets by the member epoch (I18): a member that is behind commits nothing.
+
+For a member of the classic protocol the generation is its member epoch.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,13 @@ from tiered.groups.consumer.group import ConsumerGroup
 def check_committer(group: ConsumerGroup, member_id: str, epoch: int, knows_epochs: bool) -> Code | None:
     """Returns the refusal of a commit, else None. A client that is no member may commit while the group has none.
 
-    `knows_epochs` is False for a request of an API version that knows no member epochs.
+    `knows_epochs` is False for a request of an API version that knows no member epochs; classic members need none.
     """
     if epoch < 0 and not group.members:
         return None
     code = _check_epoch(group, member_id, epoch)
-    return code if knows_epochs or code is Code.UNKNOWN_MEMBER_ID else Code.UNSUPPORTED_VERSION
+    may_not_know = knows_epochs or code is Code.UNKNOWN_MEMBER_ID or group.members[member_id].metadata.classic
+    return code if may_not_know else Code.UNSUPPORTED_VERSION
 
 
 def check_transactional_committer(group: ConsumerGroup, member_id: str, epoch: int) -> Code | None:
@@ -34,4 +38,6 @@ def _check_epoch(group: ConsumerGroup, member_id: str, epoch: int) -> Code | Non
     member = group.members.get(member_id)
     if member is None:
         return Code.UNKNOWN_MEMBER_ID
-    return None if epoch == member.current.epoch else Code.STALE_MEMBER_EPOCH
+    if epoch == member.current.epoch:
+        return None
+    return Code.STALE_MEMBER_EPOCH if member.metadata.classic is None else Code.ILLEGAL_GENERATION

@@ -88,6 +88,10 @@ class ConsumerGroup:
         """True if the group has no record."""
         return not self._sizes
 
+    def classic_members(self) -> list[str]:
+        """Returns the ids of the members of the classic protocol."""
+        return [each for each, member in self.members.items() if member.metadata.classic is not None]
+
     def topics_of(self, metadata: MemberMetadata) -> frozenset[str]:
         """Returns the names that a member subscribes to: its own, and those of its regular expression."""
         resolved = self.regexes.get(metadata.regex)
@@ -112,6 +116,12 @@ class ConsumerGroup:
     def is_free(self, topic_id: str, partition: int) -> bool:
         """True if no member owns or revokes the partition."""
         return (topic_id, partition) not in self._owners
+
+    def waits_for_others(self, member_id: str) -> bool:
+        """True if another member owns a partition of this member's target."""
+        target = self.targets.get(member_id, {})
+        owners = {self._owners.get((topic_id, each)) for topic_id in target for each in target[topic_id]}
+        return not owners <= {None, member_id}
 
     def owners(self) -> Mapping[tuple[str, int], str]:
         """Returns the member that owns or revokes each partition."""

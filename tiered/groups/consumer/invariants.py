@@ -23,7 +23,7 @@ def find_consumer_violations(group: ConsumerGroup, deadlines: Deadlines) -> Iter
         if (CONSUMER_SESSION, group.name, member_id) not in deadlines:
             yield f"member {member_id} has no session deadline"
         is_revoking = current.state is MemberState.UNREVOKED_PARTITIONS and current.epoch != LEAVING_FOR_A_WHILE
-        if is_revoking != ((CONSUMER_REBALANCE, group.name, member_id) in deadlines):
+        if metadata.classic is None and is_revoking != ((CONSUMER_REBALANCE, group.name, member_id) in deadlines):
             yield f"member {member_id} revokes partitions without a deadline, or has one without need"
         if metadata.instance_id is not None and group.static_members.get(metadata.instance_id) != member_id:
             yield f"static member {member_id} is not known by its instance id"

@@ -23,7 +23,7 @@ from tiered_api.kafka.protocol.messages.consumer_group_describe import (
 from tiered_api.kafka.server.context.context import Call, KafkaContext
 from tiered_api.kafka.server.requests.group_requests import GROUP_OPERATIONS, call_coordinator
 
-CONSUMER_MEMBER = 1
+CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 
 
 async def handle(context: KafkaContext, call: Call[ConsumerGroupDescribeRequest]) -> ConsumerGroupDescribeResponse:
@@ -72,7 +72,7 @@ def _describe_member(image: Image, member: DescribedConsumerMember) -> ConsumerG
         metadata.regex or None,
         _name_topics(image, member.current.assigned),
         _name_topics(image, member.target),
-        CONSUMER_MEMBER,
+        CONSUMER_MEMBER if metadata.classic is None else CLASSIC_MEMBER,
     )
 
 
