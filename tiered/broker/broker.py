@@ -415,6 +415,7 @@ class Broker:
             cache_bytes=settings.tiered_chunk_cache_bytes,
             grace_ms=settings.tiered_object_delete_delay_ms,
             clean_object_bytes=settings.tiered_cleaner_object_max_bytes,
+            puts_at_once=settings.remote_log_manager_copier_thread_pool_size,
             fetch_throttle=FetchThrottle(
                 world.clock, lambda: self.settings.remote_log_manager_fetch_max_bytes_per_second
             ),

@@ -1,14 +1,16 @@
-"""Uploads closed segments to the bucket: objects first, manifest second, one object at a time per partition.
+"""Uploads closed segments to the bucket: objects first, manifest second.
 
-Keeps I20 and I23. Memory does not grow with the segment: `segment_check` reads pieces, and the upload streams from the
-file.
+Keeps I20 and I23. The puts of a partition run side by side, and the manifest names those before the first one that
+failed. Memory does not grow with the segment: `segment_check` reads pieces, and the upload streams from the file.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tiered.cold.layout import SectionKind, build_trailer, segment_key
 from tiered.cold.manifest import Manifest, SegmentEntry, Submanifests
@@ -34,6 +36,10 @@ without a manifest that names it.
 
 TOGETHER_SEGMENTS = 512
 """Limit on the segments that one manifest change names: other partitions wait for a pass meanwhile."""
+
+
+PUTS_AT_ONCE = 4
+"""Limit on the puts of all partitions of a broker at once, unless a setting says otherwise."""
 
 
 class LogSections(Protocol):
@@ -75,8 +81,16 @@ class TieredLog(Protocol):
     def segments(self) -> TieredSegments: ...
 
 
+class _CheckedSegment(NamedTuple):
+    """A segment that may be put: its entry, its log and its trailer."""
+
+    entry: SegmentEntry
+    log_part: FileSlice
+    trailer: bytes
+
+
 class Uploader:
-    """Uploads for all partitions of one broker. One call at a time per partition."""
+    """Uploads for all partitions of one broker, with so many puts at once. One call at a time per partition."""
 
     def __init__(
         self,
@@ -85,7 +99,11 @@ class Uploader:
         clock: Clock,
         rng: Rng,
         metrics: Metrics,
+        *,
+        puts_at_once: int = PUTS_AT_ONCE,
     ) -> None:
+        self._puts_at_once = puts_at_once
+        self._put_slots = asyncio.Semaphore(puts_at_once)
         self._store = store
         self._manifests = manifests
         self._clock = clock
@@ -131,33 +149,55 @@ class Uploader:
         most = TOGETHER_BYTES if together_bytes is None else min(together_bytes, TOGETHER_BYTES)
         if self.keys_in_flight(manifest.partition_id):
             manifest = await self._resolve_undecided(manifest, epoch)
-        entries: list[SegmentEntry] = []
-        planned = manifest
-        while len(entries) < TOGETHER_SEGMENTS and sum(entry.object_bytes for entry in entries) < most:
-            try:
-                entry = await self._next_object(source, planned, epoch, stable_offset, on_upload)
-            except (Unavailable, Corrupt):
-                if not entries:
-                    raise
-                break
-            if entry is None:
-                break
-            entries.append(entry)
-            planned = planned.add(entry)
+        entries = await self._put_objects(source, manifest, epoch, stable_offset, most, on_upload)
         if entries:
             return await self._add_to_manifest(manifest, epoch, entries)
         return manifest if manifest != original else None
 
-    async def _next_object(
+    async def _put_objects(
         self,
         source: TieredLog,
         manifest: Manifest,
         epoch: int,
         stable_offset: int,
+        most: int,
         on_upload: Callable[[int], object],
-    ) -> SegmentEntry | None:
-        """Checks and puts the object of the segment after this manifest. Returns its entry, or None if there is no such
-        segment."""
+    ) -> list[SegmentEntry]:
+        """Puts the objects of the segments after this manifest, until they have `most` bytes. Returns the entries of
+        those before the first failure; raises it if it is that of the first one."""
+        entries: list[SegmentEntry] = []
+        running: deque[tuple[SegmentEntry, asyncio.Task[None]]] = deque()
+        failure: Unavailable | Corrupt | None = None
+        planned, count, size = manifest, 0, 0
+        try:
+            while count < TOGETHER_SEGMENTS and size < most and failure is None:
+                if len(running) == self._puts_at_once:
+                    failure = await _take_oldest(running, entries)
+                    continue
+                try:
+                    checked = await self._check_next(source, planned, epoch, stable_offset)
+                except (Unavailable, Corrupt) as error:
+                    failure = await _take_all(running, entries) or error
+                    break
+                if checked is None:
+                    break
+                on_upload(checked.entry.object_bytes)
+                put = asyncio.create_task(self._upload_object(manifest, checked), name=f"upload {checked.entry.key}")
+                running.append((checked.entry, put))
+                planned, count, size = planned.add(checked.entry), count + 1, size + checked.entry.object_bytes
+            failure = failure or await _take_all(running, entries)
+        finally:
+            for _, put in running:  # after a failure no manifest names them
+                put.cancel()
+            await asyncio.gather(*(put for _, put in running), return_exceptions=True)
+        if failure is not None and not entries:
+            raise failure
+        return entries
+
+    async def _check_next(
+        self, source: TieredLog, manifest: Manifest, epoch: int, stable_offset: int
+    ) -> _CheckedSegment | None:
+        """Checks the segment after this manifest. Returns None if there is none."""
         closed = source.segments.closed(manifest.cold_end_offset, 1)
         plan = next_upload(closed, manifest, stable_offset)
         if plan is None:
@@ -188,9 +228,7 @@ class Uploader:
             sections=refs,
             uploaded_ms=self._clock.wall_ms(),
         )
-        on_upload(entry.object_bytes)
-        await self._upload_object(manifest, epoch, entry, log_part, trailer)
-        return entry
+        return _CheckedSegment(entry, log_part, trailer)
 
     async def _resolve_undecided(self, manifest: Manifest, epoch: int) -> Manifest:
         """Returns the manifest once an earlier change with unknown outcome is decided.
@@ -201,13 +239,12 @@ class Uploader:
         self._keys_in_flight.pop(manifest.partition_id, None)
         return written
 
-    async def _upload_object(
-        self, manifest: Manifest, epoch: int, entry: SegmentEntry, log_part: FileSlice, tail: bytes
-    ) -> None:
-        partition_id, key = manifest.partition_id, entry.key
+    async def _upload_object(self, manifest: Manifest, checked: _CheckedSegment) -> None:
+        partition_id, key = manifest.partition_id, checked.entry.key
         self._keys_in_flight.setdefault(partition_id, set()).add(key)
         try:
-            self._bytes.inc(await put_verified(self._store, key, log_part, tail))
+            async with self._put_slots:
+                self._bytes.inc(await put_verified(self._store, key, checked.log_part, checked.trailer))
         except BaseException:
             # No manifest change names the object: it is an orphan if the put was applied.
             self._keys_in_flight.get(partition_id, set()).discard(key)
@@ -248,6 +285,32 @@ class Uploader:
                     written.tp, entry.base_offset, entry.next_offset, entry.object_bytes, entry.key,
                 )  # fmt: skip
         return written
+
+
+async def _take_oldest(
+    running: deque[tuple[SegmentEntry, asyncio.Task[None]]], entries: list[SegmentEntry]
+) -> Unavailable | Corrupt | None:
+    """Waits for the oldest put. Adds its entry, or returns its failure."""
+    entry, put = running.popleft()
+    try:
+        await put
+    except (Unavailable, Corrupt) as error:
+        return error
+    except BaseException:
+        running.appendleft((entry, put))  # this wait is cancelled, or the put has a fault: the caller ends all
+        raise
+    entries.append(entry)
+    return None
+
+
+async def _take_all(
+    running: deque[tuple[SegmentEntry, asyncio.Task[None]]], entries: list[SegmentEntry]
+) -> Unavailable | Corrupt | None:
+    """Waits for all puts, up to the first failure, which it returns."""
+    failure = None
+    while running and failure is None:
+        failure = await _take_oldest(running, entries)
+    return failure
 
 
 def _section_bytes(sections: LogSections, lineage: Lineage) -> dict[SectionKind, bytes]:

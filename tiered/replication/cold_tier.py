@@ -12,7 +12,7 @@ from tiered.cold.fetch_throttle import FetchThrottle
 from tiered.cold.manifest import FAN
 from tiered.cold.manifest_store import ManifestStore
 from tiered.cold.reader import ColdReader
-from tiered.cold.uploader import Uploader
+from tiered.cold.uploader import PUTS_AT_ONCE, Uploader
 from tiered.ids import PartitionId
 from tiered.metrics import Metrics
 from tiered.object_store.paced import PacedStore
@@ -46,10 +46,11 @@ class ColdTier:
         grace_ms: int = GRACE_MS,
         clean_object_bytes: int = OBJECT_BYTES,
         fetch_throttle: FetchThrottle | None = None,
+        puts_at_once: int = PUTS_AT_ONCE,
     ) -> ColdTier:
         """Builds the parts over one store. `admit_request` waits until cleans may make one request more."""
         manifests = ManifestStore(store, clock, rng, metrics, fan=fan)
-        uploader = Uploader(store, manifests, clock, rng, metrics)
+        uploader = Uploader(store, manifests, clock, rng, metrics, puts_at_once=puts_at_once)
 
         def list_keys_in_flight(partition_id: PartitionId) -> frozenset[str]:
             return uploader.keys_in_flight(partition_id) | cleaner.keys_in_flight(partition_id)

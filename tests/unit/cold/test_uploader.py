@@ -13,6 +13,7 @@ from tests.unit.cold.rig import PID, TOPIC, Rig, batch
 from tiered.cold import uploader
 from tiered.cold.layout import FOOTER_BYTES_MAX, parse_footer
 from tiered.errors import Corrupt, Fenced, Unavailable
+from tiered.ids import PartitionId
 from tiered.object_store.faulty import FaultKind, FaultRule
 from tiered.ports import FileSlice, NotFound
 
@@ -195,6 +196,36 @@ async def test_objects_before_a_failed_upload_are_named_and_the_next_call_raises
     with pytest.raises(Unavailable):
         await broker.uploader.upload_next(rig.log, written, 1, 1000)
     assert broker.uploader.keys_in_flight(PID) == frozenset()
+
+
+@in_rig(Rig)
+async def test_puts_of_all_partitions_run_side_by_side_up_to_the_limit(rig: Rig) -> None:
+    """Two partitions of six segments each, with puts of a second: four at a time are done after three."""
+    broker, other = rig.broker(), PartitionId(PID.topic_id, PID.partition + 1)
+    for number in range(6):
+        rig.log.fill(10 * number, 1)
+    broker.fail(FaultRule(FaultKind.DELAY, ("upload",), seconds=1.0))
+    manifests = [await broker.manifests.take_over(each, TOPIC, 4) for each in (PID, other)]
+    began_ns = rig.clock.mono_ns()
+    written = await asyncio.gather(*(broker.uploader.upload_next(rig.log, each, 4, 60) for each in manifests))
+    seconds = (rig.clock.mono_ns() - began_ns) / 1e9
+    assert [each and each.cold_end_offset for each in written] == [60, 60]
+    assert 3.0 <= seconds < 4.0
+
+
+@in_rig(Rig)
+async def test_objects_behind_a_failed_put_are_garbage_and_put_again(rig: Rig) -> None:
+    broker = rig.broker()
+    for number in range(4):
+        rig.log.fill(10 * number, 1)
+    broker.fail(FaultRule(FaultKind.ERROR, ("upload",), skip=1, times=1))
+    manifest = await broker.take_over(4)
+    first = await broker.uploader.upload_next(rig.log, manifest, 4, 40)
+    assert first is not None and first.cold_end_offset == 10
+    assert not broker.uploader.keys_in_flight(PID)
+    whole = await broker.uploader.upload_next(rig.log, first, 4, 40)
+    assert whole is not None and whole.cold_end_offset == 40
+    assert [entry.base_offset for entry in whole.entries] == [0, 10, 20, 30]
 
 
 @in_rig(Rig)
