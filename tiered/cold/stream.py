@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 from tiered.cold.cache import ChunkCache, Fetch, Lease
-from tiered.cold.chunks import FEW_GETS_STEP, next_chunk
+from tiered.cold.chunks import FEW_GETS_STEP, largest_step, next_chunk
 from tiered.cold.manifest import SegmentEntry
 from tiered.errors import Corrupt
 from tiered.hot.leader_epochs import LeaderEpochs
@@ -86,6 +86,7 @@ class ColdStream:
         self._reread_entries: deque[SegmentEntry] = deque()
         self._depth = depth
         self._window_bytes = window_bytes
+        self._last_step = largest_step(window_bytes)
         # The current chunk: its bytes that are not returned yet, and their position in the object.
         self._view = memoryview(b"")
         self._position = position
@@ -272,7 +273,7 @@ class ColdStream:
             self._pending_bytes += chunk.length
             self._plan_at = chunk.end
             if self._step != FEW_GETS_STEP:
-                self._step += 1
+                self._step = min(self._step + 1, self._last_step)
 
     async def _next_entry(self, last: SegmentEntry | None) -> SegmentEntry | None:
         if last is not None:

@@ -82,7 +82,7 @@ async def test_range_read_gets_nothing_beyond_its_end_and_chunks_as_asked(rig: R
     large(rig, batches=14)
     _, manifest = await cold(rig)
     assert 8 * MIB < manifest.entries[0].log_bytes < 16 * MIB
-    for with_few_gets, expected in ((False, 1 + 3), (True, 1 + 1)):
+    for with_few_gets, expected in ((False, 1 + 4), (True, 1 + 1)):
         reader = rig.broker(f"few gets {with_few_gets}")
         pieces = reader.reader.iterate(PID, 0, 14, with_few_gets=with_few_gets)
         assert sum([len(piece.batches) async for piece in pieces]) == 14
