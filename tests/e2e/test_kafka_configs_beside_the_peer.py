@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.e2e.serving import ServeProcess
 from tests.peer.kafka import Peer
 from tests.peer.setting_texts import NO_BREAK_SPACE, OURS, TEXTS, SettingText
 from tests.peer.wire import Wire
 from tiered.config.portability import check_for_kafka
 from tiered.config.settings import listed_topic_rows
 from tiered.errors import Code
+from tiered.testing import cluster
 from tiered_api.kafka.protocol.messages import alter_configs
 from tiered_api.kafka.protocol.messages.create_topics import (
     CreatableTopic,
@@ -103,9 +103,9 @@ OF_BROKERS = {
 
 
 @pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
+def ours() -> Iterator[Wire]:
     """Yields a connection to a broker of ours."""
-    with ServeProcess(tmp_path_factory.mktemp("ours") / "data") as broker, Wire(broker.kafka) as wire:
+    with cluster() as broker, Wire(broker.bootstrap_servers) as wire:
         yield wire
 
 

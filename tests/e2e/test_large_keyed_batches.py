@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.kafka_site import KafkaBroker, RawClient, run
-from tests.e2e.serving import ServeProcess
 from tests.scenario import run_by
 from tiered.errors import Code
 from tiered.records.batch import decode_header, encode_batch, set_max_timestamp
 from tiered.records.model import Codec
+from tiered.testing import cluster
 from tiered_api.kafka.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -115,10 +115,10 @@ async def test_large_batches_of_one_body_get_the_time_of_the_log(site: KafkaBrok
 
 
 @pytest.mark.parametrize("keyless", [-1, 19_999])
-def test_large_batch_with_keys_is_written_over_http(tmp_path: Path, keyless: int) -> None:
-    with ServeProcess(tmp_path / "data") as served:
-        served.create_topic("t", cleanup_policy="compact")
-        connection = http.client.HTTPConnection(served.url.removeprefix("http://"), timeout=60)
+def test_large_batch_with_keys_is_written_over_http(keyless: int) -> None:
+    with cluster() as broker:
+        broker.create_topic("t", cleanup_policy="compact")
+        connection = http.client.HTTPConnection(broker.http_url.removeprefix("http://"), timeout=60)
         headers = {"Content-Type": "application/octet-stream"}
         connection.request("POST", "/topics/t/partitions/0/records", lines(Codec.ZSTD, keyless), headers)
         response = connection.getresponse()
