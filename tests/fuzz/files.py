@@ -28,7 +28,9 @@ from tiered.metadata import layout
 from tiered.producers.aborted_txns import MAX_OFFSET, decode_aborted_txns, find_in_index
 from tiered.producers.states import ProducerStates
 from tiered.records.native import crc32c, walk
+from tiered.wal import layout as chain_layout
 
+CHAIN = chain_layout.ChainId(3, "AAAAAAAAQACAAAAAAAAAAQ")
 PID = PartitionId(TopicId("AAAAAAAAAAAAAAAAAAAAAQ"), 3)
 IMAGE = snapshot.SnapshotName(GROUP_SNAPSHOTS, PID, 1, 50)
 BASES = (0, 11)
@@ -174,6 +176,24 @@ def check_group_records(data: bytes) -> None:
             read(data)
 
 
+def check_window(data: bytes) -> None:
+    """Checks that the accepted object of a chain names whole numbers, and bytes that it has."""
+    found = chain_layout.decode(data, CHAIN, 7, "cluster", len(data))
+    if isinstance(found, chain_layout.Fence):
+        assert all(type(number) is int for place, epoch in found.epochs.items() for number in (place.partition, epoch))
+        return
+    for extent in found.extents:
+        assert all(type(number) is int for number in (extent.partition.partition, *extent[1:]))
+        assert len(data[extent.position :][: extent.length]) == extent.length > 0
+        assert 0 <= extent.committed <= extent.base_offset < extent.end_offset
+
+
+def seal_window(data: bytes) -> bytes:
+    """Returns the object of a chain with a valid length and CRC of its header, which ends with the last brace."""
+    end = data.rfind(b"}") + 1
+    return data[:8] + struct.pack(">II", end - 16, crc32c(data[16:end])) + data[16:] if end > 16 else data
+
+
 def seal_json(data: bytes) -> bytes:
     """Returns the JSON in an envelope, or the bytes themselves, with a valid CRC."""
     body = data[24:-1] if data.startswith(b'{"crc":"') else data
@@ -200,6 +220,7 @@ CRCS: dict[str, Callable[[bytes], bytes]] = {
     "snapshot": lambda data: data[:2] + crc32c(data[6:]).to_bytes(4, "big") + data[6:],
     **dict.fromkeys(("left", "synced", "proof"), seal_lines),
     "footer": seal_footer,
+    "window": seal_window,
     "groupimage": lambda data: data[:12] + crc32c(data[16:]).to_bytes(4, "big") + data[16:],
     **dict.fromkeys(("manifest", "entry", "format", "boundary", "image"), seal_json),
 }
@@ -225,4 +246,5 @@ PARSERS: dict[str, tuple[Callable[[bytes], Any], ...]] = {
     "image": (lambda data: layout.decode_snapshot(data, "x"),),
     "groupimage": (lambda data: [log_records.decode_batch(each) for each in snapshot.decode_snapshot(IMAGE, data)],),
     "group": (check_group_records,),
+    "window": (check_window,),
 }

@@ -171,16 +171,25 @@ def decode(first: Buffer, chain: ChainId, slot: int, cluster_id: str, size: int)
             raise Refused(Code.INCONSISTENT_CLUSTER_ID, f"{where} belongs to the cluster {body['cluster_id']}")
         nonce = str(body["nonce"])
         if "fence" in body:
-            epochs = {PartitionId(TopicId(topic_id), p): int(epoch) for topic_id, p, epoch in body["fence"]}
+            rows = [_whole(row, where) for row in body["fence"]]
+            epochs = {PartitionId(TopicId(topic_id), p): epoch for topic_id, p, epoch in rows}
             return Fence(slot, nonce, int(body.get("decided", slot)), epochs)
         return Window(slot, nonce, int(body["decided"]), _place_extents(body["extents"], end, size, where))
     except (KeyError, TypeError, ValueError) as error:
         raise Corrupt(f"header lacks something: {error!r}", where=where) from None
 
 
+def _whole(row: Sequence[Any], where: str) -> Sequence[Any]:
+    """Returns a row of a header: a topic id and whole numbers. Raises `Corrupt`."""
+    if not isinstance(row[0], str) or any(type(number) is not int for number in row[1:]):
+        raise Corrupt(f"row of the header is not a topic id and numbers: {row!r}", where=where)
+    return row
+
+
 def _place_extents(rows: Sequence[Sequence[Any]], begin: int, size: int, where: str) -> tuple[Extent, ...]:
     found, position = [], begin
-    for topic_id, partition, leader_epoch, base, end, committed, length, crc in rows:
+    for row in rows:
+        topic_id, partition, leader_epoch, base, end, committed, length, crc = _whole(row, where)
         if not 0 <= committed <= base < end or length <= 0:
             raise Corrupt(f"extent of {topic_id}/{partition} is empty or goes back", where=where)
         partition_id = PartitionId(TopicId(topic_id), partition)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tiered.errors import Corrupt, Refused
 from tiered.ids import PartitionId, TopicId
@@ -74,6 +76,43 @@ def test_object_of_a_newer_program_is_refused() -> None:
     newer = newer[:12] + crc32c(newer[16:end]).to_bytes(4, "big") + newer[16:]
     with pytest.raises(Refused, match="version 2"):
         parse(newer)
+
+
+@pytest.mark.parametrize("wrong", ['"AAAAAAAAQACAAAAAAAAAAg",0,"4"', '"AAAAAAAAQACAAAAAAAAAAg",0.5,4', "7,0,4"])
+def test_row_that_is_no_topic_id_with_numbers_is_damaged(wrong: str) -> None:
+    """The CRC is right: a program wrote it so."""
+    row = b'"AAAAAAAAQACAAAAAAAAAAg",0,4'
+    assert row in WINDOW
+    end = header_end(WINDOW, "key")
+    header = WINDOW[16:end].replace(row, wrong.encode(), 1)
+    data = WINDOW[:8] + len(header).to_bytes(4, "big") + crc32c(header).to_bytes(4, "big") + header + WINDOW[end:]
+    with pytest.raises(Corrupt):
+        parse(data, size=len(data))
+
+
+NUMBERS = st.integers(0, 1 << 40)
+PARTITIONS = st.builds(lambda topic, number: PartitionId(TopicId(f"{topic:022d}"), number), NUMBERS, st.integers(0, 9))
+NEW_EXTENTS = st.builds(
+    lambda partition, epoch, committed, base, count, data: NewExtent(
+        partition, epoch, committed + base, committed + base + count, committed, data
+    ),
+    PARTITIONS, NUMBERS, NUMBERS, NUMBERS, st.integers(1, 1000), st.binary(min_size=1, max_size=50),
+)  # fmt: skip
+
+
+@given(st.lists(NEW_EXTENTS, max_size=6), NUMBERS, st.text(max_size=8))
+def test_any_window_comes_back_whole(extents: list[NewExtent], slot: int, nonce: str) -> None:
+    data = encode_window(CHAIN, slot, nonce, "cluster", slot, extents)
+    window = decode(data[: header_end(data, "key")], CHAIN, slot, "cluster", len(data))
+    assert isinstance(window, Window) and (window.slot, window.nonce, window.decided) == (slot, nonce, slot)
+    assert [each[:5] for each in window.extents] == [each[:5] for each in extents]
+    assert [data[each.position :][: each.length] for each in window.extents] == [each.data for each in extents]
+
+
+@given(st.dictionaries(PARTITIONS, NUMBERS, max_size=6), NUMBERS)
+def test_any_fence_comes_back_whole(epochs: dict[PartitionId, int], slot: int) -> None:
+    data = encode_fence(CHAIN, slot, "f", "cluster", slot, epochs)
+    assert decode(data, CHAIN, slot, "cluster", len(data)) == Fence(slot, "f", slot, epochs)
 
 
 def test_cut_or_longer_object_is_damaged() -> None:
