@@ -71,6 +71,9 @@ def test_consumer_group_is_described_with_its_members(cluster: CliCluster) -> No
     consumer.commit(offsets=[confluent_kafka.TopicPartition(topic, 0, 2)], asynchronous=False)
     shown = describe(cluster, group)
     assert (shown["state"], shown["members"], shown["total_lag"]) == ("Stable", 1, 4)
+    assert (shown["type"], shown["epoch"], shown["assignment_epoch"]) == ("consumer", 1, 1)
+    assert [row["lag_seconds"] for row in shown["partitions"]] == [shown["lag_seconds"], None]
+    assert shown["lag_seconds"] > 365 * 86_400, "the records have times of years ago"
     assert {row["client_id"] for row in shown["partitions"]} == {"rdkafka"}
     assert offsets(cluster, group) == [(0, 2, 1), (1, None, 3)]
     consumer.close()
@@ -160,10 +163,10 @@ def test_two_members_share_partitions_and_an_interrupted_one_leaves(cluster: Cli
     assert shown["balancer"] == "range"
     assert {row["client_id"] for row in shown["partitions"]} == {"tiered"}
     text = cluster.run("group", "describe", group).splitlines()
-    assert [line.split()[0] for line in text[:6]] == [
-        "GROUP", "COORDINATOR", "STATE", "BALANCER", "MEMBERS", "TOTAL-LAG",
+    assert [line.split()[0] for line in text[:7]] == [
+        "GROUP", "TYPE", "COORDINATOR", "STATE", "BALANCER", "MEMBERS", "TOTAL-LAG",
     ]  # fmt: skip
-    assert text[7].split() == [
+    assert text[8].split() == [
         "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-START-OFFSET", "LOG-END-OFFSET", "LAG", "MEMBER-ID", "CLIENT-ID",
         "HOST",
     ]  # fmt: skip

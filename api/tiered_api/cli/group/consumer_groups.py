@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered_api.kafka.client.client import KafkaClient
@@ -15,7 +17,14 @@ from tiered_api.kafka.protocol.messages.consumer_group_describe import (
 from tiered_api.kafka.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
 
 
-async def describe_consumer_group(client: KafkaClient, name: str) -> DescribedGroup | None:
+class GroupEpochs(NamedTuple):
+    """Epochs of a consumer group: that of the group, and that for which its assignment was computed."""
+
+    group: int
+    assignment: int
+
+
+async def describe_consumer_group(client: KafkaClient, name: str) -> tuple[DescribedGroup, GroupEpochs] | None:
     """Describes a consumer group; None if the cluster has none of this name, or no consumer groups at all."""
     try:
         got = await send_to_coordinator(
@@ -32,7 +41,7 @@ async def describe_consumer_group(client: KafkaClient, name: str) -> DescribedGr
     group = got.groups[0]
     if group.error_code in (Code.GROUP_ID_NOT_FOUND.number, Code.UNSUPPORTED_VERSION.number):
         return None
-    return DescribedGroup(
+    described = DescribedGroup(
         group.error_code,
         group.error_message,
         name,
@@ -41,6 +50,7 @@ async def describe_consumer_group(client: KafkaClient, name: str) -> DescribedGr
         group.assignor_name if group.members else "",
         [_to_classic(each) for each in group.members],
     )
+    return described, GroupEpochs(group.group_epoch, group.assignment_epoch)
 
 
 def _to_classic(member: ConsumerGroupMember) -> DescribedGroupMember:

@@ -11,7 +11,8 @@ from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
 from tiered_api.cli.deletion_rights import may_delete_group
 from tiered_api.cli.exits import Exit
-from tiered_api.cli.group.consumer_groups import describe_consumer_group
+from tiered_api.cli.group.consumer_groups import GroupEpochs, describe_consumer_group
+from tiered_api.cli.group.unread import find_unread_times
 from tiered_api.cli.output import Row, format_rows, print_json, print_lines, print_rows
 from tiered_api.cli.reach import open_client, parse_numbers
 from tiered_api.cli.status import DRY_RUN, OK, format_status, print_outcomes
@@ -50,6 +51,7 @@ class GroupReport:
     state: str
     balancer: str
     members: list[DescribedGroupMember]
+    epochs: GroupEpochs | None = None
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -57,15 +59,30 @@ class GroupReport:
         """Number of records that the group has yet to read."""
         return sum(max(row["lag"] or 0, 0) for row in self.rows)
 
+    @property
+    def lag_seconds(self) -> int | None:
+        """Age of the oldest unread record, None if there is none, or if it is not known."""
+        return max((row["lag_seconds"] for row in self.rows if row["lag_seconds"] is not None), default=None)
+
+    def note_unread(self, times: Mapping[TopicPartition, int], now_ms: int) -> None:
+        """Adds the age of the next unread record to each partition. A producer chooses the time: it may lie ahead."""
+        for row in self.rows:
+            unread_ms = times.get(TopicPartition(row["topic"], row["partition"]))
+            row["lag_seconds"] = None if unread_ms is None else max(0, now_ms - unread_ms) // 1000
+
     def head(self) -> dict[str, Any]:
         """Returns the fields of the group as a whole."""
         return {
             "group": self.name,
+            "type": "classic" if self.epochs is None else "consumer",
             "coordinator": self.coordinator,
             "state": self.state,
             "balancer": self.balancer,
+            "epoch": None if self.epochs is None else self.epochs.group,
+            "assignment_epoch": None if self.epochs is None else self.epochs.assignment,
             "members": len(self.members),
             "total_lag": self.lag,
+            "lag_seconds": self.lag_seconds,
         }
 
 
@@ -170,9 +187,18 @@ async def describe_groups(client: KafkaClient, args: Namespace) -> list[GroupRep
     out: list[GroupReport | Refused] = []
     for name in await select_groups(client, args):
         try:
-            out.append(await describe_group(client, name))
+            found = await describe_group(client, name)
         except Refused as no:
             out.append(no)
+            continue
+        positions = {
+            TopicPartition(row["topic"], row["partition"]): row["current_offset"]
+            for row in found.rows
+            if row["current_offset"] is not None and (row["lag"] or 0) > 0
+        }
+        if positions:
+            found.note_unread(await find_unread_times(client, positions), client.clock.wall_ms())
+        out.append(found)
     return out
 
 
@@ -182,8 +208,11 @@ async def describe_group(client: KafkaClient, name: str) -> GroupReport:
     request = DescribeGroupsRequest(groups=[name])
     got = await send_to_coordinator(client, name, request, DescribeGroupsResponse, lambda got: got.groups[0].error_code)
     group = got.groups[0]
+    epochs = None
     if group.group_state in ("", DEAD):
-        group = await describe_consumer_group(client, name) or group
+        consumer_group = await describe_consumer_group(client, name)
+        if consumer_group is not None:
+            group, epochs = consumer_group
     if group.error_code and code_from_number(group.error_code) is not Code.GROUP_ID_NOT_FOUND:
         raise to_refused(group.error_code, f"group {name}", group.error_message)
     offsets = await fetch_committed_offsets(client, name)
@@ -192,7 +221,7 @@ async def describe_group(client: KafkaClient, name: str) -> GroupReport:
     owners = _partition_owners(group)
     # A group that never had members may consist of offsets only.
     state = EMPTY_GROUP if group.error_code or group.group_state == DEAD else group.group_state
-    made = GroupReport(name, await find_coordinator(client, name), state, group.protocol_data, group.members)
+    made = GroupReport(name, await find_coordinator(client, name), state, group.protocol_data, group.members, epochs)
     wanted = sorted({*offsets, *owners})
     starts = await list_offsets(client, dict.fromkeys(wanted, EARLIEST))
     ends = await list_offsets(client, dict.fromkeys(wanted, LATEST))
@@ -227,6 +256,7 @@ def _row(
         "log_start_offset": first,
         "log_end_offset": last,
         "lag": None if last is None else last - (current if current is not None else first or 0),
+        "lag_seconds": None,
         "member_id": owner.member_id if owner else None,
         "instance_id": owner.group_instance_id if owner else None,
         "client_id": owner.client_id if owner else None,
@@ -239,7 +269,7 @@ def format_group(group: GroupReport, args: Namespace) -> list[str]:
     """Returns the lines of a group for people."""
     lines = []
     if not args.commits:
-        head = group.head()
+        head = {name: value for name, value in group.head().items() if value is not None}
         width = max(len(name) for name in head) + 2
         lines += [f"{name.upper().replace('_', '-'):<{width}}{value}" for name, value in head.items()]
     if args.summary:
@@ -247,7 +277,9 @@ def format_group(group: GroupReport, args: Namespace) -> list[str]:
     if group.rows and not args.commits:
         lines.append("")
     # Columns that only some groups have.
-    rare = {name for name in ("instance_id", "error") if not any(row.get(name) for row in group.rows)}
+    rare = {
+        name for name in ("lag_seconds", "instance_id", "error") if all(row.get(name) is None for row in group.rows)
+    }
     lines += format_rows(
         [{name: row.get(name) for name in (*group.rows[0], "error") if name not in rare} for row in group.rows]
     )
