@@ -265,3 +265,16 @@ async def test_each_change_has_a_line_in_the_audit_log(site: HttpBroker) -> None
         ("ALTER_CONFIGS", "s", "mode=default", "done"),
         ("DELETE", "s", "versions=1 permanent=false", "done"),
     ]
+
+
+@run_by(run, "tmp_path")
+async def test_latest_version_is_found_by_properties_of_its_metadata(site: HttpBroker) -> None:
+    for fields, properties in ((("a",), {"major": "1", "x": "y"}), (("a", "b"), {"major": "1"}), (("c", "d"), {})):
+        await ask(site, "PUT", "/config", {"compatibility": "NONE"})
+        await register(site, "t-value", avro(*fields, metadata={"properties": properties}))
+    for query, version in (("key=major&value=1", 2), ("key=major&value=1&key=x&value=y", 1), ("deleted=false", 3)):
+        assert (await site.get(f"/subjects/t-value/metadata?{query}")).json["version"] == version
+    assert await code(site, "GET", "/subjects/t-value/metadata?key=major&value=2") == 40403
+    assert await code(site, "GET", "/subjects/other/metadata?key=major&value=2") == 40401
+    assert await code(site, "GET", "/subjects/t-value/metadata?key=major") == 400
+    assert await code(site, "GET", "/subjects/t-value/metadata?deleted=true&deleted=true") == 400

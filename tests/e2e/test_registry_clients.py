@@ -16,7 +16,12 @@ from confluent_kafka.schema_registry import (
     header_schema_id_serializer,
 )
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
-from confluent_kafka.schema_registry.common.schema_registry_client import ConfigCompatibilityLevel, ServerConfig
+from confluent_kafka.schema_registry.common.schema_registry_client import (
+    ConfigCompatibilityLevel,
+    Metadata,
+    MetadataProperties,
+    ServerConfig,
+)
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
@@ -104,6 +109,12 @@ def use_all_calls(client: SchemaRegistryClient) -> None:
     assert client.delete_subject("orders-value") == [1]
     assert client.delete_subject("orders-value", permanent=True) == [1]
     assert client.get_contexts() == ["."]
+    tagged = Schema(
+        json.dumps(USER), "AVRO", metadata=Metadata(None, MetadataProperties({"major": "1", "x": "y"}), None)
+    )
+    client.register_schema("tagged-value", tagged)
+    found = client.get_latest_with_metadata("tagged-value", {"major": "1", "x": "y"})
+    assert (found.version, found.subject) == (1, "tagged-value")
 
 
 def run_client(scenario: Callable[[SchemaRegistryClient], None], url: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import NamedTuple
 from uuid import UUID
 
@@ -34,6 +35,15 @@ class Schema(NamedTuple):
         """Sixteen bytes that equal schemas have in common."""
         what = orjson.dumps([self.kind, self.text, [list(each) for each in self.references], self.extra])
         return hashlib.sha256(what).digest()[:16]
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The properties in its metadata that are texts."""
+        metadata = orjson.loads(self.extra).get("metadata") if self.extra else None
+        found = metadata.get("properties") if isinstance(metadata, dict) else None
+        if not isinstance(found, dict):
+            return {}
+        return {name: value for name, value in found.items() if isinstance(value, str)}
 
     @property
     def guid(self) -> str:

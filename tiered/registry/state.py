@@ -153,6 +153,16 @@ class RegistryState:
                 return each
         raise version_not_found(version)
 
+    def find_latest_with(
+        self, subject: str, properties: Mapping[str, str], *, deleted: bool = False
+    ) -> VersionWritten | None:
+        """Returns the latest version whose metadata has these properties. Raises `RegistryRefused` without a version
+        of the subject."""
+        for each in reversed(self.require_versions(subject, deleted=deleted)):
+            if properties.items() <= each.schema.properties.items():
+                return each
+        return None
+
     def next_version(self, subject: str) -> int:
         """Returns the version that a new schema gets."""
         return max(self.subjects.get(subject, {}), default=0) + 1

@@ -150,6 +150,16 @@ class HttpRequest(web.BaseRequest):
             self._query = parse_query(self.target.partition("?")[2])
         return self._query
 
+    def take_repeated(self, *names: str) -> list[list[str]]:
+        """Returns the values of query parameters that may be repeated. `query_parameters` has the others from then on.
+        Raises `HttpError` 400 if one is malformed, or if another one is repeated."""
+        pairs = _parse_pairs(self.target.partition("?")[2])
+        others = [(name, value) for name, value in pairs if name not in names]
+        self._query = dict(others)
+        if len(self._query) < len(others):
+            raise HttpError(400, "a query parameter is repeated")
+        return [[value for name, value in pairs if name == wanted] for wanted in names]
+
     def query_integer(self, name: str, default: int, low: int, high: int, wanted: str = "") -> int:
         """Returns a query value, reduced to `high` if it is larger. Raises `HttpError` 400 if it is below `low` or no
         integer. `wanted` describes the allowed values, if they are more than numbers."""
@@ -311,9 +321,16 @@ class HttpRequest(web.BaseRequest):
 
 def parse_query(query: str) -> dict[str, str]:
     """Parses a query string. Raises `HttpError` 400 for too many parameters, repeated names and bad escapes."""
-    if not query:
-        return {}
     found: dict[str, str] = {}
+    for name, value in _parse_pairs(query) if query else ():
+        if name in found:
+            raise HttpError(400, f"query parameter {name[:40]!r} is repeated")
+        found[name] = value
+    return found
+
+
+def _parse_pairs(query: str) -> list[tuple[str, str]]:
+    found = []
     pairs = query.split("&", QUERY_PARAMETERS + 1)
     if len(pairs) > QUERY_PARAMETERS:
         raise HttpError(400, f"more than {QUERY_PARAMETERS} query parameters")
@@ -321,9 +338,7 @@ def parse_query(query: str) -> dict[str, str]:
         if not pair:
             continue
         name, _, value = (percent_decode(part.replace("+", " ")) for part in pair.partition("="))
-        if name in found:
-            raise HttpError(400, f"query parameter {name[:40]!r} is repeated")
-        found[name] = value
+        found.append((name, value))
     return found
 
 

@@ -15,6 +15,7 @@ from tiered.registry.state import RegistryState, parse_version
 from tiered.registry.subjects import parse_subject
 from tiered.security.acls import Operation
 from tiered.system.turns import each_of
+from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.registry import rights
 from tiered_api.http.registry.audited_writes import write
@@ -55,6 +56,21 @@ async def get_subject_version(request: HttpRequest) -> web.StreamResponse:
     """Returns a version of a subject."""
     wanted = wanted_format(request)
     found = await _find(request)
+    shown = await convert_format(request, found.subject, found.schema, wanted)
+    return reply(request, describe_version(found._replace(schema=shown)))
+
+
+async def find_by_metadata(request: HttpRequest) -> web.StreamResponse:
+    """Returns the latest version of a subject whose metadata has the properties of the query."""
+    keys, values = request.take_repeated("key", "value")
+    if len(keys) != len(values):
+        raise HttpError(400, "each key needs one value, in the same order")
+    subject, wanted = _require(request, Operation.DESCRIBE), wanted_format(request)
+    deleted = query_flag(request, "deleted")
+    state = await request.context.lazy_service(SchemaLog).read()
+    found = state.find_latest_with(subject, dict(zip(keys, values, strict=True)), deleted=deleted)
+    if found is None:
+        raise RegistryRefused(SCHEMA_NOT_FOUND, "Schema not found")
     shown = await convert_format(request, found.subject, found.schema, wanted)
     return reply(request, describe_version(found._replace(schema=shown)))
 

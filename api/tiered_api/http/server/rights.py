@@ -195,6 +195,7 @@ ROUTE_RULES: dict[str, RouteRule] = {
     "delete_subject": _subject("DELETE"),
     "list_subject_versions": _SEE_SUBJECT,
     "register_schema": _subject("WRITE"),
+    "find_by_metadata": _SEE_SUBJECT,
     "get_subject_version": _SEE_SUBJECT,
     "delete_version": _subject("DELETE"),
     "get_version_text": _SEE_SUBJECT,

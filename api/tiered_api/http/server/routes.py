@@ -408,6 +408,8 @@ REGISTRY_TEXTS = {
     "subjectPrefix": "Only subjects that begin so; :.CONTEXT: stands for those of a context, :*: for all",
     "subject": "A subject of the context that the id belongs to",
     "format": "serialized: Protobuf as a base64 descriptor",
+    "key": "Name of a property of the metadata; may be repeated, each with a value",
+    "value": "Value of the property",
 }
 PAGE = (Query("offset", "integer", "Entries to leave out"), Query("limit", "integer", "Entries at most; -1 for all"))
 
@@ -437,6 +439,7 @@ REGISTRY = (
     _registry("DELETE", SUBJECT, "subjects:delete_subject", "permanent"),
     _registry("GET", f"{SUBJECT}/versions", "subjects:list_subject_versions", "deleted", "deletedOnly", page=True),
     _registry("POST", f"{SUBJECT}/versions", "subjects:register_schema", "normalize", body=SCHEMA_BODY),
+    _registry("GET", f"{SUBJECT}/metadata", "subjects:find_by_metadata", "deleted", "format", "key", "value"),
     _registry("GET", VERSION, "subjects:get_subject_version", "deleted", "format"),
     _registry("DELETE", VERSION, "subjects:delete_version", "permanent"),
     _registry("GET", f"{VERSION}/schema", "subjects:get_version_text", "deleted", "format"),
