@@ -7,7 +7,7 @@ import pytest
 from tests.sim.false_alarms import count_alarms
 from tiered.controller.suspicion import SilentBrokers
 
-SECONDS = 150.0
+SECONDS = 90.0
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.also)])
