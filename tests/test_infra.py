@@ -290,6 +290,15 @@ def test_page_names_existing_files() -> None:
         parser().parse_args(shlex.split(line)[1:])
 
 
+def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
+    hadolint = Path(sys.executable).with_name("hadolint")
+    done = subprocess.run(
+        [str(hadolint), "--no-color", str(INFRA / "compose" / "Dockerfile")],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+
+
 KUBERNETES = "1.31.0"
 CHART = INFRA / "helm" / "tiered"
 NEEDS_HELM = pytest.mark.skipif(shutil.which("helm") is None, reason="needs helm")
