@@ -196,7 +196,7 @@ async def test_partitions_are_shared_while_members_come_and_go(site: KafkaBroker
 
     for _ in range(5):
         member = AIOKafkaConsumer(
-            "t", bootstrap_servers=site.address, group_id="g", session_timeout_ms=3000, heartbeat_interval_ms=100,
+            "t", bootstrap_servers=site.address, group_id="g", session_timeout_ms=8000, heartbeat_interval_ms=100,
             enable_auto_commit=False, metadata_max_age_ms=60_000,
         )  # fmt: skip
         await member.start()
@@ -218,12 +218,18 @@ async def test_partitions_are_shared_while_members_come_and_go(site: KafkaBroker
 
 
 async def commit_until_refused(site: KafkaBroker, address: str) -> int:
-    """Commits in ever more groups, and returns how many commits were accepted before the first refusal."""
+    """Commits in ever more groups, and returns how many commits were accepted before the first refusal. Asks again
+    while the coordinator of a group still starts."""
     client = await site.client(address)
     topics = [OffsetCommitRequestTopic("t", "", [OffsetCommitRequestPartition(0, 1, committed_metadata="x" * 4096)])]
     for number in range(1_000):
         request = OffsetCommitRequest(f"{address}-{number}", topics=topics)
-        code = (await client.ask(request, 8, OffsetCommitResponse)).topics[0].partitions[0].error_code
+        async with asyncio.timeout(TEST_SECONDS):
+            while True:
+                code = (await client.ask(request, 8, OffsetCommitResponse)).topics[0].partitions[0].error_code
+                if code not in (Code.NOT_COORDINATOR.number, Code.COORDINATOR_LOAD_IN_PROGRESS.number):
+                    break
+                await asyncio.sleep(0.05)
         if code:
             assert code == Code.COORDINATOR_NOT_AVAILABLE.number
             return number
