@@ -318,6 +318,7 @@ NO_POTS = {
 TURNS = {
     "tiered.controller.channel": "requests to the controller take turns by holder",
     "tiered.upkeep.tiering": "topics take turns",
+    "tiered.cold.uploader": "topics take turns before (tiered.upkeep.tiering)",
     "tiered.cold.reader": "look-ups take turns by client address",
     "tiered.hot.batch_opening": "batches take turns by holder",
     "tiered.hot.time_lookup": "look-ups take turns by client address",
@@ -330,6 +331,7 @@ TURNS = {
 """Modules with slots that clients share, each with what keeps one client from taking all."""
 OWN_WORK = {
     "tiered.wal.takeover",
+    "tiered.broker.trace_exporter",
     "tiered.hosting.hosted_replicas",
     "tiered.upkeep.log_cleaner",
     "tiered.access.token_validator",

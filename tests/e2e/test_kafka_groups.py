@@ -205,6 +205,8 @@ async def test_partitions_are_shared_while_members_come_and_go(site: KafkaBroker
     await members.pop(0).stop()
     await even()
     lost = members.pop()
+    while lost._coordinator._heartbeat_task is None:  # a member that joins again has none for a moment
+        await asyncio.sleep(0.01)
     lost._coordinator._heartbeat_task.cancel()  # no word any more: its session has to run out
     lost._coordinator._coordination_task.cancel()
     await even()

@@ -377,7 +377,7 @@ def accept_any_epoch(original: Any) -> Any:
 
 
 def forget_sessions(original: Any) -> Any:
-    return lambda decision, group, member_id: None
+    return lambda decision, group, member_id, metadata: None
 
 
 def refuse_late_members(original: Any) -> Any:
