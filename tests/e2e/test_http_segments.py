@@ -168,7 +168,7 @@ async def test_segments_are_the_same_from_each_broker(three: HttpCluster) -> Non
     await wait_until(lambda: leader.local_start_offset > 0 and not leader.unified_log.waiting_segments)
     follower = three[2].broker.hosted_replicas.find_follower(leader.tp)
     assert follower is not None
-    await wait_until(lambda: follower.log.local_start_offset > 0)
+    await wait_until(lambda: leader.local_start_offset == follower.log.local_start_offset == 10)
     found = (await three.get_from_all(PATH)).json
     check_rows(found["segments"], 20)
     assert [each["node_id"] for each in found["brokers"]] == [1, 2]
