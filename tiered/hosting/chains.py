@@ -6,13 +6,14 @@ Partitions that come from one broker at once share a fence in its chain, and one
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 
 from tiered.controller.member_view import MemberView
 from tiered.errors import Corrupt, Refused, Unavailable
 from tiered.ids import PartitionId, TopicPartition
 from tiered.metadata.delta import Lead
 from tiered.metadata.image import Image
+from tiered.metadata.parts.topics import ChainRef
 from tiered.metrics import Metrics
 from tiered.ports import ObjectStore, World
 from tiered.replication.chain_history import ChainHistory
@@ -41,6 +42,10 @@ class Chains:
             settings=WindowSettings(settings.tiered_wal_window_ms * 1_000_000, settings.tiered_wal_window_bytes),
         )  # fmt: skip
 
+    def is_needed(self, image: Image, lead: Lead) -> bool:
+        """True if records of a partition that this broker begins to lead may be in chains alone."""
+        return bool(_find_chains(image, lead))
+
     async def take_over(self, image: Image, leads: Iterable[Lead]) -> dict[TopicPartition, ChainHistory | ChainError]:
         """Fences the chains of partitions that this broker begins to lead without having been in sync.
 
@@ -50,12 +55,11 @@ class Chains:
         found: dict[TopicPartition, tuple[PartitionId, list[ChainId]]] = {}
         wanted: dict[ChainId, dict[PartitionId, int]] = {}
         for lead in leads:
-            topic = image.topics_by_id.get(lead.topic_id)
-            known = topic.partitions[lead.tp.partition] if topic is not None else None
-            if known is None or not known.chains or lead.was_in_sync or lead.is_new:
+            refs = _find_chains(image, lead)
+            if not refs:
                 continue
             partition_id = PartitionId(lead.topic_id, lead.tp.partition)
-            chains = [each for each in (ChainId(*ref[1:]) for ref in known.chains) if self._may_have_objects(each)]
+            chains = [each for each in (ChainId(*ref[1:]) for ref in refs) if self._may_have_objects(each)]
             found[lead.tp] = partition_id, chains
             for each in chains:
                 wanted.setdefault(each, {})[partition_id] = lead.leader_epoch
@@ -104,3 +108,10 @@ class Chains:
             if partition not in cold_ends and not needed(partition):
                 self.writer.trimming.forget(partition)
         await self.writer.trim(cold_ends)
+
+
+def _find_chains(image: Image, lead: Lead) -> Sequence[ChainRef]:
+    """Returns the chains that a partition's metadata names, unless this broker has all records of these."""
+    topic = image.topics_by_id.get(lead.topic_id)
+    known = topic.partitions[lead.tp.partition] if topic is not None else None
+    return () if known is None or lead.was_in_sync or lead.is_new else known.chains

@@ -352,8 +352,18 @@ class HostedReplicas:
     async def _open_leaders(self, image: Image, leads: Sequence[Lead]) -> None:
         for store in self._snapshot_stores.values():
             store.invalidate_listing()
+        # A takeover reads a chain of another broker, which takes seconds: nobody else waits for it.
+        chained: list[Lead] = []
+        others: list[Lead] = []
+        for each in leads:
+            (chained if self._chains.is_needed(image, each) else others).append(each)
+        await self._open_each_leader(image, others, {})
+        await self._open_each_leader(image, chained, await self._chains.take_over(image, chained))
+
+    async def _open_each_leader(
+        self, image: Image, leads: Sequence[Lead], histories: Mapping[TopicPartition, ChainHistory | ChainError]
+    ) -> None:
         old, new = _opening_slots()
-        histories = await self._chains.take_over(image, leads)
         for first in range(0, len(leads), TASKS_AT_ONCE):
             some = leads[first : first + TASKS_AT_ONCE]
             await asyncio.gather(
