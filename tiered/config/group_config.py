@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol
 
 from tiered.config.setting import SettingRow, rows, setting, unknown_setting
 from tiered.errors import Code, Refused
@@ -56,8 +56,10 @@ class GroupConfig:
     @classmethod
     def from_strings(cls, given: Mapping[str, str], defaults: GroupConfig) -> GroupConfig:
         """Returns `defaults` with the values in `given`. Raises `Refused` (INVALID_CONFIG) with what is wrong."""
-        values = {name.replace(".", "_"): find_group_row(name).parse(text) for name, text in given.items()}
-        return replace(defaults, **values)  # type: ignore[arg-type]
+        values: dict[str, Any] = {}
+        for name, text in given.items():
+            values[name.replace(".", "_")] = find_group_row(name).parse(text)
+        return replace(defaults, **values)
 
 
 @cache

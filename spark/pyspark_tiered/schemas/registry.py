@@ -32,8 +32,9 @@ T = TypeVar("T")
 
 
 class SchemaSource(NamedTuple):
-    """Where schemas are: addresses of one registry, the first that replies is asked. `login` are properties of a Kafka
-    client. `waits`: a partition stops at a record whose schema the registry lacks; else it is a dead letter."""
+    """The place of schemas: addresses of one registry, of which the first that replies is asked. `login` are properties
+    of a Kafka client. `waits`: a partition stops at a record whose schema the registry lacks; else it is a dead
+    letter."""
 
     urls: tuple[str, ...] = ()
     login: tuple[tuple[str, str], ...] = ()
@@ -76,16 +77,18 @@ class SchemaRegistry:
     def __init__(self, urls: tuple[str, ...], login: Mapping[str, str]) -> None:
         self._places = [_open(url, login) for url in urls]
         self._names = ", ".join(urls)
-        self._known: dict[Reference, KnownSchema] = {}
+        self._known: dict[Reference, KnownSchema | UnreadableSchema] = {}
         self._unknown: dict[Reference, tuple[float, str]] = {}
-        self._plans: dict[Reference, Any] = {}
+        self._plans: dict[tuple[str, Reference], Any] = {}
+        """By the format that was expected, and the schema: a record may name a schema of another format."""
         self._is_checked = False
 
     def find(self, reference: Reference) -> KnownSchema:
         """Returns a schema. Raises `UnknownSchema`, `UnreadableSchema`, `Refused`, and `Unavailable` if the registry
         does not reply."""
-        if reference in self._known:
-            return self._known[reference]
+        known = self._known.get(reference)
+        if known is not None:
+            return _or_raise(known)
         since, why = self._unknown.get(reference, (0.0, ""))
         if why and time.monotonic() < since + UNKNOWN_SECONDS:
             raise UnknownSchema(why)
@@ -100,25 +103,28 @@ class SchemaRegistry:
             why = f"the registry has no schema {reference}"
             self._unknown[reference] = time.monotonic(), why
             raise UnknownSchema(why)
-        found = self._read(body)
         if len(self._known) >= SCHEMAS_MAX:
             self._known.clear()
             self._plans.clear()
+        try:
+            found: KnownSchema | UnreadableSchema = self._read(body)
+        except UnreadableSchema as why:
+            found = why
         self._known[reference] = found
-        return found
+        return _or_raise(found)
 
-    def plan(self, reference: Reference, make: Callable[[KnownSchema], T]) -> T:
-        """Returns what `make` makes of a schema, made once. Raises as `find` does, and what `make` raised."""
-        if reference not in self._plans:
+    def plan(self, kind: str, reference: Reference, make: Callable[[str, KnownSchema], T]) -> T:
+        """Returns what `make` makes of a schema where values of the format `kind` are expected, made once. Raises as
+        `find` does, and what `make` raised."""
+        key = kind, reference
+        if key not in self._plans:
             found = self.find(reference)
             try:
-                self._plans[reference] = make(found)
+                self._plans[key] = make(kind, found)
             except UnreadableSchema as why:
-                self._plans[reference] = why
-        made = self._plans[reference]
-        if isinstance(made, UnreadableSchema):
-            raise UnreadableSchema(str(made))
-        return made  # type: ignore[no-any-return]
+                self._plans[key] = why
+        made: T | UnreadableSchema = self._plans[key]
+        return _or_raise(made)
 
     def _check(self) -> None:
         """Raises `Refused` if there is no registry: then no id would be known, and each record a dead letter."""
@@ -169,6 +175,12 @@ class SchemaRegistry:
         raise failure or Refused(
             Code.INVALID_REQUEST, "no schema registry is known: the bucket names no broker, so name one by --registry"
         )
+
+
+def _or_raise(found: T | UnreadableSchema) -> T:
+    if isinstance(found, UnreadableSchema):
+        raise UnreadableSchema(str(found))
+    return found
 
 
 def _open(url: str, login: Mapping[str, str]) -> tuple[BrokerHttp, str]:

@@ -277,10 +277,7 @@ class _Sorter:
         return [_Part(cells, group.rows, columns)]
 
     def _plan(self, kind: str, reference: Reference) -> Plan:
-        def make(known: KnownSchema) -> Plan:
-            return plan_schema(kind, known)
-
-        return self._registry.plan(reference, make)
+        return self._registry.plan(kind, reference, plan_schema)
 
     def _fail(self, found: Mapping[int, str], *, is_key: bool) -> None:
         for at, why in found.items():
