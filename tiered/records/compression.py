@@ -206,17 +206,22 @@ def _decompress_zstd(data: Buffer, max_bytes: int) -> bytes:
     output_max = min(max_bytes, max(ZSTD_GUESS * len(data), 1 << 16))
     while True:
         try:
-            return _contexts.decompressor.decompress(data, max_output_size=output_max, allow_extra_data=False)
+            return _decompressor(data).decompress(data, max_output_size=output_max, allow_extra_data=False)
         except zstandard.ZstdError:
             if output_max >= max_bytes:
                 raise
             output_max = min(max_bytes, output_max * 8)
 
 
+def _decompressor(frame: Buffer) -> zstandard.ZstdDecompressor:
+    """Returns the one that the thread keeps; another for a wide window, since a decompressor keeps its window."""
+    if zstandard.get_frame_parameters(frame).window_size > ZSTD_WINDOW_KEPT:
+        return zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_MAX)
+    return _contexts.decompressor
+
+
 def _zstd_pieces(view: memoryview) -> Iterator[bytes]:
-    is_wide = zstandard.get_frame_parameters(view).window_size > ZSTD_WINDOW_KEPT
-    decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_MAX) if is_wide else _contexts.decompressor
-    with decompressor.stream_reader(view) as reader:
+    with _decompressor(view).stream_reader(view) as reader:
         while piece := reader.read(PIECE_BYTES):
             yield piece
 
