@@ -15,7 +15,8 @@ from itertools import chain
 from tiered.ids import PartitionId
 
 MARKS_MAX = 16
-"""Most marks of a partition: neighbours are merged, which keeps a slot longer than needed and never shorter."""
+"""Most marks of a partition, and the parts of its chain that are told apart: neighbours in one part are merged. That
+keeps a slot longer than needed by such a part, and never shorter."""
 LISTED_NS = 600_000_000_000
 """Age from which on each list of a store shows an object."""
 STEP_NS = 60_000_000_000
@@ -37,6 +38,10 @@ class ChainTrimming:
             self._ages.append((decided, now_ns))
         for partition, end in ends.items():
             marks = self._marks.setdefault(partition, deque())
+            if marks and (slot - marks[-1][0]) * MARKS_MAX <= slot - marks[0][0]:
+                last, last_end = marks.pop()
+                marks.append((min(last, slot), max(last_end, end)))
+                continue
             marks.append((slot, end))
             if len(marks) > MARKS_MAX:
                 (first, first_end), (second, second_end) = marks.popleft(), marks.popleft()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from tiered.ids import PartitionId, TopicId
 from tiered.wal.trimming import LISTED_NS, MARKS_MAX, STEP_NS, ChainTrimming
 
@@ -58,3 +60,15 @@ def test_marks_are_bounded_and_keep_enough() -> None:
         assert trimming.first_needed(1000 * STEP_NS) <= first
     trimming.note_segments(ONE, end)
     assert trimming.first_needed(1000 * STEP_NS) == 499
+
+
+@pytest.mark.parametrize("windows_of_a_segment", [40, 400, 4000])
+def test_chain_of_a_steady_writer_is_little_longer_than_a_segment(windows_of_a_segment: int) -> None:
+    """A segment is in the bucket when a tenth of the next one is written."""
+    trimming, longest = ChainTrimming(), 0
+    for slot in range(10 * windows_of_a_segment):
+        trimming.note_put(slot, slot, {ONE: slot + 1}, slot * STEP_NS)
+        segments = (slot - windows_of_a_segment // 10) // windows_of_a_segment
+        trimming.note_segments(ONE, segments * windows_of_a_segment)
+        longest = max(longest, slot - trimming.first_needed(LISTED_NS + slot * STEP_NS))
+    assert longest < 1.3 * windows_of_a_segment
