@@ -76,6 +76,7 @@ from tiered.errors import (
 from tiered.hosting.chains import Chains
 from tiered.hosting.hosted_replicas import HostedReplicas, ReplicaStorage
 from tiered.hosting.isr_updater import IsrUpdater
+from tiered.hosting.schema_validation import SchemaValidation
 from tiered.hosting.suspects import SuspectedBrokers
 from tiered.ids import TopicId, TopicPartition, encode_uuid, incarnation_digest
 from tiered.metadata.change_summary import summarize, summarize_losses, summarize_smaller_losses
@@ -234,6 +235,8 @@ class Broker:
         snapshot_stores = {each.topic: each for each in (self._group_snapshots, self._transaction_snapshots)}
         self.losses = PossibleLosses(self.view)
         self.chains = Chains(self.view, self.store, world, metrics, lambda: self.cluster_id)
+        self.schema_validation = SchemaValidation(world.clock, metrics)
+        """The validation of records; the server of the schema registry connects here."""
         self.hosted_replicas = HostedReplicas(
             self.view,
             world,
@@ -243,6 +246,7 @@ class Broker:
             peers=self.peers,
             suspected_brokers=self.suspected_brokers,
             has_controller_contact=self._has_controller_contact,
+            schema_validation=self.schema_validation,
         )
         self.pots.watch(self.hosted_replicas.log_store.producer_limits.holdings)
 

@@ -40,6 +40,10 @@ SCRAM_MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 SASL_MECHANISMS = (*SCRAM_MECHANISMS, sasl_plain.MECHANISM)
 """The mechanisms that the command line knows too."""
 
+SUBJECT_NAME_STRATEGIES = tuple(
+    f"io.confluent.kafka.serializers.subject.{each}NameStrategy" for each in ("Topic", "Record", "TopicRecord")
+)
+
 NO_PREALLOCATION = "segment files grow as they are written"
 
 
@@ -146,6 +150,22 @@ class TopicConfig:
     )
     remote_log_delete_on_disable: bool = setting(
         False, "With remote.storage.enable=false: records that only the bucket has are deleted."
+    )
+    confluent_key_schema_validation: bool = setting(
+        False, "Records are refused unless the key names a schema of its subject in the schema registry."
+    )
+    confluent_value_schema_validation: bool = setting(
+        False, "Records are refused unless the value names a schema of its subject in the schema registry."
+    )
+    confluent_key_subject_name_strategy: str = setting(
+        SUBJECT_NAME_STRATEGIES[0],
+        "With confluent.key.schema.validation: the subject that the schema of a key must have.",
+        choices=SUBJECT_NAME_STRATEGIES,
+    )
+    confluent_value_subject_name_strategy: str = setting(
+        SUBJECT_NAME_STRATEGIES[0],
+        "With confluent.value.schema.validation: the subject that the schema of a value must have.",
+        choices=SUBJECT_NAME_STRATEGIES,
     )
 
     @property

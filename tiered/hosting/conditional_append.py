@@ -7,7 +7,6 @@ and appends there only if nobody else has appended meanwhile.
 from __future__ import annotations
 
 from tiered.errors import Code, Refused
-from tiered.hot.batch_opening import open_in_thread
 from tiered.hot.validation import RecordsUnopened
 from tiered.replication.leader_replica import ACKS_ALL, LeaderReplica
 
@@ -23,7 +22,7 @@ async def append_at(replica: LeaderReplica, data: bytearray, end_offset: int, ti
         _check_end(replica, end_offset)
         appended = replica.append_now(data, ACKS_ALL)
     except RecordsUnopened:
-        opened = await open_in_thread(data)
+        opened = await replica.open_batches(data)
         _check_end(replica, end_offset)
         appended = replica.append_now(data, ACKS_ALL, opened=opened)
     if not replica.is_committed(appended.last_offset + 1):

@@ -20,6 +20,7 @@ from tiered.durability.loss_rules import is_overstated, is_unreported
 from tiered.durability.possible_losses import PossibleLosses
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.hosting.chains import ChainError, Chains
+from tiered.hosting.schema_validation import SchemaValidation
 from tiered.hosting.suspects import SuspectedBrokers
 from tiered.hot.clean_shutdown import CleanLogEntry
 from tiered.hot.disk_log import DiskLog
@@ -81,8 +82,10 @@ class HostedReplicas:
         peers: Peers | None,
         suspected_brokers: SuspectedBrokers,
         has_controller_contact: Callable[[], bool],
+        schema_validation: SchemaValidation,
     ) -> None:
         self.losses = losses
+        self._schema_validation = schema_validation
         self.unopened_leaders: dict[TopicPartition, tuple[Lead, str]] = {}
         self.unopened_followers: dict[TopicPartition, tuple[Follow, str]] = {}
         self._view = view
@@ -143,6 +146,7 @@ class HostedReplicas:
             self._has_controller_contact,
             self.save_offsets,
             self._chains.writer,
+            self._schema_validation,
         )
 
     def list_leaders(self) -> list[LeaderReplica]:

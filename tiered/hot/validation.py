@@ -50,13 +50,28 @@ class RecordsUnopened(Refused):
     """The records of a batch have to be read, and are not opened within a turn of the event loop."""
 
 
+RecordFaults = Sequence[tuple[int, str]]
+"""Faulty records of a batch: the number of each, and what is wrong with it."""
+
+
+class RecordsRefused(Refused):
+    """Records of a batch are refused one by one, and so is the batch."""
+
+    def __init__(self, faults: RecordFaults) -> None:
+        number, why = faults[0]
+        super().__init__(Code.INVALID_RECORD, f"record {number} {why}")
+        self.faults = faults
+
+
 class OpenedBatch(NamedTuple):
     """Facts of the records of a batch: their timestamps as `read_times` gives them, and the number of the first record
-    without a key, or -1. `why` is not empty if they cannot be opened."""
+    without a key, or -1. `why` is not empty if they cannot be opened. `faults` are the records that the schema registry
+    does not permit."""
 
     times: tuple[int, int, int] | None
     keyless: int = -1
     why: str = ""
+    faults: RecordFaults = ()
 
 
 class TimestampBounds(NamedTuple):

@@ -29,7 +29,7 @@ class FeatureLevels(NamedTuple):
 FEATURES: dict[str, FeatureLevels] = {
     TRANSACTION_VERSION: FeatureLevels(0, 2, 2),
     GROUP_VERSION: FeatureLevels(0, 1, 1),
-    METADATA_VERSION: FeatureLevels(0, 4, 0),
+    METADATA_VERSION: FeatureLevels(0, 5, 0),
 }
 
 HIGHEST_METADATA_VERSION = FEATURES[METADATA_VERSION].highest
@@ -54,6 +54,9 @@ partitions name these chains."""
 GROUP_CONFIGS = MIXED_GROUPS = 4
 """Level of `tiered.metadata.version` from which on groups may have settings of their own, and change their protocol
 while members are in them."""
+
+SCHEMA_VALIDATION = 5
+"""Level of `tiered.metadata.version` from which on topics may have records validated by the schema registry."""
 
 PROCESSES_REFUSED = (
     f"brokers can be processes of one machine from {METADATA_VERSION}={PROCESSES} on: raise it once all brokers have"
@@ -88,6 +91,10 @@ KEYS_SINCE: dict[str, int] = {"group_configs": GROUP_CONFIGS}
 """Tables of a snapshot above level 0. Each is left out while it is empty, as it is below its level."""
 
 NAMES_SINCE: dict[str, int] = {
+    "confluent.key.schema.validation": SCHEMA_VALIDATION,
+    "confluent.key.subject.name.strategy": SCHEMA_VALIDATION,
+    "confluent.value.schema.validation": SCHEMA_VALIDATION,
+    "confluent.value.subject.name.strategy": SCHEMA_VALIDATION,
     "internal.segment.bytes": 1,
     "tiered.certificate.expiry.warning.days": 1,
     "tiered.clock.skew.max.ms": 1,

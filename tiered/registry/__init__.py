@@ -10,6 +10,7 @@ May import: words
   state          subjects, versions and ids as a fold of the records (I37)
   registration   registers schemas: the version and the id that a schema gets
   deletion       soft and permanent deletion of versions and subjects
+  record_validation  the check that records name schemas of their subjects
   rules          compatibility levels and modes, of subjects, of contexts and of all
   compatibility  the seven levels: the versions that a new schema is compared with, and in which direction
   json_text      the bounds of schemas that are JSON

@@ -46,6 +46,12 @@ def parse(text: str, references: Sequence[tuple[str, str]]) -> AvroSchema:
         raise invalid_schema("it is nested too deep") from None
 
 
+def list_record_names(parsed: AvroSchema) -> list[str]:
+    """Returns the full name of a named type."""
+    name = getattr(parsed, "fullname", "")
+    return [name] if parsed.type in NAMED else []
+
+
 def can_read(reader: AvroSchema, writer: AvroSchema) -> list[str]:
     """Returns why a reader cannot read what a writer wrote; empty if it can."""
     try:

@@ -19,6 +19,7 @@ class Format(Protocol):
 
     def make_canonical(self, text: str, *, normalize: bool = False) -> str: ...
     def parse(self, text: str, references: Sequence[tuple[str, str]]) -> Any: ...
+    def list_record_names(self, parsed: Any, /) -> list[str]: ...
     def can_read(self, reader: Any, writer: Any, /) -> list[str]: ...
 
 
@@ -58,6 +59,13 @@ def _parse(found: Format, resolved: Resolved) -> Any:
     if others:
         raise invalid_schema(f"its reference {others[0]!r} has another schema type")
     return found.parse(resolved.schema.text, [(name, each.text) for name, each in resolved.references])
+
+
+def list_record_names(resolved: Resolved) -> list[str]:
+    """Returns the names of the records that a schema describes: of several messages in Protobuf, of one record in
+    Avro, the title in JSON Schema. Raises `RegistryRefused` if it cannot be parsed."""
+    found = find_format(resolved.schema.kind)
+    return found.list_record_names(_parse(found, resolved))
 
 
 def serialize(resolved: Resolved) -> str:

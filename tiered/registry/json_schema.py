@@ -50,6 +50,12 @@ def parse(text: str, references: Sequence[tuple[str, str]]) -> Document:
     return document
 
 
+def list_record_names(parsed: Document) -> list[str]:
+    """Returns the title, which stands for a name."""
+    title = parsed.root.get("title") if isinstance(parsed.root, dict) else None
+    return [title] if isinstance(title, str) and title else []
+
+
 def can_read(reader: Document, writer: Document) -> list[str]:
     """Returns why a reader refuses what a writer permits; empty if it refuses nothing."""
     try:

@@ -92,6 +92,11 @@ def parse(text: str, references: Sequence[tuple[str, str]]) -> Linked:
     return Linked(file, messages)
 
 
+def list_record_names(linked: Linked) -> list[str]:
+    """Returns the full names of the messages of a file: a record may be any of them."""
+    return [name for name, _ in _list_messages(linked.file)]
+
+
 def serialize(linked: Linked) -> str:
     """Returns the file of a schema as a serialized descriptor in base64."""
     return _encode(linked.file)

@@ -53,6 +53,8 @@ class RegistryState:
         self.versions = 0
         self.bytes = 0
         """Bytes of all schemas, each counted once, about."""
+        self.changes = 0
+        """Facts that were applied: a verdict by this state holds until the next one."""
         self._contexts: dict[str, _Context] = {}
         self._referrers: dict[tuple[str, int], set[tuple[str, int]]] = {}
 
@@ -60,6 +62,7 @@ class RegistryState:
 
     def apply(self, fact: Fact) -> None:
         """Applies what a record says."""
+        self.changes += 1
         match fact:
             case VersionWritten():
                 self._erase(fact.subject, fact.version)

@@ -16,7 +16,7 @@ from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.hot.batch_opening import open_in_thread
 from tiered.hot.disk_log import DiskLog, LogAppendInfo
-from tiered.hot.validation import OpenedBatch, RecordsUnopened
+from tiered.hot.validation import OpenedBatch, RecordFaults, RecordsRefused, RecordsUnopened
 from tiered.ids import UNKNOWN_END, TopicId, TopicPartition
 from tiered.peers import DivergingEpoch, PartitionFetch
 from tiered.ports import Clock
@@ -41,6 +41,19 @@ ACKS_ALL = -1
 """Producer acks: wait for every in-sync replica."""
 
 
+_NO_BATCH = (OpenedBatch(None),)
+"""Stands for bytes that are no batch, which the append refuses."""
+
+
+class RecordValidation(Protocol):
+    """The judge of records of topics with `confluent.value.schema.validation` or that of keys."""
+
+    async def find_faults(
+        self, topic: str, config: TopicConfig, data: bytearray | memoryview, owner: str
+    ) -> Sequence[RecordFaults]:
+        """Returns the faulty records of each batch. Raises `Refused` if it cannot judge."""
+
+
 class LeaderEvents(Protocol):
     """The receiver of what leader replicas report. Each method is called from the event loop, in the turn in which the
     event happens. It returns at once and raises nothing."""
@@ -60,7 +73,8 @@ class LeaderPorts:
     """The parts that all leader replicas of one broker share.
 
     `has_controller_contact` returns True if the broker has contact with the controller (R6). `save_offsets` writes the
-    start offsets of all logs durably. `chain` is the write-ahead chain of the broker; None if it has none.
+    start offsets of all logs durably. `chain` is the write-ahead chain of the broker; None if it has none. `records`
+    judges records by the schema registry.
     """
 
     cold: ColdTier
@@ -70,6 +84,7 @@ class LeaderPorts:
     has_controller_contact: Callable[[], bool]
     save_offsets: Callable[[], Awaitable[None]]
     chain: ChainWriter | None = None
+    records: RecordValidation | None = None
 
 
 class LeaderReplica:
@@ -84,6 +99,7 @@ class LeaderReplica:
         "_clock",
         "_disk",
         "_events",
+        "_records",
         "_segments_seen",
         "_takeover_pending",
         "_throttled_replicas",
@@ -155,6 +171,7 @@ class LeaderReplica:
         self._clock = ports.clock
         self._disk = ports.disk
         self._events = ports.events
+        self._records = ports.records
         self._throttled_replicas = ThrottledReplicas()
         self._segments_seen = log.segments.count
         if state.high_watermark:
@@ -266,7 +283,7 @@ class LeaderReplica:
         try:
             appended = self.append_now(data, acks, deep, guard, holder=holder)
         except RecordsUnopened:
-            opened = await open_in_thread(data, holder)
+            opened = await self.open_batches(data, holder)
             appended = self.append_now(data, acks, deep, guard, opened=opened, holder=holder)
         end = appended.last_offset + 1
         if acks == ACKS_ALL and not self.is_committed(end):
@@ -292,9 +309,25 @@ class LeaderReplica:
         self.admission.check(acks == ACKS_ALL)
         if acks != ACKS_ALL and acks not in (0, 1):
             raise Refused(Code.INVALID_REQUIRED_ACKS, f"acks={acks} is not -1, 0 or 1")
+        config = self.log.config
+        validates = config.confluent_value_schema_validation or config.confluent_key_schema_validation
+        if validates and not from_coordinator:
+            _require_schemas(opened)
         if self.transactions.lost_markers:
             self.transactions.append_lost_markers()
         return self.append_admitted(data, deep, guard, from_coordinator, opened, holder)
+
+    async def open_batches(self, data: bytearray | memoryview, holder: str = "") -> Sequence[OpenedBatch]:
+        """Returns what `append_now` has to know of the records of these batches, which must stay as they are until
+        then. Raises `Refused` with REQUEST_TIMED_OUT if it cannot be found out in time."""
+        opened = await open_in_thread(data, holder)
+        config = self.log.config
+        if self._records is None or not (
+            config.confluent_value_schema_validation or config.confluent_key_schema_validation
+        ):
+            return opened
+        faults = await self._records.find_faults(self.topic, config, data, holder)
+        return [each._replace(faults=some) for each, some in zip(opened, faults, strict=True)] or _NO_BATCH
 
     def append_admitted(
         self,
@@ -586,6 +619,15 @@ class LeaderReplica:
         if self._chained is not None:
             return self._chained.stored.end
         return self.log.flushed_offset if self.log.synced_entry.fsynced_only else self.log.end_offset
+
+
+def _require_schemas(opened: Sequence[OpenedBatch]) -> None:
+    """Refuses batches that the schema registry has not judged yet, or whose records it does not permit."""
+    if not opened:
+        raise RecordsUnopened(Code.INVALID_RECORD, "the schemas of the records have to be looked up")
+    for each in opened:
+        if each.faults:
+            raise RecordsRefused(each.faults)
 
 
 def _initial_cold_end_offset(start: LeaderStart) -> int:

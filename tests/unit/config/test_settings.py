@@ -118,6 +118,8 @@ def test_broker_settings_are_defaults_of_topics() -> None:
 def test_every_topic_setting_has_a_broker_default_of_the_same_type() -> None:
     named = {row.topic_name: row for row in broker_rows().values() if row.topic_name}
     without = {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
+    without |= {f"confluent.{part}.schema.validation" for part in ("key", "value")}
+    without |= {f"confluent.{part}.subject.name.strategy" for part in ("key", "value")}
     without |= {"remote.log.copy.disable", "remote.log.delete.on.disable", "internal.segment.bytes"}
     assert set(named) == set(topic_rows()) - without, "Kafka's brokers have no names for these"
     for name, row in topic_rows().items():

@@ -14,7 +14,7 @@ from tiered.config.kafka_aliases import HOUR_MS
 from tiered.config.settings import LONG_MAX
 from tiered.errors import Code, Refused
 from tiered.hot import validation
-from tiered.hot.validation import open_batches, validate_batches, walk_follower_batches
+from tiered.hot.validation import OpenedBatch, open_batches, validate_batches, walk_follower_batches
 from tiered.records import compression, pieces
 from tiered.records.batch import decode_header, decode_records, encode_batch, stamp
 from tiered.records.model import Codec
@@ -169,7 +169,7 @@ def test_batch_that_a_thread_opens_is_decompressed_once(codec: Codec) -> None:
     data = encode_batch([(NOW + n, key, bytes(1_500_000), ()) for n, key in enumerate(keys)], codec=codec)
     with patch.object(pieces, "decompress_pieces", wraps=compression.decompress_pieces) as opened:
         (facts,) = open_batches(data)
-    assert facts == ((NOW, NOW + 5, -1), 3, "")
+    assert facts == OpenedBatch((NOW, NOW + 5, -1), 3)
     assert opened.call_count == 1
 
 

@@ -25,6 +25,7 @@ from tiered.errors import Code, Refused, Unavailable
 from tiered.hosting.chains import Chains
 from tiered.hosting.hosted_replicas import HostedReplicas, ReplicaStorage
 from tiered.hosting.isr_updater import IsrUpdater
+from tiered.hosting.schema_validation import SchemaValidation
 from tiered.hosting.suspects import SuspectedBrokers
 from tiered.ids import encode_uuid, incarnation_number
 from tiered.metadata.image import Image
@@ -84,6 +85,7 @@ class BrokerProcess:
             losses=losses, peers=cluster.peers,
             suspected_brokers=SuspectedBrokers(broker.clock, self.view, lambda node_id: None),
             has_controller_contact=lambda: True,
+            schema_validation=SchemaValidation(broker.clock, self.metrics),
         )  # fmt: skip
         self.isr_updater = IsrUpdater(self.view, cluster, self.partitions, losses, broker.clock, self.metrics)
         self.partitions.subscribe(IsrEvents(self.isr_updater))

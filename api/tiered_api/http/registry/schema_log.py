@@ -29,7 +29,7 @@ from tiered.registry.refusals import SCHEMA_TOO_LARGE, RegistryRefused
 from tiered.registry.state import RegistryState
 from tiered.system.turns import each_of
 from tiered_api.http.exchange.context import HttpContext
-from tiered_api.http.exchange.errors import HttpError
+from tiered_api.http.exchange.errors import EXPECTED_ERRORS, HttpError, to_http_error
 from tiered_api.http.partitions.remote_partition import PAUSE_SECONDS, RemotePartition
 
 log = logging.getLogger(__name__)
@@ -93,6 +93,14 @@ class SchemaLog:
         async with self._deadline(CATCH_UP_SECONDS, "the log of the registry was not read"):
             await self._catch_up()
         return self.state
+
+    async def read_for_records(self) -> RegistryState:
+        """Does what `read` does for the validation of records. Raises `Refused` instead, with a code that clients
+        repeat."""
+        try:
+            return await self.read()
+        except EXPECTED_ERRORS as error:
+            raise Refused(Code.REQUEST_TIMED_OUT, to_http_error(error).message) from None
 
     @asynccontextmanager
     async def _deadline(self, seconds: float, what: str) -> AsyncIterator[None]:

@@ -8,6 +8,7 @@ import socket
 import ssl
 from collections import Counter as Tally
 from functools import partial
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
@@ -54,6 +55,9 @@ from tiered_api.http.server.routes import table
 from tiered_api.http.transactions.transactional_ids import TransactionalIds
 from tiered_api.http.v3 import fast_produce
 from tiered_api.http.v3.fast_produce import HeadCache
+
+if TYPE_CHECKING:
+    from tiered.registry.state import RegistryState
 
 log = logging.getLogger(__name__)
 
@@ -516,6 +520,7 @@ async def serve_http(
     context.add_service(AuditTopic(context))
     context.add_service(TransactionalIds(context))
     context.add_service(IdempotencyKeys(context))
+    broker.schema_validation.connect(partial(_read_registry, context))
     listener = HttpListener(context, table(), AllowedHosts(broker.settings, socket.gethostname()))
     context.connections.set_function(listener.open_connections)
     handshakes = Handshakes(broker.tls.shared.make_renewing(), listener, listener.record_refusal) if has_tls else None
@@ -536,6 +541,13 @@ async def serve_http(
             log.warning("http is reachable from other machines without TLS: passwords can be read host=%s", bound_host)
     shown = f"[{bound_host}]" if ":" in bound_host else bound_host
     return HttpServer(listener, server, f"{'https' if has_tls else 'http'}://{shown}:{bound_port}", handshakes)
+
+
+async def _read_registry(context: HttpContext) -> RegistryState:
+    """Returns the newest state of the schema registry. Raises `Refused`."""
+    from tiered_api.http.registry.schema_log import SchemaLog  # most brokers never need it
+
+    return await context.lazy_service(SchemaLog).read_for_records()
 
 
 def _subject_of(transport: asyncio.BaseTransport) -> Subject:

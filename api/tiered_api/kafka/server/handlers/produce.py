@@ -16,7 +16,8 @@ the same connection. With acks=0 there is no reply, so an error ends the connect
 
 Record batches are checked and stamped in place and written from there. Uncompressed records are checked one by one in
 C. Compressed ones are opened for compacted topics, whose records need keys, and if a header does not have their
-timestamps.
+timestamps. A topic with `confluent.value.schema.validation`, or that of keys, has every batch opened: a task looks the
+schemas of its records up.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from struct import Struct
 from typing import Protocol
 
 from tiered.errors import Code, Refused, unknown_topic_id
-from tiered.hot.batch_opening import open_in_thread
 from tiered.hot.validation import LogAppendInfo, OpenedBatch, RecordsUnopened
 from tiered.ids import KEYED_FROM, TopicId
 from tiered.metadata.topic_names import check_writable
@@ -146,8 +146,8 @@ class PendingProduce:
         self.refused: Refused | None = None
         """The reason if no records of the request are appended."""
         self.record_errors = RecordErrors()
-        self.unopened: tuple[Place, memoryview] | None = None
-        """The partition before which appending stopped: a thread has to open its batch."""
+        self.unopened: tuple[Place, memoryview, LeaderReplica] | None = None
+        """The partition before which appending stopped: its replica has to open the batch."""
         self.opened: dict[Place, Sequence[OpenedBatch] | Refused] = {}
         """Facts of batches that a thread has opened, or the reason why it could not."""
 
@@ -329,11 +329,11 @@ class ProduceHandler:
             pending.connection.refuse("acks_0", _first_failure(pending.results))
 
     async def _open_batch(self, pending: PendingProduce) -> None:
-        """Lets a thread open the batch before which appending stopped."""
+        """Opens the batch before which appending stopped."""
         assert pending.unopened is not None
-        (place, records), pending.unopened = pending.unopened, None
+        (place, records, replica), pending.unopened = pending.unopened, None
         try:
-            pending.opened[place] = await open_in_thread(records, pending.connection.holder)
+            pending.opened[place] = await replica.open_batches(records, pending.connection.holder)
         except Refused as refused:
             pending.opened[place] = refused
 
@@ -353,8 +353,6 @@ class ProduceHandler:
             try:
                 result = self._append_partition(pending, place, records, topic, results)
             except RecordsUnopened:
-                assert records is not None
-                pending.unopened = place, records
                 return
             results.append(result)
             pending.answered.add(place)
@@ -381,6 +379,8 @@ class ProduceHandler:
             assert records is not None
             appended = self._append_records(pending, place, records, replica)
         except RecordsUnopened:
+            assert records is not None and replica is not None
+            pending.unopened = place, records, replica
             raise
         except Refused as refused:
             return self._fail(pending, place, records, replica, refused)
@@ -419,7 +419,7 @@ class ProduceHandler:
         code = _client_code(pending.connection, refused.code, Code.NOT_ENOUGH_REPLICAS)
         errors: Sequence[tuple[int, str]] = ()
         if pending.version >= RECORD_ERRORS_FROM and records is not None and replica is not None:
-            shown = Refused(code, refused.why)
+            shown = refused if code is refused.code else Refused(code, refused.why)
             errors = pending.record_errors.find_errors(shown, records, replica.config, self._context.clock.wall_ms())
         return ProduceResult(place[1], code.number, why=refused.why, record_errors=errors)
 

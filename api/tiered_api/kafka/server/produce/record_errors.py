@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from tiered.config.settings import TopicConfig
 from tiered.errors import Code, Corrupt, Refused
-from tiered.hot.validation import NO_KEY
+from tiered.hot.validation import NO_KEY, RecordsRefused
 from tiered.records import native
 from tiered.records.batch import open_section
 
@@ -32,6 +32,10 @@ class RecordErrors:
     ) -> Sequence[tuple[int, str]]:
         """Returns (place in the batch, error text) of the faulty records. Empty if no record is at fault, or if the
         request has used up its limits."""
+        if isinstance(refused, RecordsRefused):
+            faults = refused.faults[: self._errors_left]
+            self._errors_left -= len(faults)
+            return [(number, f"record {number} {why}") for number, why in faults]
         if refused.code is Code.INVALID_RECORD and refused.why.endswith(NO_KEY):
             return self._find_keyless(batch)
         if refused.code is Code.INVALID_RECORD:
