@@ -85,12 +85,13 @@ def test_value_without_a_leaf_is_whole_as_null_before_its_column(
     assert site.verify() == found
 
 
-def test_letter_without_a_leaf_does_not_fit_a_column_of_another_type(tmp_path: Path) -> None:
+def test_value_without_a_leaf_is_null_in_a_column_of_another_form(tmp_path: Path) -> None:
     site = Site(tmp_path)
     site.write(encode({"x": 1}, {"x": {}}, {"x": [None]}, {"x": None}))
     site.load()
     found = site.verify()
-    assert (found.ok, found.rows, found.dead, found.fitting) == (True, 2, 2, 0), found.faults
+    assert (found.ok, found.rows, found.dead) == (True, 4, 0), found.faults
+    assert site.rows("x") == [(1,), (None,), (None,), (None,)]
 
 
 def test_loss_beside_rows_from_before_a_column_is_found(tmp_path: Path) -> None:

@@ -118,8 +118,7 @@ class TypedRows(NamedTuple):
             return LogRows(rows, [None] * len(self.schema.fields))
         parsed = self.reparse(rows)
         places = list(zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True))
-        # A field without a leaf may have come before its column, which may have any type.
-        unfit = [UnfitRow(*places[at], parsed.unfit[at]) for at in sorted(parsed.unfit.keys() - parsed.leafless)]
+        unfit = [UnfitRow(*places[at], parsed.unfit[at]) for at in sorted(parsed.unfit)]
         return LogRows(rows, parsed.columns, unfit)
 
     def reparse(self, records: pyarrow.RecordBatch) -> ReparsedValues:

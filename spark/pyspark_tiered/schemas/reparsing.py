@@ -42,8 +42,6 @@ def reparse_records(
         sides.insert(0, (kinds.keys, "key", KEY_HEADER, key_part(schema)))
     columns: dict[str, pyarrow.Array] = {}
     unfit: dict[int, str] = {}
-    lossy: set[int] = set()
-    leafless: set[int] = set()
     for kind, column, header, part in sides:
         cells = records[column].to_pylist()
         if kind == "json-schema":
@@ -51,7 +49,7 @@ def reparse_records(
             bodies, unknown = _cut_frames(registry, cells, frames)
             absent = [None] * len(cells)
             found = reparse(absent, part, changes, bodies) if column == "key" else reparse(bodies, part, changes)
-            found = ReparsedValues(found.columns, {**found.unfit, **unknown}, found.leafless - unknown.keys())
+            found = ReparsedValues(found.columns, {**found.unfit, **unknown})
         elif kind in FORMATS:
             frames = [_find_header(each, header) for each in records["headers"].to_pylist()]
             found = _Reparser(registry, kind).run(cells, frames, part)
@@ -61,9 +59,7 @@ def reparse_records(
             found = reparse(list(map(skip_frame, cells)), part, changes)
         columns |= {field.json_name: cell for field, cell in zip(part.fields, found.columns, strict=True)}
         unfit |= found.unfit
-        lossy |= found.unfit.keys() - found.leafless
-        leafless |= found.leafless
-    return ReparsedValues([columns[field.json_name] for field in schema.fields], unfit, frozenset(leafless - lossy))
+    return ReparsedValues([columns[field.json_name] for field in schema.fields], unfit)
 
 
 def _find_header(headers: list[dict[str, Any]] | None, name: str) -> bytes | None:

@@ -3,6 +3,9 @@
 Fields are added, int becomes long, and both become double. Nothing else changes a column: a value of another type does
 not fit. Each schema takes all values that an earlier one took, so the order of two steps of evolution matters for
 their result only where they contradict each other.
+
+A leaf is a boolean, a number or text. A value without a leaf (null, `[]`, `{}`, `[[]]`) is no evidence of a type: it
+fits every column, and is NULL in one of another form. A field has a type from its first leaf on.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ from pyspark_tiered.typed.kinds import (
     Void,
     count_fields,
     describe,
+    has_column,
+    has_form,
 )
 from pyspark_tiered.typed.names import (
     KEY,
@@ -127,7 +132,7 @@ def is_stored_as(written: ColumnType, schema: ColumnType) -> bool:
 
 def convert(kind: ColumnType, value: Value) -> Any:
     """Returns the value that a column of this type holds for a JSON value that fits."""
-    if value is None:
+    if value is None or not has_form(kind, value):
         return None
     match kind:
         case Scalar("double"):
@@ -218,21 +223,21 @@ def parse_timestamp(text: str) -> datetime:
 def _absorb(kind: ColumnType, value: Value, path: Path) -> ColumnType:
     if value is None:
         return kind
+    if not has_form(kind, value):
+        if not _has_leaf(value, path):
+            return kind
+        if not has_column(kind):
+            return _infer(value, path)
+        raise _unfit(kind, value, path)
     match kind:
         case Scalar():
             return _absorb_scalar(kind, value, path)
         case StructOf():
-            if type(value) is not dict:
-                raise _unfit(kind, value, path)
             return _absorb_object(kind, value, path)
         case ListOf(element):
-            if type(value) is not list:
-                raise _unfit(kind, value, path)
             inner = _absorb_items(element, value, path)
             return kind if inner is element else ListOf(inner)
         case MapOf(held):
-            if type(value) is not dict:
-                raise _unfit(kind, value, path)
             inner = _absorb_map(held, value, path)
             return kind if inner is held else MapOf(inner)
         case Variant():
@@ -240,6 +245,21 @@ def _absorb(kind: ColumnType, value: Value, path: Path) -> ColumnType:
             return kind
         case _:
             return _infer(value, path)
+
+
+def _has_leaf(value: Value, path: Path) -> bool:
+    """True if there is a boolean, a number or text in a value. Raises `Unfit` for a name that no text is."""
+    match value:
+        case None:
+            return False
+        case list():
+            return max((_has_leaf(item, path) for item in value), default=False)  # all names are checked
+        case dict():
+            for name in value:
+                _check_text(name, path)
+            return max((_has_leaf(item, path) for item in value.values()), default=False)
+        case _:
+            return True
 
 
 def _absorb_scalar(kind: Scalar, value: Value, path: Path) -> ColumnType:
@@ -391,6 +411,10 @@ def _merge(kind: ColumnType, other: ColumnType, path: Path) -> ColumnType:
             return kind if inner is one else MapOf(inner)
         case StructOf(), StructOf():
             return _merge_structs(kind, other, path)
+        case _ if not has_column(other):
+            return kind
+        case _ if not has_column(kind):
+            return other
         case _:
             raise Unfit(f"{_at(path)} is {describe(other)} where the column holds {describe(kind)}")
 

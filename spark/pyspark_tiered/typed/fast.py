@@ -15,7 +15,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark_tiered.typed.changes import CHECKED, RETYPED, retype_cell
 from pyspark_tiered.typed.evolve import MAP_VALUES, TIMESTAMP_PATTERN, decimal_pattern
-from pyspark_tiered.typed.kinds import ColumnType, Field, ListOf, MapOf, Scalar, StructOf, Variant, Void, field_id
+from pyspark_tiered.typed.kinds import (
+    ColumnType,
+    Field,
+    ListOf,
+    MapOf,
+    Scalar,
+    StructOf,
+    Variant,
+    Void,
+    field_id,
+    has_column,
+)
 from pyspark_tiered.typed.variant import EncodedVariant
 
 if TYPE_CHECKING:
@@ -243,8 +254,8 @@ def shape(array: pyarrow.Array, kind: ColumnType, target: ColumnType, path: tupl
             parts = [array.field(name) for name in EncodedVariant._fields]
             mask = array.is_null() if array.null_count else None
             return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=mask)
-        case Void(), _:
-            return pa.nulls(len(array), wanted)
+        case _ if not has_column(kind):
+            return pa.nulls(len(array), wanted)  # no leaf, so nothing that a column of another form holds
         case Scalar("timestamp"), Scalar("timestamp") if pa.types.is_string(array.type):
             return _cast_timestamps(array)
         case Scalar(before), Scalar(to) if (before, to) in CELL_BY_CELL:

@@ -143,6 +143,24 @@ def select_columns(kind: StructOf) -> StructOf:
     return pruned if isinstance(pruned, StructOf) else StructOf()
 
 
+def has_column(kind: ColumnType) -> bool:
+    """True if a leaf of the field was seen. Nulls, empty arrays and empty objects are no evidence of a type."""
+    return _prune(kind) != VOID
+
+
+def has_form(kind: ColumnType, value: object) -> bool:
+    """True if a JSON value, not null, is an array where the type is one, and likewise for objects and scalars."""
+    match kind:
+        case ListOf():
+            return type(value) is list
+        case StructOf() | MapOf():
+            return type(value) is dict
+        case Scalar():
+            return type(value) is not list and type(value) is not dict
+        case _:
+            return True
+
+
 def _prune(kind: ColumnType) -> ColumnType:
     match kind:
         case ListOf(element):

@@ -52,13 +52,12 @@ _TIME = re.compile(
 class ReparsedValues(NamedTuple):
     """Columns of the fields of a schema, in its order. `unfit` are the rows whose values do not fit, and why.
 
-    A cell that does not fit is NULL, and so is each cell of a NULL value. `leafless` are those rows of `unfit` that
-    lose no leaf: only empty arrays and objects do not fit. They did fit before their fields had columns.
+    A cell that does not fit is NULL, and so is each cell of a NULL value. A value without a leaf (a boolean, a number
+    or text) fits every column, and is NULL in one of another form.
     """
 
     columns: list[pyarrow.Array]
     unfit: dict[int, str]
-    leafless: frozenset[int] = frozenset()
 
 
 def reparse(
@@ -72,9 +71,7 @@ def reparse(
     if keys is None:
         return found
     key = _reparse(keys, key_part(schema), changes, is_key=True)
-    lossy = (key.unfit.keys() - key.leafless) | (found.unfit.keys() - found.leafless)
-    leafless = (key.leafless | found.leafless) - lossy
-    return ReparsedValues([*key.columns, *found.columns], {**key.unfit, **found.unfit}, leafless)
+    return ReparsedValues([*key.columns, *found.columns], {**key.unfit, **found.unfit})
 
 
 def _reparse(
@@ -97,8 +94,7 @@ def _reparse(
         data = values[row]
         if data is not None and row not in reader.unfit and _has_name_twice(data):
             reader.unfit[row] = "a name twice in one object"
-    leafless = frozenset(reader.leafless.keys() - reader.unfit)
-    return ReparsedValues(columns, {**reader.leafless, **reader.unfit}, leafless)
+    return ReparsedValues(columns, reader.unfit)
 
 
 def _load_objects(values: Sequence[bytes | None], unfit: dict[int, str]) -> Cells:
@@ -172,7 +168,6 @@ def _has_name_twice(data: bytes) -> bool:
 class _Reader:
     def __init__(self) -> None:
         self.unfit: dict[int, str] = {}
-        self.leafless: dict[int, str] = {}
         self.colons = 0
         """Colons that the texts of these values have if no name is twice in an object."""
 
@@ -297,25 +292,20 @@ class _Reader:
         if cells.count(None) != found.count(None):
             for row, before, after in zip(rows(), cells, found, strict=True):
                 if after is None and before is not None:
-                    if is_empty := _is_empty(before):
+                    if _is_empty(before):
                         self.colons += _count_colons(before)
-                    noted = self.leafless if is_empty else self.unfit
-                    noted.setdefault(row, f"{str(before)[:40]!a} is {why}")
+                    else:
+                        self.unfit.setdefault(row, f"{str(before)[:40]!a} is {why}")
 
     def _check_unknown(self, cells: Cells, unknown: set[str], rows: Rows) -> None:
-        """Notes values with a field that has no column: only nulls, empty arrays and empty objects have none."""
-        empty: dict[tuple[int, str], Cells] = {}
+        """Notes values with a field that has no column: only a field without a leaf has none."""
         for row, cell in zip(rows(), cells, strict=True):
             for name in unknown.intersection(cell or ()):
                 if _is_empty(cell[name]):
                     self.colons += _count_colons(cell[name])
-                    empty.setdefault((row, name), []).append(cell[name])
                 else:
                     named = KEY_COLUMN if name == KEY else name
                     self.unfit.setdefault(row, f"{named[:40]!a} has no column")
-        for (row, name), found in empty.items():  # of all items of a list in the row
-            if not _have_one_type(found):
-                self.leafless.setdefault(row, f"{name[:40]!a} has items of several types")
 
 
 def canonical_json(value: Any) -> bytes | None:
@@ -352,16 +342,6 @@ def _is_empty(value: Any) -> bool:
     if isinstance(value, dict):
         return all(map(_is_empty, value.values()))
     return value is None or (isinstance(value, list) and all(map(_is_empty, value)))
-
-
-def _have_one_type(values: Cells) -> bool:
-    """True if one column takes all these values without a leaf: arrays and objects do not mix."""
-    there = [value for value in values if value is not None]
-    if len(set(map(type, there))) != 1:
-        return not there
-    if isinstance(there[0], list):
-        return _have_one_type([item for each in there for item in each])
-    return all(_have_one_type([each.get(name) for each in there]) for name in set().union(*there))
 
 
 def _count_colons(value: Any) -> int:

@@ -50,8 +50,8 @@ def test_both_parsers_take_the_same_values_and_read_the_same_from_them(values: l
     strict = sort_singly(values, SCHEMA)
     if fast is not None:
         assert [value for value in strict if isinstance(value, Unfit)] == []
-    elif values and not any(re.search(rb'"j": -?[0-9]', value or b"") for value in values):
-        # Arrow's parser takes only text for a decimal.
+    elif values and not any(re.search(rb'"j": -?[0-9]|\[\]|\{\}|null[\]}]', value or b"") for value in values):
+        # Arrow's parser takes only text for a decimal, and no `{}` for an array.
         assert any(isinstance(value, Unfit) for value in strict), "the fast path refuses what fits"
     found = sort_values(pa.array(values, pa.binary()), SCHEMA)
     again = sort_singly(values, found.schema)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pyspark_tiered.proof.row_form import BLANKS, LEAVES
@@ -30,6 +30,8 @@ OBJECTS = st.fixed_dictionaries(
 
 @settings(max_examples=60)
 @given(st.lists(st.one_of(OBJECTS, BROKEN, st.none()), max_size=5))
+@example([b'{"c":[[]]}', b'{"c":{}}'])
+@example([b'{"c":{"d":[]}}', b'{"c":[1]}', b'{"c":[[]]}', b'{"i":{},"o":[{},[[]]],"m":[]}'])
 def test_both_parsers_take_the_same_values_and_read_the_same(values: list[bytes | None]) -> None:
     found = sort_values(pa.array(values, pa.binary()), SCHEMA)
     columns = select_columns(found.schema)
@@ -107,3 +109,12 @@ def test_map_is_blank_only_without_a_name() -> None:
     leaves = found[:, LEAVES].tolist()
     assert leaves[0] == leaves[1]
     assert len({tuple(each) for each in leaves}) == 3
+
+
+def test_field_has_a_type_from_its_first_leaf_on() -> None:
+    empty = sort({"c": {"d": None}}, ddl="i INT")
+    found = sort({"c": {"d": None}}, {"c": [[]]}, {"c": [1]}, {"c": {}}, {"c": {"d": 1}}, ddl="i INT")
+    assert found.dead == ((4, "c is an object where the column holds array<bigint>"),)
+    assert found.rows.field("c").to_pylist() == [None, [None], [1], None]
+    assert describe_columns(merge(empty.schema, found.schema)) == "i int, c array<bigint>"
+    assert describe_columns(merge(found.schema, empty.schema)) == "i int, c array<bigint>"
