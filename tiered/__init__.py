@@ -41,6 +41,7 @@ Packages, each above those that it may import:
   metadata/      the replicated cluster metadata
   controller/    the active controller, and the standby controllers
   groups/        consumer groups as pure decisions
+  share/         share partitions as pure decisions
   transactions/  transactions as pure decisions
   coordinator/   the runtime of coordinator shards over an internal topic
   access/        callers of a broker: logins, rights, quotas, shares, the audit log

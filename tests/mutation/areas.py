@@ -93,7 +93,8 @@ AREAS = {
         (*_CONTROLLERS, *_CLUSTERS, *_COPIES), ("drawn",), _NODES,
     ),
     "groups": Area(
-        _mutants("groups"), ("tests/unit/groups", "tests/unit/coordinator", "tests/unit/controller"),
+        _mutants("groups"),
+        ("tests/unit/groups", "tests/unit/share", "tests/unit/coordinator", "tests/unit/controller"),
         tuple(f"{SCENARIOS}/test_{name}.py" for name in _GROUPS),
         ("groups", "drawn"),
         tuple(f"tests/e2e/test_kafka_{name}.py" for name in ("groups", "group_offsets", "coordinators_move")),
