@@ -23,6 +23,9 @@ from tiered.wal.layout import WAL, ChainId, parse_key
 from tiered.wal.takeover import ChainTakeover, FencedChain
 from tiered.wal.window import WindowSettings
 
+OWN_CHAIN_SECONDS = 10.0
+"""Longest wait for the windows of the own chain whose put runs. The partitions are tried again after that."""
+
 ChainError = Unavailable | Corrupt | Refused
 
 
@@ -73,6 +76,8 @@ class Chains:
 
     async def _fence(self, chain: ChainId, epochs: dict[PartitionId, int]) -> FencedChain | ChainError:
         try:
+            if chain == self.writer.chain:
+                return await self._takeover.read_own(chain, await self.writer.settled_slots(OWN_CHAIN_SECONDS))
             return await self._takeover.fence(chain, epochs)
         except (Unavailable, Corrupt, Refused) as error:
             return error

@@ -229,6 +229,19 @@ class ChainWriter:
             return False
         return True
 
+    async def settled_slots(self, seconds: float) -> range:
+        """Returns the slots that are not trimmed, once each that is taken now is decided. Raises `Unavailable` after so
+        many seconds."""
+        end = self._next_slot
+        try:
+            async with asyncio.timeout(seconds):
+                while self._decided.next_slot < end:
+                    self._moved.clear()
+                    await self._moved.wait()
+        except TimeoutError:
+            raise Unavailable(f"windows of the own chain are not in the bucket yet: {self.last_error}") from None
+        return range(self._trimmed_to, end)
+
     def _begin_window(self, group: asyncio.TaskGroup) -> None:
         """Takes what the partitions have, up to the batch that fills the window. The rest waits for the next.
         Batches that the disk does not give wait for the next append: the broker stops if its disk has failed. If they

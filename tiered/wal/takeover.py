@@ -43,6 +43,9 @@ FEW = 32
 _AHEAD = 8
 """Slots that the first fence ahead leaves free: more than the owner puts at a time. Each further one leaves twice as
 many."""
+KEPT_ROWS = 50_000
+"""Extents, epochs and objects whose headers are kept: 20 MB. Partitions come from one broker in several steps, and each
+step reads the whole chain."""
 
 
 class FencedChain:
@@ -67,6 +70,9 @@ class ChainTakeover:
         self._random = rng.stream("wal-takeover")
         self._cluster_id = cluster_id
         self._slots = asyncio.Semaphore(GETS_AT_ONCE)
+        self._kept: dict[tuple[ChainId, int], Window | Fence] = {}
+        """Headers that were read, in that order: an object is never replaced."""
+        self._kept_rows = 0
 
     async def fence(self, chain: ChainId, epochs: Mapping[PartitionId, int]) -> FencedChain:
         """Puts a fence with the new leader epoch of each partition, and returns what is before it.
@@ -84,16 +90,25 @@ class ChainTakeover:
         nonce = f"{self._random.getrandbits(64):016x}"
         slot = await self._take_slot(chain, slot, nonce, epochs)
         first = min([*listed[:1], slot])
-        found = await asyncio.gather(*(self._find_header(chain, each) for each in range(first, slot)))
-        begin = max((number for number, each in enumerate(found, 1) if each is None), default=0)
-        objects = [each for each in found[begin:] if each is not None]
-        while first and not begin and (hidden := await self._find_header(chain, first - 1)) is not None:
+        objects = await self._read_headers(chain, range(first, slot))
+        while first and len(objects) == slot - first and (hidden := await self._read_header(chain, first - 1)):
             objects.insert(0, hidden)  # the list did not show it
             first -= 1
         log.info(
             "chain is fenced chain=%s slot=%d objects=%d partitions=%d", chain.prefix, slot, len(objects), len(epochs)
         )
         return FencedChain(chain, objects, slot)
+
+    async def read_own(self, chain: ChainId, slots: range) -> FencedChain:
+        """Returns what is in these slots of the own chain, whose windows are decided. It takes no fence: the writer of
+        the chain puts nothing more for a leadership that is over. Raises `Unavailable` and `Corrupt`."""
+        return FencedChain(chain, await self._read_headers(chain, slots), slots.stop)
+
+    async def _read_headers(self, chain: ChainId, slots: range) -> list[Window | Fence]:
+        """Returns the objects right before the end of the slots, without a gap."""
+        found = await asyncio.gather(*(self._find_header(chain, each) for each in slots))
+        begin = max((number for number, each in enumerate(found, 1) if each is None), default=0)
+        return [each for each in found[begin:] if each is not None]
 
     async def _take_slot(self, chain: ChainId, slot: int, nonce: str, epochs: Mapping[PartitionId, int]) -> int:
         """Puts a fence into the first free slot from `slot` on, and returns it. All slots below `slot` have or had an
@@ -164,12 +179,27 @@ class ChainTakeover:
         return settled.outcome is PutOutcome.LANDED
 
     async def _find_header(self, chain: ChainId, slot: int) -> Window | Fence | None:
+        """Returns what a slot holds, or held when it was read; None if it has no object."""
+        return self._kept.get((chain, slot)) or await self._read_header(chain, slot)
+
+    async def _read_header(self, chain: ChainId, slot: int) -> Window | Fence | None:
         """Returns what a slot holds; None if it has no object."""
         key = slot_key(chain, slot)
         got = await self._get(key, 0, HEADER_BYTES)
         if isinstance(got, GetResult) and (end := header_end(got.data, key)) > len(got.data) < got.size:
             got = await self._get(key, 0, end)
-        return decode(got.data, chain, slot, self._cluster_id(), got.size) if isinstance(got, GetResult) else None
+        if isinstance(got, NotFound):
+            return None
+        found = decode(got.data, chain, slot, self._cluster_id(), got.size)
+        self._keep(chain, found)
+        return found
+
+    def _keep(self, chain: ChainId, found: Window | Fence) -> None:
+        """Keeps a header, in place of the ones that were read first."""
+        if self._kept.setdefault((chain, found.slot), found) is found:
+            self._kept_rows += _rows(found)
+        while self._kept_rows > KEPT_ROWS:
+            self._kept_rows -= _rows(self._kept.pop(next(iter(self._kept))))
 
     async def _read_extent(self, place: Place) -> bytes:
         extent, key = place.extent, slot_key(place.chain, place.slot)
@@ -194,3 +224,7 @@ class ChainTakeover:
             raise Unavailable(f"the chain is not read: {why}")
         least, most = _BACKOFF_SECONDS
         await self._clock.sleep(min(most, least * 2**attempt) * (0.5 + self._random.random()))
+
+
+def _rows(found: Window | Fence) -> int:
+    return 1 + len(found.extents if isinstance(found, Window) else found.epochs)

@@ -7,6 +7,7 @@ import random
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
+from unittest.mock import patch
 
 import pytest
 
@@ -163,6 +164,39 @@ async def test_object_that_comes_back_below_deleted_ones_does_not_count(rig: Rig
     await other.store.put(slot_key(owner.chain, 0), late, if_absent=True)
     fenced = await third.take_over(owner.chain, 6, ONE)
     assert [each.extent.base_offset for each in fenced.extents_of(ONE)] == [2, 3]
+
+
+@in_rig(Rig)
+async def test_next_takeover_of_a_chain_reads_new_objects_only(rig: Rig) -> None:
+    """Partitions come from one broker in several steps."""
+    owner, other = rig.broker(1), rig.broker(2, "j")
+    for each in (ONE, TWO):
+        owner.lead(each, 1)
+    for number in range(50):
+        for each in (ONE, TWO):
+            owner.append(each, b"a")
+        await owner.wait_stored(TWO, number + 1)
+    await other.take_over(owner.chain, 2, ONE)
+    owner.append(TWO, b"b")
+    await owner.wait_stored(TWO, 51)
+    before = rig.bucket.requests
+    fenced = await other.take_over(owner.chain, 2, TWO)
+    assert rig.bucket.requests - before < 10
+    assert await other.read(join_extents(fenced.extents_of(TWO), 0, NO_EPOCH)) == b"a" * 50 + b"b"
+
+
+@in_rig(Rig)
+async def test_headers_that_are_kept_have_a_bound(rig: Rig) -> None:
+    owner, other = rig.broker(1), rig.broker(2, "j")
+    owner.lead(ONE, 1)
+    for number in range(30):
+        owner.append(ONE, b"a")
+        await owner.wait_stored(ONE, number + 1)
+    with patch("tiered.wal.takeover.KEPT_ROWS", 20):
+        for epoch in (2, 3):
+            fenced = await other.take_over(owner.chain, epoch, ONE)
+            assert len(fenced.extents_of(ONE)) == 30
+            assert len(other.takeover._kept) <= 10 and other.takeover._kept_rows <= 20
 
 
 @in_rig(Rig)
