@@ -16,3 +16,17 @@ class ShareLimits:
     in_flight_max: int = 2_000
     """Offsets between the first record that is not done and the last acquired one
     (group.share.partition.max.record.locks)."""
+
+
+@value
+class ShareCoordinatorSettings:
+    """Limits of one share coordinator shard, and the memory that it shares."""
+
+    updates_per_snapshot: int = 500
+    """Updates of a share partition after which its next record is a snapshot
+    (share.coordinator.snapshot.update.records.per.snapshot)."""
+    batches_max: int = 20_000
+    """Batches of one share partition: twice what a leader with Kafka's highest bound of in-flight records writes."""
+    bytes_max: int = 256 << 20
+    """Memory of all shards of a broker. New share partitions take half of it at most, so that those that exist can go
+    on."""
