@@ -319,6 +319,7 @@ TURNS = {
     "tiered.controller.channel": "requests to the controller take turns by holder",
     "tiered.upkeep.tiering": "topics take turns",
     "tiered.cold.uploader": "topics take turns before (tiered.upkeep.tiering)",
+    "tiered.cold.fetch_throttle": "readers take turns",
     "tiered.cold.reader": "look-ups take turns by client address",
     "tiered.hot.batch_opening": "batches take turns by holder",
     "tiered.hot.time_lookup": "look-ups take turns by client address",

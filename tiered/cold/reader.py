@@ -95,6 +95,8 @@ class ColdReader:
         self._lookup_slots = FairSlots(LOOKUPS_MAX, LOOKUPS_WAITING_MAX)
         self._clock = clock
         self._streams: OrderedDict[tuple[PartitionId, int], tuple[ColdStream, float]] = OrderedDict()
+        self._opened = 0
+        """Streams that were opened so far: the number of one is its name."""
         self._idle_timer: asyncio.TimerHandle | None = None
         self._bytes = metrics.counter("tiered_cold_read_bytes_total", "Bytes of cold data handed to readers")
         self._gets = metrics.counter("tiered_cold_gets_total", "Ranged gets of cold objects by outcome", ("outcome",))
@@ -500,8 +502,10 @@ class ColdReader:
         entries = self._manifests.list_segments(manifest, offset)
         if end is not None:
             entries = _list_below(entries, end)
+        self._opened += 1
+        get = partial(self._get_in_turn, str(self._opened)) if is_throttled else self._get
         return ColdStream(
-            self._cache, self._get_in_turn if is_throttled else self._get, entries, offset,
+            self._cache, get, entries, offset,
             position=position, depth=depth, step=step, window_bytes=self._window_bytes,
         )  # fmt: skip
 
@@ -562,10 +566,10 @@ class ColdReader:
 
     # -- gets ---------------------------------------------------------------------------------------------------------
 
-    async def _get_in_turn(self, chunk: Chunk) -> bytes:
-        """Gets these bytes for a fetch, at its pace."""
+    async def _get_in_turn(self, stream: str, chunk: Chunk) -> bytes:
+        """Gets these bytes for a stream of fetches, at their pace."""
         if self._fetch_throttle is not None:
-            await self._fetch_throttle.admit(chunk.length)
+            await self._fetch_throttle.admit(chunk.length, stream)
         return await self._get(chunk)
 
     async def _get(self, chunk: Chunk) -> bytes:

@@ -17,7 +17,7 @@ async def test_gets_keep_to_the_rate_in_the_order_in_which_they_came(rig: Rig) -
     throttle, ended = FetchThrottle(rig.clock, lambda: 100.0), []
 
     async def get(number: int) -> None:
-        await throttle.admit(200)
+        await throttle.admit(200, "r")
         ended.append((number, round(rig.clock.mono_ns() / 1e9)))
 
     await asyncio.gather(*(get(number) for number in range(4)))
@@ -25,11 +25,28 @@ async def test_gets_keep_to_the_rate_in_the_order_in_which_they_came(rig: Rig) -
 
 
 @in_rig(Rig)
+async def test_first_get_of_a_reader_waits_for_one_of_each_other(rig: Rig) -> None:
+    """One reader is far ahead of what it has returned."""
+    throttle, ended = FetchThrottle(rig.clock, lambda: 100.0), []
+
+    async def get(reader: str) -> None:
+        await throttle.admit(200, reader)
+        ended.append(reader)
+
+    ahead = [asyncio.ensure_future(get("ahead")) for _ in range(12)]
+    await rig.clock.sleep(1)
+    await asyncio.gather(get("new"), get("third"))
+    assert ended == ["ahead", "ahead", "ahead", "new", "third"], "the second one was under way"
+    for each in ahead:
+        each.cancel()
+
+
+@in_rig(Rig)
 async def test_higher_rate_holds_for_a_get_that_waits(rig: Rig) -> None:
     rate = 1.0
     throttle = FetchThrottle(rig.clock, lambda: rate)
-    await throttle.admit(1_000_000)
-    waiting = asyncio.ensure_future(throttle.admit(1))
+    await throttle.admit(1_000_000, "r")
+    waiting = asyncio.ensure_future(throttle.admit(1, "r"))
     await rig.clock.sleep(100)
     assert not waiting.done()
     rate = 1e9
@@ -39,11 +56,11 @@ async def test_higher_rate_holds_for_a_get_that_waits(rig: Rig) -> None:
 @in_rig(Rig)
 async def test_get_that_is_cancelled_takes_nothing(rig: Rig) -> None:
     throttle = FetchThrottle(rig.clock, lambda: 1.0)
-    await throttle.admit(10)
-    waiting = asyncio.ensure_future(throttle.admit(1_000_000))
+    await throttle.admit(10, "r")
+    waiting = asyncio.ensure_future(throttle.admit(1_000_000, "r"))
     await rig.clock.sleep(5)
     waiting.cancel()
-    await asyncio.wait_for(throttle.admit(1), 7)
+    await asyncio.wait_for(throttle.admit(1, "r"), 7)
 
 
 @in_rig(Rig)
