@@ -53,7 +53,12 @@ from tiered.coordination.marker_writer import MarkerWriter
 from tiered.coordination.offsets_beyond_end import OffsetsBeyondEnd
 from tiered.coordination.orphaned_transactions import OrphanedTransactions
 from tiered.coordination.producer_ids import ProducerIds
-from tiered.coordination.snapshot_stores import make_group_snapshot_store, make_transaction_snapshot_store
+from tiered.coordination.share_coordinators import ShareCoordinators, SharePorts
+from tiered.coordination.snapshot_stores import (
+    make_group_snapshot_store,
+    make_share_snapshot_store,
+    make_transaction_snapshot_store,
+)
 from tiered.coordination.transaction_coordinators import TransactionCoordinators, TransactionPorts
 from tiered.coordination.transaction_verification import TransactionVerification
 from tiered.durability.awaited_ends import AwaitedEnds
@@ -166,6 +171,7 @@ class Broker:
         self._build_replicas(manifest_fan)
         self._build_reports()
         self._build_coordination()
+        self._build_share_coordination()
         self._build_upkeep()
         self._subscribe_to_replicas()
         self._build_metrics()
@@ -232,7 +238,10 @@ class Broker:
         self.cold_tier = self._make_cold_tier(manifest_fan)
         self._group_snapshots = make_group_snapshot_store(self.store, world.clock, metrics)
         self._transaction_snapshots = make_transaction_snapshot_store(self.store, world.clock, metrics)
-        snapshot_stores = {each.topic: each for each in (self._group_snapshots, self._transaction_snapshots)}
+        self._share_snapshots = make_share_snapshot_store(self.store, world.clock, metrics)
+        snapshot_stores = {
+            each.topic: each for each in (self._group_snapshots, self._transaction_snapshots, self._share_snapshots)
+        }
         self.losses = PossibleLosses(self.view)
         self.chains = Chains(self.view, self.store, world, metrics, lambda: self.cluster_id)
         self.schema_validation = SchemaValidation(world.clock, metrics)
@@ -337,6 +346,22 @@ class Broker:
             self.late_transactions, self.transaction_coordinators, self.marker_writer, view, self.peers, world.clock
         )
 
+    def _build_share_coordination(self) -> None:
+        """The coordinators of share partitions (`tiered/coordination`)."""
+        self.share_coordinators = ShareCoordinators(
+            SharePorts(
+                self.view,
+                self.cluster.channel,
+                self.hosted_replicas,
+                self.store,
+                self._share_snapshots,
+                self.world.clock,
+                has_controller_contact=self._has_controller_contact,
+                find_expiry_ms=self.retention_clock.find_expiry_ms,
+            ),
+            self.metrics,
+        )
+
     def _build_upkeep(self) -> None:
         """The timed work on partitions: uploads, deletion, cleaning (`tiered/upkeep`)."""
         view, world, replicas, metrics = self.view, self.world, self.hosted_replicas, self.metrics
@@ -364,6 +389,7 @@ class Broker:
                 self.stored_ends,
                 self.group_coordinators,
                 self.transaction_coordinators,
+                self.share_coordinators,
                 self.hosted_replicas.on_fenced,
             )
         )
@@ -566,7 +592,8 @@ class Broker:
             clock_comparisons=self.cluster.clock_comparisons(),
             unserved=self.hosted_replicas.list_unserved()
             | self.group_coordinators.host.list_unserved()
-            | self.transaction_coordinators.host.list_unserved(),
+            | self.transaction_coordinators.host.list_unserved()
+            | self.share_coordinators.host.list_unserved(),
             replicas=self.hosted_replicas.list_leaders(),
             replica_count=len(self.hosted_replicas.list_replicas()),
             image=self.image,
@@ -698,6 +725,7 @@ class Broker:
                     group.create_task(self._store_watch.run(), name="store-watch"),
                     group.create_task(self.group_coordinators.run(), name="coordinators"),
                     group.create_task(self.transaction_coordinators.run(), name="transactions"),
+                    group.create_task(self.share_coordinators.run(), name="share-partitions"),
                     group.create_task(self.orphaned_transactions.run(), name="orphaned-transactions"),
                     group.create_task(self.hosted_replicas.run_fetchers(), name="copying"),
                     group.create_task(self.isr_updater.run(), name="in-sync-sets"),
@@ -740,6 +768,7 @@ class Broker:
     def _refuse_coordination(self, why: str) -> None:
         self.group_coordinators.host.refuse(why)
         self.transaction_coordinators.host.refuse(why)
+        self.share_coordinators.host.refuse(why)
 
     def _on_committed(self, changes: Sequence[Change], old: Image, new: Image) -> None:
         """Ends at once the replicas of deleted topics, the leaderships that another broker has now, and the logins of
@@ -752,6 +781,7 @@ class Broker:
         if deleted:
             self.hosted_replicas.stop_topics(deleted)
             self.group_coordinators.on_topics_deleted(sorted(old.topics_by_id[topic_id].name for topic_id in deleted))
+            self.share_coordinators.on_topics_deleted(deleted)
         self.hosted_replicas.resign_superseded(new, changes)
         if new.scram is not old.scram:
             self._announce_logins()
@@ -788,6 +818,7 @@ class Broker:
         await self.hosted_replicas.apply_image(old, new)
         self.group_coordinators.on_image(old, new)
         self.transaction_coordinators.on_image()
+        self.share_coordinators.on_image(old, new)
         self.transaction_verification.on_image()
         self.awaited_ends.on_image(new)
         self._disk_reports.on_image(old, new)
@@ -841,6 +872,7 @@ class Broker:
             await asyncio.gather(
                 self.group_coordinators.host.save_final_snapshots(),
                 self.transaction_coordinators.host.save_final_snapshots(),
+                self.share_coordinators.host.save_final_snapshots(),
             )
         if self.losses.unreported:
             with contextlib.suppress(Unavailable):

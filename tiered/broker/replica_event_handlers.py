@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tiered.coordination.group_coordinators import GroupCoordinators
+from tiered.coordination.share_coordinators import ShareCoordinators
 from tiered.coordination.transaction_coordinators import TransactionCoordinators
 from tiered.durability.stored_ends import StoredEnds
 from tiered.errors import Fenced
@@ -23,17 +24,20 @@ class ReplicaEventHandlers:
     stored_ends: StoredEnds
     group_coordinators: GroupCoordinators
     transaction_coordinators: TransactionCoordinators
+    share_coordinators: ShareCoordinators
     on_fenced: Callable[[LeaderReplica, Fenced], None]
 
     def on_lead(self, replica: LeaderReplica) -> None:
         self.stored_ends.on_lead(replica)
         self.group_coordinators.host.on_lead(replica)
         self.transaction_coordinators.host.on_lead(replica)
+        self.share_coordinators.host.on_lead(replica)
 
     def on_resign(self, replica: LeaderReplica) -> None:
         self.tiering.forget(replica)
         self.group_coordinators.on_resign(replica)
         self.transaction_coordinators.on_resign(replica)
+        self.share_coordinators.host.on_resign(replica)
 
     def on_config_changed(self, replica: LeaderReplica) -> None:
         self.tiering.wake(replica)

@@ -22,7 +22,6 @@ SAME_MEANING = {"log.dirs": "data.dir", "log.dir": "data.dir", "broker.id": "nod
 
 ONE_PROCESS = "a process is broker and controller in one"
 ONE_LOOP = "network and requests share one loop"
-NO_SHARE_GROUPS = "share groups are not served yet"
 AT_THE_DEADLINE = "a transaction is aborted at its timeout, not at the next check"
 NO_ZOOKEEPER = "the cluster metadata is in the bucket"
 WITHOUT_EFFECT = {
@@ -38,8 +37,6 @@ WITHOUT_EFFECT = {
     "socket.send.buffer.bytes": ONE_LOOP,
     "socket.receive.buffer.bytes": ONE_LOOP,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": AT_THE_DEADLINE,
-    "share.coordinator.state.topic.replication.factor": NO_SHARE_GROUPS,
-    "share.coordinator.state.topic.min.isr": NO_SHARE_GROUPS,
 }
 """Names in Kafka's own server.properties that have no effect here, with the reason.
 

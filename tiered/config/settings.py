@@ -585,6 +585,28 @@ class Settings:
     transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
         60 * MINUTE_MS, "Time between two checks for expired transactional ids.", 1, INT_MAX
     )
+    share_coordinator_state_topic_num_partitions: int = setting(50, "Partitions of `__share_group_state`.", 1, 10_000)
+    share_coordinator_state_topic_replication_factor: int = setting(
+        3, "Replicas of `__share_group_state`; fewer while there are fewer brokers.", 1, 32767
+    )
+    share_coordinator_state_topic_min_isr: int = setting(
+        2,
+        "Least in-sync replicas for a change of `__share_group_state`; all of them if it has fewer replicas.",
+        1,
+        32767,
+    )
+    share_coordinator_state_topic_segment_bytes: int = setting(
+        100 * MIB, "Size at which a segment of `__share_group_state` is closed.", MIB, INT_MAX
+    )
+    share_coordinator_snapshot_update_records_per_snapshot: int = setting(
+        500, "Updates of the state of one share partition between two records that have all of it.", 0, 500
+    )
+    tiered_share_state_max_bytes: int = setting(
+        256 << 20,
+        "Memory for the state of all share partitions that a broker coordinates. New ones take half of it at most.",
+        1 << 20,
+        LONG_MAX,
+    )
     tiered_transactions_max_bytes: int = setting(
         256 << 20,
         "Memory for all transactional ids that a broker coordinates. Above three quarters of it, new ids and partitions"

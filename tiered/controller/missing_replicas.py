@@ -15,7 +15,7 @@ from tiered.controller.requests import Move, Reassign
 from tiered.metadata.changes import NO_LEADER
 from tiered.metadata.image import Image
 from tiered.metadata.parts.topics import PartitionImage, TopicImage
-from tiered.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from tiered.metadata.topic_names import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 
 
 def plan_missing_replicas(image: Image, settings: Settings) -> tuple[Move, ...]:
@@ -59,6 +59,8 @@ def _target_replication(topic: TopicImage, settings: Settings) -> int:
         return settings.offsets_topic_replication_factor
     if topic.name == TRANSACTIONS_TOPIC:
         return settings.transaction_state_log_replication_factor
+    if topic.name == SHARE_STATE_TOPIC:
+        return settings.share_coordinator_state_topic_replication_factor
     return topic.wanted
 
 

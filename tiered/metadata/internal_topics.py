@@ -1,8 +1,8 @@
 """Rules for internal topics: fixed settings, and operations that are refused.
 
-`__consumer_offsets` and `__transaction_state` are kept until a snapshot in the bucket holds them, so they are not
-tiered and do not expire. The number of partitions decides which partition coordinates a group or a transactional id, so
-the number cannot change.
+`__consumer_offsets`, `__transaction_state` and `__share_group_state` are kept until a snapshot in the bucket holds
+them, so they are not tiered and do not expire. The number of partitions decides which partition coordinates a group, a
+transactional id or a share partition, so the number cannot change.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from tiered.config.settings import LONG_MAX, Settings
 from tiered.errors import Code, Refused
-from tiered.metadata.topic_names import INTERNAL, OFFSETS_TOPIC
+from tiered.metadata.topic_names import INTERNAL, OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 
 _FIXED = {
     "cleanup.policy": "delete",
@@ -28,15 +28,22 @@ def internal_topic_configs(name: str, settings: Settings) -> dict[str, str]:
     """Returns the settings with which an internal topic is created. A large group needs a large batch."""
     if name not in INTERNAL:
         return {}
-    is_of_groups = name == OFFSETS_TOPIC
-    segment_bytes = str(
-        settings.offsets_topic_segment_bytes if is_of_groups else settings.transaction_state_log_segment_bytes
-    )
-    configs = {**_FIXED, "segment.bytes": segment_bytes, "max.message.bytes": segment_bytes}
+    segment_bytes, min_isr = {
+        OFFSETS_TOPIC: (settings.offsets_topic_segment_bytes, None),
+        TRANSACTIONS_TOPIC: (
+            settings.transaction_state_log_segment_bytes,
+            settings.transaction_state_log_min_isr,
+        ),
+        SHARE_STATE_TOPIC: (
+            settings.share_coordinator_state_topic_segment_bytes,
+            settings.share_coordinator_state_topic_min_isr,
+        ),
+    }[name]
+    configs = {**_FIXED, "segment.bytes": str(segment_bytes), "max.message.bytes": str(segment_bytes)}
     if settings.tiered_internal_topics_flush:
         configs["flush"] = settings.tiered_internal_topics_flush
-    if not is_of_groups:
-        configs["min.insync.replicas"] = str(settings.transaction_state_log_min_isr)
+    if min_isr is not None:
+        configs["min.insync.replicas"] = str(min_isr)
     return configs
 
 

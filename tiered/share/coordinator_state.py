@@ -18,7 +18,7 @@ from tiered.share.records import (
     read_update,
 )
 from tiered.share.requests import SharePartitionKey
-from tiered.share.state import join_batches
+from tiered.share.state import UNINITIALIZED_OFFSET, join_batches
 
 KEY_BYTES, BATCH_BYTES = 800, 150
 """Estimates of the memory of a share partition without the name of its group, and of a batch."""
@@ -82,7 +82,7 @@ def merge_update(before: ShareSnapshot, update: ShareUpdate) -> ShareSnapshot:
     The start offset only grows. An update with a lower one is a late one, and its count of done records is too old.
     """
     start = max(before.start_offset, update.start_offset)
-    is_late = update.start_offset < before.start_offset
+    is_late = UNINITIALIZED_OFFSET < update.start_offset < before.start_offset
     return replace(
         before,
         leader_epoch=max(before.leader_epoch, update.leader_epoch),

@@ -438,6 +438,8 @@ def _choose_settings(brokers: int, given: Mapping[str, Any]) -> Settings:
     usual = replace(
         SETTINGS, default_replication_factor=copies, offsets_topic_replication_factor=copies,
         transaction_state_log_replication_factor=copies, transaction_state_log_min_isr=min(2, copies),
+        share_coordinator_state_topic_replication_factor=copies,
+        share_coordinator_state_topic_min_isr=min(2, copies),
     )  # fmt: skip
     return Settings.from_strings({name.replace("_", "."): _to_text(each) for name, each in given.items()}, usual)
 

@@ -15,7 +15,7 @@ from tests.sim.harness.store import SimBucket
 from tiered.cold.layout import manifest_key
 from tiered.cold.manifest import Manifest, ManifestNode, SegmentEntry
 from tiered.cold.manifest_codec import decode, decode_submanifest
-from tiered.coordination.snapshot_stores import GROUP_SNAPSHOTS, TRANSACTION_SNAPSHOTS
+from tiered.coordination.snapshot_stores import GROUP_SNAPSHOTS, SHARE_SNAPSHOTS, TRANSACTION_SNAPSHOTS
 from tiered.errors import Corrupt
 from tiered.ids import PartitionId, TopicId
 from tiered.metadata.changes import TopicDeleted
@@ -33,7 +33,9 @@ from tiered.wal.layout import ChainId, Window
 from tiered.wal.layout import decode as decode_wal_object
 from tiered.wal.layout import parse_key as parse_wal_key
 
-WRITTEN_ONCE = (FORMAT_KEY, SNAPSHOT_PREFIX, GROUP_SNAPSHOTS.prefix, TRANSACTION_SNAPSHOTS.prefix)
+WRITTEN_ONCE = (
+    FORMAT_KEY, SNAPSHOT_PREFIX, GROUP_SNAPSHOTS.prefix, TRANSACTION_SNAPSHOTS.prefix, SHARE_SNAPSHOTS.prefix,
+)  # fmt: skip
 """Beginnings of the keys of all other objects: none is replaced by other bytes. A late put of a snapshot may come after
 its deletion."""
 

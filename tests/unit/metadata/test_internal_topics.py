@@ -7,17 +7,19 @@ import pytest
 from tiered.config.settings import Settings
 from tiered.errors import Code, Refused
 from tiered.metadata.internal_topics import check_changeable, check_configs, internal_topic_configs
-from tiered.metadata.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from tiered.metadata.topic_names import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 
 SETTINGS = Settings(
     offsets_topic_segment_bytes=1 << 20,
     transaction_state_log_segment_bytes=2 << 20,
     transaction_state_log_min_isr=3,
+    share_coordinator_state_topic_segment_bytes=3 << 20,
+    share_coordinator_state_topic_min_isr=4,
 )
 FIXED = ("cleanup.policy", "remote.storage.enable", "retention.ms", "retention.bytes")
 
 
-@pytest.mark.parametrize("name", [OFFSETS_TOPIC, TRANSACTIONS_TOPIC])
+@pytest.mark.parametrize("name", [OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC])
 def test_internal_topic_is_neither_tiered_nor_does_it_expire(name: str) -> None:
     configs = internal_topic_configs(name, SETTINGS)
     assert [configs[key] for key in FIXED] == ["delete", "false", "-1", "-1"]
@@ -25,11 +27,15 @@ def test_internal_topic_is_neither_tiered_nor_does_it_expire(name: str) -> None:
 
 
 def test_settings_of_brokers_set_segments_and_the_smallest_isr() -> None:
-    offsets, transactions = (internal_topic_configs(name, SETTINGS) for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC))
+    offsets, transactions, shares = (
+        internal_topic_configs(name, SETTINGS) for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC)
+    )
     assert offsets["segment.bytes"] == offsets["max.message.bytes"] == str(1 << 20)
     assert "min.insync.replicas" not in offsets
     assert transactions["segment.bytes"] == transactions["max.message.bytes"] == str(2 << 20)
     assert transactions["min.insync.replicas"] == "3"
+    assert shares["segment.bytes"] == shares["max.message.bytes"] == str(3 << 20)
+    assert shares["min.insync.replicas"] == "4"
 
 
 @pytest.mark.parametrize("key", FIXED)

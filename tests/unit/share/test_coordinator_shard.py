@@ -177,6 +177,8 @@ def test_summary_has_the_count_of_the_newest_write() -> None:
     rig.do(WriteState(KEY, 1, 2, 4, 3, (StateBatch(5, 7, ACKNOWLEDGED, 1),)))
     rig.do(WriteState(KEY, 1, 2, 2, 9, ()))  # a late one
     assert rig.do(SummarizeState(KEY)) == SummaryReply(Code.NONE, "", 1, 2, 4, 3)
+    rig.do(WriteState(KEY, 1, 2, -1, 5, ()))  # one that leaves the start offset as it is
+    assert rig.do(SummarizeState(KEY)) == SummaryReply(Code.NONE, "", 1, 2, 4, 5)
 
 
 def test_batches_and_memory_are_bounded() -> None:
