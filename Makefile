@@ -15,6 +15,7 @@
 #                SHAPE=one-broker, groups (that commit offsets), consumers (KIP-848) or machines (of two processes)
 #   make false-alarms  simulated hours of a loaded cluster whose processes pause and whose fsyncs stall: no broker may
 #                be fenced and no controller replaced: HOURS=24
+#   make latest  tables with one row for each key, under kills and two loads at once: 200 seeds
 #   make sim-mutants  bugs put in on purpose, each of which the simulator must find: MUTANTS="name name", else all
 #   make mutation-test  small edits of the source, each of which some test must find: MUTANTS="name name", AREA=hot,
 #                WITHOUT_UNITS=1 for simulations alone, OUT=found.jsonl to go on later
@@ -51,7 +52,7 @@ NATIVE := setup.py $(wildcard tiered/records/c/*)
 JARS := echo "Looking for Delta's jars (the first time Maven fetches them, 26 MB)"; \
   $(BIN)/python -m pyspark_tiered.jars > /dev/null 2>&1 || [ $$? -eq 3 ]
 
-.PHONY: demo test test-all compat compat-ours compat-secure compat-peer check hooks look lock sim false-alarms sim-mutants mutation-test fuzz sanitize chaos test-s3 \
+.PHONY: demo test test-all compat compat-ours compat-secure compat-peer check hooks look lock sim latest false-alarms sim-mutants mutation-test fuzz sanitize chaos test-s3 \
   docs dist hostile race-tables kill-tables query-tables bench bench-peer up clean
 .DEFAULT_GOAL := demo
 
@@ -105,6 +106,9 @@ lock: $(VENV)/.dev
 
 sim: $(VENV)/.dev
 	$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(SHAPE),--shape $(SHAPE))
+
+latest: $(VENV)/.dev
+	$(BIN)/python -m pytest tests/spark/test_latest.py
 
 false-alarms: $(VENV)/.dev
 	$(BIN)/python -m tests.sim.false_alarms $(if $(HOURS),--hours $(HOURS))

@@ -18,6 +18,7 @@ May import: delta, log, registry
   log/          a topic's log for readers, from the bucket or from brokers
   delta/        tables in Delta's format: log, state, files, form
   load/         loads of a topic into its tables
+  latest/       tables with one row for each key, and their changes
   typed/        the values of a topic as columns, and dead letters
   schemas/      values with schemas of a registry as columns
   proof/        the proof that a table holds the log; repair and erasure

@@ -253,6 +253,12 @@ def _lake(commands: Commands) -> None:
         help="native: this process loads, without a JVM; for small and frequent loads (default: spark)",
     )
     load.add_argument(
+        "--mode",
+        choices=("append", "latest"),
+        default="append",
+        help="latest: the table has one row for each key of a partition, that of its last record (default: append)",
+    )
+    load.add_argument(
         "--values",
         choices=("json", "debezium", "variant", "avro", "protobuf", "json-schema"),
         help="also load the values as columns of <topic>_typed; a later load remembers it",

@@ -7,6 +7,7 @@ May import: offline
   delta_state   the state of a table from the actions of Delta's log
   history       changes that others made to a table between two loads
   deletion_vectors  the rows of a file that are deleted
+  vector_file   deletion vectors as bytes, and the file of those of a commit
   checkpoint    checkpoints of Delta's log as Parquet
   log_cleanup   the files of Delta's log that its retention no longer needs
   orphans       the files that loads left behind and no version names

@@ -50,6 +50,10 @@ EARLIEST_US, LATEST_US = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 TOPIC_ID = "tiered.topic.id"
 TOPIC_NAME = "tiered.topic.name"
+MODE = "tiered.mode"
+"""Property of a table: how records become rows. Without it each record is a row."""
+LATEST = "latest"
+"""The mode of a table with one row for each key of a partition, that of its last record."""
 RUNS_TAG = "tiered.runs"
 """Tag of a file of several partitions: a JSON list of [partition, first offset, last offset]."""
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pyspark_tiered.delta import history
 from pyspark_tiered.delta.history import FileExtent, RowRemoval, TableCommit
 from pyspark_tiered.delta.snapshot import Snapshot, UnaccountedRows
+from pyspark_tiered.delta.table_form import LATEST, MODE
 from tiered.errors import Code, Refused
 
 log = logging.getLogger(__name__)
@@ -20,6 +21,23 @@ REPAIRED_BY = "`tiered load --repair` compares the table with the log and repair
 """The way out if a raw table has rows that no identifier covers."""
 RESTORED_BY = "`tiered load --repair` puts back what the log still holds"
 """The way out if others removed rows of a raw table."""
+
+
+def check_mode(now: Snapshot, wanted: str) -> None:
+    """Raises `Refused` if the table has another mode than the load."""
+    if now.version < 0 or now.properties().get(MODE, "") == wanted:
+        return
+    if wanted != LATEST:
+        refuse_latest(now.properties(), now.url, "and a load appends", ": load with `--mode latest`")
+    why = f"the table at {now.url} has a row for each record, and no command changes the mode of a table yet"
+    raise Refused(Code.INVALID_REQUEST, f"{why}: load without --mode, or into another warehouse")
+
+
+def refuse_latest(properties: Mapping[str, str], url: str, what: str, way_out: str = "") -> None:
+    """Raises `Refused` if the table is in mode latest, in which `what` is not possible."""
+    if properties.get(MODE, "") == LATEST:
+        why = f"the table at {url} is in mode latest, {what}{way_out}"
+        raise Refused(Code.INVALID_REQUEST, why)
 
 
 def check_bounds(
@@ -68,6 +86,7 @@ def check_accounted(now: Snapshot) -> None:
     """Raises `Refused` if the table has rows that no identifier covers: a query that adds the newer records of the log
     could count them twice."""
     loaded, extents = now.loaded_offsets(), now.extents()
+    refuse_latest(now.properties(), now.url, "whose rows go when newer records come", ": query the table alone")
     if not history.may_hold_unaccounted(extents, loaded, None):
         return
     commits, _ = now.commits()

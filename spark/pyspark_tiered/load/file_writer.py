@@ -40,13 +40,14 @@ class FileLayout(NamedTuple):
     """The layout of a table's files. The columns of the record have their names behind `prefix`.
 
     `dictionary` and `statistics` name the columns that have them; None: all that have no other encoding. With
-    `groups_by_partition` each run of a partition begins a row group.
+    `groups_by_partition` each run of a partition begins a row group. `group_rows` are the rows of a row group at most.
     """
 
     prefix: str
     dictionary: tuple[str, ...] | None = None
     statistics: tuple[str, ...] | None = None
     groups_by_partition: bool = False
+    group_rows: int | None = None
 
 
 Widen = Callable[["pyarrow.RecordBatch", StructOf, StructOf], "pyarrow.RecordBatch"]
@@ -165,6 +166,7 @@ class OpenFile:
         import pyarrow.parquet as pq
 
         self._name = name
+        self._group_rows = layout.group_rows
         self._stack = ExitStack()
         self._path = self._stack.enter_context(new_file(url, name, upload))
         encoded = {f"{layout.prefix}{each}": encoding for each, encoding in DELTA.items()}
@@ -181,8 +183,8 @@ class OpenFile:
         )
 
     def write(self, rows: pyarrow.Table) -> None:
-        """Writes a row group."""
-        self._writer.write_table(rows)
+        """Writes a row group, or some of them."""
+        self._writer.write_table(rows, row_group_size=self._group_rows)
 
     def close(self) -> tuple[str, int]:
         """Completes the file. Returns its name and size."""

@@ -14,8 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark_tiered.delta.folder_url import spark_url
-from pyspark_tiered.delta.table_form import Stop
+from pyspark_tiered.delta.table_form import LATEST, Stop
 from pyspark_tiered.failures import foreign_failures
+from pyspark_tiered.latest.table import LatestTable
+from pyspark_tiered.latest.target import LatestTarget
 from pyspark_tiered.load.native_table import NativeTable
 from pyspark_tiered.load.rounds import ROUND_SPLITS_PER_TASK, CommittableRound, Round
 from pyspark_tiered.load.table_loader import LoadEngine, LoadTarget, RawTarget, Step, TableLoader
@@ -69,13 +71,14 @@ class LoadOptions(NamedTuple):
     `null_timestamps`: a timestamp that Spark cannot hold becomes NULL and does not stop its partition.
     `accept_deletes`: rows that others removed from the table stay removed.
     `values`: how values become columns of a typed table; None leaves that to a typed table that is there.
-    `registry`: where the schemas of values are.
+    `registry`: where the schemas of values are. `mode`: append, or latest for a table with one row for each key.
     """
 
     null_timestamps: bool = False
     accept_deletes: bool = False
     values: ValueRules | None = None
     registry: RegistryChoice = ANY_REGISTRY
+    mode: str = "append"
 
 
 DEFAULT_OPTIONS = LoadOptions()
@@ -161,6 +164,9 @@ class TopicLoader:
         self.stops: dict[int, Stop] = {}
         self.log_bytes_left = 0
         """Bytes of log that the last round left for the next."""
+        if options.mode == LATEST and options.values is not None:
+            why = "a table in mode latest has no columns for values yet: load without --values, or without --mode"
+            raise Refused(Code.INVALID_REQUEST, why)
         self._engine = engine
         self._reader = reader
         self._store = store
@@ -218,15 +224,23 @@ class TopicLoader:
         topic_id = self._reader.topic_id(self._topic, refresh=self._table is not None)
         if self._table is None or self._table.topic_id != topic_id:
             self._close_table()
-            self._table = self._engine.open_table(self._url, self._topic, topic_id)
-            options = self._options
-            target = RawTarget(self._table, self._store, options.null_timestamps, options.accept_deletes)
+            target = self._open_target(topic_id)
             self._raw_rounds = self._rounds_of(target, self._on_raw_step)
         assert self._raw_rounds is not None
         self.stops = self._raw_rounds.stops = {}
         self._failures = 0
         self._is_raw_done = False
         self._rows_before = self._progress.rows
+
+    def _open_target(self, topic_id: str) -> LoadTarget:
+        options = self._options
+        choices = (self._store, options.null_timestamps, options.accept_deletes)
+        if options.mode == LATEST:
+            table = LatestTable(self._url, self._topic, topic_id, self._engine.connect(self._url))
+            self._table = table
+            return LatestTarget(table, *choices)
+        self._table = self._engine.open_table(self._url, self._topic, topic_id)
+        return RawTarget(self._table, *choices)
 
     def run_round(self) -> bool:
         """Runs one round, of the raw table or of the typed one. Returns true if nothing cold is left to load.
@@ -241,6 +255,8 @@ class TopicLoader:
         is_done = self._count_failure(committed) and not rounds.bytes_left
         if not is_done or self._is_raw_done:
             return is_done
+        if self._options.mode == LATEST:
+            return True  # the values of such a table have no columns yet
         # A typed table that is refused does not keep rows from the raw one.
         self._values.begin(self._table.topic_id)
         self._value_rounds.stops = {}

@@ -47,6 +47,8 @@ class NativeTable:
     """The way out if others removed rows."""
     prefix = ""
     """Stands before the names of the record's columns."""
+    mode = ""
+    """How records become rows: the property `tiered.mode` of the tables that are written here."""
     file_form: FileForm | None = None
     """Form of the table's files; None if the metadata of each version say it."""
 
@@ -169,6 +171,7 @@ class NativeTable:
         now = self.snapshot()
         self.check_writable(now.state)
         loaded = now.loaded_offsets()
+        topic_table.check_mode(now, self.mode)
         if now.version < 0:
             self.checked_version = now.version  # no commit yet, so there is nothing to check
         if now.version == self.checked_version:

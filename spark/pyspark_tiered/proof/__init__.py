@@ -7,6 +7,7 @@ May import: as pyspark_tiered
 ~ gaps          the reasons for offsets without a row, from the log
 ~ comparison    one version of a table compared with the log: by sums, then row by row
 ~ summing       parts of the log and files of a table, summed by range in tasks
+~ latest_fold   a table in mode latest compared with a fold of the log
   sums          sums of row hashes by range of offsets, and runs of offsets
   row_form      the rows that records become in a table, and their hashes: raw rows, typed rows, dead letters
   row_hash      the hash of a row from the columns of a record

@@ -17,7 +17,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from pyspark_tiered.delta import table_features
+from pyspark_tiered.delta import table_features, topic_table
 from pyspark_tiered.delta.data_files import open_table_folder, read_rows
 from pyspark_tiered.delta.folder_url import spark_url
 from pyspark_tiered.delta.snapshot import Snapshot
@@ -114,6 +114,7 @@ class _Erasing:
         if at.version < 0:
             raise never_loaded(cold.name, self._url)
         _check_typed_bounds(typed_bounds, at)
+        topic_table.refuse_latest(at.properties(), self._url, "from which a tombstone of the key removes a row")
         table_features.check_removal(at.properties(), self._url)
         chosen = self._choose(cold, at, condition)
         self._rows = sum(end - start for each in chosen.values() for start, end in each)

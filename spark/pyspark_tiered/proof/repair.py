@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from itertools import groupby, islice
 from typing import TYPE_CHECKING
 
-from pyspark_tiered.delta import delta_state, table_features
+from pyspark_tiered.delta import delta_state, table_features, topic_table
 from pyspark_tiered.delta.data_files import TableFile
 from pyspark_tiered.delta.folder_url import spark_url
 from pyspark_tiered.delta.snapshot import Snapshot
@@ -104,7 +104,11 @@ def repair(
     check_table(topic, url)
     cold = read_cold_topic(store, topic)
     with closing(NativeTable(url, topic, cold.topic_id)) as table, closing(open_engine(spark, on_task)) as runner:
+        topic_table.refuse_latest(table.pin().properties(), url, "which no repair mends yet", WAY_OUT)
         return _Repair(runner, store, table, progress, null_timestamps, split_bytes).run()
+
+
+WAY_OUT = ": drop the table, and load it again"
 
 
 class _Repair:

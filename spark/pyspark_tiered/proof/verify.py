@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 from pyspark_tiered.delta import history
 from pyspark_tiered.delta.folder_url import spark_url
 from pyspark_tiered.delta.snapshot import Snapshot
-from pyspark_tiered.delta.table_form import Range
+from pyspark_tiered.delta.table_form import LATEST, MODE, Range
 from pyspark_tiered.load.native_engine import OnTask, open_engine
 from pyspark_tiered.load.native_table import NativeTable
 from pyspark_tiered.log.bucket import ColdTopicReader, check_table, check_topic, never_loaded
@@ -33,6 +33,7 @@ from pyspark_tiered.proof.comparison import Comparison, FaultyRange, TaskRunner,
 from pyspark_tiered.proof.erasures import Erasure, explain_erased, join_ranges, read_erasures
 from pyspark_tiered.proof.gaps import EXPIRED, PRESENT, Gap, explain_from_log, explain_gap, undecided_gaps
 from pyspark_tiered.proof.last_verify import LastVerify, write_last_verify
+from pyspark_tiered.proof.latest_fold import compare_with_fold
 from pyspark_tiered.proof.row_form import LetterRows, Letters, TypedRows
 from pyspark_tiered.proof.sums import OffsetRange
 from pyspark_tiered.schemas.registry import ANY_REGISTRY, RegistryChoice
@@ -123,7 +124,10 @@ def verify(
         return cold, read_erasures(url, topic_id)
 
     with closing(NativeTable(url, topic, topic_id)) as table, closing(open_engine(spark, on_task)) as runner:
-        found = verify_raw(runner, store, read_log, table)
+        if table.pin().properties().get(MODE, "") == LATEST:
+            found = verify_latest(store, read_log, table)
+        else:
+            found = verify_raw(runner, store, read_log, table)
         found = replace(found, values=_verify_values_beside(runner, store, read_log, table, registry))
     faults = len(found.faults) + (len(found.values.faults) if found.values is not None else 0)
     write_last_verify(url, LastVerify(time.time_ns() // 1_000_000, found.version, found.rows, faults))
@@ -167,6 +171,22 @@ def verify_raw(runner: TaskRunner, store: str, read_log: ReadLog, table: NativeT
             sum(each.rows for each in erasures),
             version=at.version,
         )
+
+    return _compare_steadily(pin, read_log, compare)
+
+
+def verify_latest(store: str, read_log: ReadLog, table: NativeTable) -> VerifyResult:
+    """Compares a table in mode latest with the fold of the log: the last record of each key of a partition."""
+
+    def pin() -> tuple[Snapshot]:
+        return (table.pin(),)
+
+    def compare(cold: ColdTopic, erasures: Sequence[Erasure], tables: Sequence[Snapshot]) -> VerifyResult:
+        (at,) = tables
+        loaded = at.loaded_offsets()
+        found = compare_with_fold(store, cold, at, _bounds(cold, loaded))
+        faults = tuple(RowFault(*each) for each in found.faults[:FAULTS_MAX])
+        return VerifyResult(at.url, found.rows, loaded, faults, version=at.version)
 
     return _compare_steadily(pin, read_log, compare)
 

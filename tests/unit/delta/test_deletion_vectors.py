@@ -1,4 +1,4 @@
-"""Tests of deletion vectors, on files that Delta 4.4 wrote."""
+"""Tests of deletion vectors, on files that Delta 4.4 wrote, and on our own."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import base64
 import struct
 import zlib
 
+import numpy as np
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from pyspark_tiered.delta.deletion_vectors import VectorFile, cut_vector, decode_vector, locate_vector
+from pyspark_tiered.delta.vector_file import encode_vector_file
 from tiered.errors import Corrupt, Refused
 
 LARGE = zlib.decompress(
@@ -70,3 +74,19 @@ def test_vector_that_names_another_number_of_rows_is_refused() -> None:
     bitmap = struct.pack("<IBHHH", 12347, 1, 0, 65535, runs) + struct.pack("<HH", 0, 65535) * runs
     with pytest.raises(Corrupt, match="more than 65536 rows"):
         decode_vector(struct.pack("<iqI", 1681511377, 1, 0) + bitmap, 65536)
+
+
+@settings(max_examples=50)
+@given(
+    st.sets(st.one_of(st.integers(0, 300), st.integers(65_000, 70_000), st.integers(2**32 - 3, 2**32 + 3)), min_size=1)
+)
+@example(set(range(4096)))
+@example(set(range(4097)) | {1 << 20})
+def test_written_vector_has_its_rows(rows: set[int]) -> None:
+    others = np.array([7], np.int64)
+    name, data, places = encode_vector_file([others, np.array(list(rows), np.int64)])
+    place = locate_vector(places[1], "file:/t")
+    assert isinstance(place, VectorFile)
+    assert place.path == name
+    assert list(decode_vector(cut_vector(data, place), len(rows))) == sorted(rows)
+    assert places[1]["cardinality"] == len(rows)

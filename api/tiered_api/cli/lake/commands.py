@@ -67,7 +67,7 @@ def load(args: Namespace) -> int:
     place = (args.store, args.topic, args.warehouse)
     null_timestamps = args.timestamps == "null"
     registry = _read_registry(args)._replace(waits=args.unknown_ids == "wait")
-    options = LoadOptions(null_timestamps, args.accept_deletes, _read_value_rules(args), registry)
+    options = LoadOptions(null_timestamps, args.accept_deletes, _read_value_rules(args), registry, args.mode)
     engine = None
     if args.engine == "native":
         from pyspark_tiered.load.native_engine import NativeEngine
