@@ -8,18 +8,23 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from pyspark_tiered.latest.table import LatestTable
-from pyspark_tiered.load.load import LoadOptions
+from pyspark_tiered.load.load import LoadOptions, load
+from pyspark_tiered.load.native_engine import NativeEngine
 from pyspark_tiered.proof import latest_fold
 from pyspark_tiered.proof.erase import erase
 from pyspark_tiered.proof.repair import repair
 from pyspark_tiered.proof.verify import verify
 from pyspark_tiered.typed.form import ValueRules
 from tests.seeds import first_seeds
+from tests.spark import filling
 from tests.spark.latest_model import Killed, LatestModel
 from tests.spark.typed_site import TOPIC, Site
 from tiered.errors import Refused
+from tiered.ids import PartitionId
+from tiered_api.cli.main import main
 
 LATEST = LoadOptions(mode="latest")
 
@@ -104,6 +109,56 @@ def test_changes_of_rows_have_their_kinds(tmp_path: Path) -> None:
         (b"a", "update_postimage", b"2"), (b"a", "update_preimage", b"1"), (b"b", "delete", b"1"),
         (b"c", "insert", b"1"),
     ]  # fmt: skip
+
+
+def test_table_in_a_bucket_outlives_a_clean_of_its_topic(bucket: str, tmp_path: Path) -> None:
+    store, tables = f"s3://{bucket}/{tmp_path.name}/store", f"s3://{bucket}/{tmp_path.name}/tables"
+    filling.create_topic(store, "t", TOPIC, 1)
+
+    def fill(first: int, count: int, value: bytes | None) -> None:
+        rows = [(filling.BASE_MS + at, b"k%d" % (at % 7), value, ()) for at in range(first, first + count)]
+        made = filling.segments(rows, base_offset=first, rows_per_batch=10, batches_per_segment=3)
+        filling.upload(store, "t", PartitionId(TOPIC, 0), list(made))
+
+    fill(0, 60, b"old")
+    load(store, "t", tables, engine=NativeEngine(), options=LATEST)
+    filling.clean(store, "t", PartitionId(TOPIC, 0))
+    fill(60, 3, None)
+    fill(63, 2, b"new")
+    load(store, "t", tables, engine=NativeEngine(), options=LATEST)
+    found = verify(store, "t", tables)
+    assert (found.faults, found.rows) == ((), 4)
+
+
+def test_spark_loads_and_reads_the_rows_and_the_changes(tmp_path: Path, spark: SparkSession) -> None:
+    model = LatestModel(tmp_path, 3)
+    for _ in range(3):
+        model.write()
+        model.site.load(LATEST, spark=spark)
+    ends = verify(model.site.store, "t", model.site.warehouse).loaded
+    rows = spark.read.format("delta").load(model.url).collect()
+    assert {(row.partition, bytes(row.key)): (row.offset, bytes(row.value)) for row in rows} == model.fold(ends)
+    feed = spark.read.format("delta").option("readChangeFeed", True).option("startingVersion", 0).load(model.url)
+    added = [row for row in feed.collect() if row._change_type in ("insert", "update_postimage")]
+    taken = [row for row in feed.collect() if row._change_type in ("delete", "update_preimage")]
+    left = {(row.partition, row.offset) for row in added} - {(row.partition, row.offset) for row in taken}
+    assert left == {(row.partition, row.offset) for row in rows}
+    assert model.check_versions() >= 3
+
+
+def test_queries_read_loaded_rows_and_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    site = Site(tmp_path)
+    made(site, a="1", b="1")
+    made(site, a="2", b=None)
+    command = ["sql", "SELECT key, value FROM t", "--warehouse", site.warehouse, "--format", "csv"]
+    assert main(command) == 0
+    assert capsys.readouterr().out.split() == ["key,value", "a,2"]
+    site.write([b"3"], 0, [b"a"])
+    assert main([*command, "--store", site.store]) == 0
+    shown = capsys.readouterr()
+    assert (shown.out.split(), "the newer ones come with the next load" in shown.err) == (["key,value", "a,2"], True)
+    assert main(["table", "ls", "--warehouse", site.warehouse]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split()[:3] == ["t", "latest", "1"]
 
 
 @pytest.mark.parametrize("slice_records", [3, 1000])

@@ -47,7 +47,7 @@ DEAD_SHARE = 4
 SMALL_BYTES = 4 << 20
 FILES_MIN, IDLE_FILES_MIN = 8, 2
 """Small files from which on they are joined, and the same after a load that found nothing new."""
-JOINED_BYTES_MAX = 64 << 20
+JOINED_BYTES_MAX = 32 << 20
 """Bytes of files that are written again at once. A file of more bytes is written again by itself."""
 
 

@@ -87,37 +87,28 @@ class LatestTarget:
         """Returns the files of a round, the rows that they delete in others, and the action of the file of changes."""
         import numpy as np
         import pyarrow as pa
-        import pyarrow.compute as pc
 
         if not files:
             return [], [], []
-        folder = self._table.folder
-        parts = [read_live_rows(folder, {"path": file.path}, RAW_FORM) for file in files]
-        rows = pa.concat_tables(
-            [
-                part.append_column("file", pa.repeat(pa.scalar(at, pa.int32()), part.num_rows)).append_column(
-                    "row", pa.array(np.arange(part.num_rows))
-                )
-                for at, part in enumerate(parts)
-            ]
-        )
-        parts.clear()
-        order = [("partition", "ascending"), ("key", "ascending"), ("offset", "descending")]
-        rows = rows.sort_by(order)
+        rows = pa.concat_tables([_identify(self._read(file), at) for at, file in enumerate(files)])
+        rows = rows.sort_by([("partition", "ascending"), ("key", "ascending"), ("offset", "descending")])
         is_last = starts_of_keys(rows)
-        last = rows.filter(pa.array(is_last))
-        is_tombstone = last["value"].is_null()
-        gone, after = last.filter(is_tombstone), last.filter(pc.invert(is_tombstone))
-        drops = pa.concat_tables([rows.filter(pa.array(~is_last)), gone])
-        of_file, number = drops["file"].to_numpy(), drops["row"].to_numpy()
-        new = [NewFile(file, np.sort(number[of_file == at])) for at, file in enumerate(files)]
-        keys = KeySet.of(last)
-        deletions, before = self._find_older(keys)
+        is_tombstone = rows["is_tombstone"].to_numpy()
+        of_file, number = rows["file"].to_numpy(), rows["row"].to_numpy()
+        new, stays = [], is_last & ~is_tombstone
+        for at, file in enumerate(files):
+            new.append(NewFile(file, np.sort(number[(of_file == at) & ~stays])))
+        deletions, before = self._find_older(KeySet.of(rows.filter(pa.array(is_last))))
         if not deletions:
             return new, [], []
-        names = table_schema().names
-        changed = list_changes(before, after.select(names), gone.select(names))
+        kept = [pa.array(np.sort(number[(of_file == at) & stays])) for at in range(len(files))]
+        after = pa.concat_tables([self._read(file).take(each) for file, each in zip(files, kept, strict=True)])
+        changed = list_changes(before, after, rows.filter(pa.array(is_last & is_tombstone)))
         return new, deletions, [write_changes(self.url, changed, upload)]
+
+    def _read(self, file: LoadedFile) -> pyarrow.Table:
+        """Returns the rows of a file of the round, tombstones too."""
+        return read_live_rows(self._table.folder, {"path": file.path}, RAW_FORM)
 
     def _find_older(self, keys: KeySet) -> tuple[list[RowDeletion], pyarrow.Table]:
         """Returns the rows of older files that have these keys."""
@@ -134,3 +125,19 @@ class LatestTarget:
                 deletions.append(RowDeletion(add, np.sort(np.concatenate([found.deleted, found.numbers]))))
                 before.append(found.rows)
         return deletions, pa.concat_tables(before)
+
+
+def _identify(rows: pyarrow.Table, file: int) -> pyarrow.Table:
+    """Returns identity and offset of the rows of a file, if they are tombstones, and where they are."""
+    import numpy as np
+    import pyarrow as pa
+
+    found = rows.select(["partition", "key", "offset"])
+    more = {
+        "is_tombstone": rows["value"].is_null(),
+        "file": pa.repeat(pa.scalar(file, pa.int32()), rows.num_rows),
+        "row": pa.array(np.arange(rows.num_rows)),
+    }
+    for name, column in more.items():
+        found = found.append_column(name, column)
+    return found

@@ -38,6 +38,8 @@ FOLLOW_SECONDS = 10.0
 """Interval at which a following loader looks for new cold segments: new ones come once in minutes."""
 IDLE_INTERVALS_MAX = 30
 """Intervals without news after which a following loader looks at the metadata and the table again."""
+LATEST_SPLIT_BYTES = 64 << 20
+"""Bytes of log that a task converts at once for a table in mode latest."""
 ATTEMPTS = 5
 """Rounds in a row that may fail, or lose to another loader, before the load gives up."""
 
@@ -198,9 +200,10 @@ class TopicLoader:
         self._is_raw_done = False
 
     def _rounds_of(self, target: LoadTarget, on_step: Step = lambda *_: None) -> TableLoader:
-        return TableLoader(
-            target, self._engine, self._reader, self._topic, self._split_bytes, self._round_splits, on_step
-        )
+        size, count = self._split_bytes, self._round_splits
+        if self._options.mode == LATEST:
+            size, count = size or LATEST_SPLIT_BYTES, 1  # a round is in memory with the rows that it deletes
+        return TableLoader(target, self._engine, self._reader, self._topic, size, count, on_step)
 
     def close(self) -> None:
         """Closes the tables, and drops what the reader knows of the topic."""
@@ -224,8 +227,7 @@ class TopicLoader:
         topic_id = self._reader.topic_id(self._topic, refresh=self._table is not None)
         if self._table is None or self._table.topic_id != topic_id:
             self._close_table()
-            target = self._open_target(topic_id)
-            self._raw_rounds = self._rounds_of(target, self._on_raw_step)
+            self._raw_rounds = self._rounds_of(self._open_target(topic_id), self._on_raw_step)
         assert self._raw_rounds is not None
         self.stops = self._raw_rounds.stops = {}
         self._failures = 0

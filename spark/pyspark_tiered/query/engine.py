@@ -180,7 +180,11 @@ class SqlSession:
             if str(failure) == INTERRUPTED:
                 raise KeyboardInterrupt from None
             raise
-        notes = [] if self._tail is None else [_describe_loaded(ref.name) for ref in columns if not self._is_whole(ref)]
+        notes = (
+            []
+            if self._tail is None
+            else [self._describe_loaded(ref.name) for ref in columns if not self._is_whole(ref)]
+        )
         return RunningQuery(tuple(restore_names(names, prepared.text, edits)), self._rows(), tuple(notes))
 
     def interrupt(self) -> None:
@@ -367,6 +371,11 @@ class SqlSession:
         """True if a table holds all records of its topic, or is asked for at a point in time."""
         return ref.schema not in ("", RAW) or table_kind(self._warehouse.read(ref.name)) in ("raw", "foreign")
 
+    def _describe_loaded(self, name: str) -> str:
+        is_latest = table_kind(self._warehouse.read(name)) == "latest"
+        newer = "come with the next load" if is_latest else "are in the raw table"
+        return f"{name} has loaded records only; the newer ones {newer}"
+
     def _open(self, ref: TableRef, cut: _Cut) -> _OpenTable:
         """Makes the view of a table, unless it is there already."""
         state = cut.state
@@ -451,10 +460,6 @@ def _note_interrupts() -> Iterator[list[int]]:
         yield noted
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _describe_loaded(name: str) -> str:
-    return f"{name} has loaded records only; the newer ones are in the raw table"
 
 
 def _parse_time(text: str) -> int:

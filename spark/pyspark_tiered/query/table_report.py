@@ -17,7 +17,8 @@ Json = dict[str, Any]
 class TableSummary(NamedTuple):
     """A table at one version. `rows` is None if a file has no statistics.
 
-    `kind` is raw, typed, dead letters, or foreign: a table of another program. `offsets` are the next ones to load.
+    `kind` is raw, latest, typed, dead letters, or foreign: a table of another program. `offsets` are the next ones to
+    load.
     `loaded_ms` is the time of the last load, `newest_ms` the greatest timestamp of a record.
     """
 
@@ -85,12 +86,14 @@ def summarize(name: str, state: TableState) -> TableSummary:
 
 
 def table_kind(state: TableState) -> str:
-    """Returns raw, typed, dead letters or foreign."""
+    """Returns raw, latest, typed, dead letters or foreign."""
     properties = state.properties()
     if form.DEAD_OF in properties:
         return "dead letters"
     if form.VALUES in properties:
         return "typed"
+    if properties.get(table_form.MODE, "") == table_form.LATEST:
+        return "latest"
     return "raw" if table_form.TOPIC_ID in properties else "foreign"
 
 

@@ -179,7 +179,7 @@ def list_partitions(table: Table, image: Image, ends: Ends) -> list[dict[str, An
 def summarize_table(table: Table, image: Image, ends: Ends, letters: Letters) -> dict[str, Any]:
     """Returns the row of a table. The lag is null if it is not known of each partition. Pure."""
     kind = "unreadable" if "problem" in table else table["kind"]
-    has_lag = kind in ("raw", "typed") and find_live_topic(table, image) is not None
+    has_lag = kind in ("raw", "latest", "typed") and find_live_topic(table, image) is not None
     lags = [each["lag"] for each in list_partitions(table, image, ends)] if has_lag else [None]
     return {
         "table": table["table"],
