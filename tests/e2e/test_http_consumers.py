@@ -248,7 +248,7 @@ async def test_name_format_and_subscription_of_a_consumer_are_exclusive(where: H
     twice = await where.ask("POST", "/consumers/g", {"name": "one"}, kind=V2)
     assert (twice.status, twice.json["error_code"]) == (409, 40902)
     for wrong, why in (
-        ({"format": "avro"}, "format='avro': it must be binary or json"),
+        ({"format": "xml"}, "format='xml': it must be binary or json or avro or jsonschema or protobuf"),
         ({"auto.offset.reset": "x"}, "auto.offset.reset='x': it must be earliest or latest or none"),
         ({"fetch.min.bytes": "-2"}, "fetch.min.bytes='-2': it must be an integer from -1 on"),
         (

@@ -88,7 +88,7 @@ async def test_body_with_an_invalid_record_is_refused_whole(site: HttpBroker) ->
         ([1], JSON, 422),
         (b'{"records": [', JSON, 400),
         ({"records": [{"value": 1, "partition": "0"}]}, JSON, 400),
-        ({"records": [{"value": 1}]}, "application/vnd.kafka.avro.v2+json", 415),
+        ({"records": [{"value": 1}]}, "application/vnd.kafka.thrift.v2+json", 415),
         ({"records": [{"value": 1}]}, "", 415),
     ):
         answer = await site.ask("POST", "/topics/t", body, kind=kind)

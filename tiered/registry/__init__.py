@@ -21,5 +21,8 @@ May import: words
   json_numbers   JSON Schema: compatibility of limits such as `maximum`
 ~ protobuf       Protobuf: descriptors, and compatibility
 ~ protoc         the compiler of Protobuf, in a process of its own
+  values         keys and values by their schemas: JSON to framed bytes and back
+  avro_values    values of Avro, by the JSON encoding of its specification
+  protobuf_values  values of Protobuf, by the library's JSON mapping
   formats        the formats by their names, each with its library
 """

@@ -61,6 +61,11 @@ def _parse(found: Format, resolved: Resolved) -> Any:
     return found.parse(resolved.schema.text, [(name, each.text) for name, each in resolved.references])
 
 
+def parse(resolved: Resolved) -> Any:
+    """Parses a schema with its references, in the form of its format. Raises `RegistryRefused`."""
+    return _parse(find_format(resolved.schema.kind), resolved)
+
+
 def list_record_names(resolved: Resolved) -> list[str]:
     """Returns the names of the records that a schema describes: of several messages in Protobuf, of one record in
     Avro, the title in JSON Schema. Raises `RegistryRefused` if it cannot be parsed."""

@@ -57,10 +57,11 @@ _WITH_LENGTH = (_Field.TYPE_STRING, _Field.TYPE_BYTES, _Field.TYPE_MESSAGE)
 
 
 class Linked(NamedTuple):
-    """The file of a schema, and the messages of all its files by their full names."""
+    """The file of a schema, the messages of all its files by their full names, and the pool that has linked them."""
 
     file: Any
     messages: dict[str, Any]
+    pool: Any
 
 
 def make_canonical(text: str, *, normalize: bool = False) -> str:
@@ -89,7 +90,7 @@ def parse(text: str, references: Sequence[tuple[str, str]]) -> Linked:
     messages = {name: each for one in (*imports.values(), file) for name, each in _list_messages(one)}
     if len(messages) > TYPES_MAX:
         raise invalid_schema(f"it has more than {TYPES_MAX} messages")
-    return Linked(file, messages)
+    return Linked(file, messages, pool)
 
 
 def list_record_names(linked: Linked) -> list[str]:

@@ -40,7 +40,7 @@ from tiered_api.http.exchange.metering import BackgroundMeter
 from tiered_api.http.partitions.remote_partition import AnyPartition, fetch_bounds, open_partition
 from tiered_api.kafka.client.error_sentences import explain_error
 
-FORMATS = ("binary", "json")
+FORMATS = ("binary", "json", "avro", "jsonschema", "protobuf")
 RESETS = ("earliest", "latest", "none")
 TIMEOUT_MS_MAX = 30_000
 USER_DATA_MARK = "tiered-rest"

@@ -8,6 +8,7 @@ import contextlib
 
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicId, TopicPartition
+from tiered.registry.values import FORM_KINDS, FramedValues, SchemaUnread
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.replication.read_result import ReadResult
 from tiered.security.acls import Operation, ResourceType
@@ -26,8 +27,9 @@ from tiered_api.http.partitions.reads import (
     read_remote,
     tell_unshown_record,
 )
-from tiered_api.http.partitions.record_json import rows_v2
+from tiered_api.http.partitions.record_json import Rendered, rows_v2
 from tiered_api.http.partitions.remote_partition import AnyPartition, RemotePartition
+from tiered_api.http.registry.value_codecs import ValueCodecs
 
 RECHECK_SECONDS = 1.0
 """Time for writing a response. The assignment may change while nothing is written."""
@@ -63,6 +65,9 @@ class ConsumerPoll:
         """Rows of REST v2 as JSON, with commas between them."""
         self.count = 0
         """Number of the rows."""
+        form = instance.config.format
+        self._framed = FramedValues(form) if form in FORM_KINDS else None
+        """Shows keys and values in a format with schemas."""
         self._positions: dict[TopicPartition, ConsumerPosition] = {}
         self._last: TopicPartition | None = None
         self._request = request
@@ -156,20 +161,8 @@ class ConsumerPoll:
         data = await load(request, fetched)
         if isinstance(source, LeaderReplica):
             await request.reserve_memory(decode_memory(data))
-        form = instance.config.format
-        objects = OBJECTS_MAX - self.count
         with tell_unshown_record(*tp):
-            pieces, count, following = await request.run_job(
-                max_decoded_size(data),
-                rows_v2,
-                data,
-                position,
-                self._bytes_left,
-                form,
-                *tp,
-                objects,
-                fetched.aborted_txns,
-            )
+            pieces, count, following = await self._render(tp, data, position, fetched)
         request.require(Operation.READ, ResourceType.TOPIC, tp.topic)
         if count:
             self.pieces += [b",", *pieces] if self.count else pieces
@@ -178,6 +171,20 @@ class ConsumerPoll:
         self._last, self._progressed = tp, True
         self._size += len(data) if count else 0
         self._bytes_left = self._bytes_left - len(data) if self.count < OBJECTS_MAX else 0
+
+    async def _render(self, tp: TopicPartition, data: bytes, position: int, fetched: ReadResult) -> Rendered:
+        """Returns rows. The schemas of the first record are loaded as often as it needs another one."""
+        request, form = self._request, self._instance.config.format
+        show = self._framed
+        while True:
+            try:
+                return await request.run_job(
+                    max_decoded_size(data), rows_v2, data, position, self._bytes_left, form, *tp,
+                    OBJECTS_MAX - self.count, fetched.aborted_txns, show,
+                )  # fmt: skip
+            except SchemaUnread as unread:
+                assert show is not None
+                await request.context.lazy_service(ValueCodecs).load(request, show, unread.id)
 
     async def _fetch(self, source: AnyPartition, position: int) -> ReadResult:
         read_committed = self._instance.config.read_committed

@@ -13,6 +13,13 @@ HTML = "text/html"
 V2 = "application/vnd.kafka.v2+json"
 V2_JSON = "application/vnd.kafka.json.v2+json"
 V2_BINARY = "application/vnd.kafka.binary.v2+json"
+V2_AVRO = "application/vnd.kafka.avro.v2+json"
+V2_JSONSCHEMA = "application/vnd.kafka.jsonschema.v2+json"
+V2_PROTOBUF = "application/vnd.kafka.protobuf.v2+json"
+V2_WITH_SCHEMAS = {V2_AVRO: "AVRO", V2_JSONSCHEMA: "JSON", V2_PROTOBUF: "PROTOBUF"}
+"""Embedded formats with a schema, and their names in the registry."""
+V2_FORMS = {V2_BINARY: "binary", V2_JSON: "json", V2: "binary", JSON: "binary", **V2_WITH_SCHEMAS}
+"""The embedded formats of bodies of v2."""
 REGISTRY = ("application/vnd.schemaregistry.v1+json", "application/vnd.schemaregistry+json", JSON)
 """Types of bodies and replies of the schema registry."""
 

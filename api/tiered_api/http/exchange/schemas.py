@@ -50,8 +50,19 @@ def _one_of(*schemas: Schema) -> Schema:
 
 # -- records ----------------------------------------------------------------------------------------------------------
 
+_TYPES = ["BINARY", "JSON", "STRING"]
+_PLAIN_FIELD = _or_null(body_schema("data", type=_or_null({"type": "string", "enum": _TYPES}), data=ANY))
 FIELD_V3 = _or_null(
-    body_schema("data", type=_or_null({"type": "string", "enum": ["BINARY", "JSON", "STRING"]}), data=ANY)
+    body_schema(
+        "data",
+        type=_or_null({"type": "string", "enum": [*_TYPES, "AVRO", "JSONSCHEMA", "PROTOBUF"]}),
+        data=ANY,
+        schema_id=_or_null(INTEGER),
+        schema_version={**_one_of(TEXT_OR_NULL, INTEGER), "description": "Of the subject; without it the latest one"},
+        schema={**TEXT_OR_NULL, "description": "The text of a schema, which is registered if it is new"},
+        subject={**TEXT_OR_NULL, "description": "TOPIC-key or TOPIC-value without it"},
+        subject_name_strategy=_or_null({"type": "string", "enum": ["TOPIC_NAME", "RECORD_NAME", "TOPIC_RECORD_NAME"]}),
+    )
 )
 HEADER_V3 = body_schema("name", name=STRING, value={"type": "string", "format": "byte", "nullable": True})
 _RECORD_V3: Schema = {
@@ -68,19 +79,22 @@ RECORD_V3 = body_schema("", **_RECORD_V3)
 ENTRY_V3 = body_schema("id", id=STRING, **_RECORD_V3)
 BATCH_V3 = body_schema("entries", entries=array(ENTRY_V3))
 RECORD_V2 = body_schema("", key=ANY, value=ANY, partition=_or_null(INTEGER))
-_IGNORED: Schema = {"description": "Without effect: formats with a schema are not served"}
+_SCHEMA_TEXT: Schema = {**TEXT_OR_NULL, "description": "In a format with a schema: its text, registered if it is new"}
+_SCHEMA_ID: Schema = {**_one_of(TEXT_OR_NULL, INTEGER), "description": "In a format with a schema: its id"}
 PRODUCE_V2 = body_schema(
     "records",
     records=array(RECORD_V2),
-    key_schema=_IGNORED,
-    key_schema_id=_IGNORED,
-    value_schema=_IGNORED,
-    value_schema_id=_IGNORED,
+    key_schema=_SCHEMA_TEXT,
+    key_schema_id=_SCHEMA_ID,
+    value_schema=_SCHEMA_TEXT,
+    value_schema_id=_SCHEMA_ID,
 )
 
 # -- transactions -----------------------------------------------------------------------------------------------------
 
-TRANSACTION_RECORD = body_schema("topic_name", topic_name=STRING, **_RECORD_V3)
+TRANSACTION_RECORD = body_schema(
+    "topic_name", topic_name=STRING, **{**_RECORD_V3, "key": _PLAIN_FIELD, "value": _PLAIN_FIELD}
+)
 TRANSACTION_OFFSET = body_schema(
     "topic_name partition_id offset", topic_name=STRING, partition_id=INTEGER, offset=INTEGER, metadata=STRING
 )
@@ -168,7 +182,7 @@ CONSUMER_V2 = body_schema(
     "",
     **{
         "name": TEXT_OR_NULL,
-        "format": {"type": "string", "enum": ["binary", "json"]},
+        "format": {"type": "string", "enum": ["binary", "json", "avro", "jsonschema", "protobuf"]},
         "auto.offset.reset": {"type": "string", "enum": ["earliest", "latest", "none"]},
         "auto.commit.enable": _one_of({"type": "string", "enum": ["true", "false"]}, BOOLEAN),
         "isolation.level": {"type": "string", "enum": ["read_committed", "read_uncommitted"]},

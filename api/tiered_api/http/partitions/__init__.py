@@ -8,6 +8,7 @@ May import: as http
 ~ idempotency       `Idempotency-Key`: a request that is sent again writes nothing
 ~ event_stream      server-sent events of one partition
 ~ record_formats    embedded formats of REST v2 and v3: binary, JSON, string
+  schema_spec       the schema that a request names for keys or values
 ~ record_json       records as JSON for readers
   record_filter     the records that a read wants, by text, key, header and JSON
   json_condition    a path in a JSON value, and a comparison with what stands there

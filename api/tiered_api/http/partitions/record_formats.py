@@ -1,5 +1,7 @@
 """Records in JSON and back: the embedded formats of REST v2 (binary, json) and v3 (BINARY, JSON, STRING).
 
+A key or value with a schema stays JSON here; `record_encoding` of the registry encodes it.
+
 Numbers follow orjson: integers beyond 64 bits become doubles, as in most JSON readers.
 """
 
@@ -13,9 +15,16 @@ from typing import Any, NamedTuple
 import orjson
 
 from tiered.records.model import Header
-from tiered_api.http.exchange.errors import BAD_REQUEST, INVALID_RECORD, HttpError
+from tiered_api.http.exchange.errors import (
+    BAD_REQUEST,
+    INVALID_RECORD,
+    KEY_SCHEMA_MISSING,
+    VALUE_SCHEMA_MISSING,
+    HttpError,
+)
 from tiered_api.http.exchange.fields import check_fields
 from tiered_api.http.exchange.schemas import FIELD_V3, HEADER_V3, RECORD_V2, RECORD_V3, names
+from tiered_api.http.partitions.schema_spec import SCHEMA_TYPES, SchemaSpec, parse_spec_v3
 
 MAX_TIMESTAMP = 253_402_300_799_999
 """The last millisecond of the year 9999, the last one that an ISO timestamp can express."""
@@ -33,8 +42,12 @@ HEADER_V3_FIELDS = names(HEADER_V3)
 RECORD_V2_FIELDS = names(RECORD_V2)
 
 
+NO_SCHEMAS: tuple[SchemaSpec | None, SchemaSpec | None] = (None, None)
+
+
 class ProducerRecord(NamedTuple):
-    """A record as a client sent it. `kinds` names the v3 types of key and value ("" if there is none)."""
+    """A record as a client sent it. `kinds` names the v3 types of key and value ("" if there is none). Key and value
+    are JSON if they have `schemas`, until they are encoded."""
 
     partition: int | None
     timestamp: int
@@ -42,6 +55,7 @@ class ProducerRecord(NamedTuple):
     value: bytes | None
     headers: tuple[Header, ...]
     kinds: tuple[str, str] = ("", "")
+    schemas: tuple[SchemaSpec | None, SchemaSpec | None] = NO_SCHEMAS
 
 
 def record_error(message: str) -> HttpError:
@@ -98,21 +112,27 @@ def compact_record(record: ProducerRecord) -> ProducerRecord:
 _FROM_V3: dict[str, Callable[[Any, str], bytes]] = {"STRING": _string, "JSON": _json, "BINARY": decode_base64}
 
 
-def _field_v3(field: Any, what: str, code: int) -> tuple[bytes | None, str]:
+def _field_v3(field: Any, what: str, code: int) -> tuple[bytes | None, str, SchemaSpec | None]:
     if field is None:
-        return None, ""
+        return None, "", None
     if not isinstance(field, dict):
         raise record_error(f"{what} has to be an object with type and data")
     if len(field) != 2 or "type" not in field or "data" not in field:  # the check of all fields takes longer
         check_fields(field, FIELD_V3_FIELDS, what, code)
         if "data" not in field:
             raise record_error(f"{what} needs data (null for none)")
+        schema = parse_spec_v3(field, what)
+        if schema is not None:
+            data = field["data"]
+            return (None, "", None) if data is None else (_compact_json(data, what), "", schema)
     kind, data = field.get("type"), field["data"]
     if isinstance(kind, str) and kind in _FROM_V3:
-        return (None if data is None else _FROM_V3[kind](data, what)), kind
-    if kind is None and data is None:
-        return None, ""
-    raise record_error(f"{what}.type has to be one of BINARY, JSON, STRING (formats with a schema are not served)")
+        return (None if data is None else _FROM_V3[kind](data, what)), kind, None
+    if data is None and (kind is None or kind in SCHEMA_TYPES):
+        return None, "", None
+    if isinstance(kind, str) and kind in SCHEMA_TYPES:
+        return _compact_json(data, what), "", parse_spec_v3(field, what)
+    raise record_error(f"{what}.type has to be one of BINARY, JSON, STRING, {', '.join(SCHEMA_TYPES)}")
 
 
 def parse_record_v3(
@@ -122,16 +142,16 @@ def parse_record_v3(
     reason if it is malformed, and with `code` for an unknown field."""
     if not isinstance(record, dict):
         raise record_error("a record has to be a JSON object")
-    key = value = None
+    key = value = key_schema = value_schema = None
     key_kind = value_kind = ""
     fields = 0
     if "key" in record:
-        key, key_kind = _field_v3(record["key"], "key", code)
+        key, key_kind, key_schema = _field_v3(record["key"], "key", code)
         fields = 1
     if "value" in record:
-        value, value_kind = _field_v3(record["value"], "value", code)
+        value, value_kind, value_schema = _field_v3(record["value"], "value", code)
         fields += 1
-    if len(record) == fields:  # most have no other field
+    if len(record) == fields and key_schema is None and value_schema is None:  # most have no other field
         return ProducerRecord(None, now_ms, key, value, (), (key_kind, value_kind))
     check_fields(record, allowed, "a record", code)
     partition, timestamp, headers = record.get("partition_id"), record.get("timestamp"), record.get("headers")
@@ -142,6 +162,7 @@ def parse_record_v3(
         value,
         () if headers is None else _headers_v3(headers, code),
         (key_kind, value_kind),
+        NO_SCHEMAS if key_schema is None and value_schema is None else (key_schema, value_schema),
     )
 
 
@@ -207,20 +228,35 @@ def format_timestamp(ms: int) -> str:
 # -- v2 ---------------------------------------------------------------------------------------------------------------
 
 
-FROM_V2: dict[str, Callable[[Any, str], bytes]] = {"binary": decode_base64, "json": _compact_json}
+SCHEMA_FORM = "schema"
+FROM_V2: dict[str, Callable[[Any, str], bytes]] = {
+    "binary": decode_base64,
+    "json": _compact_json,
+    SCHEMA_FORM: _compact_json,
+}
 
 
-def parse_record_v2(record: Any, form: str, now_ms: int) -> ProducerRecord:
-    """Parses one record of a v2 body in the embedded format `form` ("binary" or "json")."""
+def parse_record_v2(
+    record: Any, form: str, now_ms: int, schemas: tuple[SchemaSpec | None, SchemaSpec | None] = NO_SCHEMAS
+) -> ProducerRecord:
+    """Parses one record of a v2 body in an embedded format: "binary", "json", or "schema" for one with `schemas`.
+    Raises `HttpError` 422, also for a key or value without its schema."""
     if not isinstance(record, dict):
         raise record_error("a record has to be a JSON object")
     check_fields(record, RECORD_V2_FIELDS, "a record of v2", 422)
     read = FROM_V2[form]
     key, value, partition = record.get("key"), record.get("value"), record.get("partition")
+    if form == SCHEMA_FORM:
+        if key is not None and schemas[0] is None:
+            raise HttpError(KEY_SCHEMA_MISSING, "a record has a key, and the body has no key_schema or key_schema_id")
+        if value is not None and schemas[1] is None:
+            why = "a record has a value, and the body has no value_schema or value_schema_id"
+            raise HttpError(VALUE_SCHEMA_MISSING, why)
     return ProducerRecord(
         None if partition is None else _partition(partition),
         now_ms,
         None if key is None else read(key, "key"),
         None if value is None else read(value, "value"),
         (),
+        schemas=schemas,
     )

@@ -291,19 +291,29 @@ def rows_v2(
     partition: int,
     objects: int = OBJECTS_MAX,
     aborted: Sequence[AbortedTransaction] = (),
+    show: Callable[[bytes], Any] | None = None,
 ) -> Rendered:
     """Returns the rows of a REST v2 read, with commas between them. Ends before a record that is not of the form, or
-    takes too long to be shown as JSON: v2 has no other field for it. Raises `HttpError` 422 if that is the first
-    one."""
+    takes too long to be shown as JSON: v2 has no other field for it. Raises `HttpError` 422 if that is the first one.
+
+    `show` renders keys and values in a format with schemas. Its `LookupError` for a schema that is not loaded ends the
+    rows too, and is raised for the first record.
+    """
+    show = show or FORMS[form]
     pieces, count, following, size = list[bytes](), 0, offset, 0
     for batch in decode_batches(data, offset, room, objects, aborted):
         for records, ends in _slices(batch):
             rows, why = list[Row](), None
             for record in records:
                 try:
-                    rows.append(_row_v2(record, topic, partition, form))
+                    rows.append(_row_v2(record, topic, partition, form, show))
                 except ValueError as error:
-                    why = f" ({error})" if isinstance(error, TooLongToShow) else ""
+                    why = f" ({error})" if isinstance(error, TooLongToShow) or form not in FORMS else ""
+                    break
+                except LookupError:
+                    if not count and not rows:
+                        raise
+                    why = ""
                     break
             if rows:
                 made = _join(rows)
@@ -319,9 +329,9 @@ def rows_v2(
     return Rendered(pieces, count, following)
 
 
-def _row_v2(record: Record, topic: str, partition: int, form: str) -> Row:
+def _row_v2(record: Record, topic: str, partition: int, form: str, show: Callable[[bytes], Any]) -> Row:
     """Returns a record, and its fields that are too long. Raises `ValueError` if it is not of the form."""
-    show, tails = FORMS[form], Tails()
+    tails = Tails()
     row: dict[str, Any] = {"topic": topic}
     for name, data in (("key", record.key), ("value", record.value)):
         try:

@@ -11,7 +11,6 @@ from tiered_api.http.exchange.responses import json_response
 from tiered_api.http.partitions.records import READ_TYPES
 from tiered_api.http.server.openapi import openapi_document
 from tiered_api.http.server.router import Query, Route, RouteTable
-from tiered_api.http.v2 import produce as v2_produce
 
 CLUSTER = "/v3/clusters/{cluster}"
 TOPIC = f"{CLUSTER}/topics/{{topic}}"
@@ -19,7 +18,7 @@ PARTITION = f"{TOPIC}/partitions/{{partition}}"
 GROUP = f"{CLUSTER}/consumer-groups/{{group}}"
 JSON = (media_types.JSON,)
 V2_ANSWERS = (media_types.V2, media_types.JSON)
-V2_BODIES = tuple(v2_produce.FORMS)
+V2_BODIES = tuple(media_types.V2_FORMS)
 V2_CONSUMER_BODIES = (media_types.V2, media_types.JSON, media_types.V2_JSON, media_types.V2_BINARY)
 
 READ = (
@@ -291,7 +290,7 @@ V2_CONSUMERS = (
             Query("timeout", "integer", "Milliseconds to wait for records, at most what the consumer was made with"),
             Query("max_bytes", "integer", "Bytes of record batches at most; at least one batch is given"),
         ),
-        response_types=(media_types.V2_BINARY, media_types.V2_JSON),
+        response_types=(media_types.V2_BINARY, media_types.V2_JSON, *media_types.V2_WITH_SCHEMAS),
         response_schema="Array",
     ),
     _consumer("POST", f"{CONSUMER}/offsets", "v2.consumers:commit", "OffsetsToCommitV2", "Array", 200),

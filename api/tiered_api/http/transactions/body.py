@@ -19,6 +19,7 @@ from tiered_api.http.exchange.schemas import (
     names,
 )
 from tiered_api.http.partitions.record_formats import (
+    NO_SCHEMAS,
     ProducerRecord,
     check_header_count,
     compact_record,
@@ -87,6 +88,8 @@ def _parse_record(at: int, row: Any, now_ms: int) -> TopicRecord:
     try:
         _check_object(row, "a record")
         record = compact_record(parse_record_v3(row, now_ms, RECORD_FIELDS, 422))
+        if record.schemas is not NO_SCHEMAS:
+            raise HttpError(422, "records of a transaction cannot have formats with a schema: send them as BINARY")
         return TopicRecord(_parse_text(row, "topic_name"), record)
     except HttpError as error:
         raise HttpError(error.error_code, f"records[{at}]: {error.message}") from None

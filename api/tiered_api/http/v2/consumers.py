@@ -62,7 +62,9 @@ from tiered_api.http.partitions.record_formats import TIMESTAMP_CHARACTERS
 from tiered_api.http.partitions.remote_partition import fetch_bounds, offset_for_timestamp
 from tiered_api.http.v2.topics import v2_response
 
-RECORD_TYPES = dict(zip(FORMATS, (media_types.V2_BINARY, media_types.V2_JSON), strict=True))
+RECORD_TYPES = dict(
+    zip(FORMATS, (media_types.V2_BINARY, media_types.V2_JSON, *media_types.V2_WITH_SCHEMAS), strict=True)
+)
 NAME_CHARACTERS = 249
 NAME_ALIASES = {
     "id": "name",

@@ -1,4 +1,4 @@
-"""REST v2 produce, to a topic or to one partition, in the embedded formats binary and json."""
+"""REST v2 produce, to a topic or to one partition, in the embedded formats binary, json, and those with a schema."""
 
 from __future__ import annotations
 
@@ -19,32 +19,29 @@ from tiered_api.http.exchange.responses import json_response
 from tiered_api.http.exchange.schemas import PRODUCE_V2, names
 from tiered_api.http.partitions.idempotency import find_key
 from tiered_api.http.partitions.produce import RecordMetadata, append_once, find_topic
-from tiered_api.http.partitions.record_formats import ProducerRecord, parse_record_v2
+from tiered_api.http.partitions.record_formats import SCHEMA_FORM, ProducerRecord, parse_record_v2
+from tiered_api.http.partitions.schema_spec import parse_spec_v2
+from tiered_api.http.registry.record_encoding import encode_records, find_ids
 from tiered_api.http.v2.topics import response_type
 
-FORMS = {
-    media_types.V2_BINARY: "binary",
-    media_types.V2_JSON: "json",
-    media_types.V2: "binary",
-    media_types.JSON: "binary",
-}
 NOT_RETRIABLE, RETRIABLE = 1, 2
 RECORDS_MAX = 100_000
 """Most records in one body. Each one and its row of the response take some 700 bytes of memory, however short it is."""
 FIELDS = names(PRODUCE_V2)
 """The fields of the REST Proxy. Its embedded formats binary and json take no notice of schemas."""
+KINDS = frozenset(media_types.V2_WITH_SCHEMAS.values())
 
 
 async def produce_to_topic(request: HttpRequest) -> web.StreamResponse:
     """Appends records to the partitions that they name, or that their keys belong to."""
-    form = FORMS[media_types.body_type(request.headers.get("Content-Type"), tuple(FORMS))]
+    form = media_types.V2_FORMS[media_types.body_type(request.headers.get("Content-Type"), tuple(media_types.V2_FORMS))]
     topic = find_topic(request.context, request.args["topic"])
     return await _produce(request, topic, form, None)
 
 
 async def produce_to_partition(request: HttpRequest) -> web.StreamResponse:
     """Appends records to one partition."""
-    form = FORMS[media_types.body_type(request.headers.get("Content-Type"), tuple(FORMS))]
+    form = media_types.V2_FORMS[media_types.body_type(request.headers.get("Content-Type"), tuple(media_types.V2_FORMS))]
     topic, number = find_topic(request.context, request.args["topic"]), request.path_number("partition")
     if number >= len(topic.partitions):
         raise HttpError(PARTITION_NOT_FOUND, f"topic {topic.name!r} has no partition {number}")
@@ -57,9 +54,26 @@ async def _produce(request: HttpRequest, topic: TopicImage, form: str, partition
     records = await request.run_job(len(body), parse_records, body, form, request.context.clock.wall_ms(), partition)
     key = await find_key(request, topic.topic_id, body)
     del body  # its memory is needed for the batches
+    key_schema_id = value_schema_id = None
+    if form in KINDS:
+        records = await _encode(request, topic.name, records)
+        key_schema_id, value_schema_id = find_ids(records)
     outcomes = await append_once(request, topic, records, key)
     offsets = [_offset_row(each) async for each in each_of(outcomes)]
-    return json_response({"offsets": offsets, "key_schema_id": None, "value_schema_id": None}, media_type=kind)
+    return json_response(
+        {"offsets": offsets, "key_schema_id": key_schema_id, "value_schema_id": value_schema_id}, media_type=kind
+    )
+
+
+async def _encode(request: HttpRequest, topic: str, records: list[ProducerRecord]) -> list[ProducerRecord]:
+    """Returns the records with keys and values as bytes. Raises the error of the first one that cannot be encoded: then
+    none is appended."""
+    encoded: list[ProducerRecord] = []
+    for each in await encode_records(request, topic, records):
+        if isinstance(each, HttpError):
+            raise each
+        encoded.append(each)
+    return encoded
 
 
 def parse_records(body: bytes | bytearray, form: str, now_ms: int, partition: int | None) -> list[ProducerRecord]:
@@ -76,7 +90,11 @@ def parse_records(body: bytes | bytearray, form: str, now_ms: int, partition: in
         raise HttpError(422, "records has to be an array that is not empty")
     if len(entries) > RECORDS_MAX:
         raise HttpError(413, f"records has {len(entries)} entries: {RECORDS_MAX} are the most in one request")
-    records = list(map(partial(parse_record_v2, form=form, now_ms=now_ms), entries))  # keeps no entry meanwhile
+    parse = partial(parse_record_v2, form=form, now_ms=now_ms)
+    if form in KINDS:
+        schemas = parse_spec_v2(value, "key", form), parse_spec_v2(value, "value", form)
+        parse = partial(parse_record_v2, form=SCHEMA_FORM, now_ms=now_ms, schemas=schemas)
+    records = list(map(parse, entries))  # keeps no entry meanwhile
     if partition is None:
         return records
     if any(record.partition not in (None, partition) for record in records):

@@ -31,7 +31,7 @@ from tiered_api.http.exchange.request import HttpRequest
 from tiered_api.http.exchange.responses import date_line
 from tiered_api.http.partitions.idempotency import address_of, has_key, key_owner, make_key, parse_key
 from tiered_api.http.partitions.produce import append_locally
-from tiered_api.http.partitions.record_formats import parse_record_v3
+from tiered_api.http.partitions.record_formats import NO_SCHEMAS, parse_record_v3
 from tiered_api.http.v3.produce_reports import ProduceReports
 
 HEADS_MAX = 4096
@@ -152,6 +152,8 @@ class HeadCache:
             if json_repeated_name(body, V3_FREE) is not None:  # as `load_json`, without its call
                 return None
             record = parse_record_v3(value, context.clock.wall_ms())
+            if record.schemas is not NO_SCHEMAS:
+                return None
             key = None
             if key_text is not None:
                 if not key_text.isprintable():  # bytes that aiohttp may refuse, and `parse_key` may strip

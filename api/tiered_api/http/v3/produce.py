@@ -23,6 +23,7 @@ from tiered_api.http.partitions.record_formats import (
     compact_record,
     parse_record_v3,
 )
+from tiered_api.http.registry.record_encoding import encode_record, encode_records
 from tiered_api.http.v3.produce_reports import ProduceReports
 from tiered_api.http.v3.shapes import check_cluster
 from tiered_api.http.v3.streaming import produce_once, serve_stream
@@ -46,6 +47,7 @@ async def produce_records(request: HttpRequest) -> web.StreamResponse:
     if record is None:
         return await serve_stream(request, topic, reports, body)
     del body
+    record = await encode_record(request, topic.name, record)
     placed = await append_one(request, topic, record)
     return HttpResponse(reports.format_success(record, placed))
 
@@ -92,7 +94,8 @@ async def produce_batch(request: HttpRequest) -> web.StreamResponse:
     )
     failures: list[dict[str, Any]] = []
     taken: list[tuple[str, ProducerRecord]] = []
-    for name, record in parsed:
+    encoded = await encode_records(request, topic.name, [record for _, record in parsed])
+    for (name, _), record in zip(parsed, encoded, strict=True):
         if isinstance(record, HttpError):
             failures.append({"id": name, "error_code": record.error_code, "message": record.message})
         else:

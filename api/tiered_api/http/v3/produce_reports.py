@@ -7,6 +7,7 @@ import orjson
 from tiered_api.http.exchange.errors import HttpError
 from tiered_api.http.partitions.produce import RecordMetadata
 from tiered_api.http.partitions.record_formats import ProducerRecord, format_timestamp
+from tiered_api.http.partitions.schema_spec import SCHEMA_TYPES
 
 
 class ProduceReports:
@@ -22,6 +23,8 @@ class ProduceReports:
         for name, kind, data in (("key", record.kinds[0], record.key), ("value", record.kinds[1], record.value)):
             if data is not None:
                 report += b',"%b":{"type":"%b","size":%d}' % (name.encode(), kind.encode(), len(data))
+                if kind in SCHEMA_TYPES:
+                    report = report[:-1] + b',"schema_id":%d}' % int.from_bytes(data[1:5], "big")
         return report + b"}"
 
     def format_failure(self, error: HttpError) -> bytes:

@@ -31,6 +31,7 @@ from tiered_api.http.partitions.record_formats import (
     compact_record,
     parse_record_v3,
 )
+from tiered_api.http.registry.record_encoding import encode_records
 from tiered_api.http.v3.produce_reports import ProduceReports
 
 PIECE_BYTES = 1 << 16
@@ -138,6 +139,7 @@ async def produce_once(request: HttpRequest, topic: TopicImage, reports: Produce
     """Serves a body with an idempotency key. It is read whole, because the key is of the whole body."""
     body = await request.read_body()
     parsed = await request.run_job(len(body), parse_whole, body, request.context.clock.wall_ms())
+    parsed = await encode_records(request, topic.name, parsed)
     if len(parsed) == 1 and isinstance(parsed[0], HttpError):
         raise parsed[0]
     key = await find_key(request, topic.topic_id, body)
@@ -193,7 +195,7 @@ def _spans_or_error(text: Buffer) -> tuple[list[tuple[int, int]], int]:
 
 async def _append(request: HttpRequest, topic: TopicImage, reports: ProduceReports, texts: list[bytes]) -> bytes:
     request.require(Operation.WRITE, ResourceType.TOPIC, topic.name)
-    parsed = _parse_all(texts, request.context.clock.wall_ms())
+    parsed = await encode_records(request, topic.name, _parse_all(texts, request.context.clock.wall_ms()))
     records = [each for each in parsed if isinstance(each, ProducerRecord)]
     outcomes = await append_many(request.context, topic, records, request=request)
     return _format_reports(reports, parsed, outcomes)
