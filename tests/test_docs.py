@@ -152,15 +152,20 @@ SAID_ONCE = {
 """Settings that no code reads, with the reason for which they mislead nobody."""
 
 
+@cache
+def words_after_dots() -> frozenset[str]:
+    """Returns each name that the code reads as an attribute."""
+    return frozenset(word for path in modules().values() for word in re.findall(r"\.(\w+)", path.read_text()))
+
+
 @pytest.mark.parametrize("name", sorted({*broker_rows(), *topic_rows()} - SAID_ONCE.keys() - {"log.cleanup.policy"}))
 def test_every_setting_is_read_by_the_code(name: str) -> None:
     """A setting that no code reads is a broken promise."""
     field = name.replace(".", "_")
-    text = "\n".join(path.read_text() for path in modules().values())
     row = broker_rows().get(name)
     if row is not None and row.topic_name:
         field = row.topic_name.replace(".", "_")
-    assert re.search(rf"\.{field}\b", text), name
+    assert field in words_after_dots(), name
 
 
 def first_command(line: str) -> list[str]:
@@ -431,8 +436,13 @@ def rules() -> dict[str, Rule]:
     return found
 
 
-def texts() -> Iterator[tuple[str, str]]:
-    """Yields (path, text for readers) of all code, tests and docs that may cite a rule."""
+@cache
+def texts() -> tuple[tuple[str, str], ...]:
+    """Returns (path, text for readers) of all code, tests and docs that may cite a rule."""
+    return tuple(_read_texts())
+
+
+def _read_texts() -> Iterator[tuple[str, str]]:
     folders = ("api", "bench", "docs", "infra", "spark", "tests", "tiered")
     kinds = {".c", ".h", ".java", ".md", ".py", ".pyi", ".sh", ".toml", ".txt", ".yml"}
     paths = [*ROOT.glob("*.md"), *(path for folder in folders for path in sorted((ROOT / folder).rglob("*.*")))]
