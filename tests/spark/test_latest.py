@@ -132,15 +132,16 @@ def test_table_in_a_bucket_outlives_a_clean_of_its_topic(bucket: str, tmp_path: 
 
 def test_spark_loads_and_reads_the_rows_and_the_changes(tmp_path: Path, spark: SparkSession) -> None:
     model = LatestModel(tmp_path, 3)
-    for _ in range(3):
+    for each in (spark, None, None):
         model.write()
-        model.site.load(LATEST, spark=spark)
+        model.site.load(LATEST, spark=each)
     ends = verify(model.site.store, "t", model.site.warehouse).loaded
     rows = spark.read.format("delta").load(model.url).collect()
     assert {(row.partition, bytes(row.key)): (row.offset, bytes(row.value)) for row in rows} == model.fold(ends)
     feed = spark.read.format("delta").option("readChangeFeed", True).option("startingVersion", 0).load(model.url)
-    added = [row for row in feed.collect() if row._change_type in ("insert", "update_postimage")]
-    taken = [row for row in feed.collect() if row._change_type in ("delete", "update_preimage")]
+    changes = feed.collect()
+    added = [row for row in changes if row._change_type in ("insert", "update_postimage")]
+    taken = [row for row in changes if row._change_type in ("delete", "update_preimage")]
     left = {(row.partition, row.offset) for row in added} - {(row.partition, row.offset) for row in taken}
     assert left == {(row.partition, row.offset) for row in rows}
     assert model.check_versions() >= 3

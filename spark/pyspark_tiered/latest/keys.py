@@ -7,7 +7,7 @@ group after the other. So memory grows with the round and not with the table.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +55,12 @@ class KeySet:
         found = np.zeros(len(keys), dtype=np.bool_)
         numbers = partitions.to_numpy(zero_copy_only=False)
         for number in np.unique(numbers).tolist():
-            if (wanted := self._keys.get(number)) is not None:
+            ends = pc.min_max(keys)
+            low, high = ends["min"].as_py(), ends["max"].as_py()
+            if number in self._keys and low is not None:
+                sorted_keys = self._sort(number)
+                first, end = bisect_left(sorted_keys, low), bisect_right(sorted_keys, high)
+                wanted = self._keys[number].slice(first, end - first)  # a small set for rows in the order of keys
                 is_in = pc.is_in(keys, value_set=wanted).to_numpy(zero_copy_only=False)
                 found |= is_in & (numbers == number)
         return found
@@ -72,11 +77,15 @@ class KeySet:
         return any(self._has_any(number, *bounds[key]) for number in numbers)
 
     def _has_any(self, number: int, low: bytes, high: bytes) -> bool:
-        if number not in self._sorted:
-            self._sorted[number] = self._keys[number].to_pylist()
-        keys = self._sorted[number]
+        keys = self._sort(number)
         at = bisect_left(keys, low)
         return at < len(keys) and keys[at] <= high
+
+    def _sort(self, number: int) -> list[bytes]:
+        """Returns the keys of a partition as Python's bytes, in order."""
+        if number not in self._sorted:
+            self._sorted[number] = self._keys[number].to_pylist()
+        return self._sorted[number]
 
 
 def _bounds(group: pyarrow.parquet.RowGroupMetaData, names: tuple[str, str]) -> dict[str, tuple[Any, Any]]:
