@@ -27,16 +27,7 @@ from tiered.object_store.metered import MeteredStore
 from tiered.ports import Clock
 from tiered.share.coordinator_shard import ShareCoordinatorShard
 from tiered.share.limits import ShareCoordinatorSettings
-from tiered.share.requests import (
-    DeleteState,
-    InitializeState,
-    ReadState,
-    Reply,
-    Request,
-    SummarizeState,
-    TopicsDeleted,
-    WriteState,
-)
+from tiered.share.requests import KeyedRequest, Reply, Request, TopicsDeleted
 
 log = logging.getLogger(__name__)
 
@@ -105,11 +96,7 @@ class ShareCoordinators:
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    async def submit(
-        self,
-        request: InitializeState | ReadState | WriteState | DeleteState | SummarizeState,
-        timeout: float = SUBMIT_SECONDS,
-    ) -> Reply:
+    async def submit(self, request: KeyedRequest, timeout: float = SUBMIT_SECONDS) -> Reply:
         """Returns the reply to a request about one share partition. Raises `Refused` like `CoordinatorHost.submit`."""
         return await self.host.submit(request.key.coordinator_key, request, timeout)
 

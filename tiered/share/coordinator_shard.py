@@ -35,6 +35,8 @@ from tiered.share.requests import (
 from tiered.share.state import PERSISTED_STATES, UNINITIALIZED_OFFSET, StateBatch, join_batches
 
 SNAPSHOT_PART_RECORDS = 1_000
+GROUP_BYTES_MAX = 32_767
+"""Largest id of a group: records have its length in 15 bits."""
 DONE = StateReply()
 Result = CoordinatorResult[Reply, Never]
 
@@ -186,6 +188,8 @@ class ShareCoordinatorShard:
         return tuple(snapshot_record(key, None) for key in keys if key in self.state.partitions)
 
     def _check_key(self, key: SharePartitionKey) -> StateReply | None:
+        if not 0 < len(key.group.encode(errors="surrogatepass")) <= GROUP_BYTES_MAX:
+            return StateReply(Code.INVALID_GROUP_ID, f"the id of a group has 1 to {GROUP_BYTES_MAX} bytes")
         if self.state.has_partition(key.topic_id, key.partition):
             return None
         return StateReply(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {key.topic_id}/{key.partition}")

@@ -94,7 +94,8 @@ class SharePartition:
         """The offsets of writes that are on their way, by id. Each has runs of its own."""
         for batch in state.batches:
             self.in_flight.extend(batch.first_offset - self.end_offset, RecordState.AVAILABLE)
-            self.in_flight.append(Run(*batch))
+            first, last, number, count = batch
+            self.in_flight.append(Run(first, last, RecordState(number), count))
         self.in_flight.drop_done()
 
     # -- reading ------------------------------------------------------------------------------------------------------

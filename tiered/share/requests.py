@@ -109,5 +109,7 @@ class SummaryReply:
     delivery_complete_count: int = NO_COUNT
 
 
-Request = InitializeState | ReadState | WriteState | DeleteState | SummarizeState | TopicsDeleted
+KeyedRequest = InitializeState | ReadState | WriteState | DeleteState | SummarizeState
+"""A request about one share partition."""
+Request = KeyedRequest | TopicsDeleted
 Reply = StateReply | ReadReply | SummaryReply

@@ -38,11 +38,12 @@ PERSISTED_STATES = frozenset({RecordState.AVAILABLE, RecordState.ACKNOWLEDGED, R
 
 
 class StateBatch(NamedTuple):
-    """Records of one state and one delivery count, by their first and their last offset."""
+    """Records of one state and one delivery count, by their first and their last offset. `state` is a number of
+    `RecordState`, unless a request brought it."""
 
     first_offset: int
     last_offset: int
-    state: RecordState
+    state: int
     delivery_count: int
 
 

@@ -18,14 +18,13 @@ from tiered.ids import TopicPartition
 from tiered.metadata.topic_names import SHARE_STATE_TOPIC
 from tiered.share.requests import (
     InitializeState,
+    KeyedRequest,
     ReadReply,
     ReadState,
-    Request,
     SharePartitionKey,
     StateReply,
     SummarizeState,
     SummaryReply,
-    TopicsDeleted,
     WriteState,
 )
 from tiered.share.state import RecordState, StateBatch
@@ -42,9 +41,8 @@ def find_coordinator(three: ThreeBrokers, key: SharePartitionKey) -> SimBroker |
     return three.brokers[leader.state.node_id] if leader is not None else None
 
 
-async def ask(three: ThreeBrokers, request: Request) -> Any:
+async def ask(three: ThreeBrokers, request: KeyedRequest) -> Any:
     """Returns the coordinator's reply, wherever it is; retries as a leader does."""
-    assert not isinstance(request, TopicsDeleted)
     start = three.now
     while True:
         assert three.now - start < WAIT_SECONDS, request

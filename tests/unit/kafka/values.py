@@ -38,6 +38,11 @@ KIO_ONLY = {
         "RenewDelegationToken",
         "ExpireDelegationToken",
         "DescribeDelegationToken",
+        "InitializeShareGroupState",
+        "ReadShareGroupState",
+        "WriteShareGroupState",
+        "DeleteShareGroupState",
+        "ReadShareGroupStateSummary",
     )
     for what in ("Request", "Response")
 }

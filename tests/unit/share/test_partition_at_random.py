@@ -194,7 +194,8 @@ class Shares(RuleBasedStateMachine):
 
     def is_done(self, offset: int) -> bool:
         return offset < self.stored.start_offset or any(
-            each.first_offset <= offset <= each.last_offset and each.state.is_terminal for each in self.stored.batches
+            each.first_offset <= offset <= each.last_offset and RecordState(each.state).is_terminal
+            for each in self.stored.batches
         )
 
     @rule(by=st.integers(1, 4))

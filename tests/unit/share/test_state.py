@@ -22,9 +22,9 @@ batches = st.lists(
 )
 
 
-def states(found: list[StateBatch], start: int) -> dict[int, tuple[int, RecordState]]:
+def states(found: list[StateBatch], start: int) -> dict[int, tuple[int, int]]:
     """Returns the winning delivery count and state of each record, one by one."""
-    best: dict[int, tuple[int, RecordState]] = {}
+    best: dict[int, tuple[int, int]] = {}
     for first, last, state, count in found:
         for each in range(max(first, start), last + 1):
             best[each] = max(best.get(each, (-1, AVAILABLE)), (count, state))

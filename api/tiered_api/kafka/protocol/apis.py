@@ -134,6 +134,11 @@ _TABLE = (
     Api(69, "ConsumerGroupDescribe", 0, 1, 0),
     Api(74, "ListConfigResources", 0, 1, 0),
     Api(75, "DescribeTopicPartitions", 0, 0, 0),
+    Api(83, "InitializeShareGroupState", 0, 0, 0, max_request_bytes=1 << 20),
+    Api(84, "ReadShareGroupState", 0, 0, 0, max_request_bytes=1 << 20),
+    Api(85, "WriteShareGroupState", 0, 1, 0, max_request_bytes=1 << 20),
+    Api(86, "DeleteShareGroupState", 0, 0, 0, max_request_bytes=1 << 20),
+    Api(87, "ReadShareGroupStateSummary", 0, 1, 0, max_request_bytes=1 << 20),
 )
 
 _INTER_BROKER_TABLE = (

@@ -18,6 +18,7 @@ May import: as kafka.server
 ~ delete_acls                    DeleteAcls (31): removes the ACLs that filters choose
 ~ delete_groups                  DeleteGroups (42): deletes groups without members (KIP-229)
 ~ delete_records                 DeleteRecords (21): moves log start offsets forward
+~ delete_share_group_state       DeleteShareGroupState (86): removes share partitions
 ~ delete_topics                  DeleteTopics (20): deletes topics by name or id (KIP-516)
 ~ describe_acls                  DescribeAcls (29): the ACLs that a filter chooses
 ~ describe_client_quotas         DescribeClientQuotas (48): the quotas of entities that a filter chooses (KIP-546)
@@ -39,6 +40,7 @@ May import: as kafka.server
 ~ heartbeat                      Heartbeat (12): the heartbeat of a group member
 ~ incremental_alter_configs      IncrementalAlterConfigs (44): changes single settings (KIP-339)
 ~ init_producer_id               InitProducerId (22): an id and an epoch for a producer, with or without transactions
+~ initialize_share_group_state   InitializeShareGroupState (83): begins share partitions (KIP-932)
 ~ join_group                     JoinGroup (11): a member joins a group
 ~ leave_group                    LeaveGroup (13): members leave a group
 ~ list_config_resources          ListConfigResources (74): resources that have settings (KIP-1142)
@@ -52,6 +54,8 @@ May import: as kafka.server
 ~ offset_fetch                   OffsetFetch (9): committed offsets of groups
 ~ offset_for_leader_epoch        OffsetForLeaderEpoch (23): the end offset of a leader epoch
 ~ produce                        Produce (0): record batches from producers
+~ read_share_group_state         ReadShareGroupState (84): the state of share partitions, for their leader
+~ read_share_group_state_summary ReadShareGroupStateSummary (87): epochs and start offsets of share partitions
 ~ renew_delegation_token         RenewDelegationToken (39): a later expiry of a token (KIP-48)
 ~ sync_group                     SyncGroup (14): assignments of group members
 ~ tiered_acknowledge             TieredAcknowledge (20004): acknowledges possible losses
@@ -66,5 +70,6 @@ May import: as kafka.server
 ~ txn_offset_commit              TxnOffsetCommit (28): offsets of a group, as a part of a transaction
 ~ unregister_broker              UnregisterBroker (64): removes a broker for good (KIP-631)
 ~ update_features                UpdateFeatures (57): levels of features (KIP-584)
+~ write_share_group_state        WriteShareGroupState (85): changes of share partitions, by their leader
 ~ write_txn_markers              WriteTxnMarkers (27): markers of decided transactions, and aborts by operators
 """

@@ -8,6 +8,7 @@ May import: as kafka.server
 ~ groups             requests to coordinators of groups and transactions
 ~ consumer_groups    requests about consumer groups (KIP-848)
 ~ cluster            requests about the cluster
+~ share_state        requests about the state of share partitions
 ~ operations         the table: what each API needs
 ~ authorization      the refusal of requests about ACLs on a broker that knows none
 ~ inter_broker_auth  the check of requests that only brokers may send

@@ -32,7 +32,7 @@ from tiered_api.kafka.protocol.messages import (
     update_features,
 )
 from tiered_api.kafka.server.context.context import Call, KafkaContext
-from tiered_api.kafka.server.rights import cluster, consumer_groups, groups, topics
+from tiered_api.kafka.server.rights import cluster, consumer_groups, groups, share_state, topics
 from tiered_api.kafka.server.rights.rights import Rights, find_rights
 from tiered_api.kafka.server.rights.verdict import (
     ALLOWED,
@@ -245,6 +245,11 @@ API_RULES: dict[str, Rule] = {
         cluster.check_cluster(_DESCRIBE_CONFIGS, list_config_resources.ListConfigResourcesResponse, has_text=False),
     ),
     "DescribeTopicPartitions": Rule((_topic(_DESCRIBE),), topics.check_topic_pages),
+    "InitializeShareGroupState": Rule((_cluster(Operation.CLUSTER_ACTION),), share_state.INITIALIZE),
+    "ReadShareGroupState": Rule((_cluster(Operation.CLUSTER_ACTION),), share_state.READ),
+    "WriteShareGroupState": Rule((_cluster(Operation.CLUSTER_ACTION),), share_state.WRITE),
+    "DeleteShareGroupState": Rule((_cluster(Operation.CLUSTER_ACTION),), share_state.DELETE),
+    "ReadShareGroupStateSummary": Rule((_cluster(Operation.CLUSTER_ACTION),), share_state.SUMMARIZE),
     "TieredFollow": Rule((), note=CREDENTIAL),
     "TieredSubmit": Rule((), note=CREDENTIAL),
     "TieredHeard": Rule((), note=CREDENTIAL),

@@ -1,0 +1,46 @@
+"""InitializeShareGroupState (API key 83, between brokers)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiered_api.kafka.protocol.schema import FieldType, Message, array, integer, message, string, uuid
+
+
+@dataclass(slots=True)
+class PartitionData:
+    partition: int = integer(FieldType.INT32)
+    state_epoch: int = integer(FieldType.INT32)
+    start_offset: int = integer(FieldType.INT64)
+
+
+@dataclass(slots=True)
+class InitializeStateData:
+    topic_id: str = uuid()
+    partitions: list[PartitionData] = array(PartitionData)
+
+
+@message(83, "0", "0+")
+@dataclass(slots=True)
+class InitializeShareGroupStateRequest(Message):
+    group_id: str = string()
+    topics: list[InitializeStateData] = array(InitializeStateData)
+
+
+@dataclass(slots=True)
+class PartitionResult:
+    partition: int = integer(FieldType.INT32)
+    error_code: int = integer(FieldType.INT16)
+    error_message: str | None = string(nullable="0+", default=None)
+
+
+@dataclass(slots=True)
+class InitializeStateResult:
+    topic_id: str = uuid()
+    partitions: list[PartitionResult] = array(PartitionResult)
+
+
+@message(83, "0", "0+")
+@dataclass(slots=True)
+class InitializeShareGroupStateResponse(Message):
+    results: list[InitializeStateResult] = array(InitializeStateResult)
