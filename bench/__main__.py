@@ -12,7 +12,7 @@ from bench.figures import Figure, table
 from bench.results import start_run, write_results
 
 NAMES = (
-    "append", "http_load", "start", "cold", "delta", "requests", "replaced", "compaction",
+    "append", "http_load", "start", "empty_disk", "cold", "delta", "requests", "replaced", "compaction",
     "transactions_load", "typed", "console",
 )  # fmt: skip
 

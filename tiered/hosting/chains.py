@@ -77,7 +77,8 @@ class Chains:
     async def _fence(self, chain: ChainId, epochs: dict[PartitionId, int]) -> FencedChain | ChainError:
         try:
             if chain == self.writer.chain:
-                return await self._takeover.read_own(chain, await self.writer.settled_slots(OWN_CHAIN_SECONDS))
+                slots = await self.writer.settled_slots(OWN_CHAIN_SECONDS)
+                return await self._takeover.read_own(chain, slots, epochs)
             return await self._takeover.fence(chain, epochs)
         except (Unavailable, Corrupt, Refused) as error:
             return error

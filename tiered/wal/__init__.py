@@ -7,5 +7,6 @@ May import: hot, object_store
   window        decisions on windows: when one ends, and which slot confirms which offsets (R7)
   trimming      decision on the slots of a chain that are not needed any more (I38)
 ~ chain_writer  the chain of this broker: one put for each window, offsets confirmed in the order of slots (R7)
+~ shared_gets   gets of objects of a chain that partitions share
 ~ takeover      the fence in another broker's chain, and its records (R7)
 """

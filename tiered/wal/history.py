@@ -14,14 +14,27 @@ from tiered.errors import Corrupt
 from tiered.ids import PartitionId
 from tiered.wal.layout import ChainId, Extent, Fence, Window, slot_key
 
+SPAN_BYTES = 4 << 20
+"""Most bytes of a get for several extents; a larger extent has a get of its own."""
+GAP_BYTES = 64 << 10
+"""Most bytes of others between two extents that one get reads: a get costs more than these."""
+
+
+class Span(NamedTuple):
+    """The bytes of an object that one get reads: extents of partitions that are taken over together."""
+
+    position: int
+    length: int
+
 
 class Place(NamedTuple):
-    """An extent, with the object that holds it. Its batches below `until` count."""
+    """An extent, with the object that holds it. Its batches below `until` count. It is read with its `span`."""
 
     chain: ChainId
     slot: int
     extent: Extent
     until: int
+    span: Span
 
 
 def find_hole(slots: Iterable[int], decided: int) -> int:
@@ -36,27 +49,48 @@ def find_hole(slots: Iterable[int], decided: int) -> int:
     return hole
 
 
-def valid_extents(
-    chain: ChainId, objects: Iterable[Window | Fence], partition: PartitionId, before: int
-) -> list[Place]:
-    """Returns the extents of a partition that count, in the order of slots. `before` is the slot of the own fence.
+def span_extents(extents: Iterable[Extent]) -> list[tuple[Extent, Span]]:
+    """Returns extents of one object, in the order of their positions, each with the span that holds it."""
+    runs: list[tuple[Span, list[Extent]]] = []
+    for each in extents:
+        end = each.position + each.length
+        if runs:
+            span, members = runs[-1]
+            gap = each.position - span.position - span.length
+            if gap <= GAP_BYTES and end - span.position <= SPAN_BYTES:
+                runs[-1] = Span(span.position, end - span.position), [*members, each]
+                continue
+        runs.append((Span(each.position, each.length), [each]))
+    return [(each, span) for span, members in runs for each in members]
+
+
+class ValidExtents:
+    """The extents of some partitions in one chain that count. Objects are added in the order of slots.
 
     An extent does not count behind a fence of a later leader epoch.
     """
-    found: list[Place] = []
-    fenced_below = -1
-    for each in sorted(objects, key=lambda each: each.slot):
-        if each.slot >= before:
-            break
-        if isinstance(each, Fence):
-            fenced_below = max(fenced_below, each.epochs.get(partition, -1))
-        else:
-            found += [
-                Place(chain, each.slot, extent, extent.end_offset)
-                for extent in each.extents
-                if extent.partition == partition and extent.leader_epoch >= fenced_below
-            ]
-    return found
+
+    def __init__(self, chain: ChainId, partitions: Iterable[PartitionId]) -> None:
+        self._chain = chain
+        self.of: dict[PartitionId, list[Place]] = {each: [] for each in partitions}
+        """The extents of each partition, in the order of slots."""
+        self._fenced_below = dict.fromkeys(self.of, -1)
+
+    def add(self, found: Window | Fence) -> None:
+        """Adds what the next slot holds."""
+        if isinstance(found, Fence):
+            for partition, epoch in found.epochs.items():
+                if partition in self._fenced_below:
+                    self._fenced_below[partition] = max(self._fenced_below[partition], epoch)
+            return
+        fenced_below = self._fenced_below
+        counting = [
+            each
+            for each in found.extents
+            if each.partition in fenced_below and each.leader_epoch >= fenced_below[each.partition]
+        ]
+        for extent, span in span_extents(counting):
+            self.of[extent.partition].append(Place(self._chain, found.slot, extent, extent.end_offset, span))
 
 
 def join_extents(places: Iterable[Place], start: int, epoch: int) -> list[Place]:

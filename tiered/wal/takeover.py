@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
 from tiered.errors import Corrupt, Unavailable
 from tiered.ids import PartitionId
 from tiered.object_store.conditional_put import PutOutcome, Stored, put_until_known
 from tiered.ports import Clock, GetResult, NotFound, ObjectStore, Rng
 from tiered.records.native import crc32c
-from tiered.wal.history import Place, find_hole, valid_extents
+from tiered.system.turns import each_of
+from tiered.wal.history import Place, Span, ValidExtents, find_hole
 from tiered.wal.layout import (
     HEADER_BYTES,
     ChainId,
@@ -30,6 +31,7 @@ from tiered.wal.layout import (
     parse_key,
     slot_key,
 )
+from tiered.wal.shared_gets import SharedGets
 
 log = logging.getLogger(__name__)
 
@@ -49,16 +51,15 @@ step reads the whole chain."""
 
 
 class FencedChain:
-    """The objects of a chain before the own fence, which is in slot `end`."""
+    """The extents that count before slot `end` of a chain, of the partitions that are taken over."""
 
-    def __init__(self, chain: ChainId, objects: Sequence[Window | Fence], end: int) -> None:
-        self.chain = chain
-        self.objects = objects
+    def __init__(self, valid: ValidExtents, end: int) -> None:
+        self._valid = valid
         self.end = end
 
     def extents_of(self, partition: PartitionId) -> list[Place]:
-        """Returns the extents of a partition that count."""
-        return valid_extents(self.chain, self.objects, partition, self.end)
+        """Returns the extents of a partition, in the order of slots."""
+        return self._valid.of[partition]
 
 
 class ChainTakeover:
@@ -73,6 +74,7 @@ class ChainTakeover:
         self._kept: dict[tuple[ChainId, int], Window | Fence] = {}
         """Headers that were read, in that order: an object is never replaced."""
         self._kept_rows = 0
+        self._gets = SharedGets(self._get_span)
 
     async def fence(self, chain: ChainId, epochs: Mapping[PartitionId, int]) -> FencedChain:
         """Puts a fence with the new leader epoch of each partition, and returns what is before it.
@@ -97,12 +99,20 @@ class ChainTakeover:
         log.info(
             "chain is fenced chain=%s slot=%d objects=%d partitions=%d", chain.prefix, slot, len(objects), len(epochs)
         )
-        return FencedChain(chain, objects, slot)
+        return await self._find_extents(chain, objects, epochs, slot)
 
-    async def read_own(self, chain: ChainId, slots: range) -> FencedChain:
+    async def read_own(self, chain: ChainId, slots: range, partitions: Iterable[PartitionId]) -> FencedChain:
         """Returns what is in these slots of the own chain, whose windows are decided. It takes no fence: the writer of
         the chain puts nothing more for a leadership that is over. Raises `Unavailable` and `Corrupt`."""
-        return FencedChain(chain, await self._read_headers(chain, slots), slots.stop)
+        return await self._find_extents(chain, await self._read_headers(chain, slots), partitions, slots.stop)
+
+    async def _find_extents(
+        self, chain: ChainId, objects: Iterable[Window | Fence], partitions: Iterable[PartitionId], end: int
+    ) -> FencedChain:
+        valid = ValidExtents(chain, partitions)
+        async for each in each_of(objects):
+            valid.add(each)
+        return FencedChain(valid, end)
 
     async def _read_headers(self, chain: ChainId, slots: range) -> list[Window | Fence]:
         """Returns the objects right before the end of the slots, without a gap."""
@@ -138,18 +148,19 @@ class ChainTakeover:
     async def read(self, places: Iterable[Place]) -> AsyncIterator[tuple[Place, bytes]]:
         """Yields the batches of extents in order, and reads some extents ahead. Raises `Unavailable` and `Corrupt`."""
         waiting: list[tuple[Place, asyncio.Task[bytes]]] = []
-        try:
-            for place in places:
-                waiting.append((place, asyncio.create_task(self._read_extent(place), name="wal extent")))
-                if len(waiting) == GETS_AT_ONCE:
+        with self._gets.reading():
+            try:
+                for place in places:
+                    waiting.append((place, asyncio.create_task(self._read_extent(place), name="wal extent")))
+                    if len(waiting) == GETS_AT_ONCE:
+                        first, task = waiting.pop(0)
+                        yield first, await task
+                while waiting:
                     first, task = waiting.pop(0)
                     yield first, await task
-            while waiting:
-                first, task = waiting.pop(0)
-                yield first, await task
-        finally:
-            for _, task in waiting:
-                task.cancel()
+            finally:
+                for _, task in waiting:
+                    task.cancel()
 
     async def _list(self, chain: ChainId, *, is_live: bool = False) -> list[int]:
         """Returns all slots that have an object, in order. The newest ones may be missing of a chain whose owner lives:
@@ -203,10 +214,16 @@ class ChainTakeover:
 
     async def _read_extent(self, place: Place) -> bytes:
         extent, key = place.extent, slot_key(place.chain, place.slot)
-        got = await self._get(key, extent.position, extent.length)
-        if isinstance(got, NotFound) or len(got.data) != extent.length or crc32c(got.data) != extent.crc:
+        start = extent.position - place.span.position
+        data = (await self._gets.read(key, place.span))[start : start + extent.length]
+        if len(data) != extent.length or crc32c(data) != extent.crc:
+            self._gets.forget(key, place.span)
             raise Corrupt(f"batches of {extent.partition} are missing or damaged", where=key, position=extent.position)
-        return got.data
+        return data
+
+    async def _get_span(self, key: str, span: Span) -> bytes:
+        got = await self._get(key, span.position, span.length)
+        return b"" if isinstance(got, NotFound) else got.data
 
     async def _get(self, key: str, start: int, length: int) -> GetResult | NotFound:
         """Gets a range, with more attempts than the store makes: a takeover needs all objects of a chain."""

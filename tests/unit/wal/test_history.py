@@ -9,7 +9,7 @@ import pytest
 
 from tiered.errors import Corrupt
 from tiered.ids import NO_EPOCH, PartitionId, TopicId
-from tiered.wal.history import Place, find_hole, join_extents, valid_extents
+from tiered.wal.history import SPAN_BYTES, Place, Span, ValidExtents, find_hole, join_extents, span_extents
 from tiered.wal.layout import ChainId, Extent, Fence, Window
 
 ONE, TWO = (PartitionId(TopicId("t"), p) for p in (0, 1))
@@ -21,11 +21,18 @@ def extent(base: int, end: int, epoch: int = 1, partition: PartitionId = ONE, co
 
 
 def place(base: int, end: int, epoch: int, chain: ChainId = A, slot: int = 0, committed: int = 0) -> Place:
-    return Place(chain, slot, extent(base, end, epoch, committed=committed), end)
+    return Place(chain, slot, extent(base, end, epoch, committed=committed), end, Span(0, end - base))
 
 
 def window(slot: int, *extents: Extent) -> Window:
     return Window(slot, "n", slot, extents)
+
+
+def valid_extents(*objects: Window | Fence) -> dict[PartitionId, list[Place]]:
+    valid = ValidExtents(A, (ONE, TWO))
+    for each in sorted(objects, key=lambda each: each.slot):
+        valid.add(each)
+    return valid.of
 
 
 def ranges(places: list[Place]) -> list[tuple[int, int, int]]:
@@ -41,16 +48,39 @@ def test_fence_goes_into_the_first_free_slot() -> None:
     assert find_hole([5], 5) == 6, "those before were deleted"
 
 
-def test_extents_behind_the_own_fence_do_not_count() -> None:
-    objects = [window(0, extent(0, 5)), window(1, extent(5, 7), extent(0, 2, partition=TWO)), window(3, extent(7, 9))]
-    assert ranges(valid_extents(A, objects, ONE, before=2)) == [(1, 0, 5), (1, 5, 7)]
+def test_extents_of_each_partition_are_in_the_order_of_slots() -> None:
+    third = PartitionId(TopicId("t"), 2)
+    valid = valid_extents(window(0, extent(0, 5)), window(1, extent(5, 7), extent(0, 2, partition=TWO)))
+    assert ranges(valid[ONE]) == [(1, 0, 5), (1, 5, 7)] and ranges(valid[TWO]) == [(1, 0, 2)]
+    assert valid_extents(window(0, extent(0, 5, partition=third)))[ONE] == [], "nobody takes that one over"
 
 
 def test_fence_of_a_later_leader_ends_earlier_epochs_of_its_partitions() -> None:
     fence = Fence(1, "n", 1, {ONE: 4})
-    objects = (window(2, extent(5, 7, 3), extent(0, 1, 3, TWO), extent(5, 6, 4)), fence, window(0, extent(0, 5, 3)))
-    assert ranges(valid_extents(A, objects, ONE, before=9)) == [(3, 0, 5), (4, 5, 6)], "the owner leads again"
-    assert ranges(valid_extents(A, objects, TWO, before=9)) == [(3, 0, 1)]
+    valid = valid_extents(
+        window(2, extent(5, 7, 3), extent(0, 1, 3, TWO), extent(5, 6, 4)), fence, window(0, extent(0, 5, 3))
+    )
+    assert ranges(valid[ONE]) == [(3, 0, 5), (4, 5, 6)], "the owner leads again"
+    assert ranges(valid[TWO]) == [(3, 0, 1)]
+
+
+def at(position: int, length: int) -> Extent:
+    return extent(0, 1)._replace(position=position, length=length)
+
+
+def test_extents_that_are_near_to_each_other_are_read_by_one_get() -> None:
+    near = [at(100, 50), at(150, 50), at(1_000, 10)]
+    assert span_extents(near) == [(each, Span(100, 910)) for each in near]
+    far = at(1_000_000, 10)
+    assert span_extents([*near, far])[-1] == (far, Span(1_000_000, 10))
+    assert span_extents([]) == []
+
+
+def test_get_for_several_extents_has_a_bound() -> None:
+    large = [at(n * 3 * SPAN_BYTES // 4, 3 * SPAN_BYTES // 4) for n in range(3)]
+    assert [span for _, span in span_extents(large)] == [Span(each.position, each.length) for each in large]
+    (one,) = span_extents([at(0, 2 * SPAN_BYTES)])
+    assert one[1] == Span(0, 2 * SPAN_BYTES), "a batch may be larger"
 
 
 def test_log_goes_on_from_chain_to_chain() -> None:

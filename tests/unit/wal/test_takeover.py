@@ -12,7 +12,7 @@ from unittest.mock import patch
 import pytest
 
 from tests.scenario import in_rig
-from tests.unit.wal.rig import ONE, TWO, Broker, MemoryLog, Rig
+from tests.unit.wal.rig import ONE, THREE, TWO, Broker, MemoryLog, Rig
 from tiered.errors import Corrupt, Unavailable
 from tiered.ids import NO_EPOCH, PartitionId
 from tiered.object_store.faulty import FaultKind, FaultRule
@@ -49,7 +49,7 @@ async def test_chain_that_never_began_is_fenced_at_its_first_slot(rig: Rig) -> N
     owner, other = rig.broker(1), rig.broker(2, "j")
     owner.lead(ONE, 1)
     fenced = await other.take_over(owner.chain, 2, ONE)
-    assert (fenced.end, list(fenced.objects)) == (0, [])
+    assert (fenced.end, fenced.extents_of(ONE)) == (0, [])
     owner.append(ONE, b"late")
     await rig.clock.sleep(1.0)
     assert owner.fenced == [ONE] and owner.stored[ONE] == 0
@@ -183,6 +183,52 @@ async def test_next_takeover_of_a_chain_reads_new_objects_only(rig: Rig) -> None
     fenced = await other.take_over(owner.chain, 2, TWO)
     assert rig.bucket.requests - before < 10
     assert await other.read(join_extents(fenced.extents_of(TWO), 0, NO_EPOCH)) == b"a" * 50 + b"b"
+
+
+@in_rig(Rig)
+async def test_partitions_that_are_taken_over_together_share_the_gets(rig: Rig) -> None:
+    owner, other = rig.broker(1), rig.broker(2, "j")
+    all_three = (ONE, TWO, THREE)
+    for each in all_three:
+        owner.lead(each, 1)
+    for number in range(30):
+        for each in all_three:
+            owner.append(each, b"%d,%02d;" % (each.partition, number))
+        await asyncio.gather(*(owner.wait_stored(each, number + 1) for each in all_three))
+    fenced = await other.take_over(owner.chain, 2, *all_three)
+    before, windows = rig.bucket.requests, len({each.slot for p in all_three for each in fenced.extents_of(p)})
+    found = await asyncio.gather(*(other.read(fenced.extents_of(each)) for each in all_three))
+    assert rig.bucket.requests - before == windows < 60
+    for each, data in zip(all_three, found, strict=True):
+        assert data == b"".join(b"%d,%02d;" % (each.partition, number) for number in range(30))
+    assert other.takeover._gets.kept_bytes == 0, "nobody reads any more"
+
+
+@in_rig(Rig)
+async def test_memory_for_shared_gets_has_a_bound(rig: Rig) -> None:
+    owner, other = rig.broker(1), rig.broker(2, "j")
+    owner.lead(ONE, 1)
+    for number in range(30):
+        owner.append(ONE, b"%02d" % number)
+        await owner.wait_stored(ONE, number + 1)
+    fenced = await other.take_over(owner.chain, 2, ONE)
+    with patch("tiered.wal.shared_gets.KEPT_BYTES", 5_000):
+        async for _ in other.takeover.read(fenced.extents_of(ONE)):
+            assert 0 < other.takeover._gets.kept_bytes <= 5_000
+
+
+@in_rig(Rig)
+async def test_reader_that_is_cancelled_takes_no_get_from_another(rig: Rig) -> None:
+    owner, other = rig.broker(1), rig.broker(2, "j")
+    owner.lead(ONE, 1)
+    owner.append(ONE, b"a")
+    await owner.wait_stored(ONE, 1)
+    fenced = await other.take_over(owner.chain, 2, ONE)
+    other.fail(FaultRule(FaultKind.DELAY, ("get",), seconds=5.0))
+    first, second = (asyncio.ensure_future(other.read(fenced.extents_of(ONE))) for _ in range(2))
+    await rig.clock.sleep(1.0)
+    first.cancel()
+    assert await second == b"a"
 
 
 @in_rig(Rig)
