@@ -52,11 +52,16 @@ def offsets(cluster: CliCluster, group: str) -> list[tuple[int, int | None, int]
     return [(row["partition"], row["current_offset"], row["lag"]) for row in describe(cluster, group)["partitions"]]
 
 
-def test_printed_records_are_committed_and_the_next_member_continues(cluster: CliCluster) -> None:
-    topic, group = create_filled_topic(cluster, 1, 10), cluster.new_name("goes-on")
-    assert cluster.consume(topic, "-g", group, "-n", "4", form=r"%o\n") == ["0", "1", "2", "3"]
+@pytest.mark.parametrize(("first", "second"), [("classic", "classic"), ("consumer", "classic")])
+def test_printed_records_are_committed_and_the_next_member_continues(
+    cluster: CliCluster, first: str, second: str
+) -> None:
+    topic, group = create_filled_topic(cluster, 1, 10), cluster.new_name(f"goes-on-{first}")
+    by_first, by_second = (["-g", group, "--group-protocol", each] for each in (first, second))
+    assert cluster.consume(topic, *by_first, "-n", "4", form=r"%o\n") == ["0", "1", "2", "3"]
+    assert describe(cluster, group)["type"] == first
     assert offsets(cluster, group) == [(0, 4, 6)]
-    assert cluster.consume(topic, "-g", group, "-n", "6", form=r"%o\n") == [str(n) for n in range(4, 10)]
+    assert cluster.consume(topic, *by_second, "-n", "6", form=r"%o\n") == [str(n) for n in range(4, 10)]
     shown = describe(cluster, group)
     assert (shown["state"], shown["members"], shown["total_lag"], shown["coordinator"]) == ("Empty", 0, 0, 1)
 

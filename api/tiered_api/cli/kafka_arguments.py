@@ -259,6 +259,12 @@ def _consume(verbs: Commands) -> None:
     consume.add_argument("-p", "--partitions", metavar="0,1", help="only these partitions")
     consume.add_argument("-g", "--group", metavar="GROUP", help="read as a member of this group, and commit")
     consume.add_argument(
+        "--group-protocol",
+        choices=("classic", "consumer"),
+        default="classic",
+        help="with -g: the protocol of the group, as `group.protocol` of Kafka's consumers (default classic)",
+    )
+    consume.add_argument(
         "-f", "--format", default="json", metavar="FORMAT", help=f"json (default), text, or a format: {RECORD_FORMAT}"
     )
     consume.add_argument(

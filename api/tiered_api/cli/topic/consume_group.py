@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import sys
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
+from typing import Protocol
 
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicPartition
@@ -22,6 +23,7 @@ from tiered_api.cli.topic.record_printer import Printer, Write
 from tiered_api.cli.topic.topics import select_topics
 from tiered_api.kafka.client.client import KafkaClient
 from tiered_api.kafka.client.consumer import KafkaConsumer
+from tiered_api.kafka.client.consumer_member import ServerAssignedMember
 from tiered_api.kafka.client.group_member import ConsumerGroupMember
 from tiered_api.kafka.client.group_offsets import fetch_committed_offsets
 
@@ -29,6 +31,8 @@ COMMIT_NS = 1_000_000_000
 LEAVE_SECONDS = 5.0
 JOIN, READ, COMMIT = "join", "read", "commit"
 """Purposes of requests, each with its own outage."""
+CONSUMER = "consumer"
+"""The protocol of groups whose coordinator assigns."""
 NAMED_MAX = 5
 """Most partitions that an error names."""
 
@@ -44,16 +48,32 @@ async def consume_as_member(args: Namespace, where: Range | None, write: Write) 
         topics = await select_topics(client, args)
         for topic in topics:
             await client.fetch_topic(topic)
-        await GroupReader(
-            client, args, where, ConsumerGroupMember(client, args.group, topics), Printer(write, args.num)
-        ).run()
+        kind = ServerAssignedMember if args.group_protocol == CONSUMER else ConsumerGroupMember
+        member: Member = kind(client, args.group, topics)
+        await GroupReader(client, args, where, member, Printer(write, args.num)).run()
+
+
+class Member(Protocol):
+    """A member by either protocol of groups."""
+
+    must_rejoin: asyncio.Event
+    """Set once another assignment may be in force, or the membership is lost."""
+
+    async def join(self) -> list[TopicPartition]:
+        """Returns the partitions of the member, which are its own until `must_rejoin`."""
+
+    async def commit(self, offsets: Mapping[TopicPartition, int], deadline: int | None = None) -> None:
+        """Commits offsets, nothing without a membership."""
+
+    async def leave(self) -> None:
+        """Leaves the group."""
 
 
 class GroupReader:
     """A member that prints the records of its partitions."""
 
     def __init__(
-        self, client: KafkaClient, args: Namespace, where: Range | None, member: ConsumerGroupMember, printer: Printer
+        self, client: KafkaClient, args: Namespace, where: Range | None, member: Member, printer: Printer
     ) -> None:
         self._client = client
         self._args = args

@@ -9,6 +9,7 @@ May import: config, quotas, records, security, kafka.protocol.messages
 ~ producer          a producer: one batch in flight for each partition
 ~ consumer          a consumer: long polls at every leader
 ~ group_member      a member of a classic consumer group
+~ consumer_member   a member of a consumer group, whose coordinator assigns (KIP-848)
 ~ group_offsets     committed offsets of groups: read, write, delete
 ~ transactions      transactional ids and open transactions: list, describe, abort
   transaction_calls requests between brokers about transactions, in Kafka frames
