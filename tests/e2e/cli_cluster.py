@@ -16,6 +16,7 @@ import pytest
 from tests.e2e.forked_commands import ForkedCommand
 from tests.e2e.serving import SECONDS, ServeProcess
 from tests.peer.kafka import Peer
+from tests.sim.settings import FEW_LOGS_GIVEN
 
 KINDS = ("ours", pytest.param("peer", marks=[pytest.mark.java, pytest.mark.also]))
 """Parameters of a fixture: every assertion holds for both."""
@@ -97,7 +98,7 @@ def start_cluster(kind: str, directory: Path) -> Iterator[CliCluster]:
         with Peer() as peer, closing(CliCluster(kind, peer.address)) as cluster:
             yield cluster
     else:
-        quick = ("-c", "group.initial.rebalance.delay.ms=0")  # as the peer of tests has it
+        quick = (*FEW_LOGS_GIVEN, "-c", "group.initial.rebalance.delay.ms=0")  # as the peer of tests has it
         with (
             ServeProcess(directory / "data", *quick) as broker,
             closing(CliCluster(kind, broker.kafka, broker.url)) as cluster,

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import aiohttp
 
 from tests.passwords import check_reply
+from tests.sim.settings import FEW_LOGS
 from tiered.broker.broker import Broker
 from tiered.broker.real_world import real_world
 from tiered.config.settings import Settings
@@ -105,7 +106,7 @@ async def http_broker(
     """Yields a broker on `directory`, and stops it cleanly at the end. `ports` may replace the real ports."""
     directory.mkdir(parents=True, exist_ok=True)
     given = {"data_dir": str(directory), "http": "127.0.0.1:0", "tiered_internal_configs_enable": True}
-    chosen = Settings(**{**given, **settings})
+    chosen = Settings(**{**FEW_LOGS, **given, **settings})
     world = real_world(chosen)
     node = Broker(chosen, ports(world) if ports else world, Metrics())
     try:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from tests.e2e.http_site import TEST_SECONDS, wait_until
 from tests.passwords import check_reply
 from tests.sim.rig.broker_rig import batch
+from tests.sim.settings import FEW_LOGS
 from tiered.broker.broker import Broker
 from tiered.broker.real_world import real_world
 from tiered.config.settings import Settings
@@ -141,7 +142,7 @@ async def kafka_broker(
     """Yields a broker on `directory`, and stops it cleanly at the end. `ports` may replace the real ports."""
     directory.mkdir(parents=True, exist_ok=True)
     given = {"data_dir": str(directory), "kafka": "127.0.0.1:0", "tiered_internal_configs_enable": True}
-    chosen = Settings(**{**given, **settings})
+    chosen = Settings(**{**FEW_LOGS, **given, **settings})
     world = real_world(chosen)
     broker = Broker(chosen, ports(world) if ports else world, Metrics())
     try:

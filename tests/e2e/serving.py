@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from tests.e2e.forked_commands import ForkedCommand, ForkedProcess
 from tests.passwords import find_passwords
+from tests.sim.settings import FEW_LOGS_GIVEN
 
 COMMAND = [sys.executable, "-m", "tiered_api.cli.main"]
 SECONDS = 120.0
@@ -145,11 +146,11 @@ class ServedCluster:
 def serve_cluster(directory: Path, brokers: int = 1, *settings: str) -> Iterator[ServedCluster]:
     """Yields a cluster whose brokers are forks. Nobody starts a broker again that ends."""
     directory.mkdir(parents=True, exist_ok=True)
-    store = f"file://{directory}/bucket"
+    store, given = f"file://{directory}/bucket", (*FEW_LOGS_GIVEN, *settings)
     with ExitStack() as stack:
         started = [
             stack.enter_context(
-                ServeProcess(directory / f"broker-{node}", *settings, "--store", store, "--node-id", str(node))
+                ServeProcess(directory / f"broker-{node}", *given, "--store", store, "--node-id", str(node))
             )
             for node in range(1, brokers + 1)
         ]
