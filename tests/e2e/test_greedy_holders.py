@@ -310,6 +310,7 @@ NO_POTS = {
     "tiered.max.message.bytes.max": _ONE,
     "tiered.metrics.max.topics": _LABELS,
     "tiered.metrics.max.group.topics": _LABELS,
+    "tiered.share.state.max.bytes": "share state is written by brokers alone; new batches take half of it",
     "remote.log.manager.copier.thread.pool.size": "topics take turns",
 }
 """Settings of a broker that bound something, but no pot, each with the reason."""

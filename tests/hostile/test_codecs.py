@@ -29,7 +29,7 @@ from tiered_api.http.exchange.metering import READS, WRITES
 from tiered_api.http.partitions.produce import CODECS
 from tiered_api.http.partitions.reads import ISOLATION_LEVELS
 from tiered_api.http.partitions.record_json import FORMS
-from tiered_api.http.partitions.records import READ_TYPES, V2_FORMS
+from tiered_api.http.partitions.records import READ_TYPES
 from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig
 
 VALUE_BYTES = scale(100_000, 8_000_000)
@@ -160,6 +160,13 @@ SHAPES: dict[str, Callable[[int], Parts]] = {
 }
 
 
+CONSUMER_TYPES = {
+    "binary": media_types.V2_BINARY, "json": media_types.V2_JSON, "avro": media_types.V2_AVRO,
+    "jsonschema": media_types.V2_JSONSCHEMA, "protobuf": media_types.V2_PROTOBUF,
+}  # fmt: skip
+"""Media types of the formats of consumers."""
+
+
 def read_ways() -> Iterator[tuple[str, str, str]]:
     """Yields operation, media type and query of each way to read."""
     for kind in READ_TYPES:
@@ -168,7 +175,7 @@ def read_ways() -> Iterator[tuple[str, str, str]]:
     for isolation in ISOLATION_LEVELS:
         yield "read_records", media_types.V2_BINARY, f"&isolation_level={isolation}"
     for name in FORMATS:
-        yield "v2_read_consumer", {each: kind for kind, each in V2_FORMS.items() if kind != media_types.V2}[name], ""
+        yield "v2_read_consumer", CONSUMER_TYPES[name], ""
 
 
 def test_each_way_to_read_has_an_attack() -> None:
@@ -179,7 +186,8 @@ def test_each_way_to_read_has_an_attack() -> None:
 def read_by_consumer(to: AttackedBroker, name: str, topic: str, kind: str) -> tuple[int, bytes]:
     """Reads the first record by a new consumer of REST v2."""
     base, made = f"/consumers/{name}", {"Content_Type": media_types.V2}
-    status, _ = call(to, "POST", base, {"name": "c", "format": V2_FORMS[kind], "auto.offset.reset": "earliest"}, **made)
+    (form,) = (name for name, each in CONSUMER_TYPES.items() if each == kind)
+    status, _ = call(to, "POST", base, {"name": "c", "format": form, "auto.offset.reset": "earliest"}, **made)
     assert status == 200
     assigned = {"partitions": [{"topic": topic, "partition": 0}]}
     assert call(to, "POST", f"{base}/instances/c/assignments", assigned, **made)[0] == 204

@@ -107,7 +107,7 @@ def test_letters_of_several_steps_are_replayed(site: Site, monkeypatch: pytest.M
 
 
 def test_letter_ahead_of_the_rows_stays(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    site.write(encode({"x": {}}, {"x": 3}))
+    site.write(encode({"x": [1]}, {"x": 3}))
     with monkeypatch.context() as patch:
 
         def kill(*arguments: Any, **more: Any) -> bool:
