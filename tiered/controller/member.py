@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -271,19 +271,22 @@ class ClusterMember:
         if self.active_controller is None:
             await self._metadata.verify_cluster()
         else:
-            await self.confirm_controller()
+            await self._check_controller(self._metadata.check_superseded)
 
     async def confirm_controller(self) -> bool:
         """Returns True if this broker is the controller: no other one has written to the metadata log before this
         call. So the image has all that brokers were told before it.
 
-        Makes one request. Raises `Unavailable`, `Corrupt`, or `Refused` if the bucket holds another cluster.
+        Raises `Unavailable`, `Corrupt`, or `Refused` if the bucket holds another cluster.
         """
+        return await self._check_controller(self._metadata.confirm_newest)
+
+    async def _check_controller(self, check: Callable[[], Awaitable[None]]) -> bool:
         active = self.active_controller
         if active is None:
             return False
         try:
-            await self._metadata.check_superseded()
+            await check()
         except Fenced:
             active.on_newer_controller()
             return False

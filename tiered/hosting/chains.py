@@ -102,9 +102,14 @@ class Chains:
             yield found[0]
             after = found[0].prefix + "~"  # behind all slots
 
-    async def delete_windows(self, chain: ChainId) -> int:
-        """Deletes all windows of a chain, and keeps its fences. Returns how many were deleted."""
-        return await self._takeover.delete_windows(chain)
+    async def list_windows(self, chain: ChainId) -> list[str]:
+        """Returns the keys of all windows of a chain."""
+        return await self._takeover.list_windows(chain)
+
+    async def delete_windows(self, keys: Sequence[str]) -> None:
+        """Deletes windows of a chain whose fences stay. Raises `Unavailable`."""
+        if keys:
+            await self._store.delete(keys)
 
     async def trim(self, cold_ends: Mapping[PartitionId, int], needed: Callable[[PartitionId], bool]) -> None:
         """Deletes what no partition needs of the own chain. `cold_ends` are the ends of the segments of partitions that

@@ -179,7 +179,19 @@ class MetadataLog:
             await self.verify_cluster()
         elif check == 3:
             await self._refuse_hole(slot - 1)
-        elif (await read_boundary(self._store))[0].collected >= slot:
+        else:
+            await self._refuse_collected(slot)
+
+    async def confirm_newest(self) -> None:
+        """Raises `Fenced` if another controller has written before this call, however long ago. Makes two requests: a
+        slot that the first one does not see, because it was deleted, is below the boundary. Raises `Unavailable`,
+        `Corrupt` and `Refused` as `check_superseded` does."""
+        slot = self.next_slot
+        await self.check_next_slot()
+        await self._refuse_collected(slot)
+
+    async def _refuse_collected(self, slot: int) -> None:
+        if (await read_boundary(self._store))[0].collected >= slot:
             raise Fenced(f"the metadata log was collected beyond slot {slot}, which this controller would write next")
 
     async def verify_cluster(self) -> None:

@@ -87,16 +87,24 @@ class ChainDeletion:
             return
         listed = [each async for each in self._chains.list_chains()]
         self._has_chains = bool(listed)
-        if not await self._local_controller.confirm_controller():
-            return
-        image = self._view.image  # it knows all brokers that have put an object before the list
-        named = _named_chains(image)
-        live = {ChainId(node, each.incarnation) for node, each in image.brokers.items() if each.alive}
         for chain in listed:
-            if chain not in named and chain not in live and chain not in self._collected:
-                deleted = await self._chains.delete_windows(chain)
+            if chain in self._collected or not self._is_dead(chain):
+                continue
+            # This process may be frozen at any step. So it lists first, and confirms after that: the image knows all
+            # brokers that have put one of these windows. Windows that are put later are not in the list.
+            windows = await self._chains.list_windows(chain)
+            if not await self._local_controller.confirm_controller():
+                return
+            if self._is_dead(chain):
+                await self._chains.delete_windows(windows)
                 self._collected.add(chain)
-                log.info("windows of a dead chain are deleted chain=%s objects=%d", chain.prefix, deleted)
+                log.info("windows of a dead chain are deleted chain=%s objects=%d", chain.prefix, len(windows))
+
+    def _is_dead(self, chain: ChainId) -> bool:
+        """True if no partition names the chain, and its broker is gone."""
+        image = self._view.image
+        live = (ChainId(node, each.incarnation) for node, each in image.brokers.items() if each.alive)
+        return chain not in live and chain not in _named_chains(image)
 
 
 def _named_chains(image: Image) -> set[ChainId]:

@@ -135,15 +135,10 @@ class ChainTakeover:
         log.info("owner of a chain is stopped chain=%s slot=%d free=%d", chain.prefix, stop, sum(taken))
         return next((each for each, is_taken in zip(between, taken, strict=True) if is_taken), stop)
 
-    async def delete_windows(self, chain: ChainId) -> int:
-        """Deletes all windows of a chain that nothing needs, and keeps its fences. Returns how many were deleted."""
-        windows = []
-        for slot in await self._list(chain):
-            if isinstance(await self._find_header(chain, slot), Window):
-                windows.append(slot_key(chain, slot))
-        if windows:
-            await self._store.delete(windows)
-        return len(windows)
+    async def list_windows(self, chain: ChainId) -> list[str]:
+        """Returns the keys of all windows of a chain."""
+        slots = await self._list(chain)
+        return [slot_key(chain, each) for each in slots if isinstance(await self._find_header(chain, each), Window)]
 
     async def read(self, places: Iterable[Place]) -> AsyncIterator[tuple[Place, bytes]]:
         """Yields the batches of extents in order, and reads some extents ahead. Raises `Unavailable` and `Corrupt`."""

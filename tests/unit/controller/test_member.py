@@ -141,6 +141,18 @@ async def test_controller_steps_down_once_another_has_written_to_the_log(rig: Me
 
 
 @run_by(run)
+async def test_controller_that_was_frozen_is_confirmed_by_no_look(rig: MemberRig) -> None:
+    """Looks in turn come before, so that the next one would look at something else than the newest slot."""
+    await rig.start()
+    await rig.member.check_store()
+    assert await rig.member.confirm_controller()
+    _, metadata = rig.make("n", 2)
+    await metadata.load_or_create_format()
+    await metadata.take_over(await metadata.load(), 2, "i2")
+    assert not await rig.member.confirm_controller()
+
+
+@run_by(run)
 async def test_announcement_of_this_broker_needs_no_check_of_its_address(rig: MemberRig) -> None:
     await rig.start()
     running = asyncio.ensure_future(rig.member.run())

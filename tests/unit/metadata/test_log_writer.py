@@ -290,6 +290,21 @@ async def test_slot_collected_while_the_controller_is_frozen_is_no_hole() -> Non
     assert not memory.key
 
 
+@pytest.mark.parametrize("calls", range(4))
+@run_by(run_alone)
+async def test_controller_that_was_frozen_confirms_nothing(*, calls: int) -> None:
+    """However many looks were made before: those in turn find it in the fourth at the latest."""
+    memory, clock = store()
+    log, _ = await controller(memory, clock, 1)
+    for _ in range(calls):
+        await log.check_superseded()
+    await log.confirm_newest()
+    await controller(memory, clock, 2)
+    for _ in range(4):
+        with pytest.raises(Fenced):
+            await log.confirm_newest()
+
+
 @run_by(run_alone)
 async def test_abandoned_candidacy_ends_at_once() -> None:
     memory, clock = store()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from tests.scenario import in_rig
@@ -29,9 +30,13 @@ class Controller:
     is_controller: bool = True
     is_newest: bool = True
     asked: int = 0
+    meanwhile: Callable[[], Awaitable[None]] | None = None
+    """What happens while the reply is on its way."""
 
     async def confirm_controller(self) -> bool:
         self.asked += 1
+        if self.meanwhile is not None:
+            await self.meanwhile()
         return self.is_newest
 
 
@@ -88,6 +93,24 @@ async def test_controller_that_was_replaced_deletes_nothing(rig: Rig) -> None:
     await make_deletion(rig, view, Controller(is_newest=False)).delete_dead()
     await make_deletion(rig, view, Controller(is_controller=False)).delete_dead()
     assert rig.slots() == ["00", "01"]
+
+
+@in_rig(Rig)
+async def test_window_of_a_broker_that_comes_back_meanwhile_stays(rig: Rig) -> None:
+    """The controller is frozen until a later one lets the broker lead again, under the same incarnation."""
+    await put_windows(rig, "back")
+    owner = rig.broker(1, "back")
+    local = Controller()
+
+    async def come_back() -> None:
+        owner.writer._next_slot = owner.writer._decided.next_slot = 2
+        owner.lead(ONE, 3)
+        owner.append(ONE, b"b")
+        await owner.wait_stored(ONE, 1)
+
+    local.meanwhile = come_back
+    await make_deletion(rig, make_view(image_with_a_chain()), local).delete_dead()
+    assert rig.slots() == ["02"]
 
 
 @in_rig(Rig)
