@@ -31,7 +31,7 @@ class Controller:
     is_newest: bool = True
     asked: int = 0
     meanwhile: Callable[[], Awaitable[None]] | None = None
-    """What happens while the reply is on its way."""
+    """Runs while the reply is on its way."""
 
     async def confirm_controller(self) -> bool:
         self.asked += 1
