@@ -77,13 +77,13 @@ class RecordJudge:
     async def _find_names(
         self, state: RegistryState, batches: Sequence[BatchFrames], owner: str
     ) -> dict[bytes, Sequence[str]]:
-        """Returns the names of records in the schemas of the frames, where a rule needs them. Only schemas that exist
-        are parsed, each once."""
+        """Returns the names of records in the schemas of the frames, where a rule needs them, also of good frames: they
+        may be judged anew before this returns. Only schemas that exist are parsed, each once."""
         names: dict[bytes, Sequence[str]] = {}
         for batch in batches:
             for rule, frames in batch.records.items():
                 for frame in frames if rule.needs_record_names else ():
-                    if (rule, frame) not in self._good and (found := find_schema(state, frame)) is not None:
+                    if (found := find_schema(state, frame)) is not None:
                         uses = state.find_uses(DEFAULT_CONTEXT, found.id, deleted=True)
                         names[frame] = await self._list_names(state, uses[0][0], found.schema, owner)
         return names

@@ -14,6 +14,7 @@ from tests.sim.harness.loop import SimLoop
 from tests.unit.registry.registry import Registry
 from tiered.config.settings import SUBJECT_NAME_STRATEGIES, TopicConfig
 from tiered.errors import Code, Refused
+from tiered.hosting.record_judge import RecordJudge
 from tiered.hosting.schema_validation import REFRESH_SECONDS, SchemaValidation
 from tiered.hot.validation import RecordFaults
 from tiered.metrics import Metrics
@@ -179,19 +180,40 @@ def test_bytes_that_are_no_records_are_faulty() -> None:
     Site().run_with_threads(scenario)
 
 
+def register_record(site: Site, *subjects: str) -> None:
+    """Registers one record of Avro, a.b.R."""
+    text = json.dumps({"type": "record", "name": "R", "namespace": "a.b", "fields": []})
+    for subject in subjects:
+        wanted = Registration(subject, Schema(text))
+        done = decide(site.registry.state, wanted, plan(site.registry.state, wanted), [])
+        assert done is not None
+        site.registry.append(done.records)
+
+
 def test_record_of_avro_names_its_subject() -> None:
     async def scenario(site: Site) -> None:
-        text = json.dumps({"type": "record", "name": "R", "namespace": "a.b", "fields": []})
-        for subject in ("a.b.R", "t-a.b.R"):
-            wanted = Registration(subject, Schema(text))
-            done = decide(site.registry.state, wanted, plan(site.registry.state, wanted), [])
-            assert done is not None
-            site.registry.append(done.records)
+        register_record(site, "a.b.R", "t-a.b.R")
         site.registry.register("t-value", '"int"')
         for strategy in SUBJECT_NAME_STRATEGIES[1:]:
             config = replace(VALUES, confluent_value_subject_name_strategy=strategy)
             assert await site.find(batch(framed(1)), config) == [()]
             [[(_, why)]] = await site.find(batch(framed(2)), config)
             assert "because the schema has none" in why
+
+    Site().run_with_threads(scenario)
+
+
+def test_good_record_stays_good_when_another_schema_is_registered() -> None:
+    """The names of a schema are known whether or not its frame was judged by the state before."""
+
+    async def scenario(site: Site) -> None:
+        strategy = SUBJECT_NAME_STRATEGIES[1]
+        config = replace(VALUES, confluent_value_subject_name_strategy=strategy)
+        register_record(site, "a.b.R")
+        judge = RecordJudge()
+        batches = await judge.collect("t", config, batch(framed(1)), "")
+        assert await judge.find_faults(site.registry.state, batches, "") == [()]
+        site.registry.register("other", '"int"')
+        assert await judge.find_faults(site.registry.state, batches, "") == [()]
 
     Site().run_with_threads(scenario)
