@@ -30,6 +30,8 @@ CODECS_MAX = 500
 """Most schemas whose encoding is kept."""
 TEXTS_MAX = 500
 """Most texts of schemas whose ids are kept."""
+KEPT_CHARACTERS_MAX = 4 << 20
+"""Characters of the schemas whose encoding is kept, and of the texts whose ids are: a parsed schema takes more."""
 _STRATEGIES = {
     "TOPIC_NAME": record_validation.TOPIC_NAME,
     "RECORD_NAME": record_validation.RECORD_NAME,
@@ -44,6 +46,7 @@ class ValueCodecs:
         self._log = context.lazy_service(SchemaLog)
         self._codecs: dict[int, tuple[Schema, SchemaCodec]] = {}
         self._ids: dict[tuple[str, str, str], int] = {}
+        self._codec_characters = self._id_characters = 0
 
     async def find(self, request: HttpRequest, id: int) -> SchemaCodec:
         """Returns the encoding of an id. Raises `RegistryRefused` if there is none that the caller may see."""
@@ -60,9 +63,11 @@ class ValueCodecs:
         if kept is not None and kept[0] is schema:
             return kept[1]
         codec = await run_in_thread(request, make_codec, id, resolve(state, uses[0][0], schema))
-        if len(self._codecs) >= CODECS_MAX:
+        if len(self._codecs) >= CODECS_MAX or self._codec_characters + schema.size > KEPT_CHARACTERS_MAX:
             self._codecs.clear()
+            self._codec_characters = 0
         self._codecs[id] = (schema, codec)
+        self._codec_characters += schema.size
         return codec
 
     async def load(self, request: HttpRequest, values: FramedValues, id: int) -> None:
@@ -110,9 +115,11 @@ class ValueCodecs:
             if refused.error_code == INVALID_SCHEMA:  # in REST v2 this number says that there is no schema of the keys
                 raise HttpError(SCHEMA_UNREADABLE, refused.why) from None
             raise
-        if len(self._ids) >= TEXTS_MAX:
+        if len(self._ids) >= TEXTS_MAX or self._id_characters + schema.size > KEPT_CHARACTERS_MAX:
             self._ids.clear()
+            self._id_characters = 0
         self._ids[at] = written.id
+        self._id_characters += schema.size
         return written.id
 
     async def _list_names(self, request: HttpRequest, schema: Schema) -> tuple[str, ...]:
