@@ -51,6 +51,8 @@ class ChainDeletion:
         """True if the last list had one: a cluster that never had any is asked for none."""
         self._collected: set[ChainId] = set()
         """Dead chains that have fences only."""
+        self._needed: tuple[Image | None, set[ChainId]] = None, set()
+        """An image, and the chains that it names or whose broker is alive."""
 
     async def run(self) -> None:
         """Runs all loops until it is cancelled."""
@@ -93,7 +95,7 @@ class ChainDeletion:
             # This process may be frozen at any step. So it lists first, and confirms after that: the image knows all
             # brokers that have put one of these windows. Windows that are put later are not in the list.
             windows = await self._chains.list_windows(chain)
-            if not await self._local_controller.confirm_controller():
+            if windows and not await self._local_controller.confirm_controller():
                 return
             if self._is_dead(chain):
                 await self._chains.delete_windows(windows)
@@ -103,8 +105,10 @@ class ChainDeletion:
     def _is_dead(self, chain: ChainId) -> bool:
         """True if no partition names the chain, and its broker is gone."""
         image = self._view.image
-        live = (ChainId(node, each.incarnation) for node, each in image.brokers.items() if each.alive)
-        return chain not in live and chain not in _named_chains(image)
+        if self._needed[0] is not image:
+            live = {ChainId(node, each.incarnation) for node, each in image.brokers.items() if each.alive}
+            self._needed = image, live | _named_chains(image)
+        return chain not in self._needed[1]
 
 
 def _named_chains(image: Image) -> set[ChainId]:

@@ -114,6 +114,17 @@ async def test_window_of_a_broker_that_comes_back_meanwhile_stays(rig: Rig) -> N
 
 
 @in_rig(Rig)
+async def test_chain_of_fences_alone_costs_no_look_for_another_controller(rig: Rig) -> None:
+    """The fences of all brokers that ever died stay."""
+    await put_windows(rig, "dead")
+    await rig.broker(2, "j").take_over(ChainId(1, "dead"), 2, ONE)
+    view, local = make_view(image_with_a_chain()), Controller()
+    for _ in range(3):  # three controllers, one after the other
+        await make_deletion(rig, view, local).delete_dead()
+    assert (rig.slots(), local.asked) == (["02"], 1)
+
+
+@in_rig(Rig)
 async def test_cluster_without_chains_lists_none(rig: Rig) -> None:
     local = Controller()
     await make_deletion(rig, make_view(), local).delete_dead()
