@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -20,6 +21,8 @@ from tests.scenario import run_by
 from tiered.config.settings import STANDARD_AUTHORIZER
 from tiered.controller.requests import DeleteAcls
 from tiered.records.batch import decode_records
+from tiered_api.http.registry import value_codecs
+from tiered_api.http.registry.value_codecs import ValueCodecs
 
 V2 = "application/vnd.kafka.v2+json"
 PROTO = 'syntax = "proto3"; message M { string name = 1; }'
@@ -210,3 +213,16 @@ async def test_schema_that_the_caller_may_not_see_does_not_exist(site: HttpBroke
     assert (await site.ask("POST", path, {"value": {"type": "BINARY", "data": frame}})).status == 200
     read = await consume(site, "g", "t", "avro", 1)
     assert read.json["error_code"] == 42203 and f"Schema {id} not found" in read.json["message"]
+
+
+@run_by(run, "tmp_path")
+async def test_schemas_that_are_kept_are_bounded_by_their_size(site: HttpBroker) -> None:
+    """Each is parsed in more memory than its text takes, and users choose the texts."""
+    codecs = site.http._listener.context.lazy_service(ValueCodecs)
+    with patch.object(value_codecs, "KEPT_CHARACTERS_MAX", 2 * len(USER) + 20):
+        for number in range(8):
+            schema = USER.replace("User", f"User{number}")
+            body = {"value_schema": schema, "records": [{"value": {"name": None}}]}
+            await site.create(f"t{number}")
+            assert (await send(site, f"t{number}", "avro", body)).status == 200
+            assert 1 <= len(codecs._codecs) <= 2 and 1 <= len(codecs._ids) <= 2
