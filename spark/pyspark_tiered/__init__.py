@@ -17,6 +17,7 @@ May import: delta, log, registry
 ~ __main__      the command line, as a file for `spark-submit`
   log/          a topic's log for readers, from the bucket or from brokers
   delta/        tables in Delta's format: log, state, files, form
+  iceberg/      metadata of Iceberg beside the tables, for other engines
   load/         loads of a topic into its tables
   latest/       tables with one row for each key, and their changes
   typed/        the values of a topic as columns, and dead letters

@@ -259,6 +259,11 @@ def _lake(commands: Commands) -> None:
         help="latest: the table has one row for each key of a partition, that of its last record (default: append)",
     )
     load.add_argument(
+        "--iceberg",
+        action="store_true",
+        help="other engines read the tables as Iceberg tables too, at <table>/_iceberg; a later load remembers it",
+    )
+    load.add_argument(
         "--values",
         choices=("json", "debezium", "variant", "avro", "protobuf", "json-schema"),
         help="also load the values as columns of <topic>_typed; a later load remembers it",

@@ -74,6 +74,7 @@ class LoadOptions(NamedTuple):
     `accept_deletes`: rows that others removed from the table stay removed.
     `values`: how values become columns of a typed table; None leaves that to a typed table that is there.
     `registry`: where the schemas of values are. `mode`: append, or latest for a table with one row for each key.
+    `iceberg`: each version of the tables has metadata of Iceberg from now on.
     """
 
     null_timestamps: bool = False
@@ -81,6 +82,7 @@ class LoadOptions(NamedTuple):
     values: ValueRules | None = None
     registry: RegistryChoice = ANY_REGISTRY
     mode: str = "append"
+    iceberg: bool = False
 
 
 DEFAULT_OPTIONS = LoadOptions()
@@ -169,6 +171,9 @@ class TopicLoader:
         if options.mode == LATEST and options.values is not None:
             why = "a table in mode latest has no columns for values yet: load without --values, or without --mode"
             raise Refused(Code.INVALID_REQUEST, why)
+        if options.mode == LATEST and options.iceberg:
+            why = "a table in mode latest has deletion vectors, which Iceberg's version 2 lacks: load without --iceberg"
+            raise Refused(Code.INVALID_REQUEST, why)
         self._engine = engine
         self._reader = reader
         self._store = store
@@ -194,6 +199,7 @@ class TopicLoader:
             options.accept_deletes,
             options.registry,
             reader.broker_addresses,
+            iceberg=options.iceberg,
         )
         self._raw_rounds: TableLoader | None = None
         self._value_rounds = self._rounds_of(self._values)
@@ -242,6 +248,8 @@ class TopicLoader:
             self._table = table
             return LatestTarget(table, *choices)
         self._table = self._engine.open_table(self._url, self._topic, topic_id)
+        if options.iceberg:
+            self._table.ask_for_iceberg()
         return RawTarget(self._table, *choices)
 
     def run_round(self) -> bool:
@@ -296,7 +304,13 @@ class TopicLoader:
         return is_behind or self._reader.has_changed(topic_id)
 
     def finish(self) -> LoadProgress:
-        """Reports the end of the rounds, if anything is new, and maintains the table."""
+        """Reports the end of the rounds, if anything is new, and maintains the table.
+
+        Raises `Refused` if a table cannot have the metadata of Iceberg that the user asks for.
+        """
+        if self._table is not None:
+            self._table.export_iceberg()
+            self._values.export_iceberg()
         self._maintain(is_idle=self._progress.rows == self._rows_before)
         if self._progress != self._last_reported:
             self._last_reported = self._progress

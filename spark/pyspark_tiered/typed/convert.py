@@ -20,7 +20,7 @@ from pyspark_tiered.schemas.sorting import RegisteredKinds, sort_records
 from pyspark_tiered.typed.changes import FieldRule
 from pyspark_tiered.typed.evolve import Path
 from pyspark_tiered.typed.fast import column_field, column_type, shape
-from pyspark_tiered.typed.form import DEAD_COLUMNS, FIELD_IDS
+from pyspark_tiered.typed.form import DEAD_COLUMNS, FIELD_IDS, HEADER_IDS
 from pyspark_tiered.typed.garbage import collection_paused
 from pyspark_tiered.typed.kinds import StructOf, select_columns
 from pyspark_tiered.typed.names import RECORD_COLUMNS
@@ -223,7 +223,14 @@ def typed_arrow_schema(columns: StructOf) -> pyarrow.Schema:
 def _record_fields(names: Sequence[str]) -> list[pyarrow.Field]:
     import pyarrow as pa
 
-    header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+    def with_id(name: str, kind: pyarrow.DataType, number: int) -> pyarrow.Field:
+        return pa.field(name, kind, metadata={b"PARQUET:field_id": str(number).encode()})
+
+    parts = [
+        with_id(name, kind, HEADER_IDS[f"headers.{name}"])
+        for name, kind in (("key", pa.string()), ("value", pa.binary()))
+    ]
+    header = with_id("element", pa.struct(parts), HEADER_IDS["headers.element"])
     kinds = {
         "_partition": pa.int32(),
         "_offset": pa.int64(),
@@ -233,9 +240,7 @@ def _record_fields(names: Sequence[str]) -> list[pyarrow.Field]:
         "_headers": pa.list_(header),
         "_error": pa.string(),
     }
-    return [
-        pa.field(name, kinds[name], metadata={b"PARQUET:field_id": str(FIELD_IDS[name]).encode()}) for name in names
-    ]
+    return [with_id(name, kinds[name], FIELD_IDS[name]) for name in names]
 
 
 def widen_batch(batch: pyarrow.RecordBatch, before: StructOf, after: StructOf) -> pyarrow.RecordBatch:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark_tiered.typed.changes import CHECKED, RETYPED, retype_cell
 from pyspark_tiered.typed.evolve import MAP_VALUES, TIMESTAMP_PATTERN, decimal_pattern
 from pyspark_tiered.typed.kinds import (
+    MAP_KEYS,
     ColumnType,
     Field,
     ListOf,
@@ -182,7 +183,8 @@ def column_type(kind: ColumnType, path: tuple[str, ...] = ()) -> pyarrow.DataTyp
             return pa.list_(_with_id("element", column_type(element, inside), inside))
         case MapOf(value):
             inside = (*path, MAP_VALUES)
-            return pa.map_(pa.string(), _with_id("value", column_type(value, inside), inside))
+            key = _with_id("key", pa.string(), (*path, MAP_KEYS)).with_nullable(False)
+            return pa.map_(key, _with_id("value", column_type(value, inside), inside))
         case StructOf(fields):
             return pa.struct([column_field(field, path) for field in fields])
         case Variant():

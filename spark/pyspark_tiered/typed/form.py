@@ -57,6 +57,9 @@ RAW_COLUMNS = {f"_{name}" for name in table_form.COLUMNS}
 """Columns of a typed table or of dead letters that are those of a raw table, behind an underscore."""
 FIELD_IDS = {name: number for number, name in enumerate(_TYPES, 1)}
 """Ids of the record's columns in Parquet files."""
+HEADER_IDS = {name: number for name, number in table_form.FIELD_IDS.items() if name.startswith("headers.")}
+"""Ids of the parts of headers, the same as in a raw table."""
+RECORD_FIELD_IDS = FIELD_IDS | {f"_{name}": number for name, number in HEADER_IDS.items()}
 
 
 REGISTERED = ("avro", "protobuf", "json-schema")

@@ -26,6 +26,9 @@ VALUE_MARK = "tiered.value"
 FIELD_IDS_START = 1000
 """The lowest identifier of a field in Parquet. The columns of the record have lower ones."""
 
+MAP_KEYS = "{key}"
+"""Stands for the keys of a map in the path of a field."""
+
 _MARKS = {KEY: KEY_MARK, VALUE: VALUE_MARK}
 
 SCALARS = {

@@ -68,8 +68,11 @@ class ValuesTarget:
         accept_deletes: bool = False,
         registry: RegistryChoice = ANY_REGISTRY,
         brokers: Callable[[], tuple[str, ...]] = tuple,
+        *,
+        iceberg: bool = False,
     ) -> None:
-        """`registry` is what a user says of the registry of schemas; `brokers` finds the brokers that have one."""
+        """`registry` is what a user says of the registry of schemas; `brokers` finds the brokers that have one.
+        `iceberg` asks for metadata of Iceberg of both tables."""
         self.rows = 0
         self.dead = 0
         self.url = f"{url}{form.TYPED_SUFFIX}"
@@ -83,6 +86,7 @@ class ValuesTarget:
         self._accept_deletes = accept_deletes
         self._registry = registry
         self._brokers = brokers
+        self._asks_for_iceberg = iceberg
         self._typed: TypedTable | None = None
         self._letters: DeadLetters | None = None
         self._erasures: ErasureReader | None = None
@@ -102,6 +106,9 @@ class ValuesTarget:
             self._typed = TypedTable(self.url, self._topic, topic_id, shared)
             self._letters = DeadLetters(f"{self._raw_url}{form.DEAD_SUFFIX}", self._topic, topic_id, shared)
             self._erasures = ErasureReader(self._raw_url, topic_id, shared)
+            if self._asks_for_iceberg:
+                self._typed.ask_for_iceberg()
+                self._letters.ask_for_iceberg()
         if self._rules is None and not self._typed.is_there():
             return
         self._typed.snapshot()
@@ -114,6 +121,12 @@ class ValuesTarget:
         if held is not None and self._rules is not None:
             _check_rules(self._typed.url, held, self._rules)
         return held
+
+    def export_iceberg(self) -> None:
+        """Writes the metadata of Iceberg that the tables lack. Raises `Refused` if Iceberg cannot have a table."""
+        for each in (self._typed, self._letters):
+            if each is not None and each.holds_topic:
+                each.export_iceberg()
 
     @property
     def is_wanted(self) -> bool:

@@ -64,10 +64,15 @@ def load(args: Namespace) -> int:
     from pyspark_tiered.load.load import LoadOptions
     from pyspark_tiered.load.load import load as run
 
+    if args.iceberg:
+        from pyspark_tiered.iceberg.export import check_package
+
+        check_package()
     place = (args.store, args.topic, args.warehouse)
     null_timestamps = args.timestamps == "null"
     registry = _read_registry(args)._replace(waits=args.unknown_ids == "wait")
-    options = LoadOptions(null_timestamps, args.accept_deletes, _read_value_rules(args), registry, args.mode)
+    rules = _read_value_rules(args)
+    options = LoadOptions(null_timestamps, args.accept_deletes, rules, registry, args.mode, args.iceberg)
     engine = None
     if args.engine == "native":
         from pyspark_tiered.load.native_engine import NativeEngine

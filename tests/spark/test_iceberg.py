@@ -1,0 +1,279 @@
+"""Tests of Iceberg's metadata beside a table: each version once, despite kills, other writers and other engines."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyspark_tiered.delta.delta_state import commit_name
+from pyspark_tiered.delta.folder_url import spark_url
+from pyspark_tiered.delta.log_folder import open_folder
+from pyspark_tiered.delta.table_form import Advance, FileRun, LoadedFile
+from pyspark_tiered.delta.table_log import TableLog
+from pyspark_tiered.iceberg.manifest import decode_list, decode_manifest
+from pyspark_tiered.iceberg.metadata import FOLDER
+from pyspark_tiered.load.joining import FILES_MIN
+from pyspark_tiered.load.load import LoadOptions, load
+from pyspark_tiered.load.native_engine import NativeEngine
+from pyspark_tiered.load.native_table import NativeTable
+from pyspark_tiered.typed.form import ValueRules
+from tests.spark import filling
+from tests.unit.iceberg.commits import live_names
+from tiered.errors import Refused
+from tiered.ids import PartitionId
+
+TOPIC = filling.topic_id(1)
+ICEBERG = LoadOptions(iceberg=True)
+
+
+def open_table(folder: Path, *, asks: bool = True) -> NativeTable:
+    table = NativeTable(spark_url(str(folder)), "t", TOPIC)
+    if asks:
+        table.ask_for_iceberg()
+    return table
+
+
+def append(table: NativeTable, start: int) -> None:
+    """Commits a file of ten offsets, which nobody reads."""
+    run = FileRun(0, 10, start, start + 9, 1_000, 2_000)
+    file = LoadedFile(f"part-{start}.parquet", 100, 0, (run,))
+    assert table.commit([file], [Advance(0, start or -1, start + 10)])
+
+
+def metadata_files(folder: Path) -> dict[str, bytes]:
+    return {each.name: each.read_bytes() for each in sorted((folder / FOLDER).iterdir())}
+
+
+def newest(folder: Path) -> dict[str, Any]:
+    """Returns the metadata that the hint names."""
+    number = int((folder / FOLDER / "version-hint.text").read_text())
+    return read_metadata(folder, number)
+
+
+def read_metadata(folder: Path, number: int) -> dict[str, Any]:
+    return dict(json.loads((folder / FOLDER / f"v{number}.metadata.json").read_text()))
+
+
+def files_of(folder: Path, metadata: dict[str, Any]) -> list[str]:
+    """Returns the names of the files of the newest version of these metadata."""
+
+    def local(url: str) -> bytes:
+        return Path(url.removeprefix("file://")).read_bytes()
+
+    listed = metadata["snapshots"][-1]["manifest-list"]
+    entries = [entry for each in decode_list(local(listed), "") for entry in decode_manifest(local(each.path), "")]
+    return [Path(each).name for each in live_names(entries)]
+
+
+def test_each_commit_has_its_version_and_the_hint_names_the_newest(tmp_path: Path) -> None:
+    table = open_table(tmp_path / "t")
+    for start in range(0, 50, 10):
+        append(table, start)
+        found = newest(tmp_path / "t")
+        assert found["current-snapshot-id"] == table.snapshot().version + 1
+        assert found["snapshots"][-1]["summary"]["total-records"] == str(start + 10)
+    assert files_of(tmp_path / "t", read_metadata(tmp_path / "t", 3)) == [f"part-{n}.parquet" for n in (0, 10, 20)]
+
+
+def test_table_without_the_property_has_no_metadata(tmp_path: Path) -> None:
+    table = open_table(tmp_path / "t", asks=False)
+    append(table, 0)
+    table.export_iceberg()
+    assert not (tmp_path / "t" / "_iceberg").exists()
+
+
+def test_table_that_is_there_gets_all_its_files_in_the_first_version(tmp_path: Path) -> None:
+    table = open_table(tmp_path / "t", asks=False)
+    append(table, 0)
+    append(table, 10)
+    again = open_table(tmp_path / "t")
+    again.export_iceberg()
+    again.export_iceberg()
+    found = newest(tmp_path / "t")
+    assert [each["snapshot-id"] for each in found["snapshots"]] == [3], "the property is one commit"
+    assert files_of(tmp_path / "t", found) == ["part-0.parquet", "part-10.parquet"]
+    later = open_table(tmp_path / "t", asks=False)
+    append(later, 20)
+    assert newest(tmp_path / "t")["current-snapshot-id"] == 4, "the table remembers it"
+
+
+def test_killed_writer_is_continued_to_the_same_files(tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    table = open_table(whole)
+    append(table, 0)
+    before = metadata_files(whole)
+    append(table, 10)
+    after = metadata_files(whole)
+    new = sorted(after.keys() - before.keys(), key=lambda name: "m-snap-v".index(name[0]))
+    assert len(new) == 3
+    for count in range(4):
+        folder = tmp_path / f"killed-{count}"
+        shutil.copytree(whole, folder)
+        for name in new[count:]:
+            (folder / FOLDER / name).unlink()
+        (folder / FOLDER / "version-hint.text").write_bytes(before["version-hint.text"])
+        # The places of files are whole URLs: the copy takes the place of the original.
+        shutil.rmtree(whole)
+        shutil.copytree(folder, whole)
+        table = open_table(whole, asks=False)
+        table.loaded_offsets()
+        table.export_iceberg()
+        assert metadata_files(whole) == after
+
+
+def test_slower_writer_leaves_the_hint_at_the_newest_version(tmp_path: Path) -> None:
+    one = open_table(tmp_path / "t")
+    append(one, 0)
+    other = open_table(tmp_path / "t", asks=False)
+    other.check_sound()
+    append(one, 10)
+    append(one, 20)
+    (tmp_path / "t" / FOLDER / "version-hint.text").write_text("1")
+    other.export_iceberg()
+    assert newest(tmp_path / "t")["current-snapshot-id"] == 3
+    append(other, 30)
+    append(one, 40)
+    assert files_of(tmp_path / "t", newest(tmp_path / "t")) == [f"part-{n}.parquet" for n in range(0, 50, 10)]
+    assert [each["snapshot-id"] for each in newest(tmp_path / "t")["snapshots"]] == [1, 2, 3, 4, 5]
+
+
+def test_commits_of_other_engines_are_followed(tmp_path: Path) -> None:
+    table = open_table(tmp_path / "t")
+    append(table, 0)
+    append(table, 10)
+    log = tmp_path / "t" / "_delta_log"
+    lines = [
+        {"commitInfo": {"timestamp": 1, "engineInfo": "Spark"}},
+        {"remove": {"path": "part-0.parquet", "dataChange": False}},
+        {"add": {"path": "a.parquet", "size": 9, "dataChange": False, "stats": '{"numRecords": 10}'}},
+    ]
+    (log / commit_name(2)).write_text("\n".join(map(json.dumps, lines)))
+    table.loaded_offsets()
+    table.export_iceberg()
+    found = newest(tmp_path / "t")
+    assert files_of(tmp_path / "t", found) == ["a.parquet", "part-10.parquet"]
+    assert found["snapshots"][-1]["summary"]["operation"] == "replace"
+
+
+def test_history_begins_anew_after_a_version_that_iceberg_cannot_have(tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    table = open_table(folder)
+    append(table, 0)
+    vector = {"storageType": "i", "pathOrInlineDv": "x", "sizeInBytes": 1, "cardinality": 1}
+    odd = {"add": {"path": "v", "size": 9, "dataChange": True, "stats": '{"numRecords": 2}', "deletionVector": vector}}
+    (folder / "_delta_log" / commit_name(1)).write_text(json.dumps(odd))
+    table.loaded_offsets()
+    table.export_iceberg()
+    assert newest(folder)["current-snapshot-id"] == 1, "the version is refused, and the one before stays"
+    gone = {"remove": {"path": "v", "dataChange": True, "deletionVector": vector}}
+    (folder / "_delta_log" / commit_name(2)).write_text(json.dumps(gone))
+    table.loaded_offsets()
+    table.export_iceberg()
+    assert [each["snapshot-id"] for each in newest(folder)["snapshots"]] == [3]
+    assert files_of(folder, newest(folder)) == ["part-0.parquet"]
+
+
+def test_version_of_another_program_stops_the_metadata_and_no_load(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "t"
+    table = open_table(folder)
+    append(table, 0)
+    other = json.dumps({**read_metadata(folder, 1), "properties": {}})
+    (folder / FOLDER / "v2.metadata.json").write_text(other)
+    append(table, 10)
+    append(table, 20)
+    assert table.loaded_offsets() == {0: 30}
+    assert [each.message for each in caplog.records if "not of tiered" in each.message] != []
+    assert len([each for each in caplog.records if "not of tiered" in each.message]) == 1, "it is told once"
+    (folder / "_iceberg").rename(folder / "_iceberg-old")
+    append(table, 30)
+    assert open_table(folder).loaded_offsets() == {0: 40}
+    again = open_table(folder, asks=False)
+    append(again, 40)
+    assert newest(folder)["snapshots"][-1]["summary"]["total-records"] == "50"
+
+
+def test_old_metadata_are_deleted_and_kept_versions_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, every = 5, 10
+    monkeypatch.setattr("pyspark_tiered.iceberg.metadata.SNAPSHOTS_MAX", kept)
+    monkeypatch.setattr("pyspark_tiered.iceberg.export.EVERY", every)
+    folder = tmp_path / "t"
+    table = open_table(folder)
+    for number in range(2 * every + 1):
+        append(table, 10 * number)
+    found = newest(folder)
+    oldest = found["snapshots"][0]["snapshot-id"]
+    assert len(found["snapshots"]) == kept
+    held = metadata_files(folder)
+    assert len(held) < 3 * (kept + every)
+    for snapshot in found["snapshots"]:
+        metadata = read_metadata(folder, snapshot["snapshot-id"])
+        assert len(files_of(folder, metadata)) == snapshot["snapshot-id"]
+    assert "v10.metadata.json" not in held and oldest == 17
+
+
+def test_table_that_iceberg_cannot_have_is_refused_before_it_is_asked(tmp_path: Path) -> None:
+    filling.create_topic(f"file://{tmp_path}/store", "t", TOPIC, 1)
+    places = (f"file://{tmp_path}/store", "t", str(tmp_path / "tables"))
+    with pytest.raises(Refused, match="deletion vectors"):
+        load(*places, engine=NativeEngine(), options=LoadOptions(iceberg=True, mode="latest"))
+    fill(tmp_path, 1)
+    variants = LoadOptions(iceberg=True, values=ValueRules("variant"))
+    with pytest.raises(Refused, match="the column value has the type variant"):
+        load(*places, engine=NativeEngine(), options=variants)
+
+
+def fill(tmp_path: Path, number: int, partition: int = 0) -> None:
+    """Adds ten records to a partition, the `number`-th ten."""
+    base = (number - 1) * 10
+    rows = [
+        (
+            filling.BASE_MS + i,
+            b"k%d" % i,
+            json.dumps({"id": i, "city": {"name": f"c{i}"}, "tags": [i]}).encode(),
+            (("h", b"x"),),
+        )
+        for i in range(base, base + 10)
+    ]
+    segments = list(filling.segments(rows, base_offset=base))
+    filling.upload(f"file://{tmp_path}/store", "t", PartitionId(TOPIC, partition), segments)
+
+
+def test_pyiceberg_reads_the_rows_of_delta_at_each_version(tmp_path: Path) -> None:
+    pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
+    from pyiceberg.table import StaticTable
+
+    store, warehouse = f"file://{tmp_path}/store", str(tmp_path / "tables")
+    filling.create_topic(store, "t", TOPIC, 2)
+    options = LoadOptions(iceberg=True, values=ValueRules("json"))
+    for number in range(1, FILES_MIN + 3):
+        for partition in (0, 1):
+            fill(tmp_path, number, partition)
+        load(store, "t", warehouse, engine=NativeEngine(), options=options)
+    operations = set()
+    for name, order in (("t", ("partition", "offset")), ("t_typed", ("_partition", "_offset"))):
+        folder = tmp_path / "tables" / name
+        log = TableLog(open_folder(spark_url(str(folder))))
+        last = newest(folder)["current-snapshot-id"]
+        static = StaticTable.from_metadata(f"{folder}/{FOLDER}/v{last}.metadata.json")
+        for snapshot in static.metadata.snapshots:
+            operations.add(snapshot.summary.operation.value)
+            state = log.read_version(snapshot.snapshot_id - 1)
+            rows = static.scan(snapshot_id=snapshot.snapshot_id).to_arrow()
+            counted = sum(json.loads(add["stats"])["numRecords"] for add in state.files.values())
+            assert rows.num_rows == counted
+            places = set(zip(*(rows[column].to_pylist() for column in order), strict=True))
+            assert len(places) == counted
+        assert rows.num_rows == 20 * (FILES_MIN + 2)
+        few = static.scan(row_filter=f"{order[1]} >= 15 and {order[1]} < 25 and {order[0]} = 1").to_arrow()
+        assert sorted(few[order[1]].to_pylist()) == list(range(15, 25))
+        if name == "t_typed":
+            (row,) = static.scan(row_filter="id = 3 and _partition = 0").to_arrow().to_pylist()
+            assert (row["id"], row["city"], row["tags"]) == (3, {"name": "c3"}, [3])
+            assert row["_headers"] == [{"key": "h", "value": b"x"}]
+    assert {"append", "replace"} <= operations
