@@ -90,6 +90,9 @@ def find_fault(answer: HttpReply, method: str, operation: dict[str, Any]) -> str
         return "a body where none belongs" if answer.body else ""
     if answer.status >= 400:
         error = answer.json
+        if "error" in error:  # the form of Iceberg's catalogue
+            found = error["error"]
+            return "" if found["message"] and found["type"] and found["code"] == answer.status else "no Iceberg error"
         code = error["error_code"]
         whole = set(error) == {"error_code", "message"} and error["message"] and "Error" not in error["message"]
         return "" if whole and answer.status in (code, code // 100) else "not an error in the one form"

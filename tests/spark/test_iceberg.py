@@ -16,6 +16,7 @@ from pyspark_tiered.delta.table_form import Advance, FileRun, LoadedFile
 from pyspark_tiered.delta.table_log import TableLog
 from pyspark_tiered.iceberg.manifest import decode_list, decode_manifest
 from pyspark_tiered.iceberg.metadata import FOLDER
+from pyspark_tiered.load.iceberg_property import export_iceberg
 from pyspark_tiered.load.joining import FILES_MIN
 from pyspark_tiered.load.load import LoadOptions, load
 from pyspark_tiered.load.native_engine import NativeEngine
@@ -33,7 +34,7 @@ ICEBERG = LoadOptions(iceberg=True)
 def open_table(folder: Path, *, asks: bool = True) -> NativeTable:
     table = NativeTable(spark_url(str(folder)), "t", TOPIC)
     if asks:
-        table.ask_for_iceberg()
+        table.iceberg.ask()
     return table
 
 
@@ -82,7 +83,7 @@ def test_each_commit_has_its_version_and_the_hint_names_the_newest(tmp_path: Pat
 def test_table_without_the_property_has_no_metadata(tmp_path: Path) -> None:
     table = open_table(tmp_path / "t", asks=False)
     append(table, 0)
-    table.export_iceberg()
+    export_iceberg(table)
     assert not (tmp_path / "t" / "_iceberg").exists()
 
 
@@ -91,8 +92,8 @@ def test_table_that_is_there_gets_all_its_files_in_the_first_version(tmp_path: P
     append(table, 0)
     append(table, 10)
     again = open_table(tmp_path / "t")
-    again.export_iceberg()
-    again.export_iceberg()
+    export_iceberg(again)
+    export_iceberg(again)
     found = newest(tmp_path / "t")
     assert [each["snapshot-id"] for each in found["snapshots"]] == [3], "the property is one commit"
     assert files_of(tmp_path / "t", found) == ["part-0.parquet", "part-10.parquet"]
@@ -121,7 +122,7 @@ def test_killed_writer_is_continued_to_the_same_files(tmp_path: Path) -> None:
         shutil.copytree(folder, whole)
         table = open_table(whole, asks=False)
         table.loaded_offsets()
-        table.export_iceberg()
+        export_iceberg(table)
         assert metadata_files(whole) == after
 
 
@@ -133,7 +134,7 @@ def test_slower_writer_leaves_the_hint_at_the_newest_version(tmp_path: Path) -> 
     append(one, 10)
     append(one, 20)
     (tmp_path / "t" / FOLDER / "version-hint.text").write_text("1")
-    other.export_iceberg()
+    export_iceberg(other)
     assert newest(tmp_path / "t")["current-snapshot-id"] == 3
     append(other, 30)
     append(one, 40)
@@ -153,7 +154,7 @@ def test_commits_of_other_engines_are_followed(tmp_path: Path) -> None:
     ]
     (log / commit_name(2)).write_text("\n".join(map(json.dumps, lines)))
     table.loaded_offsets()
-    table.export_iceberg()
+    export_iceberg(table)
     found = newest(tmp_path / "t")
     assert files_of(tmp_path / "t", found) == ["a.parquet", "part-10.parquet"]
     assert found["snapshots"][-1]["summary"]["operation"] == "replace"
@@ -167,12 +168,12 @@ def test_history_begins_anew_after_a_version_that_iceberg_cannot_have(tmp_path: 
     odd = {"add": {"path": "v", "size": 9, "dataChange": True, "stats": '{"numRecords": 2}', "deletionVector": vector}}
     (folder / "_delta_log" / commit_name(1)).write_text(json.dumps(odd))
     table.loaded_offsets()
-    table.export_iceberg()
+    export_iceberg(table)
     assert newest(folder)["current-snapshot-id"] == 1, "the version is refused, and the one before stays"
     gone = {"remove": {"path": "v", "dataChange": True, "deletionVector": vector}}
     (folder / "_delta_log" / commit_name(2)).write_text(json.dumps(gone))
     table.loaded_offsets()
-    table.export_iceberg()
+    export_iceberg(table)
     assert [each["snapshot-id"] for each in newest(folder)["snapshots"]] == [3]
     assert files_of(folder, newest(folder)) == ["part-0.parquet"]
 

@@ -18,6 +18,7 @@ May import: broker, registry, health, explanation, kafka.client, kafka.server
   v3/          REST v3
   registry/    the schema registry, with the addresses of Confluent's API
   admin/       acts of operators from any broker
+  iceberg/     the read-only catalogue of Iceberg tables
   overview/    the state of the whole cluster from any broker
   explanations/ why a partition, a group, a topic or a table is as it is
   console/     the page for browsers

@@ -11,9 +11,10 @@ import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from importlib.util import find_spec
+from typing import Any
 
 from pyspark_tiered.delta import delta_state, table_features
-from pyspark_tiered.delta.log_folder import UnclearOutcome
+from pyspark_tiered.delta.log_folder import TableFolder, UnclearOutcome
 from pyspark_tiered.delta.table_log import TableLog
 from pyspark_tiered.iceberg import version as versions
 from pyspark_tiered.iceberg.manifest import DELETED, Entry, ManifestFile, decode_list, decode_manifest
@@ -48,6 +49,12 @@ class IcebergExport:
         """The newest version that is known to be there."""
         self._held: OrderedDict[str, list[Entry]] = OrderedDict()
         self._was_told = ""
+        self.is_asked = False
+        """True if the table is to have metadata of Iceberg from now on, whatever its property says."""
+
+    def ask(self) -> None:
+        """Asks for metadata of Iceberg from now on."""
+        self.is_asked = True
 
     @property
     def version(self) -> int:
@@ -151,8 +158,7 @@ class IcebergExport:
 
     def _find_newest(self, state: delta_state.TableState) -> IcebergVersion | None:
         """Returns the newest version that is there, no newer than the state: by the hint, or else by a list."""
-        hint = self._folder.read(HINT)
-        number = int(hint) if hint is not None and hint.strip().isdigit() else 0
+        number = read_hint(self._folder)
         identity = table_uuid(state.metadata)
         found = self._load(min(number - 1, state.version), identity) if number else None
         if found is None:
@@ -233,3 +239,20 @@ def check_package() -> None:
     if find_spec("fastavro") is None:
         why = "metadata of Iceberg need the Python package fastavro: pip install '.[iceberg]' in tiered's source folder"
         raise Refused(Code.INVALID_REQUEST, why)
+
+
+def read_hint(folder: TableFolder) -> int:
+    """Returns the number in the hint; 0 without one."""
+    hint = folder.read(HINT)
+    return int(hint) if hint is not None and hint.strip().isdigit() else 0
+
+
+def read_newest(folder: TableFolder) -> tuple[str, dict[str, Any]] | None:
+    """Returns the newest metadata by the hint, with their path in the folder of the table; None if there are none.
+
+    Raises `Corrupt` for metadata of another program.
+    """
+    number = read_hint(folder)
+    path = f"{FOLDER}/{metadata_name(number - 1)}"
+    data = folder.read(path) if number else None
+    return None if data is None else (path, decode_metadata(data, number - 1, f"{folder.url}/{path}"))

@@ -12,5 +12,6 @@ May import: as pyspark_tiered
   recent_rows   the rows of the small files that this process wrote last
   joining       the small files of a table that are worth joining
 ~ native_engine a load without a JVM
+~ iceberg_property  the property of tables that are Iceberg tables too
 ~ native_table  a topic's table without a JVM: snapshots and commits
 """

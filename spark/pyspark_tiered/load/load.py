@@ -18,6 +18,7 @@ from pyspark_tiered.delta.table_form import LATEST, Stop
 from pyspark_tiered.failures import foreign_failures
 from pyspark_tiered.latest.table import LatestTable
 from pyspark_tiered.latest.target import LatestTarget
+from pyspark_tiered.load.iceberg_property import export_iceberg
 from pyspark_tiered.load.native_table import NativeTable
 from pyspark_tiered.load.rounds import ROUND_SPLITS_PER_TASK, CommittableRound, Round
 from pyspark_tiered.load.table_loader import LoadEngine, LoadTarget, RawTarget, Step, TableLoader
@@ -249,7 +250,7 @@ class TopicLoader:
             return LatestTarget(table, *choices)
         self._table = self._engine.open_table(self._url, self._topic, topic_id)
         if options.iceberg:
-            self._table.ask_for_iceberg()
+            self._table.iceberg.ask()
         return RawTarget(self._table, *choices)
 
     def run_round(self) -> bool:
@@ -309,7 +310,7 @@ class TopicLoader:
         Raises `Refused` if a table cannot have the metadata of Iceberg that the user asks for.
         """
         if self._table is not None:
-            self._table.export_iceberg()
+            export_iceberg(self._table)
             self._values.export_iceberg()
         self._maintain(is_idle=self._progress.rows == self._rows_before)
         if self._progress != self._last_reported:

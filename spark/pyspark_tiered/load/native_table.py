@@ -76,8 +76,7 @@ class NativeTable:
         self._recent = RecentRows() if recent is None else recent
         self.folder = open_folder(url, shared)
         self._log = TableLog(self.folder)
-        self._iceberg = IcebergExport(self._log)
-        self._asks_for_iceberg = False
+        self.iceberg = IcebergExport(self._log)
         self._times_forgotten = 0
         self._readable: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None
         """Metadata and protocol that may be read, and those that may be written."""
@@ -149,40 +148,13 @@ class NativeTable:
     def creation_actions(self, schema: Mapping[str, Any], now_ms: int, **more: Any) -> list[str]:
         """Returns the JSON lines that create the table. Raises `Refused` if it cannot have metadata of Iceberg, and was
         asked to."""
-        if self._asks_for_iceberg:
+        if self.iceberg.is_asked:
             build_schema({"schemaString": json.dumps(schema)})
             more["properties"] = {**(more.get("properties") or {}), ENABLED: "true"}
         unique = str(uuid.uuid4())
         return table_form.creation_actions(
             self.topic, self.topic_id, dict(schema), unique, now_ms, prefix=self.prefix, **more
         )
-
-    def ask_for_iceberg(self) -> None:
-        """Says that each version is to have metadata of Iceberg from now on."""
-        self._asks_for_iceberg = True
-
-    def export_iceberg(self) -> None:
-        """Gives the table the property by which its versions have metadata of Iceberg, if it was asked to and lacks it.
-        Writes the metadata that are missing. Raises `Refused` if Iceberg cannot have the table, and `Unavailable`."""
-        if self._asks_for_iceberg:
-            self._read_on()
-            if self._state.version >= 0 and not table_features.is_true(self._state.properties(), ENABLED):
-                self._iceberg.check()
-                self._enable_iceberg()
-        self._iceberg.catch_up()
-
-    def _enable_iceberg(self) -> None:
-        before = self._state.metadata
-        wanted = {**before, "configuration": {**(before.get("configuration") or {}), ENABLED: "true"}}
-        seen = self.newest_mark.get("seen")
-        mark = self.encode_mark([], [], checked=self.checked_version, seen=seen)
-        operation = {"operation": "SET TBLPROPERTIES", "operationParameters": {}, "isBlindAppend": True}
-        try:
-            self.create(
-                lambda _: [json.dumps({"metaData": wanted})], lambda state: state.metadata == before, mark, operation
-            )
-        except UnclearOutcome as failure:
-            raise Unavailable(f"{self.url} may have the property {ENABLED} now: {failure}") from failure
 
     @property
     def was_found(self) -> bool:
@@ -444,7 +416,7 @@ class NativeTable:
         if created is None:
             return False
         self._log.apply(version, data.decode(), created)
-        self._iceberg.catch_up()
+        self.iceberg.catch_up()
         if version and version % self._state.checkpoint_interval() == 0:
             self._write_checkpoint()
         return True

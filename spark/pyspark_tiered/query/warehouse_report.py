@@ -26,8 +26,12 @@ from typing import Any, NamedTuple
 from pyspark_tiered.delta.data_files import read_stored_rows
 from pyspark_tiered.delta.delta_state import TableState, file_path, parse_actions
 from pyspark_tiered.delta.log_folder import TableFolder
+from pyspark_tiered.delta.table_features import is_true
+from pyspark_tiered.delta.table_form import TOPIC_ID, TOPIC_NAME
 from pyspark_tiered.delta.table_log import TableLog
 from pyspark_tiered.delta.warehouse import Warehouse
+from pyspark_tiered.iceberg.export import read_newest
+from pyspark_tiered.iceberg.metadata import ENABLED, locate
 from pyspark_tiered.query.table_facts import TableFacts, find_letters, letters_name, read_facts
 from pyspark_tiered.query.table_report import columns_of, count_rows, history_entry, rows_of_entry
 from tiered.errors import Corrupt, Refused, Unavailable
@@ -55,7 +59,8 @@ FOREIGN = (ValueError, TypeError, KeyError, AttributeError, IndexError, Arithmet
 class ReportRequest(NamedTuple):
     """A request for the tables of a warehouse, at most `most` of them, or the one with this name.
 
-    With `versions`, the table comes with so many versions, its columns, and the reasons of its dead letters.
+    With `versions`, the table comes with so many versions, its columns, and the reasons of its dead letters. With
+    `iceberg` it comes only with its newest metadata of Iceberg.
     """
 
     warehouse: str
@@ -63,6 +68,7 @@ class ReportRequest(NamedTuple):
     versions: int = 0
     most: int = 500
     seconds: int = 30
+    iceberg: bool = False
 
 
 def report(request: ReportRequest, put: Put) -> None:
@@ -70,12 +76,17 @@ def report(request: ReportRequest, put: Put) -> None:
     try:
         with closing(Warehouse(request.warehouse)) as warehouse:
             if request.table is not None:
-                _put_table(request.table, put, lambda: describe(warehouse, request.table or "", request.versions))
+                _put_table(request.table, put, lambda: _describe(warehouse, request))
                 put({"done": True, "has_more": False})
             else:
                 put({"done": True, "has_more": _list(warehouse, request.most, put)})
     except (Refused, Unavailable, Corrupt) as fault:
         put({"problem": cut(str(fault))})
+
+
+def _describe(warehouse: Warehouse, request: ReportRequest) -> Json:
+    name = request.table or ""
+    return describe_iceberg(warehouse, name) if request.iceberg else describe(warehouse, name, request.versions)
 
 
 def _list(warehouse: Warehouse, most: int, put: Put) -> bool:
@@ -131,6 +142,7 @@ def table_facts(facts: TableFacts, log: TableLog) -> Json:
         "committed_ms": None if newest is None else newest.time_ms or None,
         "loaded_ms": found.loaded_ms,
         "newest_ms": found.newest_ms,
+        "has_iceberg": is_true(log.state.properties(), ENABLED),
         "verified": None if verified is None else {"ok": not verified.faults} | verified._asdict(),
         "offsets": {str(number): end for number, end in islice(sorted(found.offsets.items()), PARTITIONS_MAX)},
     }
@@ -154,6 +166,24 @@ def describe(warehouse: Warehouse, name: str, versions: int) -> Json:
         "columns": [{"name": cut(column), "type": cut(kind)} for column, kind in columns],
         "versions": [each for each in kept if each is not None],
         **_letters(warehouse, name, facts),
+    }
+
+
+def describe_iceberg(warehouse: Warehouse, name: str) -> Json:
+    """Returns the newest metadata of Iceberg of a table, and the topic that they name.
+
+    A table that is not there, or has none, has only `is_absent`.
+    """
+    folder = warehouse.log(name).folder
+    found = read_newest(folder)
+    if found is None:
+        return {"is_absent": True}
+    path, metadata = found
+    properties = metadata["properties"]
+    return {
+        "topic": cut(str(properties.get(TOPIC_NAME, ""))),
+        "topic_id": cut(str(properties.get(TOPIC_ID, ""))),
+        "iceberg": {"location": f"{locate(folder.url)}/{path}", "metadata": metadata},
     }
 
 

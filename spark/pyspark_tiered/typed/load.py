@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from pyspark_tiered.delta.table_form import Advance, Range
 from pyspark_tiered.load.convert import ConversionTask
+from pyspark_tiered.load.iceberg_property import export_iceberg
 from pyspark_tiered.load.rounds import CommittableRound, ConversionResult, FilePlan, Round
 from pyspark_tiered.load.table_loader import Convert, LoadEngine
 from pyspark_tiered.proof.erasures import ErasureReader, join_ranges, overlaps
@@ -107,8 +108,8 @@ class ValuesTarget:
             self._letters = DeadLetters(f"{self._raw_url}{form.DEAD_SUFFIX}", self._topic, topic_id, shared)
             self._erasures = ErasureReader(self._raw_url, topic_id, shared)
             if self._asks_for_iceberg:
-                self._typed.ask_for_iceberg()
-                self._letters.ask_for_iceberg()
+                self._typed.iceberg.ask()
+                self._letters.iceberg.ask()
         if self._rules is None and not self._typed.is_there():
             return
         self._typed.snapshot()
@@ -126,7 +127,7 @@ class ValuesTarget:
         """Writes the metadata of Iceberg that the tables lack. Raises `Refused` if Iceberg cannot have a table."""
         for each in (self._typed, self._letters):
             if each is not None and each.holds_topic:
-                each.export_iceberg()
+                export_iceberg(each)
 
     @property
     def is_wanted(self) -> bool:

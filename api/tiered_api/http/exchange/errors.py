@@ -5,6 +5,8 @@ The code is the status, or the status x 100 + n. No text of an unexpected except
 
 from __future__ import annotations
 
+from typing import Any
+
 from tiered.errors import Code, Corrupt, Fenced, HttpRefused, Refused, Unavailable
 from tiered.quotas.shares import PotRefused
 from tiered_api.http.exchange.limits import Exhausted
@@ -53,6 +55,8 @@ UNKNOWN_TOPIC_OR_PARTITION = 40403
 CONSUMER_NOT_FOUND = 40403
 LEADER_NOT_AVAILABLE = 40404
 GROUP_NOT_FOUND = 40405
+NAMESPACE_NOT_FOUND = 40406
+TABLE_NOT_FOUND = 40407
 FORMAT_MISMATCH = 40601
 CONSUMER_EXISTS = 40902
 ILLEGAL_STATE = 40903
@@ -101,6 +105,31 @@ def refused_to_http_error(refused: Refused) -> HttpError:
     if code is None:
         code = KAFKA_RETRIABLE_ERROR if refused.code.retriable else BAD_REQUEST
     return HttpError(code, refused.why)
+
+
+ICEBERG_ADDRESSES = "/iceberg/"
+"""Addresses whose errors have the form of Iceberg's REST catalogue."""
+ICEBERG_TYPES = {
+    NAMESPACE_NOT_FOUND: "NoSuchNamespaceException",
+    TABLE_NOT_FOUND: "NoSuchTableException",
+    400: "BadRequestException",
+    401: "NotAuthorizedException",
+    403: "ForbiddenException",
+    404: "NotFoundException",
+    405: "UnsupportedOperationException",
+    429: "TooManyRequestsException",
+    503: "ServiceUnavailableException",
+}
+"""By code or status: the names of errors that Iceberg's clients know."""
+
+
+def error_body(error: HttpError, target: str = "") -> dict[str, Any]:
+    """Returns the body of an error in the form of the address that was asked for."""
+    if not target.startswith(ICEBERG_ADDRESSES):
+        return {"error_code": error.error_code, "message": error.message}
+    kind = ICEBERG_TYPES.get(error.error_code) or ICEBERG_TYPES.get(error.status, "InternalServerError")
+    message = f"the catalogue is read-only: {error.message}" if error.status == 405 else error.message
+    return {"error": {"message": message, "type": kind, "code": error.status}}
 
 
 EXPECTED_ERRORS = (HttpError, Refused, Unavailable, Corrupt, Fenced, Exhausted)

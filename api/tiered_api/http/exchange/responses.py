@@ -14,7 +14,7 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
 from tiered_api.http.exchange import media_types
-from tiered_api.http.exchange.errors import HttpError
+from tiered_api.http.exchange.errors import HttpError, error_body
 from tiered_api.http.exchange.request import HttpRequest
 
 Headers = tuple[tuple[str, str], ...]
@@ -184,9 +184,9 @@ def no_content() -> HttpResponse:
     return HttpResponse(status=204)
 
 
-def error_response(error: HttpError, *, close: bool = False) -> HttpResponse:
-    """Returns an error in the form that all errors have."""
-    response = json_response({"error_code": error.error_code, "message": error.message}, status=error.status)
+def error_response(error: HttpError, *, close: bool = False, target: str = "") -> HttpResponse:
+    """Returns an error in the form that all errors have at the address that was asked for."""
+    response = json_response(error_body(error, target), status=error.status)
     response.extra_headers = error.headers
     if close:
         response.force_close()

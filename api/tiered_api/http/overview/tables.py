@@ -45,7 +45,7 @@ async def list_tables(request: HttpRequest) -> web.StreamResponse:
         return json_response(_head(request, NOTHING) | {"tables": [], "partial": False})
     report = await reports.read(Asked(), request.caller.holder)
     request.recheck()
-    shown = [each for each in report.tables.values() if _may_see(request, each)]
+    shown = [each for each in report.tables.values() if may_see(request, each)]
     image, ends = request.context.broker.image, await _fetch_ends(request, shown)
     letters = {(each["topic"], each["topic_id"]): each["rows"] for each in shown if each.get("kind") == LETTERS}
     rows = [summarize_table(each, image, ends, letters) for each in shown]
@@ -74,14 +74,14 @@ async def read_table(request: HttpRequest, name: str, versions: int) -> tuple[Re
     reports = request.context.service(WarehouseReports)
     if not reports.warehouse:
         raise HttpError(404, f"no warehouse is set ({SETTING})")
-    if len(name) > NAME_CHARACTERS or not _may_read_something(request):
+    if len(name) > NAME_CHARACTERS or not may_read_something(request):
         raise refuse_table(name)
     report = await reports.read(Asked(name, versions), request.caller.holder)
     request.recheck()
     table = report.tables.get(name)
     if table is None and report.problem is not None:
         raise HttpError(503, report.problem)
-    if table is not None and not _may_see(request, table):
+    if table is not None and not may_see(request, table):
         raise refuse_table(name)
     return report, table
 
@@ -122,7 +122,7 @@ def _head(request: HttpRequest, report: Report) -> dict[str, Any]:
     }
 
 
-def _may_read_something(request: HttpRequest) -> bool:
+def may_read_something(request: HttpRequest) -> bool:
     authorization = request.context.broker.authorization
     return not request.lacks_login and (
         authorization.is_allowed_anywhere(request.caller, Operation.READ, ResourceType.TOPIC) or _is_operator(request)
@@ -133,7 +133,7 @@ def _is_operator(request: HttpRequest) -> bool:
     return request.may(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
-def _may_see(request: HttpRequest, table: Table) -> bool:
+def may_see(request: HttpRequest, table: Table) -> bool:
     """True for a table of a topic that the caller may read. The name says whose it is if it cannot be read."""
     if _is_operator(request):
         return True

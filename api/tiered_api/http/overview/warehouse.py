@@ -42,15 +42,17 @@ MAKING_MAX = 4
 """Reports that are being made, or wait for their process."""
 KEPT_MAX = 8
 TABLES_MAX = 500
-LINE_BYTES = 512 << 10
 REPORT_BYTES = 4 << 20
+LINE_BYTES = REPORT_BYTES
+"""Most bytes of a line: the metadata of Iceberg of a table with many columns."""
 
 
 class Asked(NamedTuple):
-    """One table, or all of them; a table comes with so many versions."""
+    """One table, or all of them; a table comes with so many versions, or only with its metadata of Iceberg."""
 
     table: str | None = None
     versions: int = 0
+    iceberg: bool = False
 
 
 class Report(NamedTuple):

@@ -469,6 +469,31 @@ REGISTRY = (
     ),
 )
 
+CATALOGUE = "/iceberg/v1"
+ICEBERG_PAGE = (
+    Query("pageToken", "string", "Ignored: there is one page"),
+    Query("pageSize", "integer", "Ignored: there is one page"),
+)
+ICEBERG = (
+    _get(
+        f"{CATALOGUE}/config",
+        "iceberg.catalogue:get_catalog_config",
+        query=(Query("warehouse", "string", "Ignored: there is one warehouse"),),
+    ),
+    _get(
+        f"{CATALOGUE}/namespaces",
+        "iceberg.catalogue:list_namespaces",
+        query=(Query("parent", "string", "A namespace, which has none below it"), *ICEBERG_PAGE),
+    ),
+    _get(f"{CATALOGUE}/namespaces/{{namespace}}", "iceberg.catalogue:get_namespace"),
+    _get(f"{CATALOGUE}/namespaces/{{namespace}}/tables", "iceberg.catalogue:list_iceberg_tables", query=ICEBERG_PAGE),
+    _get(
+        f"{CATALOGUE}/namespaces/{{namespace}}/tables/{{table}}",
+        "iceberg.catalogue:load_iceberg_table",
+        query=(Query("snapshots", "string", "Ignored: all snapshots that the metadata name are given"),),
+    ),
+)
+
 ROUTES = (
     *OPERATIONS,
     *OVERVIEW,
@@ -486,6 +511,7 @@ ROUTES = (
     *V3_CONFIGS,
     *V3_GROUPS,
     *REGISTRY,
+    *ICEBERG,
 )
 
 

@@ -408,7 +408,7 @@ class HttpListener(web.Server):
                 "request failed request_id=%s operation=%s target=%r", request_id, request.operation, request.target
             )
             why = HttpError(500, "internal error; the broker's log says more", ((REQUEST_ID, request_id),))
-            response = error_response(why, close=True)
+            response = error_response(why, close=True, target=request.target)
         self.context.requests.inc(1, request.operation, str(response.status))
         seconds = (self.context.clock.mono_ns() - begun_ns) * 1e-9
         self.context.seconds.observe(seconds, request.operation)
@@ -437,7 +437,8 @@ class HttpListener(web.Server):
                 "request refused request_id=%s operation=%s status=%d reason=%s",
                 request_id, request.operation, answer.status, error,
             )  # fmt: skip
-        response = error_response(answer, close=answer.close or not request.content.is_eof())
+        must_close = answer.close or not request.content.is_eof()
+        response = error_response(answer, close=must_close, target=request.target)
         response.extra_headers += ((REQUEST_ID, request_id),)
         return response
 
