@@ -63,6 +63,7 @@ async def test_every_post_put_and_patch_without_a_content_type_is_refused_415(si
                     "version",
                     "id",
                     "guid",
+                    "namespace",
                 ),
                 "x",
             )
