@@ -30,7 +30,7 @@ SETS: dict[str, tuple[str, ...]] = {
     "regex": ("regex",),
     "otel": ("otel",),
     "demo": ("spark", "sql", "cli", "demo"),
-    "dev": ("spark", "sql", "cli", "registry", "regex", "otel", "demo", "dev"),
+    "dev": ("spark", "sql", "cli", "registry", "iceberg", "regex", "otel", "demo", "dev"),
     "dist": ("dist",),
     "docs": ("docs",),
 }

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -26,6 +27,9 @@ from tests.spark import filling
 from tests.unit.iceberg.commits import live_names
 from tiered.errors import Refused
 from tiered.ids import PartitionId
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TOPIC = filling.topic_id(1)
 ICEBERG = LoadOptions(iceberg=True)
@@ -229,7 +233,7 @@ def test_table_that_iceberg_cannot_have_is_refused_before_it_is_asked(tmp_path: 
         load(*places, engine=NativeEngine(), options=variants)
 
 
-def fill(tmp_path: Path, number: int, partition: int = 0) -> None:
+def fill(tmp_path: Path, number: int, partition: int = 0, store: str = "") -> None:
     """Adds ten records to a partition, the `number`-th ten."""
     base = (number - 1) * 10
     rows = [
@@ -242,7 +246,7 @@ def fill(tmp_path: Path, number: int, partition: int = 0) -> None:
         for i in range(base, base + 10)
     ]
     segments = list(filling.segments(rows, base_offset=base))
-    filling.upload(f"file://{tmp_path}/store", "t", PartitionId(TOPIC, partition), segments)
+    filling.upload(store or f"file://{tmp_path}/store", "t", PartitionId(TOPIC, partition), segments)
 
 
 def test_pyiceberg_reads_the_rows_of_delta_at_each_version(tmp_path: Path) -> None:
@@ -278,3 +282,46 @@ def test_pyiceberg_reads_the_rows_of_delta_at_each_version(tmp_path: Path) -> No
             assert (row["id"], row["city"], row["tags"]) == (3, {"name": "c3"}, [3])
             assert row["_headers"] == [{"key": "h", "value": b"x"}]
     assert {"append", "replace"} <= operations
+
+
+def test_pyiceberg_reads_a_table_in_a_bucket(tmp_path: Path, bucket: str) -> None:
+    table_module = pytest.importorskip("pyiceberg.table", reason="pyiceberg is not installed")
+    store, warehouse = f"s3://{bucket}/{tmp_path.name}/store", f"s3://{bucket}/{tmp_path.name}/my tables"
+    filling.create_topic(store, "t", TOPIC, 1)
+    for number in (1, 2):
+        fill(tmp_path, number, store=store)
+        load(store, "t", warehouse, engine=NativeEngine(), options=ICEBERG)
+    access = {
+        "s3.endpoint": os.environ["AWS_ENDPOINT_URL_S3"],
+        "s3.access-key-id": os.environ["AWS_ACCESS_KEY_ID"],
+        "s3.secret-access-key": os.environ["AWS_SECRET_ACCESS_KEY"],
+        "s3.region": os.environ["AWS_REGION"],
+    }
+    static = table_module.StaticTable.from_metadata(f"{warehouse}/t/{FOLDER}/v2.metadata.json", properties=access)
+    assert static.scan().to_arrow()["offset"].to_pylist() == list(range(20))
+    assert static.scan(snapshot_id=1).to_arrow().num_rows == 10
+
+
+def test_files_that_spark_writes_are_read_by_the_names_of_columns(tmp_path: Path, spark: SparkSession) -> None:
+    store, warehouse = f"file://{tmp_path}/store", str(tmp_path / "tables")
+    filling.create_topic(store, "t", TOPIC, 1)
+    for number in (1, 2):
+        fill(tmp_path, number)
+        load(store, "t", warehouse, engine=NativeEngine(), options=ICEBERG)
+    folder = tmp_path / "tables" / "t"
+    spark.sql(f"OPTIMIZE delta.`{folder}`")
+    spark.sql(f"DELETE FROM delta.`{folder}` WHERE offset = 3")
+    table = open_table(folder, asks=False)
+    table.loaded_offsets()
+    export_iceberg(table)
+    found = newest(folder)
+    operations = [each["summary"]["operation"] for each in found["snapshots"]]
+    assert operations == ["append", "append", "replace", "overwrite"]
+    assert found["snapshots"][-1]["summary"]["total-records"] == "19"
+    table_module = pytest.importorskip("pyiceberg.table", reason="pyiceberg is not installed")
+    static = table_module.StaticTable.from_metadata(f"{folder}/{FOLDER}/v{found['current-snapshot-id']}.metadata.json")
+    rows = static.scan().to_arrow()
+    assert sorted(rows["offset"].to_pylist()) == [number for number in range(20) if number != 3]
+    assert set(map(str, rows["headers"].to_pylist())) == {"[{'key': 'h', 'value': b'x'}]"}
+    few = static.scan(row_filter="offset >= 15").to_arrow()
+    assert sorted(few["offset"].to_pylist()) == [15, 16, 17, 18, 19]
