@@ -486,6 +486,8 @@ class Broker:
             raise Refused(
                 Code.KAFKA_STORAGE_ERROR, f"{tp} is not served: {self.hosted_replicas.unopened_leaders[tp][1]}"
             )
+        if self.hosted_replicas.openings.prefer(tp):
+            raise Refused(Code.NOT_LEADER_OR_FOLLOWER, f"this broker is about to lead {tp}: retry")
         raise Refused(Code.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {tp}")
 
     def topic(self, topic_id: TopicId) -> TopicImage:
@@ -728,6 +730,7 @@ class Broker:
                     group.create_task(self.share_coordinators.run(), name="share-partitions"),
                     group.create_task(self.orphaned_transactions.run(), name="orphaned-transactions"),
                     group.create_task(self.hosted_replicas.run_fetchers(), name="copying"),
+                    group.create_task(self.hosted_replicas.run_openings(), name="openings"),
                     group.create_task(self.isr_updater.run(), name="in-sync-sets"),
                     group.create_task(self.awaited_ends.run(), name="awaited-ends"),
                     group.create_task(self.stored_ends.run(), name="stored-ends"),

@@ -73,16 +73,20 @@ class CoordinatorKind(Protocol[ShardT, RequestT]):
 
 
 class ReplicaHost(Protocol):
-    """The replicas of the broker. `unopened_leaders` are the partitions that it should lead but cannot open."""
+    """The replicas of the broker. `unopened_leaders` are the partitions that it should lead but cannot open, `openings`
+    those that it is about to lead."""
 
     @property
     def unopened_leaders(self) -> Container[TopicPartition]: ...
+
+    @property
+    def openings(self) -> Container[TopicPartition]: ...
 
     def has_clean_predecessor(self, partition_id: PartitionId, leader_epoch: int, /) -> bool:
         """True if the leader before was the last process of this broker, and stopped cleanly."""
 
     async def wait_applied(self) -> None:
-        """Returns once the broker leads and follows what the image says."""
+        """Returns once the broker leads and follows what the image says. Leaders that lack nothing may come later."""
 
 
 @dataclass(frozen=True)
@@ -226,6 +230,8 @@ class CoordinatorHost(Generic[ShardT, RequestT, ReplyT]):
         partition = self.led_partitions.get(number)
         if partition is None:
             tp = TopicPartition(self.topic, number)
+            if tp in self._replicas.openings:
+                raise Refused(Code.COORDINATOR_LOAD_IN_PROGRESS, f"the log of {tp} is being read from the bucket")
             is_unopened = tp in self._replicas.unopened_leaders
             code = Code.COORDINATOR_NOT_AVAILABLE if is_unopened else Code.NOT_COORDINATOR
             raise Refused(code, f"this broker does not serve {tp}")

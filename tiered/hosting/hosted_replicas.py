@@ -20,6 +20,7 @@ from tiered.durability.loss_rules import is_overstated, is_unreported
 from tiered.durability.possible_losses import PossibleLosses
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.hosting.chains import ChainError, Chains
+from tiered.hosting.openings import Openings
 from tiered.hosting.schema_validation import SchemaValidation
 from tiered.hosting.suspects import SuspectedBrokers
 from tiered.hot.clean_shutdown import CleanLogEntry
@@ -64,11 +65,20 @@ TASKS_AT_ONCE = 1_000
 made in one turn of the event loop."""
 
 
+OPENINGS_AT_ONCE = 8
+"""Leaders that are opened from chains at once. More would wait for the bucket, and those that somebody asked for would
+wait behind them."""
+OPENED_LATER = "its records are being read from the bucket"
+
+
 class HostedReplicas:
     """All replicas of one broker, by partition. The owner calls `subscribe` before the first start of a replica.
 
     Without `peers` no partition is followed. `unopened_leaders` and `unopened_followers` name the partitions that
     cannot be opened, each with the reason. `losses` gets the leaders whose logs may lack records.
+
+    An image is applied once each of its replicas is open or named, but for leaders whose records are in write-ahead
+    chains: `run_openings` opens these, and `openings` has them until then.
     """
 
     def __init__(
@@ -98,6 +108,8 @@ class HostedReplicas:
         self._leader_ports: LeaderPorts
         self._follower_ports = FollowerPorts(world.clock, storage.disk, self.save_offsets)
         self._has_controller_contact = has_controller_contact
+        self.openings = Openings()
+        self._has_refused = False
         self._image = Image()
         """The image that is applied, or is being applied; the view has the newest one."""
         self.log_store = LogStore(view, world, metrics, storage.directory, self._can_save_synced_entry)
@@ -166,8 +178,9 @@ class HostedReplicas:
         return [*self._leaders.values(), *self._followers.values()]
 
     def list_unserved(self) -> dict[str, str]:
-        """Returns the partitions that cannot be opened, with the reason of each."""
-        return {str(tp): why for tp, (_, why) in (*self.unopened_leaders.items(), *self.unopened_followers.items())}
+        """Returns the partitions that are not open, with the reason of each."""
+        failed = (*self.unopened_leaders.items(), *self.unopened_followers.items())
+        return {str(tp): OPENED_LATER for tp in self.openings} | {str(tp): why for tp, (_, why) in failed}
 
     async def run_fetchers(self) -> None:
         """Fetches records for the follower replicas until it is cancelled."""
@@ -314,6 +327,8 @@ class HostedReplicas:
 
     async def _apply_image(self, old: Image, new: Image) -> None:
         delta = compute_delta(old, new, self._view.node_id, self._view.incarnation)
+        new_roles = (*(each.tp for each in delta.followers), *(each.tp for each in delta.leaders))
+        await self.openings.leave((*delta.dropped, *delta.resigned, *new_roles))
         self._image = new
         async for tp in each_of(delta.dropped):
             topic_id = old.topics[tp.topic].topic_id
@@ -323,7 +338,7 @@ class HostedReplicas:
         for each in delta.leaders:
             if each.tp in self._leaders:  # under an earlier epoch
                 self.resign(each.tp, Refused(Code.NOT_LEADER_OR_FOLLOWER, f"{each.tp} is led under another epoch now"))
-        for tp in (*(each.tp for each in delta.followers), *(each.tp for each in delta.leaders)):
+        for tp in new_roles:
             self._close_follower(tp)
         for name in new.topics if delta.broker_configs_changed else delta.configured_topics:
             await self._configure(new.topics[name])
@@ -349,54 +364,80 @@ class HostedReplicas:
                 await self._open_leaders(self._view.image, leaders)
 
     async def wait_applied(self) -> None:
-        """Returns once no image is being applied: each replica of it is open, or named as unopened."""
+        """Returns once no image is being applied: each replica of it is open, or named as unopened. It waits for leaders
+        that are opened later, too, if they may lack records."""
         async with self._role_change_lock:
-            return
+            may_lack = (PartitionId(*each) for each in self._image.losses)
+            named = ((each, self._image.topics_by_id.get(each.topic_id)) for each in may_lack)
+            tps = [TopicPartition(topic.name, each.partition) for each, topic in named if topic is not None]
+        await self.openings.wait_ended(tps)
 
     async def _open_leaders(self, image: Image, leads: Sequence[Lead]) -> None:
         for store in self._snapshot_stores.values():
             store.invalidate_listing()
-        # A takeover reads a chain of another broker, which takes seconds: nobody else waits for it.
         chained: list[Lead] = []
         others: list[Lead] = []
         for each in leads:
             (chained if self._chains.is_needed(image, each) else others).append(each)
-        await self._open_each_leader(image, others, {})
-        await self._open_each_leader(image, chained, await self._chains.take_over(image, chained))
-
-    async def _open_each_leader(
-        self, image: Image, leads: Sequence[Lead], histories: Mapping[TopicPartition, ChainHistory | ChainError]
-    ) -> None:
+        self.openings.add(chained)
+        for each in chained:
+            if each.tp.topic in self._snapshot_stores:  # groups and transactions of all topics wait for these
+                self.openings.prefer(each.tp)
         old, new = _opening_slots()
-        for first in range(0, len(leads), TASKS_AT_ONCE):
-            some = leads[first : first + TASKS_AT_ONCE]
-            await asyncio.gather(
-                *(self._open_leader(image, each, new if each.is_new else old, histories.get(each.tp)) for each in some)
-            )
+        for first in range(0, len(others), TASKS_AT_ONCE):
+            some = others[first : first + TASKS_AT_ONCE]
+            await asyncio.gather(*(self._open_in_turn(image, each, new if each.is_new else old) for each in some))
 
-    async def _open_leader(
-        self, image: Image, lead: Lead, slots: asyncio.Semaphore, history: ChainHistory | ChainError | None
-    ) -> None:
-        topic = image.topics_by_id.get(lead.topic_id)
-        if topic is None or topic.partitions[lead.tp.partition].leader_epoch != lead.leader_epoch:
-            return  # a newer image is about to be applied
+    async def _open_in_turn(self, image: Image, lead: Lead, slots: asyncio.Semaphore) -> None:
         async with slots:
             if lead.is_new:
                 await asyncio.sleep(0)  # opening a new log waits for nothing: a thousand would block the event loop
+            await self._open_leader(image, lead, None)
+
+    async def run_openings(self) -> None:
+        """Opens the leaders whose records are in write-ahead chains, until it is cancelled."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                leads = await self.openings.wait_unread()
+                began_ns = self._world.clock.mono_ns()
+                histories = await self._chains.take_over(self._image, leads)
+                self.openings.add_histories(leads, histories)
+                for _ in range(self.openings.count_due(OPENINGS_AT_ONCE)):
+                    group.create_task(self._open_waiting(began_ns), name="opening")
+
+    async def _open_waiting(self, began_ns: int) -> None:
+        """Opens one waiting leader after the other, until none is left."""
+        while (found := self.openings.begin()) is not None:
+            lead, history = found
             try:
-                replica = await self._become_leader(topic, lead, history)
-                if replica.log.truncations.is_unsettled:  # else parts of the truncated records could come back
-                    await self._disk.flush(replica.log)
-                    await self.log_store.save_offsets()
-            except (Unavailable, Corrupt, Fenced, Refused) as error:
-                _log_failure("served", lead.tp, error, self.unopened_leaders.get(lead.tp))
-                self._handle_write_failure(lead.tp, not isinstance(error, Unavailable) or error.final, str(error))
-                if not self._is_deleted(lead.topic_id):
-                    self.unopened_leaders[lead.tp] = (lead, str(error))
-                return
+                await self._open_leader(self._image, lead, history)
+            finally:
+                self.openings.end(lead.tp)
+        if not self.openings:
+            seconds = (self._world.clock.mono_ns() - began_ns) / 1e9
+            log.info("records of chains are read led=%d seconds=%.1f", len(self._leaders), seconds)
+
+    async def _open_leader(self, image: Image, lead: Lead, history: ChainHistory | ChainError | None) -> None:
+        topic = image.topics_by_id.get(lead.topic_id)
+        if topic is None or topic.partitions[lead.tp.partition].leader_epoch != lead.leader_epoch:
+            return  # a newer image is about to be applied
+        try:
+            replica = await self._become_leader(topic, lead, history)
+            if replica.log.truncations.is_unsettled:  # else parts of the truncated records could come back
+                await self._disk.flush(replica.log)
+                await self.log_store.save_offsets()
+        except (Unavailable, Corrupt, Fenced, Refused) as error:
+            _log_failure("served", lead.tp, error, self.unopened_leaders.get(lead.tp))
+            self._handle_write_failure(lead.tp, not isinstance(error, Unavailable) or error.final, str(error))
+            if not self._is_deleted(lead.topic_id):
+                self.unopened_leaders[lead.tp] = (lead, str(error))
+            return
         newest = self._view.image.topics_by_id.get(lead.topic_id)
-        if newest is None:
-            return  # its log is deleted when that image is applied
+        if newest is None or self._has_refused:
+            return  # its log is deleted when that image is applied, or the broker ends
+        if self._image.slot > image.slot:  # others were applied while it was opened
+            image, topic = self._image, self._image.topics_by_id[lead.topic_id]
+            self._take_changes(replica, topic)
         replica.led_since_slot = image.slot
         self._leaders[lead.tp] = replica
         self.unopened_leaders.pop(lead.tp, None)
@@ -410,6 +451,13 @@ class HostedReplicas:
             await replica.transactions.write_lost_markers()
         except (Unavailable, Refused) as error:
             log.error("lost markers are written later partition=%s why=%s", lead.tp, error)
+
+    def _take_changes(self, replica: LeaderReplica, topic: TopicImage) -> None:
+        """Takes what images changed of a topic while a leader was opened. Its epoch is the same."""
+        self.log_store.configure(replica.tp, self.log_store.get_config(topic))
+        now = topic.partitions[replica.partition]
+        if now.partition_epoch != replica.state.partition_epoch:
+            replica.apply_isr(now.isr, now.replicas, now.partition_epoch)
 
     def _check_loss(self, image: Image, topic: TopicImage, lead: Lead, replica: LeaderReplica) -> None:
         """Notes a loss that the new leader has to report (R4), and blocks appends if the metadata log lacks it."""
@@ -588,6 +636,8 @@ class HostedReplicas:
 
     def refuse(self, why: Refused) -> None:
         """Refuses every request with `why` from now on; the logs stay as they are."""
+        self._has_refused = True
+        self.openings.clear()
         for replica in self._leaders.values():
             replica.resign(why)
         for follower in self._followers.values():

@@ -179,12 +179,13 @@ class DiskLog:
             self._writer.unconfirmed_topic_id = self.topic_id
 
     async def _prepare_to_serve(self, left: LogRecovery) -> None:
-        """Moves the log end to the log start at least, and fsyncs a log that may not be whole."""
+        """Moves the log end to the log start at least, and fsyncs a log that may not be whole. A log that never had a
+        record has nothing to fsync: any start creates it again."""
         end, start_offset = self.end_offset, left.start_offset
         if end < start_offset:  # records are lost; a record appended at `end` would be below the log start: unreadable
             self.truncate_fully_and_start_at(start_offset, self.epochs.lineage, None)
             await self.flush()
-        if not left.is_whole:
+        if not left.is_whole and (self.end_offset or self.truncated_bytes):
             try:
                 await self.flush()
             except Unavailable as error:

@@ -170,6 +170,7 @@ class Replicas:
 
     def __init__(self) -> None:
         self.unopened_leaders: set[TopicPartition] = set()
+        self.openings: set[TopicPartition] = set()
         self.applied = asyncio.Event()
         self.applied.set()
         self.has_clean_stop = True

@@ -187,6 +187,8 @@ async def test_partition_that_is_not_led_is_refused(*, rig: CounterRig) -> None:
     assert await code_of(rig.submit(Read("a"))) is Code.NOT_COORDINATOR
     rig.replicas.unopened_leaders.add(TP)
     assert await code_of(rig.submit(Read("a"))) is Code.COORDINATOR_NOT_AVAILABLE
+    rig.replicas.openings.add(TP)
+    assert await code_of(rig.submit(Read("a"))) is Code.COORDINATOR_LOAD_IN_PROGRESS
 
 
 @run_by(CounterRig.run, "rig")

@@ -121,6 +121,7 @@ class RemoteBrokers:
             unopened = self._broker.hosted_replicas.unopened_leaders.get(tp)
             if unopened is not None:
                 raise Refused(Code.KAFKA_STORAGE_ERROR, f"{tp} is not served: {unopened[1]}")
+            self._broker.hosted_replicas.openings.prefer(tp)
             raise LeaderNotFound(Code.NOT_LEADER_OR_FOLLOWER, f"this broker is about to lead {tp}: retry")
         return Leader(partition.leader, partition.leader_epoch, self._broker.view.address_of(partition.leader))
 
