@@ -182,6 +182,10 @@ class HostedReplicas:
         failed = (*self.unopened_leaders.items(), *self.unopened_followers.items())
         return {str(tp): OPENED_LATER for tp in self.openings} | {str(tp): why for tp, (_, why) in failed}
 
+    def list_unopened(self) -> set[TopicPartition]:
+        """Returns the partitions that cannot be opened."""
+        return {*self.unopened_leaders, *self.unopened_followers}
+
     async def run_fetchers(self) -> None:
         """Fetches records for the follower replicas until it is cancelled."""
         if self._fetchers is not None:
@@ -364,8 +368,8 @@ class HostedReplicas:
                 await self._open_leaders(self._view.image, leaders)
 
     async def wait_applied(self) -> None:
-        """Returns once no image is being applied: each replica of it is open, or named as unopened. It waits for leaders
-        that are opened later, too, if they may lack records."""
+        """Returns once no image is being applied: each replica of it is open, or named as unopened. It waits for
+        leaders that are opened later, too, if they may lack records."""
         async with self._role_change_lock:
             may_lack = (PartitionId(*each) for each in self._image.losses)
             named = ((each, self._image.topics_by_id.get(each.topic_id)) for each in may_lack)

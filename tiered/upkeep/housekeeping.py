@@ -117,7 +117,7 @@ class Housekeeping:
                         suppressed, error,
                     )  # fmt: skip
             unreported = {*losses.unreported, *losses.overstated}
-            before, left = left, (self._hosted_replicas.list_unserved().keys(), unreported)
+            before, left = left, (self._hosted_replicas.list_unopened(), unreported)
             pause = min(2 * pause, longest) if left == before and any(left) else RETRY_SECONDS[0]
 
     async def report_losses(self) -> None:
