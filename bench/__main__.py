@@ -13,7 +13,7 @@ from bench.results import start_run, write_results
 
 NAMES = (
     "append", "http_load", "start", "empty_disk", "cold", "delta", "requests", "replaced", "compaction",
-    "transactions_load", "typed", "console",
+    "transactions_load", "typed", "iceberg", "console",
 )  # fmt: skip
 
 

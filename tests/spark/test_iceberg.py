@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +15,10 @@ import pytest
 
 from pyspark_tiered.delta.delta_state import commit_name
 from pyspark_tiered.delta.folder_url import spark_url
-from pyspark_tiered.delta.log_folder import open_folder
-from pyspark_tiered.delta.table_form import Advance, FileRun, LoadedFile
+from pyspark_tiered.delta.log_folder import DirectoryFolder, open_folder
+from pyspark_tiered.delta.table_form import Advance, FileRun, LoadedFile, ReplacedFile
 from pyspark_tiered.delta.table_log import TableLog
+from pyspark_tiered.iceberg.export import IcebergExport
 from pyspark_tiered.iceberg.manifest import decode_list, decode_manifest
 from pyspark_tiered.iceberg.metadata import FOLDER
 from pyspark_tiered.load.iceberg_property import export_iceberg
@@ -128,6 +132,115 @@ def test_killed_writer_is_continued_to_the_same_files(tmp_path: Path) -> None:
         table.loaded_offsets()
         export_iceberg(table)
         assert metadata_files(whole) == after
+
+
+class KilledWriter(BaseException):
+    """The end of a process."""
+
+
+class FolderUntil(DirectoryFolder):
+    """The folder of a table for a process that is killed after some writes: the last one may be done, or not."""
+
+    def __init__(self, url: str, writes: int, *, does_last: bool) -> None:
+        super().__init__(url)
+        self._left = writes
+        self._does_last = does_last
+
+    def _count(self, write: Callable[[], object]) -> None:
+        self._left -= 1
+        if self._left > 0 or (self._left == 0 and self._does_last):
+            write()
+        if self._left <= 0:
+            raise KilledWriter
+
+    def create(self, path: str, data: bytes) -> str | None:
+        self._count(lambda: super(FolderUntil, self).create(path, data))
+        return "created"
+
+    def create_each(self, files: Mapping[str, bytes]) -> None:
+        for path, data in files.items():
+            self.create(path, data)
+
+    def replace(self, path: str, data: bytes) -> None:
+        self._count(lambda: super(FolderUntil, self).replace(path, data))
+
+    def delete(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self._count(lambda path=path: super(FolderUntil, self).delete([path]))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("does_last", [False, True])
+def test_writers_killed_after_any_write_end_with_the_same_files(
+    does_last: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table of ten commits, joins and removals among them, exported by one process, and by many that are killed."""
+    monkeypatch.setattr("pyspark_tiered.iceberg.version.SMALL_MAX", 3)
+    folder = tmp_path / "t"
+    table = open_table(folder)
+    monkeypatch.setattr(table.iceberg, "catch_up", lambda: None)
+    for start in range(0, 80, 10):
+        append(table, start)
+        if start in (30, 60):
+            at = table.snapshot().state.copy()
+            (gone,) = [add for add in at.files.values() if add["path"] == f"part-{start - 20}.parquet"]
+            assert table.replace_files(at, [ReplacedFile(gone, 10, None, "")], {"operation": "DELETE"})
+
+    for version in range(10):
+        with log_up_to(folder, version):
+            export(DirectoryFolder(table.url))
+    whole = metadata_files(folder)
+    assert len(whole) > 30
+    for writes in range(1, 12):
+        shutil.rmtree(folder / "_iceberg")
+        with log_up_to(folder, 0):
+            export(DirectoryFolder(table.url))
+        for attempt in range(100):
+            try:
+                export(FolderUntil(table.url, writes + attempt, does_last=does_last))
+                break
+            except KilledWriter:
+                continue
+        assert metadata_files(folder) == whole
+
+
+def export(folder: DirectoryFolder) -> None:
+    """Writes the metadata that are missing, as a new process does."""
+    log = TableLog(folder)
+    log.read()
+    IcebergExport(log).write()
+
+
+@contextmanager
+def log_up_to(folder: Path, version: int) -> Iterator[None]:
+    """Hides the commits of later versions."""
+    log = folder / "_delta_log"
+    hidden = [each for each in log.glob("*.json") if each.name > commit_name(version)]
+    for each in hidden:
+        each.rename(each.with_suffix(".later"))
+    yield
+    for each in hidden:
+        each.with_suffix(".later").rename(each)
+
+
+def test_racing_writers_leave_one_history(tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    append(open_table(folder), 0)
+    places = [(number, open_table(folder, asks=False)) for number in (1, 2, 3)]
+
+    def write(place: tuple[int, NativeTable]) -> None:
+        number, table = place
+        for start in range(0, 80, 10):
+            file = LoadedFile(f"part-{number}-{start}.parquet", 100, 0, (FileRun(number, 10, start, start + 9, 1, 2),))
+            assert table.commit([file], [Advance(number, start or -1, start + 10)])
+
+    with ThreadPoolExecutor(3) as workers:
+        list(workers.map(write, places))
+    log = TableLog(open_folder(spark_url(str(folder))))
+    found = newest(folder)
+    assert [each["snapshot-id"] for each in found["snapshots"]] == list(range(1, 26))
+    for number in range(1, 26):
+        wanted = sorted(add["path"] for add in log.read_version(number - 1).files.values())
+        assert files_of(folder, read_metadata(folder, number)) == wanted
 
 
 def test_slower_writer_leaves_the_hint_at_the_newest_version(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import os
 import threading
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,7 +26,7 @@ from tiered.errors import Code, Refused, Unavailable
 from tiered.metrics import Metrics
 from tiered.object_store.metered import MeteredStore
 from tiered.object_store.url import open_store
-from tiered.ports import FileSlice, GetResult, NotFound, ObjectStore, Ok
+from tiered.ports import ConditionFailed, FileSlice, GetResult, NotFound, ObjectStore, Ok, PutResult
 from tiered.system.clock import SystemClock, SystemRng
 from tiered.system.local_disk import LocalDisk
 
@@ -37,6 +37,8 @@ IN_PARTS_BYTES = 512 << 20
 LIST_KEYS = 1000
 READS_AT_ONCE = 8
 """Files of a bucket that are read at the same time: commits are small, and each request waits."""
+PUTS_AT_ONCE = 8
+"""Small files that are put into a bucket at the same time."""
 DATA_PREFIX = "part-"
 """Beginning of the names of files with rows, Spark's too."""
 UNWRITABLE = (errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.EROFS)
@@ -86,6 +88,12 @@ class TableFolder(ABC):
     @abstractmethod
     def create(self, path: str, data: bytes) -> str | None:
         """Creates a file, and returns its version; None if another writer's is there. Raises `UnclearOutcome`."""
+
+    def create_each(self, files: Mapping[str, bytes]) -> None:
+        """Creates files whose names say what is in them, in any order: one that is there is the same. Raises
+        `UnclearOutcome`."""
+        for path, data in files.items():
+            self.create(path, data)
 
     @abstractmethod
     def replace(self, path: str, data: bytes) -> None:
@@ -155,16 +163,27 @@ class DirectoryFolder(TableFolder):
 
     def create(self, path: str, data: bytes) -> str | None:
         target = self._root / path
+        if not self._link(target, data):
+            return None
+        _sync_folder(target.parent)
+        return _version(target)
+
+    def create_each(self, files: Mapping[str, bytes]) -> None:
+        targets = {self._root / path: data for path, data in files.items()}
+        for target, data in targets.items():
+            self._link(target, data)
+        for folder in {target.parent for target in targets}:
+            _sync_folder(folder)
+
+    def _link(self, target: Path, data: bytes) -> bool:
+        """Links a synced file to its name. Returns false if another writer's is there."""
         with self._temporary(target, data) as temporary:
             try:
                 os.link(temporary, target)
             except OSError as failure:
                 # A network file system may have linked it and lost the reply.
-                found = self._read_back(target, failure)
-                if found != data:
-                    return None
-        _sync_folder(target.parent)
-        return _version(target)
+                return self._read_back(target, failure) == data
+        return True
 
     def replace(self, path: str, data: bytes) -> None:
         target = self._root / path
@@ -339,6 +358,20 @@ class BucketFolder(TableFolder):
         if isinstance(found, NotFound):
             raise UnclearOutcome(f"{path} in {self.url}: {result!r}")
         return found.version if found.data == data else None
+
+    def create_each(self, files: Mapping[str, bytes]) -> None:
+        paths = list(files)
+        for first in range(0, len(paths), PUTS_AT_ONCE):
+            some = paths[first : first + PUTS_AT_ONCE]
+            for path, result in zip(some, self._run(self._put_each(files, some)), strict=True):
+                if isinstance(result, BaseException):
+                    raise result
+                if not isinstance(result, Ok | ConditionFailed):
+                    self.create(path, files[path])
+
+    async def _put_each(self, files: Mapping[str, bytes], paths: Sequence[str]) -> list[PutResult | BaseException]:
+        puts = (self._store.put(self._prefix + path, files[path], if_absent=True) for path in paths)
+        return await asyncio.gather(*puts, return_exceptions=True)
 
     def replace(self, path: str, data: bytes) -> None:
         result = self._run(self._store.put(self._prefix + path, data))

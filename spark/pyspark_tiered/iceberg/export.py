@@ -11,7 +11,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark_tiered.delta import delta_state, table_features
 from pyspark_tiered.delta.log_folder import TableFolder, UnclearOutcome
@@ -38,6 +38,19 @@ HELD_ENTRIES_MAX = 50_000
 """Entries of manifests that are kept for the next commits: joins of small files remove what loads added just before."""
 
 
+class _Newest(NamedTuple):
+    """A version that is there. Its metadata are kept as bytes: a process may follow thousands of tables."""
+
+    version: int
+    identity: str
+    data: bytes
+    manifests: tuple[ManifestFile, ...]
+
+    def open(self) -> IcebergVersion:
+        """Returns the version."""
+        return IcebergVersion(self.version, decode_metadata(self.data, self.version, ""), self.manifests, {}, {})
+
+
 class IcebergExport:
     """The metadata of Iceberg of one table. Plain, blocking code."""
 
@@ -45,9 +58,9 @@ class IcebergExport:
         self._table = table
         self._folder = table.folder
         self._location = locate(table.url)
-        self._newest: IcebergVersion | None = None
+        self._newest: _Newest | None = None
         """The newest version that is known to be there."""
-        self._held: OrderedDict[str, list[Entry]] = OrderedDict()
+        self._held: OrderedDict[str, Sequence[Entry]] = OrderedDict()
         self._was_told = ""
         self.is_asked = False
         """True if the table is to have metadata of Iceberg from now on, whatever its property says."""
@@ -80,12 +93,13 @@ class IcebergExport:
         if state.version < 0 or not table_features.is_true(state.properties(), ENABLED):
             return
         check_package()
-        if self._newest is not None and self._newest.metadata["table-uuid"] != table_uuid(state.metadata):
+        identity = table_uuid(state.metadata)
+        if self._newest is not None and self._newest.identity != identity:
             self._newest = None
         if self.version >= state.version:
             return
         if self._newest is None:
-            self._newest = self._find_newest(state)
+            self._newest = self._find_newest(state.version, identity)
         if self._newest is None or state.version - self._newest.version > SNAPSHOTS_MAX:
             self._create(self._begin(state))
         while self.version < state.version:
@@ -120,10 +134,10 @@ class IcebergExport:
 
     def _follow(self, commit: Commit) -> IcebergVersion:
         assert self._newest is not None
-        manifests = self._newest.manifests
-        held = {each.path: self._entries(each) for each in versions.choose_joined(manifests)}
+        before = self._newest.open()
+        held = {each.path: self._entries(each) for each in versions.choose_joined(before.manifests)}
         wanted = versions.replaced_paths(commit, self._location)
-        for each in reversed(manifests):
+        for each in reversed(before.manifests):
             if not wanted:
                 break
             entries = self._entries(each)
@@ -131,49 +145,52 @@ class IcebergExport:
             if found:
                 held[each.path] = entries
                 wanted -= found
-        return versions.follow(self._newest, commit, held, self._location)
+        return versions.follow(before, commit, held, self._location)
 
-    def _entries(self, manifest: ManifestFile) -> list[Entry]:
+    def _entries(self, manifest: ManifestFile) -> Sequence[Entry]:
         if manifest.path not in self._held:
             path = self._relative(manifest.path)
-            self._held[manifest.path] = decode_manifest(self._read(path), manifest.path)
-            while len(self._held) > 1 and sum(map(len, self._held.values())) > HELD_ENTRIES_MAX:
-                self._held.popitem(last=False)
+            self._hold(manifest.path, decode_manifest(self._read(path), manifest.path))
         self._held.move_to_end(manifest.path)
         return self._held[manifest.path]
+
+    def _hold(self, path: str, entries: Sequence[Entry]) -> None:
+        self._held[path] = entries
+        while len(self._held) > 1 and sum(map(len, self._held.values())) > HELD_ENTRIES_MAX:
+            self._held.popitem(last=False)
 
     def _create(self, made: IcebergVersion) -> None:
         """Creates the files of a version. If another writer was first, its version is taken."""
         *others, last = made.files
-        for name in others:
-            self._folder.create(f"{FOLDER}/{name}", made.files[name])
-        if self._folder.create(f"{FOLDER}/{last}", made.files[last]) is None:
-            found = self._load(made.version, made.metadata["table-uuid"])
-            if found is None:
-                raise Unavailable(f"{FOLDER}/{last} of {self._table.url} was there, and is gone")
-            made = found
-        self._newest = made._replace(files={})
+        path = f"{FOLDER}/{last}"
+        self._folder.create_each({f"{FOLDER}/{name}": made.files[name] for name in others})
+        if self._folder.create(path, made.files[last]) is not None:
+            self._newest = _Newest(made.version, made.metadata["table-uuid"], made.files[last], made.manifests)
+            for each, entries in made.entries.items():
+                self._hold(each, entries)
+        else:
+            self._newest = self._load(made.version, made.metadata["table-uuid"])
+            if self._newest is None:
+                raise Unavailable(f"{path} of {self._table.url} was there, and is gone")
         if made.version % EVERY == 0:
-            self._delete_unneeded(made)
+            self._delete_unneeded(self._newest.open().metadata["snapshots"][0])
 
-    def _find_newest(self, state: delta_state.TableState) -> IcebergVersion | None:
-        """Returns the newest version that is there, no newer than the state: by the hint, or else by a list."""
+    def _find_newest(self, newest: int, identity: str) -> _Newest | None:
+        """Returns the newest version that is there, at most `newest`: by the hint, or else by a list."""
         number = read_hint(self._folder)
-        identity = table_uuid(state.metadata)
-        found = self._load(min(number - 1, state.version), identity) if number else None
+        found = self._load(min(number - 1, newest), identity) if number else None
         if found is None:
             there = set(self._folder.list_names(FOLDER))
-            present = (each for each in range(state.version, -1, -1) if metadata_name(each) in there)
-            newest = next(present, None)
-            found = None if newest is None else self._load(newest, identity)
-        while found is not None and found.version < state.version:
+            last = next((each for each in range(newest, -1, -1) if metadata_name(each) in there), None)
+            found = None if last is None else self._load(last, identity)
+        while found is not None and found.version < newest:
             later = self._load(found.version + 1, identity)
             if later is None:
                 break
             found = later
         return found
 
-    def _load(self, number: int, identity: str) -> IcebergVersion | None:
+    def _load(self, number: int, identity: str) -> _Newest | None:
         """Returns a version that is there; None if it is not. Raises `Corrupt` for one of another table or writer."""
         path = f"{FOLDER}/{metadata_name(number)}"
         data = self._folder.read(path)
@@ -188,7 +205,7 @@ class IcebergExport:
             )
         listed = str(metadata["snapshots"][-1]["manifest-list"])
         manifests = decode_list(self._read(self._relative(listed)), listed)
-        return IcebergVersion(number, metadata, manifests, {})
+        return _Newest(number, identity, data, manifests)
 
     def _write_hint(self) -> None:
         """Writes the hint. A slower writer may put an older one in its place: so each looks once more, and repairs."""
@@ -199,8 +216,8 @@ class IcebergExport:
                 return
             number += 1
 
-    def _delete_unneeded(self, made: IcebergVersion) -> None:
-        oldest = made.metadata["snapshots"][0]
+    def _delete_unneeded(self, oldest: dict[str, Any]) -> None:
+        """Deletes the files that no version from the snapshot `oldest` on names."""
         listed = self._relative(str(oldest["manifest-list"]))
         needed = {self._relative(each.path) for each in decode_list(self._read(listed), listed)}
         names = [each.rpartition("/")[2] for each in (listed, *needed)]

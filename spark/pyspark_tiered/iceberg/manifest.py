@@ -1,6 +1,6 @@
 """Manifests and manifest lists of Iceberg's version 2, as Avro files. Pure: values in, bytes out, and back.
 
-A file is named after the hash of its bytes, and its sync marker is a part of that hash. So two writers of the same
+A file is named after the hash of its bytes, and its sync marker is a hash of its header. So two writers of the same
 version write the same files.
 """
 
@@ -128,7 +128,7 @@ def _parsed(name: str) -> Any:
 def _write(name: str, rows: Sequence[Json], header: Mapping[str, str]) -> bytes:
     import fastavro
 
-    marker = sha256(repr((name, rows, sorted(header.items()))).encode()).digest()[:16]
+    marker = sha256(repr((name, sorted(header.items()))).encode()).digest()[:16]
     out = io.BytesIO()
     fastavro.writer(out, _parsed(name), rows, codec="deflate", metadata=dict(header), sync_marker=marker)
     return out.getvalue()

@@ -11,6 +11,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import orjson
+
 from pyspark_tiered.delta import log_cleanup, table_form
 from pyspark_tiered.delta.folder_url import bucket_prefix
 from pyspark_tiered.iceberg.schema import build_schema, ids, name_mapping
@@ -182,13 +184,13 @@ def _summary(version: int, change: Change, before: Mapping[str, str]) -> Json:
 
 def encode_metadata(metadata: Mapping[str, Any]) -> bytes:
     """Returns the bytes of a metadata file."""
-    return json.dumps(metadata, separators=(",", ":")).encode()
+    return orjson.dumps(metadata)
 
 
 def decode_metadata(data: bytes, version: int, where: str) -> Json:
     """Returns the metadata of a version that this package wrote. Raises `Corrupt` for any other file."""
     try:
-        found = json.loads(data)
+        found = orjson.loads(data)
         if found["properties"].get(DELTA_VERSION) == str(version) and found["format-version"] == 2:
             return dict(found)
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -50,13 +50,15 @@ class Commit(NamedTuple):
 class IcebergVersion(NamedTuple):
     """A version of the table: its metadata and manifests, and the files that make it, in the order to create them.
 
-    Files are by their names in the folder of Iceberg's metadata. The metadata file is the last.
+    Files are by their names in the folder of Iceberg's metadata. The metadata file is the last. `entries` are those of
+    the manifests among them, by their paths.
     """
 
     version: int
     metadata: dict[str, Any]
     manifests: tuple[ManifestFile, ...]
     files: dict[str, bytes]
+    entries: Mapping[str, Sequence[Entry]]
 
 
 def parse_commit(version: int, actions: Iterable[Json]) -> Commit:
@@ -145,11 +147,13 @@ class _Draft:
         self._version = version
         self._folder = f"{location}/{FOLDER}"
         self._files: dict[str, bytes] = {}
+        self._entries: dict[str, Sequence[Entry]] = {}
 
     def write(self, entries: Sequence[Entry]) -> ManifestFile:
         """Adds a manifest to the files. Returns its line in the list of manifests."""
         data = manifest.encode_manifest(entries, current_schema(self.metadata))
         path = self._add(f"m-{self.snapshot}-{len(self._files)}-{manifest.hash_name(data)}.avro", data)
+        self._entries[path] = entries
         return manifest.summarize(path, len(data), entries, self.snapshot)
 
     def finish(
@@ -171,7 +175,7 @@ class _Draft:
         change = Change(_operation(added, gone, changes_rows), _count(added), _count(gone))
         metadata = with_snapshot(self.metadata, self._version, time_ms, change, path)
         self._files[metadata_name(self._version)] = encode_metadata(metadata)
-        return IcebergVersion(self._version, metadata, manifests, self._files)
+        return IcebergVersion(self._version, metadata, manifests, self._files, self._entries)
 
     def _add(self, name: str, data: bytes) -> str:
         self._files[name] = data
