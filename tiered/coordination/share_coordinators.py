@@ -1,7 +1,8 @@
 """The share coordinators of one broker: shards of share state, run by a coordinator host over `__share_group_state`.
 
 The host loads, runs and ends the coordinators. This file adds what is of share partitions: the end of those whose topic
-is deleted, log lines and metrics (I39).
+is deleted, log lines and metrics (I39). The shards themselves (`tiered/share`) are imported with the first partition:
+most brokers never lead one.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Never
+from typing import TYPE_CHECKING, Never
 
 from tiered.controller.channel import RequestChannel
 from tiered.controller.member_view import MemberView
@@ -18,16 +19,19 @@ from tiered.coordinator.host import CoordinatorHost, HostPorts
 from tiered.coordinator.partition import CoordinatorPartition
 from tiered.coordinator.runtime import FindExpiryMs
 from tiered.coordinator.snapshot_store import CoordinatorSnapshotStore
+from tiered.errors import Code, Refused
 from tiered.hosting.hosted_replicas import HostedReplicas
 from tiered.ids import TopicId
+from tiered.metadata.features import METADATA_VERSION, SHARE_GROUPS
 from tiered.metadata.image import Image
 from tiered.metadata.topic_names import SHARE_STATE_TOPIC
 from tiered.metrics import Metrics
 from tiered.object_store.metered import MeteredStore
 from tiered.ports import Clock
-from tiered.share.coordinator_shard import ShareCoordinatorShard
-from tiered.share.limits import ShareCoordinatorSettings
-from tiered.share.requests import KeyedRequest, Reply, Request, TopicsDeleted
+
+if TYPE_CHECKING:
+    from tiered.share.coordinator_shard import ShareCoordinatorShard
+    from tiered.share.requests import KeyedRequest, Reply, Request
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +69,7 @@ class ShareCoordinators:
                 ports.view.node_id, ports.clock, ports.replicas, lambda: loader.image, ports.has_controller_contact,
                 lambda: store.takes_writes, ports.find_expiry_ms,
             ),
-            self._topic.ensure,
+            self.ensure_topic,
             metrics.histogram(
                 "tiered_share_load_seconds", "From leading a partition of share state to serving it.",
                 (0.01, 0.1, 1, 10, 60),
@@ -96,6 +100,16 @@ class ShareCoordinators:
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
+    async def ensure_topic(self) -> None:
+        """Creates `__share_group_state` if it does not exist. Raises `Refused` with COORDINATOR_NOT_AVAILABLE.
+
+        Brokers of an earlier program know nothing of this topic: they would delete its records by age.
+        """
+        if SHARE_STATE_TOPIC not in self._view.image.topics and self._view.image.metadata_version < SHARE_GROUPS:
+            why = f"share groups are served from {METADATA_VERSION}={SHARE_GROUPS} on (docs/how-to/upgrade.md)"
+            raise Refused(Code.COORDINATOR_NOT_AVAILABLE, why)
+        await self._topic.ensure()
+
     async def submit(self, request: KeyedRequest, timeout: float = SUBMIT_SECONDS) -> Reply:
         """Returns the reply to a request about one share partition. Raises `Refused` like `CoordinatorHost.submit`."""
         return await self.host.submit(request.key.coordinator_key, request, timeout)
@@ -109,12 +123,17 @@ class ShareCoordinators:
 
     def on_topics_deleted(self, topic_ids: Iterable[TopicId]) -> None:
         """Removes the share partitions of deleted topics. A shard that loads removes them after its load."""
-        self.host.submit_unawaited(TopicsDeleted(frozenset(topic_ids)))
+        if self.host.led_partitions:
+            from tiered.share.requests import TopicsDeleted
+
+            self.host.submit_unawaited(TopicsDeleted(frozenset(topic_ids)))
 
     def on_image(self, old: Image, new: Image) -> None:
         """Defers the removal of deleted topics for partitions that are still loading."""
         deleted = old.topics_by_id.keys() - new.topics_by_id.keys()
-        if deleted:
+        if deleted and self.host.led_partitions:
+            from tiered.share.requests import TopicsDeleted
+
             self.host.defer(TopicsDeleted(frozenset(deleted)))
 
     # -- shards -------------------------------------------------------------------------------------------------------
@@ -126,6 +145,9 @@ class ShareCoordinators:
 
     def make_shard(self) -> ShareCoordinatorShard:
         """Returns a shard without share partitions."""
+        from tiered.share.coordinator_shard import ShareCoordinatorShard
+        from tiered.share.limits import ShareCoordinatorSettings
+
         settings = self._view.settings
         shard = ShareCoordinatorShard(
             ShareCoordinatorSettings(
@@ -152,6 +174,8 @@ class ShareCoordinators:
 
         `is_part_lost` needs no correction: the older state gives records again, and skips none.
         """
+        from tiered.share.requests import TopicsDeleted
+
         if shard.state.skipped_records:
             log.error(
                 "records of share state cannot be read, the next snapshot lacks them partition=%s count=%d",

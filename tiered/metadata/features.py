@@ -29,7 +29,7 @@ class FeatureLevels(NamedTuple):
 FEATURES: dict[str, FeatureLevels] = {
     TRANSACTION_VERSION: FeatureLevels(0, 2, 2),
     GROUP_VERSION: FeatureLevels(0, 1, 1),
-    METADATA_VERSION: FeatureLevels(0, 5, 0),
+    METADATA_VERSION: FeatureLevels(0, 6, 0),
 }
 
 HIGHEST_METADATA_VERSION = FEATURES[METADATA_VERSION].highest
@@ -57,6 +57,10 @@ while members are in them."""
 
 SCHEMA_VALIDATION = 5
 """Level of `tiered.metadata.version` from which on topics may have records validated by the schema registry."""
+
+SHARE_GROUPS = 6
+"""Level of `tiered.metadata.version` from which on `__share_group_state` is made: brokers of an earlier program treat
+it as a topic of clients, and delete its records by age."""
 
 PROCESSES_REFUSED = (
     f"brokers can be processes of one machine from {METADATA_VERSION}={PROCESSES} on: raise it once all brokers have"

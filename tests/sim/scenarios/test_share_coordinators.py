@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from tests.scenario import run_by
 from tests.sim.scenarios.test_transactions import lose_all_disks
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 from tests.sim.scenarios.transactions import create_topic, find_leader, running
-from tiered.controller.requests import DeleteTopic
+from tiered.controller.requests import DeleteTopic, FeatureUpdate, UpdateFeatures
 from tiered.coordination.snapshot_stores import SHARE_SNAPSHOTS
 from tiered.coordinator.host import SNAPSHOT_SECONDS
 from tiered.coordinator.routing import partition_of
 from tiered.errors import Code, Refused
 from tiered.ids import TopicPartition
+from tiered.metadata.features import FEATURES, METADATA_VERSION, SHARE_GROUPS, FeatureLevels
 from tiered.metadata.topic_names import SHARE_STATE_TOPIC
 from tiered.share.requests import (
     InitializeState,
@@ -98,3 +101,21 @@ async def test_deleted_topic_takes_its_share_partitions_along(three: ThreeBroker
     await three.wait_until(lambda: not any(shard.state.partitions for shard in shards()), 10)
     reply = await ask(three, InitializeState(key, 1, 3))
     assert reply.code is Code.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_topic_of_share_state_waits_for_brokers_of_an_earlier_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(three: ThreeBrokers) -> None:
+        monkeypatch.undo()
+        await create_topic(three, (1, 2, 3))
+        node = three.controller.node
+        with pytest.raises(Refused, match=r"from tiered\.metadata\.version=6 on") as refused:
+            await node.share_coordinators.ensure_topic()
+        assert refused.value.code is Code.COORDINATOR_NOT_AVAILABLE
+        assert SHARE_STATE_TOPIC not in node.image.topics
+        await asyncio.sleep(10)  # each broker says in a heartbeat which level it supports
+        await node.submit(UpdateFeatures((FeatureUpdate(METADATA_VERSION, SHARE_GROUPS),)))
+        await node.share_coordinators.ensure_topic()
+        assert SHARE_STATE_TOPIC in node.image.topics
+
+    monkeypatch.setitem(FEATURES, METADATA_VERSION, FeatureLevels(0, SHARE_GROUPS - 1, 0))
+    run_scenario(scenario, **SETTINGS)

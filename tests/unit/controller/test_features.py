@@ -231,7 +231,7 @@ def test_broker_of_an_earlier_program_is_refused_at_a_higher_level() -> None:
     older = decode_request(encode_request(request, 0))
     assert isinstance(older, requests.RegisterBroker)
     assert (older.metadata_version, request.metadata_version) == (0, HIGHEST_METADATA_VERSION)
-    with pytest.raises(Refused, match=r"broker 2 .* level 0, .* level 5") as refused:
+    with pytest.raises(Refused, match=r"broker 2 .* level 0, .* level 6") as refused:
         cluster(1).decide(older, 0)
     assert refused.value.code is Code.UNSUPPORTED_VERSION
     for shard, sent in ((cluster(1), request), (older_cluster(1), older)):
