@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 
 from tiered.errors import Corrupt, Unavailable
 from tiered.ids import PartitionId
@@ -36,12 +36,12 @@ from tiered.wal.shared_gets import SharedGets
 log = logging.getLogger(__name__)
 
 GETS_AT_ONCE = 16
+TASKS_AT_ONCE = 256
+"""Slots of a chain that have a task at once: a chain may have very many."""
 _BACKOFF_SECONDS = (0.02, 1.0)
 _ATTEMPTS = 6
 CHASED_MAX = 2
 """Slots that the owner may take before the fence before it is stopped."""
-FEW = 32
-"""An owner that lives adds no more objects during one request, so that a page of so few is the end of a list."""
 _AHEAD = 8
 """Slots that the first fence ahead leaves free: more than the owner puts at a time. Each further one leaves twice as
 many."""
@@ -116,7 +116,9 @@ class ChainTakeover:
 
     async def _read_headers(self, chain: ChainId, slots: range) -> list[Window | Fence]:
         """Returns the objects right before the end of the slots, without a gap."""
-        found = await asyncio.gather(*(self._find_header(chain, each) for each in slots))
+        found: list[Window | Fence | None] = []
+        for some in _in_parts(slots):
+            found += await asyncio.gather(*(self._find_header(chain, each) for each in some))
         begin = max((number for number, each in enumerate(found, 1) if each is None), default=0)
         return [each for each in found[begin:] if each is not None]
 
@@ -131,7 +133,9 @@ class ChainTakeover:
         while not await self._put_fence(chain, stop, nonce, slot, epochs):
             stop += stop - slot
         between = range(slot, stop)
-        taken = await asyncio.gather(*(self._put_fence(chain, each, nonce, slot, epochs) for each in between))
+        taken: list[bool] = []
+        for some in _in_parts(between):
+            taken += await asyncio.gather(*(self._put_fence(chain, each, nonce, slot, epochs) for each in some))
         log.info("owner of a chain is stopped chain=%s slot=%d free=%d", chain.prefix, stop, sum(taken))
         return next((each for each, is_taken in zip(between, taken, strict=True) if is_taken), stop)
 
@@ -159,14 +163,16 @@ class ChainTakeover:
 
     async def _list(self, chain: ChainId, *, is_live: bool = False) -> list[int]:
         """Returns all slots that have an object, in order. The newest ones may be missing of a chain whose owner lives:
-        a list of all would not end while the owner adds some during each request."""
+        a list of all would not end while the owner adds some during each request. So a page that is shorter than one
+        before is the end."""
         slots: list[int] = []
-        after = ""
+        after, longest = "", 0
         while page := await self._store.list(chain.prefix, after):
             slots += [found[1] for each in page if (found := parse_key(each.key)) is not None]
             after = page[-1].key
-            if is_live and len(page) <= FEW:
+            if is_live and len(page) < longest:
                 break
+            longest = max(longest, len(page))
         return slots
 
     async def _put_fence(
@@ -236,6 +242,12 @@ class ChainTakeover:
             raise Unavailable(f"the chain is not read: {why}")
         least, most = _BACKOFF_SECONDS
         await self._clock.sleep(min(most, least * 2**attempt) * (0.5 + self._random.random()))
+
+
+def _in_parts(slots: range) -> Iterator[range]:
+    """Yields the slots in parts that may have a task for each slot."""
+    for first in range(slots.start, slots.stop, TASKS_AT_ONCE):
+        yield range(first, min(first + TASKS_AT_ONCE, slots.stop))
 
 
 def _rows(found: Window | Fence) -> int:

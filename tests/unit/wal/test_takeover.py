@@ -73,6 +73,36 @@ async def test_list_that_lacks_the_newest_objects_misleads_nobody(rig: Rig) -> N
 
 
 @in_rig(Rig)
+async def test_short_pages_of_a_list_cost_no_fences(rig: Rig) -> None:
+    """A store may list few keys in each page. Each takeover of a dead chain puts one fence, behind all others."""
+    owner, other = rig.broker(1), rig.broker(2, "j")
+    owner.lead(ONE, 1)
+    for number in range(30):
+        owner.append(ONE, b"a")
+        await owner.wait_stored(ONE, number + 1)
+    other.faults.list_keys = 2
+    for number in range(5):
+        assert (await other.take_over(owner.chain, 2 + number, ONE)).end == 30 + number
+    assert len(fences_of(rig, owner)) == 5
+
+
+@in_rig(Rig)
+async def test_takeover_of_a_long_chain_has_few_tasks(rig: Rig) -> None:
+    owner, other = rig.broker(1), rig.broker(2, "j")
+    owner.lead(ONE, 1)
+    for number in range(40):
+        owner.append(ONE, b"a")
+        await owner.wait_stored(ONE, number + 1)
+    before, most = len(asyncio.all_tasks()), 0
+    taking = asyncio.ensure_future(other.take_over(owner.chain, 2, ONE))
+    with patch("tiered.wal.takeover.TASKS_AT_ONCE", 8):
+        while not taking.done():
+            most = max(most, len(asyncio.all_tasks()) - before)
+            await asyncio.sleep(0)
+    assert (await taking).end == 40 and most <= 8 + 1
+
+
+@in_rig(Rig)
 async def test_owner_that_puts_faster_than_the_fence_is_stopped(rig: Rig) -> None:
     """The owner lives, and leads other partitions. It puts a window every 10 ms; the other broker is far away."""
     owner, other = rig.broker(1, settings=WindowSettings(10_000_000, 1_000)), rig.broker(2, "j")
