@@ -345,12 +345,21 @@ ORDERED: dict[str, Mapping[str, tuple[float, float]]] = {
     },
 }  # fmt: skip
 """By alert: the series that fire it, before and after."""
+OTHER_CAUSES: Sequence[tuple[str, Mapping[str, tuple[float, float]]]] = (
+    ("TieredGroupsNotInBucket", {
+        "tiered_group_image_lag_seconds{%s}": (30, 30), "tiered_transaction_image_lag_seconds{%s}": (0, 900),
+    }),
+    ("TieredGroupsNotInBucket", {
+        "tiered_group_image_lag_seconds{%s}": (30, 30), "tiered_share_image_lag_seconds{%s}": (0, 900),
+    }),
+)  # fmt: skip
+"""Alerts with more than one cause, and the series of each other cause."""
 
 
 def test_each_alert_fires_for_its_metric(tmp_path: Path) -> None:
     """One process evaluates all cases, each apart: a start of promtool takes longer than a case."""
     cases = []
-    for name, series in ORDERED.items():
+    for name, series in (*ORDERED.items(), *OTHER_CAUSES):
         before, after = ({each % AT: values[at] for each, values in series.items()} for at in (0, 1))
         cases.append(make_case(rows_of(before, after, FEWER_STEPS), {name}, FEWER_STEPS))
     run_rules(cases, tmp_path)
