@@ -21,5 +21,6 @@ May import: quotas
   string_lengths     length checks of strings for these records
   limits             Kafka's limits for groups
   consumer/          consumer groups (KIP-848)
+  share/             share groups (KIP-932)
   invariants         a check of all that must hold between decisions
 """

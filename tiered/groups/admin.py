@@ -23,6 +23,7 @@ from tiered.groups.requests import (
     ListGroups,
     ListGroupsReply,
 )
+from tiered.groups.share.admin import list_share_groups, remove_share_group
 from tiered.shard import CoordinatorRecord
 
 CLASSIC = "classic"
@@ -74,6 +75,7 @@ def handle_list_groups(state: GroupState, request: ListGroups) -> ListGroupsRepl
     """Handles ListGroups: returns the groups that pass both filters."""
     states, types = ({each.lower() for each in filtered} for filtered in (request.states, request.types))
     found = list(list_consumer_groups(state.log_state.consumer_groups, states, types))
+    found += list_share_groups(state.log_state.share_groups, states, types)
     if not types or CLASSIC in types:
         found += (
             ListedGroup(group.name, group.protocol_type or "", group.state.value, CLASSIC)
@@ -90,6 +92,12 @@ def handle_delete_group(decision: Decision, request: DeleteGroup) -> DeleteReply
         if not is_empty(consumer_group):
             return DeleteReply(Code.NON_EMPTY_GROUP)
         remove_consumer_group(decision, consumer_group)
+        return DeleteReply(Code.NONE)
+    share_group = decision.state.log_state.share_groups.get(request.group)
+    if share_group is not None:
+        if share_group.members:
+            return DeleteReply(Code.NON_EMPTY_GROUP)
+        remove_share_group(decision, share_group)
         return DeleteReply(Code.NONE)
     group = decision.state.groups.get(request.group)
     if group is None:

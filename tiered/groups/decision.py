@@ -23,6 +23,8 @@ MEMBER, JOIN, SYNC, EXPIRY = "member", "join", "sync", "sweep"
 """
 CONSUMER_SESSION, CONSUMER_REBALANCE = "consumer session", "consumer rebalance"
 """Kinds of deadlines of members of consumer groups: the session, and the wait until a member has revoked partitions."""
+SHARE_SESSION = "share session"
+"""Kind of deadline of members of share groups."""
 
 
 class ParkedRequest(NamedTuple):

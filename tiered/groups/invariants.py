@@ -7,8 +7,18 @@ from collections.abc import Iterator
 
 from tiered.groups.classic import ClassicGroup, ClassicGroupState
 from tiered.groups.consumer.invariants import find_consumer_violations
-from tiered.groups.decision import CONSUMER_REBALANCE, CONSUMER_SESSION, EXPIRY, JOIN, MEMBER, SYNC, GroupState
+from tiered.groups.decision import (
+    CONSUMER_REBALANCE,
+    CONSUMER_SESSION,
+    EXPIRY,
+    JOIN,
+    MEMBER,
+    SHARE_SESSION,
+    SYNC,
+    GroupState,
+)
 from tiered.groups.records import read_group
+from tiered.groups.share.invariants import find_share_violations
 
 
 def find_violations(shard_state: GroupState) -> Iterator[str]:
@@ -23,6 +33,12 @@ def find_violations(shard_state: GroupState) -> Iterator[str]:
     for consumer_group in consumer_groups.values():
         for what in find_consumer_violations(consumer_group, shard_state.deadlines):
             yield f"consumer group {consumer_group.name}: {what}"
+    share_groups = shard_state.log_state.share_groups
+    if not share_groups.keys().isdisjoint({*shard_state.groups, *consumer_groups}):
+        yield f"share groups are groups of another type: {share_groups.keys()}"
+    for share_group in share_groups.values():
+        for what in find_share_violations(share_group, shard_state.deadlines):
+            yield f"share group {share_group.name}: {what}"
     for name, group in shard_state.groups.items():
         for what in (*_check_members(group), *_check_state(group, shard_state), *_check_deadlines(group, shard_state)):
             yield f"group {name} in {group.state.value}: {what}"
@@ -31,12 +47,16 @@ def find_violations(shard_state: GroupState) -> Iterator[str]:
             if name not in consumer_groups or member_id not in consumer_groups[name].members:
                 yield f"a deadline names {member_id}, which is no member of consumer group {name}"
             continue
+        if kind == SHARE_SESSION:
+            if name not in share_groups or member_id not in share_groups[name].members:
+                yield f"a deadline names {member_id}, which is no member of share group {name}"
+            continue
         found = shard_state.groups.get(name)
         if kind != EXPIRY and found is None:
             yield f"a deadline names {name}, which is no group"
         if kind == MEMBER and found is not None and member_id not in {*found.members, *found.pending_members}:
             yield f"a session deadline names {member_id}, which is no member of {name}"
-    yield from shard_state.holders.find_violations({*shard_state.groups, *consumer_groups})
+    yield from shard_state.holders.find_violations({*shard_state.groups, *consumer_groups, *share_groups})
     tokens = Counter(
         token
         for group in shard_state.groups.values()

@@ -47,6 +47,9 @@ def handle_join_group(decision: Decision, request: JoinGroup, token: int) -> Non
     if code is not None:
         decision.reply(token, JoinGroupReply(code, request.member_id))
         return
+    if request.group in decision.state.log_state.share_groups:
+        decision.reply(token, JoinGroupReply(Code.INCONSISTENT_GROUP_PROTOCOL, request.member_id))
+        return
     consumer_group = decision.state.log_state.consumer_groups.get(request.group)
     if consumer_group is not None and not is_empty(consumer_group):
         reply = join_consumer_group(decision, consumer_group, request)

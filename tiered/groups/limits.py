@@ -54,3 +54,7 @@ class GroupSettings:
     """Time after which regular expressions of consumer groups are matched with the topics anew."""
     consumer_size_max: int = 2**31 - 1
     """Members of one consumer group."""
+    share_session_timeout_ms: int = 45_000
+    share_heartbeat_interval_ms: int = 5_000
+    share_size_max: int = 200
+    """Members of one share group."""

@@ -20,6 +20,8 @@ from tiered.groups.records import (
     read_key,
     read_offset,
 )
+from tiered.groups.share import records as share_records
+from tiered.groups.share.group import ShareGroup
 from tiered.shard import CoordinatorRecord, ProducerIdAndEpoch
 
 GroupOffsets = dict[str, dict[int, OffsetValue]]
@@ -30,13 +32,14 @@ class LogState:
     """Newest value of each key in the log.
 
     `groups` keeps the values of classic groups in the log's bytes: their fields are needed only when a coordinator
-    loads. `consumer_groups` are all that there is of these. `pending` are the offsets of open transactions.
-    `skipped_records` counts records that `apply` could not use.
+    loads. `consumer_groups` and `share_groups` are all that there is of these. `pending` are the offsets of open
+    transactions. `skipped_records` counts records that `apply` could not use.
     """
 
     def __init__(self) -> None:
         self.groups: dict[str, bytes] = {}
         self.consumer_groups: dict[str, ConsumerGroup] = {}
+        self.share_groups: dict[str, ShareGroup] = {}
         self.offsets: dict[str, GroupOffsets] = {}
         self.sizes = GroupBytes()
         """Memory that the values of each group take."""
@@ -77,7 +80,7 @@ class LogState:
     def _apply_to_consumer_group(self, raw: bytes, value: bytes | None) -> None:
         key = consumer_records.read_key(raw)
         if key is None:
-            self.skipped_records += 1
+            self._apply_to_share_group(raw, value)
             return
         known = self.consumer_groups.get(key.group)
         if known is None and value is None:
@@ -90,6 +93,23 @@ class LogState:
             del self.consumer_groups[group.name]
         elif known is None:
             self.consumer_groups[group.name] = group
+
+    def _apply_to_share_group(self, raw: bytes, value: bytes | None) -> None:
+        key = share_records.read_key(raw)
+        if key is None:
+            self.skipped_records += 1
+            return
+        known = self.share_groups.get(key.group)
+        if known is None and value is None:
+            return  # the tombstone of a group that is gone
+        group = known or ShareGroup(key.group)
+        before = group.memory_bytes
+        group.apply(key, value)
+        self.sizes.add(group.name, group.memory_bytes - before)
+        if group.is_gone:
+            del self.share_groups[group.name]
+        elif known is None:
+            self.share_groups[group.name] = group
 
     def apply_offset(self, key: OffsetKey, value: OffsetValue, producer: ProducerIdAndEpoch | None) -> None:
         """Applies the record of an offset with the value that `read_offset` returns for it."""
@@ -159,7 +179,7 @@ class LogState:
         replay of the log after the snapshot would end them with the marker of an earlier transaction.
         """
         undecided = dict.fromkeys(self.pending.groups())
-        known = dict.fromkeys((*self.groups, *self.consumer_groups, *self.offsets))
+        known = dict.fromkeys((*self.groups, *self.consumer_groups, *self.share_groups, *self.offsets))
         decided = [group for group in known if group not in undecided]
         if undecided:
             yield [record for group in undecided for record in self._snapshot_undecided(group)]
@@ -180,4 +200,6 @@ class LogState:
         value = self.groups.get(group)
         found = [] if value is None else [CoordinatorRecord(group_key(group), value)]
         consumer_group = self.consumer_groups.get(group)
-        return found if consumer_group is None else [*found, *consumer_group.snapshot()]
+        share_group = self.share_groups.get(group)
+        found += consumer_group.snapshot() if consumer_group is not None else ()
+        return found if share_group is None else [*found, *share_group.snapshot()]

@@ -34,7 +34,12 @@ LATEST_MS = (1 << 63) - 1
 
 
 def handle_commit_offsets(decision: Decision, request: CommitOffsets) -> CommitOffsetsReply:
-    """Handles OffsetCommit. A client that is no member may commit while the group has none (a simple group)."""
+    """Handles OffsetCommit. A client that is no member may commit while the group has none (a simple group).
+
+    A share group has no committed offsets: its position is the state of its share partitions.
+    """
+    if request.group in decision.state.log_state.share_groups:
+        return CommitOffsetsReply((Code.GROUP_ID_NOT_FOUND,) * len(request.offsets))
     consumer_group = decision.state.log_state.consumer_groups.get(request.group)
     if consumer_group is not None:
         code = check_committer(consumer_group, request.member_id, request.generation, request.knows_epochs)
@@ -62,6 +67,8 @@ def handle_commit_transactional_offsets(decision: Decision, request: CommitTrans
 
     A request that names a member or a generation is fenced by them (KIP-447). Before v3 it names none.
     """
+    if request.group in decision.state.log_state.share_groups:
+        return CommitOffsetsReply((Code.GROUP_ID_NOT_FOUND,) * len(request.offsets))
     consumer_group = decision.state.log_state.consumer_groups.get(request.group)
     if consumer_group is not None:
         code = check_transactional_committer(consumer_group, request.member_id, request.generation)

@@ -14,6 +14,7 @@ from tiered.errors import Code
 from tiered.groups.consumer.assignment import Assignment
 from tiered.groups.consumer.reconciliation import CurrentAssignment
 from tiered.groups.consumer.records import MemberMetadata
+from tiered.groups.share.records import ShareMemberMetadata
 from tiered.shard import ProducerIdAndEpoch
 from tiered.value import value
 
@@ -183,6 +184,48 @@ class ConsumerHeartbeatReply:
     member_epoch: int = 0
     heartbeat_interval_ms: int = 0
     assignment: Assignment | None = None
+
+
+# -- members of share groups (KIP-932) --------------------------------------------------------------------------------
+
+
+@value
+class ShareHeartbeat:
+    """The reply is `ShareHeartbeatReply`. A field that is None says that nothing changed.
+
+    `member_epoch` is 0 to join, -1 to leave.
+    """
+
+    group: str
+    member_id: str
+    member_epoch: int
+    rack_id: str | None = None
+    topics: tuple[str, ...] | None = None
+    client_id: str = ""
+    client_host: str = ""
+    holder: str = ""
+    """The holder that a new group counts for (`quotas.shares`)."""
+
+
+@value
+class ShareHeartbeatReply:
+    """Reply to `ShareHeartbeat`. `assignment` is None if the member has it already. `message` says why a request is
+    refused."""
+
+    code: Code
+    message: str | None = None
+    member_id: str = ""
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: Assignment | None = None
+
+
+@value
+class SharePartitionsInitialized:
+    """The share coordinator has begun the state of these partitions. No caller waits, so there is no reply."""
+
+    group: str
+    partitions: Assignment
 
 
 # -- offsets ----------------------------------------------------------------------------------------------------------
@@ -408,6 +451,35 @@ class DescribeConsumerGroupReply:
 
 
 @value
+class DescribeShareGroup:
+    """The reply is `DescribeShareGroupReply`."""
+
+    group: str
+
+
+class DescribedShareMember(NamedTuple):
+    """A member of a share group as administrators see it."""
+
+    member_id: str
+    metadata: ShareMemberMetadata
+    current: CurrentAssignment
+
+
+@value
+class DescribeShareGroupReply:
+    """Reply to `DescribeShareGroup`."""
+
+    code: Code
+    group: str
+    state: str = ""
+    epoch: int = 0
+    target_epoch: int = 0
+    assignor: str = ""
+    members: tuple[DescribedShareMember, ...] = ()
+    message: str | None = None
+
+
+@value
 class ListGroups:
     """Requests the groups of this shard. Empty filters let all pass; case does not count.
 
@@ -419,7 +491,7 @@ class ListGroups:
 
 
 class ListedGroup(NamedTuple):
-    """One row of the list. `type` is "classic" or "consumer"."""
+    """One row of the list. `type` is "classic", "consumer" or "share"."""
 
     group: str
     protocol_type: str
@@ -447,6 +519,8 @@ Request = (
     | Heartbeat
     | LeaveGroup
     | ConsumerHeartbeat
+    | ShareHeartbeat
+    | SharePartitionsInitialized
     | CommitOffsets
     | CommitTransactionalOffsets
     | FetchOffsets
@@ -455,6 +529,7 @@ Request = (
     | LowerOffsets
     | DescribeGroup
     | DescribeConsumerGroup
+    | DescribeShareGroup
     | ListGroups
     | DeleteGroup
 )
@@ -464,11 +539,13 @@ Reply = (
     | HeartbeatReply
     | LeaveGroupReply
     | ConsumerHeartbeatReply
+    | ShareHeartbeatReply
     | CommitOffsetsReply
     | FetchOffsetsReply
     | DeleteReply
     | DescribeGroupReply
     | DescribeConsumerGroupReply
+    | DescribeShareGroupReply
     | ListGroupsReply
 )
 
@@ -486,12 +563,20 @@ class GenerationStarted(NamedTuple):
 
 
 class TargetComputed(NamedTuple):
-    """A consumer group has a new target for its members."""
+    """A consumer group or a share group has a new target for its members."""
 
     group: str
     epoch: int
     members: int
     assignor: str
+
+
+class ShareStateWanted(NamedTuple):
+    """Partitions of a share group need share state of this epoch. `SharePartitionsInitialized` is the reply."""
+
+    group: str
+    epoch: int
+    partitions: Assignment
 
 
 class OffsetLowered(NamedTuple):
@@ -504,4 +589,4 @@ class OffsetLowered(NamedTuple):
     end: int
 
 
-Event = GenerationStarted | TargetComputed | OffsetLowered
+Event = GenerationStarted | TargetComputed | ShareStateWanted | OffsetLowered

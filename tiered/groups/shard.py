@@ -30,6 +30,7 @@ from tiered.groups.decision import (
     EXPIRY,
     JOIN,
     MEMBER,
+    SHARE_SESSION,
     SYNC,
     Decision,
     GroupState,
@@ -52,6 +53,13 @@ from tiered.groups.offsets import (
 from tiered.groups.rebalance import on_join_timeout, on_member_timeout, on_sync_timeout, prepare_rebalance
 from tiered.groups.records import read_group
 from tiered.groups.requests import Event, Reply, Request
+from tiered.groups.share.admin import handle_describe_share_group
+from tiered.groups.share.heartbeat import (
+    confirm_share_state,
+    handle_share_heartbeat,
+    remove_share_member,
+    schedule_share_session,
+)
 from tiered.quotas.shares import Holdings
 from tiered.shard import UNAWAITED, CoordinatorRecord, CoordinatorResult, Now, ProducerIdAndEpoch
 
@@ -132,6 +140,10 @@ class GroupShard:
             for member_id, consumer in consumer_group.members.items():
                 schedule_session(decision, name, member_id, consumer.metadata)
                 schedule_rebalance(decision, name, member_id, consumer)
+        share_groups = self.state.log_state.share_groups
+        for name, share_group in share_groups.items():
+            for member_id in share_group.members:
+                schedule_share_session(decision, name, member_id)
         for name in (*self.state.log_state.offsets, *self.state.log_state.pending.groups()):
             if name not in self.state.groups and name not in consumer_groups:
                 self.state.groups[name] = ClassicGroup(name, now.wall_ms, self.state.protocol_bytes)
@@ -160,6 +172,10 @@ class GroupShard:
                 decision.reply(token, handle_heartbeat(decision, request))
             case requests.ConsumerHeartbeat():
                 decision.reply(token, handle_consumer_heartbeat(decision, request))
+            case requests.ShareHeartbeat():
+                decision.reply(token, handle_share_heartbeat(decision, request))
+            case requests.SharePartitionsInitialized():
+                confirm_share_state(decision, request)
             case requests.CommitOffsets():
                 decision.reply(token, handle_commit_offsets(decision, request))
             case requests.CommitTransactionalOffsets():
@@ -183,6 +199,8 @@ class GroupShard:
             case requests.DescribeConsumerGroup():
                 groups = self.state.log_state.consumer_groups
                 decision.reply(token, handle_describe_consumer_group(groups, request))
+            case requests.DescribeShareGroup():
+                decision.reply(token, handle_describe_share_group(self.state.log_state.share_groups, request))
             case requests.ListGroups():
                 decision.reply(token, handle_list_groups(self.state, request))
             case requests.DeleteGroup():
@@ -201,6 +219,11 @@ class GroupShard:
                 consumer_group = self.state.log_state.consumer_groups.get(name)
                 if consumer_group is not None and member_id in consumer_group.members:
                     remove_or_downgrade(decision, consumer_group, member_id)
+                continue
+            if kind == SHARE_SESSION:
+                share_group = self.state.log_state.share_groups.get(name)
+                if share_group is not None and member_id in share_group.members:
+                    remove_share_member(decision, share_group, member_id)
                 continue
             group = self.state.groups[name]
             if kind == MEMBER:

@@ -42,6 +42,8 @@ def handle_consumer_heartbeat(decision: Decision, request: ConsumerHeartbeat) ->
         if upgrade is None:
             return _refuse(Code.GROUP_ID_NOT_FOUND, f"Group {request.group} is not a consumer group.")
         group = upgrade.group
+    if request.group in decision.state.log_state.share_groups:
+        return _refuse(Code.GROUP_ID_NOT_FOUND, f"Group {request.group} is not a consumer group.")
     if group is None and not is_join:
         return _refuse(Code.GROUP_ID_NOT_FOUND, f"Consumer group {request.group} not found.")
     group = group or ConsumerGroup(request.group)

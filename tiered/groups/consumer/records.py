@@ -106,13 +106,13 @@ def encode_target_epoch(epoch: int) -> bytes:
 
 def encode_target(target: Assignment) -> bytes:
     """Encodes the value of TARGET."""
-    return _VERSION + _encode_assignment(target) + _NO_TAGS
+    return _VERSION + encode_partitions(target) + _NO_TAGS
 
 
 def encode_current(current: CurrentAssignment) -> bytes:
     """Encodes the value of CURRENT."""
     head = _CURRENT_HEAD.pack(current.epoch, current.previous_epoch, current.state.value)
-    return _VERSION + head + _encode_assignment(current.assigned) + _encode_assignment(current.revoking) + _NO_TAGS
+    return _VERSION + head + encode_partitions(current.assigned) + encode_partitions(current.revoking) + _NO_TAGS
 
 
 def encode_member(member: MemberMetadata) -> bytes:
@@ -124,7 +124,7 @@ def encode_member(member: MemberMetadata) -> bytes:
             encode_compact_nullable_string(member.rack_id),
             encode_compact_string(member.client_id),
             encode_compact_string(member.client_host),
-            _encode_names(member.topics),
+            encode_names(member.topics),
             encode_compact_string(member.regex),
             I32.pack(member.rebalance_timeout_ms),
             encode_compact_nullable_string(member.assignor),
@@ -135,14 +135,15 @@ def encode_member(member: MemberMetadata) -> bytes:
 
 def encode_regex(regex: ResolvedRegex) -> bytes:
     """Encodes the value of REGEX."""
-    return _VERSION + _encode_names(regex.topics) + I64.pack(regex.version) + I64.pack(regex.time_ms) + _NO_TAGS
+    return _VERSION + encode_names(regex.topics) + I64.pack(regex.version) + I64.pack(regex.time_ms) + _NO_TAGS
 
 
 def _one_tag(tag: int, raw: bytes) -> bytes:
     return b"\1" + encode_uvarint(tag) + encode_uvarint(len(raw)) + raw
 
 
-def _encode_names(names: frozenset[str]) -> bytes:
+def encode_names(names: frozenset[str]) -> bytes:
+    """Encodes a list of names."""
     return encode_uvarint(len(names) + 1) + b"".join(map(encode_compact_string, sorted(names)))
 
 
@@ -157,7 +158,8 @@ def _encode_classic(classic: ClassicMetadata | None) -> bytes:
     return b"".join(parts)
 
 
-def _encode_assignment(assignment: Assignment) -> bytes:
+def encode_partitions(assignment: Assignment) -> bytes:
+    """Encodes the partitions of each topic."""
     parts = [encode_uvarint(len(assignment) + 1)]
     for topic_id in sorted(assignment):
         partitions = sorted(assignment[topic_id])
@@ -180,7 +182,7 @@ def read_key(raw: bytes) -> ConsumerKey | None:
 
 def read_group_epoch(raw: bytes) -> GroupEpoch:
     """Decodes the value of GROUP."""
-    fields = _value_fields(raw)
+    fields = open_value(raw)
     epoch = fields.i32()
     topics_hash = fields.tags().get(_HASH_TAG)
     return GroupEpoch(epoch, NO_HASH if topics_hash is None else FieldReader(topics_hash).i64())
@@ -188,7 +190,7 @@ def read_group_epoch(raw: bytes) -> GroupEpoch:
 
 def read_target_epoch(raw: bytes) -> int:
     """Decodes the value of TARGET_EPOCH."""
-    fields = _value_fields(raw)
+    fields = open_value(raw)
     epoch = fields.i32()
     fields.tags()
     return epoch
@@ -196,23 +198,23 @@ def read_target_epoch(raw: bytes) -> int:
 
 def read_target(raw: bytes) -> Assignment:
     """Decodes the value of TARGET."""
-    fields = _value_fields(raw)
-    target = _read_assignment(fields)
+    fields = open_value(raw)
+    target = read_partitions(fields)
     fields.tags()
     return target
 
 
 def read_current(raw: bytes) -> CurrentAssignment:
     """Decodes the value of CURRENT."""
-    fields = _value_fields(raw)
+    fields = open_value(raw)
     epoch, previous_epoch, state = fields.i32(), fields.i32(), fields.take(1)[0]
     known = {each.value: each for each in MemberState}
     current = CurrentAssignment(
         epoch,
         previous_epoch,
         known.get(state, MemberState.UNKNOWN),
-        _read_assignment(fields),
-        _read_assignment(fields),
+        read_partitions(fields),
+        read_partitions(fields),
     )
     fields.tags()
     return current
@@ -220,10 +222,10 @@ def read_current(raw: bytes) -> CurrentAssignment:
 
 def read_member(raw: bytes) -> MemberMetadata:
     """Decodes the value of MEMBER."""
-    fields = _value_fields(raw)
+    fields = open_value(raw)
     instance_id, rack_id = fields.nullable_string(), fields.nullable_string()
     client_id, client_host = fields.string(), fields.string()
-    topics, regex = _read_names(fields), fields.nullable_string() or ""
+    topics, regex = read_names(fields), fields.nullable_string() or ""
     rebalance_timeout_ms, assignor = fields.i32(), fields.nullable_string()
     classic = fields.tags().get(_CLASSIC_TAG)
     return MemberMetadata(
@@ -241,20 +243,22 @@ def read_member(raw: bytes) -> MemberMetadata:
 
 def read_regex(raw: bytes) -> ResolvedRegex:
     """Decodes the value of REGEX."""
-    fields = _value_fields(raw)
-    found = ResolvedRegex(_read_names(fields), fields.i64(), fields.i64())
+    fields = open_value(raw)
+    found = ResolvedRegex(read_names(fields), fields.i64(), fields.i64())
     fields.tags()
     return found
 
 
-def _value_fields(raw: bytes) -> FieldReader:
+def open_value(raw: bytes) -> FieldReader:
+    """Returns the fields of a value of version 0. Raises `Corrupt` for another version."""
     version = FieldReader(raw).i16()
     if version:
-        raise Corrupt(f"unknown version {version} of a consumer group's record")
+        raise Corrupt(f"unknown version {version} of a group's record")
     return FieldReader(raw, 2, flexible=True)
 
 
-def _read_names(fields: FieldReader) -> frozenset[str]:
+def read_names(fields: FieldReader) -> frozenset[str]:
+    """Decodes a list of names."""
     return frozenset([fields.string() for _ in range(fields.count())])
 
 
@@ -270,7 +274,8 @@ def _read_classic(raw: bytes) -> ClassicMetadata | None:
     return ClassicMetadata(timeout_ms, tuple(protocols))
 
 
-def _read_assignment(fields: FieldReader) -> Assignment:
+def read_partitions(fields: FieldReader) -> Assignment:
+    """Decodes the partitions of each topic. A topic without partitions is left out."""
     found: dict[str, frozenset[int]] = {}
     for _ in range(fields.count()):
         topic_id = encode_uuid(uuid.UUID(bytes=fields.take(16)))
