@@ -31,7 +31,7 @@ def test_mutated_inputs_are_read_within_bounds_as_in_plain_python() -> None:
     assert code == 0 and "nothing found" in said, said
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/test_sanitized.py::test_mutated_inputs_are_read_within_bounds_as_in_plain_python")
 def test_unit_tests_of_records_run_without_a_report() -> None:
     """Tests that draw their inputs run in `make sanitize`; the inputs of the test above replace them here."""
     code, said = run("test", "-m", f"not hypothesis and {sanitize.MEASURABLE}")

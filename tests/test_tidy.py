@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.look import BEGINNING
-from tests.sources import ROOT, modules, nodes
+from tests.sources import ROOT, modules, nodes, tree
 
 EMPTY_WORDS = {
     "manager",
@@ -100,6 +100,66 @@ def test_sentences_of_docstrings_begin_with_a_plain_word() -> None:
         for sentence in BEGINNING.findall(inspect.cleandoc(node.value.value))
     ]
     assert not found
+
+
+SHOWN_BY_OTHER_PARAMETERS = {"clients", "seeds", "stores", "values"}
+"""Reasons for which a parameter of a test is `also`: another one of the same test stays."""
+BESIDE_KAFKA = "kafka"
+"""Reason of tests that ask Apache Kafka the same: what ours replies, tests without Kafka show."""
+
+
+def also_marks(path: Path) -> Iterator[tuple[ast.Attribute, ast.Call | None]]:
+    """Yields each use of the mark `also` in a file, with the call that names the showing."""
+    calls = {id(node.func): node for node in nodes(path) if isinstance(node, ast.Call)}
+    for node in nodes(path):
+        if isinstance(node, ast.Attribute) and node.attr == "also" and ast.unparse(node) == "pytest.mark.also":
+            yield node, calls.get(id(node))
+
+
+def marks_of_tests(path: Path) -> Iterator[tuple[str, list[ast.Call]]]:
+    """Yields each test of a file with its own calls of the mark `also` and those of the file."""
+    calls = [call for _, call in also_marks(path) if call is not None]
+    of_file = [
+        call
+        for node in tree(path).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
+        for call in calls
+        if call in ast.walk(node.value)
+    ]
+    for test in nodes(path):
+        if isinstance(test, ast.FunctionDef | ast.AsyncFunctionDef) and test.name.startswith("test_"):
+            yield test.name, [*of_file, *(call for call in calls if call in test.decorator_list)]
+
+
+def test_what_make_test_leaves_out_names_what_shows_it() -> None:
+    """A mark `also` names a test, a file of tests or a reason. The test is there, and `make test` runs it."""
+    found = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        if "mark.also" not in path.read_text():
+            continue
+        whole = {id(call) for _, calls in marks_of_tests(path) for call in calls}
+        for node, call in also_marks(path):
+            named = [each.value if isinstance(each, ast.Constant) else None for each in call.args] if call else []
+            if call and [*map(type, call.args)] == [ast.Name] and path == ROOT / "tests/seeds.py":
+                continue
+            if (
+                len(named) != 1
+                or not isinstance(named[0], str)
+                or not is_shown(named[0], by_others=id(call) not in whole)
+            ):
+                found.append(f"{short(path)}:{node.lineno} {named}")
+    assert found == []
+
+
+def is_shown(named: str, *, by_others: bool) -> bool:
+    """True if tests of this name are run by `make test`. `by_others` allows other parameters of the same test."""
+    if named == BESIDE_KAFKA or (by_others and named in SHOWN_BY_OTHER_PARAMETERS):
+        return True
+    file, _, test = named.partition("::")
+    if not file.startswith("tests/") or not (ROOT / file).is_file():
+        return False
+    marked = dict(marks_of_tests(ROOT / file))
+    return not marked[test] if test in marked else not test and any(not each for each in marked.values())
 
 
 def test_file_of_tests_is_one_module_by_its_path() -> None:

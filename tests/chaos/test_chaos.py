@@ -32,8 +32,8 @@ DEADLINE_FACTOR = 3.0
     ("store", "names", "processes"),
     [
         pytest.param("s3", (FIRST,), 1, id="first"),
-        *(pytest.param(store, names, 1, id=store, marks=pytest.mark.also) for store, names in SHORT.items()),
-        pytest.param("file", SHORT_OF_MACHINES, 2, id="machines", marks=pytest.mark.also),
+        *(pytest.param(store, names, 1, id=store, marks=pytest.mark.also("stores")) for store, names in SHORT.items()),
+        pytest.param("file", SHORT_OF_MACHINES, 2, id="machines", marks=pytest.mark.also("values")),
     ],
 )
 def test_no_record_is_lost_while_brokers_fail(

@@ -38,7 +38,7 @@ from tiered_api.kafka.protocol.messages.update_features import (
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="a socket that is shut may listen again"),
     pytest.mark.slow,
-    pytest.mark.also,
+    pytest.mark.also("tests/test_formats.py"),
     pytest.mark.timeout(1200),
 ]
 RATE = 20.0

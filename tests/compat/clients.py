@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -230,16 +230,16 @@ KINDS = (
 )
 
 
-def kinds(*can: str, few: bool = False, slow: tuple[str, ...] = (), also: tuple[str, ...] = ()) -> list[Any]:
+def kinds(*can: str, few: bool = False, slow: tuple[str, ...] = (), often: Collection[str] = ()) -> list[Any]:
     """Returns parameters: the clients with all these abilities. Without `make compat` only those in Python but the
-    `slow` ones; with `few` Java's newest. `make test` leaves out those of `also`."""
-    found = []
+    `slow` ones; with `few` also Java's newest. `make test` runs those of `often`, else the first of them."""
+    found: list[Any] = []
     for kind in KINDS:
         quick = kind.name in ("confluent", "aiokafka", "kafka-python") or (few and kind.name == "java-4.2")
         if kind.only and not set(kind.only) & set(can):
             continue
         if set(can) <= kind.features and (ALL or (quick and kind.name not in slow)):
-            again = [pytest.mark.also] if kind.name in also else []
+            again = [pytest.mark.also("clients")] if (kind.name not in often if often else found) else []
             found.append(pytest.param(kind, id=kind.name, marks=[*skip_marks(kind), *again]))
     return found
 

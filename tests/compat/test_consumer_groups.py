@@ -23,7 +23,7 @@ def join(start: Start, kind: ClientKind, group: str, assignor: str, regex: str =
     return member
 
 
-@pytest.mark.parametrize("kind", kinds(CONSUMER_GROUPS, few=True, also=("java-4.2",)))
+@pytest.mark.parametrize("kind", kinds(CONSUMER_GROUPS, few=True))
 @pytest.mark.parametrize("assignor", SERVER_ASSIGNORS[:1])
 def test_partitions_are_owned_once_while_members_join_leave_and_die(
     kind: ClientKind, assignor: str, start: Start, admin: DriverClient, name: str

@@ -25,7 +25,7 @@ def assignors() -> list[Any]:
         (kind,) = each.values
         others = () if kind.java and len(kinds()) <= 4 else kind.assignors[:-1]
         for name in (*others, *kind.assignors[-1:]):
-            marks = [*each.marks, *([pytest.mark.also] if name in others else [])]
+            marks = [*each.marks, *([pytest.mark.also("clients")] if name in others else [])]
             pairs.append(pytest.param(kind, name, id=f"{kind}-{name}", marks=marks))
     return pairs
 
@@ -105,7 +105,7 @@ def test_partitions_are_owned_once_while_members_join_leave_and_die(
         member.ask("leave")
 
 
-@pytest.mark.parametrize("kind", kinds("static", few=True, also=("java-4.2",)))
+@pytest.mark.parametrize("kind", kinds("static", few=True))
 def test_restarted_static_member_moves_no_partition(
     kind: ClientKind, start: Start, admin: DriverClient, name: str
 ) -> None:

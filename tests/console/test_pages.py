@@ -347,6 +347,7 @@ def test_unknown_things_are_named_by_the_sentence_of_the_interface(site: Site) -
         page.context.close()
 
 
+@pytest.mark.also("tests/console/test_lost_broker.py::test_page_of_a_killed_broker_goes_on_with_another")
 def test_page_of_a_broker_that_goes_names_the_others_and_returns(site: Site) -> None:
     pid = site.cluster.pids()[2]
     context = site.browser.new_context()
@@ -368,6 +369,7 @@ def test_page_of_a_broker_that_goes_names_the_others_and_returns(site: Site) -> 
     context.close()
 
 
+@pytest.mark.also("tests/console/test_lost_broker.py::test_page_stays_when_its_broker_is_back")
 def test_page_of_a_broker_that_is_killed_returns_with_it(site: Site) -> None:
     """`tiered up` starts a broker again that was killed, at its address."""
     from playwright.sync_api import TimeoutError as PlaywrightTimeoutError

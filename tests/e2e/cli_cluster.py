@@ -18,7 +18,7 @@ from tests.e2e.serving import SECONDS, ServeProcess
 from tests.peer.kafka import Peer
 from tests.sim.settings import FEW_LOGS_GIVEN
 
-KINDS = ("ours", pytest.param("peer", marks=[pytest.mark.java, pytest.mark.also]))
+KINDS = ("ours", pytest.param("peer", marks=[pytest.mark.java, pytest.mark.also("kafka")]))
 """Parameters of a fixture: every assertion holds for both."""
 
 

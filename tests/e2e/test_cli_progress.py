@@ -15,6 +15,7 @@ import pytest
 from tests.e2e.serving import COMMAND, ServeProcess, run_tiered
 from tests.e2e.terminal import run_on_terminal
 from tests.e2e.test_up import start_up
+from tests.seeds import chosen
 from tests.unit.cli.test_profiles import has_option, list_parsers
 from tiered_api.cli.arguments import parser
 
@@ -47,6 +48,8 @@ CLUSTER = (
     "debug bundle", "cluster reassign", "cluster rebalance", "cluster decommission", "cluster rotate-secret",
     "cluster drain",
 )  # fmt: skip
+SLOW = {"cluster drain", "cluster reassign", "demo", "load", "table change"}
+"""Commands whose line comes as that of the others, after many seconds of work."""
 FAILING = {"demo": 3}
 """Exit codes here: there is no Java."""
 
@@ -109,7 +112,7 @@ def test_every_long_command_has_a_row() -> None:
     assert {name for name, made in list_parsers(parser()) if has_option(made, "--no-progress")} == LONG.keys()
 
 
-@pytest.mark.parametrize("name", LONG)
+@pytest.mark.parametrize("name", chosen(LONG, LONG.keys() - SLOW))
 def test_long_command_shows_what_is_left_on_a_terminal_alone(
     name: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -155,7 +158,7 @@ def test_progress_without_the_package_names_its_install(places: Places, tmp_path
     assert shown.count("pip install '.[cli]'") == 1 and "--no-progress" in shown
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/e2e/test_cli_progress.py::test_long_command_shows_what_is_left_on_a_terminal_alone")
 @pytest.mark.java
 @pytest.mark.slow
 def test_words_of_spark_do_not_cut_through_the_line(places: Places) -> None:

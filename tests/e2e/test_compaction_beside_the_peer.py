@@ -35,7 +35,7 @@ from tiered_api.kafka.protocol.messages.produce import (
     TopicProduceData,
 )
 
-pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.also]
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.also("kafka")]
 
 SEGMENT_BYTES = 1 << 20
 BATCHES, RECORDS, KEYS = 70, 50, 400

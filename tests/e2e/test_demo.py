@@ -48,7 +48,7 @@ def test_demo_succeeds_on_a_directory(tmp_path: Path) -> None:
 
 @pytest.mark.java
 @pytest.mark.slow
-@pytest.mark.also
+@pytest.mark.also("tests/e2e/test_demo.py::test_demo_succeeds_on_a_directory")
 def test_demo_succeeds_on_s3(tmp_path: Path) -> None:
     with s3_moto() as server:
         done = demo("--dir", str(tmp_path / "demo"), "--store", f"s3://{BUCKET}/trial", env=server.environment)

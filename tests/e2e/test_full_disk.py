@@ -79,6 +79,7 @@ class Drill:
             resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
 
 
+@pytest.mark.also("tests/sim/scenarios/test_full_disks.py")
 @needs_proc
 @pytest.mark.slow
 def test_writes_go_on_while_a_follower_and_then_the_leader_is_full(tmp_path: Path) -> None:

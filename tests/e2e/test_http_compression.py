@@ -22,7 +22,7 @@ V2_JSON = "application/vnd.kafka.json.v2+json"
 KIB = 1 << 10
 SLOW = {"gzip": (9, 60 * KIB, "ab"), "lz4": (17, 60 * KIB, "ab"), "zstd": (12, 4096 * KIB, "0123456789abcdef")}
 """Level, size and letters of a value. A thread compresses at high levels of gzip and lz4 below INLINE_BYTES too."""
-ONE_OF_EACH = [(codec, () if codec == "gzip" else pytest.mark.also) for codec in SLOW]
+ONE_OF_EACH = [(codec, () if codec == "gzip" else pytest.mark.also("values")) for codec in SLOW]
 """Codecs and marks of tests of another form: v3 has all codecs."""
 TRANSACTIONS = "/tiered/v1/transactions"
 

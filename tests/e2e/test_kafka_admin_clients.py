@@ -44,7 +44,7 @@ def run(directory: Path, scenario: Callable[[str, Callable[[str, int], int]], No
     asyncio.run(run_all())
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/e2e/test_kafka_admin_clients.py::test_admin_client_of_confluent_works")
 @pytest.mark.java
 def test_kafkas_tools_create_change_and_delete_topics(tmp_path: Path) -> None:
     def scenario(address: str, fill: Callable[[str, int], int]) -> None:
@@ -81,7 +81,7 @@ def test_kafkas_tools_create_change_and_delete_topics(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/e2e/test_kafka_admin_clients.py::test_admin_client_of_confluent_works")
 @pytest.mark.java
 def test_kafkas_tools_show_and_change_settings_and_sizes(tmp_path: Path) -> None:
     def scenario(address: str, fill: Callable[[str, int], int]) -> None:

@@ -62,7 +62,7 @@ from tiered_api.kafka.protocol.messages.offset_for_leader_epoch import (
 from tiered_api.kafka.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from tiered_api.kafka.protocol.schema import ZERO_ID, Message
 
-pytestmark = [pytest.mark.java, pytest.mark.also]
+pytestmark = [pytest.mark.java, pytest.mark.also("kafka")]
 
 NO_TOPIC = "A" * 21 + "Q"
 MASKED = {"port", "cluster_id", "producer_id", "total_bytes", "usable_bytes", "log_dir", "documentation", "remote_size"}

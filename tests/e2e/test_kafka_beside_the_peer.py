@@ -187,7 +187,7 @@ async def compare(ours: str, theirs: str) -> list[str]:
     return found
 
 
-@pytest.mark.also
+@pytest.mark.also("kafka")
 def test_requests_get_the_same_errors_as_from_kafka(tmp_path: Path) -> None:
     async def scenario(theirs: str) -> list[str]:
         async with kafka_broker(

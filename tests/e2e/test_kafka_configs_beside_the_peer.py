@@ -46,7 +46,7 @@ from tiered_api.kafka.protocol.messages.incremental_alter_configs import (
 from tiered_api.kafka.server.handlers.incremental_alter_configs import ConfigOperation
 
 pytestmark = pytest.mark.timeout(400)
-BESIDE_KAFKA = (pytest.mark.java, pytest.mark.also)
+BESIDE_KAFKA = (pytest.mark.java, pytest.mark.also("kafka"))
 
 TOPIC, BROKER = 2, 4
 SECONDS = 30.0
@@ -175,7 +175,7 @@ def test_new_topic_of_ours_shows_values_that_kafka_shows_otherwise(ours: Wire) -
 
 
 @pytest.mark.java
-@pytest.mark.also
+@pytest.mark.also("kafka")
 def test_kafka_shows_no_text_as_the_value_that_is_ours_alone(kafka: Wire) -> None:
     named = {f"other-{number}": each for number, each in enumerate(OURS)}
     codes = create(kafka, {topic: {each.name: each.text} for topic, each in named.items()})
@@ -186,7 +186,7 @@ def test_kafka_shows_no_text_as_the_value_that_is_ours_alone(kafka: Wire) -> Non
 
 
 @pytest.mark.java
-@pytest.mark.also
+@pytest.mark.also("kafka")
 def test_numbers_of_topics_have_kafkas_bounds(kafka: Wire, ours: Wire) -> None:
     texts = [str(each) for each in (-(2**63), -(2**31), -3, -2, -1, 0, 1, 2, 10, 63, 64, 2**31 - 1, 2**31, 2**63 - 1)]
     names = {name for name, row in listed_topic_rows().items() if row.type_name in ("integer", "number")}
@@ -240,7 +240,7 @@ def test_unknown_setting_of_a_topic_is_refused(wire: Wire) -> None:
 
 
 @pytest.mark.java
-@pytest.mark.also
+@pytest.mark.also("kafka")
 def test_settings_that_kafka_refuses_are_known(kafka: Wire, ours: Wire) -> None:
     """MirrorMaker would copy a topic to Kafka without any of its settings, and say so once."""
     topics: dict[str, dict[str, str]] = {

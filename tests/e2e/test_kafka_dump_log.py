@@ -131,7 +131,7 @@ def test_kafkas_dump_tool_reads_our_transactions(disk: LocalDisk, tmp_path: Path
 
 @pytest.mark.java
 @pytest.mark.slow
-@pytest.mark.also
+@pytest.mark.also("kafka")
 @pytest.mark.parametrize("options", [(), TRANSACTIONAL], ids=["idempotent", "transactional"])
 def test_same_batches_become_the_same_files(disk: LocalDisk, tmp_path: Path, options: tuple[str, ...]) -> None:
     with Peer() as peer:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pytest
 from aiokafka import AIOKafkaConsumer
 from aiokafka.structs import TopicPartition as Place
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -180,6 +181,7 @@ async def test_restarted_static_member_causes_no_rebalance(site: KafkaBroker) ->
     await asyncio.to_thread(run_clients)
 
 
+@pytest.mark.also("tests/compat/test_groups.py::test_partitions_are_owned_once_while_members_join_leave_and_die")
 @run_by(run, "tmp_path", group_initial_rebalance_delay_ms=0, group_min_session_timeout_ms=1000)
 async def test_partitions_are_shared_while_members_come_and_go(site: KafkaBroker) -> None:
     """Up to five members share ten partitions. A member that leaves or disappears leaves its share to the others."""

@@ -119,7 +119,7 @@ def wait_for_health(machine: ServeProcess) -> None:
         assert time.monotonic() < end, said.stdout
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/e2e/test_process_moves.py::test_logs_of_one_process_move_to_four_and_to_two")
 def test_replicas_move_while_another_machine_leads(tmp_path: Path) -> None:
     words = ("--store", f"file://{tmp_path}/bucket")
     with ServeProcess(tmp_path / "two", *words, "--node-id", "2", *processes(1)) as other:
@@ -156,7 +156,7 @@ SIGNS = (f"{ROOT}/{JOURNAL}", "process-1/log/adopted", "process-1/log/meta.prope
 """Files that appear one after the other while logs move. The last one stays."""
 
 
-@pytest.mark.parametrize("first", [0, pytest.param(len(SIGNS) - 1, marks=pytest.mark.also)])
+@pytest.mark.parametrize("first", [0, pytest.param(len(SIGNS) - 1, marks=pytest.mark.also("values"))])
 def test_machine_that_is_killed_while_logs_move_goes_on(tmp_path: Path, first: int) -> None:
     data = tmp_path / "data"
     create(data, 40)
@@ -180,7 +180,7 @@ def test_machine_that_is_killed_while_logs_move_goes_on(tmp_path: Path, first: i
     assert "log is gone" not in log and not list(data.glob("**/adopted")) and not (data / ROOT / JOURNAL).exists()
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/e2e/test_process_moves.py::test_machine_that_is_killed_while_logs_move_goes_on")
 def test_new_process_after_a_kill_gets_its_share_after_a_clean_stop(tmp_path: Path) -> None:
     data = tmp_path / "data"
     create(data, 4)

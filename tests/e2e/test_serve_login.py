@@ -69,7 +69,7 @@ def test_user_that_cannot_be_read_is_refused_without_its_password(tmp_path: Path
         assert refused.returncode == 2 and "--add-scram" in refused.stderr and PASSWORD not in refused.stderr
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/e2e/test_serve_login.py::test_command_line_and_librdkafka_log_in")
 def test_brokers_log_in_at_each_other(tmp_path: Path) -> None:
     """A topic on both is written with acks=all, so the second broker copies it over a login."""
     settings = ("listeners=SASL_PLAINTEXT://127.0.0.1:0", "min.insync.replicas=2")

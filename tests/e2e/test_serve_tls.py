@@ -111,7 +111,7 @@ def test_start_with_a_key_that_cannot_be_opened_is_refused(tmp_path: Path) -> No
     assert locked.returncode != 0 and "ssl.key.password" in locked.stderr and "Traceback" not in locked.stderr
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/e2e/test_serve_tls.py::test_broker_and_its_clients_speak_tls")
 def test_brokers_reach_each_other_with_certificates_of_their_own(tmp_path: Path) -> None:
     """A topic on both is written with acks=all, so the second one copies it over TLS."""
     key, ca = write_certificates(tmp_path / "certificates")
@@ -173,7 +173,7 @@ def test_http_is_served_with_tls_and_links_say_so(tmp_path: Path) -> None:
     assert "Traceback" not in log and PASSWORD not in log
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/e2e/test_serve_tls.py::test_broker_and_its_clients_speak_tls")
 def test_other_clients_speak_tls(tmp_path: Path) -> None:
     """Both have TLS of their own in Python, and send and read by the record."""
     key, ca = write_certificates(tmp_path / "certificates")

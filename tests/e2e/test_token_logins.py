@@ -309,7 +309,7 @@ def test_refused_token_is_told_late_and_its_failure_recorded_at_once(tmp_path: P
     run_kafka(tmp_path / "data", scenario, **settings)
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/e2e/test_token_logins.py::test_kafka_client_logs_in_by_token_until_it_expires")
 def test_librdkafka_and_http_log_in_by_the_same_token(tmp_path: Path) -> None:
     settings = (
         "listeners=SASL_PLAINTEXT://127.0.0.1:0",

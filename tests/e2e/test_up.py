@@ -18,6 +18,7 @@ import pytest
 
 from tests.e2e.forked_commands import ForkedProcess
 from tests.e2e.serving import COMMAND, SECONDS, ServeProcess, run_tiered
+from tests.seeds import chosen
 
 ANYWHERE = ("--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0")
 
@@ -96,7 +97,7 @@ needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="looks for child
 
 
 @needs_proc
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", chosen([signal.SIGINT, signal.SIGTERM], [signal.SIGINT]))
 def test_killed_broker_restarts_at_its_address_and_all_end_cleanly(tmp_path: Path, how: signal.Signals) -> None:
     with start_up(tmp_path / "data") as cluster:
         assert run_tiered("topic", "create", "kept", "--brokers", cluster.kafka[0]).returncode == 0

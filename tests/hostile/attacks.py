@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,14 +51,6 @@ def attack(**settings: Any) -> Callable[[Run], Test]:
         return made
 
     return decorate
-
-
-def chosen(cases: Iterable[Any], often: Collection[Any]) -> list[Any]:
-    """Returns the cases; `make test` runs those of them that are in `often`."""
-    return [
-        pytest.param(*(each if isinstance(each, tuple) else (each,)), marks=() if each in often else pytest.mark.also)
-        for each in cases
-    ]
 
 
 class Case(NamedTuple):

@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from tests.hostile.attacks import attack, chosen
+from tests.hostile.attacks import attack
 from tests.hostile.target import AttackedBroker, scale
 from tests.hostile.test_records import now_ms, produce
+from tests.seeds import chosen
 from tiered.config.settings import Settings, topic_rows
 from tiered.config.topic_limits import LIMITS
 from tiered.records.batch import encode_batch

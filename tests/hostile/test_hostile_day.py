@@ -324,7 +324,7 @@ def choose() -> list[list[Case]]:
     return [cases[at : at + SIDE_BY_SIDE] for at in range(0, len(cases), SIDE_BY_SIDE)]
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/hostile/test_hostile_day.py::test_each_test_with_a_broker_is_an_attack_of_the_day")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.timeout(scale(300, 3_600))
 def test_good_tenant_is_served_through_all_attacks(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ import gzip
 from contextlib import suppress
 from itertools import chain
 
+import pytest
+
 from tests.e2e.http_bodies import ARGUMENTS, JSON, V2, V2_JSON, Body
 from tests.hostile.attacks import attack
 from tests.hostile.json_shapes import SHAPES, Attack, attacks
@@ -60,6 +62,7 @@ async def prepare(to: AttackedBroker) -> str:
     return str(to.ask("GET", "/v3/clusters")[1]["data"][0]["cluster_id"])
 
 
+@pytest.mark.also("tests/hostile/test_json_bodies.py::test_bodies_just_below_the_limits_delay_nobody")
 @attack()
 async def test_costly_json_delays_nobody_and_takes_three_bodies_of_memory(to: AttackedBroker) -> None:
     """Each request takes up to three bodies. The settings and pieces of the heap that all leave are bounded too."""

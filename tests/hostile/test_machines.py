@@ -13,9 +13,10 @@ import pytest
 
 from tests.e2e.kafka_site import RawClient, batch
 from tests.hostile import test_bodies, test_connections, test_logins
-from tests.hostile.attacks import ATTACKS, TIMEOUT_SECONDS, chosen
+from tests.hostile.attacks import ATTACKS, TIMEOUT_SECONDS
 from tests.hostile.target import AttackedBroker, attacked_broker, scale
 from tests.hostile.test_records import produce
+from tests.seeds import chosen
 from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic
 
 PROCESSES = 2
@@ -59,7 +60,7 @@ async def flood(client: RawClient, partition: int, until: float) -> int:
     return count
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/e2e/test_machine_limits.py::test_client_of_two_processes_has_the_quota_of_one_machine")
 @pytest.mark.timeout(TIMEOUT_SECONDS)
 def test_client_that_floods_all_processes_gets_one_quota(tmp_path: Path) -> None:
     async def scenario(to: AttackedBroker) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.peer.kafka import Peer, tool
 
-pytestmark = [pytest.mark.also, pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.also("kafka"), pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def test_peer_keeps_its_topics_over_a_stop_and_leaves_no_files() -> None:

@@ -120,7 +120,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeS3]:
         yield server
 
 
-every = pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.also)], ids=["some", "all"])
+every = pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.also("values"))], ids=["some", "all"])
 """`make test` runs every fourth pair: each command meets several bad inputs, and each input several commands."""
 
 
@@ -232,7 +232,8 @@ def test_bad_data_file_is_told_in_a_sentence(served: Path, tmp_path: Path, capsy
 
 @pytest.mark.java
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("pair", [zip, pytest.param(itertools.product, marks=pytest.mark.also)])
+@pytest.mark.also("tests/spark/test_bad_inputs.py::test_address_without_a_place_is_refused_and_makes_nothing")
+@pytest.mark.parametrize("pair", [zip, itertools.product])
 def test_bad_places_are_told_in_a_sentence_by_spark(
     pair: Callable[..., Iterable[tuple[str, str]]],
     spark: SparkSession,

@@ -58,6 +58,9 @@ def test_reads_are_bounded_by_offset_and_by_time(spark: SparkSession, topic: Ser
     assert read(spark, topic, startingTimestamp=0).count() == COUNT
 
 
+@pytest.mark.also(
+    "tests/spark/test_micro_batches.py::test_each_record_reaches_the_sink_once_despite_failure_and_restart"
+)
 def test_stream_of_a_broker_has_cold_and_hot_records_once(
     spark: SparkSession, topic: ServeProcess, tmp_path: Path
 ) -> None:

@@ -197,7 +197,7 @@ def test_login_that_cannot_be_is_refused(options: dict[str, str], why: str) -> N
         check_options({"store": "memory://", "topic": TOPIC, **options})
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_broker_logins.py::test_client_logs_in_by_password_or_token_over_tls")
 @pytest.mark.java
 def test_frames_log_in_and_their_plans_have_no_secret(spark: SparkSession, site: Site) -> None:
     by_options = read(spark, site, **site.options())
@@ -212,7 +212,7 @@ def test_frames_log_in_and_their_plans_have_no_secret(spark: SparkSession, site:
     assert SECRET not in str(refused.value)
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_broker_logins.py::test_client_logs_in_by_password_or_token_over_tls")
 @pytest.mark.java
 def test_stream_and_whole_topic_log_in_by_a_file(
     spark: SparkSession, site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -74,7 +74,7 @@ def test_ten_thousand_changes_of_single_rows_change_their_sums(tmp_path: Path) -
 
 
 @pytest.mark.java
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_compare.py::test_ten_thousand_changes_of_single_rows_change_their_sums")
 def test_changes_of_single_rows_are_named_by_verify(spark: SparkSession, tmp_path: Path) -> None:
     store, warehouse = f"file://{tmp_path}/store", str(tmp_path / "warehouse")
     drawn = Random(11)

@@ -72,7 +72,7 @@ def test_load_without_keys_names_the_object_and_the_key(mixed: MixedBucket, tmp_
         load(mixed.plain_url, "t", str(tmp_path / "without"), engine=NativeEngine())
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_encrypted_reads.py::test_source_reads_plain_and_encrypted_segments")
 @pytest.mark.java
 def test_loaded_table_is_verified_with_the_keys(spark: SparkSession, mixed: MixedBucket, tmp_path: Path) -> None:
     load(mixed.url, "t", str(tmp_path), engine=NativeEngine())

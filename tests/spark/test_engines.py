@@ -29,7 +29,7 @@ pytestmark = pytest.mark.java
 TOPIC = filling.topic_id(1)
 
 
-@pytest.fixture(params=["directory", pytest.param("s3", marks=pytest.mark.also)])
+@pytest.fixture(params=["directory", pytest.param("s3", marks=pytest.mark.also("stores"))])
 def place(request: pytest.FixtureRequest, tmp_path: Path, bucket: str) -> Callable[[str], str]:
     """Returns URLs of a new place for store and warehouse."""
     root = f"file://{tmp_path}" if request.param == "directory" else f"s3://{bucket}/{tmp_path.name}"
@@ -42,7 +42,7 @@ def fill(store: str, partition: int, first: int, count: int) -> None:
     filling.upload(store, "t", PartitionId(TOPIC, partition), segments)
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_engines.py::test_values_are_columns_whichever_engine_loads_them")
 def test_engines_take_turns_on_one_table(spark: SparkSession, place: Callable[[str], str]) -> None:
     store, warehouse = place("store"), place("tables")
     filling.create_topic(store, "t", TOPIC, 3)
@@ -136,7 +136,7 @@ def test_native_load_heeds_what_spark_did_to_the_table(
         load(store, "t", warehouse, engine=NativeEngine())
 
 
-@pytest.mark.parametrize("where", [pytest.param("directory", marks=pytest.mark.also), "s3"])
+@pytest.mark.parametrize("where", [pytest.param("directory", marks=pytest.mark.also("stores")), "s3"])
 def test_races_of_both_engines_lose_and_duplicate_nothing(
     spark: SparkSession, tmp_path: Path, bucket: str, where: str
 ) -> None:

@@ -296,7 +296,7 @@ def erase_from(lake: Lake, where: str) -> EraseProgress:
 
 
 @pytest.mark.java
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_erase.py::test_load_and_replay_after_an_erasure_leave_it_out")
 def test_erased_rows_come_back_by_no_load_repair_or_restore(lake: Lake) -> None:
     lake.sql("DELETE FROM {t} WHERE partition = 0 AND offset = 5")
     done = erase_from(
@@ -317,7 +317,7 @@ def test_erased_rows_come_back_by_no_load_repair_or_restore(lake: Lake) -> None:
 
 
 @pytest.mark.java
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_erase.py::test_erasure_that_was_cut_off_is_completed_by_the_next_one")
 def test_rows_are_erased_after_a_killed_erasure_and_another_one(spark: SparkSession, tmp_path: Path) -> None:
     store, warehouse = f"file://{tmp_path}/store", str(tmp_path / "warehouse")
     fill(store)

@@ -134,7 +134,7 @@ def test_warehouse_at_the_root_of_a_bucket_has_its_tables(bucket: str, tmp_path:
 @pytest.mark.java
 @pytest.mark.parametrize(
     ("one", "other"),
-    [*(pytest.param(*each, marks=pytest.mark.also) for each in FORMS[:2]), FORMS[2]],
+    [*(pytest.param(*each, marks=pytest.mark.also("values")) for each in FORMS[:2]), FORMS[2]],
     ids=["slashes", "space", "percent"],
 )
 def test_both_engines_and_all_commands_share_one_folder(

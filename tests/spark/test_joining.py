@@ -105,7 +105,7 @@ def test_loads_with_joins_leave_few_files_and_write_rows_few_times(sizes: list[i
     assert written <= 8 * sum(sizes) + FREE_BYTES * len(sizes)
 
 
-@pytest.mark.parametrize("where", ["directory", pytest.param("s3", marks=pytest.mark.also)])
+@pytest.mark.parametrize("where", ["directory", pytest.param("s3", marks=pytest.mark.also("stores"))])
 def test_many_small_loads_leave_few_files_with_the_same_rows(tmp_path: Path, bucket: str, where: str) -> None:
     root = f"file://{tmp_path}" if where == "directory" else f"s3://{bucket}/{tmp_path.name}"
     store, warehouse = f"{root}/store", f"{root}/tables"

@@ -69,7 +69,7 @@ def run_in_session(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> R
     return run
 
 
-@pytest.fixture(params=["session", pytest.param("process", marks=pytest.mark.also)])
+@pytest.fixture(params=["session", pytest.param("process", marks=pytest.mark.also("values"))])
 def run(request: pytest.FixtureRequest) -> Run:
     return run_in_process if request.param == "process" else request.getfixturevalue("run_in_session")
 

@@ -72,7 +72,7 @@ def held_up_to_the_bounds(spark: SparkSession, warehouse: str) -> dict[int, int]
     return bounds
 
 
-@pytest.fixture(params=[pytest.param("directory", marks=pytest.mark.also), "s3"])
+@pytest.fixture(params=[pytest.param("directory", marks=pytest.mark.also("stores")), "s3"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, bucket: str) -> Callable[[str], str]:
     """Returns URLs of a new place for store and warehouse."""
     root = f"file://{tmp_path}" if request.param == "directory" else f"s3://{bucket}/{tmp_path.name}"
@@ -151,7 +151,7 @@ def test_files_have_bounds_that_let_queries_skip_them(spark: SparkSession, store
 
 
 @pytest.mark.parametrize(
-    "codec", [each if each is Codec.ZSTD else pytest.param(each, marks=pytest.mark.also) for each in Codec]
+    "codec", [each if each is Codec.ZSTD else pytest.param(each, marks=pytest.mark.also("values")) for each in Codec]
 )
 def test_all_codecs_load(spark: SparkSession, store: str, warehouse: str, codec: Codec) -> None:
     filling.create_topic(store, "codec", TOPIC, 1)
@@ -162,7 +162,7 @@ def test_all_codecs_load(spark: SparkSession, store: str, warehouse: str, codec:
     assert (first["key"], first["value"], first["headers"]) == (b"k1", b"0:1" * 3, None)
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_load.py::test_plan_whose_start_has_moved_commits_nothing")
 @pytest.mark.parametrize("steps", [("converted", "committed"), ("planned",)], ids="-".join)
 def test_table_is_whole_after_a_kill_at_any_step_and_another_load(
     spark: SparkSession, tmp_path: Path, steps: tuple[str, ...]
@@ -228,7 +228,7 @@ def test_timestamp_beyond_sparks_range_is_refused_or_null(spark: SparkSession, s
     assert [fault[:3] for fault in clamped] == [("changed", 0, 2), ("changed", 1, 2)]
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_load.py::test_plan_whose_start_has_moved_commits_nothing")
 def test_two_concurrent_loaders_duplicate_nothing(
     spark: SparkSession, other: OtherDriver, place: Callable[[str], str]
 ) -> None:

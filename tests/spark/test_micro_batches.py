@@ -85,7 +85,9 @@ def test_each_record_reaches_the_sink_once_despite_failure_and_restart(spark: Sp
 
 
 @pytest.mark.java
-@pytest.mark.also
+@pytest.mark.also(
+    "tests/spark/test_micro_batches.py::test_each_record_reaches_the_sink_once_despite_failure_and_restart"
+)
 def test_lost_records_fail_the_stream_unless_it_goes_on_without_them(spark: SparkSession, tmp_path: Path) -> None:
     stream = Stream(spark, tmp_path)
     stream.fill(0, 0, 1000)

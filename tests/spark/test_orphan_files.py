@@ -77,7 +77,7 @@ def fill(store: str, first: int, count: int) -> None:
     filling.upload(store, "t", PartitionId(TOPIC, 0), list(filling.segments(rows, base_offset=first)))
 
 
-@pytest.mark.parametrize("where", ["directory", pytest.param("s3", marks=pytest.mark.also)])
+@pytest.mark.parametrize("where", ["directory", pytest.param("s3", marks=pytest.mark.also("stores"))])
 def test_load_of_a_new_day_removes_the_files_of_a_killed_one(tmp_path: Path, bucket: str, where: str) -> None:
     root = f"file://{tmp_path}" if where == "directory" else f"s3://{bucket}/{tmp_path.name}"
     store, warehouse = f"{root}/store", f"{root}/tables"

@@ -73,7 +73,7 @@ def race_for_commits(
     return wrong
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_engines.py::test_races_of_both_engines_lose_and_duplicate_nothing")
 @pytest.mark.parametrize(("log_store", "count"), [("delta's own on s3", 40), ("delta's own in a directory", 150)])
 def test_deltas_own_log_stores_lose_acknowledged_commits(
     spark: SparkSession, other: OtherDriver, folder: Callable[[str], str], log_store: str, count: int
@@ -81,7 +81,7 @@ def test_deltas_own_log_stores_lose_acknowledged_commits(
     assert race_for_commits(spark, other, log_store, folder(log_store), count)
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_engines.py::test_races_of_both_engines_lose_and_duplicate_nothing")
 @pytest.mark.parametrize(("log_store", "count"), [("ours on s3", 40), ("ours in a directory", 150)])
 def test_our_log_stores_assign_each_commit_to_one_driver(
     spark: SparkSession, other: OtherDriver, folder: Callable[[str], str], log_store: str, count: int
@@ -89,6 +89,7 @@ def test_our_log_stores_assign_each_commit_to_one_driver(
     assert race_for_commits(spark, other, log_store, folder(log_store), count) == []
 
 
+@pytest.mark.also("tests/spark/test_engines.py::test_races_of_both_engines_lose_and_duplicate_nothing")
 def test_our_log_store_and_a_writer_in_python_own_each_commit_once(
     spark: SparkSession, folder: Callable[[str], str]
 ) -> None:
@@ -97,7 +98,9 @@ def test_our_log_store_and_a_writer_in_python_own_each_commit_once(
         assert race_for_commits(spark, other, "ours on s3", url, 40) == []
 
 
-@pytest.mark.also
+@pytest.mark.also(
+    "tests/spark/test_native_engine.py::test_concurrent_writers_move_a_partition_once_per_acknowledged_commit"
+)
 @pytest.mark.parametrize("place", ["s3", "directory"])
 def test_two_loaders_move_a_partition_once_per_acknowledged_commit(
     spark: SparkSession, other: OtherDriver, folder: Callable[[str], str], place: str
@@ -110,7 +113,7 @@ def test_two_loaders_move_a_partition_once_per_acknowledged_commit(
         assert table.loaded_offsets() == {0: 80}
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_engines.py::test_races_of_both_engines_lose_and_duplicate_nothing")
 @pytest.mark.parametrize("place", ["s3", "directory"])
 def test_loaders_of_different_partitions_both_commit_everything(
     spark: SparkSession, other: OtherDriver, folder: Callable[[str], str], place: str

@@ -85,7 +85,7 @@ def test_repair_fixes_every_kind_of_damage_and_nothing_else(spark: SparkSession,
     assert load(store, "flights", warehouse, spark=spark).rows == 0
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_repair.py::test_repair_fixes_every_kind_of_damage_and_nothing_else")
 def test_second_repair_finds_nothing(spark: SparkSession, store: str, tmp_path: Path) -> None:
     warehouse = str(tmp_path / "warehouse")
     damaged_table(spark, store, warehouse)
@@ -95,7 +95,7 @@ def test_second_repair_finds_nothing(spark: SparkSession, store: str, tmp_path: 
     assert is_whole(spark, store, warehouse)
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_repair.py::test_repair_fixes_every_kind_of_damage_and_nothing_else")
 def test_rows_that_the_log_no_longer_has_are_reported_and_kept(spark: SparkSession, store: str, tmp_path: Path) -> None:
     warehouse = str(tmp_path / "warehouse")
     name = f"delta.`{warehouse}/flights`"
@@ -109,7 +109,7 @@ def test_rows_that_the_log_no_longer_has_are_reported_and_kept(spark: SparkSessi
     assert is_whole(spark, store, warehouse, 5998)
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_load.py::test_table_ahead_of_the_bucket_is_refused")
 def test_repair_refuses_a_table_ahead_of_the_bucket(spark: SparkSession, store: str, tmp_path: Path) -> None:
     warehouse = str(tmp_path / "warehouse")
     load(store, "flights", warehouse, spark=spark)
@@ -119,7 +119,7 @@ def test_repair_refuses_a_table_ahead_of_the_bucket(spark: SparkSession, store: 
         repair(older, "flights", warehouse, spark=spark)
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_replay.py")
 def test_repair_and_load_in_between_duplicate_nothing(spark: SparkSession, store: str, tmp_path: Path) -> None:
     warehouse = str(tmp_path / "warehouse")
     damaged_table(spark, store, warehouse)
@@ -137,7 +137,7 @@ def test_repair_and_load_in_between_duplicate_nothing(spark: SparkSession, store
     assert is_whole(spark, store, warehouse, 6500)
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_replay.py")
 def test_concurrent_repairs_duplicate_nothing(
     spark: SparkSession, other: OtherDriver, store: str, tmp_path: Path
 ) -> None:
@@ -149,7 +149,7 @@ def test_concurrent_repairs_duplicate_nothing(
     assert is_whole(spark, store, warehouse)
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_replay.py::test_replay_that_ends_between_its_commits_is_completed_by_the_next")
 def test_table_is_whole_after_a_killed_repair_and_another_one(spark: SparkSession, store: str, tmp_path: Path) -> None:
     steps = ("compared", "mended")
     for step in steps:

@@ -29,6 +29,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.also("tests/spark/test_rotated_keys.py::test_loads_and_queries_without_a_jvm_take_a_replaced_key")
 @pytest.mark.java
 @pytest.mark.timeout(200)
 def test_session_takes_a_key_that_was_replaced(spark: SparkSession, tmp_path: Path) -> None:

@@ -69,7 +69,10 @@ def lake(spark: SparkSession, tmp_path: Path) -> Lake:
     return Lake(spark, tmp_path)
 
 
-@pytest.mark.also
+AGAIN = pytest.mark.also("values")
+
+
+@pytest.mark.also("tests/spark/test_soundness.py::test_rows_without_an_identifier_are_refused")
 def test_rows_are_not_duplicated_when_delta_drops_the_identifiers(lake: Lake) -> None:
     lake.sql(
         "ALTER TABLE {t} SET TBLPROPERTIES('delta.setTransactionRetentionDuration' = 'interval 0 seconds', "
@@ -91,10 +94,13 @@ UP_TO_3 = "timestamp, timestamp_type, key, value, headers FROM {t} WHERE partiti
     ("rows", "words"),
     [
         pytest.param(
-            "partition, offset + 200", "partition 0 from offset 200", id="above the bound", marks=pytest.mark.also
+            "partition, offset + 200",
+            "partition 0 from offset 200",
+            id="above the bound",
+            marks=AGAIN,
         ),
-        pytest.param("7, offset", "partition 7 up to offset 3 and no", id="no such partition", marks=pytest.mark.also),
-        pytest.param("NULL, offset", "without a partition or an offset", id="no place", marks=pytest.mark.also),
+        pytest.param("7, offset", "partition 7 up to offset 3 and no", id="no such partition", marks=AGAIN),
+        pytest.param("NULL, offset", "without a partition or an offset", id="no place", marks=AGAIN),
     ],
 )
 def test_rows_without_an_identifier_are_refused(lake: Lake, rows: str, words: str) -> None:
@@ -106,7 +112,7 @@ def test_rows_without_an_identifier_are_refused(lake: Lake, rows: str, words: st
     assert lake.whole()
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_native_engine.py::test_rows_that_no_identifier_covers_are_found_without_spark")
 def test_load_after_a_restore_is_refused_and_a_repair_adds_its_rows(lake: Lake) -> None:
     lake.more(0, 100)
     lake.load()
@@ -120,7 +126,7 @@ def test_load_after_a_restore_is_refused_and_a_repair_adds_its_rows(lake: Lake) 
     assert lake.count() == (550, 550)
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_soundness.py::test_delete_of_a_user_is_kept_reported_and_named_by_verify")
 @pytest.mark.parametrize(
     ("statement", "words"),
     [
@@ -143,7 +149,7 @@ def test_commit_that_removes_files_is_named_unless_all_are_restored(lake: Lake, 
     assert lake.whole()
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_soundness.py::test_delete_of_a_user_is_kept_reported_and_named_by_verify")
 def test_accepted_loss_of_rows_stays_accepted(lake: Lake) -> None:
     lake.sql("TRUNCATE TABLE {t}")
     lake.more(0, 30)
@@ -193,7 +199,7 @@ MAPPED = "ALTER TABLE {t} SET TBLPROPERTIES('delta.columnMapping.mode' = 'name')
 VECTORS = "ALTER TABLE {t} SET TBLPROPERTIES('delta.enableDeletionVectors' = 'true')"
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_soundness.py::test_changed_layout_and_columns_are_followed")
 @pytest.mark.parametrize(
     "statements",
     [
@@ -217,7 +223,7 @@ def test_change_of_the_tables_form_is_followed(lake: Lake, statements: list[str]
     assert lake.whole()
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_native_engine.py::test_rows_that_no_identifier_covers_are_found_without_spark")
 def test_clone_is_loaded_after_a_repair_and_its_source_at_once(lake: Lake, tmp_path: Path) -> None:
     other = str(tmp_path / "other")
     lake.sql(f"CREATE TABLE delta.`{other}/t` SHALLOW CLONE {{t}}")
@@ -239,7 +245,7 @@ def test_clone_is_loaded_after_a_repair_and_its_source_at_once(lake: Lake, tmp_p
     assert lake.whole()
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_repair.py::test_repair_fixes_every_kind_of_damage_and_nothing_else")
 def test_rows_in_a_deletion_vector_are_missing_and_a_repair_restores_them(lake: Lake) -> None:
     lake.sql(VECTORS)
     lake.sql("DELETE FROM {t} WHERE offset = 17")
@@ -250,7 +256,7 @@ def test_rows_in_a_deletion_vector_are_missing_and_a_repair_restores_them(lake: 
     assert lake.whole()
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_table_features.py::test_feature_is_kept_or_refused_by_its_name_by_each_command")
 @pytest.mark.parametrize("statement", ["RENAME COLUMN key TO name", "DROP COLUMN headers"])
 def test_renamed_or_dropped_column_of_a_load_is_refused_by_name(lake: Lake, statement: str) -> None:
     lake.sql(MAPPED)

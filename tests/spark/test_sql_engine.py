@@ -55,7 +55,7 @@ def write(
     filling.upload(store, topic, PartitionId(topic_id, partition), segments)
 
 
-@pytest.fixture(scope="module", params=["directory", pytest.param("s3", marks=pytest.mark.also)])
+@pytest.fixture(scope="module", params=["directory", pytest.param("s3", marks=pytest.mark.also("stores"))])
 def warehouse(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Returns a warehouse with the tables of the topic orders.eu, in two versions and more."""
     folder = tmp_path_factory.mktemp("sql")

@@ -23,7 +23,7 @@ from pyspark_tiered.proof.verify import verify
 from tests.spark import filling
 from tiered.ids import PartitionId
 
-pytestmark = [pytest.mark.java, pytest.mark.also]
+pytestmark = [pytest.mark.java, pytest.mark.also("tests/spark/test_load.py")]
 
 TOPIC = filling.topic_id(1)
 HOME = Path(pyspark.__file__).parent

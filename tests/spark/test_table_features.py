@@ -299,6 +299,7 @@ class Lake:
         return int(self.spark.sql(f"DESCRIBE HISTORY delta.`{self.url}` LIMIT 1").collect()[0]["version"])
 
 
+@pytest.mark.also("tests/spark/test_table_features.py::test_feature_is_kept_or_refused_by_its_name_by_each_command")
 @pytest.mark.java
 def test_load_into_a_table_with_a_constraint_is_refused_by_its_name(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, tmp_path)
@@ -316,6 +317,7 @@ def test_load_into_a_table_with_a_constraint_is_refused_by_its_name(spark: Spark
     assert lake.load() == 1
 
 
+@pytest.mark.also("tests/spark/test_table_features.py::test_feature_is_kept_or_refused_by_its_name_by_each_command")
 @pytest.mark.java
 def test_append_only_table_is_loaded_and_neither_erased_nor_repaired(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, tmp_path)

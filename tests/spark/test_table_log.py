@@ -226,12 +226,13 @@ def test_in_commit_timestamps_are_the_times_of_their_commits(tmp_path: Path) -> 
         assert log.find_version(START_MS + minute * MINUTE_MS) == version, minute
 
 
+@pytest.mark.also("tests/spark/test_table_log.py::test_times_that_go_back_are_made_to_grow")
 @pytest.mark.java
 @pytest.mark.parametrize(
     "clocks",
     [
         pytest.param(["fast", "still", "back"], id="some"),
-        pytest.param(["fast at the end"], id="others", marks=pytest.mark.also),
+        pytest.param(["fast at the end"], id="others"),
     ],
 )
 def test_spark_finds_the_same_versions(spark: SparkSession, tmp_path: Path, clocks: list[str]) -> None:
@@ -256,6 +257,7 @@ def test_spark_finds_the_same_versions(spark: SparkSession, tmp_path: Path, cloc
     assert compared >= 8
 
 
+@pytest.mark.also("tests/spark/test_table_log.py::test_v2_checkpoint_is_refused_by_name")
 @pytest.mark.java
 def test_table_with_v2_checkpoints_by_spark_is_refused_by_name(
     spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -28,7 +28,7 @@ def write(store: str, partition: int, first: int, values: list[bytes]) -> None:
     filling.upload(store, "t", PartitionId(TOPIC, partition), list(filling.segments(rows, base_offset=first)))
 
 
-@pytest.fixture(scope="module", params=["directory", pytest.param("s3", marks=pytest.mark.also)])
+@pytest.fixture(scope="module", params=["directory", pytest.param("s3", marks=pytest.mark.also("stores"))])
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Returns the root of a store and a warehouse. Topic t is loaded twice, and has three records more."""
     folder = tmp_path_factory.mktemp("reports")

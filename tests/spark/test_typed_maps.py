@@ -43,7 +43,7 @@ def test_changed_map_is_found(site: Site) -> None:
     assert [each[:3] for each in site.verify().faults] == [("changed", 0, 0)]
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_typed_maps.py::test_duckdb_reads_the_map")
 def test_spark_reads_the_map(site: Site, spark: SparkSession) -> None:
     rows = spark.sql(f"SELECT m['a'], of['k'].x FROM delta.`{site.warehouse}/t_typed` ORDER BY _offset").collect()
     assert [tuple(row) for row in rows] == [(1, None), (None, "y")]

@@ -48,7 +48,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> TypedLake:
     return TypedLake(spark, tmp_path)
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_soundness.py::test_changed_layout_and_columns_are_followed")
 def test_changes_of_layout_and_columns_are_followed(lake: TypedLake) -> None:
     for table in TABLES:
         lake.sql(
@@ -69,7 +69,7 @@ def test_changes_of_layout_and_columns_are_followed(lake: TypedLake) -> None:
     assert (lake.site.verify().ok, lake.site.verify().rows, lake.site.verify().dead) == (True, 9, 0)
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_soundness.py::test_changed_layout_and_columns_are_followed")
 @pytest.mark.parametrize(
     ("table", "statement", "faults"),
     [
@@ -92,7 +92,7 @@ def test_change_is_followed_and_listed(lake: TypedLake, table: str, statement: s
     assert {fault.kind for fault in lake.site.verify().faults} == faults
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_table_features.py::test_feature_is_kept_or_refused_by_its_name_by_each_command")
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize(
     ("statements", "words"),
@@ -118,7 +118,7 @@ def test_change_is_refused_by_name(lake: TypedLake, table: str, statements: list
         lake.load()
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_table_features.py::test_feature_is_kept_or_refused_by_its_name_by_each_command")
 def test_columns_and_rules_that_no_load_writes_are_refused_by_name(lake: TypedLake, tmp_path: Path) -> None:
     lake.sql("t_typed", "ALTER TABLE {t} ADD COLUMN c BINARY")
     with pytest.raises(Refused, match="a column c of a type that no JSON value becomes"):
@@ -129,7 +129,7 @@ def test_columns_and_rules_that_no_load_writes_are_refused_by_name(lake: TypedLa
         other.load()
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_soundness.py::test_delete_of_a_user_is_kept_reported_and_named_by_verify")
 def test_accepted_loss_and_tables_that_were_dropped(lake: TypedLake) -> None:
     lake.sql("t_typed", "TRUNCATE TABLE {t}")
     assert lake.load(accept_deletes=True) == (1, 1)
@@ -140,7 +140,7 @@ def test_accepted_loss_and_tables_that_were_dropped(lake: TypedLake) -> None:
     assert (lake.site.verify().ok, lake.site.verify().rows, lake.site.verify().dead) == (True, 5, 3)
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_native_engine.py::test_table_of_another_topic_or_program_is_refused")
 def test_clone_in_another_warehouse_is_refused(lake: TypedLake, tmp_path: Path) -> None:
     other = str(tmp_path / "clone")
     for table in TABLES:

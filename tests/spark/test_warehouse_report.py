@@ -122,7 +122,7 @@ def test_report_on_dead_letters_reads_no_file_outside_of_the_table(tables: Path,
     assert line["reasons"] == [] and "elsewhere" in line["reasons_problem"]
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/spark/test_warehouse_report.py::test_report_has_a_line_for_each_table_whatever_the_others_are")
 def test_report_on_a_bucket_is_that_of_a_directory(bucket: str) -> None:
     root = f"s3://{bucket}/report"
     filling.create_topic(f"{root}/store", "t", TOPIC, 1)

@@ -233,10 +233,15 @@ def find_seed(how: str) -> int:
     raise AssertionError(how)
 
 
+AGAIN = pytest.mark.also("values")
+
+
 @pytest.mark.parametrize(
     ("owner", "name", "make", "seed", "of", "rule"),
     [
-        pytest.param(ProducerStateEntry, "find_batch", find_last_only, 3, short_run, "I11", marks=pytest.mark.also),
+        pytest.param(
+            ProducerStateEntry, "find_batch", find_last_only, 3, short_run, "I11", marks=pytest.mark.also("values")
+        ),
         pytest.param(
             CoordinatorRuntime,
             "_is_idle",
@@ -244,7 +249,7 @@ def find_seed(how: str) -> int:
             1,
             with_group,
             "I18",
-            marks=pytest.mark.also,
+            marks=AGAIN,
         ),
         (
             BrokerHeartbeats,

@@ -389,7 +389,7 @@ GROUPS: dict[int, tuple[str, Callable[..., Any]]] = {
 ENDS = (21583, 160809, 5241, 6746, 6972)
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/sim/cluster/test_once_failed.py::test_every_fault_that_a_seed_found_has_a_test")
 @pytest.mark.parametrize("seed", sorted((*FOUND, *ENDS)))
 def test_seed_that_once_failed_passes(seed: int) -> None:
     report = run_seed(seed, is_compacted=False)[1]

@@ -10,7 +10,7 @@ from tiered.controller.suspicion import SilentBrokers
 SECONDS = 90.0
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.also)])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.also("seeds"))])
 def test_pauses_of_a_second_and_slow_fsyncs_fence_nobody(seed: int) -> None:
     """`make false-alarms` runs a day of it."""
     assert count_alarms(seed, SECONDS) == (0, 0)

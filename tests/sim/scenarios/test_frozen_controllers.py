@@ -33,7 +33,7 @@ def is_in_sync(three: ThreeBrokers) -> bool:
 
 
 @pytest.mark.parametrize("sessions", [1.3, 2.5])
-@pytest.mark.parametrize("seconds", [0.0, pytest.param(0.1, marks=pytest.mark.also), 0.5])
+@pytest.mark.parametrize("seconds", [0.0, pytest.param(0.1, marks=pytest.mark.also("values")), 0.5])
 @run_by(run_scenario)
 async def test_recovery_of_a_thawed_controller_takes_few_bucket_requests(
     three: ThreeBrokers, *, seconds: float, sessions: float

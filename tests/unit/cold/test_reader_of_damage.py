@@ -9,6 +9,7 @@ import pytest
 
 from tests.refusal import refuses
 from tests.scenario import in_rig
+from tests.seeds import chosen
 from tests.unit.cold.rig import MIB, PID, Rig, batch, cold, large, small
 from tiered.errors import Code, Corrupt, Unavailable
 from tiered.object_store.faulty import FaultKind, FaultRule
@@ -17,9 +18,10 @@ from tiered.producers.aborted_txns import AbortedTxn, encode_aborted_txns
 from tiered.records.native import walk
 
 
+@pytest.mark.parametrize("seeds", chosen([range(10), range(10, 40)], [range(10)], "seeds"), ids=["first", "others"])
 @pytest.mark.parametrize("kind", [FaultKind.FLIPPED, FaultKind.TRUNCATED])
-def test_damaged_range_is_read_once_more(kind: FaultKind) -> None:
-    for seed in range(40):
+def test_damaged_range_is_read_once_more(kind: FaultKind, seeds: range) -> None:
+    for seed in seeds:
         rig = Rig(seed)
         large(rig, segments=2, batches=10)
 

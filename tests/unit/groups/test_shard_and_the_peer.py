@@ -31,7 +31,7 @@ from tiered_api.kafka.protocol.messages.create_topics import CreatableTopic, Cre
 from tiered_api.kafka.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tiered_api.kafka.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 
-pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.also]
+pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.also("kafka")]
 
 OPTIONS = {
     "group.initial.rebalance.delay.ms": "300",

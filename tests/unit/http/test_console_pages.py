@@ -53,7 +53,7 @@ def test_vendored_files_have_their_checksums_and_licences() -> None:
         assert sha256(FILES[f"vendor/{each['file']}"].body).hexdigest() == each["sha256"]
 
 
-@pytest.mark.also
+@pytest.mark.also("tests/unit/http/test_console_pages.py::test_vendored_files_have_their_checksums_and_licences")
 @pytest.mark.parametrize("each", VENDORED, ids=[each["file"] for each in VENDORED])
 def test_vendored_file_is_that_of_the_registry(tmp_path: Path, each: dict[str, str]) -> None:
     npm = shutil.which("npm")

@@ -58,7 +58,7 @@ def test_kafkas_decoder_reads_all_states_of_a_shard(tmp_path: Path) -> None:
     assert text.count("payload: <DELETE>") == 1
 
 
-@pytest.mark.also
+@pytest.mark.also("kafka")
 def test_records_of_kafka_are_read_and_written_byte_for_byte() -> None:
     with Peer(OPTIONS) as peer:
         for outcomes in (("commit", "abort", "commit"), ("open",), ("commit", "timeout")):
