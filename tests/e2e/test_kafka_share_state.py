@@ -120,3 +120,15 @@ async def test_bad_requests_get_a_code_and_its_reason(site: KafkaBroker) -> None
     assert [code for code, _ in await states.initialize((0, 1, 0))] == [Code.INVALID_GROUP_ID.number]
     states.group, states.topic_id = "g", ZERO_ID
     assert [code for code, _ in await states.initialize((0, 1, 0))] == [Code.UNKNOWN_TOPIC_OR_PARTITION.number]
+
+
+@run_by(run, "tmp_path")
+async def test_broker_proves_itself_by_its_credential(site: KafkaBroker) -> None:
+    states = await open_states(site)
+    rows = [initialize_share_group_state.PartitionData(0, 1, 3)]
+    topics = [initialize_share_group_state.InitializeStateData(states.topic_id, rows)]
+    for credential, code in ((b"wrong", Code.CLUSTER_AUTHORIZATION_FAILED), (site.broker.credential, Code.NONE)):
+        request = InitializeShareGroupStateRequest("g", topics, credential)
+        response = await states.client.ask(request, 0, initialize_share_group_state.InitializeShareGroupStateResponse)
+        assert [each.error_code for each in response.results[0].partitions] == [code.number]
+        assert (await states.read(0, -1)).error_code == (Code.INVALID_REQUEST.number if code is not Code.NONE else 0)

@@ -152,7 +152,7 @@ def sample(api: Api, version: int) -> Any:
             topic.topic_id = "AAAAAAAAAAAAAAAAAAAAAA"
     if api.name == "DescribeTopicPartitions":
         request.cursor = None
-    if api.name == "WriteTxnMarkers":
+    if api.name == "WriteTxnMarkers" or "ShareGroupState" in api.name:
         request.credential = b""
     return decode(api.request_type, version, memoryview(encode(request, version)), 0)
 

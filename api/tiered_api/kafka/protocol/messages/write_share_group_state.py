@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tiered_api.kafka.protocol.schema import FieldType, Message, array, integer, message, string, uuid
+from tiered_api.kafka.protocol.schema import (
+    FIRST_PRIVATE_TAG,
+    FieldType,
+    Message,
+    array,
+    data,
+    integer,
+    message,
+    string,
+    uuid,
+)
 
 
 @dataclass(slots=True)
@@ -36,6 +46,8 @@ class WriteStateData:
 class WriteShareGroupStateRequest(Message):
     group_id: str = string()
     topics: list[WriteStateData] = array(WriteStateData)
+    credential: bytes = data(tag=FIRST_PRIVATE_TAG, tagged="0+")
+    """Ours: the credential of brokers."""
 
 
 @dataclass(slots=True)

@@ -22,8 +22,7 @@ from tiered_api.kafka.server.requests.share_state_requests import ask_each
 
 async def handle(context: KafkaContext, call: Call[ReadShareGroupStateRequest]) -> ReadShareGroupStateResponse:
     """Returns the state of each partition, once all of it is committed."""
-    request = call.request
-    found = await ask_each(context, request.group_id, request.topics, _request_of, _result_of)
+    found = await ask_each(context, call, _request_of, _result_of)
     return ReadShareGroupStateResponse([ReadStateResult(*each) for each in found])
 
 

@@ -23,8 +23,7 @@ async def handle(
     context: KafkaContext, call: Call[ReadShareGroupStateSummaryRequest]
 ) -> ReadShareGroupStateSummaryResponse:
     """Returns the summary of each partition, once its state is committed."""
-    request = call.request
-    found = await ask_each(context, request.group_id, request.topics, _request_of, _result_of)
+    found = await ask_each(context, call, _request_of, _result_of)
     return ReadShareGroupStateSummaryResponse([ReadStateSummaryResult(*each) for each in found])
 
 

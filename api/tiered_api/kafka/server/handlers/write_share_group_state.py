@@ -22,8 +22,7 @@ from tiered_api.kafka.server.requests.share_state_requests import ask_each
 
 async def handle(context: KafkaContext, call: Call[WriteShareGroupStateRequest]) -> WriteShareGroupStateResponse:
     """Returns one code for each partition, once its change is committed."""
-    request = call.request
-    found = await ask_each(context, request.group_id, request.topics, _request_of, _result_of)
+    found = await ask_each(context, call, _request_of, _result_of)
     return WriteShareGroupStateResponse([WriteStateResult(*each) for each in found])
 
 

@@ -62,6 +62,9 @@ class Rule(NamedTuple):
     note: str = ""
 
 
+_BY_CREDENTIAL = "brokers send their credential instead"
+
+
 def _topic(operation: Operation) -> Need:
     return Need(operation, ResourceType.TOPIC)
 
@@ -245,11 +248,11 @@ API_RULES: dict[str, Rule] = {
         cluster.check_cluster(_DESCRIBE_CONFIGS, list_config_resources.ListConfigResourcesResponse, has_text=False),
     ),
     "DescribeTopicPartitions": Rule((_topic(_DESCRIBE),), topics.check_topic_pages),
-    "InitializeShareGroupState": Rule((_cluster(Operation.CLUSTER_ACTION),), share_state.INITIALIZE),
-    "ReadShareGroupState": Rule((_cluster(Operation.CLUSTER_ACTION),), share_state.READ),
-    "WriteShareGroupState": Rule((_cluster(Operation.CLUSTER_ACTION),), share_state.WRITE),
-    "DeleteShareGroupState": Rule((_cluster(Operation.CLUSTER_ACTION),), share_state.DELETE),
-    "ReadShareGroupStateSummary": Rule((_cluster(Operation.CLUSTER_ACTION),), share_state.SUMMARIZE),
+    "InitializeShareGroupState": Rule((_cluster(Operation.CLUSTER_ACTION),), share_state.INITIALIZE, _BY_CREDENTIAL),
+    "ReadShareGroupState": Rule((_cluster(Operation.CLUSTER_ACTION),), share_state.READ, _BY_CREDENTIAL),
+    "WriteShareGroupState": Rule((_cluster(Operation.CLUSTER_ACTION),), share_state.WRITE, _BY_CREDENTIAL),
+    "DeleteShareGroupState": Rule((_cluster(Operation.CLUSTER_ACTION),), share_state.DELETE, _BY_CREDENTIAL),
+    "ReadShareGroupStateSummary": Rule((_cluster(Operation.CLUSTER_ACTION),), share_state.SUMMARIZE, _BY_CREDENTIAL),
     "TieredFollow": Rule((), note=CREDENTIAL),
     "TieredSubmit": Rule((), note=CREDENTIAL),
     "TieredHeard": Rule((), note=CREDENTIAL),

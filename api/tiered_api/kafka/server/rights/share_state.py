@@ -1,4 +1,7 @@
-"""Checks of requests about the state of share partitions: CLUSTER_ACTION on the cluster, as in Kafka."""
+"""Checks of requests about the state of share partitions: CLUSTER_ACTION on the cluster, as in Kafka.
+
+Brokers send their credential instead, which the handler checks.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from tiered_api.kafka.protocol.messages import (
     read_share_group_state_summary,
     write_share_group_state,
 )
-from tiered_api.kafka.server.rights.cluster import guard_cluster
-from tiered_api.kafka.server.rights.verdict import CLUSTER_REFUSED, WHY, Guard
+from tiered_api.kafka.server.rights.rights import Rights
+from tiered_api.kafka.server.rights.verdict import ALLOWED, CLUSTER_REFUSED, WHY, Guard, Verdict
 
 
 def _check(response: Callable[..., Any], topic_result: Callable[..., Any], result: Callable[..., Any]) -> Guard:
@@ -26,7 +29,12 @@ def _check(response: Callable[..., Any], topic_result: Callable[..., Any], resul
             ]
         )
 
-    return guard_cluster(Operation.CLUSTER_ACTION, refuse)
+    async def check(rights: Rights, request: Any, version: int) -> Verdict:
+        if request.credential or rights.on_cluster(Operation.CLUSTER_ACTION):
+            return ALLOWED
+        return Verdict(refuse(request))
+
+    return check
 
 
 INITIALIZE = _check(
