@@ -241,7 +241,7 @@ async def test_clients_of_any_age_get_the_versions(site: KafkaBroker) -> None:
         assert told.error_code == 0
         # A feature whose lowest level is 0 is listed from version 4 on: older clients fail at it (KAFKA-17011).
         supported = [(each.name, each.min_version, each.max_version) for each in told.supported_features]
-        known = [("transaction.version", 0, 2), ("group.version", 0, 1), ("tiered.metadata.version", 0, 5)]
+        known = [("transaction.version", 0, 2), ("group.version", 0, 1), ("tiered.metadata.version", 0, 6)]
         assert supported == (known if version >= 4 else [])
         finalized = [(each.name, each.max_version_level) for each in told.finalized_features]
         assert finalized == ([(name, level) for name, _, level in known] if version >= 3 else [])
