@@ -76,3 +76,50 @@ def test_command_line_and_its_client_name_codes_only_in_sentences() -> None:
             if is_name or (isinstance(node, ast.Name) and node.id == "code_name"):
                 found.append(f"{path.relative_to(ROOT)}: {ast.unparse(node)}")
     assert not found, "use explain_error: " + ", ".join(found)
+
+
+WITHOUT_MESSAGE = {
+    "cli/group/groups.py": {"list_groups", "delete_groups"},
+    "cli/live/requests.py": {"list_groups"},
+    "cli/topic/topics.py": {"metadata"},
+    "kafka/client/client.py": {"metadata"},
+    "kafka/client/connection.py": {"api_versions"},
+    "kafka/client/consumer.py": {"fetch"},
+    "kafka/client/group_member.py": {"join_group", "sync_group", "heartbeat"},
+    "kafka/client/group_offsets.py": {"offset_fetch", "offset_delete", "offset_commit"},
+    "kafka/client/login.py": {"sasl_handshake"},
+    "kafka/client/producer.py": set(),  # the sentence is that of the record, or else of the partition
+    "kafka/client/transactions.py": {"init_producer_id", "list_transactions", "describe_transactions"},
+}
+"""Files that explain the code of a reply alone, and the messages of these replies: Kafka gave them no sentence."""
+
+
+def test_sentence_of_a_broker_is_passed_on_wherever_a_reply_has_one() -> None:
+    found = set()
+    for path in (*(ROOT / "cli").rglob("*.py"), *(ROOT / "kafka/client").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in (
+                "to_refused",
+                "format_status",
+                "explain_error",
+            ):
+                read = {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
+                if "error_code" in read and "error_message" not in read:
+                    found.add(str(path.relative_to(ROOT)))
+    assert found == WITHOUT_MESSAGE.keys()
+    for name in set().union(*WITHOUT_MESSAGE.values()):
+        table = (ROOT / f"kafka/protocol/messages/{name}.py").read_text(encoding="utf-8")
+        assert "error_message" not in table, name
+
+
+def test_command_line_and_its_client_write_no_code_into_a_sentence() -> None:
+    """A text that has parts put in would show the code as it is."""
+    found = []
+    for path in (*(ROOT / "cli").rglob("*.py"), *(ROOT / "kafka/client").glob("*.py")):
+        if path.name == "error_sentences.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                words = re.findall(r"[A-Z][A-Z_]+", ast.unparse(node))
+                found += [f"{path.relative_to(ROOT)}: {word}" for word in words if word in NAMES and "_" in word]
+    assert not found, "use explain_error: " + ", ".join(found)

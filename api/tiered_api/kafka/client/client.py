@@ -189,7 +189,7 @@ class KafkaClient:
         """Returns one topic by the cluster's current metadata. Raises `Refused` if there is none."""
         got = (await self.fetch_metadata([name], create=create)).topics
         if not got:
-            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{name}: UNKNOWN_TOPIC_OR_PARTITION")
+            raise to_refused(Code.UNKNOWN_TOPIC_OR_PARTITION.number, name)
         if got[0].error_code:
             raise to_refused(got[0].error_code, name)
         return got[0]

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from tiered.errors import Code, Refused, Unavailable
 from tiered.ids import TopicPartition
-from tiered_api.kafka.client.client import KafkaClient, code_from_number, to_refused
+from tiered_api.kafka.client.client import KafkaClient, to_refused
 from tiered_api.kafka.client.group_offsets import commit_offsets
 from tiered_api.kafka.client.leader_routing import send_to_coordinator
 from tiered_api.kafka.protocol.messages.consumer_group_heartbeat import (
@@ -55,14 +55,14 @@ class ServerAssignedMember:
         while True:
             if self._epoch == JOIN_EPOCH:
                 self._owned, self._target = {}, None
-                code = await self._send_heartbeat(owned={}, is_join=True)
+                refused = await self._send_heartbeat(owned={}, is_join=True)
             else:
                 self._owned, self._target = self._owned if self._target is None else self._target, None
-                code = await self._send_heartbeat(owned=self._owned)
-            if code in REJOIN_CODES:
-                continue
-            if code is not Code.NONE:
-                raise to_refused(code.number, f"group {self._group}")
+                refused = await self._send_heartbeat(owned=self._owned)
+            if refused is not None:
+                if refused.code in REJOIN_CODES:
+                    continue
+                raise refused
             if self._target is None:
                 break
         mine = await self._name_partitions()
@@ -105,8 +105,9 @@ class ServerAssignedMember:
 
     # -- heartbeats ---------------------------------------------------------------------------------------------------
 
-    async def _send_heartbeat(self, owned: Assignment | None = None, *, is_join: bool = False) -> Code:
-        """Sends one heartbeat, and notes the epoch and the assignment of the reply."""
+    async def _send_heartbeat(self, owned: Assignment | None = None, *, is_join: bool = False) -> Refused | None:
+        """Sends one heartbeat, and notes the epoch and the assignment of the reply. Returns the refusal if there is
+        one."""
         request = ConsumerGroupHeartbeatRequest(
             group_id=self._group,
             member_id=self._id,
@@ -120,25 +121,27 @@ class ServerAssignedMember:
         got = await send_to_coordinator(
             self._client, self._group, request, ConsumerGroupHeartbeatResponse, lambda got: got.error_code
         )
-        code = code_from_number(got.error_code)
-        if code in REJOIN_CODES:
-            self._epoch = JOIN_EPOCH
-        if code is not Code.NONE or self._epoch == LEAVE_EPOCH:
-            return code
+        if got.error_code:
+            refused = to_refused(got.error_code, f"group {self._group}", got.error_message)
+            if refused.code in REJOIN_CODES:
+                self._epoch = JOIN_EPOCH
+            return refused
+        if self._epoch == LEAVE_EPOCH:
+            return None
         self._epoch, self._heartbeat_seconds = got.member_epoch, max(got.heartbeat_interval_ms, 100) / 1000
         if got.assignment is not None:
             rows = sorted(got.assignment.topic_partitions, key=lambda row: row.topic_id)
             target = {row.topic_id: tuple(sorted(row.partitions)) for row in rows if row.partitions}
             self._target = target if target != self._owned else None
-        return code
+        return None
 
     async def _send_heartbeats(self) -> None:
         """Sends heartbeats until there is another assignment, or the membership is lost; the reader then joins."""
-        code = Code.NONE
-        while code not in REJOIN_CODES and self._target is None:
+        refused: Refused | None = None
+        while (refused is None or refused.code not in REJOIN_CODES) and self._target is None:
             await self._client.clock.sleep(self._heartbeat_seconds)
             try:
-                code = await self._send_heartbeat()
+                refused = await self._send_heartbeat()
             except (Unavailable, Refused):
                 continue  # the session may last until there is a coordinator again
         self.must_rejoin.set()
