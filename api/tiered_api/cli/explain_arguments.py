@@ -27,7 +27,7 @@ def add_explain_verbs(verbs: Commands) -> None:
     segment = _add_explain(verbs, "segment", "tell why a segment is on a disk, in the bucket, or in both")
     fetch = _add_explain(verbs, "fetch", "tell which broker answers a fetch, from which tier, and what bounds it")
     for verb in (topic, partition, segment, fetch):
-        verb.add_argument("topic", metavar="TOPIC")
+        verb.add_argument("topic", metavar="TOPIC", type=_topic_alone)
     for verb in (partition, segment, fetch):
         verb.add_argument("partition", metavar="PARTITION", type=number_of)
     segment.add_argument("offset", metavar="OFFSET", type=count)
@@ -48,6 +48,14 @@ def add_explain_verbs(verbs: Commands) -> None:
     table.add_argument(
         "--warehouse", metavar="DIR", help="folder of the tables (default: tiered.console.warehouse of the broker)"
     )
+
+
+def _topic_alone(text: str) -> str:
+    """Parses a topic. `tiered cluster health` writes partitions as TOPIC/PARTITION, which no name of a topic can be."""
+    topic, slash, partition = text.rpartition("/")
+    if slash:
+        raise argparse.ArgumentTypeError(f"write {topic} {partition} in place of {text}")
+    return text
 
 
 def add_debug_verbs(verbs: Commands) -> None:
@@ -94,7 +102,8 @@ def _add_http_options(verb: argparse.ArgumentParser) -> None:
     where = verb.add_mutually_exclusive_group()
     where.add_argument(
         "--http", metavar="HOST:PORT",
-        help="a broker's HTTP, or its URL (default: the setting http of the profile, else 127.0.0.1:8082)",
+        help="a broker's HTTP, or its URL (default: by --brokers or $TIERED_BROKERS, else the setting http or the "
+        "brokers of the profile, else 127.0.0.1:8082)",
     )  # fmt: skip
     where.add_argument(
         "--brokers", "--bootstrap-server", metavar="HOST:PORT[,...]",

@@ -46,6 +46,8 @@ MANY = "9" * 5000
         ("up --brokers 0", "argument --brokers: '0' is not a number from 1 to 100"),
         ("up --brokers 101", "argument --brokers: '101' is not a number from 1 to 100"),
         (f"topic consume t -n {'9' * 200}", f"is more than {INT64}"),
+        ("explain partition t/0", "argument TOPIC: write t 0 in place of t/0"),
+        ("explain segment t/0 100", "argument TOPIC: write t 0 in place of t/0"),
     ],
 )
 def test_number_out_of_its_range_is_a_bad_argument(words: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:

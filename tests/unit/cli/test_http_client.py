@@ -13,8 +13,8 @@ import pytest
 from pyspark_tiered.log.login import HttpLogin
 from tiered.errors import Code, Refused, Unavailable
 from tiered.security.secret import Secret
-from tiered_api.cli.client_settings import ClientSettings
-from tiered_api.cli.explain.http_client import NODE, BrokersHttp
+from tiered_api.cli.client_settings import ClientSettings, Source
+from tiered_api.cli.explain.http_client import NODE, BrokersHttp, has_brokers_alone
 from tiered_api.cli.lake.http_place import HttpPlace
 
 LOGIN = HttpLogin(user="alice", password=Secret("pencil"))
@@ -117,3 +117,20 @@ def test_addresses_get_scheme_and_port() -> None:
 
     assert base("host") == "http://host:8082" and base("https://host:1") == "https://host:1"
     assert base("host", "SSL") == "https://host:8082" and base("[::1]:5") == "http://[::1]:5"
+
+
+@pytest.mark.parametrize(
+    ("sources", "asks_brokers"),
+    [
+        ([], False),
+        ([{"brokers": "a:9092"}], True),
+        ([{"brokers": "a:9092", "http": "a:8082"}], False),
+        ([{"brokers": "a:9092"}, {"brokers": "b:9092", "http": "b:8082"}], True),
+        ([{"timeout": "1"}, {"http": "b:8082"}], False),
+    ],
+)
+def test_first_source_with_an_address_says_which_cluster_is_asked(
+    sources: list[dict[str, str]], asks_brokers: bool
+) -> None:
+    """A variable with brokers goes before a profile with HTTP, as it goes before its brokers."""
+    assert has_brokers_alone(ClientSettings(tuple(Source("s", each) for each in sources))) is asks_brokers

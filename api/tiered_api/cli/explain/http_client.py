@@ -16,8 +16,10 @@ import orjson
 
 from tiered.errors import Code, Refused, Unavailable
 from tiered.system.http_request import HttpReply, send_request
+from tiered_api.cli.client_settings import ClientSettings
 from tiered_api.cli.explain.http_of_brokers import find_http_of_brokers
 from tiered_api.cli.lake.http_place import HttpPlace, find_operator_place
+from tiered_api.cli.profiles import HTTP
 
 DEFAULT_PORT = 8082
 SECONDS = 15.0
@@ -90,9 +92,18 @@ class BrokersHttp:
 
 
 def open_http(args: Namespace) -> BrokersHttp:
-    """Returns the HTTP of the broker that a command names: by `--http`, or by the Kafka address of `--brokers`."""
+    """Returns the HTTP of the broker that a command names: by `--http`, by the Kafka addresses of `--brokers`, or by
+    the first other source of settings with one of both. So `explain` asks the cluster that `health` asks."""
     place = find_operator_place(args)
-    return BrokersHttp(place._replace(address=asyncio.run(find_http_of_brokers(args))) if args.brokers else place)
+    if args.http is None and has_brokers_alone(place.settings):
+        place = place._replace(address=asyncio.run(find_http_of_brokers(args)))
+    return BrokersHttp(place)
+
+
+def has_brokers_alone(settings: ClientSettings) -> bool:
+    """Returns True if the first source that has an address has those of Kafka listeners, and none of HTTP."""
+    source = settings.source(HTTP, "brokers")
+    return source is not None and not source.settings.get(HTTP)
 
 
 def _to_error(reply: HttpReply) -> Refused | Unavailable:

@@ -1,4 +1,4 @@
-"""The HTTP of a broker by its Kafka address: `--brokers` of the commands that ask by HTTP."""
+"""The HTTP of a broker by its Kafka address, for the commands that ask by HTTP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def find_http_of_brokers(args: Namespace) -> str:
     for broker in sorted(found.brokers, key=lambda each: each.broker_id):
         if where := resolve_http(broker.http, broker.host):
             return where
-    raise Refused(Code.INVALID_REQUEST, "no broker of --brokers says where its HTTP is: give --http HOST:PORT")
+    raise Refused(Code.INVALID_REQUEST, "no broker says where its HTTP is: give --http HOST:PORT")
 
 
 def resolve_http(url: str, host: str) -> str:
