@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from tests.scenario import run_by
+from tests.seeds import first_seeds
 from tests.sim.rig.broker_rig import QUICK, SimBrokerRig, batch, fill, run
 from tiered.broker.partition_report import explain
 from tiered.controller.requests import AcknowledgeLosses
@@ -202,7 +203,7 @@ async def test_copy_of_a_stopped_broker_that_ran_nowhere_else_is_whole(rig: SimB
     assert rig.broker.leader_replica("t", 0).log.end_offset == 5 and loss_offsets(rig) == {}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", first_seeds(1, of=3))
 @run_by(run)
 async def test_starts_that_are_killed_at_any_moment_keep_the_trust(rig: SimBrokerRig, *, seed: int) -> None:
     """Some die before they register, some after it, and some between the request and its effect."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.scenario import GIVEN, run_by
+from tests.seeds import first_seeds
 from tests.sim.scenarios.test_cut_off import PARTITIONS, create_topic, try_append
 from tests.sim.scenarios.three import SimBroker, ThreeBrokers, run_scenario
 
@@ -50,7 +51,7 @@ async def await_writable(three: ThreeBrokers, without: SimBroker) -> float:
     return three.now - began
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", first_seeds(1, of=4))
 @pytest.mark.parametrize("role", ["controller", "broker"])
 @pytest.mark.parametrize("hang", list(HANGS))
 @run_by(run_scenario, seed=GIVEN)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.refusal import refuses
 from tests.scenario import in_rig
+from tests.seeds import first_seeds
 from tests.unit.cold.rig import MIB, PID, Rig, batch, cold, small
 from tiered.errors import Code, Refused
 from tiered.records.batch import decode_records, encode_batch
@@ -28,30 +29,30 @@ async def test_read_at_any_offset_returns_its_whole_batch(rig: Rig, *, codec: Co
         assert await reader.reader.read(PID, manifest, offset, 1) == data[offset // 10]
 
 
-def test_consecutive_reads_of_any_size_return_the_log() -> None:
-    for seed in range(4):
-        rig = Rig(seed)
-        sizes = random.Random(seed)
-        for i in range(3):
-            base = 1000 * i
-            rig.log.write([batch(base + 10 * j, 10, sizes.choice((20, 5000, 50_000))) for j in range(100)], base + 1000)
+@pytest.mark.parametrize("seed", first_seeds(1, of=4))
+def test_consecutive_reads_of_any_size_return_the_log(seed: int) -> None:
+    rig = Rig(seed)
+    sizes = random.Random(seed)
+    for i in range(3):
+        base = 1000 * i
+        rig.log.write([batch(base + 10 * j, 10, sizes.choice((20, 5000, 50_000))) for j in range(100)], base + 1000)
 
-        async def scenario(rig: Rig = rig, sizes: random.Random = sizes) -> None:
-            reader, manifest = await cold(rig)
-            got: list[bytes] = []
-            offset = 0
-            while offset < 3000:
-                limit = sizes.choice((1, 1000, 100_000, 5_000_000))
-                data = await reader.reader.read(PID, manifest, offset, limit)
-                found = walk(data)
-                assert found.why == "" and found.batches[0].base_offset == offset
-                assert len(data) <= limit or len(found.batches) == 1
-                got.append(data)
-                offset = found.batches[-1].last_offset + 1
-            assert b"".join(got) == rig.log.all_bytes
-            assert reader.store.calls["get"] < 60
+    async def scenario(rig: Rig = rig, sizes: random.Random = sizes) -> None:
+        reader, manifest = await cold(rig)
+        got: list[bytes] = []
+        offset = 0
+        while offset < 3000:
+            limit = sizes.choice((1, 1000, 100_000, 5_000_000))
+            data = await reader.reader.read(PID, manifest, offset, limit)
+            found = walk(data)
+            assert found.why == "" and found.batches[0].base_offset == offset
+            assert len(data) <= limit or len(found.batches) == 1
+            got.append(data)
+            offset = found.batches[-1].last_offset + 1
+        assert b"".join(got) == rig.log.all_bytes
+        assert reader.store.calls["get"] < 60
 
-        rig.run(scenario)
+    rig.run(scenario)
 
 
 @in_rig(Rig)

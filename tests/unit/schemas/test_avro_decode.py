@@ -18,6 +18,7 @@ from pyspark_tiered.schemas.cursors import PAD
 from pyspark_tiered.schemas.unreadable import UnreadableSchema
 from pyspark_tiered.typed.fast import column_type, shape
 from pyspark_tiered.typed.kinds import describe_columns, select_columns
+from tests.seeds import first_seeds
 from tests.unit.schemas.avro_values import EVERYTHING, draw_order, write
 
 
@@ -67,7 +68,7 @@ def test_cells_are_those_that_another_decoder_gives() -> None:
     assert json.loads(next(each["tree"]["next"] for each in rows if each["tree"] and each["tree"]["next"]))["v"] == 1
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", first_seeds(1, of=3))
 def test_damaged_values_are_bad_and_leave_the_others_alone(seed: int) -> None:
     drawn = Random(seed)
     plan, text = plan_of(EVERYTHING), json.dumps(EVERYTHING)
