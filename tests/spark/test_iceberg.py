@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ from pyspark_tiered.delta.log_folder import DirectoryFolder, open_folder
 from pyspark_tiered.delta.table_form import Advance, FileRun, LoadedFile, ReplacedFile
 from pyspark_tiered.delta.table_log import TableLog
 from pyspark_tiered.iceberg.export import IcebergExport
-from pyspark_tiered.iceberg.manifest import decode_list, decode_manifest
+from pyspark_tiered.iceberg.manifest import DELETED, Entry, decode_list, decode_manifest
 from pyspark_tiered.iceberg.metadata import FOLDER
 from pyspark_tiered.load.iceberg_property import export_iceberg
 from pyspark_tiered.load.joining import FILES_MIN
@@ -67,15 +68,19 @@ def read_metadata(folder: Path, number: int) -> dict[str, Any]:
     return dict(json.loads((folder / FOLDER / f"v{number}.metadata.json").read_text()))
 
 
-def files_of(folder: Path, metadata: dict[str, Any]) -> list[str]:
+def files_of(metadata: dict[str, Any]) -> list[str]:
     """Returns the names of the files of the newest version of these metadata."""
+    return [Path(each).name for each in live_names(entries_of(metadata))]
+
+
+def entries_of(metadata: dict[str, Any]) -> list[Entry]:
+    """Returns all entries of the newest version of these metadata."""
 
     def local(url: str) -> bytes:
         return Path(url.removeprefix("file://")).read_bytes()
 
     listed = metadata["snapshots"][-1]["manifest-list"]
-    entries = [entry for each in decode_list(local(listed), "") for entry in decode_manifest(local(each.path), "")]
-    return [Path(each).name for each in live_names(entries)]
+    return [entry for each in decode_list(local(listed), "") for entry in decode_manifest(local(each.path), "")]
 
 
 def test_each_commit_has_its_version_and_the_hint_names_the_newest(tmp_path: Path) -> None:
@@ -85,7 +90,7 @@ def test_each_commit_has_its_version_and_the_hint_names_the_newest(tmp_path: Pat
         found = newest(tmp_path / "t")
         assert found["current-snapshot-id"] == table.snapshot().version + 1
         assert found["snapshots"][-1]["summary"]["total-records"] == str(start + 10)
-    assert files_of(tmp_path / "t", read_metadata(tmp_path / "t", 3)) == [f"part-{n}.parquet" for n in (0, 10, 20)]
+    assert files_of(read_metadata(tmp_path / "t", 3)) == [f"part-{n}.parquet" for n in (0, 10, 20)]
 
 
 def test_table_without_the_property_has_no_metadata(tmp_path: Path) -> None:
@@ -104,7 +109,7 @@ def test_table_that_is_there_gets_all_its_files_in_the_first_version(tmp_path: P
     export_iceberg(again)
     found = newest(tmp_path / "t")
     assert [each["snapshot-id"] for each in found["snapshots"]] == [3], "the property is one commit"
-    assert files_of(tmp_path / "t", found) == ["part-0.parquet", "part-10.parquet"]
+    assert files_of(found) == ["part-0.parquet", "part-10.parquet"]
     later = open_table(tmp_path / "t", asks=False)
     append(later, 20)
     assert newest(tmp_path / "t")["current-snapshot-id"] == 4, "the table remembers it"
@@ -240,7 +245,7 @@ def test_racing_writers_leave_one_history(tmp_path: Path) -> None:
     assert [each["snapshot-id"] for each in found["snapshots"]] == list(range(1, 26))
     for number in range(1, 26):
         wanted = sorted(add["path"] for add in log.read_version(number - 1).files.values())
-        assert files_of(folder, read_metadata(folder, number)) == wanted
+        assert files_of(read_metadata(folder, number)) == wanted
 
 
 def test_slower_writer_leaves_the_hint_at_the_newest_version(tmp_path: Path) -> None:
@@ -255,7 +260,7 @@ def test_slower_writer_leaves_the_hint_at_the_newest_version(tmp_path: Path) -> 
     assert newest(tmp_path / "t")["current-snapshot-id"] == 3
     append(other, 30)
     append(one, 40)
-    assert files_of(tmp_path / "t", newest(tmp_path / "t")) == [f"part-{n}.parquet" for n in range(0, 50, 10)]
+    assert files_of(newest(tmp_path / "t")) == [f"part-{n}.parquet" for n in range(0, 50, 10)]
     assert [each["snapshot-id"] for each in newest(tmp_path / "t")["snapshots"]] == [1, 2, 3, 4, 5]
 
 
@@ -273,7 +278,7 @@ def test_commits_of_other_engines_are_followed(tmp_path: Path) -> None:
     table.loaded_offsets()
     export_iceberg(table)
     found = newest(tmp_path / "t")
-    assert files_of(tmp_path / "t", found) == ["a.parquet", "part-10.parquet"]
+    assert files_of(found) == ["a.parquet", "part-10.parquet"]
     assert found["snapshots"][-1]["summary"]["operation"] == "replace"
 
 
@@ -281,18 +286,17 @@ def test_history_begins_anew_after_a_version_that_iceberg_cannot_have(tmp_path: 
     folder = tmp_path / "t"
     table = open_table(folder)
     append(table, 0)
-    vector = {"storageType": "i", "pathOrInlineDv": "x", "sizeInBytes": 1, "cardinality": 1}
-    odd = {"add": {"path": "v", "size": 9, "dataChange": True, "stats": '{"numRecords": 2}', "deletionVector": vector}}
+    odd = {"add": {"path": "v", "size": 9, "dataChange": True}}
     (folder / "_delta_log" / commit_name(1)).write_text(json.dumps(odd))
     table.loaded_offsets()
     export_iceberg(table)
     assert newest(folder)["current-snapshot-id"] == 1, "the version is refused, and the one before stays"
-    gone = {"remove": {"path": "v", "dataChange": True, "deletionVector": vector}}
+    gone = {"remove": {"path": "v", "dataChange": True}}
     (folder / "_delta_log" / commit_name(2)).write_text(json.dumps(gone))
     table.loaded_offsets()
     export_iceberg(table)
     assert [each["snapshot-id"] for each in newest(folder)["snapshots"]] == [3]
-    assert files_of(folder, newest(folder)) == ["part-0.parquet"]
+    assert files_of(newest(folder)) == ["part-0.parquet"]
 
 
 def test_version_of_another_program_stops_the_metadata_and_no_load(
@@ -331,15 +335,41 @@ def test_old_metadata_are_deleted_and_kept_versions_are_whole(tmp_path: Path, mo
     assert len(held) < 3 * (kept + every)
     for snapshot in found["snapshots"]:
         metadata = read_metadata(folder, snapshot["snapshot-id"])
-        assert len(files_of(folder, metadata)) == snapshot["snapshot-id"]
+        assert len(files_of(metadata)) == snapshot["snapshot-id"]
     assert "v10.metadata.json" not in held and oldest == 17
+
+
+def test_deletes_of_kept_versions_stay_and_others_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, every = 5, 11
+    monkeypatch.setattr("pyspark_tiered.iceberg.metadata.SNAPSHOTS_MAX", kept)
+    monkeypatch.setattr("pyspark_tiered.iceberg.export.EVERY", every)
+    store, warehouse, folder = f"file://{tmp_path}/store", str(tmp_path / "tables"), tmp_path / "tables" / "t"
+    filling.create_topic(store, "t", TOPIC, 1)
+    made: set[str] = set()
+    number = -1
+    while not made or newest(folder)["current-snapshot-id"] <= 2 * every:
+        number += 1
+        base = 8 * number
+        keys = [b"same", *(b"k%d" % at for at in range(base, base + 7))]
+        rows = [(filling.BASE_MS, key, b"v", ()) for key in keys]
+        filling.upload(store, "t", PartitionId(TOPIC, 0), list(filling.segments(rows, base_offset=base)))
+        load(store, "t", warehouse, engine=NativeEngine(), options=LoadOptions(iceberg=True, mode="latest"))
+        made |= {name for name in metadata_files(folder) if name.startswith("d-")}
+    held = metadata_files(folder)
+    snapshots = [each["snapshot-id"] for each in newest(folder)["snapshots"]]
+    named = {
+        Path(entry.file.path).name
+        for number in snapshots
+        for entry in entries_of(read_metadata(folder, number))
+        if entry.file.of and entry.status != DELETED
+    }
+    assert named and named <= held.keys()
+    assert made - held.keys(), "deletes that no kept version names are gone"
 
 
 def test_table_that_iceberg_cannot_have_is_refused_before_it_is_asked(tmp_path: Path) -> None:
     filling.create_topic(f"file://{tmp_path}/store", "t", TOPIC, 1)
     places = (f"file://{tmp_path}/store", "t", str(tmp_path / "tables"))
-    with pytest.raises(Refused, match="deletion vectors"):
-        load(*places, engine=NativeEngine(), options=LoadOptions(iceberg=True, mode="latest"))
     fill(tmp_path, 1)
     variants = LoadOptions(iceberg=True, values=ValueRules("variant"))
     with pytest.raises(Refused, match="the column value has the type variant"):
@@ -395,6 +425,40 @@ def test_pyiceberg_reads_the_rows_of_delta_at_each_version(tmp_path: Path) -> No
             assert (row["id"], row["city"], row["tags"]) == (3, {"name": "c3"}, [3])
             assert row["_headers"] == [{"key": "h", "value": b"x"}]
     assert {"append", "replace"} <= operations
+
+
+def test_pyiceberg_reads_one_row_for_each_key_at_each_version(tmp_path: Path) -> None:
+    table_module = pytest.importorskip("pyiceberg.table", reason="pyiceberg is not installed")
+    store, warehouse = f"file://{tmp_path}/store", str(tmp_path / "tables")
+    filling.create_topic(store, "t", TOPIC, 1)
+    rng, end = random.Random(1), 0
+    wanted: list[dict[bytes, bytes]] = []
+    held: dict[bytes, bytes] = {}
+    for _ in range(2 * FILES_MIN):
+        rows = []
+        for at in range(end, end + rng.randint(5, 30)):
+            key, value = b"k%d" % rng.randrange(40), None if rng.random() < 0.2 else b"v%d" % at
+            rows.append((filling.BASE_MS + at, key, value, ()))
+            held.pop(key, None)
+            held |= {} if value is None else {key: value}
+        filling.upload(store, "t", PartitionId(TOPIC, 0), list(filling.segments(rows, base_offset=end)))
+        end += len(rows)
+        load(store, "t", warehouse, engine=NativeEngine(), options=LoadOptions(iceberg=True, mode="latest"))
+        wanted.append(dict(held))
+    folder = tmp_path / "tables" / "t"
+    found = newest(folder)
+    static = table_module.StaticTable.from_metadata(f"{folder}/{FOLDER}/v{found['current-snapshot-id']}.metadata.json")
+    loads = iter(wanted)
+    latest: dict[bytes, bytes] = {}
+    for snapshot in found["snapshots"]:
+        if snapshot["summary"]["operation"] != "replace":
+            latest = next(loads)
+        rows_then = static.scan(snapshot_id=snapshot["snapshot-id"]).to_arrow()
+        assert rows_then.num_rows == len(latest)
+        assert dict(zip(rows_then["key"].to_pylist(), rows_then["value"].to_pylist(), strict=True)) == latest
+    assert next(loads, None) is None
+    assert "replace" in {each["summary"]["operation"] for each in found["snapshots"]}
+    assert any(int(each["summary"]["total-position-deletes"]) for each in found["snapshots"])
 
 
 def test_pyiceberg_reads_a_table_in_a_bucket(tmp_path: Path, bucket: str) -> None:

@@ -19,7 +19,10 @@ _DAYS = date(1970, 1, 1).toordinal()
 
 
 class DataFile(NamedTuple):
-    """A data file. Counts and bounds are by the id of the column; a bound has Iceberg's form of a single value."""
+    """A data file. Counts and bounds are by the id of the column; a bound has Iceberg's form of a single value.
+
+    A file of position deletes has the path of its data file in `of`; a data file has nothing there.
+    """
 
     path: str
     rows: int
@@ -28,13 +31,17 @@ class DataFile(NamedTuple):
     nulls: dict[int, int]
     lower: dict[int, bytes]
     upper: dict[int, bytes]
+    of: str = ""
+
+    @property
+    def data_path(self) -> str:
+        """Returns the path of the data file that the file is, or whose rows it deletes."""
+        return self.of or self.path
 
 
 def describe_file(add: Mapping[str, Any], schema: Mapping[str, Any], location: str) -> DataFile:
     """Returns the file of an add action of the table at `location`. Raises `Refused` for what Iceberg cannot have."""
     path = file_path(add, location)
-    if add.get("deletionVector"):
-        raise refuse(f"{path} has rows that a deletion vector removes: OPTIMIZE or REORG writes such files again")
     stats = json.loads(str(add.get("stats") or "{}"))
     if stats.get("numRecords") is None:
         raise refuse(f"the log does not say how many rows {path} has: OPTIMIZE writes such files again")

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from pyspark_tiered.delta import delta_state, table_features
+from pyspark_tiered.delta.data_files import read_vector
 from pyspark_tiered.delta.log_folder import TableFolder, UnclearOutcome
 from pyspark_tiered.delta.table_log import TableLog
 from pyspark_tiered.iceberg import version as versions
@@ -110,7 +111,7 @@ class IcebergExport:
         """Raises `Refused` if Iceberg cannot have the table as it was read last."""
         check_package()
         if self._table.state.version >= 0:
-            versions.begin(self._table.state, 0, self._location)
+            versions.begin(self._table.state, 0, self._location, {})
 
     def _next(self, state: delta_state.TableState) -> IcebergVersion:
         """Returns the next version. If Delta's log no longer has its commit, or Iceberg cannot have it, the history
@@ -125,7 +126,16 @@ class IcebergExport:
 
     def _begin(self, state: delta_state.TableState) -> IcebergVersion:
         commit = self._read_commit(state.version)
-        return versions.begin(state, 0 if commit is None else commit.time_ms, self._location)
+        time_ms = 0 if commit is None else commit.time_ms
+        return versions.begin(state, time_ms, self._location, self._read_vectors(state.files.values()))
+
+    def _read_vectors(self, adds: Iterable[Mapping[str, Any]]) -> dict[str, Sequence[int]]:
+        """Returns the numbers of deleted rows of files with deletion vectors."""
+        found: dict[str, Sequence[int]] = {}
+        for add in adds:
+            if (numbers := read_vector(self._folder, add)) is not None:
+                found[f"{self._location}/{delta_state.file_path(add, self._location)}"] = numbers
+        return found
 
     def _read_commit(self, number: int) -> Commit | None:
         text = self._table.read_commit(number)
@@ -136,16 +146,19 @@ class IcebergExport:
         assert self._newest is not None
         before = self._newest.open()
         held = {each.path: self._entries(each) for each in versions.choose_joined(before.manifests)}
-        wanted = versions.replaced_paths(commit, self._location)
-        for each in reversed(before.manifests):
-            if not wanted:
-                break
-            entries = self._entries(each)
-            found = {entry.file.path for entry in entries if entry.status != DELETED} & wanted
-            if found:
-                held[each.path] = entries
-                wanted -= found
-        return versions.follow(before, commit, held, self._location)
+        for has_deletes in (False, True):
+            wanted = versions.replaced_paths(commit, self._location)
+            for each in reversed(before.manifests):
+                if not wanted:
+                    break
+                if each.has_deletes != has_deletes:
+                    continue
+                entries = self._entries(each)
+                found = {entry.file.data_path for entry in entries if entry.status != DELETED} & wanted
+                if found:
+                    held[each.path] = entries
+                    wanted -= found
+        return versions.follow(before, commit, held, self._location, self._read_vectors(commit.adds))
 
     def _entries(self, manifest: ManifestFile) -> Sequence[Entry]:
         if manifest.path not in self._held:
@@ -219,8 +232,13 @@ class IcebergExport:
     def _delete_unneeded(self, oldest: dict[str, Any]) -> None:
         """Deletes the files that no version from the snapshot `oldest` on names."""
         listed = self._relative(str(oldest["manifest-list"]))
-        needed = {self._relative(each.path) for each in decode_list(self._read(listed), listed)}
-        names = [each.rpartition("/")[2] for each in (listed, *needed)]
+        needed = {listed}
+        for each in decode_list(self._read(listed), listed):
+            needed.add(self._relative(each.path))
+            if each.has_deletes:
+                entries = decode_manifest(self._read(self._relative(each.path)), each.path)
+                needed |= {self._relative(entry.file.path) for entry in entries if entry.status != DELETED}
+        names = [each.rpartition("/")[2] for each in needed]
         unneeded = choose_unneeded(self._folder.list_names(FOLDER), oldest["snapshot-id"], names)
         self._delete([f"{FOLDER}/{name}" for name in unneeded])
 

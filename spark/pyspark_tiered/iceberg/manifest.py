@@ -41,7 +41,10 @@ class Entry(NamedTuple):
 
 
 class ManifestFile(NamedTuple):
-    """A manifest, as a list of manifests names it. Counts are of files, then of rows: added, existing, deleted."""
+    """A manifest, as a list of manifests names it. Counts are of files, then of rows: added, existing, deleted.
+
+    A manifest has data files, or files of deletes if `has_deletes`.
+    """
 
     path: str
     length: int
@@ -50,6 +53,7 @@ class ManifestFile(NamedTuple):
     snapshot: int
     files: tuple[int, int, int]
     rows: tuple[int, int, int]
+    has_deletes: bool = False
 
     @property
     def live(self) -> int:
@@ -84,6 +88,7 @@ DATA_FILE = {
         _field("null_value_counts", _map(121, 122, "long"), 110, optional=True),
         _field("lower_bounds", _map(126, 127, "bytes"), 125, optional=True),
         _field("upper_bounds", _map(129, 130, "bytes"), 128, optional=True),
+        _field("referenced_data_file", "string", 143, optional=True),
     ],
 }
 ENTRY = {
@@ -149,14 +154,14 @@ def hash_name(data: bytes) -> str:
 
 
 def encode_manifest(entries: Sequence[Entry], schema: Mapping[str, Any]) -> bytes:
-    """Returns a manifest. `schema` is that of its version, with its number."""
+    """Returns a manifest of data files, or of files of deletes. `schema` is that of its version, with its number."""
     header = {
         "schema": json.dumps(schema),
         "schema-id": str(schema["schema-id"]),
         "partition-spec": "[]",
         "partition-spec-id": "0",
         "format-version": "2",
-        "content": "data",
+        "content": "deletes" if any(each.file.of for each in entries) else "data",
     }
     return _write("entry", [_entry_row(each) for each in entries], header)
 
@@ -169,7 +174,7 @@ def _entry_row(entry: Entry) -> Json:
         "sequence_number": entry.sequence,
         "file_sequence_number": entry.sequence,
         "data_file": {
-            "content": 0,
+            "content": 1 if file.of else 0,
             "file_path": file.path,
             "file_format": "PARQUET",
             "partition": {},
@@ -179,6 +184,7 @@ def _entry_row(entry: Entry) -> Json:
             "null_value_counts": _pairs(file.nulls),
             "lower_bounds": _pairs(file.lower),
             "upper_bounds": _pairs(file.upper),
+            "referenced_data_file": file.of or None,
         },
     }
 
@@ -193,11 +199,13 @@ def decode_manifest(data: bytes, where: str) -> list[Entry]:
     try:
         for row in _read(data, where):
             held = row["data_file"]
-            maps = [
+            values, nulls, lower, upper = (
                 {pair["key"]: pair["value"] for pair in held[name] or ()}
                 for name in ("value_counts", "null_value_counts", "lower_bounds", "upper_bounds")
-            ]
-            file = DataFile(held["file_path"], held["record_count"], held["file_size_in_bytes"], *maps)
+            )
+            path, of = held["file_path"], held["referenced_data_file"] or ""
+            size = held["file_size_in_bytes"]
+            file = DataFile(path, held["record_count"], size, values, nulls, lower, upper, of)
             found.append(Entry(row["status"], row["snapshot_id"], row["sequence_number"], file))
     except (KeyError, TypeError) as fault:
         raise Corrupt(f"a manifest of Iceberg lacks {fault}", where=where) from None
@@ -207,7 +215,9 @@ def decode_manifest(data: bytes, where: str) -> list[Entry]:
 def summarize(path: str, length: int, entries: Iterable[Entry], snapshot: int) -> ManifestFile:
     """Returns what a list of manifests says of a manifest that the snapshot made."""
     files, rows, sequences = [0, 0, 0], [0, 0, 0], []
+    has_deletes = False
     for entry in entries:
+        has_deletes = has_deletes or bool(entry.file.of)
         at = (1, 0, 2)[entry.status]
         files[at] += 1
         rows[at] += entry.file.rows
@@ -220,6 +230,7 @@ def summarize(path: str, length: int, entries: Iterable[Entry], snapshot: int) -
         snapshot,
         (files[0], files[1], files[2]),
         (rows[0], rows[1], rows[2]),
+        has_deletes,
     )
 
 
@@ -236,7 +247,7 @@ def encode_list(manifests: Sequence[ManifestFile], snapshot: int, parent: int | 
             "manifest_path": each.path,
             "manifest_length": each.length,
             "partition_spec_id": 0,
-            "content": 0,
+            "content": int(each.has_deletes),
             "sequence_number": each.sequence,
             "min_sequence_number": each.min_sequence,
             "added_snapshot_id": each.snapshot,
@@ -259,6 +270,7 @@ def decode_list(data: bytes, where: str) -> tuple[ManifestFile, ...]:
                 row["added_snapshot_id"],
                 (row[_COUNTS[0]], row[_COUNTS[1]], row[_COUNTS[2]]),
                 (row[_COUNTS[3]], row[_COUNTS[4]], row[_COUNTS[5]]),
+                row["content"] == 1,
             )
             for row in _read(data, where)
         )

@@ -39,6 +39,8 @@ class Change(NamedTuple):
     operation: str
     added: tuple[int, int, int]
     removed: tuple[int, int, int]
+    added_deletes: tuple[int, int, int] = (0, 0, 0)
+    removed_deletes: tuple[int, int, int] = (0, 0, 0)
 
 
 def snapshot_of(version: int) -> int:
@@ -158,8 +160,11 @@ def _kept(snapshots: Sequence[Json], properties: Mapping[str, str]) -> list[Json
 
 
 def _summary(version: int, change: Change, before: Mapping[str, str]) -> Json:
-    def total(name: str, at: int) -> str:
-        return str(int(before.get(name, 0)) + change.added[at] - change.removed[at])
+    def total(name: str, came: int, went: int) -> str:
+        return str(int(before.get(name, 0)) + came - went)
+
+    files, rows, sizes = zip(change.added, change.removed, strict=True)
+    deletes, positions, _ = zip(change.added_deletes, change.removed_deletes, strict=True)
 
     figures = {
         "added-data-files": change.added[0],
@@ -168,16 +173,22 @@ def _summary(version: int, change: Change, before: Mapping[str, str]) -> Json:
         "deleted-data-files": change.removed[0],
         "deleted-records": change.removed[1],
         "removed-files-size": change.removed[2],
+        "added-delete-files": change.added_deletes[0],
+        "added-position-delete-files": change.added_deletes[0],
+        "added-position-deletes": change.added_deletes[1],
+        "removed-delete-files": change.removed_deletes[0],
+        "removed-position-delete-files": change.removed_deletes[0],
+        "removed-position-deletes": change.removed_deletes[1],
     }
     return {
         "operation": change.operation,
         DELTA_VERSION: str(version),
         **{name: str(figure) for name, figure in figures.items() if figure},
-        "total-data-files": total("total-data-files", 0),
-        "total-records": total("total-records", 1),
-        "total-files-size": total("total-files-size", 2),
-        "total-delete-files": "0",
-        "total-position-deletes": "0",
+        "total-data-files": total("total-data-files", *files),
+        "total-records": total("total-records", *rows),
+        "total-files-size": total("total-files-size", *sizes),
+        "total-delete-files": total("total-delete-files", *deletes),
+        "total-position-deletes": total("total-position-deletes", *positions),
         "total-equality-deletes": "0",
     }
 

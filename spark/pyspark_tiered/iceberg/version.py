@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pyspark_tiered.delta.delta_state import TableState, file_path
 from pyspark_tiered.iceberg import manifest
-from pyspark_tiered.iceberg.data_file import describe_file
+from pyspark_tiered.iceberg.data_file import DataFile, describe_file
 from pyspark_tiered.iceberg.manifest import ADDED, DELETED, EXISTING, Entry, ManifestFile
 from pyspark_tiered.iceberg.metadata import (
     FOLDER,
@@ -25,8 +25,11 @@ from pyspark_tiered.iceberg.metadata import (
     with_columns,
     with_snapshot,
 )
+from pyspark_tiered.iceberg.position_deletes import describe_deletes, encode_deletes
 
 Json = Mapping[str, Any]
+Vectors = Mapping[str, Sequence[int]]
+"""The numbers of deleted rows by the path of their data file, of all files of a commit that have deletion vectors."""
 
 FULL = 10_000
 """Files from which a manifest is not joined with others."""
@@ -79,13 +82,10 @@ def parse_commit(version: int, actions: Iterable[Json]) -> Commit:
     return Commit(version, time_ms if isinstance(time_ms, int) else 0, tuple(adds), tuple(removes), metadata, is_ours)
 
 
-def begin(state: TableState, time_ms: int, location: str) -> IcebergVersion:
+def begin(state: TableState, time_ms: int, location: str, vectors: Vectors) -> IcebergVersion:
     """Returns the first version: all files of the Delta table as it is now. Raises `Refused`."""
-    draft = _Draft(state.version, location, new_metadata(state.metadata, location))
-    schema = current_schema(draft.metadata)
-    files = [describe_file(add, schema, location) for _, add in sorted(state.files.items())]
-    added = [Entry(ADDED, draft.snapshot, draft.snapshot, each) for each in files]
-    return draft.finish(time_ms, [], added, [])
+    draft = _Draft(state.version, location, new_metadata(state.metadata, location), vectors)
+    return draft.finish(time_ms, [], [add for _, add in sorted(state.files.items())], [])
 
 
 def replaced_paths(commit: Commit, location: str) -> set[str]:
@@ -95,43 +95,45 @@ def replaced_paths(commit: Commit, location: str) -> set[str]:
 
 
 def choose_joined(manifests: Sequence[ManifestFile]) -> list[ManifestFile]:
-    """Returns the small manifests if they are too many."""
-    small = [each for each in manifests if 0 < each.live < FULL]
-    return small if len(small) > SMALL_MAX else []
+    """Returns the small manifests of data files if they are too many, and those of deletes alike."""
+    found: list[ManifestFile] = []
+    for has_deletes in (False, True):
+        small = [each for each in manifests if 0 < each.live < FULL and each.has_deletes == has_deletes]
+        found += small if len(small) > SMALL_MAX else []
+    return found
 
 
 def follow(
-    before: IcebergVersion, commit: Commit, held: Mapping[str, Sequence[Entry]], location: str
+    before: IcebergVersion, commit: Commit, held: Mapping[str, Sequence[Entry]], location: str, vectors: Vectors
 ) -> IcebergVersion:
     """Returns the version after a commit. Raises `Refused`.
 
     `held` are the entries of the manifests that are joined, and of those that have a replaced file, by their paths.
     """
     metadata = before.metadata if commit.metadata is None else with_columns(before.metadata, commit.metadata)
-    draft = _Draft(commit.version, location, metadata)
-    schema = current_schema(metadata)
+    draft = _Draft(commit.version, location, metadata, vectors)
     replaced, joined = replaced_paths(commit, location), {each.path for each in choose_joined(before.manifests)}
     kept: list[ManifestFile] = []
-    pool: list[Entry] = []
+    pools: dict[bool, list[Entry]] = {False: [], True: []}
     gone: list[Entry] = []
     for each in before.manifests:
         if each.path not in held:
             kept += [each] if each.live else []
             continue
         live = [entry._replace(status=EXISTING) for entry in held[each.path] if entry.status != DELETED]
-        removed = [entry for entry in live if entry.file.path in replaced]
-        stay = [entry for entry in live if entry.file.path not in replaced]
+        removed = [entry for entry in live if entry.file.data_path in replaced]
+        stay = [entry for entry in live if entry.file.data_path not in replaced]
         deleted = [entry._replace(status=DELETED, snapshot=draft.snapshot) for entry in removed]
         gone += deleted
         if each.path in joined:
-            pool += [*stay, *deleted]
+            pools[each.has_deletes] += [*stay, *deleted]
         elif removed:
             kept.append(draft.write([*stay, *deleted]))
         else:
             kept.append(each)
-    kept = [*(draft.write(pool[at : at + FULL]) for at in range(0, len(pool), FULL)), *kept]
-    added = [Entry(ADDED, draft.snapshot, draft.snapshot, describe_file(add, schema, location)) for add in commit.adds]
-    return draft.finish(commit.time_ms, kept, added, gone, changes_rows=_changes_rows(commit))
+    joins = [pool[at : at + FULL] for pool in pools.values() for at in range(0, len(pool), FULL)]
+    kept = [*map(draft.write, joins), *kept]
+    return draft.finish(commit.time_ms, kept, commit.adds, gone, changes_rows=_changes_rows(commit))
 
 
 def _changes_rows(commit: Commit) -> bool:
@@ -141,7 +143,9 @@ def _changes_rows(commit: Commit) -> bool:
 class _Draft:
     """A version in the making: its number, and the files that it needs so far."""
 
-    def __init__(self, version: int, location: str, metadata: dict[str, Any]) -> None:
+    def __init__(self, version: int, location: str, metadata: dict[str, Any], vectors: Vectors) -> None:
+        self._location = location
+        self._vectors = vectors
         self.metadata = metadata
         self.snapshot = snapshot_of(version)
         self._version = version
@@ -160,22 +164,38 @@ class _Draft:
         self,
         time_ms: int,
         kept: Sequence[ManifestFile],
-        added: Sequence[Entry],
+        adds: Sequence[Json],
         gone: Sequence[Entry],
         *,
         changes_rows: bool = True,
     ) -> IcebergVersion:
-        """Returns the version with manifests that stay, and one more for the files that were added."""
-        new = [self.write(added[at : at + FULL]) for at in range(0, len(added), FULL)]
+        """Returns the version with manifests that stay, and more for the files of add actions and for their deletes."""
+        schema = current_schema(self.metadata)
+        added = [self._entry(describe_file(add, schema, self._location)) for add in adds]
+        deletes = [self._delete(each.file.path) for each in added if each.file.path in self._vectors]
+        new = [self.write(part[at : at + FULL]) for part in (added, deletes) for at in range(0, len(part), FULL)]
         manifests = (*kept, *new)
         last = self.metadata["snapshots"][-1:]
         parent = last[0]["snapshot-id"] if last else None
         data = manifest.encode_list(manifests, self.snapshot, parent)
         path = self._add(f"snap-{self.snapshot}-{manifest.hash_name(data)}.avro", data)
-        change = Change(_operation(added, gone, changes_rows), _count(added), _count(gone))
+        removed = [each for each in gone if not each.file.of]
+        undone = [each for each in gone if each.file.of]
+        operation = _operation(added, gone, changes_rows)
+        change = Change(operation, _count(added), _count(removed), _count(deletes), _count(undone))
         metadata = with_snapshot(self.metadata, self._version, time_ms, change, path)
         self._files[metadata_name(self._version)] = encode_metadata(metadata)
         return IcebergVersion(self._version, metadata, manifests, self._files, self._entries)
+
+    def _entry(self, file: DataFile) -> Entry:
+        return Entry(ADDED, self.snapshot, self.snapshot, file)
+
+    def _delete(self, data_path: str) -> Entry:
+        """Adds the file with the deleted rows of a data file."""
+        positions = self._vectors[data_path]
+        data = encode_deletes(data_path, positions)
+        path = self._add(f"d-{self.snapshot}-{len(self._files)}-{manifest.hash_name(data)}.parquet", data)
+        return self._entry(describe_deletes(path, len(data), data_path, len(positions)))
 
     def _add(self, name: str, data: bytes) -> str:
         self._files[name] = data

@@ -172,9 +172,6 @@ class TopicLoader:
         if options.mode == LATEST and options.values is not None:
             why = "a table in mode latest has no columns for values yet: load without --values, or without --mode"
             raise Refused(Code.INVALID_REQUEST, why)
-        if options.mode == LATEST and options.iceberg:
-            why = "a table in mode latest has deletion vectors, which Iceberg's version 2 lacks: load without --iceberg"
-            raise Refused(Code.INVALID_REQUEST, why)
         self._engine = engine
         self._reader = reader
         self._store = store
@@ -247,6 +244,8 @@ class TopicLoader:
         if options.mode == LATEST:
             table = LatestTable(self._url, self._topic, topic_id, self._engine.connect(self._url))
             self._table = table
+            if options.iceberg:
+                table.iceberg.ask()
             return LatestTarget(table, *choices)
         self._table = self._engine.open_table(self._url, self._topic, topic_id)
         if options.iceberg:

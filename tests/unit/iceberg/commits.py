@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pyspark_tiered.delta import table_form
@@ -62,15 +62,15 @@ class Table:
         self.state.apply(number, lines)
         commit = versions.parse_commit(number, lines)
         if not self.versions:
-            made = versions.begin(self.state, commit.time_ms, LOCATION)
+            made = versions.begin(self.state, commit.time_ms, LOCATION, vectors_of(self.state.files.values()))
         else:
             before = self.versions[-1]
             wanted = versions.replaced_paths(commit, LOCATION)
             held = {each.path: self._read(each.path) for each in versions.choose_joined(before.manifests)}
             for each in before.manifests:
-                if wanted and wanted & {entry.file.path for entry in self._read(each.path)}:
+                if wanted and wanted & {entry.file.data_path for entry in self._read(each.path)}:
                     held[each.path] = self._read(each.path)
-            made = versions.follow(before, commit, held, LOCATION)
+            made = versions.follow(before, commit, held, LOCATION, vectors_of(commit.adds))
         self.files |= made.files
         self.versions.append(made)
         return made
@@ -92,5 +92,21 @@ class Table:
 
 
 def live_names(entries: Sequence[Entry]) -> list[str]:
-    """Returns the names of files that entries say are in the table."""
-    return sorted(each.file.path.removeprefix(f"{LOCATION}/") for each in entries if each.status != DELETED)
+    """Returns the names of data files that entries say are in the table."""
+    live = (each.file for each in entries if each.status != DELETED)
+    return sorted(file.path.removeprefix(f"{LOCATION}/") for file in live if not file.of)
+
+
+def vectors_of(adds: Iterable[Mapping[str, Any]]) -> dict[str, list[int]]:
+    """Returns the deleted rows of files: an inline vector of these tests has their numbers as text."""
+    return {
+        f"{LOCATION}/{add['path']}": [int(each) for each in vector["pathOrInlineDv"].split()]
+        for add in adds
+        if (vector := add.get("deletionVector"))
+    }
+
+
+def with_vector(path: str, *numbers: int, rows: int = 2) -> tuple[Json, Json]:
+    """Returns the deletion vector of a file with these numbers, and the action that adds the file with it."""
+    vector = {"storageType": "i", "pathOrInlineDv": " ".join(map(str, numbers)), "cardinality": len(numbers)}
+    return vector, add(path, rows, deletionVector=vector)

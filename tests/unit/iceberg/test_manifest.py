@@ -63,6 +63,7 @@ def test_fields_have_the_ids_of_the_specification() -> None:
         "null_value_counts": 110,
         "lower_bounds": 125,
         "upper_bounds": 128,
+        "referenced_data_file": 143,
     }
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import random
 
+import pyarrow.parquet as pq
 import pytest
 
 from pyspark_tiered.iceberg.manifest import ADDED, DELETED, EXISTING
 from pyspark_tiered.iceberg.version import FULL, SMALL_MAX
-from tests.unit.iceberg.commits import METADATA, Table, add, remove
+from tests.unit.iceberg.commits import METADATA, Table, add, remove, with_vector
 from tiered.errors import Refused
 
 CREATE = {"metaData": METADATA}
@@ -49,6 +51,42 @@ def test_removed_file_is_deleted_in_its_version_and_gone_in_the_next() -> None:
     after = table.commit(add("d"))
     assert [each.live for each in after.manifests] == [1, 1, 1], "the manifest of c had no other file"
     assert table.live(0) == ["a", "b"], "an older version is read as before"
+
+
+def deletes(table: Table, number: int = -1) -> dict[str, tuple[list[int], int]]:
+    """Returns the deleted rows of each data file by the files of deletes that are for it, and their sequence number."""
+    found = {}
+    entries = [each for each in table.entries(number) if each.status != DELETED]
+    sequences = {each.file.path: each.sequence for each in entries if not each.file.of}
+    for each in entries:
+        if each.file.of:
+            rows = pq.read_table(io.BytesIO(table.files[each.file.path.rpartition("/")[2]]))
+            assert set(rows["file_path"].to_pylist()) == {each.file.of}
+            assert sequences[each.file.of] == each.sequence, "older deletes are not for the file"
+            found[each.file.of.rpartition("/")[2]] = rows["pos"].to_pylist(), each.sequence
+    return found
+
+
+def test_deletion_vector_is_a_file_of_position_deletes() -> None:
+    table = Table()
+    first, grown = with_vector("a", 1, rows=4), with_vector("a", 1, 3, rows=4)
+    table.commit(CREATE, first[1], add("b"))
+    assert deletes(table) == {"a": ([1], 1)}
+    made = table.commit(remove("a", deletionVector=first[0]), grown[1], add("c"))
+    assert deletes(table) == {"a": ([1, 3], 2)} and table.live() == ["a", "b", "c"]
+    summary = made.metadata["snapshots"][-1]["summary"]
+    assert (summary["total-position-deletes"], summary["total-delete-files"]) == ("2", "1")
+    assert [each.has_deletes for each in made.manifests] == [False, True, False, True]
+    made = table.commit(remove("a", deletionVector=grown[0]), add("a2"))
+    assert deletes(table) == {} and table.live() == ["a2", "b", "c"]
+    assert made.metadata["snapshots"][-1]["summary"]["total-position-deletes"] == "0"
+    assert deletes(table, 0) == {"a": ([1], 1)}, "an older version is read as before"
+
+
+def test_table_that_is_there_comes_with_its_deletes() -> None:
+    table = Table()
+    table.commit(CREATE, with_vector("a", 0)[1], with_vector("b", 1)[1], add("c"))
+    assert deletes(table) == {"a": ([0], 1), "b": ([1], 1)}
 
 
 def test_operation_says_what_happened_to_rows() -> None:
@@ -118,13 +156,19 @@ def test_each_version_has_the_files_of_the_delta_table(seed: int) -> None:
     table = Table()
     table.commit(CREATE)
     wanted: list[list[str]] = [[]]
+    vectors: dict[str, list[int]] = {}
     for number in range(60):
         live = list(wanted[-1])
         gone = rng.sample(live, rng.randint(0, min(len(live), 4))) if rng.random() < 0.4 else []
         new = [f"f{number}-{each}" for each in range(rng.randint(0, 3))]
-        table.commit(*map(remove, gone), *map(add, new))
+        marked = [each for each in rng.sample(live, min(len(live), 2)) if each not in gone]
+        actions = [with_vector(each, number % 2) for each in marked]
+        vectors |= {each: [number % 2] for each in marked}
+        table.commit(*map(remove, [*gone, *marked]), *(action for _, action in actions), *map(add, new))
+        vectors = {name: rows for name, rows in vectors.items() if name not in gone}
+        assert {name: rows for name, (rows, _) in deletes(table).items()} == vectors
         wanted.append(sorted(each for each in [*live, *new] if each not in gone))
-        assert table.live() == wanted[-1] == sorted(each["path"] for each in table.state.files.values())
+        assert table.live() == wanted[-1]
         assert table.versions[-1].metadata["snapshots"][-1]["summary"]["total-data-files"] == str(len(wanted[-1]))
     for number in rng.sample(range(60), 10):
         assert table.live(number) == wanted[number], "later versions change no earlier one"
@@ -132,7 +176,6 @@ def test_each_version_has_the_files_of_the_delta_table(seed: int) -> None:
 
 def test_file_that_iceberg_cannot_have_is_refused_by_name() -> None:
     for made, why in (
-        (add("v", deletionVector={"storageType": "u"}), "v has rows that a deletion vector removes"),
         (add("s", stats=None), "how many rows s has"),
         (add("file:/elsewhere/x"), "has a file elsewhere"),
     ):
