@@ -264,6 +264,11 @@ def _lake(commands: Commands) -> None:
         help="other engines read the tables as Iceberg tables too, at <table>/_iceberg; a later load remembers it",
     )
     load.add_argument(
+        "--vacuum",
+        action="store_true",
+        help="the first load of a day also does what `tiered table vacuum` does, for all tables of the topic",
+    )
+    load.add_argument(
         "--values",
         choices=("json", "debezium", "variant", "avro", "protobuf", "json-schema"),
         help="also load the values as columns of <topic>_typed; a later load remembers it",
@@ -381,7 +386,15 @@ def _table(verbs: Commands) -> None:
     diff = add_command(
         verbs, "diff", "show what changed between two versions", Command("tiered_api.cli.lake.tables", "diff")
     )
-    for verb in (describe, history, diff):
+    vacuum = add_command(
+        verbs,
+        "vacuum",
+        "remove files that no version within the retention needs, and the expired part of the log",
+        Command("tiered_api.cli.lake.tables", "vacuum"),
+    )
+    add_dry_run_option(vacuum, "say how many files and bytes would go, remove nothing")
+    add_progress_option(vacuum)
+    for verb in (describe, history, diff, vacuum):
         verb.add_argument("topic", metavar="TABLE", help="its name: that of the topic, perhaps with _typed or __dead")
     history.add_argument(
         "--max", metavar="N", type=number_within(1, 100_000), default=20, help="at most this many versions (default 20)"
@@ -400,7 +413,7 @@ def _table(verbs: Commands) -> None:
             help="show the lag behind the newest records, from a broker's HTTP",
         )
         add_profile_options(verb, COMMAND_CONFIG_HELP)
-    for verb in (ls, describe, history, diff):
+    for verb in (ls, describe, history, diff, vacuum):
         verb.add_argument("--warehouse", metavar="DIR", default=WAREHOUSE, help=WAREHOUSE_HELP)
         add_format_option(verb)
     erase = add_command(

@@ -11,12 +11,14 @@ May import: offline
   checkpoint    checkpoints of Delta's log as Parquet
   log_cleanup   the files of Delta's log that its retention no longer needs
   orphans       the files that loads left behind and no version names
+  vacuum_plan   the files that no kept version needs
 ~ snapshot      one version of a raw table, as loads, queries and proofs look at it
   topic_table   the rules by which a table is sound
   folder_url    the one URL of a warehouse's folder, for Hadoop and this package
 ~ folder_check  a look at a warehouse before Java starts
 ~ log_folder    the files of a table, each created at most once
 ~ table_log     Delta's log of a table for readers, without a JVM
+~ vacuum        the removal of files that no kept version needs, and of the expired log
 ~ data_files    rows in the data files of a raw table, whoever wrote them
 ~ warehouse     the tables of a warehouse, each opened when it is named
 """

@@ -65,8 +65,11 @@ class TableFolder(ABC):
         """Returns what `list_names` does, and for each name the version: another file of that name has another one."""
 
     @abstractmethod
-    def list_files(self, folder: str) -> Iterator[StoredFile]:
-        """Yields the files right in a folder, in order of their names. Reads no further than it is asked."""
+    def list_files(self, folder: str, beginning: str = "") -> Iterator[StoredFile]:
+        """Yields the files right in a folder, in order of their names. Reads no further than it is asked.
+
+        The empty text is the folder of the table. `beginning` is that of the names.
+        """
 
     def list_and_read(self, folder: str, after: str, name: str) -> tuple[dict[str, str], bytes | None]:
         """Returns what `list_versions` does. A bucket is asked for the file `name` of the folder too, at the same time:
@@ -144,10 +147,12 @@ class DirectoryFolder(TableFolder):
                 found[name] = _version(self._root / folder / name)
         return found
 
-    def list_files(self, folder: str) -> Iterator[StoredFile]:
+    def list_files(self, folder: str, beginning: str = "") -> Iterator[StoredFile]:
         for name in self.list_names(folder):
-            with suppress(FileNotFoundError):
-                yield StoredFile(name, (self._root / folder / name).stat().st_mtime_ns // 1_000_000)
+            if name.startswith(beginning):
+                with suppress(FileNotFoundError):
+                    found = (self._root / folder / name).stat()
+                    yield StoredFile(name, found.st_mtime_ns // 1_000_000, found.st_size)
 
     def read(self, path: str) -> bytes | None:
         try:
@@ -319,12 +324,12 @@ class BucketFolder(TableFolder):
             if len(page) < LIST_KEYS:  # a list of S3 is short at its end only
                 return found
 
-    def list_files(self, folder: str) -> Iterator[StoredFile]:
-        prefix = last = f"{self._prefix}{folder}/"
-        while page := self._run(self._store.list(prefix, last, LIST_KEYS)):
+    def list_files(self, folder: str, beginning: str = "") -> Iterator[StoredFile]:
+        prefix = last = f"{self._prefix}{folder}/" if folder else self._prefix
+        while page := self._run(self._store.list(prefix + beginning, last, LIST_KEYS)):
             for each in page:
                 if "/" not in (name := each.key.removeprefix(prefix)):
-                    yield StoredFile(name, each.modified_ms)
+                    yield StoredFile(name, each.modified_ms, each.size)
             last = page[-1].key
             if len(page) < LIST_KEYS:
                 return

@@ -4,7 +4,7 @@ A load writes its files before a commit names them, so a kill in between leaves 
 a load in flight. So a load commits no file that is older than a day, and only files older than two days are orphans.
 
 A file that was committed is in the table, or among the removed files, whose names the log keeps for a week. Therefore
-older files are left alone: an older version may name them. VACUUM knows what to do with those.
+older files are left alone: an older version may name them. `vacuum.py` knows what to do with those.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class StoredFile(NamedTuple):
 
     name: str
     modified_ms: int
+    size: int = 0
 
 
 def choose_orphans(stored: Iterable[StoredFile], named: Collection[str], now_ms: int) -> list[str]:
@@ -38,7 +39,7 @@ def choose_orphans(stored: Iterable[StoredFile], named: Collection[str], now_ms:
     Only files under the names that loads give are chosen.
     """
     found = []
-    for name, modified_ms in stored:
+    for name, modified_ms, _ in stored:
         age_ms = now_ms - modified_ms
         is_orphan = _LOADED.fullmatch(name) and age_ms <= NAMED_FOR_MS and name not in named
         if age_ms > ORPHAN_MS and (is_orphan or _UNFINISHED.fullmatch(name)):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark_tiered.delta.table_form import table_schema
+from pyspark_tiered.delta.vacuum_plan import CHANGES
 from pyspark_tiered.latest.keys import KeySet
 from pyspark_tiered.load.convert import with_field_ids
 from pyspark_tiered.load.file_writer import ZSTD_LEVEL, Upload, new_file
@@ -18,7 +19,6 @@ from pyspark_tiered.load.file_writer import ZSTD_LEVEL, Upload, new_file
 if TYPE_CHECKING:
     import pyarrow
 
-FOLDER = "_change_data"
 CHANGE_TYPE = "_change_type"
 
 
@@ -55,8 +55,8 @@ def write_changes(url: str, changes: pyarrow.Table, upload: Upload) -> str:
     import pyarrow.parquet as pq
 
     name, size = f"cdc-{uuid.uuid4()}.zstd.parquet", 0
-    with new_file(f"{url}/{FOLDER}", name, upload) as path:
+    with new_file(f"{url}/{CHANGES}", name, upload) as path:
         pq.write_table(changes, path, compression="zstd", compression_level=ZSTD_LEVEL)
         size = Path(path).stat().st_size
-    action = {"path": f"{FOLDER}/{name}", "partitionValues": {}, "size": size, "dataChange": False}
+    action = {"path": f"{CHANGES}/{name}", "partitionValues": {}, "size": size, "dataChange": False}
     return json.dumps({"cdc": action})

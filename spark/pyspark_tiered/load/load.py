@@ -13,8 +13,12 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from pyspark_tiered.delta import log_cleanup
 from pyspark_tiered.delta.folder_url import spark_url
+from pyspark_tiered.delta.log_folder import open_folder
 from pyspark_tiered.delta.table_form import LATEST, Stop
+from pyspark_tiered.delta.table_log import TableLog
+from pyspark_tiered.delta.vacuum import vacuum_once_a_day
 from pyspark_tiered.failures import foreign_failures
 from pyspark_tiered.latest.table import LatestTable
 from pyspark_tiered.latest.target import LatestTarget
@@ -25,7 +29,7 @@ from pyspark_tiered.load.table_loader import LoadEngine, LoadTarget, RawTarget, 
 from pyspark_tiered.log.bucket import ColdTopicReader
 from pyspark_tiered.log.plan import Split
 from pyspark_tiered.schemas.registry import ANY_REGISTRY, RegistryChoice
-from pyspark_tiered.typed.form import ValueRules
+from pyspark_tiered.typed.form import DEAD_SUFFIX, TYPED_SUFFIX, ValueRules
 from pyspark_tiered.typed.load import ValuesTarget
 from tiered.errors import Code, Corrupt, Refused, Unavailable
 from tiered.ids import TopicId
@@ -76,6 +80,7 @@ class LoadOptions(NamedTuple):
     `values`: how values become columns of a typed table; None leaves that to a typed table that is there.
     `registry`: where the schemas of values are. `mode`: append, or latest for a table with one row for each key.
     `iceberg`: each version of the tables has metadata of Iceberg from now on.
+    `vacuum`: the first load of a day removes files that no version within the retention needs.
     """
 
     null_timestamps: bool = False
@@ -84,6 +89,7 @@ class LoadOptions(NamedTuple):
     registry: RegistryChoice = ANY_REGISTRY
     mode: str = "append"
     iceberg: bool = False
+    vacuum: bool = False
 
 
 DEFAULT_OPTIONS = LoadOptions()
@@ -202,6 +208,8 @@ class TopicLoader:
         self._raw_rounds: TableLoader | None = None
         self._value_rounds = self._rounds_of(self._values)
         self._is_raw_done = False
+        self._vacuumed_on = -1
+        """Day (UTC) of the last look for files that no version needs."""
 
     def _rounds_of(self, target: LoadTarget, on_step: Step = lambda *_: None) -> TableLoader:
         size, count = self._split_bytes, self._round_splits
@@ -326,10 +334,23 @@ class TopicLoader:
                 log.info("small files joined topic=%s files=%d", self._topic, count)
             if count := self._table.remove_orphans():
                 log.info("files that no version names were removed topic=%s files=%d", self._topic, count)
+            if self._options.vacuum:
+                self._vacuum()
         except (Unavailable, Refused, Corrupt) as failure:
             log.warning("maintenance of the table failed topic=%s why=%s", self._topic, failure)
         except foreign_failures() as failure:
             log.warning("maintenance of the table failed topic=%s why=%s", self._topic, failure)
+
+    def _vacuum(self) -> None:
+        """Removes files that no kept version of the tables needs, by the first load of a day (UTC)."""
+        today = time.time_ns() // 1_000_000 // log_cleanup.DAY_MS
+        if today == self._vacuumed_on:
+            return
+        self._vacuumed_on = today
+        for suffix in ("", TYPED_SUFFIX, DEAD_SUFFIX):
+            with closing(open_folder(self._url + suffix, self._engine.connect(self._url))) as folder:
+                if found := vacuum_once_a_day(TableLog(folder)):
+                    log.info("files that no kept version needs were removed table=%s result=%s", folder.url, found)
 
     def _count_requests(self) -> dict[str, int]:
         found = Counter(self._reader.count_requests())

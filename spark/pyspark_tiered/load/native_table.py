@@ -12,11 +12,10 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from pyspark_tiered.delta import delta_state, history, log_cleanup, orphans, table_features, table_form, topic_table
+from pyspark_tiered.delta import delta_state, history, orphans, table_features, table_form, topic_table
 from pyspark_tiered.delta.checkpoint import encode_checkpoint
 from pyspark_tiered.delta.data_files import FileForm, local_file
 from pyspark_tiered.delta.delta_state import TableState
@@ -24,6 +23,7 @@ from pyspark_tiered.delta.log_folder import LOG, BucketConnection, UnclearOutcom
 from pyspark_tiered.delta.snapshot import Snapshot, check_columns, check_table_topic
 from pyspark_tiered.delta.table_form import Advance, LoadedFile, ReplacedFile
 from pyspark_tiered.delta.table_log import LAST_CHECKPOINT, TableLog
+from pyspark_tiered.delta.vacuum import clean_log
 from pyspark_tiered.iceberg.export import IcebergExport
 from pyspark_tiered.iceberg.metadata import ENABLED
 from pyspark_tiered.iceberg.schema import build_schema
@@ -437,7 +437,8 @@ class NativeTable:
             data, count = encode_checkpoint(self._state.actions(now_ms))
             self.folder.replace(f"{LOG}/{delta_state.checkpoint_name(version)}", data)
             self.folder.replace(LAST_CHECKPOINT, json.dumps({"version": version, "size": count}).encode())
-            self._clean_log(now_ms)
+            if count := clean_log(self.folder, self._state.properties(), now_ms):
+                log.info("old files of a table's log were deleted table=%s files=%d", self.url, count)
         except (Unavailable, OSError) as failure:
             log.warning(
                 "checkpoint was not written, or the log not cleaned table=%s version=%d why=%s",
@@ -445,16 +446,6 @@ class NativeTable:
                 version,
                 failure,
             )
-
-    def _clean_log(self, now_ms: int) -> None:
-        """Deletes the files of the log that its retention no longer needs. One page of a list shows if there is one."""
-        before_ms = log_cleanup.cutoff_ms(self._state.properties(), now_ms)
-        if before_ms is None:
-            return
-        listed = islice(self.folder.list_files(LOG), log_cleanup.LISTED_MAX)
-        if expired := log_cleanup.choose_expired(listed, before_ms):
-            self.folder.delete([f"{LOG}/{name}" for name in expired])
-            log.info("old files of a table's log were deleted table=%s files=%d", self.url, len(expired))
 
     def pin(self) -> Snapshot:
         """Returns the table as it is now, in a form that no later commit changes. It may need other writers.

@@ -72,7 +72,7 @@ def load(args: Namespace) -> int:
     null_timestamps = args.timestamps == "null"
     registry = _read_registry(args)._replace(waits=args.unknown_ids == "wait")
     rules = _read_value_rules(args)
-    options = LoadOptions(null_timestamps, args.accept_deletes, rules, registry, args.mode, args.iceberg)
+    options = LoadOptions(null_timestamps, args.accept_deletes, rules, registry, args.mode, args.iceberg, args.vacuum)
     engine = None
     if args.engine == "native":
         from pyspark_tiered.load.native_engine import NativeEngine
@@ -369,7 +369,8 @@ def erased_line(progress: EraseProgress) -> str:
     """Returns the progress of an erasure in words."""
     if progress.step == "done":
         values = f", and {progress.values:,} rows and dead letters of their values" if progress.values else ""
-        return f"done: {progress.rows:,} rows erased{values}; older versions of the tables keep them until a VACUUM"
+        left = "older versions of the tables keep them until `tiered table vacuum`"
+        return f"done: {progress.rows:,} rows erased{values}; {left}"
     if progress.step == "counted":
         return f"dry run: {progress.rows:,} rows would be erased, and nothing was"
     if progress.step == "removed":

@@ -1,4 +1,4 @@
-"""`tiered table ls`, `describe`, `history` and `diff`: what Delta's log says of tables, without a JVM."""
+"""`tiered table ls`, `describe`, `history`, `diff` and `vacuum`: what Delta's log says of tables, without a JVM."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tiered_api.cli.exits import Exit
 from tiered_api.cli.lake.commands import describe_missing_native, report_missing
 from tiered_api.cli.lake.http_place import HttpPlace, find_http_place
 from tiered_api.cli.output import format_size, print_error, print_json, print_lines, print_rows
+from tiered_api.cli.progress import show_progress
 
 if TYPE_CHECKING:
     from pyspark_tiered.delta.warehouse import Warehouse
@@ -133,6 +134,24 @@ def diff(args: Namespace) -> int:
             *(f"property {name}: {_change(*each)}" for name, each in found.properties.items()),
         ]
     )
+    return Exit.OK
+
+
+def vacuum(args: Namespace) -> int:
+    """Removes the files of a table that no version within its retention needs, or says how much they are."""
+    if lack := describe_missing_native():
+        return report_missing(lack)
+    from pyspark_tiered.delta.vacuum import vacuum as run
+
+    with show_progress(args, f"vacuum {args.topic}") as shown, _open(args) as (warehouse, _):
+        warehouse.read(args.topic)
+        log = warehouse.log(args.topic)
+        found = run(log, dry_run=args.dry_run, on_files=lambda done, total: shown.report(done, total, "files"))
+    if args.format == "json":
+        print_json({"table": args.topic, **found._asdict(), "dry_run": args.dry_run})
+        return Exit.OK
+    what = f"{found.files:,} files ({format_size(found.bytes)}) and {found.log_files:,} files of the log"
+    print_lines([f"dry run: {what} would be removed, and nothing was" if args.dry_run else f"{what} were removed"])
     return Exit.OK
 
 
