@@ -13,7 +13,7 @@ from bench.results import start_run, write_results
 
 NAMES = (
     "append", "http_load", "start", "empty_disk", "cold", "delta", "requests", "replaced", "compaction",
-    "transactions_load", "typed", "iceberg", "console",
+    "transactions_load", "typed", "iceberg", "sql_on_s3", "console",
 )  # fmt: skip
 
 
