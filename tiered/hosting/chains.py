@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 from tiered.controller.member_view import MemberView
 from tiered.errors import Corrupt, Refused, Unavailable
@@ -48,6 +49,10 @@ class Chains:
     def is_needed(self, image: Image, lead: Lead) -> bool:
         """True if records of a partition that this broker begins to lead may be in chains alone."""
         return bool(_find_chains(image, lead))
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Keeps what is read of chains in memory, up to a bound, until it is left: partitions share windows."""
+        return self._takeover.reading()
 
     async def take_over(self, image: Image, leads: Iterable[Lead]) -> dict[TopicPartition, ChainHistory | ChainError]:
         """Fences the chains of partitions that this broker begins to lead without having been in sync.

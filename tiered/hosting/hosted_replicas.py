@@ -402,12 +402,16 @@ class HostedReplicas:
         """Opens the leaders whose records are in write-ahead chains, until it is cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
-                leads = await self.openings.wait_unread()
-                began_ns = self._world.clock.mono_ns()
-                histories = await self._chains.take_over(self._image, leads)
-                self.openings.add_histories(leads, histories)
-                for _ in range(self.openings.count_due(OPENINGS_AT_ONCE)):
-                    group.create_task(self._open_waiting(began_ns), name="opening")
+                leads = await self.openings.take_unread()
+                group.create_task(self._open_from_chains(leads), name="openings")
+
+    async def _open_from_chains(self, leads: Sequence[Lead]) -> None:
+        began_ns = self._world.clock.mono_ns()
+        with self._chains.reading():
+            histories = await self._chains.take_over(self._image, leads)
+            self.openings.add_histories(leads, histories)
+            at_once = range(self.openings.count_due(OPENINGS_AT_ONCE))
+            await asyncio.gather(*(self._open_waiting(began_ns) for _ in at_once))
 
     async def _open_waiting(self, began_ns: int) -> None:
         """Opens one waiting leader after the other, until none is left."""

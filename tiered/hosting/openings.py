@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tiered.hosting.chains import ChainError
 from tiered.ids import TopicPartition
@@ -19,13 +19,14 @@ History = ChainHistory | ChainError
 
 
 class Openings:
-    """Leaderships in three steps: their chains are unread, they wait for their turn, their logs are being opened.
+    """Leaderships in three steps: their chains are read, they wait for their turn, their logs are being opened.
 
     Each partition is in one step at most. They are bounded by the partitions of the broker.
     """
 
     def __init__(self) -> None:
         self._unread: dict[TopicPartition, Lead] = {}
+        self._being_read: dict[TopicPartition, Lead] = {}
         self._waiting: OrderedDict[TopicPartition, tuple[Lead, History | None]] = OrderedDict()
         self._running: set[TopicPartition] = set()
         self._preferred: set[TopicPartition] = set()
@@ -35,13 +36,13 @@ class Openings:
         """Set when a partition has left. Each time another event takes its place."""
 
     def __contains__(self, tp: object, /) -> bool:
-        return tp in self._running or tp in self._waiting or tp in self._unread
+        return any(tp in each for each in (self._running, self._waiting, self._being_read, self._unread))
 
     def __iter__(self) -> Iterator[TopicPartition]:
-        yield from (*self._running, *self._waiting, *self._unread)
+        yield from (*self._running, *self._waiting, *self._being_read, *self._unread)
 
     def __len__(self) -> int:
-        return len(self._running) + len(self._waiting) + len(self._unread)
+        return len(self._running) + len(self._waiting) + len(self._being_read) + len(self._unread)
 
     def count_due(self, at_once: int) -> int:
         """Returns how many more may begin now, if so many are opened at once."""
@@ -57,25 +58,29 @@ class Openings:
         """Lets a partition come first. Returns True if it is there, in any step."""
         if tp in self._waiting:
             self._waiting.move_to_end(tp, last=False)
-        elif tp in self._unread:
+        elif tp in self._unread or tp in self._being_read:
             self._preferred.add(tp)
         return tp in self
 
-    async def wait_unread(self) -> list[Lead]:
-        """Returns the leaderships whose chains are unread, once there are any. They stay unread."""
-        await self._added.wait()
-        self._added.clear()
-        return list(self._unread.values())
+    async def take_unread(self) -> list[Lead]:
+        """Returns the leaderships whose chains are unread, once there are any. The caller reads them."""
+        while not self._unread:
+            self._added.clear()
+            await self._added.wait()
+        leads = list(self._unread.values())
+        self._being_read |= self._unread
+        self._unread.clear()
+        return leads
 
-    def add_histories(self, leads: Iterable[Lead], histories: Mapping[TopicPartition, History]) -> None:
+    def add_histories(self, leads: Sequence[Lead], histories: Mapping[TopicPartition, History]) -> None:
         """Lets leaderships wait for their turn: their chains are read. Those that are over meanwhile are left out."""
         for each in leads:
-            if self._unread.get(each.tp) is each:
-                del self._unread[each.tp]
+            if self._being_read.get(each.tp) is each:
+                del self._being_read[each.tp]
                 self._waiting[each.tp] = each, histories.get(each.tp)
                 if each.tp in self._preferred:
                     self._waiting.move_to_end(each.tp, last=False)
-        self._preferred &= self._unread.keys()
+        self._preferred -= {each.tp for each in leads}
 
     def begin(self) -> tuple[Lead, History | None] | None:
         """Returns the next leadership, with what chains have of it; None if none waits. The caller has to end it."""
@@ -95,6 +100,7 @@ class Openings:
         tps = tuple(tps)
         for each in tps:
             self._unread.pop(each, None)
+            self._being_read.pop(each, None)
             self._waiting.pop(each, None)
             self._preferred.discard(each)
         self._wake()
@@ -111,6 +117,7 @@ class Openings:
     def clear(self) -> None:
         """Drops all partitions that are not being opened yet."""
         self._unread.clear()
+        self._being_read.clear()
         self._waiting.clear()
         self._preferred.clear()
         self._wake()

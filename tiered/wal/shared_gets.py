@@ -16,11 +16,13 @@ _COST_BYTES = 1 << 10
 
 
 class SharedGets:
-    """The gets that were asked for last. `get` returns the bytes of a span, fewer if the object is shorter."""
+    """The gets that were asked for last, and small objects that were read as a whole. `get` returns the bytes of a
+    span, fewer if the object is shorter."""
 
     def __init__(self, get: Callable[[str, Span], Awaitable[bytes]]) -> None:
         self._get = get
         self._gets: dict[tuple[str, Span], asyncio.Task[bytes]] = {}
+        self._whole: dict[str, bytes] = {}
         self.kept_bytes = 0
         self._readers = 0
 
@@ -36,9 +38,20 @@ class SharedGets:
                 for (key, span), task in list(self._gets.items()):
                     self.forget(key, span)
                     task.cancel()
+                self._whole.clear()
+                self.kept_bytes = 0
+
+    def offer(self, key: str, data: bytes) -> None:
+        """Keeps an object that was read as a whole, if there are readers, and room: half of all."""
+        if self._readers and key not in self._whole and self.kept_bytes + len(data) <= KEPT_BYTES // 2:
+            self._whole[key] = data
+            self.kept_bytes += len(data) + _COST_BYTES
 
     async def read(self, key: str, span: Span) -> bytes:
         """Returns or raises what `get` does."""
+        whole = self._whole.get(key)
+        if whole is not None:
+            return whole[span.position : span.position + span.length]
         task = self._gets.get((key, span))
         if task is None:
             task = asyncio.create_task(self._run(key, span), name="wal get")
@@ -54,6 +67,8 @@ class SharedGets:
         """Gets these bytes anew when they are asked for again."""
         if self._gets.pop((key, span), None) is not None:
             self.kept_bytes -= span.length + _COST_BYTES
+        if (whole := self._whole.pop(key, None)) is not None:
+            self.kept_bytes -= len(whole) + _COST_BYTES
 
     async def _run(self, key: str, span: Span) -> bytes:
         try:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 
 from tiered.errors import Corrupt, Unavailable
 from tiered.ids import PartitionId
@@ -144,6 +145,10 @@ class ChainTakeover:
         slots = await self._list(chain)
         return [slot_key(chain, each) for each in slots if isinstance(await self._find_header(chain, each), Window)]
 
+    def reading(self) -> AbstractContextManager[None]:
+        """Keeps what is read of chains in memory, up to a bound, until it is left."""
+        return self._gets.reading()
+
     async def read(self, places: Iterable[Place]) -> AsyncIterator[tuple[Place, bytes]]:
         """Yields the batches of extents in order, and reads some extents ahead. Raises `Unavailable` and `Corrupt`."""
         waiting: list[tuple[Place, asyncio.Task[bytes]]] = []
@@ -203,6 +208,8 @@ class ChainTakeover:
         if isinstance(got, NotFound):
             return None
         found = decode(got.data, chain, slot, self._cluster_id(), got.size)
+        if len(got.data) == got.size:
+            self._gets.offer(key, got.data)
         self._keep(chain, found)
         return found
 

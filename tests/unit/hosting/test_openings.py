@@ -36,7 +36,7 @@ async def test_partitions_that_somebody_asked_for_come_first() -> None:
     openings = Openings()
     openings.add(LEADS)
     assert openings.prefer(TPS[2])  # before its chains are read
-    leads = await openings.wait_unread()
+    leads = await openings.take_unread()
     openings.add_histories(leads, {each.tp: HISTORY for each in leads})
     assert openings.prefer(TPS[3])  # and after
     assert order(openings) == [TPS[3], TPS[2], TPS[0], TPS[1]]
@@ -47,7 +47,7 @@ async def test_partitions_that_somebody_asked_for_come_first() -> None:
 async def test_partition_that_waits_is_not_added_again() -> None:
     openings = Openings()
     openings.add(LEADS[:1])
-    openings.add_histories(await openings.wait_unread(), {TPS[0]: HISTORY})
+    openings.add_histories(await openings.take_unread(), {TPS[0]: HISTORY})
     openings.add(LEADS[:1])
     assert len(openings) == 1 and list(openings) == TPS[:1]
     assert openings.begin() == (LEADS[0], HISTORY) and openings.begin() is None
@@ -59,13 +59,14 @@ async def test_partition_that_waits_is_not_added_again() -> None:
 async def test_leadership_that_ended_while_its_chains_were_read_is_left_out() -> None:
     openings = Openings()
     openings.add(LEADS)
-    leads = await openings.wait_unread()
+    leads = await openings.take_unread()
     await openings.leave(TPS[:1])
     later = Lead(TPS[0], TopicId("id"), 2, is_new=False)
     openings.add([later])
+    others = await openings.take_unread()
     openings.add_histories(leads, {each.tp: OLD for each in leads})
     assert order(openings) == TPS[1:]  # its later leadership has not read the chains yet
-    openings.add_histories(await openings.wait_unread(), {TPS[0]: NEW})
+    openings.add_histories(others, {TPS[0]: NEW})
     assert openings.begin() == (later, NEW)
 
 
@@ -73,7 +74,7 @@ async def test_leadership_that_ended_while_its_chains_were_read_is_left_out() ->
 async def test_later_image_waits_for_what_is_being_opened() -> None:
     openings = Openings()
     openings.add(LEADS)
-    leads = await openings.wait_unread()
+    leads = await openings.take_unread()
     openings.add_histories(leads, {})
     assert openings.begin() == (LEADS[0], None) and openings.count_due(8) == 3 and openings.count_due(2) == 1
     leaving = asyncio.create_task(openings.leave(TPS[:2]))

@@ -236,6 +236,26 @@ async def test_partitions_that_are_taken_over_together_share_the_gets(rig: Rig) 
 
 
 @in_rig(Rig)
+async def test_small_windows_are_read_once_with_their_headers(rig: Rig) -> None:
+    owner, other = rig.broker(1), rig.broker(2, "j")
+    owner.lead(ONE, 1)
+    for number in range(30):
+        owner.append(ONE, b"%02d" % number)
+        await owner.wait_stored(ONE, number + 1)
+    with other.takeover.reading():
+        fenced = await other.take_over(owner.chain, 2, ONE)
+        before = rig.bucket.requests
+        assert await other.read(fenced.extents_of(ONE)) == b"".join(b"%02d" % number for number in range(30))
+        assert rig.bucket.requests == before and other.takeover._gets.kept_bytes > 0
+    assert other.takeover._gets.kept_bytes == 0
+    assert await other.read(fenced.extents_of(ONE)) == b"".join(b"%02d" % number for number in range(30))
+    third = rig.broker(3, "k")
+    with patch("tiered.wal.shared_gets.KEPT_BYTES", 20_000), third.takeover.reading():
+        await third.take_over(owner.chain, 3, ONE)
+        assert 5_000 < third.takeover._gets.kept_bytes <= 11_024, "half of the room is for gets"
+
+
+@in_rig(Rig)
 async def test_memory_for_shared_gets_has_a_bound(rig: Rig) -> None:
     owner, other = rig.broker(1), rig.broker(2, "j")
     owner.lead(ONE, 1)
