@@ -410,6 +410,7 @@ def test_pyiceberg_reads_the_rows_of_delta_at_each_version(tmp_path: Path) -> No
         last = newest(folder)["current-snapshot-id"]
         static = StaticTable.from_metadata(f"{folder}/{FOLDER}/v{last}.metadata.json")
         for snapshot in static.metadata.snapshots:
+            assert snapshot.summary is not None
             operations.add(snapshot.summary.operation.value)
             state = log.read_version(snapshot.snapshot_id - 1)
             rows = static.scan(snapshot_id=snapshot.snapshot_id).to_arrow()
