@@ -192,7 +192,6 @@ def test_dialogue_stays_when_the_row_below_it_goes(secured: Site) -> None:
         page.get_by_role("cell", name="user erin").wait_for()
 
 
-@pytest.mark.also("tests/console/test_operations.py::test_setting_is_changed_for_all_brokers")
 def test_setting_of_a_broker_is_changed(secured: Site) -> None:
     with secured.visit("settings") as page:
         page.get_by_role("button", name="Show all settings").click()
@@ -264,7 +263,6 @@ def test_open_transaction_is_shown_and_aborted(site: Site) -> None:
         producer.commit_transaction(SECONDS)
 
 
-@pytest.mark.also("tests/console/test_operations.py::test_open_transaction_is_shown_and_aborted")
 def test_hanging_transaction_is_shown_and_aborted(site: Site) -> None:
     site.tiered("topic", "create", "hanging", "-p", "1", "-r", "1")
     leader = describe(site, "hanging")[0]["leader"]

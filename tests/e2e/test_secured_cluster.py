@@ -49,7 +49,6 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.also("tests/e2e/test_serve_login.py::test_command_line_and_librdkafka_log_in")
 def test_commands_of_the_page_print_what_it_shows(directory: Path) -> None:
     assert (directory / "bucket").is_dir()
 

@@ -62,7 +62,7 @@ async def prepare(to: AttackedBroker) -> str:
     return str(to.ask("GET", "/v3/clusters")[1]["data"][0]["cluster_id"])
 
 
-@pytest.mark.also("tests/hostile/test_json_bodies.py::test_bodies_just_below_the_limits_delay_nobody")
+@pytest.mark.also("tests/unit/http/test_fields.py::test_objects_of_one_piece_exist_at_a_time")
 @attack()
 async def test_costly_json_delays_nobody_and_takes_three_bodies_of_memory(to: AttackedBroker) -> None:
     """Each request takes up to three bodies. The settings and pieces of the heap that all leave are bounded too."""

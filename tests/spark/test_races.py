@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pyspark_tiered.delta.log_folder import BucketFolder
+from pyspark_tiered.delta.log_folder import open_folder
 from pyspark_tiered.load.native_table import NativeTable
 from tests.spark import racing
 from tests.spark.driver import OtherDriver
@@ -32,7 +32,7 @@ class WriterInPython:
     each that it lost, so that both win."""
 
     def __init__(self, folder: str) -> None:
-        self._table = BucketFolder(folder)
+        self._table = open_folder(folder)
         self._pool = ThreadPoolExecutor(1)
         self._running: Future[bool] | None = None
         self._delay = 0.001
@@ -73,7 +73,7 @@ def race_for_commits(
     return wrong
 
 
-@pytest.mark.also("tests/spark/test_engines.py::test_races_of_both_engines_lose_and_duplicate_nothing")
+@pytest.mark.also("tests/spark/test_races.py::test_our_log_store_and_a_writer_in_python_own_each_commit_once")
 @pytest.mark.parametrize(("log_store", "count"), [("delta's own on s3", 40), ("delta's own in a directory", 150)])
 def test_deltas_own_log_stores_lose_acknowledged_commits(
     spark: SparkSession, other: OtherDriver, folder: Callable[[str], str], log_store: str, count: int
@@ -81,7 +81,7 @@ def test_deltas_own_log_stores_lose_acknowledged_commits(
     assert race_for_commits(spark, other, log_store, folder(log_store), count)
 
 
-@pytest.mark.also("tests/spark/test_engines.py::test_races_of_both_engines_lose_and_duplicate_nothing")
+@pytest.mark.also("tests/spark/test_races.py::test_our_log_store_and_a_writer_in_python_own_each_commit_once")
 @pytest.mark.parametrize(("log_store", "count"), [("ours on s3", 40), ("ours in a directory", 150)])
 def test_our_log_stores_assign_each_commit_to_one_driver(
     spark: SparkSession, other: OtherDriver, folder: Callable[[str], str], log_store: str, count: int
@@ -89,13 +89,13 @@ def test_our_log_stores_assign_each_commit_to_one_driver(
     assert race_for_commits(spark, other, log_store, folder(log_store), count) == []
 
 
-@pytest.mark.also("tests/spark/test_engines.py::test_races_of_both_engines_lose_and_duplicate_nothing")
+@pytest.mark.parametrize(("log_store", "count"), [("ours on s3", 20), ("ours in a directory", 40)])
 def test_our_log_store_and_a_writer_in_python_own_each_commit_once(
-    spark: SparkSession, folder: Callable[[str], str]
+    spark: SparkSession, folder: Callable[[str], str], log_store: str, count: int
 ) -> None:
-    url = folder("s3")
+    url = folder(log_store)
     with closing(WriterInPython(url)) as other:
-        assert race_for_commits(spark, other, "ours on s3", url, 40) == []
+        assert race_for_commits(spark, other, log_store, url, count) == []
 
 
 @pytest.mark.also(
@@ -113,7 +113,9 @@ def test_two_loaders_move_a_partition_once_per_acknowledged_commit(
         assert table.loaded_offsets() == {0: 80}
 
 
-@pytest.mark.also("tests/spark/test_engines.py::test_races_of_both_engines_lose_and_duplicate_nothing")
+@pytest.mark.also(
+    "tests/spark/test_native_engine.py::test_concurrent_writers_move_a_partition_once_per_acknowledged_commit"
+)
 @pytest.mark.parametrize("place", ["s3", "directory"])
 def test_loaders_of_different_partitions_both_commit_everything(
     spark: SparkSession, other: OtherDriver, folder: Callable[[str], str], place: str

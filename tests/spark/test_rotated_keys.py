@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import boto3
+import pyspark
 import pytest
+from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from pyspark.sql import SparkSession
 
+from pyspark_tiered.jars import cache_folder
 from pyspark_tiered.load.load import load
 from pyspark_tiered.load.native_engine import NativeEngine
 from pyspark_tiered.query.engine import SqlSession
+from pyspark_tiered.session import CREDENTIALS
 from tests.contract.key_rotation import use_file, write_key
 from tests.fakes3 import BUCKET, s3_fake
 from tests.spark import filling
@@ -29,7 +34,7 @@ for _ in range(2):
 """
 
 
-@pytest.mark.also("tests/spark/test_rotated_keys.py::test_loads_and_queries_without_a_jvm_take_a_replaced_key")
+@pytest.mark.also("tests/spark/test_rotated_keys.py::test_credentials_of_a_session_are_read_again")
 @pytest.mark.java
 @pytest.mark.timeout(200)
 def test_session_takes_a_key_that_was_replaced(spark: SparkSession, tmp_path: Path) -> None:
@@ -55,6 +60,31 @@ def test_session_takes_a_key_that_was_replaced(spark: SparkSession, tmp_path: Pa
             fake.rules.access_keys = frozenset(["NEW"])
             rest, _ = program.communicate("\n\n", timeout=240)
         assert (rest, program.returncode) == ("rows 2\n", 0)
+
+
+@pytest.mark.java
+def test_credentials_of_a_session_are_read_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A JVM without Spark makes them: the session has keys in its environment, which come before files."""
+    assert spark.sparkContext.getConf().get("spark.hadoop.fs.s3a.aws.credentials.provider") == CREDENTIALS
+    keys = tmp_path / "credentials"
+    write_key(keys, "OLD")
+    use_file(keys, monkeypatch)
+    of_spark = Path(pyspark.__file__).parent / "jars"
+    port = launch_gateway(
+        jarpath=str(next(of_spark.glob("py4j-*.jar"))),
+        classpath=os.pathsep.join(f"{folder}/*" for folder in (cache_folder(), of_spark)),
+        die_on_exit=True,
+    )
+    with closing(JavaGateway(gateway_parameters=GatewayParameters(port=port))) as gateway:
+        try:
+            provider = gateway.jvm.tiered.s3.CurrentCredentialsProvider()
+            assert provider.resolveCredentials().accessKeyId() == "OLD"
+            write_key(keys, "NEW")
+            assert provider.resolveCredentials().accessKeyId() == "NEW"
+        finally:
+            gateway.shutdown()
 
 
 def test_loads_and_queries_without_a_jvm_take_a_replaced_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

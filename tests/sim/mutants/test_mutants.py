@@ -39,8 +39,12 @@ CHECKED_APART = {
     "I18": "tests/sim/cluster/test_cluster_checkers.py",
 }
 """By rule: the tests that show, without a run, that its checker finds what breaks it."""
-OFTEN = {"given_before_free", "sessions_end_with_coordinators", "equal_epochs", "below_cold_end", "r3_moves_below"}
-"""Mutants whose seeds `make test` runs: those that a run finds soonest."""
+OFTEN = {
+    "given_before_free", "sessions_end_with_coordinators", "equal_epochs", "below_cold_end", "r3_moves_below",
+    "chain_trimmed_early", "groups_lost", "nobody_joins",
+}  # fmt: skip
+"""Mutants whose seeds `make test` runs: those that a run finds soonest, and those that alone show that their rule is
+checked."""
 SELDOM = {"pending_not_in_image", "timeouts_forgotten"}
 """Mutants whose scenarios take longest."""
 
