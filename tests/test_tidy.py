@@ -162,6 +162,30 @@ def is_shown(named: str, *, by_others: bool) -> bool:
     return not marked[test] if test in marked else not test and any(not each for each in marked.values())
 
 
+def test_some_parameter_of_each_test_is_run() -> None:
+    """Parameters that are all `also` leave no other one that shows the same."""
+    found = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        if "mark.also" not in path.read_text():
+            continue
+        named = {
+            ast.unparse(node.targets[0])
+            for node in tree(path).body
+            if isinstance(node, ast.Assign) and "pytest.mark.also" in ast.unparse(node.value)
+        }
+        for node in nodes(path):
+            if isinstance(node, ast.List | ast.Tuple) and node.elts and all(is_also(each, named) for each in node.elts):
+                found.append(f"{short(path)}:{node.lineno}")
+    assert found == []
+
+
+def is_also(case: ast.expr, named: set[str]) -> bool:
+    """True for a parameter whose marks have `also`, or one of the names that a file gives it."""
+    marks = [each.value for each in case.keywords if each.arg == "marks"] if isinstance(case, ast.Call) else []
+    words = [ast.unparse(each) for mark in marks for each in ast.walk(mark) if isinstance(each, ast.expr)]
+    return any(each == "pytest.mark.also" or each in named for each in words)
+
+
 def test_file_of_tests_is_one_module_by_its_path() -> None:
     """Files of one name in two folders are two modules, and a file that another imports is not run twice."""
     assert __name__ == "tests.test_tidy"

@@ -119,7 +119,7 @@ def test_repair_refuses_a_table_ahead_of_the_bucket(spark: SparkSession, store: 
         repair(older, "flights", warehouse, spark=spark)
 
 
-@pytest.mark.also("tests/spark/test_replay.py")
+@pytest.mark.also("tests/spark/test_replay.py::test_replays_at_once_and_a_load_have_each_record_once")
 def test_repair_and_load_in_between_duplicate_nothing(spark: SparkSession, store: str, tmp_path: Path) -> None:
     warehouse = str(tmp_path / "warehouse")
     damaged_table(spark, store, warehouse)
@@ -137,7 +137,7 @@ def test_repair_and_load_in_between_duplicate_nothing(spark: SparkSession, store
     assert is_whole(spark, store, warehouse, 6500)
 
 
-@pytest.mark.also("tests/spark/test_replay.py")
+@pytest.mark.also("tests/spark/test_replay.py::test_replays_at_once_and_a_load_have_each_record_once")
 def test_concurrent_repairs_duplicate_nothing(
     spark: SparkSession, other: OtherDriver, store: str, tmp_path: Path
 ) -> None:

@@ -69,10 +69,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> Lake:
     return Lake(spark, tmp_path)
 
 
-AGAIN = pytest.mark.also("values")
-
-
-@pytest.mark.also("tests/spark/test_soundness.py::test_rows_without_an_identifier_are_refused")
+@pytest.mark.also("tests/spark/test_engines.py::test_native_load_heeds_what_spark_did_to_the_table")
 def test_rows_are_not_duplicated_when_delta_drops_the_identifiers(lake: Lake) -> None:
     lake.sql(
         "ALTER TABLE {t} SET TBLPROPERTIES('delta.setTransactionRetentionDuration' = 'interval 0 seconds', "
@@ -90,17 +87,13 @@ def test_rows_are_not_duplicated_when_delta_drops_the_identifiers(lake: Lake) ->
 UP_TO_3 = "timestamp, timestamp_type, key, value, headers FROM {t} WHERE partition = 0 AND offset < 4"
 
 
+@pytest.mark.also("tests/spark/test_engines.py::test_native_load_heeds_what_spark_did_to_the_table")
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        pytest.param(
-            "partition, offset + 200",
-            "partition 0 from offset 200",
-            id="above the bound",
-            marks=AGAIN,
-        ),
-        pytest.param("7, offset", "partition 7 up to offset 3 and no", id="no such partition", marks=AGAIN),
-        pytest.param("NULL, offset", "without a partition or an offset", id="no place", marks=AGAIN),
+        pytest.param("partition, offset + 200", "partition 0 from offset 200", id="above the bound"),
+        pytest.param("7, offset", "partition 7 up to offset 3 and no", id="no such partition"),
+        pytest.param("NULL, offset", "without a partition or an offset", id="no place"),
     ],
 )
 def test_rows_without_an_identifier_are_refused(lake: Lake, rows: str, words: str) -> None:
@@ -112,7 +105,7 @@ def test_rows_without_an_identifier_are_refused(lake: Lake, rows: str, words: st
     assert lake.whole()
 
 
-@pytest.mark.also("tests/spark/test_native_engine.py::test_rows_that_no_identifier_covers_are_found_without_spark")
+@pytest.mark.also("tests/spark/test_engines.py::test_native_load_heeds_what_spark_did_to_the_table")
 def test_load_after_a_restore_is_refused_and_a_repair_adds_its_rows(lake: Lake) -> None:
     lake.more(0, 100)
     lake.load()
@@ -126,7 +119,7 @@ def test_load_after_a_restore_is_refused_and_a_repair_adds_its_rows(lake: Lake) 
     assert lake.count() == (550, 550)
 
 
-@pytest.mark.also("tests/spark/test_soundness.py::test_delete_of_a_user_is_kept_reported_and_named_by_verify")
+@pytest.mark.also("tests/spark/test_history.py::test_commit_that_removes_whole_files_is_named")
 @pytest.mark.parametrize(
     ("statement", "words"),
     [

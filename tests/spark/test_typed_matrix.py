@@ -69,7 +69,7 @@ def test_changes_of_layout_and_columns_are_followed(lake: TypedLake) -> None:
     assert (lake.site.verify().ok, lake.site.verify().rows, lake.site.verify().dead) == (True, 9, 0)
 
 
-@pytest.mark.also("tests/spark/test_soundness.py::test_changed_layout_and_columns_are_followed")
+@pytest.mark.also("tests/spark/test_typed_verify.py")
 @pytest.mark.parametrize(
     ("table", "statement", "faults"),
     [

@@ -109,7 +109,7 @@ def test_failed_seed_prints_its_options_events_and_command(shape: str, monkeypat
     assert command_of(options) == ("make sim SEED=3" if shape == "drawn" else f"make sim SHAPE={shape} SEED=3")
 
 
-@pytest.mark.also("tests/sim/cluster/test_cluster_checkers.py")
+@pytest.mark.also("tests/sim/mutants/test_mutants.py::test_seed_fails_with_its_mutant_and_passes_without")
 def test_run_of_groups_finds_snapshots_that_hold_nothing() -> None:
     with MUTANTS["groups_lost"].apply():
         _, report, _ = run_seed(0, "groups")
