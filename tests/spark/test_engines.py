@@ -134,6 +134,10 @@ def test_native_load_heeds_what_spark_did_to_the_table(
     spark.sql(f"RESTORE TABLE {name} TO VERSION AS OF 0")
     with pytest.raises(Refused, match=r"RESTORE to version 0 \(version.*--repair"):
         load(store, "t", warehouse, engine=NativeEngine())
+    fill(store, 0, 25, 5)
+    accepting = LoadOptions(accept_deletes=True)
+    assert load(store, "t", warehouse, engine=NativeEngine(), options=accepting).rows == 5
+    assert load(store, "t", warehouse, engine=NativeEngine()).rows == 0, "what was accepted stays accepted"
 
 
 @pytest.mark.parametrize("where", [pytest.param("directory", marks=pytest.mark.also("stores")), "s3"])

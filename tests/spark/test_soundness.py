@@ -142,7 +142,7 @@ def test_commit_that_removes_files_is_named_unless_all_are_restored(lake: Lake, 
     assert lake.whole()
 
 
-@pytest.mark.also("tests/spark/test_soundness.py::test_delete_of_a_user_is_kept_reported_and_named_by_verify")
+@pytest.mark.also("tests/spark/test_engines.py::test_native_load_heeds_what_spark_did_to_the_table")
 def test_accepted_loss_of_rows_stays_accepted(lake: Lake) -> None:
     lake.sql("TRUNCATE TABLE {t}")
     lake.more(0, 30)
