@@ -65,9 +65,6 @@ TASKS_AT_ONCE = 1_000
 made in one turn of the event loop."""
 
 
-OPENINGS_AT_ONCE = 8
-"""Leaders that are opened from chains at once. More would wait for the bucket, and those that somebody asked for would
-wait behind them."""
 OPENED_LATER = "its records are being read from the bucket"
 
 
@@ -410,7 +407,7 @@ class HostedReplicas:
         with self._chains.reading():
             histories = await self._chains.take_over(self._image, leads)
             self.openings.add_histories(leads, histories)
-            at_once = range(self.openings.count_due(OPENINGS_AT_ONCE))
+            at_once = range(self.openings.count_due(OPENING_AT_ONCE))
             await asyncio.gather(*(self._open_waiting(began_ns) for _ in at_once))
 
     async def _open_waiting(self, began_ns: int) -> None:
