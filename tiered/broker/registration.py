@@ -8,7 +8,7 @@ that came after it. The check is in `duplicate_check`, reports of losses are in 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from tiered.broker.startup_retry import StartupRetry
 from tiered.controller import requests
@@ -102,7 +102,7 @@ class Registration:
         view = self._view
         count = sum(1 for _ in hosted_partitions(view.image, view.node_id)) + len(self._log_store.adopted)
         timeout = REGISTER_SECONDS + SECONDS_PER_PARTITION * count
-        suspect_partitions = await self._register(self._directory_state, timeout)
+        await self._register(self._directory_state, timeout)
         await self._forget_adopted()
         overridden = overridden_settings(view.image, view.config.startup, view.node_id)
         for name, (given, in_force) in overridden.items():
@@ -110,9 +110,11 @@ class Registration:
                 "setting of this broker is not in force, the cluster overrides it name=%s given=%s in_force=%s",
                 name, given, in_force,
             )  # fmt: skip
-        # A log that follows another leader is truncated to that leader's: the registration said all of it.
+        # A log that follows another leader is truncated to that leader's: the registration said all of it. Leaders that
+        # were opened meanwhile have cleared others.
+        suspect = self._losses.suspect_partitions
         self._losses.set_suspect_partitions(
-            tp for tp in suspect_partitions if can_lead(self._losses.get_partition_image(tp), view.node_id)
+            tp for tp in suspect if can_lead(self._losses.get_partition_image(tp), view.node_id)
         )
         try:
             await self._loss_reporter.report_losses()
@@ -131,8 +133,8 @@ class Registration:
         except Unavailable as error:
             log.warning("file of adopted logs stays until the next start why=%s", error)
 
-    async def _register(self, state: DirectoryState, timeout: float) -> Collection[TopicPartition]:
-        """Registers, and returns the suspect partitions of the registration.
+    async def _register(self, state: DirectoryState, timeout: float) -> None:
+        """Registers, and notes the suspect partitions.
 
         If another incarnation has registered meanwhile, replaces that one, unless it replies. Registers again if the
         level of the metadata was raised meanwhile: a registration tells the supported level from then on only.
@@ -147,11 +149,10 @@ class Registration:
             if view.settings.process and image.brokers and image.metadata_version < PROCESSES:
                 raise Refused(Code.UNSUPPORTED_VERSION, PROCESSES_REFUSED)
             registration, tells_level = self._make_request(state), image.metadata_version >= SUPPORTED_LEVELS
-            suspect_partitions = self._losses.suspect_partitions
             try:
                 await self._channel.submit_with_retry(registration, timeout)
                 self._loss_reporter.is_registered = True
-                return suspect_partitions
+                return
             except Refused as refused:
                 is_last = self._clock.mono_ns() >= until_ns or view.loader.has_ended
                 is_level_missing = refused.code is Code.UNSUPPORTED_VERSION and not tells_level

@@ -11,6 +11,7 @@ from tiered.coordination.transaction_coordinators import TransactionCoordinators
 from tiered.durability.stored_ends import StoredEnds
 from tiered.errors import Fenced
 from tiered.hosting.isr_updater import IsrUpdater
+from tiered.metadata.image import Image
 from tiered.replication.leader_replica import LeaderReplica
 from tiered.upkeep.tiering import Tiering
 
@@ -27,11 +28,11 @@ class ReplicaEventHandlers:
     share_coordinators: ShareCoordinators
     on_fenced: Callable[[LeaderReplica, Fenced], None]
 
-    def on_lead(self, replica: LeaderReplica) -> None:
+    def on_lead(self, replica: LeaderReplica, decided: Image, applied: Image) -> None:
         self.stored_ends.on_lead(replica)
-        self.group_coordinators.host.on_lead(replica)
-        self.transaction_coordinators.host.on_lead(replica)
-        self.share_coordinators.host.on_lead(replica)
+        self.group_coordinators.on_lead(replica, decided, applied)
+        self.transaction_coordinators.host.on_lead(replica, decided.slot)
+        self.share_coordinators.host.on_lead(replica, decided.slot)
 
     def on_resign(self, replica: LeaderReplica) -> None:
         self.tiering.forget(replica)

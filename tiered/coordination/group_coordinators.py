@@ -282,6 +282,13 @@ class GroupCoordinators:
 
     # -- the cluster --------------------------------------------------------------------------------------------------
 
+    def on_lead(self, replica: LeaderReplica, decided: Image, applied: Image) -> None:
+        """Begins a coordinator. Its offsets were committed before the image `decided`, so losses of later images are
+        new to them."""
+        if replica.topic == self.host.topic and (found := _find_new_losses(decided, applied)):
+            self._new_losses.setdefault(replica, []).extend(found)
+        self.host.on_lead(replica, decided.slot)
+
     def on_resign(self, replica: LeaderReplica) -> None:
         """Ends the coordinator of a partition."""
         self._new_losses.pop(replica, None)
@@ -301,11 +308,7 @@ class GroupCoordinators:
         if deleted:
             self.host.defer(TopicsDeleted(tuple(sorted(old.topics_by_id[each].name for each in deleted))))
         if new.losses != old.losses:
-            found = [
-                (at, loss)
-                for at, losses in new.losses.items()
-                for loss in find_new_losses(old.losses.get(at, ()), losses)
-            ]
+            found = _find_new_losses(old, new)
             for led in self.host.led_partitions.values():
                 if led.replica.led_since_slot <= old.slot:  # a later leader compares all losses at its load
                     self._new_losses.setdefault(led.replica, []).extend(found)
@@ -444,3 +447,10 @@ class GroupCoordinators:
             group.state.value for shard in self.host.shards() for group in shard.log_state.consumer_groups.values()
         )
         return {(state,): count for state, count in states.items()}
+
+
+def _find_new_losses(old: Image, new: Image) -> list[tuple[PartitionId, Loss]]:
+    """Returns the losses that a later image has and an earlier one lacks, each with its partition."""
+    if new.losses == old.losses:
+        return []
+    return [(at, loss) for at, losses in new.losses.items() for loss in find_new_losses(old.losses.get(at, ()), losses)]

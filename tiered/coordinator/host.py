@@ -327,13 +327,14 @@ class CoordinatorHost(Generic[ShardT, RequestT, ReplyT]):
 
     # -- leading ------------------------------------------------------------------------------------------------------
 
-    def on_lead(self, replica: LeaderReplica) -> None:
-        """Begins a coordinator: this broker leads a partition from now on. A new partition has nothing to load."""
+    def on_lead(self, replica: LeaderReplica, decided_slot: int) -> None:
+        """Begins a coordinator: this broker leads a partition from now on, as the metadata decided in `decided_slot`. A
+        new partition has nothing to load."""
         if replica.topic != self.topic or self._stop_refusal is not None:
             return
         base = self._snapshot_store.take_base(replica.partition_id)
         partition = CoordinatorPartition[ShardT, RequestT, ReplyT](
-            replica, snapshot_names=base.names, written_before_slot=replica.led_since_slot
+            replica, snapshot_names=base.names, written_before_slot=decided_slot
         )
         self.led_partitions[replica.partition] = partition
         if replica.leader_epoch == 0 and replica.log.end_offset == 0:

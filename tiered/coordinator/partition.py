@@ -25,7 +25,8 @@ class CoordinatorPartition(Generic[ShardT, RequestT, ReplyT]):
     deferred_requests: dict[RequestT, None] = field(default_factory=dict)
     """Requests that nobody waits for, to be decided once the shard is loaded. Each is kept once."""
     written_before_slot: int = 0
-    """Everything that a load finds was written before this broker had applied this slot of the metadata."""
+    """Everything that a load finds was written before this slot of the metadata. The partition may be led much later
+    than that, if its records are in chains."""
 
     def submit(self, request: RequestT) -> None:
         """Decides a request that nobody waits for: now, or once the shard is loaded."""

@@ -20,14 +20,15 @@ from tiered.durability.loss_rules import is_overstated, is_unreported
 from tiered.durability.possible_losses import PossibleLosses
 from tiered.errors import Code, Corrupt, Fenced, Refused, Unavailable
 from tiered.hosting.chains import ChainError, Chains
-from tiered.hosting.openings import Openings
+from tiered.hosting.openings import Opening, Openings
+from tiered.hosting.replica_events import ReplicaEvents
 from tiered.hosting.schema_validation import SchemaValidation
 from tiered.hosting.suspects import SuspectedBrokers
 from tiered.hot.clean_shutdown import CleanLogEntry
 from tiered.hot.disk_log import DiskLog
 from tiered.ids import UNKNOWN_END, PartitionId, TopicId, TopicPartition, incarnation_number
 from tiered.metadata.changes import NO_LEADER, Change, PartitionChanged
-from tiered.metadata.delta import Follow, Lead, compute_delta, hosted_partitions
+from tiered.metadata.delta import Follow, compute_delta, hosted_partitions
 from tiered.metadata.image import Image
 from tiered.metadata.parts.topics import Loss, PartitionImage, TopicImage
 from tiered.metrics import Metrics
@@ -40,7 +41,6 @@ from tiered.replication.disk_state import DiskState
 from tiered.replication.follower_replica import FollowerPorts, FollowerReplica
 from tiered.replication.leader_replica import LeaderPorts, LeaderReplica
 from tiered.replication.leader_state import LeaderState
-from tiered.replication.replica_events import ReplicaEvents
 from tiered.replication.replica_fetcher import FetcherPorts, FetcherSettings, ReplicaFetchers
 from tiered.system.turns import each_of
 
@@ -93,7 +93,7 @@ class HostedReplicas:
     ) -> None:
         self.losses = losses
         self._schema_validation = schema_validation
-        self.unopened_leaders: dict[TopicPartition, tuple[Lead, str]] = {}
+        self.unopened_leaders: dict[TopicPartition, tuple[Opening, str]] = {}
         self.unopened_followers: dict[TopicPartition, tuple[Follow, str]] = {}
         self._view = view
         self._world = world
@@ -291,7 +291,7 @@ class HostedReplicas:
             if follower.topic_id in deleted:
                 self._close_follower(follower.tp)
         self.unopened_leaders = {
-            tp: each for tp, each in self.unopened_leaders.items() if each[0].topic_id not in deleted
+            tp: each for tp, each in self.unopened_leaders.items() if each[0].lead.topic_id not in deleted
         }
         self.unopened_followers = {
             tp: each for tp, each in self.unopened_followers.items() if each[0].topic_id not in deleted
@@ -347,7 +347,7 @@ class HostedReplicas:
             if tp in self._leaders:
                 self._leaders[tp].apply_isr(partition.isr, partition.replicas, partition.partition_epoch)
         await self._open_followers(new, delta.followers)
-        await self._open_leaders(new, delta.leaders)
+        await self._open_leaders(new, [Opening(each, new) for each in delta.leaders])
         for tp, loss in delta.loss_changes:
             if tp in self._leaders:
                 self._leaders[tp].possible_loss = loss._asdict() if loss is not None else None
@@ -361,8 +361,7 @@ class HostedReplicas:
             async with self._role_change_lock:
                 followers = [follow for follow, _ in self.unopened_followers.values()]
                 await self._open_followers(self._view.image, followers)
-                leaders = [lead for lead, _ in self.unopened_leaders.values()]
-                await self._open_leaders(self._view.image, leaders)
+                await self._open_leaders(self._view.image, [each for each, _ in self.unopened_leaders.values()])
 
     async def wait_applied(self) -> None:
         """Returns once no image is being applied: each replica of it is open, or named as unopened. It waits for
@@ -373,13 +372,13 @@ class HostedReplicas:
             tps = [TopicPartition(topic.name, each.partition) for each, topic in named if topic is not None]
         await self.openings.wait_ended(tps)
 
-    async def _open_leaders(self, image: Image, leads: Sequence[Lead]) -> None:
+    async def _open_leaders(self, image: Image, openings: Sequence[Opening]) -> None:
         for store in self._snapshot_stores.values():
             store.invalidate_listing()
-        chained: list[Lead] = []
-        others: list[Lead] = []
-        for each in leads:
-            (chained if self._chains.is_needed(image, each) else others).append(each)
+        chained: list[Opening] = []
+        others: list[Opening] = []
+        for each in openings:
+            (chained if self._chains.is_needed(image, each.lead) else others).append(each)
         self.openings.add(chained)
         for each in chained:
             if each.tp.topic in self._snapshot_stores:  # groups and transactions of all topics wait for these
@@ -387,71 +386,77 @@ class HostedReplicas:
         old, new = _opening_slots()
         for first in range(0, len(others), TASKS_AT_ONCE):
             some = others[first : first + TASKS_AT_ONCE]
-            await asyncio.gather(*(self._open_in_turn(image, each, new if each.is_new else old) for each in some))
+            await asyncio.gather(*(self._open_in_turn(image, each, new if each.lead.is_new else old) for each in some))
 
-    async def _open_in_turn(self, image: Image, lead: Lead, slots: asyncio.Semaphore) -> None:
+    async def _open_in_turn(self, image: Image, opening: Opening, slots: asyncio.Semaphore) -> None:
         async with slots:
-            if lead.is_new:
+            if opening.lead.is_new:
                 await asyncio.sleep(0)  # opening a new log waits for nothing: a thousand would block the event loop
-            await self._open_leader(image, lead, None)
+            await self._open_leader(image, opening, None)
 
     async def run_openings(self) -> None:
         """Opens the leaders whose records are in write-ahead chains, until it is cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
-                leads = await self.openings.take_unread()
-                group.create_task(self._open_from_chains(leads), name="openings")
+                openings = await self.openings.take_unread()
+                group.create_task(self._open_from_chains(openings), name="openings")
 
-    async def _open_from_chains(self, leads: Sequence[Lead]) -> None:
+    async def _open_from_chains(self, openings: Sequence[Opening]) -> None:
         began_ns = self._world.clock.mono_ns()
         with self._chains.reading():
-            histories = await self._chains.take_over(self._image, leads)
-            self.openings.add_histories(leads, histories)
-            at_once = range(self.openings.count_due(OPENING_AT_ONCE))
-            await asyncio.gather(*(self._open_waiting(began_ns) for _ in at_once))
+            histories = await self._chains.take_over(self._image, [each.lead for each in openings])
+            self.openings.add_histories(openings, histories)
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self.openings.count_due(OPENING_AT_ONCE)):
+                    group.create_task(self._open_waiting(began_ns), name="openings")
 
     async def _open_waiting(self, began_ns: int) -> None:
         """Opens one waiting leader after the other, until none is left."""
         while (found := self.openings.begin()) is not None:
-            lead, history = found
+            opening, history = found
             try:
-                await self._open_leader(self._image, lead, history)
+                await self._open_leader(self._image, opening, history)
             finally:
-                self.openings.end(lead.tp)
+                self.openings.end(opening.tp)
         if not self.openings:
             seconds = (self._world.clock.mono_ns() - began_ns) / 1e9
             log.info("records of chains are read led=%d seconds=%.1f", len(self._leaders), seconds)
 
-    async def _open_leader(self, image: Image, lead: Lead, history: ChainHistory | ChainError | None) -> None:
+    async def _open_leader(self, image: Image, opening: Opening, history: ChainHistory | ChainError | None) -> None:
+        lead = opening.lead
         topic = image.topics_by_id.get(lead.topic_id)
         if topic is None or topic.partitions[lead.tp.partition].leader_epoch != lead.leader_epoch:
             return  # a newer image is about to be applied
+        replica: LeaderReplica | None = None
         try:
-            replica = await self._become_leader(topic, lead, history)
+            replica = await self._become_leader(topic, opening, history)
             if replica.log.truncations.is_unsettled:  # else parts of the truncated records could come back
                 await self._disk.flush(replica.log)
                 await self.log_store.save_offsets()
         except (Unavailable, Corrupt, Fenced, Refused) as error:
             _log_failure("served", lead.tp, error, self.unopened_leaders.get(lead.tp))
             self._handle_write_failure(lead.tp, not isinstance(error, Unavailable) or error.final, str(error))
+            if replica is not None:
+                replica.resign(Refused(Code.NOT_LEADER_OR_FOLLOWER, str(error)))
             if not self._is_deleted(lead.topic_id):
-                self.unopened_leaders[lead.tp] = (lead, str(error))
+                self.unopened_leaders[lead.tp] = (opening, str(error))
             return
         newest = self._view.image.topics_by_id.get(lead.topic_id)
-        if newest is None or self._has_refused:
-            return  # its log is deleted when that image is applied, or the broker ends
+        if newest is None or self._has_refused:  # its log is deleted when that image is applied, or the broker ends
+            replica.resign(_make_deleted_refusal(lead.tp))
+            return
         if self._image.slot > image.slot:  # others were applied while it was opened
             image, topic = self._image, self._image.topics_by_id[lead.topic_id]
             self._take_changes(replica, topic)
         replica.led_since_slot = image.slot
         self._leaders[lead.tp] = replica
         self.unopened_leaders.pop(lead.tp, None)
-        self._check_loss(image, topic, lead, replica)
+        self._check_loss(image, topic, opening, replica)
         self._check_synced_entry(replica.log)
         self._resign_if_superseded(replica, newest)  # `resign_superseded` found no replica yet
         if replica.is_stopped:
             return
-        self._events.on_lead(replica)
+        self._events.on_lead(replica, opening.decided, image)
         try:
             await replica.transactions.write_lost_markers()
         except (Unavailable, Refused) as error:
@@ -460,15 +465,17 @@ class HostedReplicas:
     def _take_changes(self, replica: LeaderReplica, topic: TopicImage) -> None:
         """Takes what images changed of a topic while a leader was opened. Its epoch is the same."""
         self.log_store.configure(replica.tp, self.log_store.get_config(topic))
+        replica.on_config_changed()
         now = topic.partitions[replica.partition]
         if now.partition_epoch != replica.state.partition_epoch:
             replica.apply_isr(now.isr, now.replicas, now.partition_epoch)
 
-    def _check_loss(self, image: Image, topic: TopicImage, lead: Lead, replica: LeaderReplica) -> None:
+    def _check_loss(self, image: Image, topic: TopicImage, opening: Opening, replica: LeaderReplica) -> None:
         """Notes a loss that the new leader has to report (R4), and blocks appends if the metadata log lacks it."""
-        reported, known = image.losses.get(replica.partition_id), topic.partitions[lead.tp.partition]
+        lead, known = opening.lead, topic.partitions[opening.tp.partition]
+        reported = image.losses.get(replica.partition_id)
         replica.possible_loss = reported[-1]._asdict() if reported else None
-        if known.is_in_bucket:  # each acknowledged record was in the bucket, and has been read
+        if opening.partition.is_in_bucket:  # each acknowledged record was in the bucket, and has been read
             self.losses.clear_suspect_partitions({lead.tp})
         elif replica.restarted_at_cold_end or (lead.tp in self.losses.suspect_partitions and not lead.is_new):
             self.losses.add_unreported(replica)
@@ -495,10 +502,11 @@ class HostedReplicas:
             self.log_store.close_broken(tp)
 
     async def _become_leader(
-        self, topic: TopicImage, lead: Lead, history: ChainHistory | ChainError | None
+        self, topic: TopicImage, opening: Opening, history: ChainHistory | ChainError | None
     ) -> LeaderReplica:
         if isinstance(history, Exception):
             raise history
+        lead = opening.lead
         known = topic.partitions[lead.tp.partition]
         hot = await self.log_store.open_or_create(lead.tp, topic, is_new=lead.is_new)
         refuse_later_epochs(hot, lead.leader_epoch)
@@ -522,7 +530,7 @@ class HostedReplicas:
             )
         cold_end = start.manifest.cold_end_offset if start.manifest is not None else 0
         committed = max(self._high_watermarks.pop(lead.tp, 0), cold_end, hot.start_offset)
-        if known.is_in_bucket:  # each record that was committed is there
+        if opening.partition.is_in_bucket:  # each record that was committed is there
             start = start._replace(stored_end=max(start.stored_end, min(committed, hot.end_offset)))
         return LeaderReplica(
             lead.tp, lead.topic_id, hot,
@@ -635,6 +643,7 @@ class HostedReplicas:
         self._high_watermarks.pop(tp, None)
         self._clean_stop_epochs.pop(partition_id, None)
         self._never_tiered.discard(partition_id)
+        self.losses.clear_suspect_partitions({tp})  # a leader that was not open yet has found no loss
         self.log_store.drop(tp, topic_id)
 
     # -- the end ------------------------------------------------------------------------------------------------------

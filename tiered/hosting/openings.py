@@ -9,13 +9,37 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from tiered.hosting.chains import ChainError
 from tiered.ids import TopicPartition
 from tiered.metadata.delta import Lead
+from tiered.metadata.image import Image
+from tiered.metadata.parts.topics import PartitionImage
 from tiered.replication.chain_history import ChainHistory
 
 History = ChainHistory | ChainError
+
+
+class Opening(NamedTuple):
+    """A leadership that this broker is to begin, and the image that decided it.
+
+    Later images may be applied before the log is open. Nobody led the partition since `decided`, so that image tells
+    what holds of the records in the log.
+    """
+
+    lead: Lead
+    decided: Image
+
+    @property
+    def tp(self) -> TopicPartition:
+        """The partition."""
+        return self.lead.tp
+
+    @property
+    def partition(self) -> PartitionImage:
+        """The partition in the image that decided."""
+        return self.decided.topics_by_id[self.lead.topic_id].partitions[self.lead.tp.partition]
 
 
 class Openings:
@@ -25,9 +49,9 @@ class Openings:
     """
 
     def __init__(self) -> None:
-        self._unread: dict[TopicPartition, Lead] = {}
-        self._being_read: dict[TopicPartition, Lead] = {}
-        self._waiting: OrderedDict[TopicPartition, tuple[Lead, History | None]] = OrderedDict()
+        self._unread: dict[TopicPartition, Opening] = {}
+        self._being_read: dict[TopicPartition, Opening] = {}
+        self._waiting: OrderedDict[TopicPartition, tuple[Opening, History | None]] = OrderedDict()
         self._running: set[TopicPartition] = set()
         self._preferred: set[TopicPartition] = set()
         """Unread partitions that come first once their chains are read."""
@@ -48,9 +72,9 @@ class Openings:
         """Returns how many more may begin now, if so many are opened at once."""
         return max(0, min(at_once - len(self._running), len(self._waiting)))
 
-    def add(self, leads: Iterable[Lead]) -> None:
+    def add(self, openings: Iterable[Opening]) -> None:
         """Adds leaderships, but none of a partition that is there already."""
-        self._unread.update((each.tp, each) for each in leads if each.tp not in self)
+        self._unread.update((each.tp, each) for each in openings if each.tp not in self)
         if self._unread:
             self._added.set()
 
@@ -62,27 +86,27 @@ class Openings:
             self._preferred.add(tp)
         return tp in self
 
-    async def take_unread(self) -> list[Lead]:
+    async def take_unread(self) -> list[Opening]:
         """Returns the leaderships whose chains are unread, once there are any. The caller reads them."""
         while not self._unread:
             self._added.clear()
             await self._added.wait()
-        leads = list(self._unread.values())
+        openings = list(self._unread.values())
         self._being_read |= self._unread
         self._unread.clear()
-        return leads
+        return openings
 
-    def add_histories(self, leads: Sequence[Lead], histories: Mapping[TopicPartition, History]) -> None:
+    def add_histories(self, openings: Sequence[Opening], histories: Mapping[TopicPartition, History]) -> None:
         """Lets leaderships wait for their turn: their chains are read. Those that are over meanwhile are left out."""
-        for each in leads:
+        for each in openings:
             if self._being_read.get(each.tp) is each:
                 del self._being_read[each.tp]
                 self._waiting[each.tp] = each, histories.get(each.tp)
                 if each.tp in self._preferred:
                     self._waiting.move_to_end(each.tp, last=False)
-        self._preferred -= {each.tp for each in leads}
+                    self._preferred.remove(each.tp)
 
-    def begin(self) -> tuple[Lead, History | None] | None:
+    def begin(self) -> tuple[Opening, History | None] | None:
         """Returns the next leadership, with what chains have of it; None if none waits. The caller has to end it."""
         if not self._waiting:
             return None
@@ -96,7 +120,8 @@ class Openings:
         self._wake()
 
     async def leave(self, tps: Iterable[TopicPartition]) -> None:
-        """Drops these partitions. Returns once none of them is being opened."""
+        """Drops these partitions. Returns once none of them is being opened, at worst after the deadlines of an
+        opening's requests to the bucket."""
         tps = tuple(tps)
         for each in tps:
             self._unread.pop(each, None)

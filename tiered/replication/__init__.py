@@ -12,7 +12,6 @@ May import: cold, wal
 ~ record_deletion      deletion of records at the leader replica, as DeleteRecords asks for it (I22)
 ~ unified_log          the log of a partition, hot and cold: offsets, sizes, what waits for upload
   replica_reads        the protocol of reads from either replica: `LeaderReads`, `FollowerReads`
-~ replica_events       the events that leader replicas report to their broker
 ~ led_partitions       the leader replicas as a protocol
 ~ leader_reads         reads from the leader replica, hot or cold, and parked readers (I4)
 ~ follower_replica     the follower replica: its log, changed by the leader's replies

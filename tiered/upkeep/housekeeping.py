@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from tiered.compaction.cleanable_range import is_compacted
 from tiered.controller.member_view import MemberView
@@ -207,7 +207,15 @@ class Housekeeping:
         Waits until the broker serves: no replica has a role before that.
         """
         await self._served.wait()
-        for replica in self._hosted_replicas.list_replicas():
+        openings = self._hosted_replicas.openings
+        later = tuple(openings)
+        await self._flush_tails_of(self._hosted_replicas.list_replicas())
+        await openings.wait_ended(later)
+        found = (self._hosted_replicas.find_leader(tp) for tp in later)
+        await self._flush_tails_of([each for each in found if each is not None])
+
+    async def _flush_tails_of(self, replicas: Sequence[LeaderReplica | FollowerReplica]) -> None:
+        for replica in replicas:
             if replica.log.flushed_offset < replica.log.end_offset and not replica.is_stopped:
                 try:
                     await replica.flush()

@@ -46,6 +46,8 @@ CHASED_MAX = 2
 _AHEAD = 8
 """Slots that the first fence ahead leaves free: more than the owner puts at a time. Each further one leaves twice as
 many."""
+LIVE_PAGES_MAX = 1_000
+"""Pages in which the chain of an owner that lives is listed. The fence goes ahead of what such a list lacks."""
 KEPT_ROWS = 50_000
 """Extents, epochs and objects whose headers are kept: 20 MB. Partitions come from one broker in several steps, and each
 step reads the whole chain."""
@@ -169,13 +171,14 @@ class ChainTakeover:
     async def _list(self, chain: ChainId, *, is_live: bool = False) -> list[int]:
         """Returns all slots that have an object, in order. The newest ones may be missing of a chain whose owner lives:
         a list of all would not end while the owner adds some during each request. So a page that is shorter than one
-        before is the end."""
+        before is the end, and so is the last of `LIVE_PAGES_MAX`."""
         slots: list[int] = []
-        after, longest = "", 0
+        after, longest, pages = "", 0, 0
         while page := await self._store.list(chain.prefix, after):
             slots += [found[1] for each in page if (found := parse_key(each.key)) is not None]
             after = page[-1].key
-            if is_live and len(page) < longest:
+            pages += 1
+            if is_live and (len(page) < longest or pages == LIVE_PAGES_MAX):
                 break
             longest = max(longest, len(page))
         return slots

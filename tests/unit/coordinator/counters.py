@@ -215,7 +215,7 @@ class CounterRig:
         """Leads the partition under the next epoch."""
         self.epoch += 1
         self.replica = await self.rig.brokers[LEADER].lead(self.epoch, list(isr))
-        self.host.on_lead(self.replica)
+        self.host.on_lead(self.replica, self.image.slot)
         return self.replica
 
     def resign(self) -> None:

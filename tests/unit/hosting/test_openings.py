@@ -8,14 +8,15 @@ from typing import Any
 
 from tests.scenario import run_by
 from tiered.errors import Unavailable
-from tiered.hosting.openings import Openings
+from tiered.hosting.openings import Opening, Openings
 from tiered.ids import TopicId, TopicPartition
 from tiered.metadata.delta import Lead
+from tiered.metadata.image import Image
 
 TPS = [TopicPartition("t", each) for each in range(4)]
 OLD, NEW = Unavailable("old"), Unavailable("new")
 HISTORY = NEW
-LEADS = [Lead(each, TopicId("id"), 1, is_new=False) for each in TPS]
+LEADS = [Opening(Lead(each, TopicId("id"), 1, is_new=False), Image()) for each in TPS]
 
 
 def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -61,7 +62,7 @@ async def test_leadership_that_ended_while_its_chains_were_read_is_left_out() ->
     openings.add(LEADS)
     leads = await openings.take_unread()
     await openings.leave(TPS[:1])
-    later = Lead(TPS[0], TopicId("id"), 2, is_new=False)
+    later = Opening(Lead(TPS[0], TopicId("id"), 2, is_new=False), Image())
     openings.add([later])
     others = await openings.take_unread()
     openings.add_histories(leads, {each.tp: OLD for each in leads})
@@ -87,3 +88,18 @@ async def test_later_image_waits_for_what_is_being_opened() -> None:
     openings.clear()
     await ended
     assert list(openings) == []
+
+
+@run_by(run)
+async def test_wish_for_a_partition_outlives_an_earlier_read_of_chains() -> None:
+    """A leadership ended and began anew while chains were read: the wish is for the later one."""
+    openings = Openings()
+    openings.add(LEADS)
+    earlier = await openings.take_unread()
+    await openings.leave(TPS[3:])
+    openings.add([later := Opening(Lead(TPS[3], TopicId("id"), 2, is_new=False), Image())])
+    others = await openings.take_unread()
+    assert openings.prefer(TPS[3])
+    openings.add_histories(earlier, {})
+    openings.add_histories(others, {})
+    assert openings.begin() == (later, None)

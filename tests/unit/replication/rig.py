@@ -20,6 +20,7 @@ from tiered.errors import Code, Fenced, Refused, Unavailable
 from tiered.hot.disk_log import DiskLog
 from tiered.hot.log_recovery import LogRecovery
 from tiered.ids import PartitionId, TopicId, TopicPartition
+from tiered.metadata.image import Image
 from tiered.metrics import Metrics
 from tiered.object_store.faulty import Faults
 from tiered.peers import (
@@ -61,7 +62,7 @@ class RecordedEvents:
         self.with_caught_up_followers: list[LeaderReplica] = []
         self.fenced: list[LeaderReplica] = []
 
-    def on_lead(self, replica: LeaderReplica) -> None: ...
+    def on_lead(self, replica: LeaderReplica, decided: Image, applied: Image) -> None: ...
 
     def on_resign(self, replica: LeaderReplica) -> None: ...
 

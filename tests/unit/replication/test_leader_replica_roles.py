@@ -21,6 +21,7 @@ from tests.unit.replication.three_brokers import CLUSTER, BrokerProcess, ThreeBr
 from tiered.controller import requests
 from tiered.durability.data_directory import DataDirectory
 from tiered.errors import Code, Refused, Unavailable
+from tiered.hosting.openings import Opening
 from tiered.ids import encode_uuid
 from tiered.metadata.changes import NO_LEADER, PartitionChanged
 from tiered.metadata.delta import Lead
@@ -417,7 +418,8 @@ async def test_leadership_that_ended_does_not_start_late(cluster: ThreeBrokers) 
     await cluster.fence(node)
     await wait_until(lambda: leader.is_stopped)
     partitions = cluster.members[node].partitions
-    unopened = (Lead(TP, leader.topic_id, epoch, False), "the bucket was away")
+    lead = Lead(TP, leader.topic_id, epoch, False)
+    unopened = (Opening(lead, cluster.controller.image), "the bucket was away")
     partitions.unopened_leaders[TP] = unopened
     await partitions.retry_unopened()
     assert partitions.find_leader(TP) is None

@@ -88,6 +88,22 @@ async def test_short_pages_of_a_list_cost_no_fences(rig: Rig) -> None:
 
 
 @in_rig(Rig)
+async def test_list_that_ends_early_costs_fences_and_no_records(rig: Rig) -> None:
+    """The list of a chain whose owner lives is bounded: the owner may add a page during each request."""
+    owner, other = rig.broker(1), rig.broker(2, "j")
+    owner.lead(ONE, 1)
+    for number in range(30):
+        owner.append(ONE, b"%02d" % number)
+        await owner.wait_stored(ONE, number + 1)
+    other.faults.list_keys = 2
+    with patch("tiered.wal.takeover.LIVE_PAGES_MAX", 1):
+        fenced = await other.take_over(owner.chain, 2, ONE)
+    assert len(fences_of(rig, owner)) > 1, "the first fence was far behind"
+    found = await other.read(join_extents(fenced.extents_of(ONE), 0, NO_EPOCH))
+    assert found == b"".join(b"%02d" % number for number in range(30))
+
+
+@in_rig(Rig)
 async def test_takeover_of_a_long_chain_has_few_tasks(rig: Rig) -> None:
     owner, other = rig.broker(1), rig.broker(2, "j")
     owner.lead(ONE, 1)

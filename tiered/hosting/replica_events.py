@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from tiered.metadata.image import Image
 from tiered.replication.leader_replica import LeaderEvents, LeaderReplica
 
 
@@ -15,8 +16,9 @@ class ReplicaEvents(LeaderEvents, Protocol):
     """The receiver of all events of a broker's leader replicas: those that a replica reports itself, and changes of its
     role."""
 
-    def on_lead(self, replica: LeaderReplica) -> None:
-        """This broker leads the partition from now on."""
+    def on_lead(self, replica: LeaderReplica, decided: Image, applied: Image) -> None:
+        """This broker leads the partition from now on, by the image `applied`. `decided` is the one that gave the
+        partition to this broker: nobody else wrote under an earlier epoch since."""
 
     def on_resign(self, replica: LeaderReplica) -> None:
         """This broker no longer leads the partition."""
