@@ -71,6 +71,9 @@ class File(ByteSource, Protocol):
     def map(self) -> memoryview:
         """Returns the whole file, read-only, memory-mapped where the platform can; for closed, non-empty files."""
 
+    async def read(self, offset: int, length: int) -> bytes:
+        """Returns what `pread` does, for bytes that the page cache may lack: the event loop does not wait for them."""
+
     async def sync(self) -> None:
         """Calls fsync. A failure is final for the directory: `Unavailable(final=True)`, never retried."""
 

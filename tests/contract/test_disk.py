@@ -75,6 +75,18 @@ def test_pread_is_shorter_only_at_the_end(disk: Disk) -> None:
     assert [file.pread(at, 4) for at in (0, 4, 8, 10, 50)] == [b"0123", b"4567", b"89", b"", b""]
 
 
+def test_read_returns_what_pread_does(case: Case) -> None:
+    async def body() -> None:
+        file = open_with(case.disk, "f", b"0123456789")
+        assert [await file.read(at, 4) for at in (0, 4, 8, 10, 50)] == [b"0123", b"4567", b"89", b"", b""]
+        reading = asyncio.ensure_future(case.disk.open("f", write=False).read(2, 3))
+        await asyncio.sleep(0)
+        file.close()
+        assert await reading == b"234", "a file may be closed while it is read"
+
+    case.run(body())
+
+
 def test_pwrite_replaces_bytes_and_may_extend(disk: Disk) -> None:
     file = open_with(disk, "f", b"0123456789")
     file.pwrite(2, b"xy")

@@ -36,6 +36,7 @@ from tiered.broker.request_traces import RequestTraces
 from tiered.broker.startup_retry import StartupRetry
 from tiered.broker.topic_metrics import TopicLabels, TopicMetrics
 from tiered.broker.trace_exporter import TraceExporter
+from tiered.cold.disk_cache import DiskCache
 from tiered.cold.fetch_throttle import FetchThrottle
 from tiered.cold.manifest import FAN
 from tiered.config.settings import Settings
@@ -235,6 +236,7 @@ class Broker:
         """The logs that this broker leads or follows, hot and cold (`tiered/hosting`, `tiered/cold`)."""
         world, metrics = self.world, self.metrics
         self._clean_throttle = CleanThrottle(world.clock)
+        self._disk_cache = DiskCache(world.disk, world.clock, metrics, self.settings.tiered_chunk_cache_disk_bytes)
         self.cold_tier = self._make_cold_tier(manifest_fan)
         self._group_snapshots = make_group_snapshot_store(self.store, world.clock, metrics)
         self._transaction_snapshots = make_transaction_snapshot_store(self.store, world.clock, metrics)
@@ -369,8 +371,9 @@ class Broker:
             self.settings, replicas, self.retention_clock, world.clock, world.rng, metrics, lambda: self.settings
         )
         self.housekeeping = Housekeeping(
-            view, world, replicas, self.loss_reporter, self.tiering, self.disk, self.data_directory, served=self.served
-        )
+            view, world, replicas, self.loss_reporter, self.tiering, self.disk, self.data_directory,
+            self._disk_cache, served=self.served,
+        )  # fmt: skip
         self.log_cleaner = LogCleaner(
             view, world, replicas, self.tiering, self.disk, self._clean_throttle, self.retention_clock, metrics
         )
@@ -449,6 +452,7 @@ class Broker:
             fetch_throttle=FetchThrottle(
                 world.clock, lambda: self.settings.remote_log_manager_fetch_max_bytes_per_second
             ),
+            disk_cache=self._disk_cache,
         )  # fmt: skip
 
     # -- state --------------------------------------------------------------------------------------------------------

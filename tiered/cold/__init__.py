@@ -20,6 +20,8 @@ May import: compaction, hot, object_store
   hedge_plan      the decision to send a late get a second time
 ~ hedged_gets     ranged gets, late ones sent twice
 ~ cache           the bounded cache of chunks, with one get per chunk
+  cached_files    names and order of the files of the cache on disk, and which ones go
+~ disk_cache      the bounded cache of chunks on disk, which survives a restart
 ~ stream          one reader's read-ahead through a partition's segments in the bucket
 ~ reader          cold reads: fetch, range, look-up by time, segment sections
   read_backoff    pauses before a failed cold read may be repeated

@@ -69,11 +69,14 @@ class ChunkCache:
     """At most `bytes_max` bytes of chunks, including gets in flight. Belongs to one event loop.
 
     Leases alone may exceed the limit, because a reader must always get its next chunk. `has_room` tells a reader when
-    to stop reading ahead.
+    to stop reading ahead. `on_invalid` is called with each chunk that had bad bytes.
     """
 
-    def __init__(self, metrics: Metrics, bytes_max: int = CACHE_BYTES) -> None:
+    def __init__(
+        self, metrics: Metrics, bytes_max: int = CACHE_BYTES, on_invalid: Callable[[Chunk], None] | None = None
+    ) -> None:
         self._bytes_max = bytes_max
+        self._on_invalid = on_invalid
         self._chunks: OrderedDict[Chunk, _CachedChunk] = OrderedDict()
         self._bytes = 0
         self._leased_bytes = 0
@@ -117,6 +120,8 @@ class ChunkCache:
         cached = self._chunks.get(chunk)
         if cached is not None:
             self._evict(cached)
+        if self._on_invalid is not None:
+            self._on_invalid(chunk)
 
     def _on_release(self, cached: _CachedChunk) -> None:
         cached.leases -= 1

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from tiered.cold.cache import ChunkCache
 from tiered.cold.chunks import FEW_GETS_STEP, MIB, Chunk
+from tiered.cold.disk_cache import DiskCache
 from tiered.cold.fetch_throttle import FetchThrottle
 from tiered.cold.hedged_gets import HedgedGets
 from tiered.cold.layout import SectionKind, SectionRef, SegmentSections, parse_key
@@ -73,7 +74,7 @@ class ColdReader:
     """Reads cold segments of any partition of one bucket. Belongs to one event loop. Call `close` at the end.
 
     `cache` bounds all chunks in memory, `window_bytes` the read-ahead of one reader. `fetch_throttle` is the pace of
-    `read` and `read_committed`.
+    `read` and `read_committed`. `disk_cache` has chunks that need no get.
     """
 
     def __init__(
@@ -86,8 +87,10 @@ class ColdReader:
         *,
         window_bytes: int = WINDOW_BYTES,
         fetch_throttle: FetchThrottle | None = None,
+        disk_cache: DiskCache | None = None,
     ) -> None:
         self._fetch_throttle = fetch_throttle
+        self._disk_cache = disk_cache
         self._hedged_gets = HedgedGets(store, clock, metrics)
         self._manifests = manifests
         self._window_bytes = window_bytes
@@ -318,7 +321,7 @@ class ColdReader:
         while low < high:
             middle = (low + high) // 2
             relative, position = OFFSET_ENTRY.unpack_from(offset_index, middle * OFFSET_ENTRY.size)
-            head = decode_header(await self._get(Chunk(entry.key, position, HEADER_BYTES)))
+            head = decode_header(await self._get_from_bucket(Chunk(entry.key, position, HEADER_BYTES)))
             if head.last_offset != entry.base_offset + relative:
                 raise Corrupt("no batch is where the offset index has it", where=entry.key, position=position)
             if head.base_timestamp < timestamp:
@@ -503,7 +506,7 @@ class ColdReader:
         if end is not None:
             entries = _list_below(entries, end)
         self._opened += 1
-        get = partial(self._get_in_turn, str(self._opened)) if is_throttled else self._get
+        get = partial(self._get, stream=str(self._opened)) if is_throttled else self._get
         return ColdStream(
             self._cache, get, entries, offset,
             position=position, depth=depth, step=step, window_bytes=self._window_bytes,
@@ -566,13 +569,17 @@ class ColdReader:
 
     # -- gets ---------------------------------------------------------------------------------------------------------
 
-    async def _get_in_turn(self, stream: str, chunk: Chunk) -> bytes:
-        """Gets these bytes for a stream of fetches, at their pace."""
-        if self._fetch_throttle is not None:
+    async def _get(self, chunk: Chunk, stream: str = "") -> bytes:
+        """Returns exactly these bytes, from the disk or the bucket. A stream of fetches has its name, and the pace of
+        fetches for what the bucket sends."""
+        kept = await self._disk_cache.get(chunk) if self._disk_cache is not None else None
+        if kept is not None:
+            return kept
+        if stream and self._fetch_throttle is not None:
             await self._fetch_throttle.admit(chunk.length, stream)
-        return await self._get(chunk)
+        return await self._get_from_bucket(chunk)
 
-    async def _get(self, chunk: Chunk) -> bytes:
+    async def _get_from_bucket(self, chunk: Chunk) -> bytes:
         """Gets exactly these bytes. After a short reply it tries once more, and then raises `Corrupt`."""
         received = 0
         began = self._clock.mono_ns()
@@ -584,6 +591,8 @@ class ColdReader:
             if len(got.data) == chunk.length:
                 self._gets.inc(1, "ok")
                 self._seconds.observe((self._clock.mono_ns() - began) / 1e9)
+                if self._disk_cache is not None:
+                    self._disk_cache.keep(chunk, got.data)
                 return got.data
             self._gets.inc(1, "short")
             received = len(got.data)

@@ -228,6 +228,8 @@ class ColdStream:
         if self._reread_position == at:
             raise Corrupt(why, where=entry.key, position=at)
         self._reread_position = at
+        if self._lease is not None:
+            self._cache.invalidate(self._lease.chunk)
         later: dict[str, SegmentEntry] = {ahead.entry.key: ahead.entry for ahead in self._pending}
         if self._plan_entry is not None:
             later[self._plan_entry.key] = self._plan_entry

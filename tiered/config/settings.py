@@ -804,6 +804,9 @@ class Settings:
     tiered_chunk_cache_bytes: int = setting(
         64 * MIB, "Memory for chunks read from the bucket.", MIB, LONG_MAX, of_machine=True
     )
+    tiered_chunk_cache_disk_bytes: int = setting(
+        0, "Bytes of the data directory for chunks read from the bucket; 0: none.", 0, LONG_MAX, of_machine=True
+    )
     tiered_topic_delete_delay_ms: int = setting(
         10 * MINUTE_MS, "Time between deleting a topic and deleting its objects.", 0, LONG_MAX
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tiered.cold.cache import CACHE_BYTES, ChunkCache
 from tiered.cold.cleaner import OBJECT_BYTES, ColdCleaner
 from tiered.cold.collector import GRACE_MS, Collector
+from tiered.cold.disk_cache import DiskCache
 from tiered.cold.fetch_throttle import FetchThrottle
 from tiered.cold.manifest import FAN
 from tiered.cold.manifest_store import ManifestStore
@@ -47,6 +48,7 @@ class ColdTier:
         clean_object_bytes: int = OBJECT_BYTES,
         fetch_throttle: FetchThrottle | None = None,
         puts_at_once: int = PUTS_AT_ONCE,
+        disk_cache: DiskCache | None = None,
     ) -> ColdTier:
         """Builds the parts over one store. `admit_request` waits until cleans may make one request more."""
         manifests = ManifestStore(store, clock, rng, metrics, fan=fan)
@@ -63,7 +65,8 @@ class ColdTier:
             ColdReader(paced, manifests, ChunkCache(own, CLEANER_BYTES), own, clock, window_bytes=CLEANER_BYTES // 2),
             collector, rng, metrics, object_bytes=clean_object_bytes,
         )  # fmt: skip
+        cache = ChunkCache(metrics, cache_bytes, disk_cache.invalidate if disk_cache is not None else None)
         reader = ColdReader(
-            store, manifests, ChunkCache(metrics, cache_bytes), metrics, clock, fetch_throttle=fetch_throttle
+            store, manifests, cache, metrics, clock, fetch_throttle=fetch_throttle, disk_cache=disk_cache
         )
         return cls(manifests, reader, uploader, collector, cleaner)

@@ -1,7 +1,7 @@
 """The Disk port on a real directory.
 
-Every call but `sync`, `sync_dir` and `discard` is short and runs in place. These three run in a few threads. After a
-failed fsync, or a write that fails because the drive or the file system failed, nothing more is written to the
+Every call but `read`, `sync`, `sync_dir` and `discard` is short and runs in place. These four run in a few threads.
+After a failed fsync, or a write that fails because the drive or the file system failed, nothing more is written to the
 directory. The state of the page cache is unknown then, and a retry would only hide that. Reads continue. So do
 removals, because the mark that vouches for the page cache must be removed.
 """
@@ -25,11 +25,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from stat import S_IMODE
 from types import TracebackType
+from typing import TypeVar
 
 from tiered.errors import FULL_ERRNOS, Unavailable, make_directory_error
 from tiered.ports import Buffer, Space, WriteErrors
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 THREADS = 4
 DIRECTORY_MODE = 0o700
@@ -166,14 +168,18 @@ class LocalDisk:
         return Unavailable(why, final=bool(self.write_failure))
 
     async def sync_descriptor(self, descriptor: int, path: str, sync_call: Callable[[int], None]) -> None:
-        """Syncs and closes a duplicate descriptor: if the file is closed meanwhile, another file cannot get its
-        number."""
-        future = self._pool.submit(self._sync, descriptor, path, sync_call)
-        future.add_done_callback(lambda _: os.close(descriptor))
+        """Syncs and closes a duplicate descriptor."""
         try:
-            await asyncio.wrap_future(future)
+            await self.with_descriptor(descriptor, lambda: self._sync(descriptor, path, sync_call))
         except OSError:
             raise Unavailable(self.write_failure, final=True) from None
+
+    async def with_descriptor(self, descriptor: int, call: Callable[[], T]) -> T:
+        """Runs a call with a duplicate descriptor in a thread, and closes that one: if the file is closed meanwhile,
+        another file cannot get its number."""
+        future = self._pool.submit(call)
+        future.add_done_callback(lambda _: os.close(descriptor))
+        return await asyncio.wrap_future(future)
 
     def _sync(self, descriptor: int, path: str, sync_call: Callable[[int], None]) -> None:
         """Runs in a thread. Records a failure itself: a cancelled caller would miss it, and the kernel reports it only
@@ -183,6 +189,13 @@ class LocalDisk:
         except OSError as error:
             self.write_failure = f"sync failed path={path} error={error.strerror}"
             raise
+
+
+def _read_all(descriptor: int, offset: int, length: int) -> bytes:
+    data = os.pread(descriptor, length, offset)
+    while len(data) < length and (more := os.pread(descriptor, length - len(data), offset + len(data))):
+        data += more
+    return data
 
 
 def claim_directory(root: str, is_own_name: Callable[[str], bool]) -> None:
@@ -295,12 +308,16 @@ class LocalFile:
 
     def pread(self, offset: int, length: int) -> bytes:
         try:
-            data = os.pread(self._descriptor, length, offset)
-            while len(data) < length and (more := os.pread(self._descriptor, length - len(data), offset + len(data))):
-                data += more
+            return _read_all(self._descriptor, offset, length)
         except OSError as error:
             raise self._disk.make_error("pread", self.name, error, read_only=True) from None
-        return data
+
+    async def read(self, offset: int, length: int) -> bytes:
+        try:
+            descriptor = os.dup(self._descriptor)
+            return await self._disk.with_descriptor(descriptor, lambda: _read_all(descriptor, offset, length))
+        except OSError as error:
+            raise self._disk.make_error("read", self.name, error, read_only=True) from None
 
     def size(self) -> int:
         return self._size if self._write else os.fstat(self._descriptor).st_size

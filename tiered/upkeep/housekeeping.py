@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
+from tiered.cold.disk_cache import DiskCache
 from tiered.compaction.cleanable_range import is_compacted
 from tiered.controller.member_view import MemberView
 from tiered.durability.data_directory import DataDirectory
@@ -38,6 +39,8 @@ SYNCED_ENTRIES_AT_ONCE = 32
 """Logs for which a change of `flush` is noted at once."""
 UNFLUSHED_BYTES_MAX = 64 << 20
 """Bytes of an active segment after which the next checkpoint fsyncs it too."""
+EXPIRY_SECONDS = 60.0
+"""Pause between two looks for chunks that are kept too long on disk."""
 DISK_CHECK_SECONDS = 1.0
 """Pause between two looks at failed writes and at the room on a full disk."""
 
@@ -54,6 +57,8 @@ class Housekeeping:
         tiering: Tiering,
         disk_state: DiskState,
         data_directory: DataDirectory,
+        disk_cache: DiskCache,
+        *,
         served: asyncio.Event,
     ) -> None:
         self._view = view
@@ -63,6 +68,7 @@ class Housekeeping:
         self._tiering = tiering
         self._disk_state = disk_state
         self._data_directory = data_directory
+        self._disk_cache = disk_cache
         self._served = served
         self._flushed_ms: dict[LeaderReplica | FollowerReplica, int] = {}
         self._log_limiter = LogLimiter(world.clock)
@@ -82,6 +88,9 @@ class Housekeeping:
             )
             group.create_task(self._run_every(SWEEP_SECONDS, self.delete_dropped_logs))
             group.create_task(self._run_every(DISK_CHECK_SECONDS, self.check_disk))
+            group.create_task(self._disk_cache.run())
+            if self._disk_cache.is_on:
+                group.create_task(self._run_every(EXPIRY_SECONDS, self._disk_cache.expire))
             await self._served.wait()  # a start writes the first note itself
             group.create_task(self._run_every(NOTE_SECONDS, self.note_metadata))
 
@@ -96,6 +105,8 @@ class Housekeeping:
     async def check_disk(self) -> None:
         """Marks the disk as full or failed after failed writes of any kind, and as writable once it has room."""
         self._disk_state.check()
+        if self._disk_cache.is_on:
+            await self._disk_cache.make_room()
 
     # -- retries ------------------------------------------------------------------------------------------------------
 

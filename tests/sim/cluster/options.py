@@ -53,6 +53,9 @@ ENCRYPTION_SHARE, TURNED_ON_SHARE = 0.15, 0.3
 
 TIME_READER_SHARE = 0.35
 """Share of seeds in which a reader looks up times."""
+DISK_CACHE_SHARE, DISK_CACHE_BYTES = 0.3, (8_192, MIB)
+"""Share of seeds in which brokers keep chunks on disk, and the sizes of this cache: one that is always full, and one
+that never is."""
 REST_SHARE = 0.15
 """Share of seeds with REST consumers."""
 FIRST_BYTE_SECONDS = (0.0, 0.05, 0.2)
@@ -199,6 +202,8 @@ class ClusterOptions:
     """True if the bucket is plain at the beginning."""
     has_time_reader: bool = False
     """True if a reader looks up times. Brokers keep no chunk of the bucket then."""
+    disk_cache_bytes: int = 0
+    """Bytes of chunks that each broker keeps on disk. Brokers keep none in memory then."""
     first_byte_seconds: float = 0.0
     """Time until the bucket sends the first byte."""
     rest_consumers: int = 0
@@ -289,7 +294,7 @@ class ClusterOptions:
         made = made.with_changes(**_draw_transactions(made))
         if not compacts:
             return made
-        drawn = _draw_compaction(made) | _draw_encryption(made) | _draw_time_reader(made)
+        drawn = _draw_compaction(made) | _draw_encryption(made) | _draw_time_reader(made) | _draw_disk_cache(made)
         made = made.with_changes(**drawn, **_draw_rare_steps(made), **_draw_rest(made))
         return made.with_changes(**_draw_chains(made))
 
@@ -373,7 +378,10 @@ class ClusterOptions:
                 tiered_internal_topics_flush=self.internal_flush,
                 tiered_wal_window_ms=self.window_ms,
                 tiered_wal_window_bytes=self.window_bytes,
-                tiered_chunk_cache_bytes=0 if self.has_time_reader else COMMON_SETTINGS.tiered_chunk_cache_bytes,
+                tiered_chunk_cache_bytes=(
+                    0 if self.has_time_reader or self.disk_cache_bytes else COMMON_SETTINGS.tiered_chunk_cache_bytes
+                ),
+                tiered_chunk_cache_disk_bytes=self.disk_cache_bytes,
                 tiered_cleaner_object_max_bytes=SMALL_OBJECT_BYTES if self.key_map_slots else MIB,
             )
             for process in range(self.processes)
@@ -463,6 +471,12 @@ def _draw_time_reader(made: ClusterOptions) -> dict[str, Any]:
     if rng.random() >= TIME_READER_SHARE:
         return {}
     return {"has_time_reader": True, "first_byte_seconds": rng.choice(FIRST_BYTE_SECONDS)}
+
+
+def _draw_disk_cache(made: ClusterOptions) -> dict[str, Any]:
+    """Draws from a random stream of its own if brokers keep chunks on disk, and how many."""
+    rng = random.Random(f"{made.seed}/disk-cache")
+    return {"disk_cache_bytes": rng.choice(DISK_CACHE_BYTES)} if rng.random() < DISK_CACHE_SHARE else {}
 
 
 def _draw_rare_steps(made: ClusterOptions) -> dict[str, Any]:

@@ -297,6 +297,11 @@ class SimFile:
         self._enter("pread")
         return bytes(self._inode.data[offset : offset + length])
 
+    async def read(self, offset: int, length: int) -> bytes:
+        data = self.pread(offset, length)
+        await asyncio.sleep(0)
+        return data
+
     def size(self) -> int:
         self._enter("size")
         return len(self._inode.data)

@@ -15,6 +15,7 @@ from tests.sim.harness.store import SimBucket
 from tiered.cold.cache import ChunkCache
 from tiered.cold.cleaner import ColdCleaner
 from tiered.cold.collector import Collector
+from tiered.cold.disk_cache import DiskCache
 from tiered.cold.layout import SectionRef, segment_key
 from tiered.cold.manifest import Manifest, SegmentEntry
 from tiered.cold.manifest_store import ManifestStore
@@ -134,7 +135,9 @@ def _time_index(found: Sequence[WalkedBatch], start: int) -> bytes:
 class Broker:
     """The cold tier of one process, with its own connection to the shared bucket."""
 
-    def __init__(self, rig: Rig, name: str, *, fan: int = 64, window_bytes: int = WINDOW_BYTES) -> None:
+    def __init__(
+        self, rig: Rig, name: str, *, fan: int = 64, window_bytes: int = WINDOW_BYTES, disk: SimDisk | None = None
+    ) -> None:
         self.faults = Faults(reply_seconds=0.5)
         self.cleaner: ColdCleaner | None = None
         self.clock = rig.clock
@@ -147,7 +150,9 @@ class Broker:
         self.collector = Collector(
             self.store, self.manifests, self._keys_in_flight, rig.clock, self.metrics, grace_ms=1000
         )
-        self.cache = ChunkCache(self.metrics)
+        self.disk_cache = DiskCache(disk, rig.clock, self.metrics, 1 << 30) if disk is not None else None
+        on_invalid = self.disk_cache.invalidate if self.disk_cache is not None else None
+        self.cache = ChunkCache(self.metrics, on_invalid=on_invalid)
         self.reader = ColdReader(
             self.store,
             self.manifests,
@@ -155,6 +160,7 @@ class Broker:
             self.metrics,
             rig.clock,
             window_bytes=window_bytes,
+            disk_cache=self.disk_cache,
         )
 
     def _keys_in_flight(self, partition_id: PartitionId) -> frozenset[str]:
@@ -197,8 +203,11 @@ class Rig:
         self.bucket = SimBucket(self.loop)
         self.log = LocalLog(SimDisk(SimRng(seed).stream("disk")))
 
-    def broker(self, name: str = "a", *, fan: int = 64, window_bytes: int = WINDOW_BYTES) -> Broker:
-        return Broker(self, name, fan=fan, window_bytes=window_bytes)
+    def broker(
+        self, name: str = "a", *, fan: int = 64, window_bytes: int = WINDOW_BYTES, disk: SimDisk | None = None
+    ) -> Broker:
+        """Returns a new process. One with a disk keeps chunks there."""
+        return Broker(self, name, fan=fan, window_bytes=window_bytes, disk=disk)
 
     def run(self, scenario: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Runs a scenario in virtual time."""

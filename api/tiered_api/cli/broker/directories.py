@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 
+from tiered.cold.disk_cache import FOLDER
 from tiered.durability.data_directory import META_FILE, ROOT
 from tiered.errors import Code, Refused
 from tiered.system.local_disk import claim_directory
@@ -12,7 +13,7 @@ from tiered.system.local_disk import claim_directory
 LOCK = ".lock"
 MACHINE_LOCK = ".machine.lock"
 EXPECTED_NAMES = re.compile(
-    rf"{ROOT}|bucket|{re.escape(LOCK)}|{re.escape(MACHINE_LOCK)}|broker-[0-9]+|process-[0-9]+|lost\+found"
+    rf"{ROOT}|{FOLDER}|bucket|{re.escape(LOCK)}|{re.escape(MACHINE_LOCK)}|broker-[0-9]+|process-[0-9]+|lost\+found"
 )
 """Names in a data directory: those of a broker, of a cluster, and of the file system."""
 
