@@ -16,4 +16,6 @@ May import: as pyspark_tiered
 ~ repair        restores and removes rows until the table equals the log
 ~ erasures      the record of erased rows in the table's folder
 ~ erase         erases rows from a table, for good
+  exchange      the commit that puts a rebuilt table in the place of the old one
+~ rebuild       makes a raw table anew beside the old one (no command reaches it yet)
 """
